@@ -1,13 +1,13 @@
 #!/bin/sh
 # Runs the fuzz targets: tests/fuzz/run.sh SECONDS [TARGET]
 #
-# Each target runs for SECONDS under libFuzzer, with coverage feedback, on the stable toolchain: the
-# instrumentation is LLVM's own, switched on by stable compiler flags, and the fuzzer's runtime is compiled
-# by the libfuzzer-sys crate (needs a C++ compiler). Prints the executions of each target; ends with status 1
-# when a target crashes, takes too long or too much memory, and names the input that did it.
+# Each target runs for SECONDS under libFuzzer, with coverage feedback, on the stable toolchain. LLVM instruments the
+# code, switched on by stable compiler flags. The crate libfuzzer-sys compiles the runtime of the fuzzer, which needs a
+# C++ compiler. The script prints the executions of each target. If a target crashes, or takes too much time or memory,
+# the script prints the input and exits with status 1.
 #
-# Committed seeds are in seeds/. What the fuzzer finds beyond them is kept below the target directory
-# (CARGO_TARGET_DIR, or target/ here) and taken up by the next run.
+# The committed seeds are in seeds/. New inputs that the fuzzer finds are kept in the target directory
+# (CARGO_TARGET_DIR, or target/ here), and the next run uses them.
 set -eu
 
 if [ $# -lt 1 ]; then
@@ -24,8 +24,8 @@ targets=${2:-"record properties batch queue_units index checkpoint json ids_name
 out=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
 host=$(rustc -vV | sed -n 's/^host: //p')
 
-# Counters and a table of program counters for every edge, and the operands of comparisons. With an explicit
-# --target the flags reach neither build scripts nor macros.
+# Counters and a table of program counters for every edge, and the operands of comparisons. With an explicit --target,
+# the flags reach neither build scripts nor macros.
 export RUSTFLAGS="-C passes=sancov-module \
  -C llvm-args=-sanitizer-coverage-level=4 \
  -C llvm-args=-sanitizer-coverage-inline-8bit-counters \

@@ -1,4 +1,4 @@
-//! The entry of libFuzzer; what is done is in `mqstore_fuzz::directory`.
+//! Entry point for libFuzzer. The code is in `mqstore_fuzz::directory`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| mqstore_fuzz::directory(data));

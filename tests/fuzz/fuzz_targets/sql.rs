@@ -1,4 +1,4 @@
-//! The entry of libFuzzer; what is done is in `mqstore_fuzz::sql`.
+//! Entry point for libFuzzer. The code is in `mqstore_fuzz::sql`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| mqstore_fuzz::sql(data));

@@ -1,8 +1,10 @@
-//! The bodies of the fuzz targets: one function for each decoder of `mqstore-format`, and one for whole stores.
+//! The bodies of the fuzz targets: one function for each decoder of `mqstore-format`, and one for whole
+//! stores.
 //!
-//! Each takes any bytes and must return: no panic, no endless loop, no memory beyond what the bytes justify.
-//! What decodes must also come back: encoded anew it is the same bytes, or decodes to the same value where a
-//! format has more than one form. `run.sh` runs them under libFuzzer; `cargo test` replays the seeds.
+//! Each function takes any bytes and must return. It must not panic, loop for ever, or take more memory than
+//! the size of the input justifies. Every decoded value must also survive a round trip: encoded again it
+//! gives the same bytes, or, if a format has several forms, it decodes to the same value. `run.sh` runs the
+//! functions under libFuzzer. `cargo test` replays the seeds.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -14,7 +16,7 @@ use mqstore_format::{BatchCqUnit, BatchItem, Checkpoint, Compression, CqExtUnit,
 use mqstore_tests::changes::{Choices, FromBytes, change};
 use mqstore_tests::damaged::Subject;
 
-/// Limit for everything that is decompressed here.
+/// Limit for all decompression here.
 const BODY_LIMIT: usize = 1 << 20;
 
 fn spec_of<'a>(record: &RecordView<'a>) -> RecordSpec<'a> {
@@ -37,7 +39,7 @@ fn spec_of<'a>(record: &RecordView<'a>) -> RecordSpec<'a> {
     }
 }
 
-/// A stretch of a commit log, walked as a reader walks it.
+/// Reads a part of a commit log as a reader does.
 pub fn record(data: &[u8]) {
     let mut rest = data;
     while let Ok(head) = peek(rest) {
@@ -99,14 +101,14 @@ pub fn properties(data: &[u8]) {
         match builder.push_reserved(name, value) {
             Ok(()) | Err(FormatError::TooLarge { .. }) => {}
             Err(_) => {
-                // Java lets a value go on behind a second separator; nobody can write one.
+                // Java accepts a second separator inside a value, but no writer can produce one.
                 assert!(value.contains('\u{1}'));
             }
         }
     }
     let valid =
         properties.iter_raw().all(|(n, v)| std::str::from_utf8(n).is_ok() && std::str::from_utf8(v).is_ok());
-    // A few are enough: each walks over everything again.
+    // A few are enough, because each one reads everything again.
     for (name, value) in last.iter().take(4) {
         assert!(!name.is_empty() && !value.is_empty());
         if valid {
@@ -137,7 +139,7 @@ pub fn batch(data: &[u8]) {
     }
 }
 
-/// Units of consume queues, their extensions and batch queues.
+/// Units of consume queues, their extensions, and batch queues.
 pub fn queue_units(data: &[u8]) {
     let mut again = Vec::new();
     for unit in CqUnit::decode_all(data) {
@@ -167,7 +169,7 @@ pub fn queue_units(data: &[u8]) {
     }
 }
 
-/// Header and entries of an index file, and the geometries a length can have.
+/// Header and entries of an index file, and the possible geometries for a length.
 pub fn index(data: &[u8]) {
     let Some((head, rest)) = data.split_first_chunk::<40>() else { return };
     let header = IndexHeader::decode(head);
@@ -203,7 +205,7 @@ pub fn checkpoint(data: &[u8]) {
 /// Every JSON side file.
 pub fn json(data: &[u8]) {
     let ours = json::parse(data);
-    // Whatever is JSON to a strict reader must be the same to ours, except for its own limits of depth.
+    // JSON that a strict reader accepts must give the same value here, except for our depth limits.
     if let Ok(theirs) = serde_json::from_slice::<Value>(data)
         && depth(&theirs) < json::MAX_JSON_DEPTH
     {
@@ -222,7 +224,7 @@ pub fn json(data: &[u8]) {
     }
 }
 
-/// Written, read and written again, a table has the same text.
+/// A table that is written, read and written again has the same text.
 fn comes_back<T>(
     read: Result<T, FormatError>,
     parse: impl Fn(&[u8]) -> Result<T, FormatError>,
@@ -242,7 +244,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// Equal but for the rounding of numbers that are no integers.
+/// Equal, except for the rounding of numbers that are not integers.
 fn alike(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a.is_f64() || b.is_f64() || a == b,
@@ -287,7 +289,7 @@ pub fn ids_names(data: &[u8]) {
     assert_eq!(generator.next(i64::from(plain) * i64::from(plain)).as_str().len(), 32);
 }
 
-/// An expression, and behind a zero byte the properties it is evaluated on.
+/// An expression, a zero byte, and then the properties on which it is evaluated.
 pub fn sql(data: &[u8]) {
     let (expression, properties) = data.iter().position(|byte| *byte == 0).map_or((data, &b""[..]), |end| {
         let (expression, rest) = data.split_at(end);
@@ -305,7 +307,7 @@ pub fn sql(data: &[u8]) {
     let found = filter.evaluate(properties);
     assert_eq!(filter.matches(properties), found == Ok(Some(true)));
     assert!(filter.explain().contains("reads: "));
-    // Without what is ignored it is the same, and NOT turns it round.
+    // Without the ignored part the result is the same, and NOT inverts it.
     let end = filter.ignored().map_or(expression.len(), |(_, rest)| expression.len() - rest.len());
     let bare = SqlFilter::parse(&expression[..end]).expect("what is ignored is not needed");
     assert_eq!((bare.ignored(), bare.evaluate(properties)), (None, found.clone()));
@@ -314,7 +316,7 @@ pub fn sql(data: &[u8]) {
     }
 }
 
-/// Compressed bodies: the first byte chooses the kind and what is done, the second the limit.
+/// Compressed bodies: the first byte chooses the format and the operation, the second one the limit.
 pub fn compression(data: &[u8]) {
     let [choice, limit, bytes @ ..] = data else { return };
     let kind = [Compression::Zlib, Compression::Lz4, Compression::Zstd][usize::from(choice % 3)];
@@ -328,7 +330,7 @@ pub fn compression(data: &[u8]) {
     }
 }
 
-/// The stores whose bytes are changed: ours, and those that RocketMQ wrote.
+/// The stores whose bytes are changed: those of mqstore and those of RocketMQ.
 static STORES: LazyLock<Vec<Subject>> = LazyLock::new(|| {
     let packs: [(&str, &[u8]); 2] = [
         ("rocketmq-5.3.3", include_bytes!("../../rust/damage/stores/rocketmq-5.3.3")),
@@ -339,8 +341,8 @@ static STORES: LazyLock<Vec<Subject>> = LazyLock::new(|| {
     all
 });
 
-/// A whole store of which the input changes some bytes: looked at, checked, read, repaired, and checked again. What
-/// has to hold stands in `mqstore_tests::damaged`.
+/// Changes some bytes of a whole store as the input says. Then inspects, verifies, reads, repairs and
+/// verifies it again. The rules are in `mqstore_tests::damaged`.
 pub fn directory(data: &[u8]) {
     let mut choices = FromBytes(data);
     let number = choices.below(STORES.len() as u64) as usize;
@@ -354,7 +356,7 @@ pub fn directory(data: &[u8]) {
     outcome.unwrap_or_else(|what| panic!("{}: {what}", store.name));
 }
 
-/// A target: any bytes in, nothing out.
+/// A fuzz target: takes any bytes, returns nothing.
 pub type Target = fn(&[u8]);
 
 /// The targets by name, as `run.sh` and the tests know them.

@@ -1,9 +1,10 @@
-//! Bytes of stores changed at random: by one bit, a byte, hundreds, a cut, a whole file.
+//! Changes bytes of stores at random: one bit, one byte, hundreds of bytes, a truncation, or a whole file.
 //!
-//! For each change the promises of `mqstore_tests::damaged` are looked at: nothing that matters goes unnoticed, a
-//! repair saves what nobody touched, its result is clean, and another repair changes nothing. Nothing panics, hangs,
-//! or takes memory without bound. `MQSTORE_SOAK=1` tries 64,000 changes instead of some hundreds; a failure prints
-//! `MQSTORE_CHANGE=store:seed`, which tries that one again.
+//! After each change the suite checks the promises of `mqstore_tests::damaged`: verify reports all damage
+//! that matters, a repair saves every undamaged message, the repaired store verifies clean, and a second
+//! repair changes nothing. Nothing panics, hangs, or takes memory without a limit. `MQSTORE_SOAK=1` tries
+//! 64,000 changes instead of some hundreds. A failure prints `MQSTORE_CHANGE=store:seed`; set this variable
+//! to try the same change again.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -14,10 +15,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use mqstore_tests::changes::{Choices, Seeded, change};
 use mqstore_tests::damaged::{Outcome, Subject};
 
-/// Failures after which no more are looked for.
+/// The run stops after this many failures.
 const ENOUGH: usize = 40;
 
-/// Changes that once were not repaired as they should be: stores and seeds.
+/// Changes that a repair once handled wrongly: store names and seeds.
 const ONCE_FAILED: [(&str, u64); 8] = [
     ("plain", 15_505),
     ("plain", 24_271),
@@ -29,15 +30,15 @@ const ONCE_FAILED: [(&str, u64); 8] = [
     ("rocketmq-5.3.3", 45_310),
 ];
 
-/// Memory that each thread may take, its store's disk included: index files of RocketMQ's usual size have 420 MB, and lie in
-/// memory here, beside those that are made anew.
+/// Maximum memory of each thread, the simulated disk included. Index files of RocketMQ's default size have
+/// 420 MB. Here they are in memory, together with their rebuilt copies.
 const MOST_BYTES: u64 = 1 << 30;
 
 fn soak() -> bool {
     std::env::var_os("MQSTORE_SOAK").is_some_and(|value| !value.is_empty())
 }
 
-/// Our stores, and those that RocketMQ wrote.
+/// The stores that mqstore wrote, and those that RocketMQ wrote.
 fn subjects() -> Vec<Subject> {
     let mut all = Subject::ours().unwrap();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("damage/stores");
@@ -48,7 +49,7 @@ fn subjects() -> Vec<Subject> {
     all
 }
 
-/// One case: one to four changes.
+/// Runs one case: one to four changes.
 fn attempt(subject: &Subject, seed: u64) -> Result<Outcome, String> {
     let mut choices = Seeded(seed);
     let mut said = Vec::new();

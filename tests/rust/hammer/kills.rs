@@ -1,16 +1,18 @@
-//! A native writer with several threads, killed by SIGKILL at any moment.
+//! Kills a native writer with several threads by SIGKILL at a random moment.
 //!
-//! The child is this very program, asked for the test `victim`. After each append that returned it writes one
-//! line to a journal with a call that goes straight to the kernel, so that the kill cannot take it back:
+//! The child process is this test program, which runs only the test `victim`. After each append that
+//! returned, the child writes one line to a journal, directly with a system call, so that the kill cannot
+//! undo it:
 //!
 //! ```text
 //! a thread number queue queue-offset log-offset      an append that was acknowledged
 //! f log-offset                                       a flush returned; all below was appended before it began
 //! ```
 //!
-//! What the next process finds: each acknowledged message at its place, byte for byte, and nothing that was not
-//! sent, in dense queues in which the messages of a thread keep their order. With `pooled` the end of the log may
-//! be missing: what lies above the last write to the file; never what a flush covered, and never a hole.
+//! The next process must find each acknowledged message at its place, byte for byte, and nothing else except
+//! appends that were in progress. The queues are dense and keep the order of each thread's messages. With
+//! `pooled`, the end of the log after the last write to the file may be missing. Bytes that a flush covered
+//! are never missing, and there is never a gap.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -48,7 +50,7 @@ fn killed_writers_lose_nothing_that_was_acknowledged() {
     for (mode, durability) in modes() {
         let mut sum = Sum::default();
         let folder = tempfile::tempdir().unwrap();
-        // Each directory is killed three times before a fresh one is taken.
+        // Each directory is killed three times before the test creates a new one.
         for round in 0..rounds {
             let home = folder.path().join(format!("{}", round / 3));
             kill_one(&home, mode, durability, round, &mut sum);
@@ -65,7 +67,7 @@ struct Sum {
     acknowledged: u64,
     found: u64,
     lost: u64,
-    /// Sent, on the way when the kill came, and there.
+    /// Messages that are in the store although the kill came before their acknowledgement.
     unacknowledged: u64,
     flushes: u64,
 }
@@ -81,7 +83,7 @@ fn kill_one(home: &Path, mode: &str, durability: Durability, round: u64, sum: &m
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_micros(chance.below(if soak() { 300_000 } else { 60_000 })));
-    // SIGKILL, from outside: nothing of the child runs any more.
+    // SIGKILL from outside: the child runs no more code.
     child.kill().unwrap();
     assert!(!child.wait().unwrap().success());
     check(home, durability, &journal, sum);
@@ -153,7 +155,7 @@ fn check(home: &Path, durability: Durability, journal: &Path, sum: &mut Sum) {
     sum.acknowledged += acknowledged;
     let before = text.lines().next().unwrap().strip_prefix("r ").unwrap().parse::<u64>().unwrap();
     sum.unacknowledged += (found.len() as u64 - before).saturating_sub(acknowledged);
-    // It goes on where it stopped.
+    // The queue continues where it stopped.
     let next = append(&store, THREADS, 0..1, true).unwrap();
     let expected = found.range((0, 0)..(1, 0)).count();
     assert_eq!(next.first().unwrap().queue_offset, i64::try_from(expected).unwrap());
@@ -164,7 +166,8 @@ fn check(home: &Path, durability: Durability, journal: &Path, sum: &mut Sum) {
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
 
-/// Thread, number and log offset of every message, by queue and offset; checks what holds without a journal.
+/// Thread, number and log offset of every message, by queue and offset. Checks everything that needs no
+/// journal.
 fn everything(store: &Store) -> BTreeMap<Place, (u64, u64, u64)> {
     let mut found = BTreeMap::new();
     for queue in 0..i32::try_from(QUEUES).unwrap() {
@@ -188,7 +191,7 @@ fn everything(store: &Store) -> BTreeMap<Place, (u64, u64, u64)> {
     found
 }
 
-/// The child: appends until it is killed. Not a test of its own.
+/// The child process: appends until it is killed. It is not a test by itself.
 #[test]
 #[ignore = "started by the test that kills it"]
 fn victim() {
@@ -205,7 +208,7 @@ fn victim() {
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (store, journal, appended_to) = (&store, &journal, &appended_to);
-            // Numbers of an earlier life are not given again.
+            // Numbers of an earlier process are not used again.
             scope.spawn(move || append_for_ever(store, journal, appended_to, thread, before as u64 * 1000));
         }
         scope.spawn(|| {

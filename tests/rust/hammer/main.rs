@@ -1,12 +1,13 @@
-//! Real threads, real files, real kills.
+//! Tests with real threads, real files and real kills.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `kills` | a writer in a process of its own, killed at any moment; the next one must find what was acknowledged |
-//! | `threads` | appenders, readers and a flusher on one store; also what valgrind is run on |
+//! | `kills` | a writer in its own process, killed at any moment; the next process must find every acknowledged message |
+//! | `threads` | appenders, readers and a flusher on one store; this part also runs under valgrind |
 //!
-//! Other suites cover crashes on a simulated disk; here nothing is simulated and nothing is repeatable.
-//! `MQSTORE_SOAK=1` makes both longer. `tools/thread_checks.sh` runs `threads` under valgrind.
+//! Other suites simulate crashes on a simulated disk. Here nothing is simulated, so no run can be repeated
+//! exactly. `MQSTORE_SOAK=1` makes both modules run longer. `tools/thread_checks.sh` runs `threads` under
+//! valgrind.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 #![expect(clippy::print_stdout, reason = "how much was looked at is worth knowing")]
@@ -26,12 +27,12 @@ use mqstore_io::{OsVfs, SystemClock};
 const TOPIC: &str = "t";
 const QUEUES: u32 = 3;
 
-/// Whether the long form was asked for.
+/// Whether `MQSTORE_SOAK` asks for the long run.
 fn soak() -> bool {
     std::env::var_os("MQSTORE_SOAK").is_some_and(|value| !value.is_empty())
 }
 
-/// Every file small, so that rolls and new files happen all the time.
+/// Options with small files, so that rolls and new files happen often.
 fn options(durability: Durability) -> StoreOptions {
     StoreOptions {
         segment_bytes: 64 << 10,
@@ -41,7 +42,7 @@ fn options(durability: Durability) -> StoreOptions {
         flush_interval_ms: 5,
         commit_interval_ms: 5,
         durability,
-        // A machine that has many other things to do is no fault here.
+        // A busy machine must not make an append fail.
         busy_after_ms: 60_000,
         queue_wait_limit_ms: 60_000,
         ..StoreOptions::default()
@@ -52,7 +53,7 @@ fn open(home: &Path, mode: OpenMode, durability: Durability) -> Result<Store, St
     Store::open(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), home, mode, &options(durability))
 }
 
-/// The body of a thread's message: its two numbers, and then bytes that follow from them.
+/// The body of a thread's message: its two numbers, then bytes that follow from them.
 fn body(thread: u64, number: u64) -> Vec<u8> {
     let mixed = (number ^ (thread << 56)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let kind = mixed >> 60;
@@ -65,7 +66,7 @@ fn body(thread: u64, number: u64) -> Vec<u8> {
     body
 }
 
-/// Thread and number of a body; fails the test unless it is, byte for byte, what was sent.
+/// Thread and number of a body. Fails the test unless the body is exactly the one that was sent.
 fn checked(found: &[u8]) -> (u64, u64) {
     let number = |at: usize| {
         let bytes = found.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
@@ -76,7 +77,7 @@ fn checked(found: &[u8]) -> (u64, u64) {
     (thread, sequence)
 }
 
-/// Appends the messages `numbers` of `thread` with one call; returns where each went.
+/// Appends the messages `numbers` of `thread` with one call. Returns the place of each message.
 fn append(
     store: &Store,
     thread: u64,
@@ -107,12 +108,12 @@ fn append(
     store.append_many(&messages)
 }
 
-/// Small numbers by chance, the same for the same seed.
+/// Generator of small random numbers. The same seed gives the same numbers.
 struct Chance(u64);
 
 impl Chance {
     fn below(&mut self, limit: u64) -> u64 {
-        // xorshift64*: every state but zero leads to all others.
+        // xorshift64*: from every state except zero, all other states are reached.
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;

@@ -1,8 +1,14 @@
-//! Appenders, readers and a flusher on one store at the same time.
+//! Runs appenders, readers and a flusher on one store at the same time.
 //!
-//! Checks while they run: what a reader gets is whole, in order, without a hole, and was acknowledged or is about
-//! to be; ends never go back; an append that returned is seen by a read that begins later. Small enough
-//! (`MQSTORE_HAMMER_MESSAGES`) to be run under valgrind, which slows threads down fiftyfold and runs one at a time.
+//! While they run, the test checks:
+//!
+//! * A reader gets complete messages, in order, without a gap. Each of them was acknowledged or is about to
+//!   be.
+//! * The end of a queue or of the log never moves back.
+//! * A read that begins after an append returned sees that message.
+//!
+//! `MQSTORE_HAMMER_MESSAGES` makes the test small enough for valgrind, which runs one thread at a time and
+//! about fifty times slower.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -83,7 +89,7 @@ fn hammer(durability: Durability, each: u64) {
     assert_eq!(u64::try_from(ends).unwrap(), APPENDERS * each);
 }
 
-/// Appends `each` messages, the numbers from 1; the last one that was acknowledged stands in `mine`.
+/// Appends `each` messages, numbered from 1. `mine` holds the last acknowledged number.
 fn append_all(store: &Store, thread: u64, each: u64, mine: &AtomicU64) {
     let mut chance = Chance(thread + 1);
     let mut next = 1;
@@ -96,7 +102,7 @@ fn append_all(store: &Store, thread: u64, each: u64, mine: &AtomicU64) {
     }
 }
 
-/// Reads all queues to their ends until everything was appended; returns how many messages there were.
+/// Reads all queues to their ends until all messages are appended. Returns the number of messages.
 fn read_queues(store: &Store, acknowledged: &[AtomicU64], done: &AtomicBool) -> u64 {
     let mut next = [0_i64; QUEUES as usize];
     let mut newest: HashMap<(usize, u64), u64> = HashMap::new();
@@ -134,7 +140,7 @@ fn read_queues(store: &Store, acknowledged: &[AtomicU64], done: &AtomicBool) -> 
     }
 }
 
-/// Walks the log from where the last walk ended.
+/// Reads the log from the place where the last walk ended.
 fn walk_log(store: &Store, done: &AtomicBool) -> u64 {
     let mut from = 0;
     let mut count = 0;

@@ -1,12 +1,12 @@
-//! Random operations on a simulated disk against a list.
+//! Runs random operations on a simulated disk and compares the store with a list.
 //!
-//! Operations are appends of one or many messages, flushes, clean reopens, kills of the process (what
-//! was written stays) and power losses (any subset of what was not synced stays). The contract:
+//! The operations are appends of one or many messages, flushes, clean reopens, kills of the process (all
+//! written bytes stay) and power losses (any subset of the unsynced bytes stays). The contract:
 //!
-//! * in `sync` mode everything that was acknowledged is there after either kind of stop;
-//! * in `async` mode everything is there after a kill, and after a power loss a prefix that holds at
-//!   least what was flushed;
-//! * queues, index and log agree at each open, by `verify` and by reading all of it.
+//! * In `sync` mode, every acknowledged message is present after either kind of stop.
+//! * In `async` mode, every message is present after a kill. After a power loss, a prefix is present that
+//!   contains at least the flushed messages.
+//! * At each open, queues, index and log agree. `verify` and a read of all messages check this.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -29,7 +29,7 @@ enum Operation {
 
 fn message() -> impl Strategy<Value = Remembered> {
     let topic = prop_oneof![Just("orders"), Just("payments")];
-    // Sizes up to past a quarter of a segment, so that rolls and fillers of all lengths occur.
+    // Sizes up to more than a quarter of a segment, so that rolls and fillers of all lengths occur.
     let size = prop_oneof![4 => 0..80_usize, 1 => 0..1200_usize];
     (topic, 0..3, size, 0..6_u8, any::<u8>()).prop_map(|(topic, queue_id, size, key, fill)| Remembered {
         topic,
@@ -113,7 +113,7 @@ impl Run {
                     self.model.len()
                 );
                 self.model.truncate(held);
-                // What recovery shows was synced by it.
+                // Recovery syncs everything that it shows.
                 self.flushed = held;
             }
         }

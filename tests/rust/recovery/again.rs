@@ -1,4 +1,4 @@
-//! Recovering twice, and being stopped while recovering.
+//! Recovers twice, and interrupts recovery.
 
 use mqstore_base::options::OpenMode;
 use mqstore_io::SimVfs;
@@ -7,7 +7,7 @@ use mqstore_tests::{Simulated, log_order};
 
 use crate::{SEGMENT, lasting, messages, options, put, same_files, segment, side, stopped, tree, written};
 
-/// Disks after a loss of power: some synced messages, some that were not.
+/// Disks after a power loss: some messages are synced, some are not.
 fn crashed(seeds: std::ops::Range<u64>) -> impl Iterator<Item = (u64, Simulated)> {
     let (world, store) = written(options(), 60, 25);
     seeds.map(move |seed| {
@@ -16,7 +16,7 @@ fn crashed(seeds: std::ops::Range<u64>) -> impl Iterator<Item = (u64, Simulated)
     })
 }
 
-/// Opens for writing and dies; what is left.
+/// Opens for writing, then dies. Returns the disk.
 fn recovered(world: &Simulated) -> Simulated {
     let store = world.open(OpenMode::ReadWrite).unwrap();
     let after = world.on(world.vfs.kill().unwrap());
@@ -28,7 +28,7 @@ fn recovered(world: &Simulated) -> Simulated {
 fn recovering_twice_changes_no_byte() {
     for (seed, world) in crashed(0..60) {
         let once = recovered(&world);
-        // The next store that opens it closes it, too, and then writes what brokers are to know.
+        // The next store that opens this disk also closes it, and then writes the files for brokers.
         let first = lasting(&once.vfs);
         let twice = recovered(&once);
         same_files(&first, &lasting(&twice.vfs), &format!("seed {seed}"));
@@ -38,7 +38,7 @@ fn recovering_twice_changes_no_byte() {
     }
 }
 
-/// The bytes of the segment that holds the end, behind it.
+/// The bytes of the segment after the end of the log.
 fn behind_the_end(vfs: &SimVfs, end: u64) -> Vec<u8> {
     let tree = tree(vfs);
     let bytes = tree.get(&segment(end / SEGMENT)).cloned().unwrap_or_default();
@@ -55,7 +55,7 @@ fn what_recovery_shows_survives_a_loss_of_power_at_once() {
         let lost = world.on(world.vfs.crash_with(&mut |_| false).unwrap());
         assert!(behind_the_end(&lost.vfs, end).iter().all(|byte| *byte == 0), "seed {seed}");
         assert_eq!(log_order(&lost.open(OpenMode::ReadWrite).unwrap()).unwrap(), shown, "seed {seed}");
-        // The first record after it, and power goes again: nothing of the old tail comes back.
+        // Append the first record after it and lose power again: nothing of the old tail comes back.
         put(&store, 60, 61);
         let lost = world.on(world.vfs.crash(seed).unwrap());
         let found = log_order(&lost.open(OpenMode::ReadWrite).unwrap()).unwrap();
@@ -127,7 +127,7 @@ fn every_error_in_recovery_leaves_a_store_that_recovers() {
 
 #[test]
 fn a_tail_that_was_zeroed_and_not_synced_is_synced_by_the_next() {
-    // One that has something to cut, stopped by a kill right after the zeros were written.
+    // Take a disk with a tail to truncate. A kill stops recovery right after it wrote the zeros.
     for (_, world) in crashed(0..20) {
         let trial = world.on(world.vfs.kill().unwrap());
         let before = trial.vfs.operations();

@@ -1,5 +1,5 @@
-//! What is read: by an open for writing the bytes above the mark and at most one segment, whatever the size of the
-//! store; where queues are missing, the log once for all of them.
+//! Measures how much an open reads. An open for writing reads the bytes after the mark and at most one
+//! segment, whatever the size of the store. If queues are missing, it reads the log once for all of them.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::{ROOT, message, options, stopped, written};
 
 const SEGMENT: u64 = 256 << 10;
 
-/// Bytes read below `folder` since operation `from`.
+/// Bytes read in `folder` since operation `from`.
 fn read_bytes(vfs: &SimVfs, from: u64, folder: &str) -> u64 {
     let folder = Path::new(ROOT).join(folder);
     let trace = vfs.trace();
@@ -20,7 +20,7 @@ fn read_bytes(vfs: &SimVfs, from: u64, folder: &str) -> u64 {
     reads.filter(|one| one.path.starts_with(&folder)).map(|one| one.len).sum()
 }
 
-/// A stopped store of about `segments` segments, with `tail` bytes above the mark.
+/// A stopped store of about `segments` segments, with `tail` bytes after the mark.
 fn store_of(segments: u64, tail: u64, clean: bool) -> Simulated {
     let options = mqstore_base::options::StoreOptions {
         segment_bytes: SEGMENT,
@@ -42,7 +42,7 @@ fn store_of(segments: u64, tail: u64, clean: bool) -> Simulated {
     stopped(world, store, clean)
 }
 
-/// Bytes of log, of queues and of index that an open reads.
+/// Bytes of log, queues and index that an open reads.
 fn cost(world: &Simulated) -> (u64, u64, u64) {
     let before = world.vfs.operations();
     let store = world.open(OpenMode::ReadWrite).unwrap();
@@ -58,7 +58,8 @@ fn an_open_after_a_kill_reads_what_lies_above_the_mark() {
     let tail = SEGMENT / 4;
     let costs: Vec<_> = [1, 4, 12].map(|segments| cost(&store_of(segments, tail, false))).to_vec();
     for (log, queues, index) in &costs {
-        // Checked, and dispatched; the rest of the segment, which is mostly not there, at most once.
+        // The tail is checked and dispatched. The rest of the segment, mostly a hole in the file, is read at
+        // most once.
         assert!(*log <= 2 * tail + SEGMENT, "{costs:?}");
         assert!(*queues <= 256 << 10, "{costs:?}");
         assert!(*index <= 64 << 10, "{costs:?}");

@@ -1,7 +1,7 @@
-//! The table of faults of log, side folder and queue files, row by row.
+//! The table of faults of log, side folder and queue files, one row after the other.
 //!
-//! Each row takes a store of three segments with 70 messages, of which 45 were synced, stops it (cleanly,
-//! or by a kill), lays a hand on its files, and says what opening it must give.
+//! Each row takes a store of three segments with 70 messages, of which 45 are synced. It stops the store (by
+//! a close or a kill), damages its files, and states the result of the next open.
 
 use std::path::Path;
 
@@ -18,18 +18,18 @@ use crate::{
 const MESSAGES: usize = 70;
 const SYNCED: usize = 45;
 
-/// What an open gives.
+/// The expected result of an open.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Gives {
     /// Every message.
     All,
-    /// Every message by the log; an entry of a queue leads nowhere, which a check of the store tells.
+    /// The log has every message, but an entry of a queue is wrong, and verify reports it.
     AllInTheLog,
-    /// All but this many, from the middle or from the end.
+    /// All messages except this many, from the middle or from the end.
     AllBut(usize),
-    /// At least what was synced, and a beginning of the rest.
+    /// At least the synced messages, and a prefix of the rest.
     Beginning,
-    /// `CorruptionError`, and nothing is changed.
+    /// `CorruptionError`, and no file changes.
     Refused,
 }
 
@@ -53,7 +53,7 @@ const fn row(
     Row { number, what, clean, hand, reading, writing }
 }
 
-/// Byte 300 of the first segment lies in a record far below the mark.
+/// Byte 300 of the first segment is in a record far below the mark.
 const DEEP: u64 = 300;
 
 fn last_segment(vfs: &SimVfs) -> u64 {
@@ -84,13 +84,13 @@ fn blank(vfs: &SimVfs, path: &Path, offset: u64, size: u32) {
     overwrite(vfs, path, offset + 4, &0xCBD4_3194_u32.to_be_bytes());
 }
 
-/// Where the second record of a segment starts.
+/// The offset of the second record of a segment.
 fn second(vfs: &SimVfs, path: &Path) -> u64 {
     let bytes = vfs.read_file(path, 1 << 20).unwrap();
     u64::from(u32::from_be_bytes(bytes[..4].try_into().unwrap()))
 }
 
-/// Makes it a store that RocketMQ wrote: nothing of ours in it.
+/// Turns the store into one that RocketMQ wrote: removes all files of mqstore.
 fn foreign(vfs: &SimVfs) {
     vfs.remove_dir_all(&side("")).unwrap();
 }
@@ -443,7 +443,7 @@ fn stopped(clean: bool) -> Simulated {
     crate::stopped(world, store, clean)
 }
 
-/// How many messages were found, which must be the original ones in their order.
+/// The number of messages found. They must be the original ones in their order.
 fn count(found: &crate::Messages, what: &str) -> usize {
     let mut rest = found.iter().peekable();
     let held = messages(MESSAGES).iter().filter(|one| rest.next_if(|next| next == one).is_some()).count();
@@ -575,7 +575,8 @@ fn index_files_that_are_gone_are_made_again() {
 fn an_index_that_another_program_has_begun_anew_is_noticed_after_a_close() {
     let closed = stopped(true);
     let newest = tree(&closed.vfs).into_keys().rfind(|path| path.starts_with(root("index"))).unwrap();
-    // As many files as there were, up to the same record, but the newest one begins with that.
+    // The index has as many files as before and ends at the same record, but its newest file begins with that
+    // record.
     let mut end = [0; 8];
     closed.vfs.open(&newest, Access::Read).unwrap().read_exact_at(&mut end, 24).unwrap();
     overwrite(&closed.vfs, &newest, 16, &end);

@@ -1,8 +1,8 @@
-//! Each byte of a small store, changed.
+//! Changes each byte of a small store, one at a time.
 //!
-//! Whatever the byte was, an open for reading and one for writing end in a store or in an error with a
-//! type. An open for writing that succeeds has every message that was not hit itself, or has kept its
-//! bytes aside and says so; one that is refused has changed nothing.
+//! Whatever the byte is, an open for reading or for writing ends in a store or in a typed error. An open for
+//! writing that succeeds has every message that the change did not hit, or it keeps the removed bytes in
+//! lost+found and reports this. An open that is refused changes nothing.
 
 use mqstore_base::error::StoreError;
 use mqstore_base::options::{OpenMode, RecoveryMode, StoreOptions};
@@ -17,12 +17,12 @@ fn masks() -> &'static [u8] {
     if std::env::var_os("MQSTORE_SOAK").is_some() { &[1, 2, 4, 8, 16, 32, 64, 128, 255] } else { &[0x41] }
 }
 
-/// How many of `wanted` are in `found`, which holds them in order; panics at anything else.
+/// The number of messages of `wanted` in `found`, which has them in order. Panics at any other message.
 fn held(found: &Messages, wanted: &Messages, what: &str) -> usize {
     let mut rest = found.iter().peekable();
     let held = wanted.iter().filter(|one| rest.next_if(|next| next == one).is_some()).count();
     let strange = rest.next();
-    // A record without the damage that a checksum would show: the message itself was changed.
+    // Any other message means that changed bytes passed their checksum.
     assert!(strange.is_none(), "{what}: {strange:?}");
     held
 }
@@ -37,12 +37,12 @@ fn typed(error: &StoreError, what: &str) {
     );
 }
 
-/// Opens the changed store in both ways and checks what came of it.
+/// Opens the changed store in both modes and checks the results.
 fn check(world: &Simulated, below_mark: bool, what: &str) {
     let wanted = messages(MESSAGES);
     match crate::readable(world) {
         Ok(found) => {
-            // Above the mark the first bad record ends the log, for a reader too.
+            // After the mark the first bad record ends the log, for a reader too.
             let least = if below_mark { MESSAGES - 1 } else { SYNCED };
             let held = held(&found, &wanted, what);
             assert!(held >= least, "{what}: reading found {held}");
@@ -54,7 +54,7 @@ fn check(world: &Simulated, below_mark: bool, what: &str) {
         Err(error) => {
             typed(&error, what);
             let mut after = tree(&world.vfs);
-            // The lock file may be made by the attempt.
+            // The attempt may create the lock file.
             after.retain(|path, _| before.contains_key(path) || !path.ends_with("lock"));
             assert!(after == before, "{what}: refused and changed");
         }
@@ -74,18 +74,18 @@ fn check(world: &Simulated, below_mark: bool, what: &str) {
     }
 }
 
-/// Changes each byte of the log in its turn.
+/// Changes each byte of the log in turn.
 fn each_byte_of_the_log(options: &StoreOptions, clean: bool) {
     let (world, store) = written(options.clone(), MESSAGES, SYNCED);
     let mark = {
-        // The mark is where the synced messages end.
+        // The mark is at the end of the synced messages.
         let (_, other) = written(options.clone(), SYNCED, SYNCED);
         other.stats().unwrap().log_max_offset
     };
     let end = store.stats().unwrap().log_max_offset;
     let world = stopped(world, store, clean);
     assert!((12 << 10..24 << 10).contains(&end), "{end} bytes");
-    // A closed store differs by its mark alone; there one byte in a few will do, unless there is time.
+    // A closed store differs only by its mark. There a sample of the bytes is enough, except in the long run.
     let step = if clean && masks().len() == 1 { 5 } else { 1 };
     for offset in (0..end).step_by(step) {
         for mask in masks() {
@@ -138,7 +138,7 @@ fn each_byte_of_everything_else() {
         let marks = tree(&world.vfs).into_iter().filter(|(path, _)| path.starts_with(side("")));
         let others = files.into_iter().filter(|(path, _)| !path.starts_with(segment(0).parent().unwrap()));
         for (path, bytes) in others.chain(marks) {
-            // Long files are zeros for the most part, and one in a few of the rest is enough.
+            // Long files are mostly zeros. A sample of the other bytes is enough.
             let step = if bytes.len() > 2048 { 13 } else { 3 };
             for offset in (0..bytes.len()).step_by(step).filter(|at| *at < 512 || bytes[*at] != 0) {
                 let damaged = copy(&world);
@@ -146,7 +146,7 @@ fn each_byte_of_everything_else() {
                 let what = format!("{} byte {offset}, clean: {clean}", path.display());
                 assert_eq!(crate::readable(&damaged).unwrap(), wanted, "{what}: reading");
                 let store = match damaged.open(OpenMode::ReadWrite) {
-                    // Nobody goes on without what was known of topics and groups, unless told to.
+                    // Without the damaged topics and groups, the store does not open, except on request.
                     Err(StoreError::Corrupt { path: at, .. })
                         if at == path && path.starts_with(side("meta")) =>
                     {

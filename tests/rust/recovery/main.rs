@@ -1,10 +1,10 @@
-//! Recovery: what becomes of stores that were stopped, damaged, or put together by hand.
+//! Recovery of stores that were stopped, damaged, or put together by hand.
 //!
-//! * `faults` goes through the table of faults, one row after the other;
-//! * `flips` changes each byte of a small store;
-//! * `again` recovers twice, and stops recovery in its middle;
-//! * `cost` counts what is read;
-//! * `modes` is about the choices at damage, progress, and stopping by hand.
+//! * `faults` runs the table of faults, one row after the other.
+//! * `flips` changes each byte of a small store.
+//! * `again` recovers twice, and interrupts recovery.
+//! * `cost` measures how much an open reads.
+//! * `modes` tests the recovery modes, the progress reports, and an interrupt by the user.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here fails the test")]
 
@@ -24,10 +24,10 @@ use mqstore_io::sim::SimOptions;
 use mqstore_io::{Access, FileKind, SimVfs, Vfs};
 use mqstore_tests::{Remembered, Simulated, append, log_order};
 
-/// Where the stores of [`Simulated`] lie.
+/// The path of the store of each [`Simulated`].
 pub(crate) const ROOT: &str = "/data/store";
 
-/// Bytes of a segment here.
+/// Length of a segment in this suite.
 pub(crate) const SEGMENT: u64 = 4096;
 
 /// Topic, queue and body of each message, in log order.
@@ -47,7 +47,7 @@ pub(crate) fn options() -> StoreOptions {
     }
 }
 
-/// A store with `messages` messages, of which the first `synced` lie below the durable mark.
+/// A store with `messages` messages, of which the first `synced` are below the durable mark.
 pub(crate) fn written(options: StoreOptions, messages: usize, synced: usize) -> (Simulated, Store) {
     let world = Simulated::new(SimVfs::new(SimOptions { trace: true, ..SimOptions::default() }), options);
     let store = world.open(OpenMode::Create).unwrap();
@@ -74,29 +74,29 @@ pub(crate) fn message(number: usize) -> Remembered {
     }
 }
 
-/// The first `count` messages as a store gives them back.
+/// The first `count` messages as a store returns them.
 pub(crate) fn messages(count: usize) -> Messages {
     (0..count).map(message).map(|one| (one.topic.to_owned(), one.queue_id, one.body)).collect()
 }
 
-/// The same after the writer was closed, or killed.
+/// The same store after the writer was closed or killed.
 pub(crate) fn stopped(world: Simulated, store: Store, clean: bool) -> Simulated {
     if clean {
         store.close().unwrap();
         return world;
     }
     let vfs = world.vfs.kill().unwrap();
-    // The world of the store that lives on has nothing to do with this one.
+    // The store that is still open works on a separate copy of the disk.
     drop(store);
     world.on(vfs)
 }
 
-/// A copy of the disk, in which nobody runs.
+/// A copy of the disk without a running process.
 pub(crate) fn copy(world: &Simulated) -> Simulated {
     world.on(world.vfs.kill().unwrap())
 }
 
-/// Every file below the store's root with its bytes.
+/// Every file of the store with its bytes.
 pub(crate) fn tree(vfs: &SimVfs) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![PathBuf::from(ROOT)];
@@ -114,7 +114,7 @@ pub(crate) fn tree(vfs: &SimVfs) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// The tree without what tells one opening from another: process ids, counters of marks, the live page.
+/// The tree without the values that differ between opens: process ids, counters of marks, the live page.
 pub(crate) fn lasting(vfs: &SimVfs) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut tree = tree(vfs);
     tree.retain(|path, _| {
@@ -125,7 +125,7 @@ pub(crate) fn lasting(vfs: &SimVfs) -> BTreeMap<PathBuf, Vec<u8>> {
     tree
 }
 
-/// Says which file differs instead of showing all of them.
+/// Names the file that differs instead of printing all of them.
 pub(crate) fn same_files(left: &BTreeMap<PathBuf, Vec<u8>>, right: &BTreeMap<PathBuf, Vec<u8>>, what: &str) {
     let paths: std::collections::BTreeSet<_> = left.keys().chain(right.keys()).collect();
     let differs: Vec<_> = paths.into_iter().filter(|path| left.get(*path) != right.get(*path)).collect();
@@ -145,7 +145,7 @@ pub(crate) fn overwrite(vfs: &SimVfs, path: &Path, offset: u64, bytes: &[u8]) {
     vfs.open(path, Access::ReadWrite).unwrap().write_all_at(bytes, offset).unwrap();
 }
 
-/// Makes a file with these bytes, in the place of one that may be there.
+/// Creates a file with these bytes, or replaces an existing one.
 pub(crate) fn make(vfs: &SimVfs, path: &Path, bytes: &[u8]) {
     let _ = vfs.remove_file(path);
     vfs.create_dir_all(path.parent().unwrap()).unwrap();

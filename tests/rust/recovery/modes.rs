@@ -1,4 +1,4 @@
-//! What is done about damage, what is told, and stopping by hand.
+//! Recovery modes, reports of damage, and an interrupt by the user.
 
 use mqstore_base::error::StoreError;
 use mqstore_base::options::{OpenMode, RecoveryMode, StoreOptions};
@@ -10,7 +10,7 @@ use crate::{lasting, messages, options, put, readable, same_files, segment, stop
 fn damaged(mode: RecoveryMode) -> mqstore_tests::Simulated {
     let (world, store) = written(StoreOptions { recovery: mode, ..options() }, 60, 60);
     let world = stopped(world, store, true);
-    // Without our marks, so that an open checks all of it and finds the damage.
+    // Without the files of mqstore, an open checks the whole log and finds the damage.
     mqstore_io::Vfs::remove_dir_all(&world.vfs, &crate::side("")).unwrap();
     world.vfs.flip(&segment(1), 300, 4).unwrap();
     world
@@ -41,13 +41,13 @@ fn salvage_goes_on_behind_the_damage() {
     let mut queue = cursor.next_batch(usize::MAX).unwrap();
     let mut other = store.read("orders", 1, None, None, None).unwrap().next_batch(usize::MAX).unwrap();
     assert_eq!(queue.len() + other.len(), 59);
-    // The offset of the message that is damaged is nobody else's.
+    // No other message gets the offset of the damaged message.
     queue.append(&mut other);
     assert_eq!(queue.iter().map(|record| record.queue_offset).max(), Some(29));
     put(&store, 60, 80);
     assert_eq!(log_order(&store).unwrap().len(), 79);
     store.close().unwrap();
-    // Nothing that was there is gone, the damaged bytes included.
+    // All earlier bytes still exist, the damaged ones included.
     let (old, new) = (tree(&before), tree(&world.vfs));
     for (path, bytes) in old.iter().filter(|(path, _)| path.starts_with(segment(0).parent().unwrap())) {
         let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -96,7 +96,7 @@ fn without_damage_the_mode_makes_no_difference() {
                 (crashed.open(OpenMode::ReadWrite).unwrap(), strict.open(OpenMode::ReadWrite).unwrap());
             assert_eq!(one.mode(), OpenMode::ReadWrite);
             assert_eq!(log_order(&one).unwrap(), log_order(&other).unwrap());
-            // Index files are named by the clock.
+            // The names of index files depend on the clock.
             let files = |vfs| {
                 let mut files = lasting(vfs);
                 files.retain(|path, _| !path.starts_with(std::path::Path::new(crate::ROOT).join("index")));
@@ -132,7 +132,7 @@ fn progress_is_told_and_ends_the_open_when_it_says_so() {
         assert!(stages.iter().all(|one| one.done_bytes <= one.total_bytes), "{told:?}");
         assert!(stages.is_sorted_by_key(|one| one.done_bytes), "{told:?}");
     }
-    // At each of them the user presses Ctrl-C.
+    // The user presses Ctrl-C at each of these moments.
     let wanted = {
         let copy = crate::copy(&world);
         let store = copy.open(OpenMode::ReadWrite).unwrap();
@@ -149,7 +149,7 @@ fn progress_is_told_and_ends_the_open_when_it_says_so() {
             Ok(())
         });
         assert!(matches!(outcome, Err(StoreError::Busy { .. })), "step {stop_at}");
-        // The lock is free, and what is left recovers, also after a loss of power.
+        // The lock is free, and the remaining files recover, also after a power loss.
         let lost = run.on(run.vfs.crash(stop_at as u64).unwrap());
         assert_eq!(log_order(&run.open(OpenMode::ReadWrite).unwrap()).unwrap(), wanted, "step {stop_at}");
         let found = log_order(&lost.open(OpenMode::ReadWrite).unwrap()).unwrap();

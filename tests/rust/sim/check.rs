@@ -1,4 +1,4 @@
-//! The oracle: what a store must be after any end of the world.
+//! The oracle: the required state of a store after any crash.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use mqstore_io::{SimVfs, Vfs};
 
 use crate::workload::{KEYS, Need, QUEUES, Rec, World, append, explain, root};
 
-/// How many of `records` lie before the first segment of the log.
+/// The number of `records` before the first segment of the log.
 pub(crate) fn gone(store: &Store, records: &[Rec]) -> Result<usize, String> {
     let min = store.stats().map_err(explain)?.log_min_offset;
     let below = |rec: &&Rec| rec.placed.as_ref().is_some_and(|placed| placed.commit_log_offset < min);
     Ok(records.iter().take_while(below).count())
 }
 
-/// A writer's log must be a beginning of `records`, which are as the model has them, without those that
-/// were deleted; its length, with them.
+/// Checks the log of a writer: it must be a prefix of `records`, except the deleted ones, with the content of
+/// the model. Returns its length, the deleted records included.
 pub(crate) fn compare_log(store: &Store, records: &[Rec]) -> Result<usize, String> {
     let mut count = gone(store, records)?;
     let mut cursor = store.scan_log(None).map_err(explain)?;
@@ -35,9 +35,9 @@ pub(crate) fn compare_log(store: &Store, records: &[Rec]) -> Result<usize, Strin
     }
 }
 
-/// What a reader finds in a log that nobody has recovered: records of the model in their order, without
-/// a gap up to `least`. Behind that it reads around what a crash tore. Answers how many come before the
-/// first gap, and how many there are.
+/// Checks a log that was not recovered, as a reader sees it: records of the model in order, without a gap up
+/// to `least`. After that, the reader skips ranges that a crash tore. Returns the number of records before
+/// the first gap and the number of all records.
 pub(crate) fn compare_unrecovered(
     store: &Store,
     records: &[Rec],
@@ -76,7 +76,7 @@ fn compare(found: &StoredRecord, wanted: &Rec) -> Result<(), String> {
     if view.body != wanted.body || view.keys() != Some(wanted.key().as_str()) {
         return Err(format!("has another body or key than record {}", wanted.number));
     }
-    // Properties end with a separator: a zero there was never written.
+    // Properties end with a separator, so a zero byte there was never written.
     if found.bytes().last() == Some(&0) {
         return Err(format!("ends in a zero, and record {} does not", wanted.number));
     }
@@ -93,7 +93,7 @@ fn compare(found: &StoredRecord, wanted: &Rec) -> Result<(), String> {
     Ok(())
 }
 
-/// Queues and index must be what the log says; of `records` those that were deleted are left out.
+/// Checks that queues and index agree with the log. Deleted `records` are left out.
 pub(crate) fn compare_derived(store: &Store, records: &[Rec]) -> Result<(), String> {
     let gone = gone(store, records)?;
     for (topic, queue_id) in QUEUES {
@@ -103,7 +103,7 @@ pub(crate) fn compare_derived(store: &Store, records: &[Rec]) -> Result<(), Stri
         let wanted: Vec<&Rec> = rest.iter().filter(of_it).collect();
         let found = match store.read(topic, queue_id, None, None, None) {
             Ok(mut cursor) => cursor.next_batch(usize::MAX).map_err(explain)?,
-            // The topic may be younger than the crash.
+            // The crash may have come before the topic was created.
             Err(_) if wanted.is_empty() => continue,
             Err(error) => return Err(error.to_string()),
         };
@@ -125,8 +125,8 @@ pub(crate) fn compare_derived(store: &Store, records: &[Rec]) -> Result<(), Stri
     compare_keys(store, records.get(gone..).unwrap_or_default())
 }
 
-/// A queue of which something was deleted begins behind that, ends where it did, and says so to whoever
-/// asks for what is gone.
+/// Checks a queue with deleted messages: it begins after them, has the same end as before, and a read of a
+/// deleted offset raises the right error.
 fn queue_begins_at(store: &Store, topic: &str, queue_id: i32, first: i64, end: i64) -> Result<(), String> {
     let told = |what: String| Err(format!("queue {topic}/{queue_id}, of which {first} are deleted: {what}"));
     let bounds = store.queues(topic).map_err(explain)?;
@@ -166,13 +166,13 @@ fn compare_keys(store: &Store, records: &[Rec]) -> Result<(), String> {
     Ok(())
 }
 
-/// A store that was opened for writing after some end of the world.
+/// A store that was opened for writing after a crash.
 pub(crate) struct Recovered {
     pub(crate) world: World,
     pub(crate) store: Store,
-    /// How many records it holds.
+    /// The number of records in the store.
     pub(crate) count: usize,
-    /// Where its log begins.
+    /// The log offset of its first segment.
     pub(crate) min: u64,
 }
 
@@ -184,8 +184,8 @@ pub(crate) fn recover(
     need: Need,
 ) -> Result<Recovered, String> {
     let world = World::on(image.clone());
-    // A creation that was stopped has left nothing, or something that opens as an empty store; but for
-    // one whose log lies elsewhere, and is yet to be made.
+    // A creation that was interrupted leaves nothing, or a directory that opens as an empty store. The
+    // exception is a store with its log in another folder that does not exist yet.
     let made = std::iter::once(root()).chain(options.commit_log_paths.clone());
     let made = made.into_iter().all(|folder| image.stat(&folder).is_ok());
     let mode = if made { OpenMode::ReadWrite } else { OpenMode::Create };
@@ -205,11 +205,11 @@ pub(crate) fn recover(
 }
 
 impl Recovered {
-    /// Appends three records and reads all; answers the model as it must be from now on.
+    /// Appends three records and reads all. Returns the new model.
     pub(crate) fn append_three(&self, records: &[Rec], options: &StoreOptions) -> Result<Vec<Rec>, String> {
         let mut model: Vec<Rec> = records.get(..self.count).unwrap_or_default().to_vec();
         for number in self.count..self.count + 3 {
-            // Not the bodies that were lost: an old record that comes back must look like one.
+            // The bodies differ from the lost ones, so that an old record that comes back is noticed.
             let mut rec = [Rec::new(number, 100 + number % 7, 0)];
             rec[0].body.iter_mut().for_each(|byte| *byte = byte.rotate_left(3) | 1);
             append(&self.store, &mut rec, false).map_err(|error| format!("appending again: {error}"))?;
@@ -226,7 +226,7 @@ impl Recovered {
         Ok(model)
     }
 
-    /// The disk as it is now, with the process gone; the store is never closed on it.
+    /// The disk at this moment, after the process died. The store is never closed on it.
     pub(crate) fn kill(&self) -> Result<SimVfs, String> {
         self.world.vfs.kill().map_err(explain)
     }
@@ -238,12 +238,12 @@ impl Drop for Recovered {
     }
 }
 
-/// Ends a store's life as a kill does: nothing of what a close does will happen.
+/// Ends a store as a kill does: no step of a close runs.
 pub(crate) fn abandon(store: &Store) {
     store.disown_in_child();
 }
 
-/// What the folder `mqstore/lost+found` keeps, by content.
+/// The contents of the files in `mqstore/lost+found`.
 pub(crate) fn lost_and_found(image: &SimVfs) -> Vec<Vec<u8>> {
     let folder = root().join("mqstore/lost+found");
     let entries = image.list(&folder).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A compaction that ends at any call: the old generation or the new one, wholly, and never less.
+//! A compaction interrupted at any call leaves the old generation or the new one, complete.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::workload::{World, explain, root, tiny};
 const TOPIC: &str = "keyed";
 const LIMITS: Limits = Limits { all_up_to: 16, singles: 24, random: 2, cuts: 1 };
 
-/// What a dictionary would hold: key to queue offset and body.
+/// The expected content: key to queue offset and body.
 type Table = BTreeMap<String, (i64, Vec<u8>)>;
 
-/// What is compacted, and on which file system: whether it is the first compaction, and whether two folders can be
-/// exchanged in one step.
+/// A setting: whether this is the first compaction of the store, and whether the file system can exchange two
+/// folders in one step.
 #[derive(Clone, Copy)]
 struct Setting {
     first: bool,
@@ -39,13 +39,13 @@ const SETTINGS: [Setting; 3] = [
     Setting { first: true, exchange: true },
 ];
 
-/// Where things stand before the compaction that is ended.
+/// The state before the interrupted compaction.
 struct Start {
     world: World,
-    /// What the compacted queue holds before it, and after it.
+    /// The content of the compacted queue before and after the compaction.
     old: Table,
     new: Table,
-    /// The queue's end when the compaction begins.
+    /// The end of the queue when the compaction begins.
     end: i64,
 }
 
@@ -86,13 +86,13 @@ fn run(files: &StoreFiles, job: &str) -> Result<(), String> {
     compact(files, None, &options(job), 1, &Arc::new(JobControl::default())).map(|_| ()).map_err(explain)
 }
 
-/// Compaction files have what compactions put there, and nothing else.
+/// Options without the compaction appender: only compactions write compaction files.
 fn unfed() -> StoreOptions {
     StoreOptions { compaction_feed: false, ..tiny(Durability::Manual) }
 }
 
-/// A store with one generation (unless `first`) and newer messages, in a process that still runs: what
-/// was not synced may still be lost.
+/// A store with one generation (unless `first`) and newer messages. Its process still runs, so unsynced bytes
+/// may still be lost.
 fn start(setting: Setting) -> Result<Start, String> {
     let world = World::with(SimOptions { no_exchange: !setting.exchange, ..SimOptions::default() });
     let options = unfed();
@@ -109,7 +109,7 @@ fn start(setting: Setting) -> Result<Start, String> {
     if !setting.first {
         run(&world.files(), "one")?;
         old.clone_from(&table);
-        // Nothing of the first job is open any more.
+        // No file of the first job is open any more.
         let settled = world.vfs.crash_as(false, &mut |_, forms| forms - 1).map_err(explain)?;
         return newer(World::on(settled), old, table, next);
     }
@@ -122,18 +122,18 @@ fn newer(world: World, old: Table, mut table: Table, mut next: i64) -> Result<St
         send(&store, &mut table, &mut next, number % 4, &format!("newer {number}"))?;
     }
     send(&store, &mut table, &mut next, 4, "")?;
-    // The log rolls, and the name of its new segment was never synced.
+    // The log rolls, and the name of the new segment is never synced.
     for number in 0..2 {
         send(&store, &mut table, &mut next, 3, &format!("longer {number} {}", "x".repeat(1_900)))?;
     }
     store.step().map_err(explain)?;
-    // Killed, not closed: its last records were never synced.
+    // Killed, not closed: the last records were never synced.
     let killed = world.vfs.kill().map_err(explain)?;
     abandon(&store);
     Ok(Start { world: World::on(killed), old, new: table, end: next })
 }
 
-/// What the compacted queue of a disk holds.
+/// The content of the compacted queue on a disk.
 fn content(vfs: &SimVfs) -> Result<Table, String> {
     let files = World::on(vfs.clone()).files();
     let mut table = Table::new();
@@ -155,7 +155,7 @@ fn content(vfs: &SimVfs) -> Result<Table, String> {
     Ok(table)
 }
 
-/// Ends a compaction behind each of its calls that change the disk.
+/// Ends a compaction after each call that changes the disk.
 pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
     let mut tried = 0;
     guarded(damaged_staging).map_err(|what| violation(2, 0, 0, what))?;
@@ -171,7 +171,7 @@ pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
         guarded(|| run(&World::on(world.clone()).files(), "two")).map_err(broken)?;
         let mut moments = world.take_all_frozen();
         moments.push((calls + 1, world));
-        // From the end on: there everything has been promised.
+        // From the end on, because everything is promised there.
         for (call, moment) in moments.into_iter().rev() {
             let done = call > calls;
             let mut rng = Rng::new(call);
@@ -208,7 +208,7 @@ fn check(start: &Start, state: &State, moment: &SimVfs, done: bool) -> Result<()
     }
     abandon(&store);
     drop(store);
-    // The same job goes on and ends; a later one sweeps.
+    // The same job resumes and ends. A later job sweeps.
     let world = World::on(world.vfs.kill().map_err(explain)?);
     run(&world.files(), "two").map_err(|what| format!("the job again: {what}"))?;
     let again = content(&world.vfs)?;
@@ -223,7 +223,7 @@ fn check(start: &Start, state: &State, moment: &SimVfs, done: bool) -> Result<()
     Ok(())
 }
 
-/// The positions beside the compacted logs are whole text.
+/// The file `position-checkpoint` in the compaction folder is complete text.
 fn positions(vfs: &SimVfs) -> Result<(), String> {
     let path = root().join("compaction").join("position-checkpoint");
     match vfs.read_file(&path, 1 << 16) {
@@ -234,7 +234,7 @@ fn positions(vfs: &SimVfs) -> Result<(), String> {
     }
 }
 
-/// A staged file that is not what its worker wrote is not published.
+/// A staged file whose bytes changed after its worker wrote them is not published.
 fn damaged_staging() -> Result<(), String> {
     let start = start(Setting { first: true, exchange: true })?;
     let files = start.world.files();

@@ -1,18 +1,20 @@
-//! What the bytes on a disk must be at any moment, before and after recovery, whoever reads them.
+//! The required bytes of a disk at any moment, before and after recovery.
 //!
-//! Recovery would survive many of these; RocketMQ, which reads the same files, might not, and a file
-//! that claims more than a sync has covered is a loss that waits for its day.
+//! Recovery could handle many violations of these rules. RocketMQ reads the same files and might not. A file
+//! that claims more than a sync covered is a future loss.
 //!
-//! * a segment under its name has its whole length;
-//! * the durable mark names a position below which the log on this disk is whole, and queues that hold
-//!   every entry up to where it says so; so does the checkpoint;
-//! * a mark and `abort` are there while a writer has the store open; after a close `abort` is gone and the
-//!   mark clean;
-//! * what recovery cuts from the log is in `mqstore/lost+found`, whole, at any moment from then on;
-//! * what a flush has covered is named by the checkpoint from then on;
-//! * neither mark nor checkpoint speaks of a record that was deleted; a row of files loses its oldest
-//!   first, and what was said to be deleted does not come back; a segment that is to be wiped has its
-//!   name, or a name in the folder of those that wait, until its bytes are zeros on the device.
+//! * A segment under its name has its full length.
+//! * The durable mark names a log offset. Below it, the log on this disk is complete and the queues hold
+//!   every entry. The same is true for the checkpoint.
+//! * While a writer has the store open, a mark and `abort` exist. After a close, `abort` is gone and the mark
+//!   is clean.
+//! * Bytes that recovery truncates from the log are complete in `mqstore/lost+found` from then on.
+//! * After a flush, the checkpoint names everything that the flush covered.
+//! * Neither mark nor checkpoint names a deleted record.
+//! * A sequence of files loses its oldest file first, and a file that was reported as deleted does not come
+//!   back.
+//! * A segment to wipe keeps its name, or a name in the folder `wipe`, until its bytes are zeros on the
+//!   device.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -31,7 +33,7 @@ use crate::workload::{BATCHED, FAR_LOGS, History, World, explain, root};
 
 const LIMIT: u64 = 1 << 22;
 
-/// Checks a disk as a crash left it.
+/// Checks the disk that a crash left.
 pub(crate) fn image(
     image: &Image,
     history: &History,
@@ -62,7 +64,7 @@ pub(crate) fn image(
     Ok(())
 }
 
-/// What mark and checkpoint of a disk claim is on it.
+/// Checks that the disk holds everything that its mark and checkpoint claim.
 pub(crate) fn claims(vfs: &SimVfs, history: &History, options: &StoreOptions) -> Result<(), String> {
     let log = Log::read(vfs, options.segment_bytes);
     if let Some(mark) = DurableMarkFile::new(&World::on(vfs.clone()).files()).load() {
@@ -87,8 +89,8 @@ fn whole_segments(vfs: &SimVfs, options: &StoreOptions) -> Result<(), String> {
     Ok(())
 }
 
-/// Of what is removed the oldest goes first, in each folder and in the row of segments; and nothing is
-/// there any more once a deletion has said so.
+/// Checks that deletion removes the oldest file first, in each folder and in the sequence of segments. After
+/// a deletion returned, none of its files exists.
 fn removed_in_order(vfs: &SimVfs, history: &History, call: u64) -> Result<(), String> {
     let done = history.expiries.iter().map(|expiry| expiry.ended).filter(|ended| *ended < call).max();
     let mut rows: BTreeMap<&Path, &Path> = BTreeMap::new();
@@ -100,7 +102,7 @@ fn removed_in_order(vfs: &SimVfs, history: &History, call: u64) -> Result<(), St
         let folder = path.parent().unwrap_or(path);
         let row = if log_folders().iter().any(|log| log == folder) { Path::new("the log") } else { folder };
         if folder.ends_with("wipe") {
-            // These wait for their readers, not for each other.
+            // These files wait for their readers, not for each other.
         } else if there {
             rows.entry(row).or_insert(path);
         } else if let Some(older) = rows.get(row) {
@@ -114,7 +116,7 @@ fn removed_in_order(vfs: &SimVfs, history: &History, call: u64) -> Result<(), St
     Ok(())
 }
 
-/// Where a segment waits to be wiped.
+/// The path where a segment waits for its wipe.
 fn wipe_place(path: &Path) -> Option<PathBuf> {
     let (folder, name) = (path.parent()?, path.file_name()?);
     let side =
@@ -122,7 +124,7 @@ fn wipe_place(path: &Path) -> Option<PathBuf> {
     Some(side.join("wipe").join(name))
 }
 
-/// The bytes of a segment that is to be wiped have a name until they are zeros on the device.
+/// Checks that a segment to wipe has a name until its bytes are zeros on the device.
 fn wiped(vfs: &SimVfs, history: &History, call: u64, options: &StoreOptions) -> Result<(), String> {
     if !options.secure_wipe {
         return Ok(());
@@ -133,7 +135,7 @@ fn wiped(vfs: &SimVfs, history: &History, call: u64, options: &StoreOptions) -> 
         }
         let Some(place) = wipe_place(path) else { continue };
         let removed = history.removals.iter().find(|(later, other)| later > at && *other == place);
-        // It may be gone when the removal has begun; then, and before, the device holds zeros.
+        // If the removal has begun, the file may be gone. Until then and after it, the device holds zeros.
         let may_be_gone = removed.is_some_and(|(removed, _)| *removed < call);
         match vfs.read_file(&place, LIMIT) {
             Err(_) if !may_be_gone => {
@@ -163,14 +165,14 @@ fn checkpoint_is_flushed(vfs: &SimVfs, history: &History, call: u64) -> Result<(
     Ok(())
 }
 
-/// The log of a disk, walked without the engine.
+/// The log of a disk, read without the engine.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     /// Whole records with their queue, queue offset, start and size.
     pub(crate) records: Vec<(String, i32, i64, u64, u32)>,
-    /// One past the last whole record or filler.
+    /// The offset after the last whole record or filler.
     pub(crate) end: u64,
-    /// Where the first segment begins.
+    /// The offset of the first segment.
     start: u64,
 }
 
@@ -222,13 +224,13 @@ pub(crate) fn segments(vfs: &SimVfs) -> BTreeMap<u64, Vec<u8>> {
     segments
 }
 
-/// Wherever a run of this suite may have its log.
+/// All folders in which a run of this suite may have its log.
 fn log_folders() -> [PathBuf; 3] {
     let [one, two] = FAR_LOGS.map(PathBuf::from);
     [root().join("commitlog"), one, two]
 }
 
-/// Names and bytes of the log.
+/// Names and bytes of the log files.
 pub(crate) fn log_bytes(vfs: &SimVfs) -> BTreeMap<u64, Vec<u8>> {
     segments(vfs)
 }
@@ -259,7 +261,8 @@ fn mark_claims(
         .map_err(|what| format!("the mark claims {mark:?}: {what}"))
 }
 
-/// A store whose newest mark decays opens by the other one, which must not name what was deleted.
+/// Checks each slot of the mark: if the newest one decays, the store opens with the other one, which must not
+/// name a deleted record.
 fn each_slot(vfs: &SimVfs, log: &Log) -> Result<(), String> {
     for other in ["state.a", "state.b"] {
         let alone = vfs.kill().map_err(explain)?;
@@ -330,7 +333,7 @@ fn queues_hold(
     Ok(())
 }
 
-/// The record that was `placed` has its unit in a file of a batch queue.
+/// The record at `placed` has its unit in a file of a batch queue.
 fn batch_queue_holds(vfs: &SimVfs, queue: i32, placed: &Appended) -> Result<(), String> {
     let folder = root().join(format!("batchconsumequeue/{BATCHED}/{queue}"));
     let files = vfs.list(&folder).unwrap_or_default();
@@ -346,7 +349,7 @@ fn batch_queue_holds(vfs: &SimVfs, queue: i32, placed: &Appended) -> Result<(), 
     Err(format!("offset {} of {BATCHED}/{queue} has no unit", placed.queue_offset))
 }
 
-/// The topics that were made are there.
+/// The created topics exist.
 pub(crate) fn topics(store: &Store) -> Result<(), String> {
     let found = store.topics().map_err(explain)?;
     if ["a", "b"].iter().all(|topic| found.iter().any(|found| found == topic)) {
@@ -355,7 +358,7 @@ pub(crate) fn topics(store: &Store) -> Result<(), String> {
     Err(format!("topics a and b were made for good; there are {found:?}"))
 }
 
-/// What a recovery has to cut: bytes of one segment behind the end of the log.
+/// The bytes of one segment after the end of the log, which a recovery has to truncate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
     base: u64,
@@ -363,7 +366,7 @@ pub(crate) struct Tail {
     bytes: Vec<u8>,
 }
 
-/// What lay behind the end that `store`, the recovered one, has found.
+/// The bytes after the end of the log that the recovered `store` found.
 pub(crate) fn tail(image: &SimVfs, store: &Store) -> Result<Vec<Tail>, String> {
     let end = store.stats().map_err(explain)?.log_max_offset;
     let mut tails = Vec::new();
@@ -378,7 +381,7 @@ pub(crate) fn tail(image: &SimVfs, store: &Store) -> Result<Vec<Tail>, String> {
     Ok(tails)
 }
 
-/// Each tail is where it was, or whole in `lost+found`.
+/// Each tail is at its place or complete in `lost+found`.
 pub(crate) fn tail_is_kept(tails: &[Tail], vfs: &SimVfs) -> Result<(), String> {
     if tails.is_empty() {
         return Ok(());
@@ -387,7 +390,7 @@ pub(crate) fn tail_is_kept(tails: &[Tail], vfs: &SimVfs) -> Result<(), String> {
     let segments = segments(vfs);
     for tail in tails {
         let there = segments.get(&tail.base).and_then(|bytes| bytes.get(tail.at..tail.at + tail.bytes.len()));
-        // A whole segment is kept as it was, zeros included.
+        // A whole segment is kept with all its bytes, zeros included.
         let copied = kept.iter().any(|copy| {
             copy.strip_prefix(&tail.bytes[..]).is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
         });
@@ -402,7 +405,7 @@ pub(crate) fn tail_is_kept(tails: &[Tail], vfs: &SimVfs) -> Result<(), String> {
     Ok(())
 }
 
-/// Removes some of what can be made again; says what.
+/// Removes some derived files. Returns a description of them.
 pub(crate) fn lose_derived(vfs: &SimVfs, keep_queues: bool, rng: &mut Rng) -> String {
     let queues = ["consumequeue", "batchconsumequeue"];
     let all = [
@@ -426,7 +429,7 @@ pub(crate) fn lose_derived(vfs: &SimVfs, keep_queues: bool, rng: &mut Rng) -> St
 }
 
 fn remove(vfs: &SimVfs, path: &Path) {
-    // What is not there cannot be lost.
+    // The file may not exist.
     let _ = match vfs.stat(path).map(|stat| stat.kind) {
         Ok(FileKind::Directory) => vfs.remove_dir_all(path),
         _ => vfs.remove_file(path),

@@ -1,4 +1,4 @@
-//! The big run: every short sequence of operations, and long random ones.
+//! The main run: every short sequence of operations, and long random ones.
 
 use std::time::{Duration, Instant};
 
@@ -28,13 +28,14 @@ pub(crate) fn exhaustive(longest: u32) -> Vec<Case> {
     cases
 }
 
-/// All sequences of up to two operations and each fifth of three, in each mode; in the soak all of up to four.
+/// All sequences of up to two operations and each fifth one of three, in each mode. The soak takes all of up
+/// to four.
 fn sequences() -> Vec<Case> {
     if soak() {
         return exhaustive(4);
     }
     let mut cases = exhaustive(2);
-    // Five has no factor in common with the number of operations: each of them comes at each place.
+    // Five and the number of operations have no common factor, so each operation occurs at each place.
     for number in (0..ALPHABET.len().pow(3)).step_by(5) {
         cases.extend(DURABILITIES.map(|(_, mode)| sequence(mode, 3, number)));
     }
@@ -54,7 +55,7 @@ fn sequence(mode: char, length: u32, number: usize) -> Case {
     Case { name, options: options(mode), ops, last_only: length > 1 }
 }
 
-/// The options of a mode: `p` appends through a pool, `d` shows what is durable.
+/// The options of a mode: `p` appends through a pool, `d` shows only durable messages.
 fn options(mode: char) -> StoreOptions {
     match mode {
         'p' => tiny(Durability::Pooled),
@@ -71,7 +72,7 @@ pub(crate) fn random(seed: u64, mode: char, longest: u64) -> Case {
     let options = StoreOptions {
         segment_bytes: 4096 * (1 + rng.below(2) * 3),
         queue_file_entries: 8 * (1 + rng.below(2) as u32),
-        // Sometimes dispatch lags behind, as it does with threads.
+        // In some runs dispatch lags, as it does with threads.
         dispatch_threads: Some(u32::from(rng.chance(3))),
         ..options(mode)
     };
@@ -96,11 +97,11 @@ fn any_op(rng: &mut Rng) -> Op {
     }
 }
 
-/// Every mode there is.
+/// All modes.
 pub(crate) const MODES: [char; 5] = ['s', 'a', 'm', 'p', 'd'];
 
-/// A random run in which the background often has a turn, so that segments are made ready ahead, and
-/// records are confirmed later than they are appended.
+/// A random run with many background rounds, which prepare segments early. Some records are confirmed later
+/// than they are appended.
 pub(crate) fn attended(seed: u64, mode: char, longest: u64) -> Case {
     let mut rng = Rng::new(seed ^ 0xA77E);
     let count = longest / 2 + rng.below(longest / 2);
@@ -115,8 +116,8 @@ pub(crate) fn attended(seed: u64, mode: char, longest: u64) -> Case {
     Case { name: format!("v{mode}{longest}-{seed}"), options: options(mode), ops, last_only: false }
 }
 
-/// A random run in which several workers dispatch, out of order and behind the appends, and queues and index
-/// are made anew now and then.
+/// A random run in which several workers dispatch out of order and later than the appends. It rebuilds queues
+/// and index now and then.
 pub(crate) fn worked(seed: u64, mode: char, longest: u64) -> Case {
     let mut rng = Rng::new(seed ^ 0x3078_AB1E);
     let count = longest / 2 + rng.below(longest / 2);
@@ -131,8 +132,8 @@ pub(crate) fn worked(seed: u64, mode: char, longest: u64) -> Case {
     Case { name: format!("w{mode}{longest}-{seed}"), options, ops, last_only: false }
 }
 
-/// A random run that deletes. `kind` is a number of bits: 1 wipes what is deleted, 2 has the log in two
-/// folders elsewhere, 4 goes by size instead of age.
+/// A random run that deletes. `kind` is a set of bits: 1 wipes deleted segments, 2 puts the log into two
+/// other folders, 4 deletes by size instead of age.
 pub(crate) fn deleting(seed: u64, mode: char, kind: u64) -> Case {
     let mut rng = Rng::new(seed ^ 0xDE1E_7E00);
     let mut ops = Vec::new();
@@ -165,7 +166,7 @@ pub(crate) fn deleting(seed: u64, mode: char, kind: u64) -> Case {
     Case { name: format!("e{mode}{kind}-{seed}"), options, ops, last_only: false }
 }
 
-/// The case that a name stands for.
+/// The case with this name.
 pub(crate) fn named(name: &str) -> Option<Case> {
     let mode = name.chars().nth(1)?;
     let (head, number) = name.get(2..)?.split_once('-')?;
@@ -213,7 +214,7 @@ pub(crate) fn must_hold<T>(outcome: Result<T, Violation>) -> T {
     }
 }
 
-/// Different disks that a run looks at, at least: in `make test`, and in the soak.
+/// Minimum number of different disks that a run checks, for `make test` and for the soak.
 fn least_disks() -> u64 {
     if soak() { 200_000 } else { 60_000 }
 }
@@ -246,7 +247,7 @@ fn no_crash_breaks_a_promise() {
     assert!(images >= least && lost * 10 >= images * 3, "{images} disks, {lost} with a lost or torn page");
 }
 
-/// Different disks around deletions, and in runs that the background attends, at least.
+/// Minimum number of different disks around deletions, and in runs with background rounds.
 const DELETIONS_FLOOR: u64 = 20_000;
 
 #[test]
@@ -269,7 +270,7 @@ fn a_crash_around_a_deletion_breaks_no_promise() {
     );
 }
 
-/// Different disks around workers that dispatch and rebuilds, at least.
+/// Minimum number of different disks around dispatch workers and rebuilds.
 const WORKERS_FLOOR: u64 = 15_000;
 
 #[test]

@@ -1,7 +1,7 @@
-//! Bytes that change under a store that was closed, or left by a kill.
+//! Changes bytes of a store after a close or a kill.
 //!
-//! A damaged log is refused, unchanged, or opened with every record, and so is a damaged metadata log; what can be
-//! made again never matters; and nobody is ever handed a record that was not appended so.
+//! A damaged log is refused and unchanged, or it opens with every record. The same is true for a damaged
+//! metadata log. Damage of derived files never matters. No read returns a record that was not appended.
 
 use mqstore_base::error::StoreError;
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
@@ -17,11 +17,11 @@ use crate::workload::{Case, History, Op, Running, World, explain, root, tiny};
 const OPS: [Op; 7] =
     [Op::Append(30), Op::Batch(4, 90), Op::Edge(8), Op::Append(200), Op::Flush, Op::Append(0), Op::Reopen];
 
-/// A store after its run, as files that nobody has open.
+/// A store after its run, as files that no process has open.
 struct Subject {
     vfs: SimVfs,
     history: History,
-    /// Whether it was closed; else killed.
+    /// Whether the store was closed. If not, it was killed.
     closed: bool,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn files_below(vfs: &SimVfs, folder: &Path, found: &mut Vec<(PathBuf,
     }
 }
 
-/// Flips bytes, one in `one_in` of each file, until `stop`; counts the flips and the refusals.
+/// Flips bytes, one in `one_in` of each file, until `stop`. Counts the flips and the refusals.
 pub(crate) fn hunt(one_in: u64, stop: &dyn Fn() -> bool) -> Result<(u64, u64), Violation> {
     let (mut tried, mut refused) = (0, 0);
     let mut rng = Rng::new(one_in);
@@ -68,7 +68,7 @@ pub(crate) fn hunt(one_in: u64, stop: &dyn Fn() -> bool) -> Result<(u64, u64), V
         let mut files = Vec::new();
         files_below(&subject.vfs, &root(), &mut files);
         let bytes: u64 = files.iter().map(|(_, len)| len).sum();
-        // Spread over all files, so that a hunt that is stopped early has seen each.
+        // Spread over all files, so that a hunt that ends early has tried each file.
         for _ in 0..bytes / one_in {
             if stop() {
                 return Ok((tried, refused));
@@ -91,7 +91,7 @@ fn violation(place: &str, what: String) -> Violation {
     Violation { replay: "decay:0:0:0".to_owned(), what: format!("decay of {place}: {what}") }
 }
 
-/// Whether the damaged store is refused for writing; an error when it is opened and wrong.
+/// Whether the damaged store is refused for writing. Returns an error if it opens with wrong content.
 fn flip(subject: &Subject, path: &Path, at: u64, mask: u8) -> Result<bool, String> {
     let vfs = subject.vfs.kill().map_err(explain)?;
     vfs.flip(path, at, mask).map_err(explain)?;
@@ -109,7 +109,7 @@ fn flip(subject: &Subject, path: &Path, at: u64, mask: u8) -> Result<bool, Strin
     damaged(subject, &vfs, kept, derived)
 }
 
-/// Where the byte is that changed.
+/// The kind of file with the changed byte.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Log,
@@ -143,14 +143,15 @@ fn damaged(subject: &Subject, vfs: &SimVfs, kept: Kept, derived: bool) -> Result
         Err(StoreError::Corrupt { .. }) => return Err("refused, and changed".to_owned()),
         Err(error) => return Err(format!("refused by another error: {error}")),
     };
-    // What lies below the mark is not read at an open: damage there is met later, and gone around.
+    // An open does not read the log below the mark. A later read finds damage there and skips it.
     let (whole, count) = check::compare_unrecovered(&store, records, 0)?;
     let synced = subject.history.durable.last().map_or(0, |(_, count)| *count);
     let least = if subject.closed { records.len() } else { synced };
     if count + usize::from(in_the_log) < least {
         return Err(format!("opened with {count} of {least} records"));
     }
-    // RocketMQ's queues and index have no checksums: a damaged entry finds less, never a wrong record.
+    // RocketMQ's queues and index have no checksums. With a damaged entry a read finds less, never a wrong
+    // record.
     if whole == count && !derived {
         compare_derived(&store, &records[..count])?;
     }
@@ -158,7 +159,7 @@ fn damaged(subject: &Subject, vfs: &SimVfs, kept: Kept, derived: bool) -> Result
     Ok(false)
 }
 
-/// Without the checksum of whole records that of the body is left; each body loses a bit.
+/// If records have no checksum of their own, the body checksum remains. The test flips a bit of each body.
 fn bodies(closed: bool) -> Result<(), String> {
     const BODY_AT: u64 = 88;
     let subject = subject(closed, false)?;
@@ -171,7 +172,8 @@ fn bodies(closed: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// A record's magic becomes a filler's: what the header then says is never the rest of the segment.
+/// The magic code of a record becomes that of a filler. The header then has a length that does not match the
+/// rest of the segment.
 fn fillers(subject: &Subject) -> Result<(), String> {
     for rec in &subject.history.records {
         let Some(placed) = &rec.placed else { continue };
@@ -190,7 +192,7 @@ fn fillers(subject: &Subject) -> Result<(), String> {
     Ok(())
 }
 
-/// A whole record of another place, checksums and all, over one of the same size.
+/// Writes a whole record of another place, checksums included, over a record of the same size.
 fn moved(subject: &Subject, path: &Path, offset: u64, size: u32) -> Result<(), String> {
     let twin = subject.history.records.iter().filter_map(|rec| rec.placed.as_ref()).find(|placed| {
         placed.size == size

@@ -1,4 +1,4 @@
-//! Going through cases, moments and states, counting, and stopping at the first broken promise.
+//! Tries cases, moments and states, counts them, and stops at the first broken promise.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ use crate::contract;
 use crate::states::{Image, Limits, Rng, State, states};
 use crate::workload::{Case, History, Need, QUEUES, Rec, Running, World, explain};
 
-/// A broken promise, and how to see it again.
+/// A broken promise, and how to reproduce it.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     /// `case:call:state:depth`, for the variable `MQSIM`.
@@ -24,7 +24,7 @@ pub(crate) struct Violation {
     pub(crate) what: String,
 }
 
-/// What was tried.
+/// Counts of the cases, moments and states tried.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     seen: Mutex<HashSet<u64>>,
@@ -39,7 +39,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Whether `image` is one that was not seen yet; counts it if so.
+    /// Whether `image` is new. Counts it if so.
     fn is_new(&self, image: &Image, fingerprint: u64) -> bool {
         if !self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(fingerprint) {
             return false;
@@ -52,7 +52,7 @@ impl Counts {
 }
 
 thread_local! {
-    /// Openings of a store in this thread.
+    /// Number of store openings in this thread.
     static WORK: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
@@ -77,16 +77,16 @@ pub(crate) fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// How much is tried.
+/// How much to try.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
     pub(crate) limits: Limits,
-    /// Moments of one run at most.
+    /// Maximum number of moments of one run.
     pub(crate) moments: usize,
-    /// In one of so many states recovery itself is ended, up to `depth` times in a row.
+    /// In one of this many states, recovery itself is interrupted, up to `depth` times in a row.
     pub(crate) nested_one_in: u64,
     pub(crate) depth: u32,
-    /// In one of so many states every other check is made too.
+    /// In one of this many states, all other checks run too.
     pub(crate) thorough_one_in: u64,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Place {
     pub(crate) state: usize,
 }
 
-/// Makes the run of `case` and ends it everywhere. `only` is one place to look at.
+/// Runs `case` and ends it at each moment. If `only` is given, only that place is checked.
 pub(crate) fn explore(
     case: &Case,
     effort: &Effort,
@@ -143,14 +143,14 @@ pub(crate) fn explore(
     }
 }
 
-/// The names that a run has taken from the log, the queues, the index and what waits to be wiped.
+/// The names that a run removed from the log, the queues, the index and the folder `wipe`.
 fn removals(vfs: &SimVfs) -> Vec<(u64, PathBuf)> {
     let mut removals = Vec::new();
     for call in vfs.trace() {
         let waits = call.path.parent().is_some_and(|folder| folder.ends_with("wipe"));
         let path = match call.kind {
             OperationKind::RemoveFile => call.path,
-            // From the log to where it waits.
+            // From the log to the folder `wipe`.
             OperationKind::Rename if waits => {
                 let side = call.path.ancestors().nth(2).unwrap_or(&call.path);
                 let log = side.parent().unwrap_or(side);
@@ -172,7 +172,7 @@ fn removals(vfs: &SimVfs) -> Vec<(u64, PathBuf)> {
     removals
 }
 
-/// The calls before which the run of `case` is ended: behind each call that changes the disk.
+/// The calls before which the run of `case` ends: one after each call that changes the disk.
 fn moments(case: &Case, vfs: &SimVfs, history: &History, effort: &Effort, rng: &mut Rng) -> Vec<u64> {
     let from = if case.last_only { history.last.0 } else { 0 };
     let changes = vfs.trace().into_iter().filter(|call| call.kind.changes());
@@ -180,7 +180,7 @@ fn moments(case: &Case, vfs: &SimVfs, history: &History, effort: &Effort, rng: &
         .map(|call| call.number + 1)
         .filter(|call| *call > from + 1 && *call <= history.last.1)
         .collect();
-    // What is to be done before a name goes must be done just then.
+    // Some steps must come directly before a name is removed.
     let removals = removals(vfs).into_iter().map(|(call, _)| call).filter(|call| *call > from + 1);
     let mut chosen: Vec<u64> = removals.filter(|call| *call <= history.last.1).collect();
     if calls.len() + chosen.len() <= effort.moments {
@@ -207,7 +207,7 @@ pub(crate) fn seed_of(name: &str) -> u64 {
         .fold(0xCBF2_9CE4_8422_2325, |seed, byte| (seed ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))
 }
 
-/// A panic is a broken promise like any other.
+/// Treats a panic as a broken promise.
 pub(crate) fn guarded<T>(act: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -216,7 +216,7 @@ pub(crate) fn guarded<T>(act: impl FnOnce() -> Result<T, String>) -> Result<T, S
     })
 }
 
-/// One moment of a run at which the world ends.
+/// One moment of a run at which the process or the machine stops.
 struct Moment<'a> {
     case: &'a Case,
     history: &'a History,
@@ -242,7 +242,7 @@ impl Moment<'_> {
                     return self.check(state, seen, false, &mut depth);
                 }
                 self.show(state)?;
-                // What the run drew, so that the same things are tried; then everything.
+                // First the same random choices as in the run, then everything.
                 self.check(state, seen, false, &mut depth)?;
                 self.check(state, seen, true, &mut depth)
             });
@@ -251,7 +251,8 @@ impl Moment<'_> {
         Ok(())
     }
 
-    /// What a reader in another process sees beside the living writer, where that must be durable.
+    /// The messages that a reader in another process sees while the writer runs and only durable ones are
+    /// visible.
     fn look(&self) -> Result<usize, String> {
         let limit = self.history.limit(self.call);
         let durable_only = self.case.options.durable_only();
@@ -282,7 +283,7 @@ impl Moment<'_> {
         Ok(())
     }
 
-    /// `everything` is tried in a replay, and else what chance picks.
+    /// A replay tries `everything`. Otherwise chance picks.
     fn check(&self, state: &State, seen: usize, everything: bool, depth: &mut u32) -> Result<(), String> {
         let image = state.image(self.vfs)?;
         let mut need = if image.kill {
@@ -292,7 +293,7 @@ impl Moment<'_> {
         };
         need.least = need.least.max(seen);
         let fingerprint = image.vfs.fingerprint() ^ u64::from(image.kill) << 63;
-        // The same bytes with more to keep are another question.
+        // The same bytes with more records to keep are a different question.
         let question = fingerprint ^ (need.least as u64).wrapping_mul(0xA24B_AED4_963E_E407);
         if !self.counts.is_new(&image, question) && !everything {
             return Ok(());
@@ -320,17 +321,17 @@ impl Moment<'_> {
             extra.reader(&pristine, need, image.kill && tail.is_empty())?;
         }
         if rng.chance(4) | everything {
-            // What a killed process has deleted was deleted in the cache alone.
+            // A killed process has deleted these files only in the cache.
             let min_from = if image.kill { need.min_from } else { recovered_min };
             extra.again(recovered, min_from, &mut rng)?;
         }
         if (rng.below(self.effort.nested_one_in) == 0) | everything {
             *depth = 1;
             let least = if image.kill { self.history.after_power_loss(self.call).least } else { count };
-            // So may the names of what was deleted.
+            // So may the names of deleted files.
             let min_from = if image.kill { need.min_from } else { recovered_min };
             let need = Need { least, most: count, min_from, min_to: recovered_min };
-            // After a kill the tail was in the cache alone, and another end may take it.
+            // After a kill, the tail was only in the cache, and the next crash may remove it.
             let tail = if image.kill { &[][..] } else { &tail[..] };
             extra.inside(&pristine, need, tail, &mut rng, self.effort.depth, depth)?;
         }
@@ -354,7 +355,7 @@ fn write_out(vfs: &SimVfs, from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What follows the first recovery of an image.
+/// The steps after the first recovery of an image.
 struct Recoveries<'a> {
     options: &'a StoreOptions,
     records: &'a [Rec],
@@ -367,7 +368,7 @@ impl Recoveries<'_> {
         recover(image, self.options, records, need)
     }
 
-    /// Three appends, another end of the world, another recovery: what was there stays.
+    /// Appends three times, crashes and recovers again. Everything found before is still there.
     fn again(&self, recovered: check::Recovered, min_from: u64, rng: &mut Rng) -> Result<(), String> {
         let (count, min_to) = (recovered.count, recovered.min);
         let model = recovered.append_three(self.records, self.options)?;
@@ -396,10 +397,10 @@ impl Recoveries<'_> {
         Ok(())
     }
 
-    /// Whatever can be made again may be lost.
+    /// Derived files may be lost.
     fn without_derived(&self, pristine: &SimVfs, need: Need, rng: &mut Rng) -> Result<(), String> {
         let image = pristine.kill().map_err(explain)?;
-        // A queue of which no record is left has its place in its files alone.
+        // Only the files of a queue without records know its end.
         let left = |queue: &(&str, i32)| {
             let held = self.records.iter().take(need.least).filter(|rec| rec.queue() == *queue);
             let mut offsets = held.filter_map(|rec| Some(rec.placed.as_ref()?.commit_log_offset));
@@ -410,13 +411,13 @@ impl Recoveries<'_> {
         self.recover(&image, self.records, need).map(|_| ()).map_err(|what| format!("without {lost}: {what}"))
     }
 
-    /// A reader sees a beginning too, and changes nothing.
+    /// A reader sees a prefix too, and changes nothing.
     fn reader(&self, pristine: &SimVfs, need: Need, whole_log: bool) -> Result<(), String> {
         let world = World::on(pristine.kill().map_err(explain)?);
         let before = world.vfs.fingerprint();
         let store = match world.open(OpenMode::Read, self.options) {
             Ok(store) => store,
-            // A crash while it was made may leave no store at all.
+            // A crash during creation may leave no store at all.
             Err(_) if need.least == 0 => return Ok(()),
             Err(error) => return Err(format!("cannot be opened for reading: {error}")),
         };
@@ -434,7 +435,7 @@ impl Recoveries<'_> {
         Ok(())
     }
 
-    /// Ends recovery itself at some of its calls.
+    /// Interrupts recovery itself at some of its calls.
     fn inside(
         &self,
         pristine: &SimVfs,
@@ -476,7 +477,7 @@ impl Recoveries<'_> {
     }
 }
 
-/// Works through `cases` in this thread until `stop`.
+/// Runs `cases` in this thread until `stop`.
 pub(crate) fn explore_here(
     cases: &[Case],
     effort: &Effort,
@@ -487,7 +488,7 @@ pub(crate) fn explore_here(
     open.try_for_each(|case| explore(case, effort, counts, None, stop))
 }
 
-/// Works through `cases` on as many threads as there are cores, until all are done or `until`.
+/// Runs `cases` on one thread for each core, until all are done or until `until`.
 pub(crate) fn explore_all(
     cases: &[Case],
     effort: &Effort,

@@ -1,4 +1,4 @@
-//! Calls that fail: the n-th one, once or for good, with the errors that disks have; and full disks.
+//! Calls that fail: the n-th one, once or from then on, with the errors of disks. Also full disks.
 
 use mqstore_base::error::StoreError;
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
@@ -14,28 +14,28 @@ use crate::workload::{Need, Rec, SEGMENT_BYTES, World, append, explain, tiny};
 
 const ERRNOS: [(i32, &str); 5] = [(5, "EIO"), (28, "ENOSPC"), (122, "EDQUOT"), (30, "EROFS"), (24, "EMFILE")];
 
-/// What became of an append.
+/// The result of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Durable,
     Acked,
-    /// It may be there or not.
+    /// The message may be in the store or not.
     Unknown,
 }
 
-/// A scripted run that goes on after errors, and what it was told.
+/// A scripted run that continues after errors, and the results that it got.
 #[derive(Default)]
 struct Script {
     records: Vec<Rec>,
     fates: Vec<Fate>,
     errors: Vec<String>,
     stopped: bool,
-    /// Whether the process dies, and closes nothing, once the store has stopped.
+    /// Whether the process dies without a close after the store has stopped.
     dies: bool,
 }
 
 impl Script {
-    /// Runs in `world`, whose calls may fail, over two sessions.
+    /// Runs two sessions in `world`, whose calls may fail.
     fn run(&mut self, world: &World, options: &StoreOptions) -> Result<(), String> {
         for session in 0..2 {
             let store = match world.open(OpenMode::Create, options) {
@@ -113,7 +113,7 @@ impl Script {
         }
     }
 
-    /// All that was acknowledged is durable from now on.
+    /// Everything acknowledged is durable from now on.
     fn settle(&mut self) {
         self.fates.iter_mut().filter(|fate| **fate == Fate::Acked).for_each(|fate| *fate = Fate::Durable);
     }
@@ -131,7 +131,7 @@ impl Script {
         }
     }
 
-    /// Everything acknowledged is there, in order, and nothing that was never appended.
+    /// Every acknowledged message is present, in order, and no other message.
     fn check(&self, vfs: &SimVfs, options: &StoreOptions, kept: Fate) -> Result<usize, String> {
         let world = World::on(vfs.clone());
         let store = world.open(OpenMode::Create, options).map_err(explain)?;
@@ -150,7 +150,7 @@ impl Script {
         self.lost(next..self.records.len(), kept)?;
         check::compare_derived(&store, &found)?;
         let count = found.len();
-        // What recovery shows, it has synced.
+        // Recovery has synced everything that it shows.
         let after = State::all_old().image(&world.vfs)?;
         abandon(&store);
         drop(store);
@@ -168,13 +168,13 @@ impl Script {
     }
 }
 
-/// All that can follow a run with an error.
+/// All states that can follow a run with an error.
 fn aftermath(script: &Script, vfs: &SimVfs, options: &StoreOptions, rng: &mut Rng) -> Result<(), String> {
     vfs.clear_faults();
     vfs.set_space(None);
     let killed = vfs.kill().map_err(explain)?;
     if rng.chance(4) {
-        // The cache forgets what a failed sync has left clean; what it held was not durable.
+        // After a failed sync, the cache drops the pages that it marked clean. Their bytes were not durable.
         let dropped = vfs.kill().map_err(explain)?;
         dropped.drop_cache().map_err(explain)?;
         script
@@ -191,13 +191,13 @@ fn violation(replay: String, what: String) -> Violation {
     Violation { replay, what: format!("failing calls: {what}") }
 }
 
-/// Lets each sync of the script fail once; at most `most` of them.
+/// Lets each sync of the script fail once, at most `most` of them.
 pub(crate) fn failed_syncs(most: u64, stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
     let kinds = [OperationKind::Sync, OperationKind::SyncDir, OperationKind::MapFlush];
     sweep(most, &[(5, "EIO")], &|nth| Fault::nth(nth).on(&kinds), "sync", stop)
 }
 
-/// Lets call after call of the script fail; the number of runs in which one did.
+/// Lets call after call of the script fail. Returns the number of runs in which a call failed.
 fn sweep(
     most: u64,
     errnos: &[(i32, &str)],
@@ -211,7 +211,8 @@ fn sweep(
         let options = tiny(durability);
         for (number, (errno, errno_name)) in errnos.iter().enumerate() {
             for sticky in [false, true] {
-                // Every call fails with the first error; with the others every so many-th, in turn.
+                // The first error is tried at every call, each other error at every fourth call, with a
+                // different start.
                 let (first, step) = if number == 0 || soak() { (1, 1) } else { (number as u64, 4) };
                 for nth in (first..=most).step_by(step) {
                     if stop() {

@@ -1,4 +1,4 @@
-//! The feed of compaction topics, ended at any call: what a broker finds holds together, and nothing is lost.
+//! The compaction appender, interrupted at any call: a broker finds consistent files, and nothing is lost.
 
 use mqstore_base::message::{NewMessage, encode_properties};
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
@@ -20,14 +20,14 @@ const TOPIC: &str = "keyed";
 const QUEUES: i32 = 2;
 const LIMITS: Limits = Limits { all_up_to: 6, singles: 6, random: 1, cuts: 1 };
 
-/// What goes on beside the feed, and on which file system.
+/// The other work during the session, and the kind of file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Setting {
     /// The topic is compacted in between.
     Compacts,
-    /// The same, where folders cannot be exchanged in one step.
+    /// The same, on a file system that cannot exchange folders in one step.
     InSteps,
-    /// The log lets go what was fed.
+    /// Retention removes copied segments from the log.
     Expires,
 }
 
@@ -62,7 +62,8 @@ fn send(store: &Store, from: usize, to: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Appends, syncs, feeds and closes; some of what was appended before each feed is not synced yet.
+/// Appends, syncs, copies to the compaction files and closes. Before each copy, some appended messages are
+/// not synced.
 fn session(world: &World, setting: Setting) -> Result<(), String> {
     let store = world.open(OpenMode::ReadWrite, &options(setting)).map_err(explain)?;
     send(&store, 0, 5)?;
@@ -102,7 +103,7 @@ fn begin(setting: Setting) -> Result<World, String> {
     Ok(world)
 }
 
-/// Ends a session behind each of its calls that change the disk.
+/// Ends a session after each call that changes the disk.
 pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
     let mut tried = 0;
     for (number, setting) in SETTINGS.into_iter().enumerate() {
@@ -115,7 +116,7 @@ pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
 
 fn check(end: &End<'_>, setting: Setting) -> Result<(), String> {
     let world = end.world()?;
-    // In two steps there is a moment without the folder, which only we know how to end.
+    // With two steps, the folder is missing for a moment. Only mqstore can recover from that.
     if setting != Setting::InSteps {
         as_a_broker_finds_it(&world.vfs)?;
     }
@@ -128,7 +129,7 @@ fn check(end: &End<'_>, setting: Setting) -> Result<(), String> {
         }
     }
     if setting != Setting::Compacts {
-        // What was let go by the log is read from the compaction files.
+        // Messages that the log no longer has are read from the compaction files.
         for (queue_id, end) in ends.iter().enumerate() {
             let found = read(&store, queue_id as i32)?;
             if found != (0..*end).collect::<Vec<_>>() {
@@ -167,8 +168,8 @@ fn held(world: &World, queue_id: i32) -> Result<Vec<i64>, String> {
     queue.read(0).map(|record| record.map(|record| record.queue_offset).map_err(explain)).collect()
 }
 
-/// What RocketMQ demands when it loads a queue, and what it then serves: names in pairs (a last log file may be alone
-/// where others are), and behind every entry its record.
+/// Checks what RocketMQ requires when it loads a queue: files in pairs (a last log file may be alone if
+/// others exist), and for every entry a record.
 fn as_a_broker_finds_it(vfs: &SimVfs) -> Result<(), String> {
     for queue_id in 0..QUEUES {
         let folder = |kind: &str| root().join("compaction").join(kind).join(TOPIC).join(queue_id.to_string());

@@ -1,8 +1,8 @@
-//! Other programs on the same store: RocketMQ between two of our openings, and hands that replace
-//! files under a writer.
+//! Other programs on the same store: RocketMQ between two opens by mqstore, and tools that replace files of a
+//! running writer.
 //!
-//! RocketMQ appends without our mark and cuts by moving a number, so that old bytes stay behind the new
-//! end. What it has synced is there afterwards; what it has cut does not come back.
+//! RocketMQ appends without our mark. It truncates by moving a number, so old bytes stay after the new end.
+//! Everything that it synced is present afterwards, and nothing that it truncated comes back.
 
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_format::{Checkpoint, Host, PropertiesBuilder, RecordSpec, encode_blank, properties};
@@ -17,13 +17,13 @@ use crate::workload::{
     Case, History, Need, Op, Rec, Running, SEGMENT_BYTES, World, append, explain, root, tiny,
 };
 
-/// Runs with a switch off.
+/// Number of runs with a switch off.
 pub(crate) const FEW_RUNS: u64 = 300;
 
-/// When the broker stores its records: after ours.
+/// Store time of the broker's records, later than ours.
 const BROKER_TIME_MS: i64 = 1_700_000_500_000;
 
-/// Runs a store, closes or kills it.
+/// Runs a store, then closes or kills it.
 fn ours(seed: u64, options: &StoreOptions, closed: bool) -> Result<(SimVfs, History), String> {
     let mut rng = Rng::new(seed);
     let ops = (0..4 + rng.below(10)).map(|_| match rng.below(5) {
@@ -46,7 +46,7 @@ fn ours(seed: u64, options: &StoreOptions, closed: bool) -> Result<(SimVfs, Hist
     Ok((vfs, history))
 }
 
-/// A broker's log on our files.
+/// A broker that appends to a log of mqstore.
 struct Broker<'a> {
     vfs: &'a SimVfs,
     end: u64,
@@ -104,7 +104,7 @@ fn queue_offset(records: &[Rec], rec: &Rec) -> i64 {
     records.iter().filter(|other| other.queue() == rec.queue()).count() as i64
 }
 
-/// A broker opens what we left, cuts `cut` records, appends `more`, and closes or dies.
+/// A broker opens the store after mqstore, truncates `cut` records, appends `more`, and closes or dies.
 fn between(seed: u64) -> Result<(), String> {
     let mut rng = Rng::new(seed);
     let durability =
@@ -113,14 +113,14 @@ fn between(seed: u64) -> Result<(), String> {
     let (vfs, history) = ours(seed, &options, true)?;
     let mut records = history.records;
     let count = records.len();
-    // A broker cuts the tail of a store that died.
+    // A broker truncates the tail of a store that died.
     let cut = if rng.chance(4) { count.min(rng.below(3) as usize) } else { 0 };
     records.truncate(count - cut);
     let log = Log::read(&vfs, SEGMENT_BYTES);
     let end = log.records.get(records.len()).map_or(log.end, |record| record.3);
     let mut broker = Broker { vfs: &vfs, end };
     if cut > 0 {
-        // Its names are gone, but nobody syncs that.
+        // The names are gone, but no sync made that durable.
         let base = end / SEGMENT_BYTES * SEGMENT_BYTES;
         for later in segments(&vfs).range(base + 1..) {
             vfs.remove_file(&root().join(format!("commitlog/{:020}", later.0))).map_err(explain)?;
@@ -135,17 +135,18 @@ fn between(seed: u64) -> Result<(), String> {
         records.push(rec);
     }
     if cut > 0 && Log::read(&vfs, SEGMENT_BYTES).records.len() > records.len() {
-        // An old record follows what is new, or nothing is new: nobody can tell that it was cut.
+        // An old record follows the new ones, or there are no new ones. Then no program can see the
+        // truncation.
         return Ok(());
     }
     if cut > 0 {
-        // Its cut leaves the old bytes; only what it wrote over them is new.
+        // Its truncation leaves the old bytes. Only the bytes that it wrote over them are new.
         let base = broker.end / SEGMENT_BYTES * SEGMENT_BYTES;
         let rest = vfs.read_file(&root().join(format!("commitlog/{base:020}")), 1 << 20).unwrap_or_default();
         let stale = rest.get((broker.end % SEGMENT_BYTES) as usize..).unwrap_or_default();
         if stale.iter().any(|byte| *byte != 0) {
-            // A clean broker says so by its missing `abort`; ours cannot know where it ended: a broker
-            // that died is what leaves such bytes.
+            // After a clean stop of the broker, `abort` is missing. mqstore cannot know where that log ended.
+            // Only a broker that died leaves such bytes.
             let abort = root().join("abort");
             let file = vfs.create_new(&abort).map_err(explain)?;
             file.write_all_at(b"1", 0).and_then(|()| file.sync_all()).map_err(explain)?;
@@ -153,7 +154,7 @@ fn between(seed: u64) -> Result<(), String> {
         }
     }
     if cut > 0 {
-        // A broker that recovers after a crash cuts its queues and makes its newest index files anew.
+        // After a crash, a broker truncates its queues and rebuilds its newest index files.
         for derived in ["index", "consumequeue", "batchconsumequeue"] {
             let _ = vfs.remove_dir_all(&root().join(derived));
         }
@@ -163,8 +164,8 @@ fn between(seed: u64) -> Result<(), String> {
     let need = Need::whole(records.len(), records.len());
     let told = |what| format!("{cut} of {count} cut, {} more: {what}", records.len() + cut - count);
     let recovered = match recover(&image.vfs, &options, &records, need) {
-        // Where our last record was, the middle of another one may be now, or it may be whole behind
-        // one that is not: either may pass for damage.
+        // At the place of our last record, there may now be the middle of another record, or our record may
+        // be complete after an incomplete one. Either may count as damage.
         Err(what) if cut > 0 && what.starts_with("cannot be opened") => return Ok(()),
         outcome => outcome.map_err(told)?,
     };
@@ -176,7 +177,8 @@ fn between(seed: u64) -> Result<(), String> {
         .map_err(|what| told(format!("and again: {what}")))
 }
 
-/// Somebody removes or replaces the segment that is written: nothing more is acknowledged as durable.
+/// Another program removes or replaces the current segment: from then on no append is acknowledged as
+/// durable.
 fn replaced(seed: u64) -> Result<(), String> {
     let options = tiny(Durability::Sync);
     let world = World::new(false);
@@ -198,7 +200,7 @@ fn replaced(seed: u64) -> Result<(), String> {
     }
 }
 
-/// Two writers: the second is refused and has changed nothing.
+/// Two writers: the second one is refused and has changed nothing.
 fn locked() -> Result<(), String> {
     let options = tiny(Durability::Async);
     let world = World::new(false);

@@ -1,5 +1,5 @@
-//! Topics, groups, offsets and progress, ended at any call: what was synced is there, a kill loses nothing that was
-//! written, and what is there was true at some moment, never half of a change.
+//! Topics, groups, offsets and progress, interrupted at any call. Synced changes are present, a kill loses no
+//! written change, and the state found is one that existed at some moment, never half of a change.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -22,16 +22,16 @@ use crate::workload::{World, explain, root, tiny};
 
 const TOPIC: &str = "jobs";
 const LIMITS: Limits = Limits { all_up_to: 8, singles: 4, random: 2, cuts: 1 };
-/// Queues whose offsets fill some pages.
+/// Number of queues whose offsets fill several pages.
 const WIDE: i32 = 2000;
-/// As many messages are there as the changes speak of.
+/// Number of messages, as many as the changes mention.
 const MESSAGES: usize = 8;
 
 fn options() -> StoreOptions {
     tiny(Durability::Manual)
 }
 
-/// Everything that is known, in words.
+/// Everything that the store knows, as text.
 fn known(store: &Store) -> Result<String, StoreError> {
     let meta = store.meta()?;
     let topics: Vec<_> = meta.topics().iter().map(|topic| topic.to_text("")).collect();
@@ -57,12 +57,12 @@ fn known(store: &Store) -> Result<String, StoreError> {
     Ok(words)
 }
 
-/// What a session did: how many calls of the file system there had been, and what was known then.
+/// The history of a session: the number of file-system calls at each step, and the known state then.
 #[derive(Default)]
 struct Told {
     /// After each change.
     states: Vec<(u64, String)>,
-    /// When changes up to that number were said to be durable.
+    /// Calls at which the changes up to a number were reported as durable.
     durable: Vec<(u64, usize)>,
 }
 
@@ -102,7 +102,7 @@ fn advance(meta: &MetaLog, records: &[ProgressRecord]) -> Result<(), StoreError>
     meta.append_progress(&progress, records).map(|_| ())
 }
 
-/// The changes of a session; those that are durable when they return say so.
+/// Number of changes of a session. A change that is durable on return says so.
 const CHANGES: usize = 14;
 
 fn change(store: &Store, number: usize) -> Result<bool, StoreError> {
@@ -126,7 +126,7 @@ fn change(store: &Store, number: usize) -> Result<bool, StoreError> {
     Ok([1, 5, 10, 11].contains(&number))
 }
 
-/// Makes changes with syncs, generations and JSON files in between, and closes.
+/// Makes changes with syncs, generations and JSON files in between, then closes.
 fn session(world: &World) -> Result<Told, String> {
     let store = world.open(OpenMode::ReadWrite, &options()).map_err(explain)?;
     let mut told = Told::default();
@@ -161,7 +161,7 @@ fn session(world: &World) -> Result<Told, String> {
     Ok(told)
 }
 
-/// A store with messages in two queues, closed.
+/// A closed store with messages in two queues.
 fn begin() -> Result<World, String> {
     let world = World::new(false);
     let store = world.open(OpenMode::Create, &options()).map_err(explain)?;
@@ -183,7 +183,7 @@ fn begin() -> Result<World, String> {
     Ok(world)
 }
 
-/// Ends a session behind each of its calls that change the disk.
+/// Ends a session after each call that changes the disk.
 pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
     let ends = Ends { name: "metadata", replay: "k0-0".to_owned(), limits: LIMITS, stop };
     let before = ends.beside(|| begin()?.vfs.kill().map_err(explain))?;
@@ -200,7 +200,7 @@ pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
     Ok(tried + each)
 }
 
-/// The log's newest file, and its bytes up to the last one that is not zero.
+/// The newest file of the metadata log, and its bytes up to the last one that is not zero.
 fn newest(vfs: &SimVfs) -> (PathBuf, Vec<u8>) {
     let folder = root().join("mqstore/meta");
     let newest = vfs.list(&folder).unwrap_or_default().pop();
@@ -210,12 +210,13 @@ fn newest(vfs: &SimVfs) -> (PathBuf, Vec<u8>) {
     (path, bytes)
 }
 
-/// Whether these bytes are no more than the frame that says what was synced: it changes nothing, and need not be kept.
+/// Whether these bytes are only a frame that names the synced position. Such a frame changes nothing and may
+/// be lost.
 fn is_mark(rest: &[u8]) -> bool {
     rest.len() <= 32 && rest.windows(8).any(|bytes| bytes == b"MQSYNCED")
 }
 
-/// Opens what a crash left, and ends that again.
+/// Opens the disk that a crash left, and crashes again.
 fn check(end: &End<'_>, allowed: &[(u64, String)], rng: &mut Rng) -> Result<(), String> {
     let world = end.world()?;
     whole_tables(&world.vfs)?;
@@ -225,7 +226,7 @@ fn check(end: &End<'_>, allowed: &[(u64, String)], rng: &mut Rng) -> Result<(), 
     if !allowed.iter().any(|(_, state)| *state == found) {
         return Err(format!("{found}\n is none of {allowed:#?}"));
     }
-    // Whatever an open shows is durable by then, and what it cut is kept.
+    // Everything that an open shows is durable by then, and truncated bytes are kept.
     let lost = World::on(State::all_old().image(&world.vfs)?.vfs);
     let (now, bytes) = newest(&lost.vfs);
     let rest = left.get(bytes.len()..).filter(|rest| now == path && !is_mark(rest)).unwrap_or_default();
@@ -239,7 +240,7 @@ fn check(end: &End<'_>, allowed: &[(u64, String)], rng: &mut Rng) -> Result<(), 
     if lost_and_found(&lost.vfs).len() > kept {
         return Err("what was cut from the metadata log is there again".to_owned());
     }
-    // It goes on behind its end, and what was cut does not come back.
+    // The log continues after its end, and truncated bytes do not come back.
     let meta = store.meta().map_err(explain)?;
     commit(&meta, &[(0, 7)]).map_err(explain)?;
     let more = known(&store).map_err(explain)?;
@@ -256,7 +257,7 @@ fn check(end: &End<'_>, allowed: &[(u64, String)], rng: &mut Rng) -> Result<(), 
     is_known(&World::on(State::all_old().image(&world.vfs)?.vfs), &more)
 }
 
-/// A broker that opens what a crash left reads no half of a table.
+/// A broker that opens the disk after a crash finds complete tables.
 fn whole_tables(vfs: &SimVfs) -> Result<(), String> {
     for name in ["topics.json", "subscriptionGroup.json", "consumerOffset.json"] {
         let text = vfs.read_file(&root().join("config").join(name), 1 << 20);
@@ -274,12 +275,12 @@ fn is_known(world: &World, wanted: &str) -> Result<(), String> {
     if found == wanted { Ok(()) } else { Err(format!("{found}\n is not {wanted}")) }
 }
 
-/// Frames of a closed log that are gone are missed.
+/// An open notices missing frames of a closed log.
 fn damaged(closed: &SimVfs) -> Result<u64, String> {
     let (path, bytes) = newest(closed);
     let tail = bytes.get(24..32).and_then(|tail| tail.first_chunk().map(|tail| u64::from_be_bytes(*tail)));
     let tail = tail.ok_or("the log has no head")?;
-    // Its first frame, of which others follow.
+    // Its first frame, which others follow.
     for at in [tail, tail + 9] {
         let vfs = closed.kill().map_err(explain)?;
         let file = vfs.open(&path, Access::ReadWrite).map_err(explain)?;
@@ -293,7 +294,7 @@ fn damaged(closed: &SimVfs) -> Result<u64, String> {
     Ok(2)
 }
 
-/// What is cut behind an end that was synced stays away, though the open has nothing else to write.
+/// Bytes that are truncated after a synced end do not come back, although the open has nothing else to write.
 fn cut_behind_a_mark(closed: &SimVfs) -> Result<u64, String> {
     let (path, bytes) = newest(closed);
     let world = World::on(closed.kill().map_err(explain)?);
@@ -311,13 +312,13 @@ fn cut_behind_a_mark(closed: &SimVfs) -> Result<u64, String> {
     }
 }
 
-/// What a failed sync lost is not taken for durable by who opens the store next.
+/// The next open does not take a change that a failed sync lost for durable.
 fn failed_syncs(before: &SimVfs) -> Result<u64, String> {
     for nth in 1..=20 {
         let world = World::on(before.kill().map_err(explain)?);
         let store = world.open(OpenMode::ReadWrite, &options()).map_err(explain)?;
         let log = root().join("mqstore/meta");
-        // Several pages, so that the one that is cut behind the end, and so written again, is not all that counts.
+        // Several pages, because truncation writes one page again, and the test needs others.
         let wide: Vec<_> = (0..WIDE).map(|queue_id| (queue_id, 0)).collect();
         store.meta().and_then(|meta| commit(&meta, &wide)).map_err(explain)?;
         world.vfs.inject(Fault::nth(nth).on(&[OperationKind::Sync]).under(&log));
@@ -337,7 +338,7 @@ fn failed_syncs(before: &SimVfs) -> Result<u64, String> {
     Err("syncs failed for ever".to_owned())
 }
 
-/// A snapshot has what the store has.
+/// A snapshot has the same state as the store.
 fn copied(before: &SimVfs) -> Result<u64, String> {
     let world = World::on(before.kill().map_err(explain)?);
     let store = world.open(OpenMode::ReadWrite, &options()).map_err(explain)?;

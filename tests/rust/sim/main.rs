@@ -1,21 +1,21 @@
-//! The crash simulator: runs of a store that end at any moment, in any way that a disk allows.
+//! The crash simulator: runs of a store that stop at any moment, in any way that a disk allows.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `workload` | the runs, and the model of what they were promised |
-//! | `states` | which disks a crash may leave |
-//! | `contract` | what bytes must be at any moment |
-//! | `check` | what a recovered store must be |
-//! | `explore` | going through all of it, counting, replay |
-//! | `moments` | one session, ended behind each of its calls |
+//! | `workload` | the runs, and the model of their promises |
+//! | `states` | the disks that a crash may leave |
+//! | `contract` | the required bytes at any moment |
+//! | `check` | the required state of a recovered store |
+//! | `explore` | tries all cases, counts, replays |
+//! | `moments` | one session, ended after each of its calls |
 //! | `keeping` | topics, groups, offsets and progress |
-//! | `remaking` | recoveries that make again what was lost, and are ended |
+//! | `remaking` | recoveries that rebuild lost files, and are interrupted |
 //! | `repairing` | repairs, copies and snapshots |
 //! | `transactions` | transactions, all or nothing |
-//! | `timing` | delayed messages: nothing early, nothing lost, nothing twice |
+//! | `timing` | delayed messages: none early, none lost, none twice |
 //!
-//! A failure prints `MQSIM=case:call:state:depth`; with that in the environment the suite looks at this
-//! one state again and leaves its disk as files. `MQSTORE_SOAK=1` makes everything longer.
+//! A failure prints `MQSIM=case:call:state:depth`. With this variable set, the suite checks only that state
+//! and writes its disk to files. `MQSTORE_SOAK=1` makes all runs longer.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here fails the test")]
 #![expect(clippy::print_stdout, reason = "each part says what it tried")]

@@ -1,4 +1,4 @@
-//! One session, ended behind each of its calls that change the disk, in each way that a disk allows.
+//! Ends one session after each call that changes the disk, in each way that a disk allows.
 
 use mqstore_io::SimVfs;
 
@@ -6,27 +6,27 @@ use crate::explore::{Violation, guarded};
 use crate::states::{Limits, Rng, State, states};
 use crate::workload::World;
 
-/// How the ends of a session are looked for, and what they are called.
+/// The search for the ends of a session, and its names in reports.
 pub(crate) struct Ends<'a> {
-    /// What is broken.
+    /// The name of the broken promise.
     pub(crate) name: &'static str,
-    /// How a replay begins: a letter and the number of the session.
+    /// The start of a replay string: a letter and the number of the session.
     pub(crate) replay: String,
     pub(crate) limits: Limits,
     pub(crate) stop: &'a dyn Fn() -> bool,
 }
 
-/// One end.
+/// One end of a session.
 pub(crate) struct End<'a> {
     pub(crate) state: &'a State,
-    /// The disk and what was open of it.
+    /// The disk, and the writes that were in progress.
     pub(crate) moment: &'a SimVfs,
-    /// Calls with a smaller number had returned; one whose write was cut had not.
+    /// Calls with a smaller number had returned. A call whose write was torn had not.
     pub(crate) call: u64,
 }
 
 impl End<'_> {
-    /// The disk that is left.
+    /// The disk that remains.
     pub(crate) fn world(&self) -> Result<World, String> {
         Ok(World::on(self.state.image(self.moment)?.vfs))
     }
@@ -41,12 +41,13 @@ impl Ends<'_> {
         }
     }
 
-    /// What a step beside the ends answers.
+    /// Runs a step that belongs to no end, and turns its error into a violation.
     pub(crate) fn beside<T>(&self, step: impl FnOnce() -> Result<T, String>) -> Result<T, Violation> {
         guarded(step).map_err(|what| self.violation(0, 0, what))
     }
 
-    /// Runs `session` in `world`, and has `check` look at each end with what the session told; how many ends that were.
+    /// Runs `session` in `world`, then `check` at each end with the history of the session. Returns the
+    /// number of ends.
     pub(crate) fn each<T>(
         &self,
         world: &World,

@@ -1,4 +1,4 @@
-//! Each switch turned off in turn: the suite must find what that breaks.
+//! Turns each switch off in turn. The suite must find the resulting fault.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::states::{Limits, Rng};
 use crate::workload::Case;
 use crate::{compacting, decay, faults, feeding, foreign, keeping, remaking, repairing, switches, timing};
 
-/// Switches that nobody is to notice here, and why they are kept. The soak tries them all the same.
+/// Switches whose absence this suite cannot notice, with the reasons. The soak tries them too.
 const SPARE: [(&str, &str); 30] = [
     (
         "delay.sync_new_file",
@@ -71,11 +71,11 @@ const SPARE: [(&str, &str); 30] = [
     ),
 ];
 
-/// A way to look for broken promises, until told to stop.
+/// A search for broken promises that runs until it is asked to stop.
 type Hunt = fn(&dyn Fn() -> bool) -> Result<(), Violation>;
 
-/// What caught a switch before, to be tried first: the hunt, and the run that it looked at (empty: all of the hunt).
-/// A switch that its hint catches costs a second; for any other the search follows.
+/// The hunt and the run that caught a switch before, tried first (an empty run: all of the hunt). A switch
+/// that its hint catches costs a second. For any other one, the full search follows.
 const HINTS: [(&str, &str, &str); 24] = [
     ("checkpoint.sync", "glances", "xs2-26"),
     ("close.sync_abort_removal", "glances", "xs2-26"),
@@ -103,7 +103,7 @@ const HINTS: [(&str, &str, &str); 24] = [
     ("recovery.sync_tail", "glances", "xa2-11"),
 ];
 
-/// A glance at many moments, and a longer look at all of them.
+/// A short check of many moments (`GLANCE`), and a longer one of all of them (`QUICK`).
 const GLANCE: Effort = Effort {
     limits: Limits { all_up_to: 2, singles: 3, random: 0, cuts: 0 },
     moments: 60,
@@ -119,7 +119,7 @@ const QUICK: Effort = Effort {
     thorough_one_in: 16,
 };
 
-/// Writes that stop in their middle.
+/// Writes that stop in the middle.
 const TEARS: Effort = Effort {
     limits: Limits { all_up_to: 1, singles: 0, random: 6, cuts: 10 },
     moments: 1000,
@@ -130,7 +130,7 @@ const TEARS: Effort = Effort {
 
 fn sequences(effort: &Effort, stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     let mut cases = exhaustive(2);
-    // All operations and modes come soon.
+    // Shuffled, so that all operations and modes come early.
     let mut rng = Rng::new(7);
     for at in (1..cases.len()).rev() {
         cases.swap(at, rng.below(at as u64 + 1) as usize);
@@ -170,7 +170,7 @@ const NESTED: Effort = Effort {
     thorough_one_in: 1000,
 };
 
-/// Recoveries that are ended again and again, after long runs.
+/// Recoveries that are interrupted several times, after long runs.
 fn nested(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     for seed in 0.. {
         let cases = ['s', 'a'].map(|mode| random(seed, mode, 120));
@@ -182,7 +182,7 @@ fn nested(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Where somebody deletes, and where the log lies in several folders.
+/// Runs with deletions, also with the log in several folders.
 const DELETIONS: Effort = Effort {
     limits: Limits { all_up_to: 4, singles: 6, random: 1, cuts: 0 },
     moments: 80,
@@ -219,7 +219,7 @@ fn effort(name: &str) -> Effort {
     }
 }
 
-/// Tries what caught `name` before.
+/// Tries the hint for `name`.
 fn remember(name: &str, stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     for (_, hunt, case) in HINTS.iter().filter(|(switch, _, _)| *switch == name) {
         if case.is_empty() {
@@ -265,7 +265,7 @@ fn others(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     foreign::hunt(foreign::FEW_RUNS, stop).map(|_| ())
 }
 
-/// Whether only recoveries that are ended several times in a row can notice that it is off.
+/// Whether only recoveries that are interrupted several times in a row can notice the missing switch.
 fn rare(name: &str) -> bool {
     ["recovery.lower_mark", "recovery.sync_names"].contains(&name)
 }
@@ -309,11 +309,11 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
     hunts
 }
 
-/// What the search for one switch may cost.
+/// The maximum cost of the search for one switch.
 struct Budget {
     time: Duration,
-    /// Openings of a store before a search ends, within three times the time: a busy machine gets more time, not less
-    /// work.
+    /// Number of store openings before a search ends, within three times the time limit. So a busy machine
+    /// gets more time, not less work.
     openings: u64,
 }
 
@@ -332,7 +332,7 @@ impl Budget {
     }
 }
 
-/// Looks for what turning `name` off breaks; how long that took.
+/// Searches for a fault with `name` turned off. Returns the find and the time it took.
 fn hunt(name: &str, budget: &Budget) -> (Option<(&'static str, Violation)>, u64, Duration) {
     let _off = switch::off(name);
     let started = Instant::now();

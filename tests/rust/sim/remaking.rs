@@ -1,7 +1,7 @@
-//! Recoveries that have to make queues or index again, and do not get to their end.
+//! Recoveries that rebuild queues or index and are interrupted.
 //!
-//! What such a recovery writes lies below the durable mark and is not synced yet. The next one must not
-//! take what a loss of power has left of it for what was there before.
+//! Such a recovery writes entries below the durable mark and has not synced them yet. After a power loss, the
+//! next recovery must not take the remaining ones for old entries.
 
 use mqstore_base::options::OpenMode;
 use mqstore_io::{SimVfs, Vfs};
@@ -15,15 +15,15 @@ use crate::workload::{History, Need, Running, World, explain, root};
 const LIMITS: Limits = Limits { all_up_to: 2, singles: 4, random: 2, cuts: 0 };
 const LOST: [&[&str]; 5] = [&["index"], &["consumequeue"], &["batchconsumequeue"], &["mqstore/queues"], &[]];
 
-/// A store whose process died after a run, without `lost`.
+/// A store without `lost`, whose process died after a run.
 fn start(seed: u64, mode: char, lost: &[&str]) -> Result<(SimVfs, History), String> {
     let case = random(seed, mode, 60);
     let world = World::new(false);
     let (history, end) = Running::start(&case, &world)?.finish()?;
-    // The machine went on: what was written has reached the device.
+    // The machine continued to run, so all written bytes reached the device.
     let settled = end.crash_as(false, &mut |_, forms| forms - 1).map_err(explain)?;
     for name in lost {
-        // What is not there cannot be lost.
+        // The file may not exist.
         let path = root().join(name);
         let _ = settled.remove_dir_all(&path).or_else(|_| settled.remove_file(&path));
     }
@@ -31,7 +31,7 @@ fn start(seed: u64, mode: char, lost: &[&str]) -> Result<(SimVfs, History), Stri
     Ok((start, history))
 }
 
-/// Ends the recovery of one store before each of its calls, at most `most` times; how often.
+/// Ends the recovery of one store before each of its calls, at most `most` times. Returns the number of ends.
 fn one(seed: u64, mode: char, lost: &[&str], stop: &dyn Fn() -> bool) -> Result<u64, String> {
     let options = random(seed, mode, 60).options;
     let (start, history) = start(seed, mode, lost)?;
@@ -46,7 +46,7 @@ fn one(seed: u64, mode: char, lost: &[&str], stop: &dyn Fn() -> bool) -> Result<
     abandon(&world.open(OpenMode::ReadWrite, &options).map_err(explain)?);
     let mut tried = 0;
     let mut seen = std::collections::HashSet::new();
-    // From the end on: there most has been made again.
+    // From the end on, because most files are rebuilt there.
     for (call, moment) in world.vfs.take_all_frozen().into_iter().rev() {
         let mut rng = Rng::new(seed ^ call);
         for state in states(&moment, LIMITS, &mut rng) {
@@ -69,8 +69,8 @@ fn one(seed: u64, mode: char, lost: &[&str], stop: &dyn Fn() -> bool) -> Result<
     Ok(tried)
 }
 
-/// Kills a run at some of its calls, recovers, syncs all of it, and takes the power away: what the
-/// killed process has named, and recovery took over, is as durable as the rest.
+/// Kills a run at some of its calls, recovers, syncs everything, and cuts the power. Names that the killed
+/// process made, and that recovery kept, are as durable as the rest.
 fn killed(seed: u64, mode: char, stop: &dyn Fn() -> bool) -> Result<u64, String> {
     let case = random(seed, mode, 60);
     let probe = World::new(false);
@@ -98,7 +98,8 @@ fn killed(seed: u64, mode: char, stop: &dyn Fn() -> bool) -> Result<u64, String>
     Ok(tried)
 }
 
-/// Ends recoveries of stores, of `seeds` random runs; what is lost is lost in each mode, or in one a run.
+/// Interrupts recoveries of stores from `seeds` random runs. Files are lost in each mode, or in one mode for
+/// each run.
 pub(crate) fn hunt(seeds: u64, each_mode: bool, stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
     let mut tried = 0;
     for seed in 0..seeds {

@@ -1,7 +1,7 @@
-//! Repairs, copies and snapshots that lose the power, at any moment or right behind their end.
+//! Repairs, copies and snapshots that lose power at any moment or right after their end.
 //!
-//! What is damaged lies in the log or in `lost+found`, whenever the power goes; what a call that returned has made
-//! is there without another call.
+//! The damaged bytes are in the log or in `lost+found` at every moment. The result of a call that returned is
+//! durable without another call.
 
 use std::path::{Path, PathBuf};
 
@@ -24,14 +24,14 @@ fn options() -> StoreOptions {
         queue_file_entries: 16,
         index_slots: 3,
         index_entries: 64,
-        // Queue offsets that changed pass for right then.
+        // Changed queue offsets then count as correct.
         record_crc: false,
         ..StoreOptions::default()
     }
 }
 
-/// A store of some segments, closed or killed, whose files have reached the disk unless it was killed; with the
-/// messages' places.
+/// A store of some segments, closed or killed, and the places of its messages. Unless it was killed, its
+/// files have reached the disk.
 fn filled(closed: bool) -> Result<(World, Vec<u64>), String> {
     let world = World::new(false);
     let store = world.open(OpenMode::Create, &options()).map_err(explain)?;
@@ -62,8 +62,8 @@ fn segment(base: u64) -> PathBuf {
     root().join("commitlog").join(mqstore_format::offset_file_name(base))
 }
 
-/// Damages a record, changes the queue offset of another, lengthens a segment and takes two away, durably; how many
-/// messages are left.
+/// Damages a record, changes the queue offset of another, lengthens a segment and removes two, durably.
+/// Returns the number of remaining messages.
 fn damage(world: &World, places: &[u64], torn: bool) -> Result<u64, String> {
     let harm = || -> std::io::Result<()> {
         let at = places[4];
@@ -108,7 +108,7 @@ fn holds(bytes: &[u8]) -> bool {
     bytes.windows(DAMAGE.len()).any(|window| window == DAMAGE)
 }
 
-/// In the log or in `lost+found`, each of the three.
+/// Each of the three damaged parts is in the log or in `lost+found`.
 fn nothing_is_lost(vfs: &SimVfs) -> Result<(), String> {
     let kept = lost(vfs);
     for (base, name) in [(0, "damaged"), (3 * SEGMENT, "beyond")] {
@@ -120,7 +120,7 @@ fn nothing_is_lost(vfs: &SimVfs) -> Result<(), String> {
     Ok(())
 }
 
-/// The store verifies clean and has `messages`; somebody who has a segment under another name still has it.
+/// The store verifies clean, has `messages`, and opens without a note.
 fn is_whole(world: &World, messages: u64) -> Result<(), String> {
     let found = mqstore_inspect::verify(&world.files(), &options(), &mut |_| Ok(())).map_err(explain)?;
     if !found.ok || found.messages != messages {
@@ -135,7 +135,7 @@ fn is_whole(world: &World, messages: u64) -> Result<(), String> {
     if notes.is_empty() { Ok(()) } else { Err(format!("opened with {notes:?}")) }
 }
 
-/// A loss of power that keeps nothing which was not synced.
+/// A power loss that keeps no unsynced byte.
 fn nothing_new(vfs: &SimVfs) -> Result<SimVfs, String> {
     vfs.crash_as(false, &mut |_, _| 0).map_err(explain)
 }
@@ -154,7 +154,7 @@ fn repairs(closed: bool, torn: bool, stop: &dyn Fn() -> bool) -> Result<u64, Str
     nothing_is_lost(&after.vfs)?;
     let mut tried = 1;
     if !closed {
-        // What its writer had not synced may go before the repair has.
+        // Bytes that the writer had not synced may be lost before the repair.
         return Ok(tried);
     }
     for (call, moment) in frozen.into_iter().filter(|(call, _)| *call <= end).rev() {
@@ -162,7 +162,7 @@ fn repairs(closed: bool, torn: bool, stop: &dyn Fn() -> bool) -> Result<u64, Str
             break;
         }
         let told = |what| format!("ended before call {call}, closed {closed}: {what}");
-        // Nothing of what was not synced; all of it; what the generator takes.
+        // Three choices: no unsynced byte, all of them, or a random part.
         let choices =
             [nothing_new(&moment)?, moment.crash_as(false, &mut |_, forms| forms - 1).map_err(explain)?];
         for vfs in choices.into_iter().chain([moment.crash(call).map_err(explain)?]) {
@@ -180,7 +180,7 @@ fn repairs(closed: bool, torn: bool, stop: &dyn Fn() -> bool) -> Result<u64, Str
     Ok(tried)
 }
 
-/// What a copy or a snapshot has made is there when it returns.
+/// The result of a copy or a snapshot is durable when the call returns.
 fn copies() -> Result<u64, String> {
     let (world, _) = filled(true)?;
     let output = Path::new("/data/out");
@@ -207,7 +207,7 @@ pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
     let violation =
         |what| Violation { replay: "repairing:0:0:0".to_owned(), what: format!("repairing: {what}") };
     let mut tried = guarded(copies).map_err(violation)?;
-    // With a last record that the mark still fits, and without.
+    // With and without a last record that still matches the mark.
     for (closed, torn) in [(true, false), (true, true), (false, true)] {
         tried += guarded(|| repairs(closed, torn, stop)).map_err(violation)?;
     }

@@ -1,10 +1,10 @@
-//! Which disks a crash at one moment may leave: all of them when they are few, a choice when not.
+//! The disks that a crash at one moment may leave: all of them if there are few, else a selection.
 //!
-//! What is open at that moment is a list of choices (pages, or sectors, in one of their forms; lengths;
-//! changes of names). When there are few combinations, all are made. Otherwise: nothing new at all, all
-//! of it, each choice alone old, each alone new, and then random ones; these alone find most missing
-//! syncs. Beside them: the death of the process (the cache survives), and both with the last write cut
-//! at a multiple of eight bytes.
+//! The writes in progress at that moment give a list of choices: pages or sectors in one of their forms, file
+//! lengths, and changes of names. If there are few combinations, all of them are made. Otherwise the
+//! selection has: no new choice, all new choices, each choice alone old, each choice alone new, and random
+//! combinations. The single choices find most missing syncs. In addition there are the death of the process
+//! (the cache survives), and both kinds with the last write cut at a multiple of eight bytes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use mqstore_io::sim::{Choice, CrashChoice};
 
 use crate::workload::explain;
 
-/// A small generator: the same numbers for the same seed, everywhere (Steele's splitmix).
+/// A small random generator with the same numbers for the same seed on every machine (Steele's splitmix).
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
@@ -31,7 +31,7 @@ impl Rng {
         word ^ (word >> 31)
     }
 
-    /// 0 to `bound - 1`; 0 when `bound` is 0.
+    /// A number from 0 to `bound - 1`, or 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next().checked_rem(bound).unwrap_or(0)
     }
@@ -45,12 +45,12 @@ impl Rng {
     }
 }
 
-/// How many states of one moment are tried.
+/// How many states of one moment to try.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// All combinations, if there are at most so many.
+    /// All combinations, if there are at most this many.
     pub(crate) all_up_to: u64,
-    /// Single choices old and new, at most so many of each.
+    /// Single choices old and new, at most this many of each.
     pub(crate) singles: usize,
     /// Random combinations of pages, and as many of sectors.
     pub(crate) random: u32,
@@ -61,18 +61,19 @@ pub(crate) struct Limits {
 /// One disk that a crash may leave.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
-    /// Bytes of the last write that were copied; all of them when absent.
+    /// Bytes of the last write that were copied. `None` means all.
     cut: Option<u64>,
     end: End,
 }
 
 #[derive(Clone, Debug)]
 enum End {
-    /// The process died; everything it wrote is in the cache, nothing more is durable.
+    /// The process died. Everything that it wrote is in the cache, and no more bytes become durable.
     Kill,
-    /// The power went: what is not named has its newest form.
+    /// The power failed. A choice that `forms` does not name has its newest form, or its oldest if
+    /// `otherwise_old`.
     Power { torn: bool, forms: BTreeMap<CrashChoice, u32>, otherwise_old: bool },
-    /// The power went, and chance decides.
+    /// The power failed, and chance decides each choice.
     Chance { torn: bool, seed: u64, eighths: u64, ordered: bool },
 }
 
@@ -96,7 +97,7 @@ impl fmt::Display for State {
     }
 }
 
-/// The image of a state.
+/// The disk image of a state.
 pub(crate) struct Image {
     pub(crate) vfs: SimVfs,
     /// Whether the cache survived.
@@ -110,7 +111,7 @@ impl State {
         Self { cut: None, end: End::Kill }
     }
 
-    /// Only what was synced.
+    /// Only synced bytes.
     pub(crate) fn all_old() -> Self {
         Self { cut: None, end: End::Power { torn: false, forms: BTreeMap::new(), otherwise_old: true } }
     }
@@ -125,7 +126,7 @@ impl State {
         matches!(self.end, End::Kill)
     }
 
-    /// Whether the last write was ended within.
+    /// Whether the last write was cut.
     pub(crate) fn is_cut(&self) -> bool {
         self.cut.is_some()
     }
@@ -171,7 +172,7 @@ impl State {
     }
 }
 
-/// The states of one moment, the same ones each time for the same generator.
+/// The states of one moment. The same generator gives the same states.
 pub(crate) fn states(moment: &SimVfs, limits: Limits, rng: &mut Rng) -> Vec<State> {
     let mut states = vec![State::kill()];
     let choices = moment.choices(false);
@@ -201,7 +202,7 @@ pub(crate) fn states(moment: &SimVfs, limits: Limits, rng: &mut Rng) -> Vec<Stat
     states
 }
 
-/// Combination `number` of all: the number in a system of digits as wide as the choices have forms.
+/// The combination with this number. Each choice is a digit, with as many values as it has forms.
 fn combination(choices: &[Choice], number: u64) -> State {
     let mut rest = number;
     let mut forms = BTreeMap::new();
@@ -217,7 +218,7 @@ fn some(choices: &[Choice], limits: Limits, rng: &mut Rng, states: &mut Vec<Stat
         |otherwise_old, forms| State { cut: None, end: End::Power { torn: false, forms, otherwise_old } };
     states.push(all(true, BTreeMap::new()));
     states.push(all(false, BTreeMap::new()));
-    // A step through the list that meets each choice once, or a spread of them.
+    // The step reaches each choice once, or a regular selection of them.
     let step = choices.len().div_ceil(limits.singles.max(1)).max(1);
     let from = rng.below(step as u64) as usize;
     for choice in choices.iter().skip(from).step_by(step) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Every switch with the place where it stands.
+/// Every switch with its place in the sources.
 pub(crate) fn all() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for (path, text) in sources() {
@@ -54,7 +54,7 @@ fn collect(folder: &Path, files: &mut Vec<(PathBuf, String)>) {
                 collect(&path, files);
             }
         } else if path.extension().is_some_and(|ending| ending == "rs")
-            // `faults.rs` passes on the syncs of others.
+            // `faults.rs` only forwards syncs.
             && !["tests.rs", "testing.rs", "switch.rs", "conformance.rs", "faults.rs"].contains(&name.as_str())
         {
             let text = std::fs::read_to_string(&path).unwrap();
@@ -65,13 +65,13 @@ fn collect(folder: &Path, files: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// Calls that make something durable and that no switch can leave out.
+/// Calls that make something durable and that no switch can turn off.
 fn syncs_without_a_switch() -> Vec<String> {
     let mut bare = Vec::new();
     for (path, text) in sources() {
         for call in [".sync_data()", ".sync_all()", ".sync_dir(", "region.flush("] {
             for (at, _) in text.match_indices(call) {
-                // The statement around it: back to the last end of one.
+                // The text from the start of the enclosing statement.
                 let from = text[..at].rfind([';', '{', '}']).map_or(0, |end| end + 1);
                 let outer = text[..from].trim_end().rfind(';').map_or(0, |end| end + 1);
                 let around = &text[outer..at];

@@ -1,5 +1,5 @@
-//! Delayed messages, ended at any call and gone on with at another time: nothing is early, nothing is lost, nothing comes
-//! twice, and what was cancelled does not come.
+//! Delayed messages, interrupted at any call and resumed at another time: none early, none lost, none twice,
+//! and no cancelled message arrives.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,28 +18,30 @@ use crate::workload::{World, explain, tiny};
 
 const TOPIC: &str = "due";
 const LIMITS: Limits = Limits { all_up_to: 2, singles: 2, random: 0, cuts: 1 };
-/// One of so many ends is followed by others.
+/// In one of this many ends, further crashes follow.
 const ENDED_AGAIN_ONE_IN: u64 = 8;
 const NEVER: u64 = u64::MAX;
-/// Every clock begins here, in epoch milliseconds.
+/// Every clock begins at this time, in epoch milliseconds.
 const BEGIN_MS: i64 = 1_700_000_000_000;
-/// All that waits is due by then: one message waits for longer than RocketMQ's window, and is put back once.
+/// All waiting messages are due by this time. One message waits for longer than RocketMQ's window, and the
+/// timer puts it back once.
 const END_MS: i64 = BEGIN_MS + 300_000_000;
 /// Delay level 2 is five seconds.
 const LEVEL: (i32, i64) = (2, 5_000);
 
-/// One message: how many calls of the file system there had been when something was promised of it.
+/// One message, with the number of file-system calls at each promise about it.
 #[derive(Clone, Debug)]
 struct Told {
-    /// When it may come; of a level, which follows the clock back, at any time.
+    /// The earliest time of the delivery. A message with a delay level follows the clock back, so it may come
+    /// at any time.
     due_ms: i64,
-    /// When else it may come: its time before it was rescheduled.
+    /// Another allowed time: the time before the message was rescheduled.
     before_ms: Option<i64>,
     id: String,
     stored: u64,
-    /// It waits, or came, also after a loss of power.
+    /// From this call on, the message waits or was delivered, also after a power loss.
     kept: u64,
-    /// Somebody began to cancel it, or to have it come at another time.
+    /// A call to cancel or to reschedule the message began.
     begun: u64,
     cancelled: u64,
     cancelled_kept: u64,
@@ -47,19 +49,19 @@ struct Told {
     moved_kept: u64,
 }
 
-/// What a session does.
+/// One step of a session.
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    /// A message that is due so long after the beginning; durable or not.
+    /// Appends a message that is due this many milliseconds after the beginning; durable or not.
     At(i64, bool),
     Level,
     Cancel(usize),
-    /// The message with this number comes so long after the beginning instead.
+    /// Reschedules the message with this number to this many milliseconds after the beginning.
     Move(usize, i64),
-    /// The clock stands so long after the beginning, and what is due is delivered.
+    /// Sets the clock to this many milliseconds after the beginning, and delivers the due messages.
     Clock(i64),
     Flush,
-    /// Closes, and opens again.
+    /// Closes and reopens the store.
     Again,
 }
 
@@ -116,7 +118,7 @@ fn later(broker: &Broker, number: usize, due: Due, durable: bool) -> Result<Stri
     Ok(accepted.first().map_or_else(String::new, |one| one.appended.unique_id.as_str().to_owned()))
 }
 
-/// What is durable now is promised to be.
+/// Marks everything that is durable now as promised.
 fn kept(all: &mut [Told], now: u64) {
     for told in all {
         let least = |place: &mut u64, done: u64| {
@@ -205,7 +207,7 @@ fn begin() -> Result<World, String> {
     Ok(world)
 }
 
-/// When each message came, by its number.
+/// The delivery times of each message, by its number.
 fn came(store: &Store) -> Result<BTreeMap<usize, Vec<i64>>, String> {
     let mut found: BTreeMap<usize, Vec<i64>> = BTreeMap::new();
     let mut cursor = store.read(TOPIC, 0, None, None, None).map_err(explain)?;
@@ -223,7 +225,7 @@ fn came(store: &Store) -> Result<BTreeMap<usize, Vec<i64>>, String> {
     }
 }
 
-/// Lets it be `now_ms`: time passes up to then, or the wall clock goes back.
+/// Sets the time to `now_ms`: time passes, or the wall clock goes back.
 fn set(world: &World, now_ms: i64) {
     match u64::try_from(now_ms - world.clock.now_ms()) {
         Ok(ahead) => world.clock.advance(Duration::from_millis(ahead)),
@@ -231,17 +233,17 @@ fn set(world: &World, now_ms: i64) {
     }
 }
 
-/// Lets it be `now_ms`, and delivers what is due.
+/// Sets the time to `now_ms`, and delivers the due messages.
 fn deliver(world: &World, store: &Store, now_ms: i64) -> Result<(), String> {
     set(world, now_ms);
     (0..3).try_for_each(|_| store.step()).map_err(explain)
 }
 
-/// Whether nothing came early, or more often than it may; `known` says of a change whether it is promised.
+/// Whether no message came early, or more often than allowed. `known` says whether a change is promised.
 fn on_time(store: &Store, all: &[Told], call: u64, known: &dyn Fn(u64, u64) -> bool) -> Result<(), String> {
     for (number, times) in came(store)? {
         let told = all.get(number).ok_or("a message that nobody sent")?;
-        // While it is moved, and until that is promised, both may be there.
+        // Until a reschedule is promised, the old and the new delivery may both happen.
         let both = told.begun < call && told.before_ms.is_some() && !known(told.moved, told.moved_kept);
         let earliest = told.before_ms.filter(|_| !known(told.moved, told.moved_kept));
         let earliest = earliest.map_or(told.due_ms, |before| before.min(told.due_ms));
@@ -263,7 +265,7 @@ fn check(end: &End<'_>, all: &[Told], rng: &mut Rng) -> Result<(), String> {
         whole(store, all, call, &known)
     };
     let world = end.world()?;
-    // Somebody goes on with it at another time: earlier or later.
+    // Another process continues at another time, earlier or later.
     let times = [0, 1_600, 3_450, 6_000, 9_500].map(|after| BEGIN_MS + after);
     world.clock.set(rng.pick(&times).unwrap_or(BEGIN_MS));
     let (store, broker) = open(&world)?;
@@ -276,7 +278,7 @@ fn check(end: &End<'_>, all: &[Told], rng: &mut Rng) -> Result<(), String> {
         return outcome;
     }
     drop(broker);
-    // It ends there once more, and the clock goes back.
+    // The store crashes there once more, and the clock goes back.
     let next = World::on(State::chance(rng).image(&world.vfs)?.vfs);
     abandon(&store);
     next.clock.set(rng.pick(&times).unwrap_or(BEGIN_MS));
@@ -297,7 +299,8 @@ fn check(end: &End<'_>, all: &[Told], rng: &mut Rng) -> Result<(), String> {
     outcome
 }
 
-/// Has all come that waits, and looks at it; what is put back on the way comes with a second look.
+/// Delivers all waiting messages and checks them. A message that the timer puts back comes with the second
+/// step.
 fn all_comes(
     world: &World,
     store: &Store,
@@ -311,7 +314,7 @@ fn all_comes(
     if left.pending > 0 { Err(format!("{left:?} at the end")) } else { Ok(()) }
 }
 
-/// Whether everything came that was promised to.
+/// Whether every promised message came.
 fn whole(store: &Store, all: &[Told], call: u64, known: &dyn Fn(u64, u64) -> bool) -> Result<(), String> {
     let came = came(store)?;
     for (number, told) in all.iter().enumerate() {
@@ -323,7 +326,7 @@ fn whole(store: &Store, all: &[Told], call: u64, known: &dyn Fn(u64, u64) -> boo
     Ok(())
 }
 
-/// Ends a session behind each of its calls that change the disk.
+/// Ends a session after each call that changes the disk.
 pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
     let ends = Ends { name: "delays", replay: "d0-0".to_owned(), limits: LIMITS, stop };
     let world = ends.beside(begin)?;

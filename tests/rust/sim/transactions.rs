@@ -1,5 +1,5 @@
-//! Transactions, ended at any call: all messages of one are there, once each, or none; what was decided stays so, and what
-//! was not is found and can be decided.
+//! Transactions, interrupted at any call. Either all messages of a transaction are present, once each, or
+//! none. A decision stays as it is. A transaction without a decision is found and can be decided.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ const TOPICS: [&str; 2] = ["left", "right"];
 const LIMITS: Limits = Limits { all_up_to: 8, singles: 3, random: 2, cuts: 1 };
 const NEVER: u64 = u64::MAX;
 
-/// What becomes of each transaction of a session, in order, and whether it is durable when the call returns.
+/// The outcome of each transaction of a session, in order, and whether it is durable when the call returns.
 const PLAN: [(usize, Option<TransactionOutcome>, bool); 6] = [
     (2, Some(TransactionOutcome::Committed), true),
     (3, Some(TransactionOutcome::Committed), false),
@@ -27,14 +27,14 @@ const PLAN: [(usize, Option<TransactionOutcome>, bool); 6] = [
     (4, Some(TransactionOutcome::Committed), false),
 ];
 
-/// One transaction: how many calls of the file system there had been when something was promised of it.
+/// One transaction, with the number of file-system calls at each promise about it.
 #[derive(Clone, Debug)]
 struct Told {
     id: String,
     bodies: Vec<String>,
     outcome: Option<TransactionOutcome>,
     stored: u64,
-    /// Its half messages are durable.
+    /// From this call on, the half messages are durable.
     kept: u64,
     begun: u64,
     decided: u64,
@@ -95,7 +95,7 @@ fn session(world: &World) -> Result<Vec<Told>, String> {
         match number {
             1 => {
                 transactions.record_progress(true).map_err(explain)?;
-                // What is noted may be on the disk before the log is.
+                // The recorded progress may reach the disk before the log does.
                 let meta = store.meta().map_err(explain)?;
                 meta.sync(meta.place()).map_err(explain)?;
             }
@@ -147,7 +147,7 @@ fn seen(store: &Store) -> Result<BTreeMap<String, usize>, String> {
     Ok(found)
 }
 
-/// Which transactions are whole in their topics, and which are pending.
+/// The transactions that are complete in their topics, and the pending ones.
 fn look(store: &Store, transactions: &Transactions, all: &[Told]) -> Result<[BTreeSet<String>; 2], String> {
     let found = seen(store)?;
     if let Some((body, times)) = found.iter().find(|(_, times)| **times > 1) {
@@ -193,7 +193,8 @@ fn check(end: &End<'_>, all: &[Told], rng: &mut Rng) -> Result<(), String> {
             return Err(format!("{told:?} was undecided and is not found"));
         }
     }
-    // What an open shows is durable; a decision of what is left goes the same way.
+    // Everything that an open shows is durable. A later decision about the pending transactions is durable in
+    // the same way.
     let next = World::on(State::chance(rng).image(&world.vfs)?.vfs);
     abandon(&store);
     let (store, transactions) = open(&next)?;
@@ -217,7 +218,7 @@ fn check(end: &End<'_>, all: &[Told], rng: &mut Rng) -> Result<(), String> {
     Ok(())
 }
 
-/// Ends a session behind each of its calls that change the disk.
+/// Ends a session after each call that changes the disk.
 pub(crate) fn hunt(stop: &dyn Fn() -> bool) -> Result<u64, Violation> {
     let ends = Ends { name: "transactions", replay: "t0-0".to_owned(), limits: LIMITS, stop };
     let world = ends.beside(begin)?;

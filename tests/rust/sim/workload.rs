@@ -1,16 +1,16 @@
-//! What a run does: a list of operations on a tiny store, and the model of what it has promised.
+//! The runs of the simulator: a list of operations on a tiny store, and the model of its promises.
 //!
-//! A run is a function of its case: same case, same calls in the same order, so that a crash can be put
-//! before any of them in a second run. The model is the list of appended records; since the log is one
-//! sequence, what must be there after a crash is always a beginning of it:
+//! The same case makes the same calls in the same order. So a second run can crash before any of them. The
+//! model is the list of appended records. The log is one sequence, so the records after a crash are always a
+//! prefix of it:
 //!
 //! ```text
 //! records   r0 r1 r2 r3 r4 r5 r6
-//!           durable ^     ^     ^ begun: nothing behind is ever seen
+//!           durable ^     ^     ^ begun: nothing after it is ever seen
 //!                         acked: survives a kill
 //! ```
 //!
-//! Each of the three borders carries the number of the call at which it moved.
+//! Each of the three limits has the number of the call at which it moved.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,51 +28,51 @@ use mqstore_io::{Clock, ManualClock, SimVfs, Vfs};
 
 use crate::states::Rng;
 
-/// Topic and queue of each record; a record's number chooses. The second topic keeps batch queues.
+/// Topic and queue of each record, chosen by its number. The second topic has batch queues.
 pub(crate) const QUEUES: [(&str, i32); 3] = [("a", 0), ("a", 1), ("b", 0)];
-/// Records share this many keys.
+/// Number of different keys.
 pub(crate) const KEYS: usize = 4;
 pub(crate) const SEGMENT_BYTES: u64 = 4096;
 
 /// One operation of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// One record with a body of so many bytes.
+    /// One record with a body of this many bytes.
     Append(u16),
-    /// The same, to be durable when the call returns.
+    /// The same, durable when the call returns.
     Durable(u16),
-    /// One record that leaves so many bytes of the segment beside the place for a filler; below zero it
-    /// does not fit, and the log rolls.
+    /// One record that leaves this many bytes of the segment after the space for a filler. If the number is
+    /// negative, the record does not fit, and the log rolls.
     Edge(i16),
-    /// So many records in one call.
+    /// This many records in one call, each with a body of this many bytes.
     Batch(u8, u16),
     Flush,
     /// A round of the background services, after half a second.
     Step,
     Reopen,
-    /// A reader of this process looks at all of it.
+    /// A reader of this process reads everything.
     Read,
-    /// So many hours pass.
+    /// This many hours pass.
     Age(u8),
-    /// Somebody expires by hand.
+    /// The program calls `expire`.
     Expire,
-    /// What follows is confirmed later; or now.
+    /// `true` confirms the following records later, `false` confirms all now.
     Confirm(bool),
-    /// Several workers dispatch so many runs, a record each, in an order that the number tells; some of what
-    /// they have begun is left to those who come next.
+    /// Several workers dispatch this many runs of one record each, in an order that the second number gives.
+    /// Some of their unfinished work is left to the next workers.
     Work(u8, u32),
-    /// Queues and index are made anew.
+    /// Queues and index are rebuilt.
     Rebuild,
 }
 
 /// A run to make.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    /// What replays it.
+    /// The name that replays it.
     pub(crate) name: String,
     pub(crate) options: StoreOptions,
     pub(crate) ops: Vec<Op>,
-    /// Only crashes within the last operation are new: the others are in the cases it continues.
+    /// Only crashes within the last operation are new. The others are in the shorter cases that it extends.
     pub(crate) last_only: bool,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Case {
 pub(crate) struct Rec {
     pub(crate) number: usize,
     pub(crate) body: Vec<u8>,
-    /// Where it went; unknown when its append never returned.
+    /// The place of the record, unknown if its append never returned.
     pub(crate) placed: Option<Appended>,
     /// The number of calls made when its append began.
     pub(crate) begun: u64,
@@ -101,7 +101,7 @@ impl Rec {
     }
 }
 
-/// No two records share a stretch of their bodies, and no byte is zero.
+/// No two records have a common part of their bodies, and no byte is zero.
 fn body(number: usize, len: usize) -> Vec<u8> {
     let mut word = (number as u32).wrapping_mul(0x9E37_79B9) | 1;
     (0..len)
@@ -112,7 +112,7 @@ fn body(number: usize, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// While a writer had the store open.
+/// A period in which a writer had the store open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Session {
     pub(crate) opened: u64,
@@ -120,36 +120,36 @@ pub(crate) struct Session {
     pub(crate) closed: u64,
 }
 
-/// What a run has done.
+/// The history of a run.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     pub(crate) records: Vec<Rec>,
-    /// Calls made, and how many records had been acknowledged by then.
+    /// Number of calls made, and number of records acknowledged by then.
     pub(crate) acked: Vec<(u64, usize)>,
-    /// The same for records that were called durable, or seen by a reader that sees durable ones only.
+    /// The same for records that were reported as durable, or seen by a reader that sees only durable ones.
     pub(crate) durable: Vec<(u64, usize)>,
-    /// The last record that a flush or a close has covered, with the call at which that was done.
+    /// The last record that a flush or a close covered, with the call at which it ended.
     pub(crate) flushed: Vec<(u64, Option<u64>)>,
     pub(crate) expiries: Vec<Expiry>,
     /// Files that lost their name in the log, a queue or the index, or were wiped, with the call.
     pub(crate) removals: Vec<(u64, PathBuf)>,
-    /// From a call on readers may see so many records, or all.
+    /// From this call on, readers may see this many records, or all.
     pub(crate) limits: Vec<(u64, usize)>,
     pub(crate) sessions: Vec<Session>,
     /// Calls made when the last operation began, and when it ended.
     pub(crate) last: (u64, u64),
-    /// The topics exist for good from this call on.
+    /// From this call on, the topics exist for good.
     pub(crate) topics_at: u64,
 }
 
-/// While something was deleted.
+/// A period in which something was deleted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expiry {
     /// Calls made before it began.
     pub(crate) begun: u64,
-    /// Calls made when it was said to be done.
+    /// Calls made when its call returned.
     pub(crate) ended: u64,
-    /// Where the log began from then on.
+    /// The first log offset from then on.
     pub(crate) min: u64,
 }
 
@@ -158,14 +158,14 @@ pub(crate) struct Expiry {
 pub(crate) struct Need {
     pub(crate) least: usize,
     pub(crate) most: usize,
-    /// The log begins at this offset or later,
+    /// The smallest allowed first log offset.
     pub(crate) min_from: u64,
-    /// and at this one or earlier.
+    /// The largest allowed first log offset.
     pub(crate) min_to: u64,
 }
 
 impl Need {
-    /// That of a log from which nothing was deleted.
+    /// The bounds of a log from which nothing was deleted.
     pub(crate) fn whole(least: usize, most: usize) -> Self {
         Self { least, most, min_from: 0, min_to: 0 }
     }
@@ -176,12 +176,12 @@ impl History {
         border.iter().filter(|(at, _)| *at < call).map(|(_, count)| *count).max().unwrap_or(0)
     }
 
-    /// What a loss of power just before `call` may leave.
+    /// The bounds after a power loss just before `call`.
     pub(crate) fn after_power_loss(&self, call: u64) -> Need {
         self.need(Self::at(&self.durable, call), call)
     }
 
-    /// What a kill just before `call` may leave.
+    /// The bounds after a kill just before `call`.
     pub(crate) fn after_kill(&self, call: u64) -> Need {
         self.need(Self::at(&self.acked, call).max(Self::at(&self.durable, call)), call)
     }
@@ -209,16 +209,17 @@ impl History {
         self.records.iter().filter(|rec| rec.begun + 1 < call).count()
     }
 
-    /// Whether a writer had the store open for good just before `call`.
+    /// Whether a writer had the store completely open just before `call`.
     pub(crate) fn is_open(&self, call: u64) -> bool {
         self.sessions.iter().any(|session| session.opened < call && call <= session.closing)
     }
 
-    /// Whether the store was closed for good just before `call`.
+    /// Whether the store was completely closed just before `call`.
     pub(crate) fn is_closed(&self, call: u64) -> bool {
         let next = self.sessions.iter().map(|session| session.opened).filter(|opened| *opened >= call).min();
         let closed = self.sessions.iter().map(|session| session.closed).filter(|closed| *closed < call).max();
-        // The next open begins where the close ended; from its first change on anything may be.
+        // The next open begins where the close ended. After its first change, this is no longer a closed
+        // store.
         closed.is_some_and(|closed| closed + 1 == call && next != Some(closed))
     }
 }
@@ -259,14 +260,14 @@ impl World {
     }
 }
 
-/// Folders of a log that lies elsewhere.
+/// Log folders outside the store directory.
 pub(crate) const FAR_LOGS: [&str; 2] = ["/data/disk1/log", "/data/disk2/log"];
 
 pub(crate) fn root() -> PathBuf {
     PathBuf::from("/data/store")
 }
 
-/// A tiny store: segments of a page, queue files of eight entries, index files of eight keys.
+/// Options of a tiny store: segments of one page, queue files of eight entries, index files of eight keys.
 pub(crate) fn tiny(durability: Durability) -> StoreOptions {
     StoreOptions {
         segment_bytes: SEGMENT_BYTES,
@@ -274,7 +275,7 @@ pub(crate) fn tiny(durability: Durability) -> StoreOptions {
         index_slots: 4,
         index_entries: 8,
         flush_least_pages: 0,
-        // Made anew, and zeroed, by each opening.
+        // Small, because each open creates and zeroes the pool.
         pool_bytes: 64 << 10,
         durability,
         dispatch_threads: Some(0),
@@ -283,11 +284,11 @@ pub(crate) fn tiny(durability: Durability) -> StoreOptions {
     }
 }
 
-/// What makes the second topic keep batch queues.
+/// The topic with batch queues.
 pub(crate) const BATCHED: &str = "b";
 
-/// Appends `records`, with one call those that come together and are not for a batch queue, where they
-/// would become one record.
+/// Appends `records`. Neighbours go into one call, except those for a batch queue, where one call would make
+/// one record of them.
 pub(crate) fn append(store: &Store, records: &mut [Rec], durable: bool) -> Result<(), StoreError> {
     let keys: Vec<String> = records.iter().map(Rec::key).collect();
     let properties = keys
@@ -328,7 +329,7 @@ pub(crate) fn append(store: &Store, records: &mut [Rec], durable: bool) -> Resul
     outcome
 }
 
-/// Bytes of a record beside its body: fixed fields, topic, `KEYS`, `TAGS`, `UNIQ_KEY`, property CRC.
+/// Bytes of a record without its body: fixed fields, topic, `KEYS`, `TAGS`, `UNIQ_KEY`, property CRC.
 const OVERHEAD: u64 = 91 + 1 + 8 + 7 + 42 + 20;
 
 /// A run in progress.
@@ -363,7 +364,7 @@ impl<'a> Running<'a> {
         self.history.sessions.push(Session { opened, closing: u64::MAX, closed: u64::MAX });
     }
 
-    /// Does all operations; the first error ends the run.
+    /// Runs all operations. The first error ends the run.
     pub(crate) fn finish(mut self) -> Result<(History, SimVfs), String> {
         for op in &self.case.ops {
             self.history.last.0 = self.now();
@@ -392,7 +393,7 @@ impl<'a> Running<'a> {
                 self.world.clock.advance(Duration::from_millis(600));
                 let begun = self.now();
                 self.store.step().map_err(explain)?;
-                // What was pooled is in the file.
+                // Records of the pool are in the file now.
                 self.history.acked.push((self.now(), self.history.records.len()));
                 self.expired(begun)
             }
@@ -417,7 +418,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Notes where the log begins after something that may delete.
+    /// Notes the first log offset after an operation that may delete.
     fn expired(&mut self, begun: u64) -> Result<(), String> {
         if self.case.options.retains() {
             let ended = self.now();
@@ -434,11 +435,11 @@ impl<'a> Running<'a> {
         let (before, count) = (self.now(), self.history.records.len());
         let (limit, count) = match (later, self.limit) {
             (true, None) => (Some(end), count),
-            // What was to be confirmed later stays so.
+            // Records that wait for a later confirmation still wait.
             (true, Some(_)) => return Ok(()),
             (false, _) => (None, usize::MAX),
         };
-        // From the first moment on at which a reader may see more, or not yet more.
+        // The first moment from which a reader may see more, or must see less.
         let at = if later { u64::MAX } else { before };
         self.history.limits.push((at, count));
         self.store.set_confirm_offset(limit).map_err(explain)?;
@@ -454,11 +455,12 @@ impl<'a> Running<'a> {
         let end = self.store.stats().map_err(explain)?.log_max_offset;
         let segment = self.case.options.segment_bytes;
         let rest = (segment - end % segment) as i64;
-        // A record that leaves nothing but the filler of the segment that follows.
+        // The record leaves only this many bytes and the space for a filler.
         let len = rest - 8 - OVERHEAD as i64 - leaves;
         let most = (segment - 8 - OVERHEAD) as i64;
         if len > most {
-            // One that does not fit an empty segment does not fit at all: fill some of it first.
+            // A record that does not fit an empty segment does not fit at all. So fill a part of the segment
+            // first.
             self.append(&[(segment / 2) as usize], false)?;
             return self.edge(leaves);
         }
@@ -497,7 +499,7 @@ impl<'a> Running<'a> {
     }
 
     fn all_flushed(&mut self) {
-        // The checkpoint speaks for the queues, from which the rest is held back.
+        // The checkpoint covers the queues, and unconfirmed records are not in the queues yet.
         if self.limit.is_some() {
             return;
         }
@@ -513,7 +515,7 @@ impl<'a> Running<'a> {
             (session.closing, session.closed) = (closing, closed);
         }
         self.all_durable();
-        // A close lifts it.
+        // A close removes the limit.
         if self.limit.take().is_some() {
             self.history.limits.push((closing, usize::MAX));
         }
@@ -534,7 +536,7 @@ impl<'a> Running<'a> {
         if self.case.options.durable_only() {
             self.history.durable.push((now, seen));
         } else {
-            // What was pooled is in the file, all of it.
+            // All records of the pool are in the file now.
             self.history.acked.push((now, count));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Changes of a store's bytes: by one bit, a byte, hundreds of them, a cut, a whole file.
+//! Changes of a store's bytes: one bit, one byte, hundreds of bytes, a truncation, or a whole file.
 
 use std::path::Path;
 
@@ -6,9 +6,9 @@ use mqstore_io::{Access, SimVfs, Vfs};
 
 use crate::damaged::{ROOT, list};
 
-/// Where the numbers of a change come from: a generator, or the bytes of a fuzzer.
+/// The source of the numbers of a change: a generator, or the bytes of a fuzzer.
 pub trait Choices {
-    /// 0 to `bound - 1`; 0 when `bound` is 0.
+    /// A number from 0 to `bound - 1`, or 0 if `bound` is 0.
     fn below(&mut self, bound: u64) -> u64;
 }
 
@@ -25,7 +25,7 @@ impl Choices for Seeded {
     }
 }
 
-/// Numbers from bytes; zeros behind their end.
+/// Numbers from bytes, then zeros.
 #[derive(Clone, Debug)]
 pub struct FromBytes<'a>(pub &'a [u8]);
 
@@ -42,7 +42,8 @@ impl Choices for FromBytes<'_> {
     }
 }
 
-/// Changes bytes of a file, all over those that hold something, or the file as a whole; says how.
+/// Changes bytes of a file, or the file as a whole. Every part that contains data can be hit. Returns a
+/// description.
 ///
 /// # Errors
 /// Those of the disk.
@@ -78,7 +79,7 @@ pub fn change(vfs: &SimVfs, choices: &mut dyn Choices) -> std::io::Result<String
     Ok(format!("{name}: bytes {at} to {end}, kind {kind}, from {from}"))
 }
 
-/// A place in `bytes`, for the most part one that is not zero.
+/// A place in `bytes`, mostly one that is not zero.
 fn place(bytes: &[u8], choices: &mut dyn Choices) -> usize {
     let written: Vec<usize> =
         bytes.iter().enumerate().filter(|(_, byte)| **byte != 0).map(|(at, _)| at).collect();

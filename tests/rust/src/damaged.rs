@@ -1,12 +1,14 @@
-//! Stores that somebody changes bytes of: what they answered before, and what a check and a repair must make of them.
+//! Small stores in memory whose bytes a test changes, the answers before the change, and the rules for verify
+//! and repair.
 //!
-//! A store is small and lies in memory, so that tens of thousands of changes take minutes. What must hold for each:
+//! A store is small and in memory, so that tens of thousands of changes take minutes. The rules for each
+//! change:
 //!
-//! | the check | then |
+//! | verify | rule |
 //! |---|---|
-//! | finds nothing | every message is there as it was, by log, queue and key |
-//! | finds something | a reader gets an error with a type, or what is left |
-//! | either | a repair saves each message whose bytes nobody touched, its result is clean, and another changes nothing |
+//! | finds nothing | every message is present and unchanged, by log, queue and key |
+//! | finds something | a reader gets a typed error, or the remaining messages |
+//! | either | a repair saves each message whose bytes did not change, its result is clean, and a second repair changes nothing |
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,19 +28,19 @@ use mqstore_inspect::{RepairReport, RepairTarget};
 use mqstore_io::sim::SimOptions;
 use mqstore_io::{FileKind, ManualClock, SimVfs, Vfs};
 
-/// Where the stores lie.
+/// The path of the stores.
 pub const ROOT: &str = "/data/store";
 
-/// One case may take so long; most take a thousandth of it.
+/// Maximum time of one case. Most cases take a thousandth of it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Findings that no repair can undo: the record is whole but for its time, or its queue offset.
+/// Problems that no repair can cure: the record is valid except for its time or its queue offset.
 const LEFT_ALONE: [&str; 2] = ["store_time_back", "queue_offset_refused"];
 
-/// Bytes of the last property of a record with a checksum over all of it.
+/// Bytes of the last property of a record with a checksum over the whole record.
 const CRC_BYTES: usize = 20;
 
-/// What a store says.
+/// The answers of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
     /// The records by log offset.
@@ -49,28 +51,28 @@ pub struct Answers {
     pub keys: BTreeMap<(String, String), Vec<u64>>,
 }
 
-/// A store whose bytes are about to change.
+/// A store whose bytes a test changes.
 #[derive(Debug)]
 pub struct Subject {
-    /// What it is called in messages and on the command line.
+    /// Its name in messages and on the command line.
     pub name: String,
-    /// The disk as it was.
+    /// The disk before the change.
     vfs: SimVfs,
     options: StoreOptions,
     clock: Arc<ManualClock>,
-    /// Whether each record has a checksum over all of it.
+    /// Whether each record has a checksum over the whole record.
     covered: bool,
     answers: Answers,
 }
 
-/// What became of one change.
+/// The outcome of one change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Whether the check found something.
+    /// Whether verify found a problem.
     pub found: bool,
-    /// Messages that were hit.
+    /// Number of messages that the change hit.
     pub hit: usize,
-    /// Messages that were read again after the repair.
+    /// Number of hit messages that can be read after the repair.
     pub saved: usize,
 }
 
@@ -79,10 +81,10 @@ fn told(error: impl std::fmt::Display) -> String {
 }
 
 impl Subject {
-    /// The stores that we write: closed with checksums over records, closed without, killed, repaired.
+    /// The stores that mqstore writes: closed with record checksums, closed without, killed, repaired.
     ///
     /// # Errors
-    /// When one cannot be made.
+    /// If a store cannot be made.
     pub fn ours() -> Result<Vec<Self>, String> {
         let closed = Self::written("closed", true, false)?;
         let repaired = closed.repaired()?;
@@ -94,7 +96,7 @@ impl Subject {
     /// A store in the form of `tests/interop/pack.py`.
     ///
     /// # Errors
-    /// When it is none.
+    /// If the bytes are not in that form.
     pub fn packed(name: &str, bytes: &[u8]) -> Result<Self, String> {
         let vfs = disk()?;
         unpack(&vfs, bytes).ok_or("the pack is cut off")?.map_err(told)?;
@@ -138,7 +140,7 @@ impl Subject {
             append(&store, 90).map_err(told)?;
             store.step().map_err(told)?;
             let dead = vfs.kill().map_err(told)?;
-            // What the store still does, it does to the disk that nobody looks at any more.
+            // Later steps of this store change a disk that the test no longer uses.
             drop(store);
             return Self::of(name, dead, options, record_crc);
         }
@@ -146,7 +148,7 @@ impl Subject {
         Self::of(name, vfs, options, record_crc)
     }
 
-    /// This store after damage and repair, with placeholders and notes of what was lost.
+    /// This store after damage and repair, with placeholders and notes of the lost ranges.
     fn repaired(&self) -> Result<Self, String> {
         let vfs = self.vfs.kill().map_err(told)?;
         for (number, at) in self.answers.log.keys().enumerate().filter(|(number, _)| number % 17 == 9) {
@@ -166,7 +168,7 @@ impl Subject {
         mqstore_inspect::verify(&self.files(vfs), &self.options, &mut |_| Ok(()))
     }
 
-    /// The check as several workers do it, or as one where the log cannot be cut.
+    /// The verify result of several workers, or of one worker if the log cannot be split.
     fn verify_shared(&self, vfs: &SimVfs) -> Result<VerifyReport, StoreError> {
         let (files, job) = (self.files(vfs), Path::new("/data/job"));
         let made = vfs.create_dir_all(job);
@@ -187,7 +189,7 @@ impl Subject {
         mqstore_inspect::repair(&self.files(vfs), &self.options, RepairTarget::InPlace, &mut |_| Ok(()))
     }
 
-    /// Reads everything there is; with `asked`, by its queues and keys.
+    /// Reads everything. With `asked`, reads by the queues and keys in it.
     fn read(&self, vfs: &SimVfs, asked: Option<&Answers>) -> Result<Answers, StoreError> {
         let store = Store::open(
             Arc::new(vfs.clone()),
@@ -213,18 +215,18 @@ impl Subject {
         Ok(found)
     }
 
-    /// A copy of the disk, to be changed.
+    /// A copy of the disk for a change.
     ///
     /// # Errors
-    /// When memory is short.
+    /// If memory is short.
     pub fn copy(&self) -> Result<SimVfs, String> {
         self.vfs.kill().map_err(told)
     }
 
-    /// Changes a copy with `change`, and looks at what becomes of it.
+    /// Changes a copy with `change`, and checks the rules.
     ///
     /// # Errors
-    /// With what did not hold.
+    /// The rule that was broken.
     pub fn try_change(&self, change: impl FnOnce(&SimVfs) -> std::io::Result<()>) -> Result<Outcome, String> {
         let begin = Instant::now();
         let vfs = self.copy()?;
@@ -283,7 +285,7 @@ impl Subject {
         Ok(outcome)
     }
 
-    /// The messages all of whose bytes are where they were.
+    /// The log offsets of the messages whose bytes are all unchanged.
     fn untouched(&self, vfs: &SimVfs) -> Vec<u64> {
         let mut files: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for (path, len) in list(vfs, &Path::new(ROOT).join("commitlog")) {
@@ -300,18 +302,18 @@ impl Subject {
         log.filter(|(at, bytes)| there(**at, bytes) == Some(true)).map(|(at, _)| *at).collect()
     }
 
-    /// Where the first segment begins.
+    /// The log offset of the first segment.
     fn begin(vfs: &SimVfs) -> u64 {
         let files = list(vfs, &Path::new(ROOT).join("commitlog"));
         let bases = files.iter().filter(|(_, len)| *len > 0).filter_map(|(path, _)| base_of(path));
         bases.min().unwrap_or(u64::MAX)
     }
 
-    /// Whether what was read is what was written, as far as a checksum can tell.
+    /// Whether the read messages are the written ones, as far as a checksum can tell.
     fn same(&self, whole: &[u64], read: &Answers, begin: u64) -> Result<(), String> {
         for (at, bytes) in &self.answers.log {
             let Some(now) = read.log.get(at) else {
-                // A log without its oldest segments is one whose messages expired.
+                // A log without its oldest segments counts as a log with expired messages.
                 if *at < begin {
                     continue;
                 }
@@ -330,7 +332,7 @@ impl Subject {
         if let Some(made) = read.log.keys().find(|at| !self.answers.log.contains_key(at)) {
             return Err(format!("there is a message at {made}"));
         }
-        // Nothing speaks for the keys of a record without a checksum.
+        // No checksum covers the keys of a record without a record checksum.
         if whole.len() < self.answers.log.len() {
             return self.saved(whole, read).map(drop);
         }
@@ -347,7 +349,7 @@ impl Subject {
         Ok(())
     }
 
-    /// Whether everything that nobody touched is there; how many messages those are.
+    /// Whether every unchanged message is present. Returns their number.
     fn saved(&self, whole: &[u64], read: &Answers) -> Result<usize, String> {
         for at in whole {
             if read.log.get(at) != self.answers.log.get(at) {
@@ -355,7 +357,7 @@ impl Subject {
             }
         }
         let is_whole = |at: &u64| whole.binary_search(at).is_ok();
-        // A record without a checksum may claim what belongs to another one when it is hit.
+        // A damaged record without a checksum may claim the place of another one.
         if !self.covered && whole.len() < self.answers.log.len() {
             return Ok(whole.len());
         }
@@ -381,24 +383,25 @@ fn disk() -> Result<SimVfs, String> {
     Ok(vfs)
 }
 
-/// The log offset that a segment's name says.
+/// The log offset in a segment's name.
 fn base_of(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.parse().ok()
 }
 
-/// Whether a record has a checksum over all of it. One whose checksum has lost its name is a record without.
+/// Whether a record has a checksum over the whole record. If the name of that property is damaged, it has
+/// none.
 fn is_sealed(record: &[u8]) -> bool {
     let tail = record.len().checked_sub(CRC_BYTES).and_then(|at| record.get(at..));
     tail.is_some_and(|tail| tail.starts_with(b"__CRC32#"))
 }
 
-/// What a panic said.
+/// The text of a panic.
 pub fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
-/// Three topics, of which one has batch queues; keys that repeat, empty bodies, long ones.
+/// Three topics, one of them with batch queues. Keys repeat, and bodies are empty or long.
 fn fill(store: &Store, clock: &ManualClock) -> Result<(), StoreError> {
     store.create_topic("orders", 2, &[])?;
     store.create_topic("batched", 1, &[("queue.type".to_owned(), "BatchCQ".to_owned())])?;
@@ -492,7 +495,7 @@ fn queue(store: &Store, topic: &str, queue_id: i32) -> Result<Vec<(i64, u64)>, S
     }
 }
 
-/// The files below `folder` with their lengths.
+/// The files in `folder` with their lengths.
 pub fn list(vfs: &SimVfs, folder: &Path) -> Vec<(PathBuf, u64)> {
     let mut found = Vec::new();
     for entry in vfs.list(folder).unwrap_or_default() {
@@ -509,12 +512,12 @@ pub fn list(vfs: &SimVfs, folder: &Path) -> Vec<(PathBuf, u64)> {
 /// Every file with its bytes.
 fn tree(vfs: &SimVfs) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = list(vfs, Path::new(ROOT)).into_iter();
-    // The lock may be made by who asks for it.
+    // An open may create the lock file.
     let files = files.filter(|(path, _)| !path.ends_with("lock"));
     files.map(|(path, len)| (path.clone(), vfs.read_file(&path, len).unwrap_or_default())).collect()
 }
 
-/// Writes the files of a pack: `None` when it is cut off.
+/// Writes the files of a pack. Returns `None` if the pack is truncated.
 fn unpack(vfs: &SimVfs, bytes: &[u8]) -> Option<std::io::Result<()>> {
     let mut rest = bytes;
     let mut take = |count: usize| {

@@ -1,4 +1,4 @@
-//! Oracles and generators that the suites share.
+//! Oracles and generators for the test suites.
 
 pub mod changes;
 pub mod damaged;
@@ -26,7 +26,7 @@ pub struct Remembered {
     pub key: String,
 }
 
-/// A store on a simulated disk, with what was appended to it.
+/// A store on a simulated disk, with the messages appended to it.
 pub struct Simulated {
     /// The disk.
     pub vfs: SimVfs,
@@ -40,7 +40,7 @@ impl Simulated {
     /// An empty disk with a folder for the store.
     ///
     /// # Panics
-    /// When the simulated disk refuses, which is a bug of its own.
+    /// If the simulated disk refuses, which is a bug of the disk.
     #[expect(clippy::unwrap_used, reason = "a test without a disk has failed")]
     pub fn new(vfs: SimVfs, options: StoreOptions) -> Self {
         vfs.create_dir_all(Path::new("/data")).unwrap();
@@ -55,7 +55,7 @@ impl Simulated {
         Self { vfs, options: self.options.clone(), clock: Arc::clone(&self.clock), root: self.root.clone() }
     }
 
-    /// As [`Self::open`]; recovery says to `watcher` where it stands.
+    /// Like [`Self::open`]. Recovery reports its progress to `watcher`.
     pub fn open_watched(
         &self,
         mode: OpenMode,
@@ -65,14 +65,14 @@ impl Simulated {
         Store::open_watched(Arc::new(self.vfs.clone()), clock, &self.root, mode, &self.options, watcher)
     }
 
-    /// Opens the store on the disk as it is now.
+    /// Opens the store on the current disk.
     pub fn open(&self, mode: OpenMode) -> Result<Store, StoreError> {
         self.clock.advance(std::time::Duration::from_millis(1));
         let clock: Arc<dyn Clock> = self.clock.clone();
         Store::open(Arc::new(self.vfs.clone()), clock, &self.root, mode, &self.options)
     }
 
-    /// What `mqstore verify` says of the disk as it is now.
+    /// The result of `mqstore verify` for the current disk.
     pub fn verify(&self) -> Result<mqstore_inspect::VerifyReport, StoreError> {
         let files = mqstore_base::store_files::StoreFiles::new(
             Arc::new(self.vfs.clone()),
@@ -129,10 +129,10 @@ pub fn log_order(store: &Store) -> Result<Vec<(String, i32, Vec<u8>)>, StoreErro
     }
 }
 
-/// Checks that the store holds exactly `model`: in the log, in each queue at dense offsets, by each key.
+/// Checks that the store holds exactly `model`: in the log, in each queue at dense offsets, and by each key.
 ///
 /// # Panics
-/// With what differs.
+/// With the difference.
 #[expect(clippy::unwrap_used, reason = "a store that cannot be read has failed the test")]
 pub fn assert_holds(store: &Store, model: &[Remembered]) {
     let wanted: Vec<_> =

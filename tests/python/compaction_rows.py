@@ -1,4 +1,4 @@
-"""A topic to be compacted, what a dictionary holds after it, and what is in a store afterwards."""
+"""A compaction topic, the expected content as a dictionary, and the content of a store after compaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Contents = dict[int, dict[str, bytes]]
 
 
 def make(path: Path, **options: Any) -> Contents:
-    """Makes a store with a compaction topic; what a dictionary holds after all its messages."""
+    """Makes a store with a compaction topic. Returns the expected content after all its messages."""
     contents: Contents = {queue: {} for queue in range(QUEUES)}
     sizes = mqstore.BrokerOptions(**{f"compaction_{name}": size for name, size in SIZES.items()})
     with mqstore.open(path, "create", segment_size=1 << 20, advanced=sizes, **options) as store:
@@ -48,7 +48,7 @@ def fill(store: mqstore.Store, contents: Contents, count: int, seed: int) -> Non
 
 
 def compacted(path: Path) -> Contents:
-    """What a reader finds in the compacted queues, without the messages that delete their key."""
+    """The messages that a reader finds in the compacted queues, without tombstones."""
     found: Contents = {}
     for queue in range(QUEUES):
         answer = _native.compaction_read(str(path), TOPIC, queue, 0, 1 << 20)
@@ -66,7 +66,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 def same_files(before: dict[str, str], after: dict[str, str], queue: int) -> bool:
-    """Whether the compaction files of a queue of the topic are the same, none of them missing."""
+    """Whether the compaction files of a queue of the topic are the same and none is missing."""
 
     def of(found: dict[str, str]) -> dict[str, str]:
         return {name: digest for name, digest in found.items() if f"/{TOPIC}/{queue}/" in name}

@@ -1,4 +1,4 @@
-"""What the Python suites share: small stores, hashes of whole directories, the command line."""
+"""Helpers of all Python suites: small stores, hashes of whole directories, the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 import mqstore
 
-# Every file small, so that rolls, full index files and second queue files happen within a test.
+# Small files, so that rolls, full index files and second queue files happen within a test.
 SMALL = mqstore.StoreOptions(
     segment_size=64 << 10,
     queue_file_entries=64,
@@ -26,7 +26,7 @@ SMALL = mqstore.StoreOptions(
     advanced=mqstore.BrokerOptions(compaction_log_file_size=64 << 10, compaction_queue_file_size=46 * 200),
 )
 
-# What a store deletes must not depend on how full the disk is that the tests happen to run on.
+# Which files a store deletes must not depend on how full the disk of the test machine is.
 ANY_DISK: dict[str, Any] = {"disk_clean_ratio": 1.0, "disk_force_ratio": 1.0}
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -34,7 +34,7 @@ Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c() -> Iterator[None]:
-    """Have Ctrl-C interrupt, also where a shell started the tests in the background, which ignores it."""
+    """Makes Ctrl-C interrupt, even if a shell started the tests in the background and so ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -42,7 +42,7 @@ def _ctrl_c() -> Iterator[None]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Where a store may be made."""
+    """A path at which a test can create a store."""
     return tmp_path / "store"
 
 
@@ -73,7 +73,7 @@ def filled(home: Path) -> Path:
 
 
 def tree_hash(root: Path) -> dict[str, tuple[int, str]]:
-    """Every file below ``root`` with its size and the hash of its bytes; folders as size -1."""
+    """Every file in ``root`` with its size and the hash of its bytes. Folders have size -1."""
     found: dict[str, tuple[int, str]] = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -86,7 +86,7 @@ def tree_hash(root: Path) -> dict[str, tuple[int, str]]:
 
 @pytest.fixture
 def cli() -> Cli:
-    """Runs the command line in a process of its own."""
+    """Runs the command line in a separate process."""
 
     def run(*arguments: object, **extra: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "mqstore", *map(str, arguments)]
@@ -96,7 +96,7 @@ def cli() -> Cli:
 
 
 def python(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs ``code`` in a fresh interpreter."""
+    """Runs ``code`` in a new interpreter."""
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,
@@ -107,7 +107,7 @@ def python(code: str, *arguments: object, **environment: str) -> subprocess.Comp
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Waits until it holds; a minute is for machines that stall."""
+    """Waits until the condition holds. The limit is a minute, for slow machines."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

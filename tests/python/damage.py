@@ -1,4 +1,4 @@
-"""The table of damages: structure, field, kind of damage, place; and how each is done to a store.
+"""The table of damages (structure, field, kind of damage, place), and how to do each one to a store.
 
 `python tests/python/damage.py` prints `docs/damage.md`.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 SEGMENT = 16 << 10
 COUNT = 120
 
-# Fields of a record with IPv4 hosts: position and bytes; those behind the body are found in the record.
+# Fields of a record with IPv4 hosts: position and length. The fields after the body are found in the record.
 HEAD = {
     "TOTALSIZE": (0, 4),
     "MAGICCODE": (4, 4),
@@ -139,7 +139,7 @@ SAME: list[tuple[str, str, str, str]] = [
     ("durable mark", "flags", "zero, inverted, negated", ""),
     ("durable mark", "last size", "duplicate", ""),
 ]
-"""What would change nothing, or the same as an earlier case: structure, field, kinds, places (empty: all)."""
+"""Damages that would change nothing, or the same as an earlier case: structure, field, kinds, places (empty: all)."""
 
 
 SAME_OF_ROCKETMQ: list[tuple[str, str, str, str]] = [
@@ -148,7 +148,7 @@ SAME_OF_ROCKETMQ: list[tuple[str, str, str, str]] = [
     ("checkpoint", "master flushed", "swap, duplicate", ""),
     ("checkpoint", "confirm offset", "zero, inverted, negated, reversed, shifted", ""),
 ]
-"""The same of the store that RocketMQ wrote, which has no durable mark either."""
+"""The same for the store that RocketMQ wrote, which also has no durable mark."""
 
 
 def _is_same(case: Case, writer: str) -> bool:
@@ -163,7 +163,7 @@ def _is_same(case: Case, writer: str) -> bool:
 
 
 def cases(writer: str = "mqstore") -> list[Case]:
-    """Those of a store that `writer` wrote, in the order of the table."""
+    """The damages of a store that `writer` wrote, in the order of the table."""
     found = [
         Case(structure, field, kind, place)
         for structure, fields, places in (
@@ -239,11 +239,11 @@ UNDETECTABLE: list[tuple[str, str, str | None, str]] = [
     ],
     ("log segment", "file", "missing first", "a log without its oldest segment looks as if these messages had expired"),
 ]
-"""Damages that a check may not find: structure, field, kind or kind and place (None: any), why."""
+"""Damages that verify may miss: structure, field, kind or kind and place (None: any), reason."""
 
 
 def may_hide(case: Case) -> str | None:
-    """Why a check may not find the damage; None when it must."""
+    """The reason why verify may miss the damage, or None if it must find it."""
     kinds = (None, case.kind, f"{case.kind} {case.place}")
     for structure, field, kind, reason in UNDETECTABLE:
         if (case.structure, case.field) == (structure, field) and kind in kinds:
@@ -252,12 +252,12 @@ def may_hide(case: Case) -> str | None:
 
 
 def may_stay(case: Case) -> set[str]:
-    """Return the kinds of problems that no repair can undo: the times of a segment from elsewhere are what they are."""
+    """Returns the kinds of problems that no repair can cure: a segment of another store keeps its own store times."""
     return {"store_time_back"} if (case.structure, case.kind) == ("log segment", "foreign") else set()
 
 
 def may_go_untold(case: Case) -> str | None:
-    """Return why a repair does not name what is lost; None when it must."""
+    """Returns the reason why a repair may not name the lost messages, or None if it must name them."""
     if case.structure == "log segment" and case.kind == "foreign":
         return "the records of another store are whole, and nothing tells that others were there"
     if case.structure == "log segment" and (case.kind, case.place) == ("missing", "first"):
@@ -267,11 +267,11 @@ def may_go_untold(case: Case) -> str | None:
 
 @dataclass(frozen=True)
 class Base:
-    """A store to be damaged, closed, and where its messages lie: log offset and size, in log order."""
+    """A closed store for damages, and the places of its messages: log offset and size, in log order."""
 
     home: Path
     other: Path
-    """Another store, for files from elsewhere."""
+    """Another store with the foreign files."""
     records: list[tuple[int, int]]
 
     def segments(self) -> list[int]:
@@ -279,7 +279,7 @@ class Base:
 
 
 def fields_of(data: bytes) -> dict[str, tuple[int, int]]:
-    """Where the fields of a record lie."""
+    """The places of the fields of a record."""
     body_len = struct.unpack_from(">i", data, 84)[0]
     topic_at = 88 + body_len
     # Records of the second version have two bytes for it.
@@ -326,8 +326,8 @@ def spoiled(old: bytes, kind: str) -> bytes:
 
 
 def spoil(file: Path, at: int, size: int, kind: str, *, other: int | None = None) -> bool:
-    """Damages `size` bytes at `at`; whether any byte is another one now. `other` is where the same field of another
-    such thing lies."""
+    """Damages `size` bytes at `at`. Returns whether any byte changed. `other` is the place of the same field of another
+    item."""
     data = bytearray(file.read_bytes())
     before = bytes(data)
     old = before[at : at + size]
@@ -344,7 +344,7 @@ def spoil(file: Path, at: int, size: int, kind: str, *, other: int | None = None
 
 
 def apply(case: Case, base: Base, home: Path) -> tuple[bool, set[int]]:
-    """Damages the copy of `base` in `home`; whether a byte changed, and the messages that may be lost."""
+    """Damages the copy of `base` in `home`. Returns whether a byte changed, and the messages that may be lost."""
     if case.field == "file":
         return _whole(case, base, home)
     if case.structure in ("record", "filler"):
@@ -388,13 +388,13 @@ def apply(case: Case, base: Base, home: Path) -> tuple[bool, set[int]]:
         distances = [20 * n for n in (*range(1, count - number), *range(-1, -number, -1))]
         beside = next(n for n in distances if data[place + n : place + n + size] not in taken)
     if case.field == "hash":
-        # The next entry is of the same message: where both are in one chain, it is all the same which is which.
+        # The next entry belongs to the same message. If both are in one chain, a swap of the two changes nothing.
         beside = 40 if case.place == "first" else -40
     return spoil(file, place, size, case.kind, other=place + beside), set()
 
 
 def _left_by_others(old: bytes) -> set[bytes]:
-    """What other damages leave in a field; small numbers of the index, which depend on unique ids, may be the same."""
+    """The values that other damages leave in a field. Small index numbers depend on unique ids and may be equal."""
     return {old, *(spoiled(old, kind) for kind in ALONE)}
 
 
@@ -417,7 +417,7 @@ def _log(case: Case, base: Base, home: Path) -> tuple[bool, set[int]]:
         return at % SEGMENT + start, data[at % SEGMENT + start :][:width]
 
     start, old = field_of(number)
-    # The neighbour is the nearest of the segment that has something else there, of the same length if there is one.
+    # The neighbour is the nearest record of the segment with a different value, of the same length if there is one.
     near = [n for n, (other, _) in enumerate(base.records) if n != number and other // SEGMENT == at // SEGMENT]
     near.sort(key=lambda n: (len(field_of(n)[1]) != len(old), field_of(n)[1] == old, abs(n - number)))
     there, theirs = field_of(near[0])

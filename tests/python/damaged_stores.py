@@ -1,6 +1,6 @@
-"""The stores that the table of damages is done to: one of ours, and one that RocketMQ wrote; what must hold after each.
+"""The stores for the table of damages, one written by mqstore and one by RocketMQ, and the checks after each damage.
 
-That of RocketMQ, 5.5.0, lies in `stores`, packed; `python -m interop.pack` in `tests/` has RocketMQ write it anew.
+The store of RocketMQ 5.5.0 is packed in `stores`. In `tests/`, `python -m interop.pack` lets RocketMQ write it again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ OPTIONS = mqstore.StoreOptions(
 )
 PACKED = Path(__file__).with_name("stores") / "rocketmq.pack"
 LONG = "%RETRY%" + "long" * 33
-"""A name for which records have another magic."""
+"""A topic name so long that its records have another magic code."""
 
 TOPICS = (("orders", 0), ("orders", 1), ("returned-orders", 0), ("orders", 1), (LONG, 0), ("batched", 0))
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A message of the store to be damaged."""
+    """A message of the store."""
 
     topic: str
     queue_id: int
@@ -39,39 +39,39 @@ class Sent:
 
 @dataclass(frozen=True)
 class Subject:
-    """A store to be damaged, and what it was sent."""
+    """A store for damages, and the messages in it."""
 
     base: damage.Base
     sent: list[Sent]
 
 
 def body(number: int) -> bytes:
-    """Return what the message of this number has in it."""
+    """Returns the body of the message with this number."""
     return b"%04d" % number * (5 + number % 40)
 
 
 def pause(number: int) -> float:
-    """Seconds before a message: neighbours differ in their times, and the index has entries of more than one second."""
+    """Seconds before a message. Neighbours have different times, and the index has entries of more than one second."""
     return 1.1 if number == damage.COUNT // 3 else 0.008
 
 
 def born(number: int) -> int:
-    """Return the time that the message of this number was born at."""
+    """Returns the born time of the message with this number."""
     return 1_700_000_000_000 + 1001 * number
 
 
 def tag(number: int) -> str:
-    """Return the tag of a message."""
+    """Returns the tag of a message."""
     return f"t{number // 3 % 3}"
 
 
 def inner(number: int) -> int:
-    """Return of how many messages the record of this number is."""
+    """Returns the number of messages in the record with this number."""
     return 1 + number // 6 % 3 if TOPICS[number % len(TOPICS)][0] == "batched" else 1
 
 
 def ours(home: Path) -> list[Sent]:
-    """Write the store with mqstore."""
+    """Writes the store with mqstore."""
     sent = []
     with mqstore.open(home, "create", options=OPTIONS) as store:
         store.create_topic("orders", queues=2)
@@ -88,11 +88,11 @@ def ours(home: Path) -> list[Sent]:
 
 
 def elsewhere(home: Path) -> Path:
-    """Write another store, for files from elsewhere."""
+    """Writes another store, whose files are used as foreign files."""
     with mqstore.open(home, "create", options=OPTIONS) as store:
         store.create_topic("orders", queues=2)
         store.create_topic("batched", queues=1, attributes={"queue.type": "BatchCQ"})
-        # Its first segments say nothing of the topics that the other store has.
+        # Its first segments do not contain the topics of the other store.
         for number in range(300):
             topic = "others" if number < 250 else ("orders", "batched")[number % 2]
             store.append(topic, b"%d" % number * 30, keys=f"o{number}", queue_id=int(topic == "orders"))
@@ -100,14 +100,14 @@ def elsewhere(home: Path) -> Path:
 
 
 def subject(home: Path, other: Path, sent: list[Sent]) -> Subject:
-    """Return the store in `home`, closed; `other` is one for files from elsewhere."""
+    """Returns the closed store in `home`. `other` is the store with the foreign files."""
     found = damage.Base(home, other, [(one.at, one.size) for one in sent])
     assert len(found.segments()) >= 3
     return Subject(found, sent)
 
 
 def unpacked(home: Path) -> list[Sent]:
-    """Write the store of RocketMQ that is packed here, in the form of `tests/interop/pack.py`."""
+    """Unpacks the store of RocketMQ, which is in the form of `tests/interop/pack.py`."""
     data = PACKED.read_bytes()
     at = 0
 
@@ -134,10 +134,10 @@ def unpacked(home: Path) -> list[Sent]:
 def assert_mended(
     case: damage.Case, subject: Subject, home: Path, options: mqstore.StoreOptions | None = None
 ) -> set[int] | None:
-    """Damage the copy of the store in `home`, and see it found and repaired.
+    """Damages the copy of the store in `home`, and checks that verify finds it and repair cures it.
 
     Returns:
-        The numbers of the messages that were hit; None when the damage changes nothing.
+        The numbers of the messages that were hit, or None if the damage changes nothing.
     """
     changed, hit = damage.apply(case, subject.base, home)
     if not changed:
@@ -158,7 +158,7 @@ def assert_mended(
 
 
 def _assert_told(report: mqstore.RepairReport, sent: list[Sent], hit: set[int], home: Path) -> None:
-    """Every message that is gone lies in a stretch that the report names as lost, and no other message does."""
+    """Every missing message is in a range that the report names as lost, and no other message is."""
     lost = [(one.log_offset, one.log_offset + one.bytes) for one in report.lost]
     with mqstore.open(home) as store:
         left = {m.commit_log_offset for m in store._scan_log()}
@@ -188,7 +188,7 @@ def _assert_all_left(sent: list[Sent], hit: set[int], home: Path) -> None:
 
 
 def contents(home: Path) -> dict[str, bytes]:
-    """Return the files of a store."""
+    """Returns the files of a store."""
     return {
         os.path.join(folder, name): Path(folder, name).read_bytes()  # noqa: PTH118 - names of os.walk
         for folder, _, names in os.walk(home)

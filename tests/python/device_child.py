@@ -1,4 +1,4 @@
-"""The writer of ``test_devices``, on a file system that is about to fail.
+"""The writer of ``test_devices``, on a file system that a test makes fail.
 
     python device_child.py HOME JOURNAL ROLE_JSON
 
@@ -8,7 +8,7 @@ Appends from several threads until something fails, and writes one line for each
     a thread number queue offset durable at     an append returned; durable is 0 or 1, at the log offset
     f number ...                                a flush returned: each thread's last number acknowledged before it
     e verb class errno text                     a call failed; all threads end
-    o verb class errno text                     what a call does afterwards; "fine 0" for no error
+    o verb class errno text                     result of a call after the failure; "fine 0" for no error
     end                                         the store was closed, or the close failed
 """
 
@@ -32,7 +32,7 @@ def body_of(thread: int, number: int) -> bytes:
 
 
 class Writer:
-    """The threads, until one of them fails."""
+    """The writing threads. All end when one of them fails."""
 
     def __init__(self, home: str, journal: str, threads: int, options: dict[str, object]) -> None:
         self.journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -66,7 +66,7 @@ class Writer:
         number = 0
 
         def one() -> None:
-            # Every third asks for a sync, whatever the mode.
+            # Every third append asks for a sync, in every mode.
             result = self.store.append("t", body_of(thread, number), queue_id=thread, durable=number % 3 == 0)
             self.acknowledged[thread] = number
             place = f"{result.queue_id} {result.queue_offset} {int(result.durable)} {result.commit_log_offset}"
@@ -87,7 +87,7 @@ class Writer:
             time.sleep(0.01)
 
     def ask_again(self) -> None:
-        """What each call does now."""
+        """Tries each call again after the failure, and notes its result."""
         calls: dict[str, Callable[[], object]] = {
             "append": lambda: self.store.append("t", b"x", queue_id=0),
             "durable": lambda: self.store.append("t", b"x", queue_id=0, durable=True),

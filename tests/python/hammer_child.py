@@ -3,10 +3,10 @@
     python hammer_child.py write HOME BOARD ROLE_JSON
     python hammer_child.py follow|scan HOME BOARD ROLE_JSON
 
-The board is a small mapped file outside of the store by which they tell each other where they stand: flags, and for
-each thread of the writer the numbers of the message that it began last and of the one acknowledged last. A message
-carries its thread and number as a property, and both give its body, so that a watcher knows every byte that it has
-to find. The last line of the output is a JSON object of counts.
+The processes share their progress through the board, a small mapped file outside of the store. It contains flags, and
+for each thread of the writer the numbers of its last started and its last acknowledged message. A message has its
+thread and number in a property, and both determine its body, so a watcher knows every byte that it must find. The
+last line of the output is a JSON object of counts.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ THREADS = 8
 QUEUES = 3
 TOPIC = "t"
 LARGEST = 64 << 10
-# Any two places of it differ, so that a body from elsewhere is not taken for the right one.
+# Any two parts of it differ, so that a body of another message is noticed.
 BLOCK = random.Random(1).randbytes(LARGEST + 4096)
 FLAGS = ("ready", "stop appending", "appended all", "last round", "close")
 LIVE_PUBLISHED, LIVE_DURABLE = 72, 136
 
 
 def body_of(thread: int, number: int) -> bytes:
-    """What message `number` of a writer's thread says: 1 byte to 64 KiB."""
+    """The body of message `number` of a writer's thread: 1 byte to 64 KiB."""
     mixed = (number * 0x9E3779B97F4A7C15 + thread * 0xC2B2AE3D27D4EB4F) & 0xFFFFFFFFFFFFFFFF
     mixed ^= mixed >> 29
     kind, start, size = mixed & 31, (mixed >> 5) & 4095, mixed >> 17
@@ -45,11 +45,11 @@ def body_of(thread: int, number: int) -> bytes:
 
 
 class Board:
-    """The mapped file; one writer for each number in it."""
+    """The mapped file. Each number in it has one writer."""
 
     def __init__(self, path: str | Path) -> None:
         with Path(path).open("r+b") as file:
-            # As words, so that each is written at once.
+            # As words, so that each write is atomic.
             self.words = memoryview(mmap.mmap(file.fileno(), 4096)).cast("Q")
 
     @staticmethod
@@ -100,13 +100,13 @@ def append_until_stopped(store: mqstore.Store, board: Board, thread: int, limit:
             ]
             number += count
             board.begin(thread, number)
-            # Threads share the queues: the order of a queue is made under the store's lock, not by the caller.
+            # Threads share the queues. The store's lock decides the order in a queue, not the caller.
             with contextlib.suppress(mqstore.StoreBusyError):
                 results = store.append_many(TOPIC, messages, queue_id=number % QUEUES)
                 board.acknowledge(thread, number)
                 written += sum(result.size for result in results)
                 continue
-            # Refused before anything was written: the numbers are sent again.
+            # Refused before anything was written, so the numbers are sent again.
             number -= count
             failures.append("busy")
     except BaseException as error:
@@ -143,7 +143,7 @@ def write(home: str, board: Board, role: dict[str, Any]) -> dict[str, int]:
             threading.Thread(target=expire_until_stopped, args=(store, board, failures), daemon=True).start()
         for thread in running:
             thread.join()
-        # Whatever the mode, everybody sees what is durable.
+        # In every mode, all processes see durable messages.
         store.flush()
         board.say("appended all")
         while not board.said("close"):
@@ -167,7 +167,7 @@ class Watcher:
         self.board = board
         self.role = role
         self.counts: Counter[str] = Counter()
-        # The page is read through one descriptor: only the writer that is there now matters.
+        # The watcher reads the page through one descriptor, because the writer does not change.
         self.live = (self.home / "mqstore" / "live").open("rb", buffering=0)
         self.live_at = LIVE_DURABLE if role["durable_only"] else LIVE_PUBLISHED
 
@@ -196,7 +196,7 @@ class Follower(Watcher):
     def run(self) -> dict[str, int]:
         self.next = [0] * QUEUES
         self.largest = [0] * QUEUES
-        # The newest number of each thread in each queue: a thread's messages keep their order.
+        # The newest number of each thread in each queue. A thread's messages keep their order.
         self.newest = [[0] * THREADS for _ in range(QUEUES)]
         self.seen = 0
         with mqstore.open(self.home) as store:
@@ -222,7 +222,7 @@ class Follower(Watcher):
             found = store.read(TOPIC, queue, self.next[queue])
             self.read_on(found, queue)
         except mqstore.OffsetOutOfRangeError as error:
-            # Only retention may take what was not read yet.
+            # Only retention may remove messages before they are read.
             assert self.role["retention"], str(error)
             assert self.next[queue] < error.min_offset <= error.max_offset, str(error)
             self.next[queue] = error.min_offset
@@ -245,7 +245,7 @@ class Follower(Watcher):
 
 
 class Scanner(Watcher):
-    """Opens the store anew each time; walks the log, looks keys up, asks by position."""
+    """Opens the store again for each round. Reads the log, looks keys up, and reads single messages by position."""
 
     def run(self) -> dict[str, int]:
         chance = random.Random(7)
@@ -260,7 +260,7 @@ class Scanner(Watcher):
                 return dict(self.counts)
 
     def walk(self, store: mqstore.Store, known: int, *, whole: bool) -> int:
-        """Walks the log from where the last walk ended, or all of it; returns where it ends."""
+        """Reads the log from the place where the last walk ended, or the whole log. Returns its end."""
         seen: set[tuple[int, int]] = set()
         end = 0 if whole else known
         for message in store._scan_log(None if whole else known):
@@ -279,7 +279,7 @@ class Scanner(Watcher):
         try:
             assert store.get_at(message.commit_log_offset).body == message.body
         except mqstore.CorruptionError as error:
-            # Only retention may take what was read a moment ago.
+            # Only retention may remove messages that were read a moment ago.
             assert self.role["retention"], str(error)
             assert message.commit_log_offset < store.stats().log_min_offset, str(error)
             self.counts["overtaken"] += 1

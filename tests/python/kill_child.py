@@ -1,7 +1,7 @@
-"""The victim of ``test_kill``: a busy writer that says what it does, in a file outside of the store.
+"""The victim of ``test_kill``: a busy writer that notes each step in a journal outside of the store.
 
-Lines of the journal, each written before the next step begins, so that the last one tells where the
-process was when it died::
+The process writes each line of the journal before the next step begins, so the last line is the step in which it
+died::
 
     open                 about to open the store
     ready                the store is open
@@ -17,7 +17,7 @@ import sys
 
 import mqstore
 
-# Small files, so that rolls and new queue and index files happen all the time.
+# Small files, so that rolls and new queue and index files happen often.
 OPTIONS = mqstore.StoreOptions(
     segment_size=32 << 10, queue_file_entries=64, index_slots=32, index_entries=128, flush_interval=0.01
 )
@@ -26,7 +26,7 @@ OPTIONS = mqstore.StoreOptions(
 def main(home: str, journal: str, durability: str, seed: int) -> None:
     chance = random.Random(seed)
     log = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    # Lines go straight to the kernel: a kill of this process does not lose them.
+    # Each line goes directly to the kernel, so a kill of this process does not lose it.
     say = lambda text: os.write(log, f"{text}\n".encode())  # noqa: E731
     say("open")
     store = mqstore.open(home, "create", options=OPTIONS, durability=durability)

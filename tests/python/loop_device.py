@@ -1,4 +1,4 @@
-"""File systems of our own that can be made to fail: images behind loop devices, and tmpfs. Needs root on Linux."""
+"""File systems that a test can make fail: images on loop devices, and tmpfs. Needs root on Linux."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 SHUTDOWN = 0x8004587D
-"""The ioctl by which ext4, xfs and f2fs are told to behave as if the power were gone: `_IOR('X', 125, __u32)`."""
+"""The ioctl that makes ext4, xfs and f2fs behave as after a power loss: `_IOR('X', 125, __u32)`."""
 WITHOUT_LOG_FLUSH = 2
 FREEZE, THAW = 0xC0045877, 0xC0045878
 
@@ -42,7 +42,7 @@ class Disk:
             with self.image.open("wb") as file:
                 file.truncate(size)
             if kind == "ext4":
-                # No blocks kept for root, who writes here.
+                # Reserve no blocks for root, because root runs this test.
                 run("mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", self.image)
             else:
                 run("mkfs." + kind, "-q", self.image)
@@ -70,12 +70,12 @@ class Disk:
             os.close(folder)
 
     def cut_the_power(self) -> None:
-        """From here on nothing reaches the device, not even the file system's own log."""
+        """From this call on, nothing reaches the device, not even the journal of the file system."""
         self._ioctl(SHUTDOWN, WITHOUT_LOG_FLUSH)
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Every sync hangs meanwhile, as on a device that has stopped answering."""
+        """Makes every sync hang, as on a device that has stopped answering."""
         folder = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(folder, FREEZE, 0)
@@ -87,12 +87,12 @@ class Disk:
             os.close(folder)
 
     def fail_to_read_only(self) -> None:
-        """Has ext4 find an error, upon which it allows no more writing (`errors=remount-ro`)."""
+        """Makes ext4 detect an error, after which it is read-only (`errors=remount-ro`)."""
         device = run("findmnt", "-n", "-o", "SOURCE", self.path).strip()
         (Path("/sys/fs/ext4") / Path(device).name / "trigger_fs_error").write_text("1")
 
     def fill(self) -> Path:
-        """Takes all the room that is left."""
+        """Uses all the free space."""
         filler = self.path / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
             for size in (1 << 20, 4096):
@@ -112,7 +112,7 @@ class Disk:
 
 @cache
 def obstacle(kind: str) -> str | None:
-    """Why this machine cannot mount and break a file system of this kind; None if it can."""
+    """The reason why this machine cannot mount and break a file system of this kind, or None if it can."""
     if sys.platform != "linux":
         return "loop devices and their ioctls are Linux's"
     if os.geteuid() != 0:

@@ -1,4 +1,4 @@
-"""What the tests of `mqstore.aio` share: a loop for each, and who runs beside it."""
+"""Helpers for the tests of `mqstore.aio`: an event loop for each test, counts of threads, and cancellation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONG = 60
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test in a loop of its own, which complains about what blocks it for long or is never awaited."""
+    """Runs a test in its own event loop in debug mode, which reports blocking calls and unawaited coroutines."""
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -24,7 +24,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 def tasks_of_process() -> int:
-    """How many threads there are, those of Rust included."""
+    """Number of threads, those of Rust included."""
     return (
         len(list(Path("/proc/self/task").iterdir())) if Path("/proc/self/task").is_dir() else threading.active_count()
     )
@@ -40,7 +40,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def cancelled_soon(tasks: Iterable[asyncio.Future[Any]], chance: random.Random) -> int:
-    """Cancels them at some moment of the next turns; how many were not done."""
+    """Cancels the tasks at some moment of the next turns of the loop. Returns how many were not done."""
     for _ in range(chance.randrange(4)):
         await asyncio.sleep(0 if chance.random() < 0.7 else 0.001)
     return sum(task.cancel() for task in tasks if not task.done())

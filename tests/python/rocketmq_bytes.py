@@ -1,4 +1,4 @@
-"""Record bytes as RocketMQ lays them out, made by hand: an oracle that knows nothing of the core.
+"""Record bytes in RocketMQ's layout, made by hand: an oracle that is independent of the core.
 
 Source: ``MessageExtEncoder#encode`` (record), ``MessageSysFlag`` (bits), ``CommitLog`` (segments).
 """
@@ -35,7 +35,7 @@ def record(
     reconsume: int = 0,
     prepared: int = 0,
 ) -> bytes:
-    """One record that lies at log offset ``offset``."""
+    """One record for log offset ``offset``."""
     v6 = ":" in host[0]
     if v6:
         sys_flag |= 0x10 | 0x20
@@ -58,7 +58,7 @@ def properties(**pairs: str) -> bytes:
 
 
 def write_log(root: Path, records: list[dict[str, object]], segment_size: int = 64 << 10) -> list[int]:
-    """A store that is nothing but one segment with ``records``; returns their offsets."""
+    """Writes a store that is only one segment with ``records``. Returns their offsets."""
     log = b""
     offsets = []
     for fields in records:

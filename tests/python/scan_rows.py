@@ -1,4 +1,4 @@
-"""What tests of scans share: rows, offsets, and a store of many kinds of messages."""
+"""Helpers for the tests of scans: rows, offsets, and a store with many kinds of messages."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def offsets(scan: mqstore.Scan) -> list[int]:
 
 def in_log(path: Path) -> list[mqstore.StoredMessage]:
     with warnings.catch_warnings():
-        # Queues that are missing are derived.
+        # Missing queues are derived.
         warnings.simplefilter("ignore", mqstore.StoreWarning)
         with mqstore.open(path) as store:
             return list(store._scan_log())
 
 
 def mixed_store(home: Path) -> Path:
-    """Several topics and segments; times, keys and tags that tell messages apart."""
+    """Several topics and segments. Times, keys and tags identify each message."""
     with mqstore.open(home, "create", options=SMALL) as store:
         store.create_topic("orders", queues=3)
         for number in range(1200):

@@ -1,7 +1,7 @@
-"""The JSON that the command line prints, as a JSON Schema made from the classes of the answers.
+"""A JSON Schema of the JSON that the command line prints, made from the classes of the results.
 
-`python tests/python/schemas.py` prints `docs/schema.json`: under `$defs` what each verb prints with `--format json`,
-and one `message`. `--format jsonl` prints the same objects, one a line; of a list, its elements.
+`python tests/python/schemas.py` prints `docs/schema.json`. `$defs` has the output of each verb with `--format json`,
+and one `message`. `--format jsonl` prints the same objects, one on each line; of a list, it prints the elements.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _type(hint: Any) -> dict[str, Any]:
 
 
 def _field_docs(kind: type) -> dict[str, str]:
-    """The text below each field."""
+    """The docstring of each field."""
     found = {}
     for tree in (_TREES[module] for module in _MODULES):
         for one in tree.body:

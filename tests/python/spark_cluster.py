@@ -1,11 +1,11 @@
-"""A standalone Spark cluster on loopback, and drivers that a test can hold up and kill.
+"""A standalone Spark cluster on loopback, and drivers that a test can delay and kill.
 
-Master and workers are processes of their own, started from the installed PySpark; the workers have host names of their
-own, because Spark starts no second copy of a task on the same host. Executors run a Python that has pyarrow and nothing
-else. A driver is a process that takes functions from the test: ``driver.call(function, ...)`` runs
-``function(spark, ...)`` there and answers with what it gives. Functions go by value, as Spark sends them.
+Master and workers are separate processes, started from the installed PySpark. The workers have different host names,
+because Spark starts no speculative copy of a task on the same host. Executors run a Python that has pyarrow and nothing
+else. A driver is a process that takes functions from the test: ``driver.call(function, ...)`` runs ``function(spark,
+...)`` there and returns its result. Functions are sent by value, as Spark does.
 
-This file is the driver's program as well.
+This file is also the program of the driver.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SETTINGS = {
 
 
 def needs_spark() -> None:
-    """Skips what needs Spark where that cannot run."""
+    """Skips the test if Spark cannot run."""
     pytest.importorskip("pyspark", reason='PySpark is not installed: pip install "mqstore[spark]"')
     home = os.environ.get("JAVA_HOME")
     if not (home and Path(home, "bin", "java").exists()) and shutil.which("java") is None:
@@ -68,18 +68,18 @@ def needs_spark() -> None:
 
 
 def java_options(folder: Path) -> str:
-    """Options for a small and quiet JVM."""
+    """Options for a small JVM without log output."""
     logging = folder / "log4j2.properties"
     logging.write_text(LOGGING)
     return f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={logging} -Duser.timezone=UTC"
 
 
 class Failed(Exception):  # noqa: N818 - it is what came of a call
-    """What a call in a driver raised; its text starts with the name of the class."""
+    """The exception of a call in a driver. Its text starts with the name of the class."""
 
 
 def until(condition: Any, what: str) -> Any:
-    """What `condition` answers, once that is true."""
+    """Waits until `condition()` is true, and returns its value."""
     end = time.monotonic() + PATIENCE
     while not (found := condition()):
         if time.monotonic() > end:
@@ -101,7 +101,7 @@ def bare_python(folder: Path) -> Path:
 
 @dataclass
 class Cluster:
-    """A master and a worker on each of `HOSTS`."""
+    """A master, and a worker on each of `HOSTS`."""
 
     folder: Path
     python: Path = field(init=False)
@@ -111,7 +111,7 @@ class Cluster:
     drivers: list[Driver] = field(default_factory=list)
 
     def start(self) -> None:
-        """Starts master and workers; they are there when drivers can register."""
+        """Starts master and workers. Returns when drivers can register."""
         import pyspark
 
         self.python = bare_python(self.folder / "python")
@@ -147,11 +147,11 @@ class Cluster:
         for host in HOSTS:
             work = str(self.folder / f"work-{host}")
             daemon("Worker", host, "--cores", "4", "--memory", "4g", "--work-dir", work, self.master)
-        # Executors of a driver that comes before the second worker would all be on the first.
+        # If a driver came before the second worker, all its executors would be on the first one.
         until(lambda: said.read_text().count("Registering worker") == len(HOSTS), f"the workers; see {self.folder}")
 
     def driver(self, **settings: str) -> Driver:
-        """Starts a driver; it is there with the first call."""
+        """Starts a driver. The first call waits for it."""
         driver = Driver(self, settings)
         self.drivers.append(driver)
         return driver
@@ -178,7 +178,7 @@ class Driver:
         self._line, other = Pipe()
         given = {
             **SETTINGS,
-            # What fails twice fails for good.
+            # A task that fails twice fails the job.
             "spark.task.maxFailures": "2",
             "spark.executor.cores": "2",
             "spark.cores.max": "4",
@@ -206,13 +206,13 @@ class Driver:
                 stdout=out,
                 stderr=out,
                 pass_fds=[other.fileno()],
-                # Killed as a whole, JVM and helpers with it.
+                # A separate session, so that the JVM and the helpers can be killed together.
                 start_new_session=True,
             )
         other.close()
 
     def begin(self, function: Any, *arguments: Any, **named: Any) -> None:
-        """Has `function` run there, and does not wait for what comes of it."""
+        """Starts `function` in the driver without waiting for its result."""
         from pyspark import cloudpickle
 
         for module in (sys.modules[function.__module__], spark_driver_side):
@@ -221,10 +221,10 @@ class Driver:
         self._line.send_bytes(cloudpickle.dumps((self._calls, function, arguments, named)))
 
     def end_of(self) -> Any:
-        """What came of the call that was begun."""
+        """Waits for the started call and returns its result."""
         number = 0
         while number != self._calls:
-            # A test that failed may have left an answer behind.
+            # A failed test may have left an earlier result.
             if not self._line.poll(PATIENCE):
                 raise TimeoutError(f"the driver does not answer; see {self.folder / 'log'}")
             number, ok, answer = self._line.recv()
@@ -233,7 +233,7 @@ class Driver:
         return answer
 
     def call(self, function: Any, *arguments: Any, **named: Any) -> Any:
-        """What `function` answers there.
+        """Runs `function` in the driver and returns its result.
 
         Raises:
             Failed: it raised.
@@ -242,12 +242,12 @@ class Driver:
         return self.end_of()
 
     def kill(self) -> None:
-        """Kills it with all that it has started, but for the helpers of PySpark that left its group."""
+        """Kills the driver with all its processes, except the helpers of PySpark that left its process group."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def end(self) -> None:
-        """Ends it."""
+        """Ends the driver."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -255,7 +255,7 @@ class Driver:
 
 
 def serve(master: str, line: Connection, settings: list[str]) -> None:
-    """A driver's life."""
+    """The main loop of a driver."""
     from pyspark import cloudpickle
     from pyspark.sql import SparkSession
 

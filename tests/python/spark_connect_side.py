@@ -1,4 +1,4 @@
-"""A client of Spark Connect that does what a user would do with a store, and prints what came of it as JSON."""
+"""A client of Spark Connect that uses a store as a program would, and prints the results as JSON."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from compaction_rows import SIZES, TOPIC
 
 
 class Enough(Exception):  # noqa: N818 - it is no error
-    """What a caller ends a job with."""
+    """The exception with which a caller stops a job."""
 
 
 def ended(spark: Any, path: str) -> str:
-    """What comes of a job that is ended while its tasks wait."""
+    """Stops a job while its tasks wait. Returns how it ended."""
     from mqstore.spark import _session
 
     def slow(batches: Any) -> Any:
@@ -57,7 +57,7 @@ def main(path: str, out: str) -> None:
     found["exported"] = mqstore.spark.export(spark, path, out, topic="other").messages
     new = spark.range(0, 50, 1, 2).selectExpr("concat('new ', id) AS body")
     new.write.format("mqstore").option("topic", "new").mode("append").save(path)
-    # A stream runs in a session of its own on the server, which has not got what was shipped.
+    # A stream runs in a separate session on the server, without the shipped files.
     spark.conf.set("spark.sql.execution.pyspark.python", sys.executable)
     stream = spark.readStream.format("mqstore").option("topic", "new").option("startingOffsets", "earliest").load(path)
     query = stream.writeStream.format("memory").queryName("seen").option("checkpointLocation", out + "-checkpoint")

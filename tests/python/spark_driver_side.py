@@ -1,6 +1,6 @@
-"""What the tests of a cluster have run in drivers and in tasks, where it goes by value.
+"""Functions that the cluster tests run in drivers and in tasks, sent by value.
 
-Nothing here asserts: pytest's rewritten asserts ask for pytest where they run.
+They contain no `assert`: the asserts that pytest rewrites need pytest where they run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 240.0
-"""Far more than anything takes: who waits so long waits for ever."""
+"""Seconds, far more than any step takes."""
 
 
 def job(spark: Any, verb: str, *arguments: Any, **named: Any) -> Any:
@@ -24,7 +24,7 @@ def job(spark: Any, verb: str, *arguments: Any, **named: Any) -> Any:
 
 
 def job_with_tasks(spark: Any, around: Callable[..., Iterator[Any]], path: Path, **named: Any) -> Any:
-    """A compaction whose tasks are run by `around(run, batches, folder of the job)`."""
+    """A compaction whose tasks run through `around(run, batches, folder of the job)`."""
     import mqstore.spark
     from mqstore.spark._jobs import rounds as _rounds
 
@@ -42,7 +42,7 @@ def job_with_tasks(spark: Any, around: Callable[..., Iterator[Any]], path: Path,
 
 
 def held_job(spark: Any, gate: Path, name: str, path: Path, **named: Any) -> Any:
-    """A compaction that waits, with all tasks done and nothing published, for the gate to be opened."""
+    """A compaction that waits for the gate after all tasks are done and before anything is published."""
     import mqstore.spark
     from mqstore.spark._jobs import compact as _compact
 
@@ -61,7 +61,7 @@ def held_job(spark: Any, gate: Path, name: str, path: Path, **named: Any) -> Any
 
 
 def attempt() -> tuple[int, int]:
-    """The number of this task's partition and of this attempt."""
+    """The partition of this task and the number of this attempt."""
     from pyspark import TaskContext
 
     context: Any = TaskContext.get()
@@ -69,12 +69,12 @@ def attempt() -> tuple[int, int]:
 
 
 def kill_executor_once(condition: Callable[[], bool], note: Path) -> None:
-    """Kills this executor's JVM, from a thread, as soon as the condition is true; notes first what it kills."""
+    """Kills this executor's JVM from a thread when the condition becomes true. Notes its command line first."""
 
     def kill() -> None:
         while not condition():
             time.sleep(0.001)
-        # This process was made by PySpark's daemon, and that by the executor.
+        # PySpark's daemon started this process, and the executor started the daemon.
         executor = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
         note.write_text(Path(f"/proc/{executor}/cmdline").read_text())
         os.kill(executor, signal.SIGKILL)
@@ -83,7 +83,7 @@ def kill_executor_once(condition: Callable[[], bool], note: Path) -> None:
 
 
 def hold(gate: Path, name: str) -> None:
-    """Tells that it has come here, and waits for the gate to be opened."""
+    """Reports that this point is reached, and waits until the gate opens."""
     (gate / f"{name}.new").write_text(str(os.getpid()))
     (gate / f"{name}.new").rename(gate / name)
     await_file(gate / "open")
@@ -110,7 +110,7 @@ def in_threads(spark: Any, *calls: Callable[[], Any]) -> None:
     """Makes calls at the same time."""
 
     def run(call: Callable[[], Any]) -> None:
-        # Spark looks for sources in the session that is active in the thread.
+        # Spark looks up sources in the active session of the thread.
         spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
         call()
 
@@ -122,7 +122,7 @@ def in_threads(spark: Any, *calls: Callable[[], Any]) -> None:
 
 
 def held_source(gate: Path, name: str, appended: int) -> type:
-    """A source whose write is held up at its commit: before anything, or with so many blocks appended."""
+    """A source whose write stops at its commit: before anything, or after this many appended blocks."""
     from pyspark_mqstore import DefaultSource
 
     class Held(DefaultSource):

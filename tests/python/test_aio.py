@@ -1,4 +1,4 @@
-"""`mqstore.aio`: the same verbs for event loops; waits and reads."""
+"""`mqstore.aio`: the verbs for event loops, waits and reads."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from loops import LONG, in_loop, tasks_of_process, threads_named, until
 
 
 def parameters(thing: Any) -> list[tuple[str, Any, object]]:
-    """Names, kinds and defaults; a native method takes itself by position only, ours by name too."""
+    """Names, kinds and defaults without `self`, which is positional-only in native methods."""
     found = list(inspect.signature(thing).parameters.values())
     return [(each.name, each.kind, each.default) for each in found if each.name != "self"]
 
 
 METHODS = [name for name in dir(mqstore.Store) if not name.startswith("_")]
-# What hands out an iterator, reads when it is used, or is made by `async with` too.
+# Methods that return an iterator, an object that reads when used, or one for `async with`.
 NO_COROUTINES = {"read", "lookup", "scan", "consumer", "work_queue", "transaction"}
 
 
@@ -67,7 +67,7 @@ def test_public_names() -> None:
     for name in mqstore.aio.__all__:
         assert getattr(mqstore.aio, name).__module__ == "mqstore.aio", name
     functions = {name for name in mqstore.__all__ if inspect.isfunction(getattr(mqstore, name))}
-    # A filter is made of it, which waits for nobody.
+    # `sql` makes a filter and never waits, so it has no twin.
     assert functions == {*VERBS, "sql"}
 
 
@@ -175,7 +175,7 @@ async def test_an_open_store_can_be_wrapped(home: Path) -> None:
         await waiting
     assert (store.closed, made.closed) == (True, False)
     made.append("orders", b"two")
-    # Forgotten without a warning: it is not its own.
+    # A dropped wrapper gives no warning, because it does not own the store.
     store = mqstore.aio.wrap(made)
     assert [m.body async for m in store.read("orders")] == [b"one", b"two"]
     waiting = asyncio.ensure_future(store.wait("orders", 0, 2))
@@ -234,7 +234,7 @@ async def test_a_wait_ends_by_the_message_or_by_its_time(home: Path) -> None:
         await store.append("orders", b"", queue_id=1)
         await asyncio.sleep(0.01)
         assert not later.done()
-        # By another thread, and so that only a sync makes it readable.
+        # Appended by another thread, so that only a sync makes it readable.
         await asyncio.to_thread(store.sync.append, "orders", b"", queue_id=0)
         assert await later
         await store.append("unmade", b"", queue_id=3, durable=True)
@@ -264,7 +264,7 @@ async def test_ten_thousand_waits_cost_no_thread(home: Path) -> None:
         waits = [asyncio.ensure_future(store.wait("orders", n % 10, n // 1000, timeout=LONG)) for n in range(10_000)]
         await asyncio.sleep(0)
         await until(lambda: len(store._bridge._waits) == 10_000)
-        # Threads of others come and go meanwhile, but not thousands.
+        # Other threads may start and end meanwhile, but not thousands.
         assert tasks_of_process() < before + 100
         assert set(threads_named("mqstore")) <= named
         for n in range(10):
@@ -291,7 +291,7 @@ async def test_a_wait_that_is_cancelled_leaves_nothing(home: Path) -> None:
                 assert not one._bridge._waits
                 assert not one._bridge._poll._waits
                 assert one._bridge._poll._timer is None
-        # The call of a wait that was given up is not made.
+        # No callback of a cancelled wait runs.
         await store.append("orders", b"")
         await store.stats()
         assert store._bridge.link.take() == []

@@ -75,7 +75,7 @@ async def test_iteration_follows_and_commits_what_was_seen(home: Path) -> None:
 
         task = asyncio.ensure_future(follow())
         await asyncio.sleep(0.01)
-        # Of a topic that comes later.
+        # The topic did not exist when the consumer started.
         for number in range(100):
             await store.append("orders", b"%d" % number, queue_id=0)
             if number % 30 == 0:
@@ -111,7 +111,7 @@ async def test_cancelled_polls_lose_nothing(home: Path) -> None:
             for outcome in await asyncio.gather(*polls, return_exceptions=True):
                 if isinstance(outcome, list):
                     seen.update(int(message.body) for message in outcome)
-            # Never further than what was returned.
+            # A commit never goes beyond the returned messages.
             await consumer.commit()
             assert sum((await consumer.lag()).values()) >= 0
             await asyncio.sleep(0)
@@ -147,7 +147,7 @@ async def test_consumers_of_a_group_in_one_loop_share_its_queues(home: Path) -> 
         await others[0].close()
         for number in range(200):
             await store.append("orders", b"", queue_id=number % 4)
-        # One that lost a queue between a message and its commit leaves it to be handed out again.
+        # If a consumer loses a queue between a message and its commit, the message is delivered again.
         await until(lambda: len(seen) == 400)
         for consumer in (first, *others):
             await consumer.close()

@@ -174,7 +174,7 @@ async def test_ten_thousand_that_wait_cost_no_thread(home: Path) -> None:
 async def test_cancelled_gets_take_nothing(home: Path) -> None:
     chance = random.Random(7)
     async with mqstore.aio.open(home, "create", options=SMALL) as store:
-        # Nobody's lease ends by itself here: what a cancelled get had taken would be missing at the end.
+        # No lease ends by itself here. A message that a cancelled get took would be missing at the end.
         queue = await store.work_queue("jobs", invisible_duration=3600)
         wanted = 1500
         done: Counter[int] = Counter()
@@ -250,7 +250,7 @@ async def test_cancelled_puts_keep_no_room(home: Path) -> None:
         assert await queue.join(LONG)
         getting.cancel()
         await asyncio.gather(getting, return_exceptions=True)
-        # One that was cancelled while the thread appended it is there too.
+        # A put that was cancelled while the thread appended its message may have added it.
         assert put <= got
         await queue.put_many([b"", b"", b""], timeout=LONG)
         with pytest.raises(mqstore.Full):
@@ -260,7 +260,7 @@ async def test_cancelled_puts_keep_no_room(home: Path) -> None:
 @in_loop
 async def test_a_lease_that_ends_wakes_who_waits(home: Path) -> None:
     async with mqstore.aio.open(home, "create", options=SMALL) as store:
-        # Nothing that this test has for good ends by itself, however long it takes.
+        # The leases of `queue` do not end by themselves, however long the test takes.
         queue = await store.work_queue("jobs", invisible_duration=3600, backoff=lambda attempt: 0.01 * attempt)
         short = await store.work_queue("jobs", invisible_duration=0.05)
         waiting = asyncio.ensure_future(short.get(timeout=LONG))
@@ -301,7 +301,7 @@ async def test_dead_letters(home: Path) -> None:
                 await queue.nack(message)
             else:
                 await queue.extend(message, 0.001)
-        # Nobody gets anything any more: the wait moves what was forgotten.
+        # No worker calls get any more. The wait moves the forgotten messages.
         assert await queue.join(LONG)
         assert sorted([m.body async for m in store.read(queue.dead_letters)]) == [b"forgotten", b"given back"]
         assert asked[:2] == [1, 2]
@@ -405,7 +405,7 @@ async def test_what_is_given_back_ends_a_join_behind_a_shutdown_at_once(home: Pa
         join = asyncio.ensure_future(queue.join(LONG))
         await asyncio.sleep(0.01)
         assert not join.done()
-        # It is in the queue again, and nobody gets it here.
+        # The message is in the queue again, and this queue object delivers no more.
         await queue.nack(message, 3600)
         assert await asyncio.wait_for(join, LONG / 4)
 
@@ -460,7 +460,7 @@ def test_a_close_of_the_store_ends_waits(home: Path, elsewhere: bool) -> None:
         with pytest.raises(mqstore.StoreClosedError):
             await queue.ack(message)
         if not elsewhere:
-            # What belonged to the loop left the group.
+            # The consumers of the loop have left the group.
             assert made.consumer("group", "jobs").assignment == (("jobs", 0),)
             made.close()
         await store.close()

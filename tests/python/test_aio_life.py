@@ -1,4 +1,4 @@
-"""`mqstore.aio`: appends, what a cancelled call leaves, loops and threads, the end of a store."""
+"""`mqstore.aio`: appends, results of cancelled calls, loops and threads, closing of a store."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_durability(home: Path, durability: str) -> None:
 @in_loop
 async def test_appends_keep_the_order_in_which_they_were_begun(home: Path) -> None:
     async with mqstore.aio.open(home, "create", options=SMALL) as store:
-        # Small ones at once, large ones by the thread, which also makes the next segments.
+        # The loop appends small messages directly. The thread appends large ones, and also prepares the next segments.
         bodies = [b"%d " % n + bytes(20_000 if n % 10 == 0 else 10) for n in range(300)]
         for durable in (False, True):
             results = await asyncio.gather(*(store.append("orders", body, durable=durable) for body in bodies))
@@ -71,7 +71,7 @@ async def test_appends_keep_the_order_in_which_they_were_begun(home: Path) -> No
 async def test_a_cancelled_append_happened_wholly_or_not_at_all(home: Path) -> None:
     async with mqstore.aio.open(home, "create", options=SMALL) as store:
         await store.append("orders", b"")
-        # In the turn in which it was begun: not at all.
+        # Cancelled in the same turn: the append does not happen.
         task = asyncio.ensure_future(store.append("orders", b"no", durable=True))
         await asyncio.sleep(0)
         task.cancel()
@@ -123,7 +123,7 @@ def test_no_more_appends_are_under_way_than_may_be(home: Path, bound: dict[str, 
             assert len(appends._queue) == 47
             for task in tasks[10:20]:
                 task.cancel()
-            # Larger than all that may be under way: alone, when it is its turn.
+            # Larger than the limit for appends in progress: it runs alone, in its turn.
             tasks.append(asyncio.ensure_future(store.append("orders", bytes(30_000), durable=True)))
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             assert most == 3
@@ -148,7 +148,7 @@ async def test_a_close_makes_what_is_under_way_and_refuses_what_waits_for_room(h
         assert [m.body for m in reader.read("orders")] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-# Loops, threads, life and death.
+# Loops, threads, closing.
 
 
 def test_a_store_belongs_to_the_loop_that_opened_it(home: Path) -> None:
@@ -207,7 +207,7 @@ def test_several_loops_in_several_threads(home: Path) -> None:
 
 
 def test_two_loops_may_share_one_store(home: Path) -> None:
-    """A wrapped store of each loop, over the same one."""
+    """Each loop wraps the same store."""
     with mqstore.open(home, "create", options=SMALL) as store:
         store.create_topic("orders", queues=2)
 

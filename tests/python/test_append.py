@@ -1,4 +1,4 @@
-"""append and append_many: what they take, what they refuse, what they answer."""
+"""append and append_many: arguments, refusals, results."""
 
 from __future__ import annotations
 

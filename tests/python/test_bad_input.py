@@ -1,4 +1,4 @@
-"""Directories that are not as they should be: a typed error or a report, never a change or a crash."""
+"""Directories with damaged or unexpected files: a typed error or a report, never a change or a crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::mqstore.StoreWarning")
 
 
 def attempt(call: Callable[..., object], *arguments: object) -> None:
-    """Whatever it raises is one of ours."""
+    """Every error is one of mqstore."""
     try:
         call(*arguments)
     except mqstore.MQStoreError as error:
@@ -26,7 +26,7 @@ def attempt(call: Callable[..., object], *arguments: object) -> None:
 
 
 def look(path: Path) -> None:
-    """Everything that only reads."""
+    """Runs everything that only reads."""
     attempt(mqstore.info, path)
     attempt(mqstore.verify, path)
     attempt(read_everything, path)
@@ -172,7 +172,7 @@ def test_strays(filled: Path, name: str) -> None:
     with mqstore.open(filled, "rw") as store:
         store.append("orders", b"x", queue_id=0)
         assert len(list(store.read("orders", 0))) == 21
-    # It stays, or is set aside in our own folder; nothing is ever deleted.
+    # The file stays or moves to mqstore's own folder. It is never deleted.
     kept = [path, *(filled / "mqstore").rglob("*")]
     assert any(one.is_file() and one.read_bytes() == b"stray" for one in kept)
 
@@ -270,7 +270,7 @@ def test_broken_field(home: Path, index: int, at: int, value: bytes) -> None:
 
 
 def test_flipped_bits_anywhere(filled: Path, tmp_path: Path) -> None:
-    """One flipped bit in each of many places of each file: never a crash, never a change, never a lie."""
+    """One flipped bit at many places of each file: never a crash, a change or a wrong message."""
     chance = random.Random(20240101)
     with mqstore.open(filled) as store:
         truth = {message.commit_log_offset: message for message in store._scan_log()}
@@ -342,7 +342,7 @@ def test_damage_below_the_mark_refuses_to_write(filled: Path) -> None:
         assert error.path == str(log)
     if not opened:
         assert tree_hash(filled) == before
-    # Read-only reads around it.
+    # A read-only open skips it.
     with mqstore.open(filled) as store:
         bodies = [message.body for message in store._scan_log()]
     assert b"body 8" in bodies

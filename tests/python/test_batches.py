@@ -46,7 +46,7 @@ def test_a_batch_is_one_record_and_comes_apart_again(store: mqstore.Store) -> No
     assert found[0].properties["n"] == "1"
     assert found[2].properties == {"UNIQ_KEY": "given"}
     assert len({message.properties["UNIQ_KEY"] for message in found}) == 3
-    # Sent again it is the same message.
+    # Sent again, the message is the same.
     assert store.append_many("b", found, queue_id=0)[2].queue_offset == 2
 
 
@@ -90,7 +90,7 @@ def test_batches_are_copied_to_another_store(store: mqstore.Store, tmp_path: Pat
     store.append_many("b", [b"four", b"five"], queue_id=1)
     target = tmp_path / "target"
     mqstore.export(store.path, target, format="store", topics="b")
-    # The second time they come behind the first ones.
+    # The second copy comes after the first one.
     again = mqstore.export(store.path, target, format="store", mapping=tmp_path / "again")
     assert again.messages == 5
     places = [json.loads(line) for line in (tmp_path / "again").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""`mqstore bench`: every line measured, nothing left behind. What the figures are is nobody's business here."""
+"""`mqstore bench` measures every line and leaves nothing. The figures themselves are not tested."""
 
 from __future__ import annotations
 

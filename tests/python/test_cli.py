@@ -1,4 +1,4 @@
-"""The command line: every verb, every exit status, the machine forms, what it leaves alone."""
+"""The command line: every verb, every exit status, the machine formats, and the files that no verb changes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_version(cli: Cli) -> None:
         before = os.times()
         done = cli("--version")
         after = os.times()
-        # Processor time of the child: what it costs, whatever else the machine does.
+        # Processor time of the child, so that other load on the machine does not count.
         took.append(sum(after[2:4]) - sum(before[2:4]))
         assert done.stdout == f"mqstore {mqstore.__version__}\n"
         assert (done.returncode, done.stderr) == (0, "")
@@ -158,7 +158,7 @@ def test_completion() -> None:
 
 
 def test_colors_only_where_they_are_wanted(filled: Path) -> None:
-    """On a terminal the bar has colors, but not with --no-color or NO_COLOR."""
+    """On a terminal, the progress bar has colors, except with --no-color or NO_COLOR."""
     code = "from mqstore.cli import main; main()"
 
     def printed(*options: str, **environment: str) -> str:
@@ -173,7 +173,7 @@ def test_colors_only_where_they_are_wanted(filled: Path) -> None:
                 while more := os.read(parent, 4096):
                     found += more
             except OSError:
-                pass  # Linux says so when the other end is closed
+                pass  # Linux raises this when the other end is closed
         os.close(parent)
         assert process.returncode == 0
         return found.decode()
@@ -355,7 +355,7 @@ def test_tail_follows(home: Path) -> None:
             store.append("t", str(number).encode(), queue_id=number % 2)
             shown = json.loads(process.stdout.readline())
             assert (shown["body_text"], shown["queue_id"]) == (str(number), number % 2)
-        # What comes at once comes out in its order, however much it is.
+        # A large batch comes out in order.
         many = [str(number) for number in range(50, 6000)]
         store.append_many("t", [text.encode() for text in many], queue_id=1)
         assert [json.loads(process.stdout.readline())["body_text"] for _ in many] == many

@@ -1,4 +1,4 @@
-"""Compaction of an open store, what it keeps for whom, and the verb of the command line."""
+"""Compaction of an open store, the messages that it keeps, and the verb of the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLE = {"cleanup.policy": "COMPACTION"}
 
 @pytest.fixture
 def table(home: Path) -> Iterator[mqstore.Store]:
-    """An open store with an empty compaction topic of two queues, whose files only compactions make."""
+    """An open store with an empty compaction topic of two queues. Only compactions write its files."""
     with mqstore.open(home, "create", options=SMALL, compaction_feed=False) as store:
         store.create_topic("prices", queues=2, attributes=TABLE)
         yield store
@@ -45,7 +45,7 @@ def test_an_open_store_goes_on(table: mqstore.Store) -> None:
     assert offsets(table) == list(range(290, 303))
     queue = table.queues("prices")[0]
     assert (queue.min_offset, queue.max_offset) == (290, 303)
-    # An offset whose message went answers with the next greater one.
+    # A removed offset answers with the next greater one.
     for start in (0, 1, 150, 290):
         assert offsets(table, start) == list(range(290, 303))
     assert offsets(table, 295) == list(range(295, 303))
@@ -172,7 +172,7 @@ def test_a_close_ends_it(table: mqstore.Store) -> None:
 
 
 def test_appends_and_reads_meanwhile(table: mqstore.Store) -> None:
-    """Each read gives every key's newest message of when it began, in ascending order."""
+    """Each read returns the newest message of every key at its start, in ascending order."""
     fill(table, 50)
     ended = threading.Event()
     failed: list[BaseException] = []
@@ -250,7 +250,7 @@ def test_a_named_job_that_was_stopped_is_gone_on_with(home: Path, cli: Cli) -> N
         if finished:
             raise RuntimeError("enough")
 
-    # So slow that it tells its progress between two queues.
+    # Slow enough to report progress between two queues.
     with pytest.raises(RuntimeError, match="enough"):
         mqstore.compact(
             home, in_place=True, job_id="nightly", threads=1, max_bytes_per_second=400_000, progress=stop, **FILES
@@ -269,7 +269,7 @@ def test_a_named_job_that_was_stopped_is_gone_on_with(home: Path, cli: Cli) -> N
         for queue in range(4):
             assert offsets(store, queue_id=queue) == list(range(390, 400))
     assert [path.name for path in home.glob("mqstore/jobs/nightly/*") if path.is_dir()] == []
-    # It is done, and the verb knows it.
+    # The job is done, and the verb knows it.
     before = tree_hash(home / "compaction")
     done = cli("compact", home, "--in-place", "--job-id", "nightly", "--format", "json")
     assert done.returncode == 0, done.stderr
@@ -312,7 +312,7 @@ def test_verify_knows_what_a_compaction_wrote(table: mqstore.Store) -> None:
     assert mqstore.verify(home).ok
     log = next(path for path in sorted((home / "compaction/compactionLog/prices/1").iterdir()))
     original = log.read_bytes()
-    # The born time of the first record, which no checksum of the record's body covers.
+    # The born time of the first record, which its body checksum does not cover.
     spoiled = bytearray(original)
     spoiled[47] ^= 1
     with log.open("r+b") as file:
@@ -321,7 +321,7 @@ def test_verify_knows_what_a_compaction_wrote(table: mqstore.Store) -> None:
     assert (problem.kind, problem.path) == ("compaction_file_changed", str(log))
     assert "messages in it may be others" in problem.consequence
     assert "compact the topic again" in problem.repair
-    # A copy has other files: what is known is not about them.
+    # A copy is a different file, so the recorded state does not apply to it.
     log.rename(log.with_name("aside"))
     log.write_bytes(spoiled)
     log.with_name("aside").unlink()
@@ -341,7 +341,7 @@ def test_the_background_compacts_what_has_changed_enough(home: Path) -> None:
         store.create_topic("prices", queues=2, attributes=TABLE)
         fill(store)
         assert compacted.wait(60)
-        # Messages may have been appended behind it.
+        # Messages may have been appended after it.
         compacted.clear()
         fill(store)
         assert compacted.wait(60)

@@ -1,4 +1,4 @@
-"""`mqstore config show`: what an open would take, from where."""
+"""`mqstore config show`: the options that an open would use, and their sources."""
 
 from __future__ import annotations
 

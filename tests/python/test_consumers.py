@@ -1,4 +1,4 @@
-"""Consumers of groups: what they get, what they commit, who has which queue, where they go on."""
+"""Consumers of groups: the messages they get, their commits, the assignment of queues, and where they continue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_group_goes_on_where_it_committed(home: Path) -> None:
             assert consumer.poll(timeout=0) == []
         assert consumer.closed
         assert consumer.assignment == ()
-        # What was returned and not committed comes again.
+        # A message that was returned and not committed is delivered again.
         with store.consumer("billing", "orders") as again:
             assert sorted(bodies(again.poll(timeout=0))) == sorted(bodies(rest))
             again.commit(sync=True)
@@ -128,7 +128,7 @@ def test_offsets_of_single_queues(store: mqstore.Store) -> None:
     with store.consumer("g", ["orders"]) as consumer:
         consumer.commit({("orders", 0): 3})
         assert (consumer.committed("orders", 0), consumer.committed("orders", 1)) == (3, None)
-        # Forward only, unless it was moved.
+        # A commit only moves forward, except after a seek.
         consumer.commit({("orders", 0): 2})
         assert consumer.committed("orders", 0) == 3
         with pytest.raises(mqstore.OffsetOutOfRangeError):
@@ -189,7 +189,7 @@ def test_filters(store: mqstore.Store) -> None:
     with store.consumer("tags", ["orders"], "a") as consumer:
         assert bodies(consumer.poll()) == ["0", "2", "4", "6", "8"]
         consumer.commit()
-        # What does not match counts as read.
+        # Messages that do not match count as read.
         assert sum(consumer.lag().values()) == 0
     with store.consumer("sql", ["orders"], mqstore.sql("price > 7")) as consumer:
         assert bodies(consumer.poll()) == ["8", "9"]
@@ -209,7 +209,7 @@ def test_consumers_of_a_group_share_the_queues(store: mqstore.Store) -> None:
         found = bodies(one.poll(timeout=0)) + bodies(two.poll(timeout=0))
         assert sorted(found, key=int) == [str(number) for number in range(40)]
         two.commit()
-    # It gives its queues back; what it committed stays so.
+    # The consumer returns its queues. Its commits stay.
     assert len(one.assignment) == 4
     assert set(kept) < set(one.assignment)
     assert one.poll(timeout=0) == []
@@ -231,7 +231,7 @@ def test_workers_of_a_group_handle_each_message_once(store: mqstore.Store) -> No
         thread.start()
     for thread in threads:
         thread.join()
-    # A queue that changes hands in the middle of a poll may bring the messages of that poll again.
+    # If a queue changes its owner in the middle of a poll, the messages of that poll may be delivered again.
     assert set(seen) == {str(number) for number in range(400)}
 
 

@@ -1,6 +1,6 @@
-"""Damages of the table, to a store of ours and to one that RocketMQ wrote: found, repaired, nothing else lost.
+"""Damages of the table, in a store of mqstore and in one of RocketMQ: found, repaired, nothing else lost.
 
-By default one case of each (structure, kind) is tried, with `MQSTORE_SOAK=1` all.
+By default, one case of each (structure, kind) is tried; with `MQSTORE_SOAK=1`, all cases.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CASES = [(writer, case) for writer in ("mqstore", "RocketMQ") for case in TRIED(
 
 @pytest.fixture(scope="module")
 def memory() -> Iterator[Path]:
-    """A folder in memory, where there is one: a repair syncs all that it does."""
+    """A folder in memory, if the machine has one, because a repair syncs every step."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None) as folder:
         yield Path(folder)
@@ -35,7 +35,7 @@ def memory() -> Iterator[Path]:
 
 @pytest.fixture
 def home(memory: Path) -> Iterator[Path]:
-    """Where the copy of the store lies."""
+    """The path of the copy of the store."""
     yield memory / "copy"
     shutil.rmtree(memory / "copy")
 

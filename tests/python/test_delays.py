@@ -1,4 +1,4 @@
-"""Messages that are delivered later."""
+"""Delayed messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_message_comes_when_the_clock_says_so(tmp_path: Path) -> None:
         assert not store.wait("t", 0, 1, timeout=0.1)
         clock.advance(0.001)
         assert store.wait("t", 0, 1, timeout=20)
-        # How late it was is looked up, and the delivery counted, once the append has returned.
+        # The delivery is counted shortly after its append has returned.
         until(lambda: store.delays().delivered == 1)
         clock.advance(2)
         assert store.wait("t", 0, 2, timeout=20)
@@ -72,7 +72,7 @@ def test_delay_levels_of_ones_own_are_remembered(tmp_path: Path) -> None:
         assert store.wait("t", 0, 0, timeout=20)
     assert mqstore.verify(home).problems == ()
     assert mqstore.info(home).delayed[0].messages == 2
-    # Nobody says anything about levels from here on.
+    # From here on, no open names delay levels.
     with testing.open(home, "rw", clock=clock) as store:
         store.append("t", b"again", delay_level=1)
         clock.advance(3)
@@ -117,7 +117,7 @@ def test_other_delay_levels_count_for_what_comes(tmp_path: Path) -> None:
         assert bodies == ["two seconds", "an hour", "ten seconds", "also an hour"]
     files = queue_files(home)
     for name, data in before.items():
-        # The entries that were there stay.
+        # The earlier entries stay.
         assert files[name].startswith(data.rstrip(b"\0"))
     assert mqstore.verify(home).problems == ()
     mqstore.rebuild(home)
@@ -133,7 +133,7 @@ def test_delay_levels_that_nobody_told_are_no_damage(tmp_path: Path) -> None:
     files = queue_files(home)
     remembered.unlink()
     assert mqstore.verify(home).problems == ()
-    # For what is remembered nowhere, what is given counts, and then it is remembered.
+    # If the store remembers no levels, those of the options count, and then it remembers them.
     mqstore.rebuild(home, options=mqstore.StoreOptions(delay_levels="7s 4h"))
     assert queue_files(home) == files
     assert remembered.read_bytes() == good

@@ -1,15 +1,15 @@
 """Disks that fill up, die, turn read-only or hang under a busy writer.
 
-Real file systems in images behind loop devices, broken from outside; the writer is a process of its own
-(``device_child``) that notes each answer on a healthy disk. After the failure the disk is mounted again and the
-store opened. What a run can break:
+The tests use real file systems in images on loop devices and break them from outside. The writer is a separate process
+(``device_child``) that notes each result on a healthy disk. After the failure, the test mounts the disk again and
+opens the store. The promises:
 
-* What was acknowledged as durable, or covered by a flush that returned, is there.
-* Queues are dense, bodies whole; ``verify`` finds nothing.
-* Each failing call raises an error of ours that is an `OSError`; after it nothing is acknowledged any more.
+* Every record that was acknowledged as durable, or covered by a flush that returned, is in the store.
+* Queues are dense, bodies are complete, and ``verify`` finds nothing.
+* Each failing call raises an error of mqstore that is an `OSError`. After it, nothing is acknowledged.
 * No signal ends the process, and it does not hang.
 
-Where the machine cannot do this (not root, no loop devices, no mkfs) the tests are skipped and say why.
+If the machine cannot do this (not root, no loop devices, no mkfs), the tests are skipped with the reason.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MakeDisk = Callable[..., Disk]
 
 @pytest.fixture
 def make_disk(tmp_path: Path) -> Iterator[MakeDisk]:
-    """Mounts file systems and takes them away again."""
+    """Mounts file systems and unmounts them afterwards."""
     disks: list[Disk] = []
 
     def make(kind: str, *, size: int | None = None, options: str = "") -> Disk:
@@ -83,11 +83,11 @@ class Writer:
 
     def lines(self) -> list[list[str]]:
         text = self.journal.read_text() if self.journal.exists() else ""
-        # A line without its end is being written.
+        # A line without an end is still being written.
         return [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def wait_for_durable(self, count: int, *, of_first: int = 0) -> None:
-        """Waits until so many messages were promised to be durable, and so many of the first thread."""
+        """Waits until this many messages were acknowledged as durable, and this many of the first thread."""
         deadline = time.monotonic() + 60
         while len(promised := self.durable()) < count or sum(thread == 0 for thread, _ in promised) < of_first:
             assert self.process.poll() is None, self.process.communicate()[1]
@@ -106,10 +106,11 @@ class Writer:
         assert self.lines()[-1] == ["end"]
 
     def count_until_now(self) -> None:
-        """Only what was acknowledged by now is asked for later.
+        """From now on, only messages acknowledged before this call are expected.
 
-        A sync that is under way when a file system is shut down may report success: pages whose extents could not
-        be converted any more count as written. Of a real loss of power nobody lives to hear such an answer.
+        A sync that is in progress when a file system is shut down may report success: pages whose extents the file
+        system could no longer convert count as written. After a real power loss, no program would receive such an
+        answer.
         """
         self.counted = len(self.lines())
 
@@ -117,13 +118,13 @@ class Writer:
         failures = [line for line in self.lines() if line[0] in "eo" and line[2] != "fine"]
         assert any(line[0] == "e" for line in failures), "nothing failed"
         assert {line[2] for line in failures} <= allowed, failures
-        # Nothing is called durable after the first failure.
+        # Nothing is acknowledged as durable after the first failure.
         after = {line[1]: line[2] for line in self.lines() if line[0] == "o"}
         assert after["durable"] != "fine"
         assert after["flush"] != "fine"
 
     def durable(self) -> set[tuple[int, int]]:
-        """Thread and number of what may not be lost."""
+        """Thread and number of the messages that must not be lost."""
         promised: set[tuple[int, int]] = set()
         for line in self.lines()[: self.counted]:
             if line[0] == "a" and line[5] == "1":
@@ -135,7 +136,7 @@ class Writer:
         return promised
 
     def check_store(self) -> int:
-        """Opens it as the next writer does; returns how many durable messages were asked for."""
+        """Opens the store as the next writer does. Returns the number of durable messages that it expected."""
         promised = self.durable()
         with mqstore.open(self.home, "rw") as store:
             for thread in range(THREADS):
@@ -143,7 +144,7 @@ class Writer:
                 for offset, message in enumerate(store.read("t", thread)):
                     assert message.queue_offset == offset
                     if message.body == b"x":
-                        # Appended after the failure, as a question.
+                        # A test append after the failure.
                         continue
                     number = int(message.body.split(b"|")[0].split(b".")[1])
                     assert message.body == body_of(thread, number)
@@ -160,7 +161,7 @@ class Writer:
 
 
 def count(home: Path) -> int:
-    """How many messages a reader finds in the first queue."""
+    """Number of messages that a reader finds in the first queue."""
     with mqstore.open(home) as store:
         return len(list(store.read("t", 0)))
 
@@ -195,7 +196,7 @@ def test_the_file_system_turns_read_only(make_disk: MakeDisk, tmp_path: Path, du
         disk.fail_to_read_only()
         writer.end()
     writer.check_errors()
-    # As a person would find it, before anything is repaired.
+    # As a user would find it, before any repair.
     assert count(disk.path / "store") > 10
     with pytest.raises(mqstore.MQStoreError, match=r"ead-only") as caught:
         mqstore.open(disk.path / "store", "rw")
@@ -209,7 +210,7 @@ def test_the_file_system_turns_read_only(make_disk: MakeDisk, tmp_path: Path, du
 def test_the_disk_fills_up(make_disk: MakeDisk, tmp_path: Path, kind: str, durability: str) -> None:
     size = 12 << 20 if kind == "tmpfs" else 24 << 20
     disk = make_disk(kind, size=size)
-    # A fast writer takes all the rest before the filler does.
+    # Without a reserve, a fast writer would use the rest before the filler does.
     reserve = disk.path / "reserve"
     reserve.write_bytes(bytes(size // 3))
     options: dict[str, Any] = {"durability": durability, "disk_refuse_ratio": 1.0}
@@ -221,7 +222,7 @@ def test_the_disk_fills_up(make_disk: MakeDisk, tmp_path: Path, kind: str, durab
     lines = writer.lines()
     assert "DiskFullError" in {line[2] for line in lines if line[0] == "e"}, lines[-8:]
     assert {line[2] for line in lines if line[0] in "eo"} <= ERRORS | {"fine"}
-    # Reading needs no room.
+    # A read needs no free space.
     assert count(disk.path / "store") > 10
     filler.unlink()
     reserve.unlink()
@@ -231,7 +232,7 @@ def test_the_disk_fills_up(make_disk: MakeDisk, tmp_path: Path, kind: str, durab
 
 
 def test_a_full_disk_is_no_end(make_disk: MakeDisk) -> None:
-    """The same open store goes on when there is room again."""
+    """The same open store continues when there is free space again."""
     disk = make_disk("ext4", size=16 << 20)
     with mqstore.open(disk.path / "store", "create", **GEOMETRY, disk_refuse_ratio=1.0) as store:
         sent = 0

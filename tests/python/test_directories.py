@@ -1,4 +1,4 @@
-"""info, verify and compact on directories; the reports they answer with."""
+"""info, verify and compact on directories, and their reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages whose every Python block is a program, or the next piece of one."""
+"""Pages on which every Python block is a program or a part of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def blocks(page: str) -> list[str]:
-    """The Python blocks of a page, in their order."""
+    """The Python blocks of a page, in order."""
     return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 

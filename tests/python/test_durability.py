@@ -1,4 +1,4 @@
-"""The durability modes: what `durable` says, who sees what, and what is left after a stop."""
+"""The durability modes: the field `durable`, visibility, and the messages after a stop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mqstore.types import Durability
 
 MODES: tuple[Durability, ...] = ("sync", "async", "manual", "pooled")
 SLOW = 3600.0
-"""Longer than any test: the background does nothing by itself."""
+"""Seconds, longer than any test, so that the background does nothing."""
 
 READ = """
 import sys, mqstore
@@ -35,13 +35,13 @@ os._exit(1)
 
 
 def counted_elsewhere(path: Path) -> int:
-    """Return how many messages another process reads."""
+    """Returns the number of messages that another process reads."""
     done = subprocess.run([sys.executable, "-c", READ, str(path)], stdout=subprocess.PIPE, check=True, text=True)
     return int(done.stdout)
 
 
 def bodies(store: mqstore.Store) -> list[bytes]:
-    """Return the bodies in queue 0."""
+    """Returns the bodies in queue 0."""
     return [message.body for message in store.read("t")]
 
 
@@ -68,7 +68,7 @@ def test_what_a_kill_leaves(tmp_path: Path, mode: Durability) -> None:
     with mqstore.open(tmp_path / "s", mode="rw") as store:
         found = bodies(store) if store.topics() else []
     assert found == [b"%d" % number for number in range(len(found))]
-    # What is pooled lives in the process until it is written to the file.
+    # Pooled messages are only in the process until they are written to the file.
     assert len(found) == (0 if mode == "pooled" else 100)
 
 

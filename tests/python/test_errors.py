@@ -1,4 +1,4 @@
-"""The error tree: built-ins, texts, attributes, equality, pickling."""
+"""The error tree: built-in classes, texts, attributes, equality, pickling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: what goes, who is told, who may object, and where the log lies."""
+"""Retention: the removed files, events, hooks that keep a segment, and logs in other folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TINY: dict[str, Any] = {
     "index_slots": 7,
     "index_entries": 12,
     "advanced": mqstore.BrokerOptions(delete_interval=0, dispatch_threads=0),
-    # What is copied in the background, a slow machine copies before a test looks at what was not.
+    # A slow machine could copy messages in the background before the test checks the ones not copied.
     "compaction_feed": False,
     **ANY_DISK,
 }
@@ -32,7 +32,7 @@ KEEP_TWO: dict[str, Any] = {**TINY, "retention_bytes": 2 * 4096}
 
 
 def fill(store: mqstore.Store, segments: int = 5, size: int = 700) -> list[mqstore.AppendResult]:
-    """Appends until the log has so many segments."""
+    """Appends until the log has this many segments."""
     results: list[mqstore.AppendResult] = []
     while store.stats().segments < segments:
         results.append(store.append("t", b"x" * size, keys=f"k{len(results)}"))
@@ -171,7 +171,7 @@ def test_a_hook_may_use_the_store_and_not_wait_for_itself(home: Path) -> None:
 
 
 def test_an_iterator_in_use_keeps_its_segment(home: Path) -> None:
-    # Iterators fetch ahead; with small messages they stay in one segment for a while.
+    # Iterators fetch ahead. With small messages they stay in one segment for a while.
     with mqstore.open(home, "create", **KEEP_TWO) as store:
         fill(store, size=10)
         messages = store.read("t")
@@ -272,7 +272,7 @@ def test_options_of_paths_and_calls() -> None:
 
 @pytest.fixture
 def any_disk(tmp_path: Path) -> tuple[str, str]:
-    """What tells the command line to delete the same on every disk, however full it is."""
+    """Options with which the command line deletes the same files on every disk, however full it is."""
     conf = tmp_path / "any-disk.conf"
     conf.write_text("diskMaxUsedSpaceRatio=100\ndiskSpaceCleanForciblyRatio=100\n")
     return "--conf", str(conf)
@@ -313,7 +313,7 @@ TABLE = {"cleanup.policy": "COMPACTION"}
 
 
 def fill_table(store: mqstore.Store, keys: int = 5) -> None:
-    """Five keys in the first segments only; then messages of another topic."""
+    """Five keys in the first segments only, then messages of another topic."""
     store.create_topic("prices", attributes=TABLE)
     for number in range(keys):
         store.append("prices", f"{number}".encode(), keys=f"k{number}")
@@ -358,7 +358,7 @@ def test_a_dry_run_compacts_nothing_and_keyless_messages_hold_nothing_back(home:
         done = store.expire(dry_run=False)
         assert (done.segments, done.kept) == (3, ())
         fill(store, 4)
-        # The newer value lies in the oldest segment now.
+        # The newer value is in the oldest segment now.
         assert "prices (queue 0 from offset 2 on)" in store.expire(dry_run=False).kept[0]
     assert prices(home) == [b"value", b"newer"]
 

@@ -1,4 +1,4 @@
-"""`export` and `import_`: equal messages after a round trip, whole files or none, going on after a kill."""
+"""`export` and `import_`: equal messages after a round trip, complete files or none, and a restart after a kill."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def sent(messages: list[mqstore.StoredMessage]) -> list[mqstore.StoredMessage]:
 
 
 def essence(message: mqstore.StoredMessage) -> dict[str, Any]:
-    """All of a message but its places and store times."""
+    """All of a message except its positions and store times."""
     names = ("topic", "queue_id", "unique_id", "body", "keys", "tags", "flag", "born_timestamp", "born_host")
     properties = {name: value for name, value in message.properties.items() if name not in NEW_PROPERTIES}
     rest = {"properties": properties, "reconsume_times": message.reconsume_times}
@@ -86,7 +86,7 @@ def test_round_trip(source: Path, tmp_path: Path, kind: str) -> None:
     assert [essence(one) for one in in_log(target)] == [essence(one) for one in wanted]
     assert all(one.sys_flag & 1 == 0 for one in in_log(target))
     assert mqstore.verify(target).ok
-    # Once more, behind what is there.
+    # Again, after the existing messages.
     mqstore.import_(target, file, topic="all")
     again = in_log(target)[len(wanted) :]
     assert [one.topic for one in again] == ["all"] * len(wanted)
@@ -300,7 +300,7 @@ print("whole", flush=True)
 
 @pytest.mark.parametrize("kind", ["jsonl", "store", "parquet", "arrow"])
 def test_a_killed_export_goes_on(tmp_path: Path, kind: Literal["jsonl", "store", "parquet", "arrow"]) -> None:
-    """Killed at any moment, again and again: each message once, in order, and the mapping says where."""
+    """Killed at random moments, many times: each message once, in order, and the mapping has the new places."""
     source, target = tmp_path / "source", tmp_path / "target"
     with mqstore.open(source, "create", segment_size=4 << 20, index_slots=1000, index_entries=20_000) as store:
         store.create_topic("t", queues=3)
@@ -326,11 +326,11 @@ def test_a_killed_export_goes_on(tmp_path: Path, kind: Literal["jsonl", "store",
                     time.sleep(dice.random() * 0.01)
                     child.send_signal(signal.SIGKILL)
         rounds += 1
-        # The kill may have come behind the last step.
+        # The kill may have come after the last step.
         whole = whole or result.exists()
         assert whole or child.returncode == -signal.SIGKILL
     if child.returncode == -signal.SIGKILL:
-        # What a kill in the last step leaves goes with the next call, which finds the work done.
+        # The next call removes the rest of a kill in the last step, and finds the work done.
         with pytest.raises(FileExistsError):
             mqstore.export(source, target, format=kind)
     messages = in_log(source)
@@ -363,7 +363,7 @@ def test_parts(filled: Path, tmp_path: Path, kind: str, cli: Cli) -> None:
     (part,) = folder.iterdir()
     assert (part.name, done["messages"], done["bytes"]) == (f"part-00000.{kind}", 45, part.stat().st_size)
     assert mqstore.import_(tmp_path / "again", part).messages == 45
-    # A folder of parts goes in as one file does.
+    # A folder of parts is imported like one file.
     shutil.copy(part, folder / f"part-00001.{kind}")
     (folder / "notes.txt").write_text("no part")
     told: list[mqstore.Progress] = []
@@ -379,7 +379,7 @@ def test_parts(filled: Path, tmp_path: Path, kind: str, cli: Cli) -> None:
         mqstore.export(filled, folder, parts=True, overwrite=True)
     with pytest.raises(ValueError, match="parts"):
         mqstore.export(filled, tmp_path / "x.jsonl", parts=True)
-    # Columns without messages, too.
+    # The columns exist even without messages.
     empty = tmp_path / "empty.parquet"
     assert mqstore.export(filled, empty, parts=True, keys="nobody").messages == 0
     assert parquet.read_schema(empty / "part-00000.parquet").names == mqstore.scan(filled).schema.names

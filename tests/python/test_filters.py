@@ -1,4 +1,4 @@
-"""`mqstore.sql`: the object, its errors, what takes it as `filter=`. What matches, tests/interop asks RocketMQ."""
+"""`mqstore.sql`: the object, its errors, and its use as `filter=`. tests/interop compares the matches with RocketMQ."""
 
 from __future__ import annotations
 

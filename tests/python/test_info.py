@@ -1,4 +1,4 @@
-"""`info`: what a directory is, at a glance, from Python and on the command line."""
+"""`info`: a summary of a directory, from Python and on the command line."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_info_of_files(filled: Path) -> None:
         assert part.files == len(files)
         assert part.bytes == sum(path.stat().st_size for path in files)
         assert part.disk_bytes == sum(path.stat().st_blocks * 512 for path in files)
-    # A log alone is a store, too: what is not there is said so.
+    # A log alone is a store, too. Missing parts are reported.
     for name in ("consumequeue", "index", "mqstore"):
         shutil.rmtree(filled / name)
     bare = mqstore.info(filled)
@@ -81,7 +81,7 @@ OFFSETS = """{
 def test_info_of_consumer_groups(filled: Path, cli: Cli) -> None:
     config = filled / "config"
     config.mkdir(exist_ok=True)
-    # As RocketMQ writes it: keys that are numbers without quotes, which is no JSON.
+    # In RocketMQ's form: number keys without quotes, which is not JSON.
     (config / "consumerOffset.json").write_text(OFFSETS)
     (config / "lmqConsumerOffset.json").write_text('{"offsetTable":{},"lmqOffsetTable":{"events@%LMQ%x":3}}')
     found = json.loads(cli("info", filled, "--format", "json").stdout)["consumers"]
@@ -99,7 +99,7 @@ def test_info_of_consumer_groups(filled: Path, cli: Cli) -> None:
         ("%LMQ%x", "events", 2), ("billing", "gone", 0), ("billing", "orders", 5), ("late", "orders", 0)
     ]  # fmt: skip
     assert re.search(r"billing +orders +2 +5\b", cli("info", filled).stdout)
-    # The file before steps in for one that cannot be read; without it that is said.
+    # If a file cannot be read, its backup is used. Without a backup, a note reports it.
     (config / "consumerOffset.json").write_text("{")
     assert "consumerOffset.json: cannot be read" in cli("info", filled).stderr
     (config / "consumerOffset.json.bak").write_text(OFFSETS)

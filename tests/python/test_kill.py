@@ -1,13 +1,13 @@
-"""A writer is killed at any moment; what it was told is written must be there.
+"""Kills a writer at a random moment. Everything acknowledged must be in the store.
 
-300 runs (2,000 with MQSTORE_SOAK): each starts a busy writer, kills it with SIGKILL after a random time,
-and checks the directory as the next process finds it. Promises that a run can break:
+300 runs (2,000 with MQSTORE_SOAK). Each starts a busy writer, kills it with SIGKILL after a random time, and checks the
+directory as the next process finds it. The promises:
 
-* Every append that returned is there, with its body, at its queue offset and log offset, in ``sync``
-  mode and in ``async``: the mapping belongs to the kernel, not to the process.
+* Every append that returned is in the store, with its body, at its queue offset and log offset, in ``sync`` mode and in
+  ``async``: the mapping belongs to the kernel, not to the process.
 * Queue offsets are dense, and every message found was really sent.
 * Queues and index answer as the log does, and ``verify`` finds nothing.
-* A kill while the store is being made leaves a directory that opens as an empty store.
+* A kill during the creation of the store leaves a directory that opens as an empty store.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ pytestmark = [
 
 
 def kill_one(folder: Path, seed: int) -> str:
-    """One run; returns where the writer was when it died."""
+    """One run. Returns the step of the writer when it died."""
     chance = random.Random(seed)
     durability = chance.choice(("sync", "async"))
     home, journal = folder / f"store-{seed}", folder / f"journal-{seed}"
     child = subprocess.Popen([sys.executable, "-W", "ignore", CHILD, home, journal, durability, str(seed)])
     try:
-        # Some die while the store is made, the others while it is busy.
+        # Some die during the creation of the store, the others while they write.
         early = seed % 8 == 0
         wait_for(journal, b"open" if early else b"ready")
         time.sleep(chance.uniform(0, 0.004 if early else 0.15))
@@ -79,7 +79,7 @@ def check(home: Path, lines: list[str], seed: int) -> None:
     done = {int(line.split()[1]): line.split()[2] for line in lines if line.startswith("< ")}
     if not done and not home.exists():
         return
-    # As the next writer finds it: recovery, then everything is there.
+    # The next writer runs recovery and finds everything.
     with mqstore.open(home, "create", options=OPTIONS) as store:
         found: dict[str, str] = {}
         in_log = Counter(message.body for message in store._scan_log())
@@ -101,7 +101,7 @@ def check(home: Path, lines: list[str], seed: int) -> None:
         for number in random.Random(seed).sample(sorted(done), min(5, len(done))):
             places = {f"{m.queue_id}:{m.queue_offset}:{m.commit_log_offset}" for m in store.lookup("t", f"n{number}")}
             assert done[number] in places, f"seed {seed}: append {number} is not found by its key"
-        # It goes on where it stopped.
+        # The queue continues where it stopped.
         again = store.append("t", b"again", queue_id=0)
         assert again.queue_offset == sum(place.startswith("0:") for place in found)
     report = mqstore.verify(home)
@@ -112,16 +112,16 @@ def test_kill(tmp_path: Path) -> None:
     with ThreadPoolExecutor(WORKERS) as pool:
         places = Counter(pool.map(lambda seed: kill_one(tmp_path, seed), range(RUNS)))
     print(dict(places))
-    # The kills must have hit what they are meant to hit.
+    # The kills must have come during the intended calls.
     assert places["in creation"] >= RUNS // 30
     inside = {verb: places[f"in {verb}"] for verb in ("append", "batch", "durable", "flush")}
     assert all(inside.values()), places
-    # Rolls and, with the flushes, dispatch happen inside of these calls.
+    # Rolls happen inside these calls, and with the flushes also dispatch.
     assert sum(inside.values()) >= 2 * RUNS // 3, places
 
 
 def test_kill_and_continue(tmp_path: Path) -> None:
-    """The same directory is killed again and again; nothing is lost over the generations."""
+    """The same directory is killed many times. No run loses anything."""
     home = tmp_path / "store"
     acknowledged: dict[str, bytes] = {}
     chance = random.Random(1)

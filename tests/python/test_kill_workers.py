@@ -1,11 +1,11 @@
-"""A process with a producer and workers is killed again and again; what the work queue promises must hold.
+"""Kills a process with a producer and workers many times. The promises of the work queue must hold.
 
-60 kills (300 with MQSTORE_SOAK), several in a row on each store. Promises that a kill can break:
+60 kills (300 with MQSTORE_SOAK), several in a row on each store. The promises:
 
-* Every message whose put returned is handled: finished by a worker, or a dead letter.
-* None is delivered again after its ack returned.
-* No delivery is counted twice, and none comes after the last one that is allowed.
-* Dead letters are exact: each message at most once, every bad one, none that was finished.
+* Every message whose put returned is finished by a worker or becomes a dead letter.
+* No message is delivered again after its ack returned.
+* No delivery is counted twice, and none comes after the last allowed attempt.
+* Dead letters are exact: each message at most once, every bad message, no finished message.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def kill_one(home: Path, journal: Path, round_: int, chance: random.Random) -> N
 
 
 def run(folder: Path, seed: int) -> Counter[str]:
-    """Kills in a row on one store, then what is left is done; how often what happened."""
+    """Kills in a row on one store, then finishes the rest. Returns how often each event happened."""
     chance = random.Random(seed)
     home, journal = folder / f"store-{seed}", folder / f"journal-{seed}"
     for round_ in range(KILLS // STORES):
@@ -91,7 +91,7 @@ def check(lines: list[str], dead: list[int], seed: str) -> Counter[str]:
             happened["again"] += attempt > 1
     assert len(dead) == len(set(dead)), f"{seed}: dead letters {Counter(dead).most_common(3)}"
     assert not acked & set(dead), f"{seed}: finished and dead: {acked & set(dead)}"
-    # A worker that died in an ack did not hear whether it counts.
+    # A worker that died during an ack does not know its result.
     lost = put - acked - set(dead)
     assert lost <= acks, f"{seed}: lost: {lost - acks}"
     assert len(lost) <= 3 * happened["ready"]
@@ -105,7 +105,7 @@ def test_kill(tmp_path: Path) -> None:
     with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
         happened = sum(pool.map(lambda seed: run(tmp_path, seed), range(STORES)), Counter())
     print(dict(happened))
-    # The kills must have hit workers who were at it.
+    # The kills must have hit workers during their work.
     assert happened["ready"] == KILLS // STORES * STORES
     assert happened["put"] > 20 * KILLS, happened
     assert happened["again"] > KILLS, happened

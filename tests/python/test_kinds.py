@@ -1,4 +1,4 @@
-"""The page of problems has every kind, with the words that `verify` prints."""
+"""The page of problems lists every kind with the words that `verify` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that are larger than memory: what is read of them, and how much memory the verbs take."""
+"""Stores larger than memory: how much of them the verbs read, and how much memory they need."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print(json.dumps([found.messages, found.log_max_offset, {name: after[name] - bef
 
 
 def tebibyte(home: Path) -> None:
-    """A log of 1,024 segments with holes: messages in the first and in the last one, and their queue."""
+    """A log of 1,024 segments with holes. The first and the last segment have messages, with their queue."""
     units = b""
     for number in range(SEGMENTS):
         path = home / "commitlog" / f"{number * GIB:020d}"
@@ -77,7 +77,7 @@ def test_a_look_at_a_tebibyte_reads_next_to_nothing(tmp_path: Path) -> None:
 
 MIB = 1 << 20
 BYTES = (2 << 30) if os.environ.get("MQSTORE_SOAK") else 400 * MIB
-"""Of the store; more than a verb may take."""
+"""Size of the store, more than the memory that a verb may take."""
 MOST_BYTES = 256 * MIB
 TOPICS = 200
 
@@ -168,7 +168,7 @@ def test_no_verb_takes_memory_by_the_size_of_the_store(large: Path, tmp_path: Pa
         ("info", out / "snapshot"),
     ]
     peaks = {" ".join(str(each) for each in call): peak_of(*call) for call in calls}
-    # Queues that are gone are derived in memory.
+    # Missing queues are derived in memory.
     for name in ("consumequeue", "index"):
         shutil.rmtree(out / "snapshot" / name)
     for verb in ("info", "verify"):

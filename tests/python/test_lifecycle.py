@@ -1,4 +1,4 @@
-"""Opening, closing, locking, forgetting, forking, pickling."""
+"""Opening, closing, locking, dropping, forking and pickling of stores."""
 
 from __future__ import annotations
 

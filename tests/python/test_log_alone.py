@@ -1,4 +1,4 @@
-"""A commitlog folder, or one segment of it, without a store around it."""
+"""A commitlog folder, or one segment of it, without the rest of the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST, SECOND = f"{0:020}", f"{64 << 10:020}"
 
 @pytest.fixture
 def backup(home: Path, tmp_path: Path) -> Path:
-    """A commit log of two segments with 100 messages, of a store that is gone."""
+    """A commit log of two segments with 100 messages, from a store that no longer exists."""
     with mqstore.open(home, "create", options=SMALL) as store:
         for number in range(100):
             store.append("orders", bytes([number]) * 900, keys=f"k{number}", queue_id=0)
@@ -67,10 +67,10 @@ def test_a_segment_under_another_name(backup: Path, cli: Cli) -> None:
     assert any(SECOND in note for note in info.notes)
     assert cli("verify", kept).returncode == 1
     numbers = bodies(kept)
-    # As if it were the first of its log.
+    # As if it were the first segment of its log.
     moved = kept.rename(backup / FIRST)
     assert bodies(moved) == numbers
-    # Without its first record nothing says where it begins; under its right name nothing else is needed.
+    # Without the first record, nothing says where the segment begins. With the right name, nothing else is needed.
     with moved.open("r+b") as file:
         file.write(b"\xff" * 16)
     nameless = moved.rename(backup / "nameless")

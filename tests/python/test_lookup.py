@@ -57,7 +57,7 @@ def test_times(store: mqstore.Store) -> None:
 
 
 def test_colliding_keys(store: mqstore.Store) -> None:
-    # "Aa" and "BB" have one hash, so have the index keys "t#Aa" and "t#BB".
+    # "Aa" and "BB" have the same hash, so the index keys "t#Aa" and "t#BB" have it too.
     store.append("t", b"first", keys="Aa")
     store.append("t", b"second", keys="BB")
     assert [message.body for message in store.lookup("t", "Aa")] == [b"first"]
@@ -82,7 +82,7 @@ def test_many_index_files(store: mqstore.Store, home: Path) -> None:
 
 
 def index_entries(home: Path, slots: int = 64) -> int:
-    """Return how many entries the index has; one that was put twice counts once."""
+    """Returns the number of index entries. An entry that exists twice counts once."""
     found = set()
     for file in (home / "index").iterdir():
         data = file.read_bytes()
@@ -117,7 +117,7 @@ def test_tags_are_not_indexed_in_a_store_of_ours(tmp_path: Path) -> None:
         assert index_entries(home) == 2 * (number + 1)
     with mqstore.open(home, "rw", advanced=mqstore.BrokerOptions(index_tags=True)) as store:
         store.append("orders", b"more", keys="more", tags="paid")
-    # Records without entries of their tags before those that have them are no problem.
+    # Older records may have no entries for their tags. This is no problem.
     assert mqstore.verify(home).problems == ()
     with mqstore.open(home, "rw") as store:
         store.append("orders", b"more", keys="more", tags="paid")

@@ -1,4 +1,4 @@
-"""What an open store costs: maps, descriptors and memory do not grow with the number of segments and queues."""
+"""The cost of an open store: maps, descriptors and memory do not grow with the number of segments and queues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 SEGMENTS = 100
 READ_MAPS = 64
-"""Segments that the writing process keeps mapped at most because they were read."""
+"""Maximum number of segments that the writing process keeps mapped after reads."""
 QUEUES = 1000
 MIB = 1 << 20
 
@@ -64,12 +64,12 @@ def test_maps_and_memory(tmp_path: Path) -> None:
 VERY_MANY = 40_000 if os.environ.get("MQSTORE_SOAK") else 2_000
 EACH = 10
 MOST_DESCRIPTORS = 700
-"""512 files of queues, and what else a store and an interpreter have open."""
+"""512 queue files, and the other open files of a store and an interpreter."""
 
 MANY = """
 import json, os, resource, sys, mqstore
 
-# A store keeps an eighth of what its process may have open for queues.
+# A store uses up to an eighth of the descriptors of its process for queue files.
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 home, queues, each = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 

@@ -16,7 +16,7 @@ import rocketmq_bytes as raw
 
 
 def only(home: Path, **fields: object) -> mqstore.StoredMessage:
-    """The one message of a log that was made by hand."""
+    """The only message of a log that was made by hand."""
     raw.write_log(home, [fields])
     with pytest.warns(mqstore.StoreWarning), mqstore.open(home) as store:
         return store.get_at(0)
@@ -127,7 +127,7 @@ def test_a_bomb_is_refused(home: Path) -> None:
     raw.write_log(home, [{"body": packed, "sys_flag": raw.COMPRESSED}], segment_size=1 << 20)
     with pytest.warns(mqstore.StoreWarning), mqstore.open(home) as store:
         message = store.get_at(0)
-        assert len(message.body) == 80 << 20  # deflate cannot do better than 1:1032
+        assert len(message.body) == 80 << 20  # deflate reaches at most 1:1032
 
 
 def test_body_view_is_read_only_and_outlives_the_store(filled: Path) -> None:

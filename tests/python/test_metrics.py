@@ -1,4 +1,4 @@
-"""`mqstore.metrics`: what Prometheus and OpenTelemetry get to see, asked of their own libraries."""
+"""`mqstore.metrics`: the metrics of Prometheus and OpenTelemetry, read with their own libraries."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def provider(metrics_sdk: Any, reader: Any) -> Iterator[Any]:
 
 
 def scraped(registry: Any) -> dict[Sample, float]:
-    """What a server reads, in both formats, by the libraries' own parsers, of which the second is strict."""
+    """The samples that a server reads, in both formats, by the libraries' own parsers. The second parser is strict."""
     from prometheus_client import exposition, parser
     from prometheus_client.openmetrics import exposition as open_exposition
     from prometheus_client.openmetrics import parser as open_parser
 
-    # One look for both: the next one may have news.
+    # One collection for both formats, because the values may change before the next one.
     families = list(registry.collect())
     once: Any = SimpleNamespace(collect=lambda: families)
     plain = exposition.generate_latest(once).decode()
@@ -98,7 +98,7 @@ def samples(families: Any) -> dict[Sample, float]:
 
 
 def observed(reader: Any) -> dict[Sample, float]:
-    """What an exporter of OpenTelemetry gets."""
+    """The values that an exporter of OpenTelemetry gets."""
     data = reader.get_metrics_data()
     if data is None:
         return {}
@@ -177,7 +177,7 @@ def test_expired_files_are_counted(registry: Any, home: Path) -> None:
 
 
 def queue_rows(store: mqstore.Store) -> dict[Sample, float]:
-    """The rows that `queues=True` adds, by way of `Store.queues`."""
+    """The rows that `queues=True` adds, computed from `Store.queues`."""
     found: dict[Sample, float] = {}
     for topic in store.topics():
         for queue in store.queues(topic):
@@ -240,12 +240,12 @@ def test_two_stores_are_told_apart(registry: Any, prometheus: Any, tmp_path: Pat
         collector.add(two, labels={"store": "b", "service": "orders"})
         one.append("t", b"x")
         found = scraped(registry)
-        # The empty label that the first one gets is none to Prometheus.
+        # The first store gets an empty label, which Prometheus ignores.
         first, second = labels(store=one.path, service=""), labels(store="b", service="orders")
         assert found["mqstore_appended_messages_total", first] == 1
         assert found["mqstore_appended_messages_total", second] == 0
         assert {own for _, own in found} == {first, second}
-        # A second collector is refused, and may have a registry of its own.
+        # A second collector is refused in this registry, but can use another one.
         with pytest.raises(ValueError, match="mqstore_appended"):
             registry.register(StoreCollector(two))
         other = prometheus.CollectorRegistry()
@@ -366,7 +366,7 @@ def test_opentelemetry_gets_the_same(provider: Any, reader: Any, registry: Any, 
         wanted |= queue_rows(store)
         registry.register(StoreCollector(store, queues=True))
         found = scraped(registry)
-        # Looking at queues is no read.
+        # Reading queue metrics does not count as a read.
         assert wanted["mqstore_hot_reads_total", labels(store=store.path)] == 0
         assert found == wanted
         assert observed(reader) == {
@@ -393,7 +393,7 @@ def test_two_stores_are_observed_apart(provider: Any, reader: Any, tmp_path: Pat
 def test_a_collection_is_one_look(
     provider: Any, reader: Any, store: mqstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise offsets of one collection contradict each other, and the lag is lost to the first who asks."""
+    """Otherwise, offsets of one collection contradict each other, and only the first reader gets the lag."""
     looks = []
     stats = mqstore.Store.stats
 
@@ -421,7 +421,7 @@ def test_what_nobody_asked_for_does_not_grow_old(
     observer = observe(store, provider.get_meter("mqstore"))
     observer._rows_of("mqstore_segments")
     store.append("t", b"x")
-    # Within the second, the look of before; later, a new one.
+    # Within a second, the earlier values. Later, new ones.
     assert observer._rows_of("mqstore_appended_messages_total")[0][1] == 0
     observer._rows_of("mqstore_segments")
     store.append("t", b"x")
@@ -442,7 +442,7 @@ def test_several_who_collect_at_once(metrics_sdk: Any, store: mqstore.Store) -> 
             last = -1.0
             for _ in range(100):
                 found = observed(reader)
-                # All but the limit, of which there is none.
+                # All except the limit, which is not set.
                 assert len(found) == len(STORE) - 1
                 last, before = found["mqstore.appended_messages", labels(store=store.path)], last
                 assert last >= before
@@ -511,7 +511,7 @@ _ROW = re.compile(
 
 
 def table() -> list[tuple[str, str, str, str, str]]:
-    """The rows of docs/metrics.md: both names, the kind, the unit, what it says."""
+    """The rows of docs/metrics.md: both names, the kind, the unit, the meaning."""
     return _ROW.findall(PAGE.read_text())
 
 

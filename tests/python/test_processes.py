@@ -1,13 +1,13 @@
 """Several processes on one directory: a writer and its watchers, a refused writer, a replaced file, forks.
 
-The heart is ``test_hammer``: one process appends as fast as it can, in small segments, from several threads; others
-read the same directory all the time. What a run can break:
+The main test is ``test_hammer``. One process appends as fast as it can, in small segments, from several threads. Other
+processes read the same directory all the time. The promises:
 
-* Every message that is read is whole, to the last byte, and was sent.
-* Queue offsets have no hole and no repeat; a thread's messages keep their order; ends never go back.
-* Nobody reads beyond what the writer publishes, in ``sync`` mode beyond what is durable.
-* What was acknowledged before a look began is seen by it.
-* At the end the watchers have seen as many messages as the writer has sent.
+* Every message that is read is complete, to the last byte, and was sent.
+* Queue offsets have no gap and no repeat. A thread's messages keep their order. Ends never move back.
+* No reader goes beyond the published offset of the writer, in ``sync`` mode beyond the durable offset.
+* A read sees everything that was acknowledged before it began.
+* At the end, the watchers have seen as many messages as the writer has sent.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def knows(option: str) -> bool:
 def hammer(
     folder: Path, *, threads: int, seconds: float = SECONDS, retention: bool = False, **options: Any
 ) -> dict[str, dict[str, int]]:
-    """Runs a writer with two watchers and returns what each of them counted."""
+    """Runs a writer with two watchers and returns the counts of each."""
     durability = options.get("durability", "async")
     home = folder / "store"
     board = Board.make(folder / "board")
     role = {
         "options": GEOMETRY | options,
         "threads": threads,
-        # Room on the disk is bounded, not only time.
+        # Limits the disk space, not only the time.
         "bytes": (4 << 30) if SOAK else (96 << 20),
         "retention": retention,
         "durable_only": durability == "sync" or options.get("visibility") == "durable",
@@ -119,7 +119,7 @@ def test_hammer(tmp_path: Path, mode: dict[str, Any]) -> None:
     print(counts)
     sent = counts["write"]["appended"]
     assert counts["verify"]["messages"] == sent
-    # With nothing deleted, the follower has seen every single message, and the last walk has, too.
+    # Nothing is deleted, so the follower and the last walk have seen every message.
     assert counts["follow"]["checked"] == sent
     assert counts["scan"]["scanned"] >= sent
     assert counts["follow"]["rounds"] >= 3
@@ -144,7 +144,7 @@ def test_hammer_with_retention(tmp_path: Path) -> None:
 
 
 def whole_tree(root: Path) -> dict[str, tuple[int, int, str]]:
-    """Every file with its times and a hash of its bytes; of folders the times alone."""
+    """Every file with its times and a hash of its bytes. Of folders only the times."""
     times = {str(path.relative_to(root)): path.stat() for path in root.rglob("*")}
     return {
         name: (times[name].st_mtime_ns, times[name].st_ctime_ns, digest)
@@ -157,7 +157,7 @@ def test_a_refused_open_changes_no_byte(home: Path) -> None:
         for number in range(500):
             store.append("t", b"x" * 200, keys=[f"k{number}"])
         store.flush()
-        # The writer rests: from here on a change would be the refused one's.
+        # The writer does nothing from here on. Any change would come from the refused open.
         before = whole_tree(home)
         deadline = time.monotonic() + 10
         while True:
@@ -212,21 +212,21 @@ def take_the_folder_away(segment: Path) -> None:
 def test_a_segment_that_is_replaced_is_noticed_before_the_next_acknowledgement(
     home: Path, durability: str, damage: Callable[[Path], None]
 ) -> None:
-    """R10: what would vanish with an unlinked file is never called durable."""
+    """R10: a record that would vanish with an unlinked file is never acknowledged as durable."""
     store = mqstore.open(home, "create", options=SMALL, durability=durability, flush_interval=3600.0)
     try:
         store.append_many("t", [b"before"] * 20)
         store.flush()
         damage(newest_segment(home))
         if durability != "sync":
-            # Not durable, and it does not say so.
+            # The record is not durable, and the result says so.
             assert not store.append("t", b"after").durable
         for call in (lambda: store.append("t", b"after", durable=True), store.flush, store.flush):
             with pytest.raises(mqstore.StorePoisonedError):
                 call()
         with pytest.raises(mqstore.StorePoisonedError):
             store.append("t", b"nor anything later")
-        # Reading goes on.
+        # Reads still work.
         assert sum(message.body == b"before" for message in store.read("t", end=20)) == 20
     finally:
         with contextlib.suppress(mqstore.StorePoisonedError):
@@ -445,7 +445,7 @@ def test_what_a_killed_writer_published_bounds_nobody_beside_a_broker(home: Path
     assert python(APPEND_AND_DIE, home).returncode == -signal.SIGKILL
     page = (home / "mqstore/live").read_bytes()
     assert python(APPEND_AND_DIE, home).returncode == -signal.SIGKILL
-    # As if these had been a broker's, which leaves the page as it is.
+    # Restores the older page, because a broker does not write it.
     (home / "mqstore/live").write_bytes(page)
     broker = subprocess.Popen(
         [sys.executable, "-c", RECORD_LOCK, str(home / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -1,4 +1,5 @@
-"""Quotas of topics and of the log: never exceeded, whole batches or none, free again, and the same after any stop."""
+"""Quotas of topics and of the log: never exceeded, whole batches or none, space that becomes free, and any kind of
+stop."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def test_a_topic_has_a_quota(store: mqstore.Store) -> None:
     assert store.quotas() == {"orders": mqstore.TopicQuota(max_messages=4, messages=4)}
     store.update_topic("orders", max_messages=5)
     store.append("orders", b"5")
-    # It is for a new topic only, as attributes are.
+    # As with attributes, the value counts only for a new topic.
     store.create_topic("orders", max_messages=99)
     assert store.quotas()["orders"].max_messages == 5
     store.update_topic("orders", max_messages=0)
@@ -134,7 +135,7 @@ def test_the_background_makes_room_when_appends_meet_a_quota(home: Path) -> None
         store.create_topic("orders", max_messages=20)
         assert fill(store, "orders").quota == "max_messages"
         work = store.work_queue("orders")
-        # Blocks until the background, which is woken by the refusal, has deleted what is due.
+        # Blocks until the background services, which the refusal wakes, have deleted the expired segments.
         work.put(BODY, timeout=60)
         store.update_topic("orders", max_messages=0)
         for _ in range(100):
@@ -154,7 +155,7 @@ def test_a_work_queue_waits_for_room_and_says_what_is_full(store: mqstore.Store)
     ):
         with pytest.raises(mqstore.QuotaFull, match="topic jobs is full"):
             call()
-    # What was done stays in the log: consumers free no quota.
+    # Finished messages stay in the log, so consumers free no quota.
     work.ack_many(work.get_many(2))
     with pytest.raises(mqstore.QuotaFull):
         work.put_nowait(b"3")
@@ -171,7 +172,7 @@ def test_dead_letters_wait_for_room_and_are_not_lost(home: Path) -> None:
         store.create_topic("others")
         error = fill(store, "others")
         assert (error.topic, error.quota, error.limit, error.used) == (None, "max_bytes", 8192, 8192)
-        # What is left of the segment holds no dead letter.
+        # The rest of the segment has no space for a dead letter.
         while store.stats().log_max_offset < 8192 - 400:
             store.append("others", b"y")
         with pytest.raises(mqstore.QuotaFull):
@@ -228,5 +229,5 @@ def test_an_import_ends_where_there_is_no_room(tmp_path: Path, home: Path) -> No
     with pytest.raises(mqstore.QuotaFull):
         mqstore.import_(tmp_path / "other", tmp_path / "all.jsonl")
     with mqstore.open(tmp_path / "other") as other:
-        # What is appended together is whole or not there.
+        # Messages of one append are all present or all missing.
         assert other.quotas()["orders"].messages == 0

@@ -73,7 +73,7 @@ def test_filter(filled: Path, expression: str, expected: list[int]) -> None:
 
 
 def test_filter_compares_text_and_not_hashes(store: mqstore.Store) -> None:
-    # "Aa" and "BB" have one hash in Java.
+    # "Aa" and "BB" have the same hash in Java.
     store.append("t", b"x", tags="Aa")
     store.append("t", b"y", tags="BB")
     assert [message.body for message in store.read("t", filter="Aa")] == [b"x"]
@@ -213,7 +213,7 @@ def test_close_during_a_wait(store: mqstore.Store, how: str) -> None:
 @pytest.mark.parametrize("how", ["wait", "follow", "queued"])
 def test_ctrl_c_within_100_ms(store: mqstore.Store, how: str) -> None:
     store.append("t", b"x")
-    # On a busy machine a single try measures the scheduler; the best of three measures us.
+    # On a busy machine, a single try measures the scheduler. The best of three measures the store.
     assert min(answer_to_ctrl_c(store, how) for _ in range(3)) < 0.1
 
 

@@ -1,4 +1,4 @@
-"""rebuild: queues, index and checkpoint made anew from the log, of a directory and of an open store."""
+"""rebuild: queues, index and checkpoint derived from the log, for a directory and for an open store."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_rebuild_makes_what_was_there(shop: Path, harm: Callable[[Path], None]) 
     report = mqstore.rebuild(shop, progress=seen.append)
     assert isinstance(report, mqstore.RebuildReport)
     assert (report.messages, report.queues, report.skipped, report.dry_run) == (120, 3, (), False)
-    # A unique key each, and a key of their own for half of them.
+    # Each message has a unique key, and half of them have another key.
     assert report.index_entries == 180
     assert seen[-1].done == seen[-1].total == report.bytes
     assert 0 < report.seconds < 60

@@ -1,4 +1,4 @@
-"""Recovery as a program sees it: what an open does about damage, what it tells, and Ctrl-C."""
+"""Recovery from the view of a program: handling of damage, notes, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ KILLED = """
 
 
 def killed(path: Path, mebibytes: int) -> None:
-    """A store that was killed with so much above its durable mark."""
+    """A store that was killed with this many MiB above its durable mark."""
     code = textwrap.dedent(KILLED)
     process = subprocess.run([sys.executable, "-c", code, str(path), str(mebibytes)], check=False)
     assert process.returncode == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""repair: every message that can still be read is read afterwards, and the report says what is gone."""
+"""repair: every readable message can be read afterwards, and the report names the lost ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNT = 400
 
 @dataclass(frozen=True)
 class Placed:
-    """Where a message lies."""
+    """The place of a message."""
 
     number: int
     at: int
@@ -38,7 +38,7 @@ class Placed:
 
 @dataclass
 class Shop:
-    """A store of several segments, closed."""
+    """A closed store of several segments."""
 
     home: Path
     placed: list[Placed]
@@ -76,7 +76,7 @@ def shop(home: Path) -> Shop:
 
 
 def check(home: Path, placed: list[Placed], lost: list[int]) -> None:
-    """All but the lost messages are found by queue, by key and in the log; RocketMQ's files say so too."""
+    """All messages except the lost ones are found by queue, by key and in the log, also in RocketMQ's files."""
     report = mqstore.verify(home)
     assert report.ok, report.problems
     assert report.messages == len(placed) - len(lost)
@@ -370,7 +370,7 @@ def test_the_verb(shop: Shop, cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["consumequeue/*/*", "batchconsumequeue/*/*"])
 def test_new_queue_files_are_as_long_as_the_options_say(folder: str, tmp_path: Path, cli: Cli) -> None:
-    """Where no file tells how long they are, the broker's settings do; set to another length, it refuses to start."""
+    """If no file shows their length, the broker's settings decide. With another length, the broker would not start."""
     home = tmp_path / "store"
     stores.unpacked(home)
     lost = list(home.glob(folder))

@@ -1,4 +1,4 @@
-"""Lost compaction files made anew from another store."""
+"""Restores lost compaction files from another store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fill(store: mqstore.Store, start: int, end: int) -> None:
 
 @pytest.fixture
 def lost(tmp_path: Path) -> Path:
-    """A store whose log begins late and whose compaction files are gone; `whole` and `other` beside it have them."""
+    """A store whose log begins late and whose compaction files are lost. `whole` and `other` next to it have them."""
     whole = tmp_path / "whole"
     with mqstore.open(whole, "create", options=SMALL) as store:
         store.create_topic("prices", queues=2, attributes=TABLE)
@@ -53,7 +53,7 @@ def files_of(home: Path) -> dict[str, bytes]:
 
 
 def check(lost: Path) -> None:
-    """The files are those of the store that lost nothing, and so is what readers get."""
+    """The files and the read messages are those of the store that lost nothing."""
     mqstore.compact(lost.with_name("whole"), in_place=True, force=True)
     assert files_of(lost) == files_of(lost.with_name("whole"))
     with mqstore.open(lost) as store, mqstore.open(lost.with_name("whole")) as whole:
@@ -90,7 +90,7 @@ def test_a_directory_equals_one_that_lost_nothing(lost: Path) -> None:
     assert again.skipped == ("prices/0: nothing is missing", "prices/1: nothing is missing")
 
 
-# What is appended to a topic is copied to its files in the background, which may notice first that they are gone.
+# The background copies appended messages to the compaction files, and may notice first that files are missing.
 @pytest.mark.filterwarnings("ignore:.*restore_compaction gets what lies between:mqstore.StoreWarning")
 def test_an_open_store_from_an_open_store(lost: Path) -> None:
     with (
@@ -106,7 +106,7 @@ def test_an_open_store_from_an_open_store(lost: Path) -> None:
 
 
 def test_what_was_pulled_is_not_pulled_again(lost: Path) -> None:
-    """A process that is killed while it compacts what it pulled."""
+    """A process is killed while it compacts the messages that it fetched."""
     other = lost.with_name("other")
     script = f"""
         import os, signal, mqstore

@@ -1,4 +1,4 @@
-"""`mqstore.testing.rocketmq`: the stand-ins for RocketMQ's Python client, and the names of that client itself."""
+"""`mqstore.testing.rocketmq`: the replacements for RocketMQ's Python client, and the names of that client."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_is_not_acknowledged_comes_again(broker: client.Broker, clock: Manu
     clock.advance(11)
     again = receiver.receive(16, 10)
     assert [(each.body, each.delivery_attempt) for each in again] == [(b"1", 2)]
-    # Its handle is that of the second time.
+    # Its handle is that of the second delivery.
     for late in (lambda: receiver.ack(first[1]), lambda: receiver.ack(first[0])):
         with pytest.raises(client.BadRequestException, match="void"):
             late()
@@ -336,7 +336,7 @@ def test_a_program_imports_the_stand_ins(broker: client.Broker) -> None:
     assert {name: module for name, module in sys.modules.items() if name.startswith("rocketmq")} == before
 
 
-# The real client, where it is installed.
+# The real client, if it is installed.
 
 SAME = [
     "ClientConfiguration",
@@ -357,7 +357,7 @@ PROTOCOL = {
     *("end_transaction", "is_lite_consumer", "fifo", "long_polling_timeout", "receive_batch_size", "fromProtobuf"),
     *("decode_message_timestamp", "endpoints", "message_type", "message_type_desc", "transport_delivery_timestamp"),
 }
-"""What the real classes have for their own sake, to talk to a server."""
+"""Names of the real classes that only serve the connection to a server."""
 
 
 @pytest.fixture
@@ -368,7 +368,7 @@ def real() -> Any:
 
 
 def parameters(thing: Any) -> list[tuple[str, Any, object]]:
-    """Names, kinds and defaults; the annotations are for type checkers."""
+    """Names, kinds and defaults. The annotations are for type checkers."""
     return [(each.name, each.kind, each.default) for each in inspect.signature(thing).parameters.values()]
 
 

@@ -1,4 +1,4 @@
-"""`scan`: every column, both plans, push-downs, order, threads, damage, and the libraries that read it."""
+"""`scan`: every column, both plans, push-downs, order, threads, damage, and libraries that read the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def expected(message: mqstore.StoredMessage) -> dict[str, Any]:
-    """A message as the row that it should be."""
+    """The expected row of a message."""
     row = {name: getattr(message, name) for name in NAMES if name != "body_size"}
     row["keys"] = list(message.keys)
     row["properties"] = list(message.properties.items())
@@ -42,7 +42,7 @@ KINDS: list[dict[str, object]] = [
     {"topic": "x" * 200, "queue_id": 7, "queue_offset": 3},
     {"properties": rmq.properties(KEYS="a b  c", TAGS="T", UNIQ_KEY="U1", own="ü")},
     {"properties": rmq.properties(**{f"name{n}": f"value{n}" for n in range(500)})},
-    # A name twice: the later value counts, at the place of the first. An entry that is no UTF-8 does not count.
+    # A name twice: the later value counts, at the place of the first. An entry that is not UTF-8 does not count.
     {"properties": rmq.properties(a="1", b="2") + b"a\x013\x02c\x01\xff\x02b\x014"},
     {"properties": b"KEYS\x01\xff\x02TAGS\x01\xfe\x02UNIQ_KEY\x01\xfd\x02"},
     {"properties": b"novalue\x02\x01noname\x02last\x01unended"},
@@ -65,7 +65,7 @@ def kinds(tmp_path: Path) -> Path:
 
 
 def plans(path: Path, **request: Any) -> Iterator[mqstore.Scan]:
-    """The same scan in each of its ways."""
+    """The same scan with each of its plans."""
     scan = mqstore.scan(path, **request)
     for plan in ("log", "queues"):
         for threads in (1, 3):
@@ -149,7 +149,7 @@ REQUESTS: list[dict[str, Any]] = [
     {"topics": ["orders"], "start": 50},
     {"topics": ["orders"], "start": 10_000},
     {"topics": ["orders"], "end": -3},
-    # Two tags with one hash.
+    # Two tags with the same hash.
     {"topics": ["orders"], "filter": "AaAa"},
     {"topics": ["orders", "t3"], "filter": "paid || BBBB"},
     {"topics": ["orders"], "keys": ["mod3", "k17"]},
@@ -212,7 +212,7 @@ def test_times(mixed: Path) -> None:
 
 
 def test_times_of_many_segments(tmp_path: Path) -> None:
-    """Whole segments before and behind the times are not read, and a clock that is set back a little hides nothing."""
+    """Segments completely before or after the times are not read. A clock that moves back a little hides nothing."""
     hour, size = 3_600_000, 4096
     log = tmp_path / "commitlog"
     log.mkdir()
@@ -363,7 +363,7 @@ def test_no_thread_stays_behind(mixed: Path) -> None:
     gc.collect()
     assert workers() == 0
     capsule = scan.__arrow_c_stream__()
-    # A thread has its name a moment after it was started.
+    # A new thread gets its name a moment after its start.
     deadline = time.monotonic() + 30
     while workers() == 0:
         assert time.monotonic() < deadline
@@ -378,9 +378,9 @@ def test_no_thread_stays_behind(mixed: Path) -> None:
 
 
 def test_beside_a_writer(home: Path) -> None:
-    """What a scan yields is a prefix of what was appended, all of what was there when it began."""
+    """A scan returns a prefix of the appended messages, and all messages that existed when it began."""
     with mqstore.open(home, "create", options=SMALL) as store:
-        # A scan of a topic needs the topic; the thread may start late.
+        # A scan of a topic needs the topic, and the thread may start late.
         store.create_topic("t")
         done = threading.Event()
 

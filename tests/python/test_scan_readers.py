@@ -1,4 +1,4 @@
-"""`scan` in the hands of others: libraries that read Arrow streams, Ctrl-C, forks, memory."""
+"""Users of `scan`: libraries that read Arrow streams, Ctrl-C, forks, memory."""
 
 from __future__ import annotations
 

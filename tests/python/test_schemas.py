@@ -1,4 +1,4 @@
-"""`--format json` of every verb is what docs/schema.json says."""
+"""The `--format json` output of every verb matches docs/schema.json."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The door: what the Makefile offers, what set-up finds missing, which Java is taken, what the test runner reports.
+"""The Makefile targets, the programs that set-up finds missing, the choice of Java, and the test runner's report.
 
-The scripts run in a copy of `tools/`, with a PATH that holds only what a test puts there.
+The scripts run in a copy of `tools/`, with a PATH that contains only programs that a test puts there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNIX = (
 
 
 class Machine:
-    """A copy of the tools, and a PATH of its own."""
+    """A copy of the tools with its own PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "repository"
@@ -63,7 +63,7 @@ class Machine:
         return self.run("bash", "tools/check_machine.sh", **environment)
 
     def complete(self) -> None:
-        """Adds stand-ins for all that a build needs."""
+        """Adds fake programs for everything that a build needs."""
         self.program("python3", "echo 3.12")
         self.program("cargo", "echo 'cargo 1.95.0 (f2d3ce0bd 2026-03-21)'")
         self.program("cc", "exit 0")
@@ -129,7 +129,7 @@ def test_what_is_there_but_does_not_work(machine: Machine, name: str, script: st
 
 def test_an_older_python_gives_way_to_a_newer_one_beside_it(machine: Machine) -> None:
     machine.complete()
-    machine.program("python3", "exit 127")  # a version manager's empty promise
+    machine.program("python3", "exit 127")  # a version manager without an installed Python
     machine.program("python3.14", "echo 3.10")
     second = machine.program("python3.12", "echo 3.12")
     assert machine.check().stdout.strip() == str(second)
@@ -285,7 +285,7 @@ def stamped() -> bool:
 def test_set_up_is_quick_silent_and_offline_when_done() -> None:
     if not stamped():
         pytest.skip("sources changed since the last `make setup`")
-    # No registry can be reached from here; none is asked.
+    # No registry can be reached, and set-up asks none.
     offline = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "CARGO_NET_OFFLINE": "true"}
     started = time.monotonic()
     done = subprocess.run(

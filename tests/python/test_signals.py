@@ -1,4 +1,4 @@
-"""Signals while a call blocks, and every way in which an interpreter may end with a store still open."""
+"""Signals during a blocking call, and every way in which an interpreter can end with an open store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conftest import python
 
 SOAK = bool(os.environ.get("MQSTORE_SOAK"))
 
-# A program that is killed may leave half a record, and recovery says so.
+# A killed program may leave half a record, and recovery reports it.
 pytestmark = pytest.mark.filterwarnings("ignore::mqstore.StoreWarning")
 
 INTERRUPTED = """
@@ -83,7 +83,7 @@ print(json.dumps(delays))
 
 @pytest.fixture(scope="module")
 def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60,000 messages: whatever walks all of it in one call takes longer than a person waits."""
+    """60,000 messages, so that one call over all of them takes longer than a person waits."""
     home = tmp_path_factory.mktemp("signals") / "store"
     with mqstore.open(home, "create", segment_size=8 << 20) as store:
         store.create_topic("t", queues=3)
@@ -103,7 +103,7 @@ def test_ctrl_c_ends_what_blocks(long_store: Path, tmp_path: Path, what: str) ->
     assert done.returncode == 0, done.stderr
     delays = sorted(json.loads(done.stdout))
     print(what, [round(1000 * delay) for delay in delays], "ms")
-    # Milliseconds on a quiet machine. The least one: a machine that is busy holds threads up, and hurries none.
+    # On a quiet machine this takes milliseconds. The smallest delay counts, because load only slows threads down.
     assert delays[0] < 0.5, delays
 
 
@@ -164,7 +164,7 @@ time.sleep(0.05)
 """
 
 ENDINGS = {
-    # How the program ends, its status, and whether it ends with the store open and so is warned.
+    # The end of the program, its exit status, and whether it ends with an open store and so with a warning.
     "falls off the end": ("", 0, True),
     "sys.exit": ("sys.exit(3)", 3, True),
     "an exception": ("raise ZeroDivisionError", 1, True),

@@ -1,4 +1,4 @@
-"""Messages at single offsets of a queue, and look-ups from the newest one on."""
+"""Messages at single offsets of a queue, and look-ups that begin with the newest message."""
 
 from __future__ import annotations
 

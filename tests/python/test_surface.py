@@ -1,4 +1,4 @@
-"""What the package shows: names, signatures, docs, the cost of importing it."""
+"""The public surface of the package: names, signatures, docs, the cost of the import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import mqstore
 import mqstore.metrics
 from conftest import python
 
-# A name that appears here is public from now on; one that leaks out by accident fails the test.
+# A name in this list is public from now on. A name that appears by accident fails the test.
 PUBLIC = {
     "AppendResult",
     "BrokerOptions",
@@ -175,9 +175,9 @@ SIGNATURES = {
 
 def test_public_names() -> None:
     assert set(mqstore.__all__) == PUBLIC
-    # Names with @ are of pytest, which rewrites the assertions of distributions with a plugin.
+    # Names with @ come from pytest, which rewrites the assertions of distributions with a plugin.
     shown = {name for name in dir(mqstore) if not name.startswith(("_", "@"))}
-    # Submodules appear once somebody imports them.
+    # Submodules appear after the first import.
     modules = {name for name in shown if f"mqstore.{name}" in sys.modules}
     assert shown - modules == PUBLIC - modules - {"__version__"}
     assert {"errors", "types"} <= modules
@@ -293,13 +293,13 @@ def test_import_is_light_and_starts_no_thread() -> None:
         assert done.returncode == 0, done.stderr
         seconds, *modules = done.stdout.split()
         assert not HEAVY & set(modules)
-        # Processor time: what the import costs, whatever else the machine does.
+        # Processor time, so that other load on the machine does not count.
         took.append(float(seconds))
     assert min(took) < 0.05
 
 
 def test_native_docs_are_those_of_the_stub() -> None:
-    """``help()`` reads the native module, editors read the stub and its parts: one text."""
+    """``help()`` reads the native module, and editors read the stub. Both have the same text."""
     package = Path(mqstore.__file__).parent
     stubs = [package / "_mqstore.pyi", *sorted(package.glob("_stubs/*.pyi"))]
     native = vars(sys.modules["mqstore._mqstore"])

@@ -1,4 +1,4 @@
-"""A topic as a mapping: always equal to a dictionary, whatever is appended, deleted and compacted meanwhile."""
+"""A topic as a mapping is always equal to a dictionary, during appends, deletes and compactions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_it_equals_a_dictionary(store: mqstore.Store, kept: str, retention: floa
             if body:
                 expected[key] = body
             if chance.random() < 0.1:
-                # Some tables have seen everything by now, others have not.
+                # Some tables have read everything by now, others have not.
                 store.compact(tombstone_retention=retention)
             if chance.random() < 0.1:
                 assert bodies(early) == expected
@@ -96,7 +96,7 @@ def test_new_queues_are_found(store: mqstore.Store) -> None:
     store.create_topic("prices", queues=6)
     store.append("prices", b"x", keys="late", queue_id=5)
     assert table["late"].queue_id == 5
-    # A key in two queues: what was stored last counts.
+    # A key in two queues: the message stored last counts.
     store.append("prices", b"y", keys="late", queue_id=1)
     assert table["late"].body == b"y"
 
@@ -116,7 +116,7 @@ def test_new_queues_are_found_whatever_the_times_of_files(store: mqstore.Store) 
             store.append("prices", str(queue_id).encode(), keys=f"late-{queue_id}", queue_id=queue_id)
             assert store.wait("prices", queue_id, 0, 30)
             assert Path(store.path, "consumequeue", "prices", str(queue_id)).is_dir()
-            # As where all of it happened within one tick of the file system's clock.
+            # As if all of it happened within one tick of the file system's clock.
             for path, time_ns in before:
                 os.utime(path, ns=(time_ns, time_ns))
             for table, seen in zip(tables, changes, strict=True):
@@ -151,7 +151,7 @@ def test_changes_come_as_they_happen(store: mqstore.Store) -> None:
     assert (third.key, third.queue_id) == ("b", 2)
     timer.join()
     assert list(table.changes(timeout=0.01)) == []
-    # What a compaction dropped at the end of a queue is no news for ever.
+    # Messages that a compaction removed at the end of a queue are not waited for.
     store.append("prices", b"", keys="b", queue_id=2)
     store.compact(tombstone_retention=0)
     assert list(store.table("prices").changes(timeout=0.01)) == []

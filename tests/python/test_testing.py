@@ -20,7 +20,7 @@ from mqstore.testing import Faults, ManualClock, assert_appended, assert_clean, 
 
 
 def appended(home: Path, count: int = 20) -> list[mqstore.StoredMessage]:
-    """The messages of a store that is closed."""
+    """The messages of a closed store."""
     with mqstore.testing.open(home) as store:
         for number in range(count):
             store.append("orders", b'{"order": %d}' % number, keys=[f"k{number}", "all"], tags="paid")
@@ -58,7 +58,7 @@ def test_a_store_goes_by_its_clock(home: Path) -> None:
         clock.advance(timedelta(hours=1))
         assert store.expire(dry_run=False).segments == 1
         assert store.queues("orders")[0].min_offset == 1
-        # Who waits does not wait for the clock.
+        # A timeout is real time, not time of the manual clock.
         assert not store.wait("orders", 0, 2, timeout=0.05)
 
 
@@ -82,7 +82,7 @@ def test_a_clock_is_set_shared_and_shown(home: Path) -> None:
 # Faults.
 
 
-# Segments are made ahead, which warns where there is no room.
+# The store prepares segments early, and warns if there is no free space.
 NO_ROOM = pytest.mark.filterwarnings("ignore:.*preparing the log ahead:mqstore.StoreWarning")
 
 
@@ -109,7 +109,7 @@ def test_a_disk_that_fills_up_later(home: Path) -> None:
     faults = Faults()
     with mqstore.testing.open(home, faults=faults) as store:
         store.append("orders", b"")
-        # The disk fills after the queue file is there: a dispatch that is late would be refused its file.
+        # The disk fills after the queue file exists. A late dispatch could not create its file.
         assert len(messages(store, "orders")) == 1
         faults.fill_disk(after_bytes=3 * 64 << 10)
         with pytest.raises(mqstore.DiskFullError):
@@ -332,7 +332,7 @@ def test_damage_that_cannot_be_done(home: Path) -> None:
     assert_clean(home)
 
 
-# The plugin of pytest.
+# The pytest plugin.
 
 SUITE = """
 import mqstore
@@ -370,7 +370,7 @@ def test_what_fails(mqstore_store):
 
 
 def pytest_run(folder: Path, suite: str, *arguments: str) -> str:
-    """Runs a suite with the plugin, and returns what it prints."""
+    """Runs a suite with the plugin, and returns its output."""
     (folder / "test_suite.py").write_text(suite)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_mqstore", "-p", "no:cacheprovider", *arguments]
     done = run([*command, "test_suite.py"], cwd=folder, capture_output=True, text=True, timeout=100)

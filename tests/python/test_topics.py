@@ -1,4 +1,4 @@
-"""Topics that change or go, namespaces, and what is known of them in other processes and after a kill."""
+"""Changed and deleted topics, namespaces, and their state in other processes and after a kill."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ CHILD = Path(__file__).with_name("transaction_child.py")
 
 
 def seen(store: mqstore.Store, *topics: str) -> list[list[str]]:
-    """The bodies of what can be read of each topic, by all of its queues."""
+    """The readable bodies of each topic, from all its queues."""
     found = []
     for topic in topics:
         queues = store.queues(topic) if topic in store.topics() else []
@@ -34,7 +34,7 @@ def seen(store: mqstore.Store, *topics: str) -> list[list[str]]:
 
 
 def leave(store: mqstore.Store, group: str = "shop", body: bytes = b"x") -> str:
-    """A transaction that nobody has open and nobody decided."""
+    """A pending transaction without an open object."""
     transaction = store.transaction(group)
     transaction.append("a", body)
     transaction.append("b", body)
@@ -128,7 +128,7 @@ def test_many_threads_have_transactions_of_their_own(tmp_path: Path) -> None:
         assert len(a) == 2 * 60
         assert len(b) == 60
         assert {line.rpartition(" ")[0] for line in a} == {line.rpartition(" ")[0] for line in b}
-        # The parts of one are beside each other, in their order.
+        # The messages of one transaction are neighbours, in order.
         pairs = list(zip(a[::2], a[1::2], strict=True))
         assert all(one[:-1] == two[:-1] and (one[-1], two[-1]) == ("1", "2") for one, two in pairs)
 
@@ -165,7 +165,7 @@ def test_arguments(tmp_path: Path) -> None:
             with pytest.raises(mqstore.MessageTooLargeError):
                 for _ in range(100):
                     transaction.append("a", bytes(2000))
-            # What was refused is not in it.
+            # The refused messages are not part of it.
             transaction.rollback()
         with pytest.raises(TypeError, match="cannot pickle"):
             pickle.dumps(transaction)
@@ -266,7 +266,7 @@ def test_nobody_is_asked_about_one_that_is_open_or_young(tmp_path: Path) -> None
         clock.advance(0.001)
         assert asked.get(timeout=60) == id_
         assert opened.outcome is None
-        # Nobody has it any more.
+        # No object has it any more.
         opened_id = opened.id
         del opened
         gc.collect()
@@ -294,7 +294,7 @@ def test_after_so_many_checks_messages_are_put_aside(tmp_path: Path, caplog: pyt
             assert asked.get(timeout=60) == (id_, number)
             assert len(store.pending_transactions()) == 1
             if number == 2:
-                # A stop changes nothing of it.
+                # A stop does not change this.
                 store.close()
                 store = testing.open(tmp_path / "s", "rw", clock=clock)  # noqa: PLW2901
                 store.check_transactions(check, "shop", check_after=1, check_interval=10, check_max=3)  # type: ignore[arg-type]
@@ -361,7 +361,7 @@ def test_the_thread_ends_with_the_store(tmp_path: Path) -> None:
     store.close()
     thread.join(60)
     assert not thread.is_alive()
-    # One that is forgotten too.
+    # A dropped store stops its thread, too.
     store = testing.open(tmp_path / "other")
     store.check_transactions(lambda _: None)
     thread = store._checks._thread
@@ -388,7 +388,7 @@ def test_a_process_dies_in_each_phase(phase: str, left: int, shown: int, end: st
     done = subprocess.run([sys.executable, CHILD, tmp_path / "s", phase, end], timeout=120, check=False)
     assert done.returncode == (5 if end == "exit" else -9)
     for _ in range(2):
-        # Whoever opens it to write, and knows nothing of transactions, has what was decided.
+        # A program that opens the store for writing sees the decided messages, even if it does not use transactions.
         with mqstore.open(tmp_path / "s", "rw") as store:
             assert [len(found) for found in seen(store, "a", "b")] == [shown, shown]
             assert len(store.pending_transactions()) == left

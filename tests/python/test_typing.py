@@ -1,4 +1,4 @@
-"""The types that users see, checked by a type checker."""
+"""The public types, checked by a type checker."""
 
 from __future__ import annotations
 

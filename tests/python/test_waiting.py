@@ -1,4 +1,4 @@
-"""What the command line shows of what waits: delayed messages, undecided transactions, and their records."""
+"""The command line shows delayed messages, pending transactions, and their records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def delayed(root: Path) -> Path:
 
 
 def transactions(root: Path) -> Path:
-    """The log of a broker: four half messages, one decided, one asked for, one given up."""
+    """The log of a broker: four half messages, one decided, one checked, one given up."""
 
     def half(number: int, group: str, offset: int, topic: str = HALF, **more: str) -> dict[str, object]:
         named = {"PGROUP": group, "__transactionId__": f"T{number}", "UNIQ_KEY": f"T{number}", **more}
@@ -56,7 +56,7 @@ def transactions(root: Path) -> Path:
 
 
 def records(cli: Cli, root: Path, topic: str) -> list[dict[str, Any]]:
-    """What `cat` says of the records of a topic."""
+    """The fields that `cat` prints for the records of a topic."""
     form = {"$ref": "#/$defs/message", "$defs": json.loads(schemas.page())["$defs"]}
     found = [json.loads(line) for line in cli("cat", root, "--topic", topic, "--format", "jsonl").stdout.splitlines()]
     for one in found:
@@ -69,7 +69,7 @@ def test_delayed_messages_are_counted_by_when_they_are_due(tmp_path: Path, cli: 
     timer, levels = mqstore.info(root).delayed
     by_due = (timer.overdue, timer.within_minute, timer.within_hour, timer.within_day, timer.within_three_days)
     assert (timer.kind, timer.messages, by_due, timer.later) == ("timer", 6, (0, 2, 1, 1, 1), 1)
-    # Two hours, less what has passed since.
+    # Two hours, minus the time passed since.
     assert (levels.kind, levels.messages, levels.within_day) == ("levels", 1, 1)
     with mqstore.open(root) as store:
         assert store.delays().pending == 7

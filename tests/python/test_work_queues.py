@@ -1,4 +1,4 @@
-"""Work queues: blocking as `queue.Queue`, leases, retries, dead letters, what a reopen finds."""
+"""Work queues: blocking as in `queue.Queue`, leases, retries, dead letters, and the state after a reopen."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_what_is_given_back_waits_as_it_is_told(store: mqstore.Store) -> None:
         return 0.05 * attempt
 
     queue = store.work_queue("jobs", backoff=backoff)
-    # A slow one blocks nothing.
+    # A message with a long delay does not block the others.
     queue.put(b"slow")
     message = queue.get()
     queue.nack(message, 60)
@@ -272,7 +272,7 @@ def test_shutdown(store: mqstore.Store) -> None:
     assert [take(queue), take(queue)] == ["1", "2"]
     with pytest.raises(mqstore.ShutDown):
         queue.get()
-    # For handles that are made later nothing is lost.
+    # A queue object that is made later still finds all messages.
     queue = store.work_queue("jobs")
     queue.put(b"3")
     queue.shutdown(immediate=True)
@@ -310,7 +310,7 @@ def test_a_handle_keeps_its_store(home: Path) -> None:
     queue = mqstore.open(home, "create", options=SMALL).work_queue("jobs")
     queue.put(b"job")
     assert take(queue) == "job"
-    # The last one to let go closes the store, and is told so.
+    # The last object closes the store when it is dropped, with a warning.
     with pytest.warns(ResourceWarning, match="not closed"):
         del queue
 
@@ -350,7 +350,7 @@ def test_many_may_be_held_at_a_time(store: mqstore.Store) -> None:
     queue.put_many([b"job"] * 20_000)
     started = time.process_time()
     held = [queue.get() for _ in range(20_000)]
-    # What a get takes does not grow with what the thread has.
+    # The cost of a get does not grow with the number of leases of the thread.
     assert time.process_time() - started < 2
     queue.task_done()
     queue.ack_many(held)

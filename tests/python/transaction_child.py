@@ -1,4 +1,4 @@
-"""The victim of ``test_transactions``: a process that dies at a point of a transaction."""
+"""The victim of ``test_transactions``: a process that dies at one point of a transaction."""
 
 from __future__ import annotations
 

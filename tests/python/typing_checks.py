@@ -1,4 +1,4 @@
-"""What type checkers must make of the public API; ``test_typing`` runs mypy over it, nobody runs it."""
+"""Expected types of the public API. ``test_typing`` runs mypy on this file, which is never executed."""
 
 from __future__ import annotations
 

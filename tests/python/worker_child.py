@@ -1,14 +1,15 @@
-"""The victim of ``test_kill_workers``: a producer and three workers on one work queue, who keep a journal.
+"""The victim of ``test_kill_workers``: a producer and three workers on one work queue, with a journal.
 
-Its lines, each written when the call has returned, but for `acks`::
+Each line is written after the call has returned, except `acks`::
 
     ready              the queue is open
     put N              message N was put in
     got N attempt      a worker has it
-    acks N             it is about to be finished
-    acked N            it is finished
+    acks N             the worker is about to acknowledge it
+    acked N            it is acknowledged
 
-Every 17th message is bad and always given back; every 13th is forgotten at its first delivery, so that its time passes.
+Every 17th message is bad: a worker always returns it. Every 13th message is forgotten at its first delivery, so that
+its lease ends.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def work(queue: mqstore.WorkQueue, say: Callable[[str], object], message: mqstor
             queue.ack(message, durable=number % 7 == 0)
             say(f"acked {number}")
     except mqstore.LeaseLostError:
-        # Somebody else has it by now.
+        # Another worker has it by now.
         pass
 
 
@@ -57,7 +58,7 @@ def main(home: str, journal: str, first: int) -> None:
 
     def produce() -> None:
         for number in count(first):
-            # The workers are to keep up, more or less.
+            # Keeps the queue short, so that the workers can follow.
             if queue.qsize() < 50:
                 queue.put(str(number).encode(), durable=number % 11 == 0)
                 say(f"put {number}")

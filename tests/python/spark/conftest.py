@@ -1,4 +1,4 @@
-"""A local Spark for all tests of this folder, small and quiet."""
+"""A small local Spark session for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here needs Spark; its own warnings are not ours to fix."""
+    """Marks all tests here as tests of Spark, and ignores Spark's own warnings."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:

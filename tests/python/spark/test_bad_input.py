@@ -1,4 +1,5 @@
-"""Bad input and bad disks in tasks: the driver says which file and where, nothing is published, staging is gone."""
+"""Bad input and bad disks in tasks: the driver names the file and the offset, publishes nothing, and removes the
+staging."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def made(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Disk]:
-    """A file system in memory with little room."""
+    """A small file system in memory."""
     if reason := obstacle("tmpfs"):
         pytest.skip(reason)
     disk = Disk(tmp_path, "tmpfs", 24 << 20)
@@ -42,7 +43,7 @@ def segments(path: Path) -> list[Path]:
 
 
 def damage(path: Path) -> int:
-    """Changes a byte of a message's body in the middle of the log; the log offset of the record."""
+    """Changes a byte of a message's body in the middle of the log. Returns the log offset of the record."""
     with mqstore.open(path) as store:
         message = next(each for each in store.read(TOPIC, 1, 200) if len(each.body) > 20)
     at = message.commit_log_offset
@@ -61,7 +62,7 @@ def test_a_damaged_record(spark: Any, made: Path) -> None:
     shutil.copytree(made, copy)
     local = mqstore.compact(copy, in_place=True, **SIZES)
     report = mqstore.spark.compact(spark, made, **SIZES)
-    # The queue stays as it is; the others are published, as they are without Spark.
+    # The damaged queue does not change. The others are published, as without Spark.
     (reason,) = report.skipped
     assert reason.startswith(f"{TOPIC}/1: {segments(made)[0]} at offset {at}: body CRC")
     assert local.skipped == (reason.replace(str(made), str(copy)),)
@@ -104,11 +105,11 @@ def test_a_disk_without_room(spark: Any, small_disk: Disk) -> None:
         write(spark, path)
     with pytest.raises((mqstore.MQStoreError, OSError), match=FULL):
         mqstore.spark.export(spark, path, small_disk.path / "out")
-    # What the driver could not begin is swept by the next job.
+    # The next job sweeps the files of a job that could not start.
     assert hashes(path / "compaction") == fed
     assert not (small_disk.path / "out").exists()
     filler.unlink()
-    # Room for the driver's few files, and for a part of what tasks write.
+    # Free space for the driver's few files, and for a part of the task output.
     write(spark, path)
     mqstore.spark.compact(spark, path, topics=["other"], force=True, job_id="other", **SIZES)
     rows = tree(path)
@@ -116,7 +117,7 @@ def test_a_disk_without_room(spark: Any, small_disk: Disk) -> None:
     os.truncate(filler, filler.stat().st_size - (64 << 10))
     with pytest.raises(mqstore.MQStoreError, match=rf"not published: .*mqstore/jobs/.*{FULL}"):
         mqstore.spark.compact(spark, path, **SIZES)
-    # One task: another one, still running when the job has failed, could leave something for the next job to sweep.
+    # One task only. A second one, still running after the job failed, could leave files for the next job to sweep.
     with pytest.raises(Exception, match=FULL):
         write(spark, path, 1000, tasks=1)
     with pytest.raises(mqstore.MQStoreError, match=FULL):

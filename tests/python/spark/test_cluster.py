@@ -1,6 +1,6 @@
-"""Spark on a real cluster: executors without the package, lost executors, second copies of tasks, killed drivers.
+"""Spark on a real cluster: executors without the package, lost executors, speculative tasks, killed drivers.
 
-Two drivers share a cluster for all tests of this file. What runs in a driver or in a task goes there by value.
+Two drivers share a cluster for all tests of this file. Functions for a driver or a task are sent by value.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SPECULATES = {
     "spark.speculation.multiplier": "1",
     "spark.speculation.quantile": "0.1",
     "spark.speculation.minTaskRuntime": "50ms",
-    # The copy that lost lives on far longer than publishing takes.
+    # The losing copy of a task lives much longer than the publication takes.
     "spark.python.task.killTimeout": "30s",
 }
 
@@ -64,13 +64,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def drivers(cluster: Cluster) -> tuple[Driver, Driver]:
-    """Both start at once."""
+    """Starts both drivers at the same time."""
     return cluster.driver(), cluster.driver(**SPECULATES)
 
 
 @pytest.fixture
 def without_package(drivers: tuple[Driver, Driver]) -> Driver:
-    """One whose executors have not yet got the package."""
+    """A driver whose executors do not have the package yet."""
     assert not drivers[0].has_package
     return drivers[0]
 
@@ -82,7 +82,7 @@ def steady(drivers: tuple[Driver, Driver]) -> Driver:
 
 @pytest.fixture
 def rival(drivers: tuple[Driver, Driver]) -> Driver:
-    """One that starts second copies of slow tasks."""
+    """A driver that starts speculative copies of slow tasks."""
     return with_package(drivers[1])
 
 
@@ -95,18 +95,18 @@ def with_package(driver: Driver) -> Driver:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """Where processes tell that they have come to a place."""
+    """A folder in which processes report that they reached a point."""
     folder = tmp_path / "gate"
     folder.mkdir()
     return folder
 
 
-# Of a job that failed.
+# Files that a failed job leaves.
 KEPT = {"mqstore/jobs", "mqstore/spark", "mqstore/spark/stage", "mqstore/spark/stage/token"}
 
 
 def local_result(path: Path) -> dict[str, str]:
-    """The files that a compaction in this process gives, of a copy."""
+    """The files of a compaction in this process, made on a copy."""
     copy = path.with_name(f"{path.name}-local")
     shutil.copytree(path, copy)
     mqstore.compact(copy, in_place=True, **SIZES)
@@ -150,7 +150,7 @@ def test_compaction_gives_the_files_that_the_local_way_gives(steady: Driver, clu
     modules = [Path(queue["worker"]["module"]) for queue in details["queues"]]
     assert len(modules) == QUEUES
     for module in modules:
-        # What ran is what was sent, unpacked where the executor works.
+        # The executed module is the shipped one, unpacked in the executor's folder.
         assert module.is_relative_to(cluster.folder), module
         assert mqstore.spark._ship.archive_name() in module.parts
 
@@ -165,7 +165,7 @@ def test_an_executor_that_is_killed_in_the_middle(steady: Driver, gate: Path, tm
         if attempt() == (0, 0) and not (gate / "killed").exists():
             kill_executor_once(lambda: any(Path(job_dir).glob("task-0-0-*/**/*")), gate / "killed")
             list(inner(batches))
-            # It is never heard of again.
+            # The driver never hears from it again.
             time.sleep(PATIENCE)
         yield from inner(batches)
 
@@ -189,12 +189,12 @@ def test_both_copies_of_a_task_finish(rival: Driver, gate: Path, tmp_path: Path)
             await_file(gate / "done-0")
             await_file(gate / "done-1")
         if partition == 1 and copy == 0:
-            # The copy wins; this one goes on behind the end of the job.
+            # The speculative copy wins. This attempt continues after the end of the job.
             await_file(Path(job_dir, "record.json"))
             try:
                 list(inner(batches))
             finally:
-                # It may have found that the job is over.
+                # It may have noticed that the job is over.
                 (gate / "late").touch()
         yield from rows
 
@@ -204,7 +204,7 @@ def test_both_copies_of_a_task_finish(rival: Driver, gate: Path, tmp_path: Path)
     assert report.skipped == ()
     until((gate / "late").exists, "the copy that lost")
     assert hashes(path / "compaction") == wanted
-    # Whatever it left goes with the next job.
+    # The next job removes all files that this attempt left.
     rival.call(job, "compact", path, job_id="again", force=True)
     assert left_in_jobs(path) == {"lock", "record.json"}
 
@@ -245,7 +245,7 @@ def test_read_write_and_export(steady: Driver, cluster: Cluster, tmp_path: Path)
     python = cluster.python.with_name("python3")
 
     def round_trip(spark: Any) -> Any:
-        # Workers of another name have not heard of the package yet.
+        # Python workers started under another name do not have the package yet.
         spark.conf.set("spark.sql.execution.pyspark.python", str(python))
         rows = spark.range(0, 2000, 1, 4).selectExpr("string(id) AS body", "concat('k', id) AS key", "'tag' AS tags")
         rows.write.format("mqstore").options(topic="t", queues=3).mode("append").save(str(path))
@@ -275,7 +275,7 @@ def test_read_write_and_export(steady: Driver, cluster: Cluster, tmp_path: Path)
 
 
 def test_executors_that_do_not_see_the_store(steady: Driver, cluster: Cluster, tmp_path: Path) -> None:
-    # What is in the folder of the driver's process is not in that of an executor's process.
+    # A folder in the driver's working directory does not exist in that of an executor.
     here = steady.folder / "only-here"
     make(here)
     before = tree(here)
@@ -290,7 +290,7 @@ def test_executors_that_do_not_see_the_store(steady: Driver, cluster: Cluster, t
         with pytest.raises(Failed, match=r"/proc/self/cwd/only-here.*under the same path"):
             call()
     assert set(tree(here)) - set(before) <= KEPT
-    # Executors that have another store there, or an older state of it.
+    # Now the executors find another store, or an older state of it, under that path.
     for folder in cluster.folder.glob("work-*/app-*/*/"):
         with mqstore.open(folder / "only-here", "create") as store:
             store.append("other", b"")

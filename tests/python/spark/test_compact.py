@@ -1,4 +1,4 @@
-"""Compaction on Spark: against a dictionary, against the local way, and when tasks and drivers misbehave."""
+"""Compaction on Spark compared with a dictionary and with the local path, also when tasks and drivers fail."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from mqstore.spark._jobs import tasks as _tasks
 
 @pytest.fixture
 def made(tmp_path: Path) -> tuple[Path, Contents]:
-    """A closed store with a compaction topic, and what a dictionary holds after all its messages."""
+    """A closed store with a compaction topic, and its expected content as a dictionary."""
     path = tmp_path / "store"
     return path, make(path)
 
@@ -102,7 +102,7 @@ def test_the_executors_do_it(spark: Any, made: tuple[Path, Contents], monkeypatc
 
 
 def failing(how: str) -> Callable[..., Callable[[Iterable[Any]], Iterator[Any]]]:
-    """The real tasks, but each first attempt is lost after its work was done."""
+    """The real tasks, but each first attempt is lost after it did its work."""
 
     def made_of(*arguments: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
         inner = _tasks.tasks(*arguments)
@@ -163,14 +163,14 @@ def test_a_job_that_always_fails_changes_nothing(
 def test_a_queue_whose_keys_do_not_fit_is_shared_out(spark: Any, made: tuple[Path, Contents]) -> None:
     path, contents = made
     told: list[mqstore.Progress] = []
-    # Every message may have a key of its own, of 56 bytes: three rounds.
+    # Every message may have its own key of 56 bytes, which gives three rounds.
     options = {"memory_size": 20_000, "max_tasks": 2, "progress": told.append}
     alone = mqstore.spark.compact(spark, path, dry_run=True, strategy="partition", **SIZES, **options)
     whole = told[-1].total
     assert (told[0], told[-1]) == (mqstore.Progress(0, whole), mqstore.Progress(whole, whole))
     told.clear()
     report = mqstore.spark.compact(spark, path, **SIZES, **options)
-    # Each record is read twice either way, about.
+    # In both strategies, each record is read about twice.
     assert {each.total for each in told} == {whole}
     assert [each.done for each in told] == sorted({each.done for each in told})
     assert (told[0].done, told[-1].done) == (0, whole)
@@ -198,7 +198,7 @@ def test_several_stores_in_one_job(spark: Any, made: tuple[Path, Contents], tmp_
     assert set(reports) == {str(path), str(other)}
     assert [each.messages_before for each in reports.values()] == [3000, 3000]
     assert (compacted(path), compacted(other)) == (contents, theirs)
-    # A store that cannot be planned leaves the others as they are; what was published once stays published.
+    # A store that cannot be planned does not change the others. Published results stay published.
     third = tmp_path / "third"
     make(third)
     fed = hashes(third / "compaction")
@@ -220,12 +220,12 @@ def test_the_same_job_happens_once(spark: Any, made: tuple[Path, Contents]) -> N
         fill(store, {queue: {} for queue in range(QUEUES)}, 10, seed=9)
     assert mqstore.spark.compact(spark, path, job_id="nightly", **SIZES) == first
     assert (path / "compaction").stat().st_ino == before
-    # What was appended stands in files behind them.
+    # New messages are in files after the compacted ones.
     assert files.items() < hashes(path / "compaction").items()
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> None:
-    """Does ``action`` when the tasks are done and nothing is published."""
+    """Runs ``action`` after the tasks are done and before anything is published."""
     real = _compact._run
 
     def run(*arguments: Any) -> None:

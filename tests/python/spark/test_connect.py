@@ -1,4 +1,4 @@
-"""Spark Connect: the client has no JVM, and what it sends is run by a server."""
+"""Spark Connect: the client has no JVM, and a server runs its plans."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_jobs_sources_and_sinks(tmp_path: Path) -> None:
         pytest.skip('the client of Spark Connect is not installed: pip install "pyspark[connect]"')
     path, out = tmp_path / "store", tmp_path / "out"
     contents = make(path)
-    # Executors have pyarrow, and what they are sent.
+    # Executors have pyarrow and the shipped files only.
     python = bare_python(tmp_path / "python")
     folders = {"spark.local.dir": str(tmp_path / "local"), "spark.sql.execution.pyspark.python": str(python)}
     settings = {**SETTINGS, **folders}
@@ -34,7 +34,7 @@ def test_jobs_sources_and_sinks(tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "PYSPARK_SUBMIT_ARGS": f"{options} pyspark-shell",
-        # The server takes a free port then.
+        # With this variable, the server takes a free port.
         "SPARK_TESTING": "1",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",

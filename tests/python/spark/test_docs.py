@@ -1,4 +1,4 @@
-"""The recipes of the documentation, as they stand there."""
+"""Runs the recipes of the documentation as they are printed there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The column functions, against what the rest of the package says."""
+"""The column functions, compared with the rest of the package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mqstore.spark import functions as mq
 
 
 def records(path: Path) -> list[tuple[bytes]]:
-    """Every record of the one segment, as it lies there."""
+    """The bytes of every record in the only segment."""
     data = min((path / "commitlog").iterdir()).read_bytes()
     with mqstore.open(path) as store:
         return [(data[each.commit_log_offset :][: each.size],) for each in store._scan_log()]
@@ -64,7 +64,7 @@ def test_hashes_and_ids(spark: Any, made: Path) -> None:
     rows = [("TagA", "orders", "A-1"), (None, None, "x"), ("", "orders", None), ("ä", "ö", "ü")]
     frame = spark.createDataFrame(rows, "tag string, topic string, key string")
     found = frame.select(mq.tags_code(col("tag")).alias("code"), mq.key_hash("topic", "key").alias("hash")).collect()
-    # Java's String.hashCode of the tag; of topic#key without its sign.
+    # Java's String.hashCode: of the tag, and of topic#key without the sign.
     assert [row.code for row in found] == [java("TagA"), None, 0, java("ä")]
     assert [row.hash for row in found] == [abs(java("orders#A-1")), None, None, abs(java("ö#ü"))]
 

@@ -58,7 +58,7 @@ def test_progress_and_its_end(spark: Any, stores: list[Path], tmp_path: Path) ->
     assert [each.done for each in told] == sorted({each.done for each in told})
     assert (told[0], told[-1]) == (mqstore.Progress(0, total), mqstore.Progress(total, total))
     assert {each.total for each in told} == {total}
-    # Nobody can write in one of them.
+    # With a file in place of its folder, no job can write in one of the stores.
     (stores[0] / "mqstore" / "spark").touch()
     told.clear()
     mqstore.spark.verify(spark, stores, progress=told.append)
@@ -85,7 +85,7 @@ def test_progress_and_its_end(spark: Any, stores: list[Path], tmp_path: Path) ->
         assert context.statusTracker().getActiveJobsIds() == []
     assert hashes(path / "compaction") == fed
     assert not (tmp_path / "out").exists()
-    # A group of the caller's stays the one that his jobs belong to.
+    # If the caller has set a job group, the jobs run in that group.
     context.setJobGroup("ours", "")
     try:
         told.clear()
@@ -166,7 +166,7 @@ def test_the_command_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # The session of all tests goes on.
+    # The session of all tests stays open.
     monkeypatch.setattr(type(spark), "stop", lambda _session: None)
     assert verbs.spark_app.info.help
 

@@ -1,4 +1,4 @@
-"""How far jobs are: what attempts write, what the driver makes of it, and what is told while tasks are at work."""
+"""Progress of jobs: the files of attempts, the sums of the driver, and the reports while tasks run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_furthest_attempt_counts(told: Told, job: Path) -> None:
     found.begin(0, 2, [600, 300], [str(job), str(job)])
     attempt(job, "task-0-0-1-0-7-ab", 50, 100)
     look(found)
-    # A second copy, one that goes on behind it, one of another round, one of another task, and what is none.
+    # A second copy of the task, a smaller value of the first copy, another task, another round, and an unrelated file.
     attempt(job, "task-0-0-1-1-9-cd", 10, 100)
     attempt(job, "task-0-0-1-0-7-ab", 20, 100)
     attempt(job, "task-1-1-1-0-7-ab", 100, 100)
@@ -62,7 +62,7 @@ def test_the_furthest_attempt_counts(told: Told, job: Path) -> None:
     found.end()
     assert told == [(0, 1000), (300, 1000), (600, 1000), (750, 1000), (900, 1000)]
     found.begin(1, 1, [200], [str(job)])
-    # More than was expected.
+    # More than expected.
     assert told[-1] == (900, 1000)
     found.end()
     found.finish()
@@ -108,7 +108,7 @@ def test_an_attempt_tells_now_and_then(job: Path, monkeypatch: pytest.MonkeyPatc
     assert _progress._share(file) == 1.0
     tell.finish()
     assert len(file.read_bytes()) == 42
-    # Nobody depends on it.
+    # A missing folder is no error.
     late = Teller(str(job / "gone"))
     late.finish()
     assert not (job / "gone").exists()
@@ -154,7 +154,7 @@ def test_what_is_told_while_tasks_are_at_work(spark: Any, tmp_path: Path, monkey
         shares.append(100 * now.done // now.total)
         (gate / str(shares[-1])).touch()
 
-    # Numbers that are multiples of a hundredth.
+    # A total that makes the numbers multiples of a hundredth.
     monkeypatch.setattr("mqstore.spark._jobs.verify.log_of", lambda _: (1 << 20, True))
     found = mqstore.spark.verify(spark, [path], progress=progress)
     assert found == {str(path): mqstore.verify(path)}

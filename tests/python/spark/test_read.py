@@ -22,7 +22,7 @@ MESSAGES = 600
 
 
 def fill(path: Path, count: int = MESSAGES, **options: Any) -> Path:
-    """Two topics, the first with three queues; bodies, keys and tags that tell the number."""
+    """Two topics, the first one with three queues. Bodies, keys and tags contain the number."""
     with mqstore.open(path, "create", segment_size=1 << 16, **options) as store:
         if "orders" not in store.topics():
             store.create_topic("orders", queues=3)
@@ -53,7 +53,7 @@ def expected(path: Path, columns: list[str] | None = None, **request: Any) -> li
 
 
 def direct(path: Path, **options: Any) -> list[dict[str, Any]]:
-    """What the tasks of a read give, without Spark: each with its own copy of everything."""
+    """The result of the tasks of a read, without Spark. Each task has its own copy of all objects."""
     given = {"path": str(path), **{name: str(value) for name, value in options.items()}}
     reader = pickle.loads(pickle.dumps(_source.reader(given, _source.schema(given))))
     found: list[dict[str, Any]] = []
@@ -185,7 +185,7 @@ def test_several_stores_and_empty_ones(spark: Any, made: Path, tmp_path: Path) -
 
 
 def damage(path: Path) -> int:
-    """Changes a byte of a body in the middle; the number of the message."""
+    """Changes a byte of a body in the middle. Returns the number of the message."""
     with mqstore.open(path) as store:
         message = next(store.read("orders", 1, 70))
     segments = sorted((path / "commitlog").iterdir())
@@ -315,7 +315,7 @@ def test_a_queue_is_read_from_its_compaction_as_far_as_that_goes(tmp_path: Path)
     def read_here() -> list[tuple[int, int, bytes]]:
         return sorted((row["queue_id"], row["queue_offset"], row["body"]) for row in direct(path, topic=TOPIC))
 
-    # What was only copied to the compaction files is still in the log.
+    # Messages that were only copied to the compaction files are still in the log.
     assert (path / "compaction").is_dir()
     assert "messages" not in ways()
     assert read_here() == rows()

@@ -1,4 +1,4 @@
-"""The streaming read: caps, restarts, gaps, loss."""
+"""The streaming read: limits, restarts, gaps, loss."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def made(tmp_path: Path) -> Path:
 
 
 def drain(spark: Any, path: Path, work: Path, **options: Any) -> list[dict[str, Any]]:
-    """Runs a query to the end of what is there, into Parquet; its progress."""
+    """Runs a query into Parquet, up to the current end. Returns its progress."""
     given = {"subscribe": "orders", "columns": "queue_id,queue_offset,body", "startingOffsets": "earliest", **options}
     frame = spark.readStream.format("mqstore").options(**given).load(str(path))
     query = (
@@ -53,7 +53,7 @@ def numbers(spark: Any, work: Path) -> Counter[int]:
 def test_caps_and_restarts_give_every_message_once(spark: Any, made: Path, tmp_path: Path) -> None:
     progress = drain(spark, made, tmp_path, maxOffsetsPerTrigger=30)
     assert [each["numInputRows"] for each in progress if each["numInputRows"]] == [30, 30, 30, 10]
-    # Messages, and a queue that was not there before.
+    # More messages, and a new queue.
     fill(made, 50, first=100)
     with mqstore.open(made, "rw") as store:
         store.create_topic("orders", queues=3)
@@ -110,7 +110,7 @@ def test_latest_is_settled_once(made: Path) -> None:
     first = _stream.latest(asked, start, None, True)
     assert first == {"orders": {"0": 50, "1": 50}}
     fill(made, 6, first=100)
-    # Asked again, as Spark does, it begins at the same place; a first batch that is done again is still empty.
+    # Spark asks again, and the start is the same. A repeated first batch is still empty.
     assert _stream.initial(asked) == start
     assert rows(asked, start, first) == []
     second = _stream.latest(asked, first, None, True)
@@ -149,7 +149,7 @@ def test_shares_of_a_cap(made: Path) -> None:
         found += some
         at = end
     assert Counter(found) == Counter(range(400))
-    # What is asked for without a cap is all.
+    # Without a limit, the end is the newest offset.
     assert _stream.latest(asked, _stream.initial(asked), None, False) == at
 
 
@@ -176,12 +176,12 @@ def test_what_expired_under_a_query(made: Path) -> None:
     with pytest.warns(mqstore.StoreWarning, match="holds offsets"):
         left = rows(lenient, first, end)
     assert left == list(range(left[0], 100))
-    # A cap counts what is there, and not what is gone.
+    # A limit counts existing messages, not removed ones.
     capped = {**lenient, "max_offsets": 4}
     end = _stream.latest(capped, first, None, True)
     with pytest.warns(mqstore.StoreWarning):
         assert len(rows(capped, first, end)) == 4
-    # A store that has less than was read before is another one.
+    # If a store has less than the query has read, it is a different store.
     with pytest.raises(mqstore.MQStoreError, match="and not"):
         _stream.plan(asked, {"orders": {"0": 90, "1": 90}}, {"orders": {"0": 91, "1": 90}})
 
@@ -204,14 +204,14 @@ def test_gaps_of_compacted_topics_are_no_loss(tmp_path: Path) -> None:
         assert end["orders"]["0"] - (at["orders"]["0"] if "orders" in at else 0) <= 70
         found += rows(asked, at, end)
         at = end
-    # Of each key the newest message, and what came behind the last compaction; as `Store.read` tells it.
+    # The newest message of each key, and all messages after the last compaction, as `Store.read` returns them.
     with mqstore.open(path) as store:
         assert found == [int(message.body) for message in store.read("orders")]
     assert found == [*range(1000, 1005), *range(295, 350)]
     given = {"path": str(path), "tags": "a", "keys": "k3,k4", "bodyFormat": "text", "mode": "PERMISSIVE"}
     batch = _source.reader(given, _source.schema(given))
     parts = planning.plan(batch.options, batch.ranges)
-    # What was compacted, and what came behind it.
+    # The compacted messages, and those after them.
     assert [part.way for part in parts] == ["messages", "log"]
     some = [row for part in parts for each in _rows.rows(batch.options, tuple(part)) for row in each.to_pylist()]
     assert [int(row["body"]) for row in some] == [n for n in found if n < 1000 and n % 2 == 0 and n % 5 in (3, 4)]

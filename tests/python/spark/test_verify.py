@@ -1,4 +1,4 @@
-"""The check of stores that several tasks share: the same findings as in one process, and what goes wrong on the way."""
+"""Verification of stores by several tasks: the same problems as in one process, and failures on the way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What is called in each round."""
+    """The names of the calls in each round."""
     seen: list[list[str]] = []
     real = _rounds.Rounds.run
 
@@ -48,7 +48,7 @@ def tree(path: Path) -> list[str]:
 
 
 def spoil(path: Path, folder: str, *places: int) -> None:
-    """Changes bytes of the first files of a folder, one in each."""
+    """Changes one byte in each of the first files of a folder."""
     files = sorted(each for each in (path / folder).rglob("*") if each.is_file())
     for file, place in zip(files, places, strict=False):
         data = bytearray(file.read_bytes())
@@ -57,7 +57,7 @@ def spoil(path: Path, folder: str, *places: int) -> None:
 
 
 def test_the_damages_of_the_table(spark: Any, tmp_path: Path, rounds: list[list[str]]) -> None:
-    """A handful of each structure, of a store of ours: all of them in one job."""
+    """Some damages of each structure in a store that mqstore wrote, all in one job."""
     base = tmp_path / "base"
     subject = damaged_stores.subject(base, damaged_stores.elsewhere(tmp_path / "other"), damaged_stores.ours(base))
     by_structure: dict[str, list[damage.Case]] = {}
@@ -90,10 +90,10 @@ def test_nothing_is_left_of_it(spark: Any, store: Path, tmp_path: Path, rounds: 
     assert (found, tree(store)) == ({str(store): wanted}, before)
     assert told[-1].done == told[-1].total
     elsewhere = tmp_path / "elsewhere"
-    # What somebody else has there stays, however old.
+    # Files of other programs stay there, whatever their age.
     (elsewhere / "theirs").mkdir(parents=True)
     os.utime(elsewhere / "theirs", (0, 0))
-    # In a store that nobody can write in.
+    # With a file in place of its folder, no job can write in this store.
     (store / "mqstore" / "spark").touch()
     rounds.clear()
     found = mqstore.spark.verify(spark, [store], strategy="ranged", staging=elsewhere)
@@ -120,13 +120,14 @@ def test_a_huge_store_among_small_ones(
     monkeypatch.setattr(_verify, "_STRETCH_BYTES", 100_000)
     assert mqstore.spark.verify(spark, stores) == wanted
     assert rounds == [["verify_plan"], ["verify", *["verify_step"] * len(rounds[1][1:])], ["verify_assemble"]]
-    # As many stretches as the session has places, or more of no more bytes than that; and one step for the index.
+    # As many ranges as the session has task slots, or more if a range would exceed the limit; and one step for the
+    # index.
     stretches = max(spark.sparkContext.defaultParallelism, -(-_native.verify_log_bytes(str(store))[0] // 100_000))
     assert len(rounds[1]) == 1 + stretches + 1
     rounds.clear()
     assert mqstore.spark.verify(spark, stores, strategy="partition") == wanted
     assert rounds == [["verify", "verify"]]
-    # A log that is no store has no place for such files.
+    # A log without a store has no place for such files.
     log = store / "commitlog"
     rounds.clear()
     assert mqstore.spark.verify(spark, [log], strategy="ranged") == {str(log): mqstore.verify(log)}

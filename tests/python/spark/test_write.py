@@ -1,4 +1,4 @@
-"""Writing to stores: what arrives, and that it arrives once whatever happens."""
+"""Writing to stores: every message arrives exactly once, whatever fails."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_column_arrives(spark: Any, tmp_path: Path) -> None:
     assert len({message.unique_id for message in found}) == 100
     assert mqstore.verify(path).ok
     assert staged(path) == []
-    # A store that is read can be written to another one as it is.
+    # The rows of a read store can be written to another store unchanged.
     copy = tmp_path / "copy"
     spark.read.format("mqstore").load(str(path)).write.format("mqstore").mode("append").save(str(copy))
     with mqstore.open(copy) as store:
@@ -76,7 +76,7 @@ def test_keys_go_to_the_queues_that_python_chooses(spark: Any, tmp_path: Path) -
 
 
 def stage(path: Path, job: str, *parts: list[bytes], batch: int = 0, topic: str = "t") -> list[dict[str, Any]]:
-    """What tasks would have staged and told."""
+    """Stages the files of tasks and returns their results."""
     options = {"path": str(path), "topic": topic, "max_message_size": 1 << 20}
     if not path.exists():
         mqstore.open(path, "create").close()
@@ -105,7 +105,7 @@ ALL = Counter(body for part in PARTS for body in part)
 
 
 class Killed(BaseException):
-    """What a kill is to a test: nothing behind it runs."""
+    """Simulates a kill: no handler of `Exception` runs."""
 
 
 @pytest.mark.parametrize("calls", range(9))
@@ -128,7 +128,7 @@ def test_a_crash_at_any_step_is_gone_on_from(
 
         return call
 
-    # A kill does not tidy up: the journal stays wherever it was.
+    # A kill does not clean up, so the journal stays.
     monkeypatch.setattr(_native, "append_staged", dying(_native.append_staged))
     monkeypatch.setattr(_append, "sync_folder", lambda _folder: None)
     real = Path.unlink
@@ -148,7 +148,7 @@ def test_a_crash_at_any_step_is_gone_on_from(
             for _ in range(3):
                 store.append("t", b"foreign")
     _append.abandon(options(path), "job")
-    # The driver begins anew, stages anew, and the step that had begun is the one that counts.
+    # The driver starts again and stages again. The commit that had begun counts.
     again = stage(path, "other", *PARTS)
     _append.commit(options(path, "nightly"), "other", "nightly", None, again)
     assert bodies(path) == ALL + Counter({b"foreign": 3 * foreign})
@@ -315,7 +315,7 @@ def test_a_stream_into_a_store(spark: Any, tmp_path: Path, monkeypatch: pytest.M
     query = run()
     wanted = Counter(str(number).encode() for number in range(90))
     assert bodies(path) == wanted
-    # Spark forgets that it committed the last batch: it is done again, and counts once.
+    # Spark forgets that it committed the last batch. The batch runs again and counts once.
     commits = tmp_path / "checkpoint" / "commits"
     last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
     for each in commits.iterdir():

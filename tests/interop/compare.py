@@ -1,4 +1,4 @@
-"""mqstore's answers beside RocketMQ's: field by field, queue by queue, look-up by look-up."""
+"""Compares mqstore's results with RocketMQ's: field by field, queue by queue, look-up by look-up."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MOST_DIFFERENCES = 5
 
 
 def java_fields(row: JavaMessage, *, by_entry: bool) -> dict[str, Any]:
-    """Return what mqstore must answer for a record RocketMQ decoded."""
+    """Return the fields that mqstore must return for a record that RocketMQ decoded."""
     return {
         "topic": row.topic,
         "queue_id": row.queue_id,
-        # mqstore names the entry's offset when it reads a queue, the record's own otherwise.
+        # In a queue read, mqstore returns the offset of the queue entry, otherwise that of the record.
         "queue_offset": row.entry_offset if by_entry else row.queue_offset,
         "commit_log_offset": row.commit_log_offset,
         "size": row.size,
@@ -50,7 +50,7 @@ def java_fields(row: JavaMessage, *, by_entry: bool) -> dict[str, Any]:
 
 
 def mqstore_fields(message: mqstore.StoredMessage) -> dict[str, Any]:
-    """Return the same fields of a message mqstore read."""
+    """Return the same fields of a message that mqstore read."""
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
@@ -77,7 +77,7 @@ def mqstore_fields(message: mqstore.StoredMessage) -> dict[str, Any]:
 
 
 def md5(body: bytes | memoryview) -> str:
-    """Return the MD5 of a body in hex, as the Java rows have it."""
+    """Return the MD5 of a body in hex, as in the Java rows."""
     return hashlib.md5(body, usedforsecurity=False).hexdigest()
 
 
@@ -88,7 +88,7 @@ def assert_same_messages(
     by_entry: bool,
     where: str,
 ) -> int:
-    """Compare two sequences of messages, all fields; return their number."""
+    """Compare all fields of two sequences of messages. Return their number."""
     theirs = [java_fields(each, by_entry=by_entry) for each in expected]
     ours = [mqstore_fields(each) for each in actual]
     assert len(ours) == len(theirs), f"{where}: mqstore has {len(ours)} messages, RocketMQ {len(theirs)}"
@@ -104,11 +104,11 @@ def assert_same_messages(
 
 
 def assert_same_queues(store: mqstore.Store, answers: JavaAnswers, tally: Tally) -> None:
-    """Compare the bounds and all messages of every queue; mqstore may know further queues, but empty ones."""
+    """Compare the bounds and all messages of every queue. mqstore may know more queues, but only empty ones."""
     theirs = answers.view.by_queue()
     for queue in answers.view.queues:
         ours = {each.queue_id: each for each in store.queues(queue.topic)}[queue.queue_id]
-        # RocketMQ's batch queues say -1 while they are empty.
+        # An empty batch queue of RocketMQ has the minimum -1.
         bounds = (max(0, queue.min_offset), queue.max_offset)
         where = f"{queue.topic}/{queue.queue_id}"
         assert (ours.min_offset, ours.max_offset) == bounds, where
@@ -122,20 +122,20 @@ def assert_same_queues(store: mqstore.Store, answers: JavaAnswers, tally: Tally)
 
 
 def assert_same_log(store: mqstore.Store, answers: JavaAnswers, tally: Tally) -> None:
-    """Compare every record of the log by its offset, those without a queue entry too."""
+    """Compare every record of the log by its offset, also records without a queue entry."""
     found = [store.get_at(each.commit_log_offset) for each in answers.log]
     tally.messages += assert_same_messages(answers.log, found, by_entry=False, where="log")
 
 
 def assert_same_look_ups(store: mqstore.Store, answers: JavaAnswers, tally: Tally) -> None:
-    """Compare look-ups by key and by time with RocketMQ's, and the keys with what the log holds."""
+    """Compare look-ups by key and by time with RocketMQ's, and the keys with the content of the log."""
     by_offset = {each.commit_log_offset: each for each in answers.log}
     truth = records_by_key(answers.log)
     for query, offsets in answers.keys:
         ours = look_up(store, query)
         theirs = without_twins(query, offsets, by_offset)
-        # RocketMQ counts the seconds of a file's first entry from the end of the file before, and adds them to the
-        # begin of the file: across a restart the message seems younger than it is, and time ranges miss it.
+        # RocketMQ counts the seconds of a file's first entry from the end of the previous file, but adds them to the
+        # begin of this file. After a restart the message seems younger than it is, and time ranges miss it.
         timed = (query.begin, query.end) != (KeyQuery("", "").begin, KeyQuery("", "").end)
         known_from = answers.indexed_from + (1 if timed and answers.indexed_from > 0 else 0)
         indexed = [at for at in ours if at >= known_from]
@@ -155,14 +155,14 @@ def assert_same_look_ups(store: mqstore.Store, answers: JavaAnswers, tally: Tall
 
 
 def look_up(store: mqstore.Store, query: KeyQuery) -> list[int]:
-    """Return the log offsets mqstore finds for a query, oldest first."""
+    """Return the log offsets that mqstore finds for a query, oldest first."""
     end = query.end if query.end < KeyQuery("", "").end else None
     found = store.lookup(query.topic, query.key, start_time=query.begin or None, end_time=end)
     return [each.commit_log_offset for each in found]
 
 
 def assert_same_store(path: Path, answers: JavaAnswers, tally: Tally, *, look_ups: bool = True) -> None:
-    """Compare everything, read-only, and see that reading changed no file."""
+    """Compare everything, read-only, and check that no read changed a file."""
     before = state_of(path)
     with mqstore.open(path) as store:
         assert_same_queues(store, answers, tally)
@@ -181,7 +181,7 @@ def state_of(path: Path) -> dict[str, tuple[int, int, int]]:
 
 @contextlib.contextmanager
 def notes_expected() -> Iterator[None]:
-    """Let mqstore say that derived files are missing or behind, where a test made them so."""
+    """Allow the notes of mqstore about derived files that a test removed or made old."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""Fixtures of the interoperability suite: the Java side, built when stale, and the count of what was compared."""
+"""Fixtures of the interoperability suite: the Java side, built when out of date, and the counts of the comparisons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAITING = {"test_broker", "test_groups", "test_ownership", "test_pop", "test_tim
 ALONE = WAITING | {"test_beside"}
 """The files whose tests start their own JVMs."""
 NEWEST_ONLY = WAITING | {"test_damage", "test_spark_compacts_what_rocketmq_wrote"}
-"""The files and tests that take long and hardly depend on the version: outside the soak the newest is enough."""
+"""Slow files and tests that hardly depend on the version. Outside the soak, they run for the newest version only."""
 
 PASSED = pytest.StashKey[bool]()
 TALLIES: pytest.StashKey[Tallies] = pytest.StashKey()
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave what takes long to the soak, except for the newest version."""
+    """Leave slow tests to the soak, except for the newest version."""
     if os.environ.get("MQSTORE_SOAK"):
         return
     dropped = [
@@ -73,10 +73,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Choose which tests share a process, for `--dist loadscope`.
+    """Choose the tests that share a process, for `--dist loadscope`.
 
-    Tests of one version share a process, because it has one JVM for all of them. Tests with JVMs of their own are
-    groups of their own, so that they wait side by side.
+    Tests of one version share a process, because it has one JVM for all of them. Each file of tests with their own JVMs
+    is a separate group, so that the groups can wait at the same time.
     """
     if config.getvalue("dist") != "loadscope":
         return None
@@ -94,7 +94,7 @@ def _stem(nodeid: str) -> str:
 
 
 def _version(nodeid: str) -> str:
-    """Return the version that a test is for; of a test for none, the newest."""
+    """Return the version of a test. For a test without a version, return the newest."""
     return next((version for version in VERSIONS if version in nodeid.partition("[")[2]), VERSIONS[-1])
 
 
@@ -110,7 +110,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the sum of what the tests compared; with -v, what each compared."""
+    """Print the sum of all comparisons. With -v, print the counts of each test."""
     tallies = terminalreporter.config.stash[TALLIES].by_test
     if not tallies:
         return
@@ -125,7 +125,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _java_side() -> None:
-    """Have the driver of every version built; without Maven or Java the suite skips, or fails under CI=true."""
+    """Build the driver of every version. Without Maven or Java, the suite skips, or fails if CI=true."""
     try:
         java_executable()
         for version in VERSIONS:
@@ -161,7 +161,8 @@ def market(request: pytest.FixtureRequest, shop: Shop) -> Market:
 
 @pytest.fixture(autouse=True)
 def _no_store_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Shut the stores down that a test leaves open in the shared JVMs: their directories go with the test."""
+    """Shut down the stores that a test leaves open in the shared JVMs, because their directories are removed with the
+    test."""
     yield
     if "shop" in request.fixturenames:
         shop: Shop = request.getfixturevalue("shop")
@@ -169,7 +170,7 @@ def _no_store_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _wanted(session: pytest.Session, marker: str) -> dict[str, set[str]]:
-    """Return the directories the collected tests will ask for, by version: they are best made together."""
+    """Return, by version, the directories that the collected tests need. It is faster to make them together."""
     wanted: dict[str, set[str]] = defaultdict(set)
     for item in session.items:
         chosen = item.get_closest_marker(marker)
@@ -181,7 +182,7 @@ def _wanted(session: pytest.Session, marker: str) -> dict[str, set[str]]:
 
 @pytest.fixture
 def written(request: pytest.FixtureRequest, shop: Shop, version: str) -> Written:
-    """Return the directory of the test's ``scenario`` marker. Tests must not change it; they copy it."""
+    """Return the directory of the test's ``scenario`` marker. Tests must not change it. They copy it."""
     marker = request.node.get_closest_marker("scenario")
     assert marker is not None, "the test needs a scenario marker"
     return shop.written(version, marker.args[0])
@@ -189,7 +190,7 @@ def written(request: pytest.FixtureRequest, shop: Shop, version: str) -> Written
 
 @pytest.fixture
 def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
-    """Return the test's counter; a test that compared no message fails."""
+    """Return the test's counter. A test that compared no message fails."""
     counted = Tally()
     yield counted
     request.node.user_properties.append(("tally", asdict(counted)))

@@ -1,4 +1,4 @@
-"""The store that the table of damages is done to (`tests/python/damage.py`), as RocketMQ writes it."""
+"""The store for the table of damages (`tests/python/damage.py`), as RocketMQ writes it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ CONFIG = {
     "mapperFileSizeBatchConsumeQueue": 46 * 32,
     "maxHashSlotNum": 64,
     "maxIndexNum": 200,
-    # A checksum over all of a record, as mqstore writes it.
+    # A checksum over the whole record, as mqstore writes it.
     "enabledAppendPropCRC": True,
 }
 DECLARED = {"orders": topic(2), "returned-orders": topic(), stores.LONG: topic(), "batched": topic(1, **BATCH_QUEUE)}
 
 
 def spec(number: int) -> Spec:
-    """Specify the message of this number."""
+    """Specify the message with this number."""
     name, queue_id = stores.TOPICS[number % len(stores.TOPICS)]
     one = {
         "keys": [f"k{number}"],
@@ -46,7 +46,7 @@ def spec(number: int) -> Spec:
 
 
 def write(session: JavaSession, home: Path) -> list[stores.Sent]:
-    """Have RocketMQ write the store and close it."""
+    """Let RocketMQ write the store and close it."""
     store = session.open(home, config=CONFIG, topics=DECLARED, write_topics=True)
     sent = []
     for number in range(damage.COUNT):

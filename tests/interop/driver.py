@@ -1,15 +1,15 @@
 """A typed client for the Java side: the real RocketMQ store, broker and client in child processes.
 
-It knows nothing of mqstore, so any suite can use it to get a directory that RocketMQ itself wrote::
+It is independent of mqstore, so any suite can use it to get a directory that RocketMQ itself wrote::
 
     from interop.driver import make_java_store
     from interop.java_rows import message
 
     view = make_java_store(path, "5.5.0", [message("orders", b"...", keys=["A-1"])])
 
-`build` compiles the driver once per RocketMQ version with Maven into ``target/<version>``; after that nothing here
-needs a network. `JavaSession` is one interactive JVM that can hold several stores; `JavaBroker` is a name server and
-a broker. Every JVM ends when its standard input does, so none outlives the test run, whatever happens to it.
+`build` compiles the driver once for each RocketMQ version with Maven into ``target/<version>``. After that, nothing
+here needs a network. `JavaSession` is one interactive JVM that can hold several stores. `JavaBroker` is a name server
+and a broker. Every JVM ends when its standard input ends, so no JVM outlives the test run, even if the run is killed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _jvm(version: str, home: Path, main_class: str, *args: str) -> list[str]:
     return [
         java_executable(),
         *JVM_OPTIONS,
-        # RocketMQ writes logs and RocksDB journals below the user's home; here that is a scratch folder.
+        # RocketMQ writes logs and RocksDB journals to the user's home. Here that is a scratch folder.
         f"-Duser.home={home}",
         f"-Drocketmq.home.dir={home}",
         f"-Dinterop.log={home / 'interop.log'}",
@@ -96,10 +96,10 @@ def _log_lines(result: dict[str, Any]) -> list[LogLine]:
 
 
 class JavaSession:
-    """One interactive JVM of a RocketMQ version. Use as a context manager; not safe for several threads."""
+    """One interactive JVM of a RocketMQ version. Use it as a context manager, from one thread only."""
 
     def __init__(self, version: str, home: Path | None = None) -> None:
-        """Start the JVM; `home` is its scratch folder (logs, standard error), a temporary one by default."""
+        """Start the JVM. `home` is its scratch folder (logs, standard error), by default a temporary one."""
         self.version = version
         self._own_home = None if home else tempfile.TemporaryDirectory(prefix="mqstore-java-")
         self.home = home or Path(self._own_home.name if self._own_home else "")
@@ -132,7 +132,7 @@ class JavaSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the JVM; stores still open are not shut down cleanly."""
+        """End the JVM. Open stores are not shut down cleanly."""
         self.end()
 
     def call(self, op: str, *, timeout: float = 120, **args: object) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -154,7 +154,7 @@ class JavaSession:
         return number
 
     def rows(self, number: int, timeout: float = 120) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a command that was sent, as they come, until its end."""
+        """Yield the rows of a sent command as they arrive, until its end."""
         deadline = time.monotonic() + timeout
         while True:
             answer = self._answer(number, deadline)
@@ -204,18 +204,18 @@ class JavaSession:
         return JavaStore(self, name, Path(path), report)
 
     def close_stores(self, stores: Iterable[JavaStore]) -> list[LogLine]:
-        """Shut stores down cleanly at the same time: each shutdown alone takes more than three seconds."""
+        """Shut several stores down cleanly at the same time, because each shutdown takes more than three seconds."""
         _, result = self.call("close", stores=[store.name for store in stores])
         return _log_lines(result)
 
     def leave_stores(self) -> None:
-        """Begin to shut down every store that is open; each goes on for more than three seconds in the background."""
+        """Begin to shut down every open store. Each shutdown runs for more than three seconds in the background."""
         self.call("leave")
 
     def filters(self, cases: Sequence[tuple[str, Sequence[Mapping[str, str]]]]) -> list[str | None]:
-        """Compile SQL92 expressions and evaluate each for some properties.
+        """Compile SQL92 expressions and evaluate each with some properties.
 
-        Returns a letter for each properties (T true, F false, N null, E exception), or None where RocketMQ does not
+        Returns a letter for each set of properties (T true, F false, N null, E exception), or None if RocketMQ does not
         compile the expression.
         """
         told = [{"expression": expression, "properties": properties} for expression, properties in cases]
@@ -226,18 +226,18 @@ class JavaSession:
         return found
 
     def logs(self) -> list[LogLine]:
-        """Return what was logged at WARN and ERROR since the last open, close or call of this."""
+        """Return the lines logged at WARN and ERROR since the last open, close or call of this method."""
         return _log_lines(self.call("logs")[1])
 
     def kill(self) -> None:
-        """End the JVM with SIGKILL, as a power button does to a broker."""
+        """End the JVM with SIGKILL. No shutdown step runs."""
         self.process.kill()
         self.process.wait()
         self._pump.join()
         self._close_pipes()
 
     def halt(self) -> None:
-        """End the JVM from inside, without shutdown hooks: files stay as they are at this moment."""
+        """End the JVM from inside, without shutdown hooks. The files keep their state of this moment."""
         self.send("halt")
         self.process.wait(30)
         self._pump.join()
@@ -308,14 +308,14 @@ class JavaStore:
     """A store that is open in a `JavaSession`."""
 
     def __init__(self, session: JavaSession, name: str, path: Path, report: OpenReport) -> None:
-        """Made by `JavaSession.open`."""
+        """Created by `JavaSession.open`."""
         self.session = session
         self.name = name
         self.path = path
         self.report = report
 
     def put(self, specs: Sequence[Spec], *, check: bool = True) -> list[JavaPut]:
-        """Put messages in order; with `check` every one must be PUT_OK. Returns when queues and index have them."""
+        """Put messages in order. With `check`, each must be PUT_OK. Returns when queues and index have them."""
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl", dir=self.session.home) as file:
             file.writelines(json.dumps(spec) + "\n" for spec in specs)
             file.flush()
@@ -330,7 +330,7 @@ class JavaStore:
         return puts
 
     def put_streaming(self, specs: Sequence[Spec]) -> Iterator[JavaPut]:
-        """Put messages one by one and yield each result as soon as RocketMQ gave it; may be cut short by a kill."""
+        """Put messages one by one and yield each result as soon as RocketMQ returns it. A kill may end it early."""
         number = self.session.send("put", store=self.name, messages=list(specs), flush_each=True)
         for row in self.session.rows(number):
             yield JavaPut(**row)
@@ -345,12 +345,12 @@ class JavaStore:
         return _view(rows)
 
     def read_queue(self, topic: str, queue_id: int = 0, start: int = 0) -> JavaView:
-        """Read one queue from an offset to its end. The way to read compaction topics, too."""
+        """Read one queue from an offset to its end. This also reads compaction topics."""
         rows, _ = self.session.call("read", store=self.name, topic=topic, queue_id=queue_id, **{"from": start})
         return _view(rows)
 
     def log(self) -> list[JavaMessage]:
-        """Read every record of the commit log in its order, those without a queue entry too."""
+        """Read every record of the commit log in order, also records without a queue entry."""
         rows, _ = self.session.call("log", store=self.name)
         return [JavaMessage.from_row(row["message"]) for row in rows]
 
@@ -361,7 +361,8 @@ class JavaStore:
         return result["status"], result["next_offset"], [JavaMessage.from_row(row["message"]) for row in rows]
 
     def look_up(self, queries: Sequence[KeyQuery]) -> list[list[int]]:
-        """Return for each query the physical offsets found by key. RocketMQ does not re-check keys: hash twins show."""
+        """Return the physical offsets for each key query. RocketMQ compares only hashes, so other keys may
+        be included."""
         named = [{k: v for k, v in query._asdict().items() if v is not None} for query in queries]
         for query in named:
             if "kind" in query:
@@ -370,12 +371,12 @@ class JavaStore:
         return [row["offsets"] for row in rows]
 
     def offsets_for_times(self, queries: Sequence[TimeQuery]) -> list[int]:
-        """Return for each query the queue offset at that time."""
+        """Return the queue offset for each time query."""
         rows, _ = self.session.call("times", store=self.name, queries=[query._asdict() for query in queries])
         return [row["offset"] for row in rows]
 
     def close(self) -> list[LogLine]:
-        """Shut the store down cleanly; several at once are quicker with `JavaSession.close_stores`."""
+        """Shut the store down cleanly. For several stores, `JavaSession.close_stores` is faster."""
         return self.session.close_stores([self])
 
 
@@ -398,7 +399,7 @@ def make_java_store(
     topics: Mapping[str, Mapping[str, object]] | None = None,
     clean: bool = True,
 ) -> JavaView:
-    """Let RocketMQ write a store directory and return what it reads from it.
+    """Let RocketMQ write a store directory, and return the messages that it reads from it.
 
     With ``clean=False`` the process is halted without shutdown, as after ``kill -9``.
     """
@@ -421,7 +422,7 @@ class JavaBroker:
     """A name server and a broker on loopback, in one child process, on a store directory. A context manager."""
 
     def __init__(self, version: str, store: Path, home: Path, config: Mapping[str, object] | None = None) -> None:
-        """Start both and wait until they listen. File sizes in `config` must be those of the directory."""
+        """Start both and wait until they listen. The file sizes in `config` must be those of the directory."""
         self.version = version
         self.store = store
         self.home = home
@@ -441,7 +442,7 @@ class JavaBroker:
             "storePathRootDir": store,
             "storePathCommitLog": store / "commitlog",
             "autoCreateTopicEnable": "false",
-            # The broker must delete nothing and refuse nothing because of the machine it runs on.
+            # The state of the machine must not make the broker delete or refuse anything.
             "transientStorePoolEnable": "false",
             "fileReservedTime": 100_000,
             "diskMaxUsedSpaceRatio": 95,
@@ -483,7 +484,7 @@ class JavaBroker:
         self.kill()
 
     def stop(self, timeout: float = 60) -> None:
-        """Stop the broker as an operator does, by SIGTERM; it must take its `abort` file away."""
+        """Stop the broker with SIGTERM, as an operator does. It must remove its `abort` file."""
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(timeout)
         if status not in (0, 143, -15) or (self.store / "abort").exists():
@@ -500,7 +501,7 @@ class JavaBroker:
                 pipe.close()
 
     def _await_ready(self, seconds: float) -> None:
-        # Killing it at the deadline ends the read below; no other thread touches the process until then.
+        # A kill at the deadline ends the read below. No other thread touches the process until then.
         watchdog = threading.Timer(seconds, self.process.kill)
         watchdog.start()
         try:
@@ -521,7 +522,7 @@ class JavaBroker:
 
 
 class JavaClient:
-    """The official RocketMQ client, run inside a `JavaSession`, connected to a `JavaBroker`. A context manager."""
+    """The official RocketMQ client in a `JavaSession`, connected to a `JavaBroker`. A context manager."""
 
     def __init__(self, session: JavaSession, broker: JavaBroker, seconds: int = 60) -> None:
         """Connect, and wait until the broker is registered and has dispatched its log."""
@@ -547,25 +548,26 @@ class JavaClient:
         self._act("topics", topics=dict(topics))
 
     def consume(self, topic: str, seconds: int = 60) -> list[JavaMessage]:
-        """Consume every message of a topic from each queue's minimum to its maximum at the call."""
+        """Consume every message of a topic, from each queue's minimum to its maximum at the call."""
         rows, _ = self._act("consume", topic=topic, seconds=seconds)
         return [JavaMessage.from_row(row["message"]) for row in rows]
 
     def take(self, group: str, topic: str, count: int, seconds: int = 90) -> list[JavaMessage]:
-        """Take so many messages at least as a member of a group, until the broker knows that it has consumed all."""
+        """Take at least this many messages as a member of a group, until the broker knows that all are consumed."""
         rows, _ = self._act("group", group=group, topic=topic, count=count, seconds=seconds)
         return [JavaMessage.from_row(row["message"]) for row in rows]
 
     def produce(self, specs: Sequence[Spec]) -> list[dict[str, Any]]:
-        """Send messages; a spec may also have `batch`, `delay_level`, or `transaction`: commit, rollback or unknown.
+        """Send messages. A spec may also have `batch`, `delay_level`, or `transaction`: commit, rollback or unknown.
 
-        As long as the client is there it answers checks of undecided transactions by their property `when_checked`.
+        As long as the client exists, it answers checks of pending transactions by their property `when_checked`.
         """
         rows, _ = self._act("produce", messages=list(specs))
         return rows
 
     def look_up(self, topic: str, key: str, *, unique: bool = False) -> list[JavaMessage]:
-        """Query by one of KEYS, or by the unique id, through the broker; 64 hits at most, none is a `JavaError`."""
+        """Query by one of KEYS, or by the unique id, through the broker. Returns at most 64 hits. No hit is a
+        `JavaError`."""
         rows, _ = self._act("keys", topic=topic, key=key, unique=unique)
         return [JavaMessage.from_row(row["message"]) for row in rows]
 
@@ -574,9 +576,9 @@ class JavaClient:
 
 
 def _free_broker_ports() -> tuple[int, int]:
-    """Find a listen port whose neighbours -2 and +1 are free too, and a port for the name server.
+    """Find a listen port whose neighbours -2 and +1 are also free, and a port for the name server.
 
-    Below 32768, where Linux hands out no ports of its own accord.
+    All are below 32768, where Linux assigns no ports by itself.
     """
     chooser = random.Random(os.getpid() ^ time.monotonic_ns())
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""SQL92 expressions and properties to compare by: what a person would write, what nobody would, and what is wrong."""
+"""SQL92 expressions and properties for comparisons: usual ones, unusual ones, and invalid ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Generator:
         self._random = Random(seed)
 
     def expression(self) -> str:
-        """Return an expression: mostly of the grammar, else spoiled, else any tokens."""
+        """Return an expression: mostly a valid one, else a damaged one, else random tokens."""
         kind = self._random.random()
         if kind < 0.65:
             tokens = self._condition(self._random.randrange(4))
@@ -59,11 +59,11 @@ class Generator:
         return self._joined(tokens)
 
     def properties(self) -> Properties:
-        """Return the properties of a message; most of those that expressions name are there."""
+        """Return the properties of a message. Most of the names in expressions are present."""
         return {name: self._random.choice(VALUES) for name in NAMES if self._random.random() < 0.7}
 
     def neighbours(self) -> Properties:
-        """Return a number as `number` does, and the double that it is, or the next one, in few digits."""
+        """Return a number as `number` does, and its double value or a neighbouring double in few digits."""
         text = self.number()
         try:
             exact = float.fromhex(text) if "x" in text else float(text.rstrip("dF"))
@@ -73,7 +73,8 @@ class Generator:
         return {"a": text, "b": repr(near).replace("inf", "Infinity")}
 
     def number(self) -> str:
-        """Return a number as only `Double.valueOf` may read it: many digits, many places, or hexadecimal."""
+        """Return a number in a form that perhaps only `Double.valueOf` reads: many digits, many places, or
+        hexadecimal."""
         pick = self._random
         sign = pick.choice(("", "", "-", "+"))
         if pick.random() < 0.5:
@@ -91,7 +92,7 @@ class Generator:
     def _joined(self, tokens: list[str]) -> str:
         text = ""
         for token in tokens:
-            # Without a blank between them two tokens may become another one.
+            # Without a blank, two tokens may become a different one.
             text += (self._random.choice(BLANKS) if self._random.random() < 0.9 else "") + token
         return text + (self._random.choice(BLANKS) if self._random.random() < 0.1 else "")
 

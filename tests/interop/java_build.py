@@ -1,8 +1,8 @@
-"""Compiles the Java driver, once per RocketMQ version and whenever its sources change.
+"""Compiles the Java driver, once for each RocketMQ version and again if its sources change.
 
-`build` runs Maven into ``target/<version>`` and answers with the class path; after that nothing here needs a network.
-``python -m interop.java_build`` in ``tests/`` does so for each version: the suite's runner calls it first, because what
-a slow network takes must not count against the limit of a test.
+`build` runs Maven into ``target/<version>`` and returns the class path. After that, nothing here needs a network. In
+``tests/``, ``python -m interop.java_build`` builds each version. The suite's runner calls it first, because the time of
+a slow network must not count against the time limit of a test.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ import time
 from pathlib import Path
 
 VERSIONS = ("5.3.3", "5.5.0")
-"""The RocketMQ versions the suite runs against."""
+"""The RocketMQ versions of the suite."""
 
 HERE = Path(__file__).resolve().parent
 BUILD_ATTEMPTS = 3
 BUILD_SECONDS = 600
-"""How long one attempt may take: what it has downloaded is there for the next."""
+"""Time limit of one attempt. The next attempt reuses the downloaded files."""
 
 
 class JavaMissingError(RuntimeError):
-    """Maven or Java is not on this machine; the message says what to install."""
+    """Maven or Java is not on this machine. The message says what to install."""
 
 
 class JavaBuildError(RuntimeError):
-    """Maven is there but the build failed; the message carries its output."""
+    """Maven exists but the build failed. The message contains its output."""
 
 
 class JavaError(RuntimeError):
-    """A command failed on the Java side, or its process ended; the message carries the Java trace."""
+    """A command failed on the Java side, or its process ended. The message contains the Java trace."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -42,10 +42,10 @@ class JavaError(RuntimeError):
 
 
 def build(version: str, project: Path = HERE, product: str = "rocketmq") -> str:
-    """Compile the driver of `project` for one version of a product unless that is done, and return its class path.
+    """Compile the driver of `project` for one version of a product, if needed, and return its class path.
 
-    `project` holds a pom.xml with a profile of each version; without one it is the driver of this suite.
-    Raises `JavaMissingError` when a build is needed and Maven is missing, `JavaBuildError` when it fails.
+    `project` has a pom.xml with a profile for each version. By default, it is the driver of this suite. Raises
+    `JavaMissingError` if a build is needed and Maven is missing, and `JavaBuildError` if the build fails.
     """
     target = project / "target" / version
     stamp = target / "built-from"
@@ -82,7 +82,7 @@ def _run_maven(profile: str, project: Path) -> None:
         raise JavaMissingError(reason)
     command = [maven, "-B", "-q", "-P", profile, "-f", str(project / "pom.xml"), "clean", "compile"]
     output = ""
-    # Offline first: a machine that has the artifacts needs no network, and Maven then asks no server for anything.
+    # Offline first: if the machine has the artifacts, Maven then asks no server.
     for attempt, extra in enumerate((["-o"], *itertools.repeat([], BUILD_ATTEMPTS))):
         if attempt > 1:
             time.sleep(2**attempt)
@@ -105,7 +105,7 @@ def _run_maven(profile: str, project: Path) -> None:
 
 
 def main() -> None:
-    """Compile the driver for each version, and say what went wrong if it cannot be done."""
+    """Compile the driver for each version, and print the error if that fails."""
     try:
         for version in VERSIONS:
             build(version)

@@ -1,4 +1,4 @@
-"""What the Java side is told, and what it answers: message specifications, rows, log lines."""
+"""Input and output of the Java side: message specifications, rows, log lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def message(
     properties: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> Spec:
-    """Specify a message. `body` is the bytes, or (seed, size) for a generated one, see `generated_body`.
+    """Specify a message. `body` is the bytes, or (seed, size) for a generated body, see `generated_body`.
 
     `fields` are further names of ``Specs.java``: flag, sys_flag, born_timestamp, born_host, store_host, compress, ...
     """
@@ -51,20 +51,20 @@ def message(
 
 
 def batch(topic: str, items: Sequence[Spec], *, inner: bool = False, **fields: Any) -> Spec:
-    """Specify one put of several messages: records of their own, or (inner) one record that holds them all."""
+    """Specify one put of several messages: separate records, or (inner) one record that holds them all."""
     outer = message(topic, b"", **fields)
     return outer | {"inner_batch" if inner else "batch": list(items)}
 
 
 def generated_body(seed: str, size: int) -> bytes:
-    """Return the body ``Specs.java`` generates for this seed and size."""
+    """Return the body that ``Specs.java`` generates for this seed and size."""
     block = b"".join(hashlib.sha256(f"{seed}:{i}".encode()).digest() for i in range(min(32, -(-size // 32))))
     block = block.ljust(1024, b"\0")
     return (block * (-(-size // len(block)) or 1))[:size]
 
 
 def body_of(spec: Spec) -> bytes:
-    """Return the body a specification asks for, before any compression."""
+    """Return the body of a specification, before any compression."""
     if "body" in spec:
         return base64.b64decode(spec["body"])
     return generated_body(spec["seed"], spec["size"])
@@ -75,7 +75,7 @@ def body_of(spec: Spec) -> bytes:
 
 
 class JavaPut(NamedTuple):
-    """The result of one put; a batch has one result, with the ids of its records joined by commas."""
+    """The result of one put. A batch has one result, with the ids of its records joined by commas."""
 
     status: str
     commit_log_offset: int = -1
@@ -88,7 +88,7 @@ class JavaPut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JavaMessage:
-    """Every field of one record as RocketMQ decodes it; hosts in canonical form, bodies as length and MD5."""
+    """Every field of one record as RocketMQ decodes it. Hosts are in canonical form, bodies are length and MD5."""
 
     topic: str
     queue_id: int
@@ -114,11 +114,11 @@ class JavaMessage:
     tags: str | None = None
     unique_id: str | None = None
     entry_offset: int = -1
-    """The offset of the queue entry this was read by; -1 when it was read from the log."""
+    """The offset of the queue entry that led to this record; -1 if it was read from the log."""
 
     @classmethod
     def from_row(cls, row: dict[str, Any]) -> Self:
-        """Make a message of a row; an undecodable record is a `JavaError`."""
+        """Make a message of a row. A record that cannot be decoded is a `JavaError`."""
         if "undecodable" in row:
             reason = f"RocketMQ's decoder refused a record of {row['undecodable']} bytes"
             raise JavaError(reason)
@@ -129,7 +129,7 @@ class JavaMessage:
 
 @dataclass(frozen=True, slots=True)
 class JavaQueue:
-    """One queue: its bounds, and where and with what status reading it to the end stopped."""
+    """One queue: its bounds, and the offset and the status at which a read to the end stopped."""
 
     topic: str
     queue_id: int
@@ -142,13 +142,13 @@ class JavaQueue:
 
 @dataclass(frozen=True, slots=True)
 class JavaView:
-    """Everything a store's queues hold."""
+    """All messages in the queues of a store."""
 
     messages: list[JavaMessage]
     queues: list[JavaQueue]
 
     def by_queue(self) -> dict[tuple[str, int], list[JavaMessage]]:
-        """Return the messages of each (topic, queue id), in queue order; empty queues have an empty list."""
+        """Return the messages of each (topic, queue id), in queue order. Empty queues have an empty list."""
         grouped: dict[tuple[str, int], list[JavaMessage]] = {(q.topic, q.queue_id): [] for q in self.queues}
         for one in self.messages:
             grouped.setdefault((one.topic, one.queue_id), []).append(one)
@@ -156,7 +156,7 @@ class JavaView:
 
 
 class KeyQuery(NamedTuple):
-    """A look-up by key; with `kind` "T" by tag, which RocketMQ knows from 5.5.0 on."""
+    """A look-up by key, or with `kind` "T" by tag. RocketMQ has tag look-ups since 5.5.0."""
 
     topic: str
     key: str
@@ -167,7 +167,7 @@ class KeyQuery(NamedTuple):
 
 
 class TimeQuery(NamedTuple):
-    """A look-up of the queue offset at a time; `boundary` is LOWER or UPPER."""
+    """A look-up of the queue offset for a time. `boundary` is LOWER or UPPER."""
 
     topic: str
     queue_id: int
@@ -176,7 +176,7 @@ class TimeQuery(NamedTuple):
 
 
 class LogLine(NamedTuple):
-    """A line RocketMQ logged at WARN or ERROR, or the one that names the file recovery starts from."""
+    """A line that RocketMQ logged at WARN or ERROR, or the line that names the first file of recovery."""
 
     level: str
     logger: str
@@ -185,12 +185,12 @@ class LogLine(NamedTuple):
 
 
 TORN_TAIL = ("found a illegal magic code", "found a half message", "CRC check failed")
-"""How RocketMQ's log begins to speak of half a record at the end of the commit log, which it cuts off."""
+"""The start of RocketMQ's log line about an incomplete record at the end of the commit log, which it truncates."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenReport:
-    """What happened while RocketMQ opened a directory."""
+    """The events while RocketMQ opened a directory."""
 
     loaded: bool
     was_clean: bool
@@ -200,10 +200,10 @@ class OpenReport:
     logs: list[LogLine] = field(repr=False)
 
     def recovery_start(self) -> int:
-        """Return the physical offset from which recovery dispatched every record anew.
+        """Return the physical offset from which recovery dispatched every record again.
 
-        After an unclean end RocketMQ first drops the newer index files, so below this offset its look-ups by key may
-        miss messages. It names the file it starts from, unless that is the very first.
+        After an unclean end, RocketMQ first drops the newer index files, so its look-ups by key may miss messages below
+        this offset. RocketMQ names the file where it starts, except if that is the very first one.
         """
         for line in self.logs:
             if line.message.startswith("recover from this mapped file"):
@@ -211,40 +211,40 @@ class OpenReport:
         return max(0, self.min_physical)
 
     def complaints(self, *, torn_tail: bool = False) -> list[LogLine]:
-        """Return the lines a healthy directory does not cause, see `is_healthy`.
+        """Return the lines that a healthy directory does not cause, see `is_healthy`.
 
-        With `torn_tail` the last writer may have been killed in the middle of a record.
+        `torn_tail` means that the last writer may have been killed in the middle of a record.
         """
         lines = [line for line in self.logs if not is_healthy(line, after_kill=not self.was_clean)]
         return [line for line in lines if not (torn_tail and line.message.startswith(TORN_TAIL))]
 
 
 def is_healthy(line: LogLine, *, after_kill: bool = False) -> bool:
-    """Tell whether RocketMQ logs this line for a directory that is in perfect order.
+    """Tell whether RocketMQ logs this line even for a perfectly valid directory.
 
-    Seen when RocketMQ reopens what it wrote itself, both versions.
+    Both versions log such lines when they reopen a directory that they wrote themselves.
     """
     text = line.message
     if line.level == "INFO":
         return True
-    # Recovery after a kill dispatches records again: 5.3.3 says so of each that the queue already has, and both
-    # versions say when the index they write anew needs another file.
-    # And both say that no queue file starts where a queue ends when it ends exactly with a file.
+    # Recovery after a kill dispatches records again. 5.3.3 logs each record that the queue already has. Both versions
+    # log a line when the rebuilt index needs another file. If a queue ends exactly at the end of a file, both log that
+    # no queue file starts there.
     end = re.match(r"Offset not matched. Request offset: (\d+), firstOffset: \d+, lastOffset: (\d+),", text)
     if after_kill and end and end[1] == end[2]:
         return True
     again = ("Maybe try to build consume queue repeatedly", "Over index file capacity", "Index file [")
     if after_kill and text.startswith(again):
         return True
-    # Recovery scans the last segment to its end, and the end is the first place without a magic number.
+    # Recovery scans the last segment to its end, which is the first place without a magic code.
     if text == "found a illegal magic code 0x0":
         return True
-    # Said on every clean open, because queues that end exactly where the log ends are the healthy state. With the
-    # first number larger, entries really are cut off.
+    # Logged on every clean open, because in the healthy state queues end exactly where the log ends. If the first
+    # number is larger, entries really are truncated.
     if "truncate dirty logic files" in text:
         numbers = [int(part.split(")")[0]) for part in text.split("(")[1:]]
         return len(numbers) == 2 and numbers[0] == numbers[1]
-    # Threads of a store that was shut down before in the same process.
+    # Threads of a store that was shut down earlier in the same process.
     return "shutdown" in text and "interrupted" in text
 
 

@@ -1,7 +1,7 @@
-"""Directories that change hands: mqstore writes, RocketMQ reads and appends, once per version and test run.
+"""Directories that change their owner: mqstore writes, RocketMQ reads and appends, once for each version and test run.
 
-Made together for all tests of a version, because every clean shutdown of RocketMQ sleeps three seconds; each test
-then judges its own directory.
+All directories of a version are made together, because every clean shutdown of RocketMQ sleeps three seconds. Each test
+then checks its own directory.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ GEOMETRY: dict[str, Any] = {
     "index_slots": 3000,
     "index_entries": 12_000,
 }
-"""Small files in mqstore's options; `java_config` says the same in RocketMQ's."""
+"""Small files in mqstore's options. `java_config` gives the same sizes to RocketMQ."""
 
 TESTS = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
 class Trade:
-    """One directory: what mqstore writes into it, and under which options both sides open it."""
+    """One directory: the messages that mqstore writes, and the options of both sides."""
 
     name: str
     topics: Mapping[str, int]
     specs: Callable[[], list[Spec]]
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
-    """RocketMQ's configuration beyond the geometry."""
+    """RocketMQ's configuration in addition to the geometry."""
     kill: bool = False
     """mqstore's process is killed after the last append instead of closing the store."""
 
 
 @dataclass(slots=True)
 class Traded:
-    """What came of it."""
+    """The result of a trade."""
 
     trade: Trade
     path: Path
@@ -66,7 +66,7 @@ class Traded:
     results: list[dict[str, Any]]
     report: OpenReport
     before: JavaAnswers
-    """RocketMQ's answers about what mqstore wrote."""
+    """RocketMQ's answers about the messages of mqstore."""
     after: JavaAnswers
     """RocketMQ's answers after it appended."""
     java_puts: int
@@ -94,7 +94,7 @@ def _sizes() -> list[Spec]:
 
 
 def _edges() -> list[Spec]:
-    """The property CRC takes 20 bytes more than a plain record."""
+    """Records are 20 bytes longer than plain ones, because of the property CRC."""
     return edges(91 + len("edges") + len("UNIQ_KEY") + 34 + len("KEYS") + len("edge") + 2 + 20)
 
 
@@ -148,16 +148,17 @@ TRADES = {
 
 
 class Market:
-    """Makes the trades the collected tests ask for, all of a version at once."""
+    """Makes the trades that the collected tests need, all of a version together."""
 
     def __init__(self, shop: Shop, wanted: Mapping[str, AbstractSet[str]]) -> None:
-        """Prepare; `wanted` names the trades of each version."""
+        """Prepare. `wanted` names the trades of each version."""
         self.shop = shop
         self.wanted = wanted
         self._traded: dict[tuple[str, str], Traded | Exception] = {}
 
     def traded(self, version: str, name: str) -> Traded:
-        """Return a directory after both sides had it; a failure on the way is raised here, to its own test only."""
+        """Return a directory after both sides used it. A failure on the way is raised here, only for the test of this
+        trade."""
         if (version, name) not in self._traded:
             wanted = {name, *self.wanted.get(version, ())}
             names = sorted(each for each in wanted if (version, each) not in self._traded)
@@ -193,7 +194,7 @@ class Market:
 
 
 def write(path: Path, trade: Trade, specs: Sequence[Spec]) -> list[dict[str, Any]]:
-    """Let mqstore write a directory; every second message goes through `append_many` where neighbours allow it."""
+    """Let mqstore write a directory. Every second message goes through `append_many` if its neighbours allow it."""
     options = GEOMETRY | dict(trade.options)
     if trade.kill:
         with mqstore.open(path, "create", **options) as store:
@@ -215,7 +216,7 @@ def write(path: Path, trade: Trade, specs: Sequence[Spec]) -> list[dict[str, Any
 
 
 def make_topics(store: mqstore.Store, topics: Mapping[str, int]) -> None:
-    """Make topics with their numbers of queues."""
+    """Create topics with their numbers of queues."""
     for name, queues in topics.items():
         store.create_topic(name, queues)
 
@@ -239,9 +240,9 @@ def append_and_kill(
     *,
     after: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Append in a child process and kill it with SIGKILL after so many acknowledgements, all by default.
+    """Append in a child process and kill it with SIGKILL after this many acknowledgements, by default after all.
 
-    Returns every acknowledgement the child gave, those too that it gave between the last one waited for and the kill.
+    Returns every acknowledgement of the child, also those between the last expected one and the kill.
     """
     lines = [json.dumps(spec).encode() + b"\n" for spec in specs]
     wanted = len(lines) if after is None else after
@@ -263,7 +264,7 @@ def append_and_kill(
             process.kill()
         acks += process.stdout
     assert len(acks) >= wanted, f"mqstore's process ended by itself with status {process.returncode}"
-    # The kill may have cut the last line short.
+    # The kill may have cut the last line.
     return [json.loads(ack) for ack in acks if ack.endswith(b"\n")]
 
 

@@ -1,10 +1,9 @@
-"""Makes the small stores of RocketMQ whose bytes are changed, by `tests/rust/damage` at random and by
-`tests/python/test_damage.py` one by one: `python -m interop.pack` in `tests/`.
+"""Makes the small stores of RocketMQ for tests that change bytes: `python -m interop.pack` in `tests/`.
 
-A pack is a number of files, each with its path, its length, and the stretches of it that are not zero; numbers are
-big-endian:
+`tests/rust/damage` changes bytes at random, `tests/python/test_damage.py` one by one. A pack is a number of files, each
+with its path, its length, and its ranges that are not zero. Numbers are big-endian:
 
-    4 files | 2 length, path | 8 length | 4 stretches | 8 offset, 4 length, bytes | ...
+    4 files | 2 length, path | 8 length | 4 ranges | 8 offset, 4 length, bytes | ...
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def main() -> None:
 
 def _pack_corpus(session: JavaSession, home: Path) -> None:
     sent = corpus.write(session, home)
-    # Nothing of it is looked at.
+    # No test looks at this folder.
     shutil.rmtree(home / "rocksdbstore")
     target = corpus.stores.PACKED
     target.parent.mkdir(exist_ok=True)

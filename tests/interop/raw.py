@@ -1,6 +1,6 @@
-"""A second opinion on what RocketMQ wrote: a reader of its files in plain Python, sharing no code with anything.
+"""An independent reader of RocketMQ's files in plain Python, which shares no code with the other readers.
 
-The suite measures mqstore against the Java driver; this measures the driver against the bytes on disk.
+The suite compares mqstore with the Java driver. This module compares the driver with the bytes on disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CRC_PROPERTY = b"__CRC32#\x01"
 
 
 def records(store: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a commit log, field by field, up to the first place that is none."""
+    """Yield the records of a commit log, field by field, up to the first place without a record."""
     for segment in sorted((store / "commitlog").iterdir()):
         data = segment.read_bytes()
         base, at = int(segment.name), 0

@@ -1,4 +1,4 @@
-"""What the tests let RocketMQ write: one scenario a kind of record or a state a directory can be in.
+"""The scenarios that RocketMQ writes: one for each kind of record or state of a directory.
 
 A scenario is data: store configuration, topics, and message specifications in bursts with a pause between them. All
 numbers come from seeded generators, so a failing run can be repeated.
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 KIB = 1 << 10
 BURST_PAUSE = 2.3
-"""Seconds between bursts: index entries hold whole seconds, so a time range must end more than one away from both."""
+"""Seconds between bursts. Index entries hold whole seconds, so a time range must end more than one second away from
+both."""
 
 BATCH_QUEUE = {"queue.type": "BatchCQ"}
 COMPACTED = {"cleanup.policy": "COMPACTION"}
@@ -30,7 +31,7 @@ KEY_ALPHABET = ("order", "Ärger", "ключ", "鍵", "🔑")
 
 @dataclass(frozen=True)
 class Scenario:
-    """One directory to be written."""
+    """One directory to write."""
 
     name: str
     bursts: Callable[[], list[list[Spec]]]
@@ -39,7 +40,7 @@ class Scenario:
     kill: bool = False
     """End the process without shutdown instead of closing the store."""
     keep_first_queues: bool = False
-    """Keep a copy of queues and index as they were after the first burst."""
+    """Keep a copy of queues and index after the first burst."""
 
 
 def topic(queues: int = 1, **attributes: str) -> dict[str, Any]:
@@ -48,12 +49,12 @@ def topic(queues: int = 1, **attributes: str) -> dict[str, Any]:
 
 
 def unique_id(number: int) -> str:
-    """Return a UNIQ_KEY as clients make them: 32 hex digits."""
+    """Return a UNIQ_KEY in the form of clients: 32 hex digits."""
     return f"7F0000010001{number:020X}"
 
 
 def mixed(topics: Mapping[str, int], count: int, seed: str, *, largest: int = 900) -> list[Spec]:
-    """Make messages of every ordinary kind, spread over topics and queues."""
+    """Make messages of every ordinary kind, distributed over topics and queues."""
     chooser = random.Random(seed)
     names = list(topics)
     specs = []
@@ -100,9 +101,9 @@ EDGE_SEGMENT = 16 * KIB
 
 
 def edges(record_overhead: int) -> list[Spec]:
-    """Fill segments so that what is left before the end takes every value from 8 to 47 bytes, and 0 to 7 do not fit.
+    """Fill segments so that the bytes left at the end take every value from 8 to 47, and 0 to 7 do not fit.
 
-    `record_overhead` is what a record is longer than its body. A record fits when 8 bytes for the filler remain.
+    `record_overhead` is the length of a record without its body. A record fits if 8 bytes for the filler remain.
     """
     specs: list[Spec] = []
     at = 0
@@ -116,18 +117,18 @@ def edges(record_overhead: int) -> list[Spec]:
         specs.append(message("edges", body, unique_id=unique_id(len(specs)), keys=["edge"]))
 
     for left in range(48):
-        # A nearly full segment is left by the roll of the next record.
+        # If a segment is nearly full, the next record rolls to a new one.
         while not 1000 < EDGE_SEGMENT - at < 8000:
             put(3500)
-        # With less than 8 bytes left this one goes to the next segment.
+        # If less than 8 bytes would be left, this record goes to the next segment.
         put(EDGE_SEGMENT - at - left)
-    # The last segment's end is only used once something follows.
+    # The end of the last segment counts only when another record follows.
     put(3500)
     return specs
 
 
 def edge_leftovers(ends: Sequence[tuple[int, int]]) -> set[int]:
-    """Return how many bytes records left at the ends of segments; `ends` has offset and size of each, in order."""
+    """Return the byte counts left at the ends of segments. `ends` has offset and size of each record, in order."""
     return {-(at + size) % EDGE_SEGMENT for (at, size), (after, _) in itertools.pairwise(ends) if after != at + size}
 
 
@@ -164,9 +165,9 @@ def _text() -> list[list[Spec]]:
                     properties={f"name {word}": other, "again": "1\u0001 2", "empty": "", "z": " spaces "},
                 ),
             )
-    # Keys that were joined with more than one space, and only spaces.
+    # Keys joined with more than one space, and keys of only spaces.
     specs += [message("text", b"k", properties={"KEYS": keys}) for keys in ("a  b", " lead", "trail ", "   ")]
-    # Java's absolute value of the smallest number is itself; RocketMQ takes slot 0 for it. This is such a key.
+    # Java's absolute value of the smallest integer is itself, and RocketMQ uses slot 0 for it. This is such a key.
     specs += [message("text", b"m", keys=[key]) for key in min_hash_keys("text")]
     return [specs]
 
@@ -179,7 +180,7 @@ def min_hash_keys(topic_name: str, count: int = 3) -> list[str]:
     while len(found) < count:
         head = f"min{number}"
         number += 1
-        # Seven free characters in base 31 reach any remainder; look for one made of printable ASCII.
+        # Seven characters in base 31 reach any remainder. Search for one of printable ASCII characters.
         wanted = (-(2**31) - java_hash(head, prefix) * 31**7) % 2**32
         tail = _spell(wanted, 7)
         if tail is not None:
@@ -319,7 +320,7 @@ def _transactions() -> list[list[Spec]]:
                 prepared_transaction_offset=number * 10 if kind == 0x8 else 0,
             ),
         )
-        # A current broker stores half messages like this: another topic, no transaction bits.
+        # A current broker stores half messages like this: in another topic, without transaction bits.
         half = {"REAL_TOPIC": "transactions", "REAL_QID": str(number % 3)}
         specs.append(message(HALF_TOPIC, (f"half{number}", 64), properties=half, unique_id=unique_id(10_000 + number)))
     return [specs]

@@ -1,4 +1,4 @@
-"""Lets RocketMQ write the scenarios, once per version and test run, and remembers what RocketMQ says is in them."""
+"""Lets RocketMQ write the scenarios, once for each version and test run, and keeps RocketMQ's answers about them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ROLLBACK = 0xC
 
 @dataclass(slots=True)
 class JavaAnswers:
-    """What a RocketMQ store answered about a directory, every record, queue and a sample of look-ups."""
+    """RocketMQ's answers about a directory: every record, every queue, and a sample of look-ups."""
 
     view: JavaView
     log: list[JavaMessage]
     keys: list[tuple[KeyQuery, list[int]]] = field(default_factory=list)
     times: list[tuple[TimeQuery, int]] = field(default_factory=list)
     indexed_from: int = 0
-    """Below this log offset RocketMQ's look-ups by key may miss messages: recovery dropped index files."""
+    """Below this log offset, RocketMQ's look-ups by key may miss messages, because recovery dropped index files."""
 
 
 @dataclass(slots=True)
@@ -46,30 +46,30 @@ class Written:
     path: Path
     answers: JavaAnswers
     first_queues: Path | None = None
-    """Queues and index as of the first burst, where the scenario keeps them."""
+    """Queues and index after the first burst, if the scenario keeps them."""
 
 
 class Shop:
-    """Makes directories on request. Stores of one version share a JVM; each is closed before a test gets it."""
+    """Makes directories on request. Stores of one version share a JVM. Each store is closed before a test gets it."""
 
     def __init__(self, root: Path, wanted: Mapping[str, AbstractSet[str]]) -> None:
-        """Prepare; `wanted` names, for each version, the scenarios worth writing together."""
+        """Prepare. `wanted` names, for each version, the scenarios to write together."""
         self.root = root
         self.wanted = wanted
         self._written: dict[tuple[str, str], Written | Exception] = {}
         self._sessions: dict[str, JavaSession] = {}
 
     def session(self, version: str) -> JavaSession:
-        """Return the shared JVM of a version, started anew if it is gone."""
+        """Return the shared JVM of a version, and start it if it does not run."""
         session = self._sessions.get(version)
         if session is None or session.process.poll() is not None:
             session = self._sessions[version] = JavaSession(version, self.root / f"jvm-{version}")
         return session
 
     def written(self, version: str, name: str) -> Written:
-        """Return a scenario, after writing it and the others wanted of this version if that is not done.
+        """Return a scenario. If needed, write it together with the others of this version.
 
-        What goes wrong with a scenario is raised to those who ask for that one.
+        The failure of a scenario is raised only to the tests that use it.
         """
         if (version, name) not in self._written:
             wanted = {name, *self.wanted.get(version, ())}
@@ -84,7 +84,7 @@ class Shop:
         return written
 
     def write(self, version: str, scenario: Scenario) -> Written:
-        """Write a scenario that is none of the suite's."""
+        """Write a scenario that is not in the list of the suite."""
         self._write_closed(version, [scenario])
         written = self._written[version, scenario.name]
         if isinstance(written, Exception):
@@ -92,13 +92,13 @@ class Shop:
         return written
 
     def leave_stores(self) -> None:
-        """Have every store that is still open shut down, without waiting for it."""
+        """Begin to shut down every open store, without waiting."""
         for session in self._sessions.values():
             if session.process.poll() is None:
                 session.leave_stores()
 
     def end(self) -> None:
-        """End all JVMs; who asks for one later gets another."""
+        """End all JVMs. A later request starts a new one."""
         for session in self._sessions.values():
             session.end()
 
@@ -107,13 +107,13 @@ class Shop:
         begun = [self._begin(session, scenario) for scenario in scenarios]
         for number in range(max((len(each.bursts) for each in begun), default=0)):
             if number:
-                # Side by side, so that all share the pauses.
+                # All scenarios share the pause.
                 time.sleep(BURST_PAUSE)
             for each in begun:
                 self._attempt(each, partial(each.put, number))
         for each in begun:
             self._attempt(each, each.ask)
-        # Together, because RocketMQ sleeps three seconds in each shutdown.
+        # Closed together, because RocketMQ sleeps three seconds in each shutdown.
         session.close_stores([each.store for each in begun])
 
     def _write_killed(self, version: str, scenario: Scenario) -> None:
@@ -150,7 +150,7 @@ class _Begun:
     bursts: list[list[Spec]]
 
     def put(self, number: int) -> None:
-        """Put one burst, if there is one of this number."""
+        """Put one burst, if one with this number exists."""
         if number == 1 and self.written.scenario.keep_first_queues:
             path = self.written.path
             self.written.first_queues = path.with_name(f"{path.name}-first")
@@ -159,7 +159,7 @@ class _Begun:
             self.store.put(self.bursts[number])
 
     def ask(self) -> None:
-        """Remember what RocketMQ says is there."""
+        """Keep RocketMQ's answers about the store."""
         self.written.answers = ask(self.store)
 
 
@@ -171,7 +171,7 @@ def copy_derived(source: Path, target: Path) -> None:
 
 
 def ask(store: JavaStore, *, seed: str = "ask") -> JavaAnswers:
-    """Ask a store about everything in it; look-ups by key only for what its index can be expected to hold."""
+    """Ask a store about everything in it. Look-ups by key cover only what its index can contain."""
     answers = JavaAnswers(store.read(), store.log())
     if not answers.log:
         reason = f"{store.path}: RocketMQ sees no record"
@@ -187,7 +187,8 @@ def ask(store: JavaStore, *, seed: str = "ask") -> JavaAnswers:
 
 
 def keys_of(record: JavaMessage) -> list[str]:
-    """Return the keys RocketMQ indexes a record under: its unique id and the pieces of KEYS; none for rollbacks."""
+    """Return the keys under which RocketMQ indexes a record: its unique id and the parts of KEYS. Rollbacks
+    have none."""
     if record.sys_flag & TRANSACTION_BITS == ROLLBACK:
         return []
     keys = [record.unique_id] if record.unique_id else []
@@ -195,7 +196,7 @@ def keys_of(record: JavaMessage) -> list[str]:
 
 
 def records_by_key(log: Sequence[JavaMessage]) -> dict[tuple[str, str], list[JavaMessage]]:
-    """Return the records of each (topic, key), in log order: what a look-up must find, whatever the index holds."""
+    """Return the records of each (topic, key), in log order. A look-up must find these, whatever the index contains."""
     found: dict[tuple[str, str], list[JavaMessage]] = {}
     for record in log:
         for key in dict.fromkeys(keys_of(record)):
@@ -206,15 +207,15 @@ def records_by_key(log: Sequence[JavaMessage]) -> dict[tuple[str, str], list[Jav
 def without_twins(query: KeyQuery, offsets: Sequence[int], by_offset: Mapping[int, JavaMessage]) -> list[int]:
     """Return the offsets of a look-up that really have the key, once each.
 
-    RocketMQ compares 32-bit hashes only, so it returns records with other keys too, and a record twice whose KEYS
-    name a key twice or that a recovery indexed again.
+    RocketMQ compares 32-bit hashes only, so it also returns records with other keys. It returns a record twice if its
+    KEYS contain a key twice, or if recovery indexed it again.
     """
     with_key = (at for at in offsets if by_offset[at].topic == query.topic and query.key in keys_of(by_offset[at]))
     return list(dict.fromkeys(with_key))
 
 
 def key_queries(log: Sequence[JavaMessage], chooser: random.Random, most: int = 400) -> list[KeyQuery]:
-    """Choose look-ups: keys of all ages, absent ones, and time ranges that end in the longest pause of the log."""
+    """Choose look-ups: keys of all ages, absent keys, and time ranges that end in the longest pause of the log."""
     known = list(records_by_key(log))
     chosen = known if len(known) <= most else [*known[:50], *known[-50:], *chooser.sample(known, most - 100)]
     queries = [KeyQuery(topic, key) for topic, key in chosen]
@@ -229,7 +230,7 @@ def key_queries(log: Sequence[JavaMessage], chooser: random.Random, most: int = 
 
 
 def _longest_pause(log: Sequence[JavaMessage]) -> int | None:
-    """Return the middle of the longest pause between stores if it is long enough for a time range to end in it."""
+    """Return the middle of the longest pause between stores, if a time range can end in it."""
     pauses = [(b.store_timestamp - a.store_timestamp, a.store_timestamp) for a, b in itertools.pairwise(log)]
     length, start = max(pauses, default=(0, 0))
     return start + length // 2 if length > 1000 * BURST_PAUSE * 0.95 else None

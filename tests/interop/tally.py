@@ -1,4 +1,4 @@
-"""Counts what a test compared, so that a comparison of nothing cannot pass for a success."""
+"""Counts the comparisons of a test, so that a test without any comparison does not pass."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True)
 class Tally:
-    """Numbers of things compared, all fields of each."""
+    """Numbers of things compared, with all their fields."""
 
     messages: int = 0
     queues: int = 0

@@ -1,4 +1,4 @@
-"""Topics with batch queues: mqstore's inner batches under RocketMQ, and RocketMQ's under mqstore."""
+"""Topics with batch queues: mqstore's inner batches in RocketMQ, and RocketMQ's in mqstore."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ SMALL: dict[str, Any] = {**GEOMETRY, "queue_file_entries": 40}
 
 
 def config() -> dict[str, Any]:
-    """Return RocketMQ's configuration for the small files."""
+    """Return RocketMQ's configuration for small files."""
     return {**java_config(SMALL), "mapperFileSizeBatchConsumeQueue": 46 * SMALL["queue_file_entries"]}
 
 
 def files(path: Path) -> dict[str, bytes]:
-    """Return the files of the batch queues, by their names."""
+    """Return the files of the batch queues by name."""
     folder = path / "batchconsumequeue"
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
 def append(store: mqstore.Store, rounds: int, seed: str) -> dict[int, int]:
-    """Append batches, single messages and messages beside them; return where each queue ends."""
+    """Append batches, single messages and messages of other topics. Return the end of each queue."""
     chooser = random.Random(seed)
     ends = {0: 0, 1: 0}
     for number in range(rounds):
@@ -60,7 +60,7 @@ def append(store: mqstore.Store, rounds: int, seed: str) -> dict[int, int]:
 
 
 def made(path: Path) -> dict[int, int]:
-    """Make a store with batch queues of several files; return where each queue ends."""
+    """Make a store with batch queues of several files. Return the end of each queue."""
     with mqstore.open(path, "create", **SMALL) as store:
         store.create_topic("inner", 2, attributes=BATCH_QUEUE)
         store.create_topic("beside", 1)
@@ -92,7 +92,7 @@ def test_rocketmq_goes_on_with_mqstores_inner_batches(shop: Shop, version: str, 
 
 
 def test_batch_queues_are_those_that_rocketmq_builds(shop: Shop, version: str, tmp_path: Path) -> None:
-    """The same log, and nothing else: RocketMQ makes the same files of it, byte for byte."""
+    """RocketMQ builds the same files from the log alone, byte for byte."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     made(ours)
     shutil.copytree(ours, theirs)
@@ -121,7 +121,7 @@ def test_mqstore_goes_on_with_rocketmqs_inner_batches(
         assert found == {0: queues["inner", 0], 1: queues["inner", 1]}
         results = store.append_many("inner", [b"one", b"two", b"three"], queue_id=1)
         assert [result.queue_offset - queues["inner", 1] for result in results] == [0, 1, 2]
-    # What RocketMQ wrote is there as it was; of the last file only what was free is used.
+    # RocketMQ's bytes are unchanged. Only the free part of the last file is used.
     after = files(path)
     for name, content in before.items():
         used = content.rstrip(b"\0")

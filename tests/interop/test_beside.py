@@ -1,7 +1,7 @@
-"""mqstore beside a RocketMQ that has the directory open: following what it writes, and being refused as a writer.
+"""mqstore on a directory that RocketMQ has open: it follows the writes, and is refused as a writer.
 
-RocketMQ publishes nothing that says how far a reader may go; every message that mqstore returns while RocketMQ
-appends must nevertheless be whole, in its place, and the one that was put there.
+RocketMQ publishes no limit for readers. Nevertheless, every message that mqstore returns while RocketMQ appends must be
+complete, in its place, and the one that was put.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ QUEUES = [(name, queue_id) for name, queues in TOPICS.items() for queue_id in ra
 
 
 class Appending(threading.Thread):
-    """Puts messages one by one, each acknowledged before the next; the session is its own meanwhile."""
+    """Puts messages one by one, each acknowledged before the next. Only this thread uses the session meanwhile."""
 
     def __init__(self, java: JavaStore, specs: list[Spec]) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Follower:
             try:
                 found = store.read(name, queue_id, self.next[name, queue_id])
             except mqstore.TopicNotFoundError:
-                # Nothing was put there yet.
+                # The topic has no message yet.
                 continue
             for message in found:
                 assert message.queue_offset == self.next[name, queue_id]
@@ -85,7 +85,7 @@ class Follower:
         self.counts["messages"] += 1
 
     def look_up(self, store: mqstore.Store) -> None:
-        """Asks for a message of which it knows the place by now."""
+        """Looks up a message whose place is already known."""
         unique_id = next(reversed(self.places), None)
         if unique_id is not None:
             found = [each.commit_log_offset for each in store.lookup(self.specs[unique_id]["topic"], unique_id)]
@@ -106,7 +106,7 @@ def test_a_reader_follows_rocketmq(version: str, tmp_path: Path, tally: Tally) -
         with mqstore.open(path) as store:
             while appending.is_alive():
                 follower.round(store)
-                # And as one who comes in the middle of it.
+                # Also as a reader that opens the store in the middle of the writes.
                 with mqstore.open(path) as fresh:
                     anew.round(fresh)
                     anew.look_up(fresh)
@@ -123,7 +123,7 @@ def test_a_reader_follows_rocketmq(version: str, tmp_path: Path, tally: Tally) -
         spec["properties"]["UNIQ_KEY"]: put.commit_log_offset for spec, put in zip(specs, appending.puts, strict=True)
     }
     assert anew.places == placed
-    # RocketMQ was still there when the follower looked last: only the very last records may wait for a successor.
+    # In the follower's last read, RocketMQ was still active, so only the very last records may wait for a successor.
     assert follower.places == placed
     print(version, dict(follower.counts), dict(anew.counts))
     assert follower.counts["rounds"] >= 5
@@ -150,7 +150,7 @@ def test_a_writer_that_is_refused_changes_no_byte(version: str, tmp_path: Path, 
     with JavaSession(version, tmp_path / "jvm") as session:
         java = session.open(path, config=java_config(OPTIONS), topics=topics, write_topics=True)
         java.put(specs)
-        # RocketMQ writes its checkpoint from time to time; two looks that agree have nothing of it between them.
+        # RocketMQ writes its checkpoint from time to time. If two states are equal, no such write came between them.
         for _ in range(20):
             before = whole_tree(path)
             for mode in ("rw", "create"):

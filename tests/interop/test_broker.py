@@ -1,4 +1,4 @@
-"""A real name server and broker on a directory that mqstore filled; the official client consumes and produces."""
+"""A real name server and broker on a directory that mqstore filled. The official client consumes and produces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.interop
 
 COUNT = 8000
 CLIENT_ADDS = {"MIN_OFFSET", "MAX_OFFSET", "__CRC32#"}
-"""Properties the client puts into what it hands out, and the one mqstore does."""
+"""Properties that the client adds to received messages, and the one that mqstore adds."""
 COMMIT_BITS = 0x8
 
 
@@ -49,7 +49,7 @@ def test_a_broker_serves_what_mqstore_wrote_and_goes_on(version: str, tmp_path: 
             await_delayed(client)
         broker.stop()
     check_produced(path, produced, tally)
-    # The same directory through the store library: every queue, those of the broker itself among them.
+    # The same directory through the store library: every queue, also the broker's own ones.
     with JavaSession(version, tmp_path / "reader") as session:
         topics = {name: topic(count) for name, count in (BULK | {"later": 1, "decided": 1}).items()}
         java = session.open(path, config=java_config({}), topics=topics)
@@ -59,7 +59,7 @@ def test_a_broker_serves_what_mqstore_wrote_and_goes_on(version: str, tmp_path: 
 
 
 def check_consumed(specs: list[Spec], results: list[dict[str, Any]], consumed: list[JavaMessage], tally: Tally) -> None:
-    """Every message came, once, with the fields mqstore was given."""
+    """Every message came once, with the fields that mqstore got."""
     wanted = {
         (result["topic"], result["queue_id"], result["queue_offset"]): (
             spec["properties"],
@@ -89,7 +89,7 @@ def check_consumed(specs: list[Spec], results: list[dict[str, Any]], consumed: l
 
 
 def check_look_ups(client: JavaClient, specs: list[Spec], results: list[dict[str, Any]], tally: Tally) -> None:
-    """The broker finds by unique id and by key what mqstore indexed."""
+    """The broker finds messages by the unique ids and keys that mqstore indexed."""
     places: dict[tuple[str, str], list[int]] = {}
     for spec, result in zip(specs, results, strict=True):
         for key in dict.fromkeys(spec["properties"].get("KEYS", "").split()):
@@ -104,7 +104,7 @@ def check_look_ups(client: JavaClient, specs: list[Spec], results: list[dict[str
 
 
 def produce(client: JavaClient) -> list[tuple[Spec, dict[str, Any]]]:
-    """Send singles, big bodies (the client compresses them), a batch, delayed and transactional messages."""
+    """Send single messages, big bodies (the client compresses them), a batch, delayed and transactional messages."""
     specs: list[Spec] = [
         message("orders", (f"new{n}", 20 + n), queue_id=n % 4, keys=[f"new-{n}"], tags="fresh") for n in range(500)
     ]
@@ -132,7 +132,7 @@ def await_delayed(client: JavaClient) -> None:
 
 
 def check_produced(path: Path, produced: list[tuple[Spec, dict[str, Any]]], tally: Tally) -> None:
-    """mqstore reads what the client sent, where the client was told it went."""
+    """mqstore reads the client's messages at the places that the client reported."""
     with mqstore.open(path) as store:
         for spec, sent in produced:
             if "batch" in spec or "delay_level" in spec or "transaction" in spec:

@@ -1,4 +1,4 @@
-"""Compacted topics both ways: RocketMQ's compaction folders read by mqstore, mqstore's served by RocketMQ."""
+"""Compacted topics in both directions: mqstore reads RocketMQ's compaction folders, RocketMQ serves mqstore's."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ SMALL = java_config({"segment_size": 128 * KIB}) | {
     "compactionCqMappedFileSize": 46 * 128,
 }
 NEVER = {"compactionScheduleInternal": 10**8}
-"""Milliseconds: RocketMQ feeds its compaction log but never compacts it during a test."""
+"""Milliseconds: RocketMQ copies messages to its compaction log but never compacts during a test."""
 SCHEDULES = {"fed": NEVER, "compacted": {"compactionScheduleInternal": 600}}
 ATTEMPTS = 5
-"""RocketMQ at times leaves a file in the middle of its switch (`.delete`) when it is closed, and then refuses
-its own directory; such a directory is made again."""
+"""Sometimes RocketMQ leaves an unfinished switch of files (`.delete`) at its close, and then refuses its own directory.
+The test makes such a directory again."""
 MOVED = {"commit_log_offset", "message_id"}
-"""What compaction changes in a record: its position, and the id that is made of it."""
+"""The fields that compaction changes in a record: its position, and the id derived from it."""
 
 Served = dict[tuple[int, int], dict[str, Any]]
 """Messages of the topic by queue id and queue offset."""
 
 Source = Callable[[str, str, Path], Served]
-"""Copies the directory of a version and a schedule to a path; returns what RocketMQ served of it."""
+"""Copies the directory of a version and a schedule to a path. Returns the messages that RocketMQ served from it."""
 
 
 def specs() -> list[Spec]:
@@ -69,7 +69,7 @@ def specs() -> list[Spec]:
 
 @pytest.fixture(scope="module")
 def source(shop: Shop) -> Source:
-    """Return the maker of directories in which RocketMQ fed, or fed and compacted, its compaction log."""
+    """Return the maker of directories in which RocketMQ filled, or filled and compacted, its compaction log."""
     made: dict[tuple[str, str], tuple[Path, Served]] = {}
 
     def copy(version: str, schedule: str, path: Path) -> Served:
@@ -83,7 +83,7 @@ def source(shop: Shop) -> Source:
 
 
 def whole_stores(shop: Shop, version: str) -> dict[str, tuple[Path, Served]]:
-    """Return a directory of each schedule that RocketMQ wrote and closed, and what it served of it."""
+    """Return a directory of each schedule that RocketMQ wrote and closed, and the messages that it served."""
     for attempt in range(ATTEMPTS):
         stores: dict[str, JavaStore] = {}
         for name, config in SCHEDULES.items():
@@ -100,7 +100,7 @@ def whole_stores(shop: Shop, version: str) -> dict[str, tuple[Path, Served]]:
 
 
 def in_the_middle(path: Path) -> bool:
-    """Tell whether a switch to compacted files was not finished: other names than offsets are left."""
+    """Tell whether a switch to compacted files is unfinished: file names that are not offsets remain."""
     return any(not each.name.isdigit() for each in (path / "compaction/compactionLog").rglob("*.*"))
 
 
@@ -114,7 +114,7 @@ def await_compaction(path: Path) -> None:
 
 
 def by_rocketmq(java: JavaStore) -> Served:
-    """Return what RocketMQ's compaction store serves, from offset 0 of each queue."""
+    """Return the messages that RocketMQ's compaction store serves, from offset 0 of each queue."""
     views = [java.read_queue("table", queue_id, 0) for queue_id in range(QUEUES)]
     assert [view.queues[0].status for view in views] == ["OFFSET_OVERFLOW_ONE"] * QUEUES
     return {
@@ -125,7 +125,7 @@ def by_rocketmq(java: JavaStore) -> Served:
 
 
 def by_mqstore(path: Path) -> Served:
-    """Return what mqstore reads."""
+    """Return the messages that mqstore reads."""
     with mqstore.open(path) as store:
         found = [each for queue_id in range(QUEUES) for each in store.read("table", queue_id)]
         assert [each.queue_offset for each in found] == [offset for _, offset in sorted(place(each) for each in found)]
@@ -138,7 +138,7 @@ def place(each: mqstore.StoredMessage) -> tuple[int, int]:
 
 
 def without(fields: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what compaction moves."""
+    """Leave out the fields that compaction changes."""
     return {name: value for name, value in fields.items() if name not in MOVED}
 
 
@@ -157,9 +157,10 @@ def newest(messages: Served) -> Served:
 
 
 def geometry_of(path: Path) -> dict[str, int]:
-    """Return RocketMQ's configuration for the compaction files that are there.
+    """Return RocketMQ's configuration for the existing compaction files.
 
-    RocketMQ makes log files of k queue files' length, k = 5 or one more than fit into compactionMappedFileSize.
+    RocketMQ makes log files with the length of k queue files: k = 5, or one more than fit into
+    compactionMappedFileSize.
     """
     (log,) = {each.stat().st_size for each in (path / "compaction/compactionLog").rglob("*") if each.is_file()}
     (queue,) = {each.stat().st_size for each in (path / "compaction/compactionCq").rglob("*") if each.is_file()}
@@ -168,9 +169,9 @@ def geometry_of(path: Path) -> dict[str, int]:
 
 
 def check_compacted(original: Served, compacted: Served) -> None:
-    """Nothing was made up, no key lost its newest value, and something went.
+    """No message is invented, every key keeps its newest value, and some messages are removed.
 
-    A record CRC covers the record's position, so it is another one after the move.
+    A record CRC covers the record's position, so it changes with the move.
     """
     original, compacted = unsealed(original), unsealed(compacted)
     assert {at: original.get(at) for at in compacted} == compacted
@@ -194,7 +195,7 @@ def test_mqstore_reads_rocketmqs_compaction_log(
 def test_mqstore_reads_what_the_commit_log_has_dropped(
     source: Source, shop: Shop, version: str, tmp_path: Path, tally: Tally
 ) -> None:
-    """The compaction log is all that is left of most messages; RocketMQ serves them from a copy."""
+    """Most messages exist only in the compaction log. RocketMQ serves them from a copy."""
     path, copy = tmp_path / "store", tmp_path / "copy"
     served = source(version, "compacted", path)
     for segment in sorted((path / "commitlog").iterdir())[:-1]:
@@ -211,7 +212,7 @@ def test_mqstore_reads_what_the_commit_log_has_dropped(
 def test_rocketmq_serves_what_mqstore_compacted_of_its_own(
     source: Source, shop: Shop, version: str, tmp_path: Path, tally: Tally
 ) -> None:
-    """A directory of RocketMQ's, compacted in place by mqstore, goes back to RocketMQ."""
+    """mqstore compacts a directory of RocketMQ in place, then RocketMQ opens it again."""
     path = tmp_path / "store"
     original = source(version, "fed", path)
     report = mqstore.compact(path, topics=["table"], in_place=True)
@@ -236,7 +237,7 @@ spark.stop()
 
 
 def test_spark_compacts_what_rocketmq_wrote(source: Source, version: str, tmp_path: Path, tally: Tally) -> None:
-    """Executors compact a directory of RocketMQ's; what is left is what a dictionary would hold."""
+    """Executors compact a directory of RocketMQ. The result is what a dictionary would hold."""
     path = tmp_path / "store"
     original = source(version, "fed", path)
     command = [sys.executable, "-c", SPARK, str(path)]
@@ -253,7 +254,7 @@ def test_spark_compacts_what_rocketmq_wrote(source: Source, version: str, tmp_pa
 def test_rocketmq_serves_what_mqstore_wrote_and_compacted(
     shop: Shop, version: str, tmp_path: Path, tally: Tally
 ) -> None:
-    """A directory of mqstore's, compacted before RocketMQ ever saw it."""
+    """mqstore compacts its own directory before RocketMQ opens it for the first time."""
     path = tmp_path / "store"
     options = GEOMETRY | {"segment_size": 128 * KIB}
     with mqstore.open(path, "create", **options) as store:
@@ -269,7 +270,7 @@ def test_rocketmq_serves_what_mqstore_wrote_and_compacted(
 
 
 def test_rocketmq_serves_what_mqstore_fed(shop: Shop, version: str, tmp_path: Path, tally: Tally) -> None:
-    """A directory of mqstore's that was never compacted: written, handed over, written again, handed over again."""
+    """A directory of mqstore that was never compacted: written, opened by RocketMQ, written again, opened again."""
     path = tmp_path / "store"
     sizes = mqstore.BrokerOptions(compaction_log_file_size=16 * KIB, compaction_queue_file_size=46 * 40)
     options = GEOMETRY | {"segment_size": 128 * KIB}
@@ -284,8 +285,8 @@ def test_rocketmq_serves_what_mqstore_fed(shop: Shop, version: str, tmp_path: Pa
     assert len({each.name for each in (path / "compaction/compactionLog/table/0").iterdir()}) > 3
     assert len(with_keys(original)) < len(original)
     config = java_config(options) | geometry_of(path) | NEVER
-    # RocketMQ does not find its older files any more once it has begun a new one: what it serves is looked at after an
-    # open only.
+    # After RocketMQ begins a new file, it does not find its older files any more. So the test reads its messages only
+    # right after an open.
     java = shop.session(version).open(path, config=config, topics=TOPICS)
     assert java.report.complaints() == []
     assert unsealed(by_rocketmq(java)) == with_keys(unsealed(original))
@@ -314,7 +315,7 @@ def with_keys(messages: Served) -> Served:
 
 @pytest.fixture
 def in_memory() -> Iterator[Path]:
-    """Return an empty folder whose file system forgets nothing and syncs nothing, where there is one."""
+    """Return an empty folder in memory, where a sync costs nothing, if the machine has one."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="mqstore-", dir=shared if shared.is_dir() else None) as folder:
         yield Path(folder)
@@ -323,13 +324,13 @@ def in_memory() -> Iterator[Path]:
 def test_rocketmq_goes_on_with_what_mqstore_compacted(
     source: Source, shop: Shop, version: str, in_memory: Path, tally: Tally
 ) -> None:
-    """We compact, RocketMQ appends, rolls and compacts, we open: our facts are void, and nothing is lost.
+    """mqstore compacts, RocketMQ appends, rolls and compacts, mqstore opens: its manifest is void, and nothing is lost.
 
-    At last the commit log goes as far as the compaction files allow, so that they are all there is.
+    At last, retention removes as much of the commit log as possible, so that only the compaction files remain.
     """
     ours = in_memory / "ours"
     original = source(version, "fed", ours)
-    # Tombstones stay for a day, so that our manifest says something that only holds for our files.
+    # Tombstones stay for a day, so that mqstore's manifest has a fact that is true only for its own files.
     mqstore.compact(ours, topics=["table"], in_place=True)
     path, served = gone_on(shop, version, ours)
     told = (path / "mqstore/compaction.json").read_bytes()
@@ -375,7 +376,7 @@ def later() -> list[Spec]:
 
 
 def newest_of_all(original: Served) -> dict[tuple[int, int], tuple[str, ...]]:
-    """Return the keys, by queue id and queue offset, of what has to be left of all messages."""
+    """Return the keys of all messages that must remain, by queue id and queue offset."""
     last = {
         (queue_id, each["keys"]): (offset, each["body"][0]) for (queue_id, offset), each in sorted(original.items())
     }
@@ -388,7 +389,7 @@ def newest_of_all(original: Served) -> dict[tuple[int, int], tuple[str, ...]]:
 
 
 def gone_on(shop: Shop, version: str, ours: Path) -> tuple[Path, Served]:
-    """Return a copy of a directory that RocketMQ appended to and compacted until its last run took up new files."""
+    """Return a copy of a directory in which RocketMQ appended, and compacted until its last run included new files."""
     before = positions(ours)
     for attempt in range(ATTEMPTS):
         path = ours.with_name(f"theirs-{attempt}")
@@ -409,7 +410,7 @@ def gone_on(shop: Shop, version: str, ours: Path) -> tuple[Path, Served]:
 
 
 def positions(path: Path) -> dict[str, int]:
-    """Return how far RocketMQ's checkpoint says that each queue of the topic is compacted."""
+    """Return the offsets up to which RocketMQ's checkpoint says that each queue of the topic is compacted."""
     table = json.loads((path / "compaction/position-checkpoint").read_text())["queueOffsetMap"]
     found = {name: position for name, position in table.items() if name.startswith("table_")}
     assert len(found) == QUEUES
@@ -417,13 +418,14 @@ def positions(path: Path) -> dict[str, int]:
 
 
 def listing(path: Path) -> dict[str, bytes]:
-    """Return every file below the compaction folder."""
+    """Return every file in the compaction folder."""
     root = path / "compaction"
     return {str(each.relative_to(root)): each.read_bytes() for each in root.rglob("*") if each.is_file()}
 
 
 def hand_over(shop: Shop, version: str, path: Path, config: dict[str, Any], compacted: Served, tally: Tally) -> None:
-    """RocketMQ loads without a complaint, serves exactly what mqstore does, and appends; mqstore reads that."""
+    """RocketMQ loads without a complaint, serves exactly mqstore's messages, and appends; mqstore reads the
+    new ones."""
     java = shop.session(version).open(path, config=config, topics=TOPICS)
     assert java.report.complaints() == []
     assert by_rocketmq(java) == compacted

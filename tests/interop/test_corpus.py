@@ -1,7 +1,7 @@
-"""The table of damages done to stores that RocketMQ writes, and RocketMQ opening what a repair made of each.
+"""The table of damages in stores that RocketMQ writes. RocketMQ then opens the result of each repair.
 
-The table is that of `tests/python/damage.py`. By default one case of each (structure, kind) is tried, with
-`MQSTORE_SOAK=1` all.
+The table is that of `tests/python/damage.py`. By default, one case of each (structure, kind) is tried; with
+`MQSTORE_SOAK=1`, all.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ GROUPS = 8
 
 @pytest.fixture(scope="module")
 def memory(shop: Shop) -> Iterator[Path]:
-    """A folder in memory, where there is one: both sides sync all that they do."""
+    """A folder in memory, if the machine has one, because both sides sync everything."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None) as folder:
         yield Path(folder)
-        # What was left to shut down by itself writes a file of its own even where its directory is gone.
+        # A store that shuts down in the background writes a last file, even if its directory was removed.
         shop.end()
 
 
 @pytest.fixture(scope="module")
 def subjects(shop: Shop, memory: Path) -> dict[str, stores.Subject]:
-    """The stores that were made, by version."""
+    """The stores made so far, by version."""
     return {}
 
 
 def subject_of(shop: Shop, version: str, subjects: dict[str, stores.Subject], memory: Path) -> stores.Subject:
-    """Return the store that RocketMQ of a version wrote, written once."""
+    """Return the store that RocketMQ of a version wrote. It is written once."""
     if version not in subjects:
         sent = corpus.write(shop.session(version), memory / version)
         subjects[version] = stores.subject(memory / version, stores.elsewhere(memory / f"{version}-other"), sent)
@@ -57,7 +57,7 @@ def subject_of(shop: Shop, version: str, subjects: dict[str, stores.Subject], me
 
 
 def assert_served(session: JavaSession, home: Path, sent: list[stores.Sent], hit: set[int]) -> int:
-    """RocketMQ opens the directory and gives out every message that was not hit; their number."""
+    """RocketMQ opens the directory and serves every message that was not hit. Returns their number."""
     java = session.open(home, config=corpus.CONFIG, topics=corpus.DECLARED)
     assert [line for line in java.report.complaints() if line.level == "ERROR"] == []
     log = {each.commit_log_offset: each for each in java.log()}
@@ -70,11 +70,12 @@ def assert_served(session: JavaSession, home: Path, sent: list[stores.Sent], hit
         )  # fmt: skip
         if one.topic != "batched":
             assert found.body_md5 == md5(stores.body(number)).hexdigest()
-    # RocketMQ answers a pull at a blank unit with messages of the next segment; so what lies in the first is left out.
+    # RocketMQ answers a pull at a blank unit with messages of the next segment, so messages in the first one are left
+    # out.
     read = {each.commit_log_offset for each in java.read().messages}
     behind = {one.at for number, one in enumerate(sent) if number not in hit and one.at >= damage.SEGMENT}
     assert behind <= read
-    # A shutdown sleeps for seconds; nobody waits for it.
+    # A shutdown sleeps for seconds, so the test does not wait for it.
     session.leave_stores()
     return len(sent) - len(hit)
 
@@ -83,17 +84,19 @@ def assert_served(session: JavaSession, home: Path, sent: list[stores.Sent], hit
 def test_rocketmq_serves_what_was_mended(
     shop: Shop, version: str, subjects: dict[str, stores.Subject], memory: Path, group: int, tally: Tally
 ) -> None:
-    """Each case of a part of the table: found, repaired, and everything that was not hit served."""
+    """Each case of a part of the table: the damage is found and repaired, and every message that was not
+    hit is served."""
     subject = subject_of(shop, version, subjects, memory)
     session = shop.session(version)
-    # The older version keeps no offset of the queues in its checkpoint: it is 0, and most damages make the same of it.
+    # 5.3.3 has no queue offset in its checkpoint. The field is 0, and most damages change nothing in it.
     unknown = ("checkpoint", "logics offset") if version == VERSIONS[0] else None
     cases = [case for case in CASES if (case.structure, case.field) != unknown]
     for number, case in enumerate(cases[group::GROUPS]):
         home = memory / f"{version}-{group}-{number}"
         shutil.copytree(subject.base.home, home)
         try:
-            # RocketMQ refuses files of another length than it is set to; where none is left only its settings tell.
+            # RocketMQ refuses files of a length other than its setting. If no file is left, only its settings give the
+            # length.
             hit = stores.assert_mended(case, subject, home, stores.OPTIONS)
             if hit is not None:
                 tally.messages += assert_served(session, home, subject.sent, hit)

@@ -1,7 +1,7 @@
-"""Damage of each field of records that RocketMQ wrote: found where something speaks against it, and repaired.
+"""Damage of each field of records that RocketMQ wrote: verify finds it if anything contradicts it, and repair cures it.
 
-The table of fields and kinds is that of `tests/python/damage.py`; stores of RocketMQ differ in that no checksum covers
-most of a record, unless the broker was told to add one.
+The table of fields and kinds is that of `tests/python/damage.py`. Stores of RocketMQ differ in one point: no checksum
+covers most of a record, unless the broker is configured to add one.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ UNCOVERED = {
     "FLAG", "SYSFLAG", "QUEUEID", "QUEUEOFFSET", "BORNTIMESTAMP", "BORNHOST", "STORETIMESTAMP", "STOREHOST",
     "RECONSUMETIMES", "PREPAREDTRANSACTIONOFFSET", "TOPICLEN", "TOPIC", "PROPLEN", "PROPERTIES",
 }  # fmt: skip
-"""Fields that nothing but plausibility and the queues' entries speak for."""
+"""Fields that only plausibility checks and the queue entries can contradict."""
 
 FIELDS = (*damage.HEAD, *(name for name in damage.TAIL if name != "CRC32"))
 
 LEFT_ALONE = {"store_time_back", "queue_offset_refused"}
-"""What a check finds that no repair can undo: the record is whole but for its time, or its queue offset."""
+"""Problems that no repair can cure: the record is valid except for its time or its queue offset."""
 
 
 def fields_of(data: bytes) -> dict[str, tuple[int, int]]:
-    """Where the fields of a record lie that has no checksum at its end."""
+    """The places of the fields of a record without a checksum at its end."""
     found = damage.fields_of(data)
     at, size = found["PROPERTIES"]
     return found | {"PROPERTIES": (at, size + 20)}
 
 
 def harm(path: Path, record: JavaMessage, field: str, kind: str) -> bool:
-    """Damages a field; whether a byte changed."""
+    """Damages a field. Returns whether a byte changed."""
     size = min((path / "commitlog").iterdir()).stat().st_size
     file = path / "commitlog" / f"{record.commit_log_offset // size * size:020d}"
     start = record.commit_log_offset % size
@@ -58,12 +58,12 @@ def harm(path: Path, record: JavaMessage, field: str, kind: str) -> bool:
 @pytest.mark.scenario("front_deleted")
 @pytest.mark.parametrize("field", FIELDS)
 def test_damage_of_a_field(written: Written, field: str, tmp_path: Path, tally: Tally) -> None:
-    """Each kind of damage of the field in the middle of the log, of the newest version also near its begin."""
+    """Each kind of damage of the field in the middle of the log. For the newest version also near its begin."""
     log = written.answers.log
     tried = 0
     begin = [log[7]] if written.version == VERSIONS[-1] else []
     for record in (*begin, log[len(log) // 2]):
-        # Behind the body lies the next record, which would be hit as well.
+        # After the body comes the next record, which would be hit as well.
         for kind in damage.KINDS if field in damage.HEAD else damage.ALONE:
             if kind in damage.SELDOM:
                 continue

@@ -1,4 +1,4 @@
-"""Is the measuring device right? The Java driver against the bytes RocketMQ wrote; mqstore takes no part in it."""
+"""Checks the Java driver itself against the bytes that RocketMQ wrote, without mqstore."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_rows_are_the_bytes_on_disk(shop: Shop, version: str, name: str, tally: 
 
 @pytest.mark.scenario("bulk")
 def test_rows_are_what_was_asked_for(written: Written, tally: Tally) -> None:
-    """The store holds the specified messages, in order, with generated bodies as Python generates them."""
+    """The store holds the specified messages, in order, with bodies equal to those that Python generates."""
     specs = [spec for burst in written.scenario.bursts() for spec in burst]
     for spec, row in zip(specs, written.answers.log, strict=True):
         assert (row.topic, row.queue_id, row.flag) == (spec["topic"], spec["queue_id"], spec["flag"])
@@ -69,7 +69,7 @@ def test_rows_are_what_was_asked_for(written: Written, tally: Tally) -> None:
 
 @pytest.mark.scenario("bulk")
 def test_look_ups_find_what_the_log_holds(written: Written, tally: Tally) -> None:
-    """RocketMQ's own index answers agree with the log, so a difference to mqstore's is mqstore's."""
+    """RocketMQ's own index answers agree with the log, so a difference in a later comparison comes from mqstore."""
     truth = records_by_key(written.answers.log)
     by_offset = {each.commit_log_offset: each for each in written.answers.log}
     for query, offsets in written.answers.keys:
@@ -87,7 +87,7 @@ def test_look_ups_find_what_the_log_holds(written: Written, tally: Tally) -> Non
 def test_a_killed_store_needs_recovery_and_a_closed_one_does_not(
     version: str, tmp_path: Path, shop: Shop, tally: Tally
 ) -> None:
-    """`make_java_store` leaves what it promises, and RocketMQ reads both states back without a complaint."""
+    """`make_java_store` leaves the promised state, and RocketMQ reads both states without a complaint."""
     specs = [message("t", (f"m{number}", 100), keys=[f"k{number}"]) for number in range(50)]
     for clean in (True, False):
         path = tmp_path / str(clean)
@@ -101,7 +101,7 @@ def test_a_killed_store_needs_recovery_and_a_closed_one_does_not(
 
 
 def test_generated_bodies_and_hashes() -> None:
-    """The helpers that scenarios are built from are right themselves."""
+    """The helper functions of the scenarios are right."""
     assert len(generated_body("a", 0)) == 0
     assert generated_body("a", 5000)[1024:2048] == generated_body("a", 1024)
     assert java_hash("polygenelubricants") == -(2**31)
@@ -110,7 +110,7 @@ def test_generated_bodies_and_hashes() -> None:
 
 
 def test_only_harmless_log_lines_pass_as_healthy() -> None:
-    """The allow-list is narrow: a queue that really was cut is not healthy, nor is a re-dispatch without a kill."""
+    """Only harmless lines pass: neither a truncated queue nor a repeated dispatch without a kill counts as healthy."""
     cut = "maxPhyOffsetOfConsumeQueue({}) >= processOffset({}), truncate dirty logic files"
     assert is_healthy(LogLine("WARN", "l", "main", cut.format(333, 333)))
     assert not is_healthy(LogLine("WARN", "l", "main", cut.format(444, 333)))

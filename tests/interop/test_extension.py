@@ -1,4 +1,4 @@
-"""Queues whose entries lead to bit maps in `consumequeue_ext/` instead of holding the hash of the tags."""
+"""Queues whose entries point to bit maps in `consumequeue_ext/` instead of holding the hash of the tags."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_filters_hold_where_entries_have_an_extension(shop: Shop, version: str, 
             assert found == list(range(0, 300, 3))
             assert [m.tags for m in store.read("shop", filter="open || absent")] == ["open"] * 100
             tally.messages += len(found)
-        # Entries that mqstore makes hold the hash; RocketMQ takes either.
+        # mqstore's entries hold the hash. RocketMQ accepts both.
         mqstore.rebuild(path)
     java = shop.session(version).open(path, config=config, topics=topics)
     assert java.report.complaints() == []

@@ -1,4 +1,4 @@
-"""SQL92 filters: does the same compile, and does the same match, as in RocketMQ's own filter library?"""
+"""SQL92 filters: the same expressions compile and the same messages match as in RocketMQ's own filter library."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SPECIFIED = [
     ("-a IS NULL", [{"a": "5"}], "T"),
     ("a LIKE 'x%'", [{"a": "xy"}, {}], "FN"),
 ]
-"""What the documentation says, so that both sides are held against it."""
+"""Statements of the documentation, checked on both sides."""
 
 ROUGH: list[Case] = [
     (" OR ".join(f"a = '{number}'" for number in range(2000)), [{"a": "1999"}, {"a": "2000"}, {}]),
@@ -64,10 +64,10 @@ ROUGH: list[Case] = [
 
 @cache
 def generated() -> list[Case]:
-    """Return the expressions that are compared, with properties for each."""
+    """Return the compared expressions, with properties for each."""
     make = Generator(SEED)
     found = [(make.expression(), [make.properties() for _ in range(6)]) for _ in range(EXPRESSIONS)]
-    # Two properties are compared as doubles: what one is read as shows in which others it is less than.
+    # Two properties are compared as doubles. The comparisons with other values show the double of each.
     pairs = [make.neighbours() for _ in range(EXPRESSIONS // 2)]
     found += [(expression, pairs) for expression in ("a > b", "a >= b", "a < 1e0", "a = 0.5")]
     values = [{"a": value} for value in VALUES]
@@ -108,7 +108,7 @@ def test_the_same_compiles_and_the_same_matches(shop: Shop, version: str, tally:
 
 
 def mine(expression: str, properties: list[Properties]) -> str | None:
-    """Return what mqstore makes of it."""
+    """Return mqstore's result for the expression."""
     try:
         condition = mqstore.sql(expression)
     except mqstore.InvalidFilterError as error:

@@ -1,4 +1,4 @@
-"""Groups, their offsets and dead letters pass from mqstore to a real broker with official clients, and back."""
+"""Groups, their offsets and dead letters move from mqstore to a real broker with official clients, and back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bodies(first: int, last: int) -> list[bytes]:
 
 
 def fill(path: Path) -> None:
-    """40 messages of which a group has consumed 25, and a dead letter of a work queue."""
+    """40 messages, 25 of them consumed by a group, and a dead letter of a work queue."""
     with mqstore.open(path, "create", **GEOMETRY) as store:
         store.create_topic("orders", 2)
         for number, body in enumerate(bodies(0, 40)):
@@ -66,7 +66,7 @@ def test_a_broker_goes_on_where_groups_stand(version: str, tmp_path: Path, tally
             (dead,) = client.consume("%DLQ%workers")
             assert dead.body_md5 == md5(b"hopeless")
             assert dead.properties["DLQ_ORIGIN_TOPIC"] == dead.properties["RETRY_TOPIC"] == "jobs"
-            # What comes now, the group has not consumed; another group has not begun.
+            # The group has not consumed these new messages. Another group has not begun.
             client.produce([message("orders", (f"order{n}", 100), queue_id=n % 2) for n in range(40, 46)])
             assert len(client.take("auditors", "orders", 46)) == 46
         broker.stop()

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.interop
 
 
 def check(written: Written, tally: Tally) -> None:
-    """Compare a directory as RocketMQ left it, and let `verify` judge it."""
+    """Compare a directory as RocketMQ left it, and verify it."""
     assert_same_store(written.path, written.answers, tally)
     report = mqstore.verify(written.path)
     assert report.ok, report.problems
@@ -75,8 +75,9 @@ def test_batch_puts(written: Written, tally: Tally) -> None:
 
 @pytest.mark.scenario("inner_batches")
 def test_inner_batches_in_batch_queues(written: Written, tally: Tally) -> None:
-    """An inner batch is one message. RocketMQ answers times in batch queues by other rules (a time after the last
-    unit gives that unit, and the upper boundary may give the first of equals), so those are compared elsewhere only."""
+    """An inner batch is one message. RocketMQ uses different rules for times in batch queues: a time after the last
+    unit gives that unit, and the upper boundary may give the first of equal units. So times are compared only in other
+    queues."""
     times = [(query, offset) for query, offset in written.answers.times if query.topic == "beside"]
     with notes_expected():
         assert_same_store(written.path, replace(written.answers, times=times), tally)
@@ -107,7 +108,7 @@ def test_delayed_messages(written: Written, tally: Tally) -> None:
 
 @pytest.mark.scenario("no_index")
 def test_a_store_without_index(written: Written, tally: Tally) -> None:
-    """RocketMQ finds nothing by key here; mqstore derives the index and finds what the log holds."""
+    """RocketMQ finds nothing by key here. mqstore derives the index and finds every record of the log."""
     assert not (written.path / "index").exists()
     with notes_expected():
         assert_same_store(written.path, written.answers, tally, look_ups=False)
@@ -121,7 +122,7 @@ def test_a_store_without_index(written: Written, tally: Tally) -> None:
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.scenario(n)) for n in ("killed", "killed_sync")])
 def test_killed_without_shutdown(shop: Shop, version: str, name: str, tally: Tally) -> None:
-    """What RocketMQ answered just before the kill is what mqstore reads after it."""
+    """After a kill, mqstore reads the same as RocketMQ returned just before it."""
     written = shop.written(version, name)
     assert (written.path / "abort").exists()
     assert_same_store(written.path, written.answers, tally)
@@ -130,7 +131,7 @@ def test_killed_without_shutdown(shop: Shop, version: str, name: str, tally: Tal
 @pytest.mark.scenario("lagging")
 @pytest.mark.parametrize("lost", ["all", "one-topic", "index-only"])
 def test_queues_or_index_removed(written: Written, tmp_path: Path, lost: str, tally: Tally) -> None:
-    """The log alone is enough: what is missing is derived, and nothing is written."""
+    """The log alone is enough. Missing files are derived, and nothing is written."""
     path = tmp_path / "store"
     shutil.copytree(written.path, path)
     if lost == "one-topic":
@@ -144,7 +145,7 @@ def test_queues_or_index_removed(written: Written, tmp_path: Path, lost: str, ta
 
 @pytest.mark.scenario("lagging")
 def test_commit_log_ahead_of_its_queues(written: Written, tmp_path: Path, tally: Tally) -> None:
-    """Queues and index of an earlier moment beside the whole log, as after a power loss."""
+    """Queues and index of an earlier moment with the whole log, as after a power loss."""
     assert written.first_queues is not None
     path = tmp_path / "store"
     shutil.copytree(written.path, path, ignore=shutil.ignore_patterns(*DERIVED, "checkpoint"))
@@ -156,7 +157,7 @@ def test_commit_log_ahead_of_its_queues(written: Written, tmp_path: Path, tally:
 
 @pytest.mark.scenario("front_deleted")
 def test_front_segments_deleted(written: Written, shop: Shop, tmp_path: Path, tally: Tally) -> None:
-    """Retention took the oldest segments: queue minima follow the log, as RocketMQ has them when it opens a copy."""
+    """Retention removed the oldest segments. The queue minima follow the log, as when RocketMQ opens a copy."""
     path, copy = tmp_path / "store", tmp_path / "copy"
     shutil.copytree(written.path, path)
     for segment in sorted((path / "commitlog").iterdir())[:3]:
@@ -174,7 +175,7 @@ def test_front_segments_deleted(written: Written, shop: Shop, tmp_path: Path, ta
 
 @pytest.mark.scenario("bulk")
 def test_reading_beside_an_open_rocketmq(written: Written, shop: Shop, tmp_path: Path, tally: Tally) -> None:
-    """mqstore reads while RocketMQ has the store open, and may not open it for writing."""
+    """mqstore reads while RocketMQ has the store open, and is refused as a writer."""
     path = tmp_path / "store"
     shutil.copytree(written.path, path)
     java = shop.session(written.version).open(path, config=written.scenario.config, topics=written.scenario.topics)

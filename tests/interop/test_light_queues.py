@@ -1,4 +1,4 @@
-"""Light queues: entries that RocketMQ gives one record in several queues, made by mqstore as RocketMQ makes them."""
+"""Light queues: RocketMQ gives one record entries in several queues, and mqstore makes the same entries."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.interop
 
 LIGHT = {"%LMQ%red": 2, "%LMQ%green": 3}
-"""Light queues, and of how many messages one is theirs."""
+"""Light queues, and the interval of messages that each one gets."""
 
 
 def queue_files(path: Path) -> dict[str, bytes]:
-    """Return the files of all queues, by their names."""
+    """Return the files of all queues by name."""
     folder = path / "consumequeue"
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
 
@@ -47,7 +47,7 @@ def test_light_queues_are_those_that_rocketmq_made(shop: Shop, version: str, tmp
     java.close()
     expected = queue_files(path)
     assert {name.split("/")[0] for name in expected} == {"mqtt", *LIGHT}
-    # All of it from the log: in memory, and on the disk.
+    # All of it derived from the log: in memory, and on disk.
     lost = tmp_path / "lost"
     shutil.copytree(path, lost, ignore=shutil.ignore_patterns(*DERIVED))
     mqstore.rebuild(path, threads=8)

@@ -1,4 +1,4 @@
-"""mqstore writes, RocketMQ loads without a complaint, reads, looks up and appends, and mqstore reads that."""
+"""mqstore writes; RocketMQ loads without a complaint, reads, looks up and appends; mqstore reads the new messages."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.interop
 
 @pytest.fixture
 def traded(request: pytest.FixtureRequest, market: Market, version: str) -> Traded:
-    """Return the directory of the test's ``trade`` marker after both sides had it."""
+    """Return the directory of the test's ``trade`` marker after both sides used it."""
     marker = request.node.get_closest_marker("trade")
     assert marker is not None, "the test needs a trade marker"
     return market.traded(version, marker.args[0])
 
 
 def check(traded: Traded, tally: Tally, *, look_ups: bool = True) -> None:
-    """RocketMQ read what mqstore was told to write; mqstore reads what RocketMQ made of it."""
+    """RocketMQ reads the messages of mqstore, and mqstore reads the directory after RocketMQ."""
     assert traded.report.complaints() == []
     by_offset = {each.commit_log_offset: each for each in traded.before.log}
     assert len(by_offset) == len(traded.specs) == len(traded.results)
@@ -52,7 +52,7 @@ def check(traded: Traded, tally: Tally, *, look_ups: bool = True) -> None:
 
 
 def asked(spec: Spec, result: dict[str, Any], host: str) -> dict[str, Any]:
-    """Return the fields a specification and mqstore's result for it promise."""
+    """Return the expected fields of a message, from its specification and mqstore's result."""
     body = body_of(spec)
     return {
         **result,
@@ -90,7 +90,7 @@ def read(seen: JavaMessage) -> dict[str, Any]:
 
 
 def _given(seen: JavaMessage) -> bool:
-    """Tell whether the unique id came from a scenario: those have a run of zeros no generator makes."""
+    """Tell whether the unique id comes from a scenario. Those have a run of zeros that no generator makes."""
     return seen.unique_id is not None and "0" * 12 in seen.unique_id
 
 
@@ -157,7 +157,7 @@ def test_manual_durability(traded: Traded, tally: Tally) -> None:
 
 @pytest.mark.trade("index_tags")
 def test_index_with_tag_entries(traded: Traded, version: str, tally: Tally) -> None:
-    """5.5.0 finds messages by the tags mqstore indexed; 5.3.3 is not disturbed by the entries."""
+    """5.5.0 finds messages by the tags that mqstore indexed. The entries do not disturb 5.3.3."""
     tag_queries = [(query, found) for query, found in traded.after.keys if query.kind == "T"]
     traded.after.keys = [(query, found) for query, found in traded.after.keys if query.kind is None]
     check(traded, tally)
@@ -171,15 +171,16 @@ def test_index_with_tag_entries(traded: Traded, version: str, tally: Tally) -> N
 
 @pytest.mark.trade("killed")
 def test_killed_without_close(traded: Traded, tally: Tally) -> None:
-    """RocketMQ recovers what a killed mqstore left. It drops newer index files then, so it is not asked by key below
-    the file its recovery starts from; mqstore itself is, and still finds everything."""
+    """RocketMQ recovers the directory of a killed mqstore. It drops newer index files, so its look-ups by key are
+    compared only from the file where its recovery starts. mqstore still finds everything."""
     assert not traded.report.was_clean
     check(traded, tally)
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "manual", "pooled"])
 def test_killed_in_every_mode(durability: str, shop: Shop, version: str, tmp_path: Path, tally: Tally) -> None:
-    """Killed in the middle of its appends: RocketMQ finds what the mode promises, and goes on behind it."""
+    """Killed in the middle of its appends: RocketMQ finds the records that the mode promises, and continues
+    after them."""
     path = tmp_path / "store"
     topics = {"k": topic(2)}
     with mqstore.open(path, "create", **GEOMETRY) as store:
@@ -190,7 +191,7 @@ def test_killed_in_every_mode(durability: str, shop: Shop, version: str, tmp_pat
     assert java.report.complaints() == []
     found = {each.commit_log_offset: each for each in java.read().messages}
     kept = [result for result in results if result["commit_log_offset"] in found]
-    # What was pooled may be gone, from one place on; everything else was acknowledged and is there.
+    # Pooled records may be lost from one point on. All others were acknowledged and are present.
     assert results[: len(kept)] == kept
     assert durability == "pooled" or len(kept) == len(results)
     for result in kept:
@@ -207,7 +208,7 @@ def test_killed_in_every_mode(durability: str, shop: Shop, version: str, tmp_pat
 
 @pytest.mark.scenario("lagging")
 def test_mqstore_rebuilds_what_rocketmq_cannot(written: Written, shop: Shop, tmp_path: Path, tally: Tally) -> None:
-    """Queues lost over more than ten segments: 5.5.0 looks at ten only, until mqstore had it open."""
+    """Queues lost over more than ten segments: 5.5.0 looks at only ten, until mqstore has had the directory open."""
     path = tmp_path / "store"
     session = shop.session(written.version)
     geometry: dict[str, Any] = {"queue_file_entries": 500, "index_slots": 3000, "index_entries": 12_000}
@@ -235,12 +236,12 @@ def test_mqstore_rebuilds_what_rocketmq_cannot(written: Written, shop: Shop, tmp
 
 
 def test_an_empty_store_and_an_untouched_topic(shop: Shop, version: str, tmp_path: Path, tally: Tally) -> None:
-    """A store mqstore made and nothing was written to: RocketMQ loads it and starts at offset 0."""
+    """An empty store of mqstore: RocketMQ loads it and starts at offset 0."""
     path = tmp_path / "store"
     with mqstore.open(path, "create", **GEOMETRY) as store:
         store.create_topic("empty", 3)
     java = shop.session(version).open(path, config=java_config({}), topics={"empty": topic(3)})
-    # Said of every store without a record: there is nothing to delete either.
+    # Logged for every store without a record.
     nothing = "The commitlog files are deleted, and delete the consume queue files"
     assert [line for line in java.report.complaints() if line.message != nothing] == []
     puts = java.put([{"topic": "empty", "queue_id": n % 3, "body": ""} for n in range(9)])
@@ -249,7 +250,7 @@ def test_an_empty_store_and_an_untouched_topic(shop: Shop, version: str, tmp_pat
 
 
 def expired(path: Path, folders: tuple[Path, ...] = ()) -> int:
-    """Write segments with mqstore, delete the oldest ones, and return where the log starts then."""
+    """Write segments with mqstore, delete the oldest ones, and return the new start of the log."""
     small: dict[str, Any] = {
         "segment_size": 16 * 1024,
         "queue_file_entries": 20,
@@ -258,7 +259,7 @@ def expired(path: Path, folders: tuple[Path, ...] = ()) -> int:
     }
     rule: dict[str, Any] = {"retention_bytes": 5 * 16 * 1024, "commit_log_paths": folders}
     rule["advanced"] = mqstore.BrokerOptions(delete_interval=0)
-    # What goes must not depend on how full the disk is that the test happens to run on.
+    # The deletion must not depend on how full the disk of the test machine is.
     rule |= {"disk_clean_ratio": 1.0, "disk_force_ratio": 1.0}
     with mqstore.open(path, "create", **small, **rule) as store:
         store.create_topic("kept", 3)
@@ -277,9 +278,9 @@ def expired(path: Path, folders: tuple[Path, ...] = ()) -> int:
 
 @pytest.mark.parametrize("spread", [False, True], ids=["one_folder", "three_folders"])
 def test_rocketmq_goes_on_after_an_expiry(shop: Shop, version: str, tmp_path: Path, tally: Tally, spread: bool) -> None:
-    """What mqstore deleted is no loss to RocketMQ: it starts, reads from the same minimum, and appends.
+    """The deletion by mqstore is no loss for RocketMQ: it starts, reads from the same minimum, and appends.
 
-    The same with a log over several folders, which RocketMQ goes on filling in its own turn.
+    The same with a log in several folders, which RocketMQ continues to fill in turn.
     """
     path = tmp_path / "store"
     folders = tuple(tmp_path / name for name in ("disk-b", "disk-a", "disk-c")) if spread else ()

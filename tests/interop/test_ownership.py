@@ -1,7 +1,7 @@
-"""A directory changes hands five times, and every owner is killed with SIGKILL while it appends.
+"""A directory changes its owner five times, and every owner is killed with SIGKILL while it appends.
 
-After each kill the next owner must see every acknowledged message, in place, and at most some that were on their way;
-what it saw is then the truth for all who come after.
+After each kill, the next owner must see every acknowledged message at its place, and at most some messages that were in
+progress. Everything that it sees must stay for all later owners.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def test_five_changes_of_ownership_by_kill(version: str, tmp_path: Path, tally: 
         make_topics(store, TOPICS)
     truth: dict[Place, dict[str, Any]] = {}
     number = 0
-    # A last record whose properties were not all written is whole for RocketMQ and torn for mqstore. The next owner
-    # decides, so that the directory goes once more to mqstore then.
+    # If the properties of the last record were not completely written, RocketMQ takes the record as complete and
+    # mqstore as torn. The next owner decides, so the loop then gives the directory to mqstore once more.
     while number < ROUNDS or ends_in_torn_properties(path):
         number += 1
         sent = mixed(TOPICS, BURST, f"{number}py")
@@ -59,7 +59,7 @@ def test_five_changes_of_ownership_by_kill(version: str, tmp_path: Path, tally: 
             assert java.report.complaints(torn_tail=True) == []
             grew(truth, {place(each): java_facts(each) for each in java.read().messages}, asked, len(sent))
             assert unlike(our_view(path), truth) == {}
-            # What our killed writer published bounds nobody who looks beside RocketMQ.
+            # The published offset of a killed mqstore writer does not limit readers while RocketMQ writes.
             sent = mixed(TOPICS, 20, f"{number}more")
             asked = {put.commit_log_offset: spec for put, spec in zip(java.put(sent), sent, strict=True)}
             grew(truth, our_view(path), asked, len(sent))
@@ -71,12 +71,12 @@ def test_five_changes_of_ownership_by_kill(version: str, tmp_path: Path, tally: 
     with JavaSession(version, tmp_path / "jvm-last") as session:
         java = session.open(path, config=java_config(OPTIONS), topics=topics)
         complaints = [each.message for each in java.report.complaints(torn_tail=True)]
-        # A JVM that is killed while it makes the next segment leaves it empty; mqstore never does.
+        # A JVM that is killed while it creates the next segment leaves it empty. mqstore never does.
         assert [each for each in complaints if "size is 0, auto delete" not in each] == []
         answers = ask(java)
         java.close()
     assert unlike({place(each): java_facts(each) for each in answers.view.messages}, truth) == {}
-    # RocketMQ deletes the index files of its last minutes after each kill; an open for writing makes them again.
+    # After each kill, RocketMQ deletes the index files of its last minutes. An open for writing rebuilds them.
     with notes_expected(), mqstore.open(path, "rw", **OPTIONS):
         pass
     assert list(mqstore.verify(path).problems) == []
@@ -85,12 +85,12 @@ def test_five_changes_of_ownership_by_kill(version: str, tmp_path: Path, tally: 
 
 
 def ends_in_torn_properties(path: Path) -> bool:
-    """Return whether the log ends in a record that mqstore takes for torn by its properties alone."""
+    """Return whether the log ends in a record that mqstore takes as torn only because of its properties."""
     return any("properties end in zeros" in problem.detail for problem in mqstore.verify(path).problems)
 
 
 def our_view(path: Path) -> dict[Place, dict[str, Any]]:
-    """Return what mqstore reads in all queues; it may say that the log ends in half a record."""
+    """Return the messages that mqstore reads in all queues. A note about an incomplete last record is allowed."""
     with notes_expected(), mqstore.open(path) as store:
         return {
             (each.topic, each.queue_id, each.queue_offset): our_facts(each)
@@ -101,7 +101,7 @@ def our_view(path: Path) -> dict[Place, dict[str, Any]]:
 
 
 def put_and_kill(session: JavaSession, puts: Any) -> list[JavaPut]:
-    """Take acknowledgements, kill the JVM after enough of them, and return all it gave."""
+    """Take acknowledgements, kill the JVM after enough of them, and return all of them."""
     acks: list[JavaPut] = []
     try:
         for put in puts:
@@ -120,7 +120,7 @@ def grew(
     acknowledged: dict[int, Spec],
     most: int,
 ) -> None:
-    """Check that nothing known changed and all that was acknowledged is there; then what was seen is the truth."""
+    """Check that no known message changed and that every acknowledged message is present. Then add the new ones."""
     assert unlike({at: seen[at] for at in truth if at in seen}, truth) == {}, "messages changed or vanished"
     new = {facts["commit_log_offset"]: facts for at, facts in seen.items() if at not in truth}
     assert len(acknowledged) <= len(new) <= most
@@ -132,19 +132,19 @@ def grew(
 
 
 def unlike(seen: dict[Place, dict[str, Any]], truth: dict[Place, dict[str, Any]]) -> dict[Place, tuple[Any, Any]]:
-    """Return where the two differ and what each has there, so that a failure names few messages of thousands."""
+    """Return the places where the two differ, with both values, so that a failure names only a few messages."""
     return {
         at: (seen.get(at), truth.get(at)) for at in sorted(seen.keys() | truth.keys()) if seen.get(at) != truth.get(at)
     }
 
 
 def place(row: JavaMessage) -> Place:
-    """Return where a queue entry stands."""
+    """Return the place of a queue entry."""
     return row.topic, row.queue_id, row.entry_offset
 
 
 def java_facts(row: JavaMessage) -> dict[str, Any]:
-    """Return what must never change about a message, from RocketMQ."""
+    """Return the facts that must never change about a message, from RocketMQ."""
     return {
         "commit_log_offset": row.commit_log_offset,
         "size": row.size,
@@ -156,7 +156,7 @@ def java_facts(row: JavaMessage) -> dict[str, Any]:
 
 
 def our_facts(message: mqstore.StoredMessage) -> dict[str, Any]:
-    """Return the same from mqstore."""
+    """Return the same facts from mqstore."""
     fields = mqstore_fields(message)
     same = ("commit_log_offset", "size", "unique_id", "store_timestamp", "properties")
     return {name: fields[name] for name in same} | {"body": fields["body"][1]}

@@ -1,4 +1,4 @@
-"""What a real broker popped and had refused is taken over, and what mqstore has open is seen by official clients."""
+"""mqstore takes over the popped and refused messages of a real broker, and clients of a broker see mqstore's leases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bodies(topic: str, count: int) -> list[bytes]:
 
 
 def fill(path: Path) -> None:
-    """Topics to take from, a message to be tried again, and a work queue of which 1, 3 and 4 are not finished."""
+    """Topics to take from, a message to be tried again, and a work queue in which 1, 3 and 4 are not finished."""
     with mqstore.open(path, "create", **GEOMETRY) as store:
         for topic, queues, count in (("orders", 2, 12), ("quick", 1, 3), ("refused", 1, 1)):
             store.create_topic(topic, queues)
@@ -67,11 +67,11 @@ def test_what_a_broker_popped_is_taken_over(version: str, tmp_path: Path, tally:
         JavaBroker(version, path, tmp_path / "broker", config) as broker,
     ):
         with PoppingClient(session, broker) as client:
-            # What is due soon the broker revives to its retry topic meanwhile.
+            # A message that is due soon goes to the broker's retry topic meanwhile.
             revived = client.pop("poppers", "quick", 2, ack=0, invisible=1)
             begun = time.time()
             popped = client.pop("poppers", "orders", 10, ack=6, invisible=INVISIBLE)
-            # A work queue's group goes on where the first message is that was not finished.
+            # The group of a work queue continues at the first message that was not finished.
             seen = client.take("workers", "jobs", 5)
             assert sorted(each.body_md5 for each in seen) == sorted(map(md5, bodies("jobs", 6)[1:]))
             again = client.take("pushers", "orders", 13)

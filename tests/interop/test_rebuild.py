@@ -1,4 +1,4 @@
-"""Queues and index that mqstore makes anew with eight workers, beside those that RocketMQ made of the same log."""
+"""Queues and index that mqstore rebuilds with eight workers, compared with those that RocketMQ made of the same log."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ SCENARIOS = {
     "text": False,
     "transactions": False,
 }
-"""What RocketMQ wrote, and whether all queue files but the first ones are lost."""
+"""Scenarios that RocketMQ wrote, and whether all queue files except the first ones are lost."""
 
 LEVELS = "7s 2m 3h 1d 9s"
 
 
 def queue_files(path: Path) -> dict[str, bytes]:
-    """Return the files of all queues, by their names; those without any entry left out."""
+    """Return the files of all queues by name, without those that have no entry."""
     found = {
         str(file.relative_to(path)): file.read_bytes()
         for name in ("consumequeue", "batchconsumequeue")
@@ -51,14 +51,14 @@ def queue_files(path: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.scenario(n)) for n in SCENARIOS])
 def test_queues_are_those_that_rocketmq_made(shop: Shop, version: str, name: str, tmp_path: Path, tally: Tally) -> None:
-    """Byte for byte; and the index answers as before."""
+    """The queues are equal byte for byte, and the index answers as before."""
     written = shop.written(version, name)
     expected = queue_files(written.path)
     assert expected
     path = tmp_path / "store"
     shutil.copytree(written.path, path)
     if SCENARIOS[name]:
-        # One file of each kind stays, to tell the lengths.
+        # One file of each kind stays, because it shows the length.
         for queue in {file.parent for each in DERIVED[:2] for file in (path / each).rglob("*") if file.is_file()}:
             for file in sorted(queue.iterdir())[1:]:
                 file.unlink()
@@ -68,21 +68,22 @@ def test_queues_are_those_that_rocketmq_made(shop: Shop, version: str, name: str
     assert queue_files(path) == expected
     answers = written.answers
     if name == "inner_batches":
-        # RocketMQ answers times in batch queues by other rules.
+        # RocketMQ uses different rules for times in batch queues.
         answers = replace(answers, times=[(query, at) for query, at in answers.times if query.topic == "beside"])
-    # Of twenty thousand messages the queues were compared; keys are looked up in the smaller stores.
+    # For twenty thousand messages, only the queues are compared. The smaller stores also test keys.
     assert_same_store(path, answers, tally, look_ups=name != "bulk")
     assert mqstore.verify(path).ok
 
 
 def own_levels() -> Scenario:
-    """Delayed messages of a broker with levels of its own, the last ones of a level above the highest."""
+    """Delayed messages of a broker with its own levels. The last ones use a level above the highest."""
     delayed = SCENARIOS_OF_ROCKETMQ["delayed"]
     return replace(delayed, name="own_levels", config={**delayed.config, "messageDelayLevel": LEVELS})
 
 
 def test_entries_by_a_brokers_own_delay_levels(shop: Shop, version: str, tmp_path: Path) -> None:
-    """They are no damage to who does not know the levels, and the same for who was told them once."""
+    """Without the levels, verify reports no damage. After one rebuild with them, every rebuild gives the
+    same entries."""
     written = shop.write(version, own_levels())
     expected = queue_files(written.path)
     path = tmp_path / "store"
@@ -97,7 +98,7 @@ def test_entries_by_a_brokers_own_delay_levels(shop: Shop, version: str, tmp_pat
 
 
 def test_rocketmq_makes_the_same_entries_by_our_delay_levels(shop: Shop, version: str, tmp_path: Path) -> None:
-    """RocketMQ dispatches a log of ours, of which the queues are lost, with the same levels."""
+    """RocketMQ dispatches a log of mqstore whose queues are lost, with the same levels."""
     path = tmp_path / "store"
     scenario = own_levels()
     sizes = {"segment_size": 1 << 20, "queue_file_entries": 500}
@@ -106,7 +107,7 @@ def test_rocketmq_makes_the_same_entries_by_our_delay_levels(shop: Shop, version
             store.append("orders", f"later{number}".encode(), delay_level=number % 7 + 1)
     expected = {name: data for name, data in queue_files(path).items() if SCHEDULE_TOPIC in name}
     assert len(expected) == len(LEVELS.split())
-    # The index too: to one that is there RocketMQ would add everything once more.
+    # The index is removed too, because RocketMQ would add every entry to it again.
     for folder in ("consumequeue", "index"):
         shutil.rmtree(path / folder)
     java = shop.session(version).open(path, config=scenario.config, topics=scenario.topics)

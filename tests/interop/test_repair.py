@@ -43,10 +43,10 @@ def within(path: Path, log: list[JavaMessage], number: int) -> set[int]:
 
 
 def behind_the_first(path: Path, log: list[JavaMessage]) -> list[JavaMessage]:
-    """Return the records that do not lie in the segment at offset 0.
+    """Return the records that are not in the segment at offset 0.
 
-    RocketMQ answers a pull that meets a blank queue unit, which names log offset 0, with messages from the next
-    segment on: those behind the gap that lie in the first segment are passed over, whoever made the gap.
+    A blank queue unit names log offset 0. RocketMQ answers a pull at such a unit with messages from the next segment
+    on. So it skips messages after a gap that are in the first segment, whatever made the gap.
     """
     size = segments(path)[0].stat().st_size
     return [each for each in log if each.commit_log_offset >= size]
@@ -60,7 +60,7 @@ def one_body(path: Path, log: list[JavaMessage]) -> set[int]:
 
 
 def some_magics(path: Path, log: list[JavaMessage]) -> set[int]:
-    """Damage the magic of records all over the log."""
+    """Damage the magic codes of records all over the log."""
     chosen = [each.commit_log_offset for each in behind_the_first(path, log)[5:-5:37]]
     for at in chosen:
         write(path, at + 4, b"\0\0\0\0")
@@ -68,7 +68,7 @@ def some_magics(path: Path, log: list[JavaMessage]) -> set[int]:
 
 
 def neighbours(path: Path, log: list[JavaMessage]) -> set[int]:
-    """Damage sizes of records that follow each other."""
+    """Damage the sizes of records that follow each other."""
     chosen = [each.commit_log_offset for each in behind_the_first(path, log)[60:64]]
     for at in chosen:
         write(path, at, b"\x7f\xff\xff\xff")
@@ -135,7 +135,7 @@ def last(path: Path, log: list[JavaMessage]) -> set[int]:
 
 
 def derived(path: Path, _log: list[JavaMessage]) -> set[int]:
-    """Damage queues and checkpoint. Of the index RocketMQ's files do not tell the geometry; it stays as a pattern."""
+    """Damage queues and checkpoint. The index stays, because RocketMQ's other files do not contain its geometry."""
     for file in [*path.glob("consumequeue/*/*/*"), path / "checkpoint"]:
         with file.open("r+b") as opened:
             opened.seek(24)
@@ -149,7 +149,7 @@ HARMS = (
 
 
 def assert_delivers(java: JavaAnswers, written: Written, lost: set[int], tally: Tally) -> None:
-    """Compare what RocketMQ delivers by queue and by key, and its log, with what it had before."""
+    """Compare the messages that RocketMQ delivers by queue and by key, and its log, with those before the damage."""
     before = [each for each in written.answers.view.messages if each.commit_log_offset not in lost]
     found = {(e.topic, e.queue_id, e.entry_offset): e for e in java.view.messages}
     assert len(found) == len(before)
@@ -163,7 +163,7 @@ def assert_delivers(java: JavaAnswers, written: Written, lost: set[int], tally: 
     visible = [each for each in java.log if each.commit_log_offset in kept]
     assert len(visible) == len(kept)
     for each in java.log:
-        # What fills the gaps has no key and is in no queue.
+        # The placeholders in the gaps have no key and are in no queue.
         assert each.commit_log_offset in kept or (
             keys_of(each) == [] and each.topic == "MQSTORE_LOST"[: len(each.topic)]
         )
@@ -184,7 +184,7 @@ def test_rocketmq_delivers_what_was_not_damaged(
     tmp_path: Path,
     tally: Tally,
 ) -> None:
-    """Every message that was not hit, by queue offset and by key; none of what fills the gaps."""
+    """Every message that was not hit, by queue offset and by key, and no placeholder."""
     written = shop.written(version, name)
     path = tmp_path / "store"
     shutil.copytree(written.path, path)
@@ -200,7 +200,7 @@ def test_rocketmq_delivers_what_was_not_damaged(
 
 @pytest.mark.scenario("front_deleted")
 def test_rocketmq_opens_a_snapshot(written: Written, shop: Shop, tmp_path: Path, tally: Tally) -> None:
-    """A snapshot of a store that RocketMQ has open, and one of ours that is being written."""
+    """A snapshot of a store that RocketMQ has open, and one of an mqstore store that is being written."""
     source = tmp_path / "source"
     shutil.copytree(written.path, source)
     running = shop.session(written.version).open(source, config=written.scenario.config, topics=written.scenario.topics)

@@ -1,4 +1,4 @@
-"""Messages that wait, by a time or by a level, pass between mqstore and real brokers and come once, when due."""
+"""Delayed messages, by time or by level, move between mqstore and real brokers and arrive once, when due."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def now_ms() -> int:
 
 
 def deletion(version: str, unique_id: str, due_ms: int) -> Spec:
-    """What a broker writes when a client recalls a message."""
+    """The record that a broker writes when a client recalls a message."""
     key = unique_id if version >= "5.5" else f"theirs+{unique_id}"
     return message("theirs", b"0", properties={"TIMER_DEL_UNIQKEY": key, "TIMER_DELIVER_MS": str(due_ms)})
 
 
 class Waiting:
-    """A directory on its way, and when each body is due."""
+    """A directory that changes its owner, and the due time of each body."""
 
     def __init__(self, version: str, path: Path) -> None:
         self.version = version
@@ -51,7 +51,7 @@ class Waiting:
         self.due: dict[bytes, int] = {}
 
     def begin(self) -> None:
-        """mqstore's messages: due while the first broker runs, due in hours, moved, cancelled."""
+        """mqstore's messages: due while the first broker runs, due in hours, rescheduled, cancelled."""
         with mqstore.open(self.path, "create", **GEOMETRY) as store:
             store.create_topic("ours", 1)
             store.create_topic("theirs", 1)
@@ -88,12 +88,12 @@ class Waiting:
                 message("theirs", b"theirs by level 17") | {"delay_level": 17},
             ]
         )
-        # The broker's time of storing counts, which is this or later.
+        # The broker's store time counts, which is this time or later.
         self.due[b"theirs by level 1"] = sent + 1000
         self.due[b"theirs by level 17"] = sent + LEVEL_17
 
     def delivered(self, store: mqstore.Store) -> dict[bytes, int]:
-        """What is in the topics and when it was put there; each once, none early."""
+        """The delivered messages with their store times. Each comes once and not early."""
         messages = [each for topic in ("ours", "theirs") for each in store.read(topic)]
         times = {each.body: each.store_timestamp for each in messages}
         assert len(times) == len(messages), sorted(each.body for each in messages)
@@ -101,11 +101,11 @@ class Waiting:
         return times
 
     def check_copy(self, copy: Path, waiting: set[bytes]) -> None:
-        """On a copy of it, a clock that is set by hand brings the others when they are due."""
+        """On a copy, a manual clock delivers the other messages when they are due."""
         shutil.copytree(self.path, copy)
         clock = ManualClock(now_ms())
         with mqstore.testing.open(copy, "rw", clock=clock) as store:
-            # What the client had recalled is known by key, and counts until its slot is read.
+            # The recall of the client is known by key, and counts as pending until its slot is read.
             assert store.delays().pending == len(waiting) + 1
             before = self.delivered(store)
             assert before.keys() == self.due.keys() - waiting

@@ -1,4 +1,4 @@
-"""Undecided transactions pass between mqstore and real brokers, and whoever has them decides each of them once."""
+"""Pending transactions move between mqstore and real brokers, and each is decided once by its current owner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.interop
 
 GROUP = "mqstore_interop"
 """The producer group of the client, which a broker asks."""
-# A broker that writes decisions later than it checks asks about what is decided, and delivers it again.
+# If a broker writes decisions later than it checks, it asks about decided transactions and delivers them again.
 CONFIG = java_config({}) | {
     "transactionOpBatchInterval": 10,
     "transactionCheckInterval": 3000,
@@ -37,7 +37,7 @@ TWO_CHECKS = 7.0
 
 
 def begin(store: mqstore.Store) -> None:
-    """mqstore's transactions: decided, and left undecided for a broker to ask about."""
+    """mqstore's transactions: decided ones, and pending ones that a broker asks about."""
     store.create_topic("ours", 2)
     store.create_topic("more", 1)
     store.create_topic("theirs", 1)
@@ -48,7 +48,7 @@ def begin(store: mqstore.Store) -> None:
         tx.append("ours", b"rolled back")
         raise KeyError
     for answer in ("commit", "rollback"):
-        # One that nobody decides: as if its process had ended.
+        # Left without a decision, as if its process had ended.
         tx = store.transaction(GROUP)
         tx.append("ours", f"broker: {answer}".encode(), queue_id=1, properties={"when_checked": answer})
 
@@ -74,12 +74,12 @@ def test_transactions_are_decided_once_whoever_has_them(version: str, tmp_path: 
                 for spec in specs:
                     spec["properties"]["when_checked"] = spec["transaction"]
                 client.produce(specs)
-                # The broker asks the client about ours: one appears, the other never.
+                # The broker asks the client about both of mqstore's: one appears, the other never does.
                 client.await_messages("ours", 2)
                 client.await_messages("theirs", 1)
                 seen = [each.body_md5 for topic in ("ours", "more", "theirs") for each in client.consume(topic)]
                 wanted = [b"committed 0", b"committed 1", b"broker: commit", b"theirs: commit"]
-                # A broker promises to deliver once at least.
+                # A broker promises at-least-once delivery.
                 assert set(seen) == set(map(md5, wanted))
                 time.sleep(TWO_CHECKS)
             broker.stop()
@@ -107,7 +107,7 @@ def test_transactions_are_decided_once_whoever_has_them(version: str, tmp_path: 
         assert theirs.count(b"theirs: unknown") == 1
         assert bodies(path, "more") == [b"committed 1", b"committed 2"]
 
-        # A broker asks about nothing that was decided here, though its client would have all of it committed.
+        # A broker asks about no transaction that mqstore decided, although its client would commit all of them.
         with JavaBroker(version, path, tmp_path / "broker2", CONFIG) as broker:
             with PoppingClient(session, broker) as client:
                 client.produce([message("theirs", b"last") | {"transaction": "commit"}])

@@ -1,7 +1,7 @@
-"""mqstore in a process of its own, to be killed: ``python -m interop.writer DIR OPTIONS_JSON``.
+"""mqstore in a separate process that a test kills: ``python -m interop.writer DIR OPTIONS_JSON``.
 
-Reads message specifications, one JSON object a line, appends each, and prints its result as one JSON line. At the end
-of its input it waits, with the store open, for the kill.
+Reads message specifications, one JSON object on each line, appends each, and prints its result as one JSON line. At the
+end of its input, it keeps the store open and waits for the kill.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RESULT = ("topic", "queue_id", "queue_offset", "commit_log_offset", "size", "mes
 
 
 def append_arguments(spec: Spec) -> dict[str, Any]:
-    """Return a specification as arguments of `Store.append`; hosts and the like, which it cannot set, are left out."""
+    """Return a specification as arguments of `Store.append`, without hosts and other fields that it cannot set."""
     properties = dict(spec.get("properties", {}))
     return {
         "topic": spec["topic"],
@@ -35,13 +35,13 @@ def append_arguments(spec: Spec) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Append what standard input says."""
+    """Append the messages of standard input."""
     path, options = sys.argv[1], json.loads(sys.argv[2])
     with mqstore.open(path, "rw", **options) as store:
         for line in sys.stdin:
             result = store.append(**append_arguments(json.loads(line)))
             text = json.dumps({name: getattr(result, name) for name in RESULT}) + "\n"
-            # One write a line, so that a kill leaves no half line before a later one.
+            # One write for each line, so that a kill leaves at most the last line incomplete.
             os.write(1, text.encode())
         signal.pause()
 

@@ -10,8 +10,8 @@ import org.apache.rocketmq.remoting.netty.NettyServerConfig;
  * A name server and a broker in one child process.
  *
  * <p>Prints {@code ready} and the process number when both listen. SIGTERM stops the broker cleanly by RocketMQ's own
- * shutdown hook; the name server lives until the process ends, so that the broker can take its leave of it. The end of
- * standard input ends the process at once: no broker outlives the test that started it.
+ * shutdown hook. The name server lives until the process ends, so that the broker can unregister. The end of standard
+ * input ends the process at once, so no broker outlives the test that started it.
  */
 public final class BrokerProcess {
     private BrokerProcess() {
@@ -36,7 +36,7 @@ public final class BrokerProcess {
         System.out.println("ready " + ProcessHandle.current().pid());
         System.out.flush();
         while (System.in.read() >= 0) {
-            // Nothing is asked on this side; only its end matters.
+            // Standard input carries no commands. Only its end matters.
         }
         Runtime.getRuntime().halt(1);
     }

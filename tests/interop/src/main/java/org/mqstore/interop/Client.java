@@ -40,10 +40,10 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  *   connect     namesrv broker seconds      wait until the broker is registered and has dispatched its log
  *   topics      topics {name: queues}       create or update, so that they have a route
  *   consume     topic seconds               every message from each queue's minimum to its maximum
- *   group       group topic count seconds   so many messages as a member of a group, whose offsets the broker then has
- *   pop         group topic count ack invisible_ms seconds   pop so many messages and acknowledge the first of them
- *   refuse      group topic count seconds   refuse so many as a member of a group, until they are in its retry topic
- *   await       topic count seconds         wait until a topic has had so many messages
+ *   group       group topic count seconds   this many messages as a member of a group, until the broker has its offsets
+ *   pop         group topic count ack invisible_ms seconds   pop this many messages and acknowledge the first ones
+ *   refuse      group topic count seconds   refuse this many as a member of a group, until they are in its retry topic
+ *   await       topic count seconds         wait until a topic has had this many messages
  *   produce     messages                    send each, transactions and batches too
  *   keys        topic key unique            query by key, or by unique id, through the broker
  *   disconnect
@@ -113,7 +113,9 @@ final class Client {
         return new JsonObject();
     }
 
-    /** A broker registers by itself only after ten seconds and more; any change of its permission does it at once. */
+    /**
+     * A broker registers by itself only after ten seconds or more. Any change of its permission registers it at once.
+     */
     private boolean ready() {
         try {
             Properties change = new Properties();
@@ -122,7 +124,7 @@ final class Client {
             String behind = admin.fetchBrokerRuntimeStats(broker).getTable().get("dispatchBehindBytes");
             return "0".equals(behind) && !admin.examineBrokerClusterInfo().getBrokerAddrTable().isEmpty();
         } catch (Exception e) {
-            // In its first second the broker answers these calls with errors.
+            // In its first second, the broker answers these calls with errors.
             return false;
         }
     }
@@ -155,8 +157,8 @@ final class Client {
     }
 
     /**
-     * Pulls every queue to its end, one pull after the other. The newer consumer fetches in the background; with it,
-     * after assigning and seeking, ten messages of thousands were once missing and twenty once came twice.
+     * Pulls every queue to its end, one pull after the other. The newer consumer fetches in the background. With it,
+     * after assigning and seeking, ten messages of thousands were once missing, and twenty once came twice.
      */
     private JsonObject consume(JsonObject args, Wire wire) throws Exception {
         String topic = args.get("topic").getAsString();
@@ -187,7 +189,7 @@ final class Client {
         return result;
     }
 
-    /** Joins a group, takes what it has not consumed yet, and leaves once the broker has been told of all of it. */
+    /** Joins a group, takes the unconsumed messages, and leaves when the broker knows that all are consumed. */
     private JsonObject group(JsonObject args, Wire wire) throws Exception {
         String topic = args.get("topic").getAsString();
         String group = args.get("group").getAsString();
@@ -246,7 +248,7 @@ final class Client {
         try {
             return await(Takes.retryTopic(group), args.get("count").getAsLong(), deadline(args));
         } finally {
-            // What it holds is dropped by now, and its answer counts for nothing.
+            // The messages that it holds are dropped by now, and its answer counts for nothing.
             member.shutdown();
             over.countDown();
         }
@@ -270,12 +272,12 @@ final class Client {
         return new JsonObject();
     }
 
-    /** How many messages of a topic a group has not consumed, as far as the broker knows; -1 as long as it does not. */
+    /** Number of unconsumed messages of a topic and group, as the broker knows it; -1 while it is unknown. */
     private long behind(String group, String topic) throws Exception {
         try {
             return admin.examineConsumeStats(group, topic).computeTotalDiff();
         } catch (MQClientException e) {
-            // The broker does not know of the group's member yet.
+            // The broker does not know the group's member yet.
             return -1;
         }
     }
@@ -285,7 +287,7 @@ final class Client {
             try {
                 return consumer.pull(queue, "*", offset, PULL_MESSAGES);
             } catch (RemotingException e) {
-                // A young connection may be closed under a request; an application would try again, too.
+                // A new connection may be closed during a request. An application would try again, too.
                 if (attempt == PULL_ATTEMPTS) {
                     throw e;
                 }
@@ -338,7 +340,7 @@ final class Client {
         String topic = args.get("topic").getAsString();
         String key = args.get("key").getAsString();
         boolean unique = args.get("unique").getAsBoolean();
-        // The client itself drops hits whose KEYS, or UNIQ_KEY, are others.
+        // The client itself drops hits with other KEYS or another UNIQ_KEY.
         List<MessageExt> found = (unique
             ? admin.queryMessageByUniqKey(CLUSTER, topic, key, MOST_HITS, 0, Long.MAX_VALUE)
             : admin.queryMessage(topic, key, MOST_HITS, 0, Long.MAX_VALUE)).getMessageList();
@@ -367,7 +369,7 @@ final class Client {
         return System.nanoTime() + args.get("seconds").getAsLong() * 1_000_000_000L;
     }
 
-    /** Ends each transaction as its specification asks, and when it is checked as the message's property says. */
+    /** Ends each transaction as its specification says, and answers a check as the message's property says. */
     private static final class Decided implements TransactionListener {
         @Override
         public LocalTransactionState executeLocalTransaction(Message message, Object decision) {

@@ -21,7 +21,7 @@ import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.PutMessageResult;
 
 /**
- * The interactive driver: one JSON command a line on standard input, answers by {@link Wire}.
+ * The interactive driver: one JSON command on each line of standard input, answers by {@link Wire}.
  *
  * <pre>
  *   open   store path config topics write_topics start      load and start a store under a name of the caller's

@@ -65,7 +65,7 @@ final class Filters {
         try {
             result = compiled.evaluate(new MessageEvaluationContext(properties));
         } catch (Throwable e) {
-            // The broker catches as much: ExpressionMessageFilter.
+            // The broker catches the same: ExpressionMessageFilter.
             return 'E';
         }
         return result == null ? 'N' : Boolean.TRUE.equals(result) ? 'T' : 'F';

@@ -13,11 +13,11 @@ import org.apache.rocketmq.logging.ch.qos.logback.classic.spi.IThrowableProxy;
 import org.apache.rocketmq.logging.ch.qos.logback.core.UnsynchronizedAppenderBase;
 
 /**
- * Remembers what RocketMQ logs at WARN and ERROR, and the INFO lines that name the file recovery starts from.
+ * Keeps the lines that RocketMQ logs at WARN and ERROR, and the INFO lines that name the first file of recovery.
  *
- * <p>The tests ask for these lines after a load: a store that mqstore wrote must load without any but the healthy
- * ones. Of lines that differ in their numbers only, the first {@value #MOST_ALIKE} are kept. Made by logback from the
- * configuration file, so the lines live in static state.
+ * <p>The tests ask for these lines after a load. A store that mqstore wrote must load with only healthy lines. If lines
+ * differ only in their numbers, the first {@value #MOST_ALIKE} are kept. Logback creates this class from the
+ * configuration file, so the lines are in static state.
  */
 public final class LogCapture extends UnsynchronizedAppenderBase<ILoggingEvent> {
     private static final List<Line> LINES = new ArrayList<>();
@@ -28,7 +28,7 @@ public final class LogCapture extends UnsynchronizedAppenderBase<ILoggingEvent> 
     private record Line(ThreadGroup group, JsonObject json) {
     }
 
-    /** Made by logback. */
+    /** Created by logback. */
     public LogCapture() {
         setName("capture");
     }
@@ -61,7 +61,7 @@ public final class LogCapture extends UnsynchronizedAppenderBase<ILoggingEvent> 
     }
 
     /**
-     * Returns the lines since the last call that threads of a group logged, oldest first, and forgets all lines.
+     * Returns the lines that threads of a group logged since the last call, oldest first, and forgets all lines.
      *
      * @param group the threads of one store, or null for every thread
      */

@@ -23,16 +23,16 @@ import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
-/** One RocketMQ store on a directory: opened as a broker opens it, but without the broker around it. */
+/** One RocketMQ store on a directory, opened as a broker opens it, but without a broker. */
 final class OpenStore {
-    /** What every test store differs in from a production broker, unless the test says otherwise. */
+    /** The differences of every test store from a production broker, unless the test sets other values. */
     private static final Map<String, String> TEST_DEFAULTS = Map.ofEntries(
         Map.entry("haListenPort", "0"),
-        // The cleaner must delete nothing behind a test's back.
+        // The cleaner must delete nothing during a test.
         Map.entry("fileReservedTime", "100000"),
         Map.entry("diskMaxUsedSpaceRatio", "95"),
         Map.entry("cleanFileForciblyEnable", "false"),
-        // Pauses of a busy machine are no reason to refuse a put.
+        // Pauses of a busy machine must not make the store refuse a put.
         Map.entry("osPageCacheBusyTimeOutMills", "60000"),
         // Whole queues in few calls.
         Map.entry("maxTransferBytesOnMessageInMemory", "67108864"),
@@ -47,7 +47,7 @@ final class OpenStore {
     private final ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
 
     /**
-     * Prepares a store; {@link #load} then reads the directory.
+     * Prepares a store. {@link #load} then reads the directory.
      *
      * @param args {@code path}, {@code config} (names as in MessageStoreConfig), {@code topics} (name to
      *     {@code queues} and {@code attributes}), {@code write_topics} (also write config/topics.json as a broker does)
@@ -73,8 +73,8 @@ final class OpenStore {
     }
 
     /**
-     * Makes and loads a store in a thread group of its own, which every thread of the store inherits, so that the lines
-     * in the result are its own and not those of stores that are still open in this process.
+     * Makes and loads a store in its own thread group, which every thread of the store inherits. So the lines in the
+     * result are those of this store, and not of other open stores in this process.
      *
      * @param args as for the constructor, and {@code start} (true unless given)
      * @param result takes what {@link #load} returns
@@ -98,7 +98,7 @@ final class OpenStore {
         }
     }
 
-    /** Loads, recovers and, unless told otherwise, starts the store. */
+    /** Loads and recovers the store, and starts it if asked to. */
     private JsonObject load(boolean start) throws Exception {
         JsonObject result = new JsonObject();
         String root = store.getMessageStoreConfig().getStorePathRootDir();

@@ -17,7 +17,7 @@ import org.apache.rocketmq.store.QueryMessageResult;
 import org.apache.rocketmq.store.SelectMappedBufferResult;
 import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
 
-/** What the RocketMQ store answers: whole queues, the whole log, keys, times, single pulls. */
+/** The reads of a RocketMQ store: whole queues, the whole log, keys, times, single pulls. */
 final class Reads {
     private static final int PULL_MESSAGES = 1024;
     private static final int PULL_BYTES = 64 << 20;
@@ -30,7 +30,7 @@ final class Reads {
         this.wire = wire;
     }
 
-    /** Every message of every queue: a row a message with {@code entry_offset}, then a row a queue. */
+    /** Every message of every queue: one row for each message with {@code entry_offset}, then one row for the queue. */
     JsonObject queues() throws IOException {
         long messages = 0;
         long queues = 0;
@@ -77,7 +77,7 @@ final class Reads {
         return messages;
     }
 
-    /** One pull, as a consumer would do it: rows, and status and offsets as the result. */
+    /** One pull, as a consumer makes it: rows, and the status and offsets as the result. */
     JsonObject pull(String topic, int queueId, long offset, int most) throws IOException {
         GetMessageResult result = get(topic, queueId, offset, most);
         try {
@@ -93,7 +93,7 @@ final class Reads {
         }
     }
 
-    /** Every record of the commit log in its order, those without a queue entry too. */
+    /** Every record of the commit log in order, also records without a queue entry. */
     JsonObject log() throws IOException {
         long records = 0;
         long at = Math.max(0, store.getMinPhyOffset());
@@ -121,7 +121,7 @@ final class Reads {
         return result;
     }
 
-    /** Key look-ups: each of {@code queries} has topic, key, begin, end, most and perhaps type ("T" = by tag). */
+    /** Key look-ups. Each of {@code queries} has topic, key, begin, end, most and optionally type ("T" = by tag). */
     JsonObject keys(JsonArray queries) throws IOException, ReflectiveOperationException {
         long hits = 0;
         for (JsonElement element : queries) {
@@ -136,7 +136,7 @@ final class Reads {
         return result;
     }
 
-    /** Time look-ups: each of {@code queries} has topic, queue_id, time and boundary (LOWER or UPPER). */
+    /** Time look-ups. Each of {@code queries} has topic, queue_id, time and boundary (LOWER or UPPER). */
     JsonObject times(JsonArray queries) {
         for (JsonElement element : queries) {
             JsonObject query = element.getAsJsonObject();

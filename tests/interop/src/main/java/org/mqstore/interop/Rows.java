@@ -18,8 +18,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.sysflag.MessageSysFlag;
 
 /**
- * Turns messages into rows with every field of a record. Bodies travel as length and MD5: stored bytes and, where the
- * sender compressed them, decompressed bytes.
+ * Turns messages into rows with every field of a record. A body is given as length and MD5: of the stored bytes and, if
+ * the sender compressed them, of the decompressed bytes.
  */
 final class Rows {
     private Rows() {
@@ -77,7 +77,7 @@ final class Rows {
     }
 
     private static void addProperties(JsonObject row, MessageExt message) {
-        // Null where the record has none.
+        // Null if the record has none.
         Map<String, String> properties = new TreeMap<>();
         if (message.getProperties() != null) {
             properties.putAll(message.getProperties());
@@ -90,7 +90,7 @@ final class Rows {
         row.addProperty("unique_id", properties.get(MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX));
     }
 
-    /** Address and port; an IPv6 address stands in brackets, in Java's long form. */
+    /** Address and port. An IPv6 address is in brackets, in Java's long form. */
     static String host(SocketAddress address) {
         InetSocketAddress host = (InetSocketAddress) address;
         String text = host.getAddress().getHostAddress();

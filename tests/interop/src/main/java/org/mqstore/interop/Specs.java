@@ -46,7 +46,7 @@ final class Specs {
     private Specs() {
     }
 
-    /** Tells whether this is a batch of several records, to be put by the batch call. */
+    /** Tells whether this is a batch of several records, for the batch call. */
     static boolean isBatch(JsonObject spec) {
         return spec.has("batch");
     }
@@ -81,7 +81,7 @@ final class Specs {
         return items;
     }
 
-    /** Makes a message as an application hands it to the client: body, flag and properties only. */
+    /** Makes a message as an application gives it to the client: body, flag and properties only. */
     static Message clientMessage(JsonObject spec, String topic) {
         Message message = new Message(topic, body(spec));
         message.setFlag(number(spec, "flag", 0));

@@ -25,7 +25,7 @@ import org.apache.rocketmq.remoting.protocol.header.AckMessageRequestHeader;
 import org.apache.rocketmq.remoting.protocol.header.ExtraInfoUtil;
 import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
 
-/** Messages that are taken and not all finished: popped and not acknowledged, or refused by a push consumer. */
+/** Clients that take messages and do not finish all: pop without acknowledgement, or a push consumer that refuses. */
 final class Takes {
     private static final long TIMEOUT_MILLIS = 20_000;
     private static final long POLL_MILLIS = 1_000;
@@ -105,9 +105,9 @@ final class Takes {
     }
 
     /**
-     * Has a push consumer refuse the first {@code count} messages of a topic, to be delivered again after a second.
-     * What comes to it later it holds, unanswered, until {@code over}: a pull may be under way while it is suspended,
-     * and what it refused shall lie in the retry topic as it came there.
+     * Makes a push consumer refuse the first {@code count} messages of a topic, for a redelivery after a second. The
+     * consumer holds all later messages, unanswered, until {@code over}: a pull may be in progress when the consumer is
+     * suspended, and the refused messages must stay in the retry topic.
      */
     static DefaultMQPushConsumer refuse(DefaultMQPushConsumer member, JsonObject args, CountDownLatch over)
         throws Exception {

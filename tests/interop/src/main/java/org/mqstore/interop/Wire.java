@@ -11,7 +11,7 @@ import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 
 /**
- * The answering half of the protocol: one JSON object a line on the process's real standard output.
+ * The answers of the protocol: one JSON object on each line of the process's real standard output.
  *
  * <pre>
  *   {"id":7,"row":{...}}                      any number of rows, in the command's own order
@@ -23,7 +23,7 @@ final class Wire {
     private final BufferedWriter out;
     private long id;
 
-    /** Takes standard output for the protocol and sends whatever else prints there to standard error. */
+    /** Takes standard output for the protocol and sends all other prints to standard error. */
     Wire() {
         PrintStream real = System.out;
         System.setOut(System.err);
@@ -66,7 +66,7 @@ final class Wire {
         flush();
     }
 
-    /** Pushes everything sent so far into the pipe. */
+    /** Writes everything sent so far into the pipe. */
     void flush() {
         try {
             out.flush();

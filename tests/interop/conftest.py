@@ -75,8 +75,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Choose the tests that share a process, for `--dist loadscope`.
 
-    Tests of one version share a process, because it has one JVM for all of them. Each file of tests with their own JVMs
-    is a separate group, so that the groups can wait at the same time.
+    Tests of one version share a process, because it has one JVM for all of them. Each test with its own JVMs is a
+    separate group, so that these tests can wait at the same time.
     """
     if config.getvalue("dist") != "loadscope":
         return None

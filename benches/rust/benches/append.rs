@@ -1,5 +1,5 @@
-//! Appending: by the size of bodies, by durability, by threads and the lock that they wait for, over the end of a
-//! segment, and synced together with others.
+//! Appends: by body size, by durability, by threads and their put lock, over the end of a segment, and with
+//! group commit.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
 use std::fs::OpenOptions;
@@ -17,19 +17,19 @@ use mqstore_bench::machine::{mapped_file, place};
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass, limit_step, message, properties, record, time_threads};
 use mqstore_io::Advice;
 
-/// The limit loop goes round in this much memory, as an appender does in a prepared window.
+/// The limit loop cycles through this much memory, as an appender does in a prepared window.
 const WINDOW_BYTES: usize = 64 << 20;
 
-/// Bytes of a body where sizes are not what is compared.
+/// Bytes of a body in groups that do not compare sizes.
 const BODY: usize = 1024;
 
-/// Bytes of a segment that ends again and again.
+/// Bytes of a short segment, so that it rolls often.
 const SHORT_SEGMENT_BYTES: u64 = 16 << 20;
 
-/// Bytes of the file that synced records of the limit go to, over and over.
+/// Bytes of the file for the synced records of the limit, which are written in a cycle.
 const SYNCED_BYTES: u64 = 16 << 20;
 
-/// Nothing is synced but by a flush or close, and nothing dispatched but by the thread that does it beside.
+/// Only a flush or a close syncs, and only the dispatch thread dispatches.
 fn alone() -> StoreOptions {
     StoreOptions { durability: Durability::Manual, dispatch_threads: Some(1), ..StoreOptions::default() }
 }
@@ -68,7 +68,7 @@ fn by_size(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// One queue a thread, so that what they share is the log.
+/// One queue for each thread, so that they share only the log.
 fn by_threads(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("append-threads");
     group.throughput(Throughput::Elements(1));
@@ -100,8 +100,8 @@ fn by_threads(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Segments of 16 MiB, so that one ends every 13,000 messages: made ready ahead or not. The limits are files of that
-/// size, one behind the other, whose pages are there or not.
+/// Segments of 16 MiB, so that one ends every 13,000 messages: prepared early or not. The limits are files of
+/// that size, one after the other, with their pages present or not.
 fn rolling(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("append-roll");
     group.throughput(Throughput::Elements(1));
@@ -147,8 +147,8 @@ fn fill_files(record: &[u8], records: u64, present: bool) -> Duration {
     took
 }
 
-/// Each thread waits for its record to be durable; the limit is a file that was written before, and one `fdatasync` for
-/// all who wait.
+/// Each thread waits until its record is durable. The limit is a file that was written before, with one
+/// `fdatasync` for all waiting threads.
 fn waiters(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("append-sync");
     group.sample_size(10).throughput(Throughput::Elements(1));

@@ -1,6 +1,6 @@
-//! The compaction of a queue: read, its keys decided, the survivors written and synced, nothing published.
+//! The compaction of a queue: read it, decide its keys, write and sync the survivors, publish nothing.
 //!
-//! The limit copies and sums all of the queue's records once, in memory.
+//! The limit copies all records of the queue once in memory and computes their checksums.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! Delivery: a message put, got and finished, one by one and a hundred at a time, and polled by a consumer of a group;
-//! delayed messages accepted, and delivered once they are due; transactions.
+//! Delivery. Messages are put, leased and acknowledged, one by one and a hundred at a time, and polled by a
+//! consumer of a group. Delayed messages are accepted, and delivered when due. Also transactions.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
 use std::hint::black_box;
@@ -21,7 +21,7 @@ fn work(bench: &Bench) -> WorkQueue {
     broker.work_queue("bench", "workers", WorkQueueOptions::default()).unwrap()
 }
 
-/// The limit writes what a record takes and its checksums, once.
+/// The limit writes the bytes of a record and its checksums once.
 fn work_queue(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("put-get-ack");
     for body_bytes in BODY_BYTES {
@@ -82,8 +82,8 @@ fn poll(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Messages that wait for times all over an hour, accepted a hundred at a time; and as many as become due at one moment, from
-/// that moment until the last is in its topic.
+/// Messages with times over an hour, accepted a hundred at a time. Then as many that become due at one
+/// moment, from that moment until the last one is in its topic.
 fn delayed(criterion: &mut Criterion) {
     const DELAYED: usize = 200_000;
     const HOUR_MS: i64 = 3_600_000;
@@ -139,7 +139,7 @@ fn delayed(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Transactions of three messages, one behind the other, not synced.
+/// Transactions of three messages, one after the other, not synced.
 fn transactions(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("transactions");
     group.throughput(Throughput::Elements(1));

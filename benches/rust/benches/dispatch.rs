@@ -1,4 +1,4 @@
-//! Building queues and index from a log that is there, by one worker and by two.
+//! Builds queues and index from an existing log, with one worker and with two.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn dispatch(criterion: &mut Criterion) {
                 bencher.iter_custom(|rounds| (0..rounds).map(|_| one_round(&list, end, way)).sum());
             });
         }
-        // As a store does that is open for writing, which has its newest segments mapped.
+        // As in a store that is open for writing, which has its newest segments mapped.
         for segment in list.segments() {
             segment.region().unwrap();
         }
@@ -57,14 +57,14 @@ fn dispatch(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// How a log is dispatched.
+/// How to dispatch a log.
 #[derive(Clone, Copy)]
 struct Way {
     maps: bool,
     helpers: u32,
 }
 
-/// Dispatches the whole log into fresh derived files; only the dispatch is timed.
+/// Dispatches the whole log into new derived files. Only the dispatch is timed.
 fn one_round(list: &Arc<SegmentList>, end: u64, way: Way) -> Duration {
     let folder = tempfile::tempdir().unwrap();
     let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), folder.path());

@@ -1,7 +1,8 @@
-//! The format alone: a record encoded, decoded and checked, its checksum and the hashes of its key.
+//! The format alone: a record is encoded, decoded and checked; its checksum and the hashes of its key are
+//! computed.
 //!
-//! The limit of each is a pass over the same bytes: a copy with both checksums for records, a copy for a checksum and
-//! for hashes.
+//! Each limit is one pass over the same bytes: a copy with both checksums for records, a copy for a checksum
+//! and for hashes.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
 use std::hint::black_box;
@@ -61,7 +62,7 @@ fn checksums(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Of a key: the hash that the index has, and the digest by which a compaction knows it.
+/// Of a key: the hash for the index, and the digest for compaction.
 fn hashes(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("key-hash");
     group.throughput(Throughput::Elements(1));

@@ -1,7 +1,8 @@
-//! The key index: entries put in, and messages found by their key.
+//! The key index: entries are added, and messages are found by their key.
 //!
-//! The limit of putting writes as many bytes to the same places of a map: a slot somewhere, an entry behind the one
-//! before. That of finding reads a slot, its entry and the record by position, and takes both checksums.
+//! The limit of an addition writes the same number of bytes to the same places of a map: a slot anywhere, and
+//! an entry after the last one. The limit of a look-up reads a slot, its entry and the record by position,
+//! and computes both checksums.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
 use std::fs::File;
@@ -19,16 +20,16 @@ use mqstore_format::{IndexEntry, IndexGeometry, index_key_hash};
 use mqstore_io::{Access, OsVfs, SystemClock};
 use mqstore_log::index::{IndexSet, NewEntry};
 
-/// Keys that are looked up.
+/// Number of keys to look up.
 const KEYS: u64 = 50_000;
 
-/// Entries that dispatch puts in at once.
+/// Entries that dispatch adds in one call.
 const AT_ONCE: usize = 64;
 
-/// As many as RocketMQ has.
+/// The same numbers as in RocketMQ.
 const GEOMETRY: IndexGeometry = IndexGeometry { slots: 5_000_000, entries: 20_000_000 };
 
-/// From one place to the next: coprime to what it goes round in.
+/// Distance between two places, coprime to the number of places.
 const STRIDE: u64 = 1_234_567_891;
 
 fn put(criterion: &mut Criterion) {

@@ -1,5 +1,5 @@
-//! The metadata log: one more topic among 40,000, offsets of 50,000 groups, records of a progress, and an open with
-//! 100,000 topics.
+//! The metadata log: one more topic among 40,000, offsets of 50,000 groups, records of progress, and an open
+//! with 100,000 topics.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
 use std::fs::File;
@@ -18,14 +18,14 @@ use tempfile::TempDir;
 const TOPICS: u64 = 40_000;
 const GROUPS: u64 = 50_000;
 const TOPICS_AT_OPEN: u64 = 100_000;
-/// Bytes of a frame with a topic or an offset, about.
+/// Approximate bytes of a frame with a topic or an offset.
 const FRAME_BYTES: usize = 24;
 
 fn manual() -> StoreOptions {
     StoreOptions { durability: Durability::Manual, dispatch_threads: Some(0), ..StoreOptions::default() }
 }
 
-/// A store with so many topics, and one more: as the file of a broker has them, and then in the log.
+/// A store with this many topics from a broker's file, and one more topic in the metadata log.
 fn with_topics(topics: u64) -> (TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
@@ -43,7 +43,7 @@ fn with_topics(topics: u64) -> (TempDir, Store) {
     (folder, store)
 }
 
-/// A topic that is durable when the call returns, beside a file that is written and synced as often.
+/// A topic that is durable when the call returns. The limit is a file that is written and synced as often.
 fn topics(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("create-topic-durable");
     group.sample_size(10);
@@ -69,7 +69,7 @@ fn queue(meta: &MetaLog, group: u64) -> QueueKey {
     meta.queue_key(&format!("group-{group}"), "bench", 3).unwrap()
 }
 
-/// Offsets that nobody waits for, beside copies of as many bytes with their checksums.
+/// Offsets without a wait for a sync. The limit copies the same number of bytes with their checksums.
 fn commits(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("commit-offset");
     let bench = Bench::new(&manual());
@@ -105,7 +105,7 @@ fn commits(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// An open with its topics, beside one with a single topic.
+/// An open with all its topics, and one with a single topic.
 fn opens(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("open-store");
     group.sample_size(10);

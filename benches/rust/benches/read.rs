@@ -1,5 +1,5 @@
-//! Reading: a queue from its first message to its last, messages at random, and those with one tag, or with properties
-//! that meet a condition, among others; every record checked.
+//! Reads: a queue from its first message to its last, random messages, messages with one tag, and messages
+//! with matching properties. Every record is checked.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
 use std::fs::File;
@@ -15,16 +15,16 @@ use mqstore_format::{CQ_UNIT_BYTES, CqUnit, tags_code};
 
 const MESSAGES: u64 = 50_000;
 
-/// Bytes of a body where sizes are not what is compared.
+/// Bytes of a body in groups that do not compare sizes.
 const BODY: usize = 1024;
 
-/// From one random place to the next: coprime to the number of messages.
+/// Distance between two random places, coprime to the number of messages.
 const STRIDE: u64 = 17_389;
 
-/// One message in so many has the tag that is asked for.
+/// One message in this many has the wanted tag.
 const RARE: u64 = 10;
 
-/// Entries of queues are there when an append returns.
+/// Queue entries exist when an append returns.
 fn manual() -> StoreOptions {
     StoreOptions { durability: Durability::Manual, dispatch_threads: Some(0), ..StoreOptions::default() }
 }
@@ -65,7 +65,7 @@ fn sequential(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The limit reads an entry of the queue, then the record, each by position, and takes both checksums.
+/// The limit reads a queue entry and the record, each by position, and computes both checksums.
 fn random(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("random-read");
     group.throughput(Throughput::Elements(1));
@@ -102,8 +102,8 @@ fn random(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// One tag in ten messages: the others are passed by without a look at their records. The limit walks the same entries
-/// in memory, and copies and sums the records that they lead to.
+/// One tag in ten messages. A read skips the others without reading their records. The limit walks the same
+/// entries in memory, and copies the matching records and computes their checksums.
 fn filter(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("filter");
     group.sample_size(10).throughput(Throughput::Elements(MESSAGES));
@@ -132,7 +132,7 @@ fn filter(criterion: &mut Criterion) {
     group.bench_function("one-in-ten", |bencher| {
         bencher.iter(|| assert_eq!(read_all(&bench.store, filter.as_ref()), bytes));
     });
-    // No queue entry tells a property: all records are read.
+    // Queue entries contain no properties, so all records are read.
     group.bench_function("limit-sql", |bencher| {
         let mut target = vec![1; 64 << 20];
         bencher.iter(|| limit_pass(black_box(&mut target), &record, BODY, MESSAGES));

@@ -1,7 +1,8 @@
-//! Opening a store for writing: after a clean close, and after a kill with so many bytes above the mark.
+//! Opens a store for writing: after a clean close, and after a kill with a given number of bytes above the
+//! mark.
 //!
-//! The row `limit` reads the same bytes by position, a mebibyte at a time, and takes their CRC, in one
-//! thread. Everything is in the page cache, so that it is the work of recovery that is measured.
+//! The row `limit` reads the same bytes by position, one MiB at a time, and computes their CRC, in one
+//! thread. All files are in the page cache, so the benchmark measures the work of recovery.
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 
 use std::path::{Path, PathBuf};
@@ -13,13 +14,13 @@ use mqstore_bench::{message, open, properties};
 use mqstore_engine::Store;
 use mqstore_io::{Access, OsVfs, Vfs};
 
-/// Bytes of log below the marks: with the longest tail, four segments.
+/// Bytes of log below the marks. With the longest tail, the log has four segments.
 const BASE_BYTES: u64 = 3300 << 20;
 
-/// Bytes above the mark, in mebibytes, the longest first.
+/// MiB above the mark, the longest first.
 const TAIL_MIB: [u64; 5] = [256, 64, 16, 1, 0];
 
-/// Bytes ahead of the tail that a writer keeps ready.
+/// Bytes after the tail that a writer keeps ready.
 const WARM_BYTES: usize = 64 << 20;
 
 /// Bytes of a message's body.
@@ -28,12 +29,12 @@ const BODY_BYTES: usize = 1024;
 /// Queues of the topic.
 const QUEUES: i32 = 4;
 
-/// One store, and what it looks like after a kill at several distances from its durable mark.
+/// One store, and its states after a kill at several distances from its durable mark.
 struct Killed {
     folder: tempfile::TempDir,
     options: StoreOptions,
     end: u64,
-    /// Where the last record ends.
+    /// The end of the last record.
     real_end: u64,
 }
 
@@ -64,7 +65,7 @@ impl Killed {
         self.folder.path().join("store")
     }
 
-    /// Makes the directory look as it did when `state` was kept.
+    /// Restores the directory to the saved `state`.
     fn restore(&self, state: &str, killed: bool) {
         copy_files(&self.folder.path().join(state), &self.root().join("mqstore"));
         self.reset_tail();
@@ -76,8 +77,8 @@ impl Killed {
         }
     }
 
-    /// Gives the last segment's unused room back to the state in which a writer leaves it: a window of
-    /// zeros ahead of the tail, then nothing. What earlier rounds read there would count as data.
+    /// Restores the unused space of the last segment as a writer leaves it: a window of zeros after the tail,
+    /// then unwritten space. Otherwise pages that an earlier round read would count as data.
     fn reset_tail(&self) {
         let base = self.end >> 30 << 30;
         let file =
@@ -141,7 +142,7 @@ fn copy_state(root: &Path, to: &Path) {
 
 fn copy_files(from: &Path, to: &Path) {
     for name in ["state.a", "state.b", "queues", "live"] {
-        // A store that was closed has no live page.
+        // A closed store has no live page.
         if from.join(name).exists() {
             std::fs::copy(from.join(name), to.join(name)).unwrap();
         }

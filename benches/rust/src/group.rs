@@ -1,8 +1,8 @@
-//! The bare loop of a group commit: what a sync that covers many threads costs with no store around it.
+//! The bare loop of a group commit: the cost of a sync that covers many threads, without a store.
 //!
-//! Each thread takes a place under a mutex, writes its own record there and joins the open group. The
-//! first of a group that finds nobody syncing closes the group and syncs for all of it; whoever joins
-//! meanwhile belongs to the next one.
+//! Each thread takes a place under a mutex, writes its own record there and joins the open group. The first
+//! thread of a group that finds no running sync closes the group and syncs for all of it. A thread that joins
+//! during this sync belongs to the next group.
 //!
 //! ```text
 //! group  g     joined ........ closed | fdatasync | all of g wake
@@ -14,20 +14,20 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// A file that threads append synced records to.
+/// A file to which threads append synced records.
 pub struct Group {
     file: File,
     state: Mutex<State>,
-    /// For groups of even and of odd number, so that a finished sync wakes only those it was for.
+    /// One for groups of even number and one for odd, so that a finished sync wakes only its own group.
     turns: [Condvar; 2],
-    /// Behind so many bytes the next record goes to the beginning again.
+    /// After this many bytes, the next record goes to the beginning of the file.
     end: u64,
 }
 
 struct State {
-    /// Where the next record goes.
+    /// The place of the next record.
     position: u64,
-    /// The group that a writer joins now; those before the open one are synced or being synced.
+    /// The group that a writer joins now. Earlier groups are synced or are being synced.
     open: u64,
     synced: u64,
     syncing: bool,
@@ -40,13 +40,13 @@ impl Group {
         Self { file, state: Mutex::new(state), turns: [Condvar::new(), Condvar::new()], end: u64::MAX }
     }
 
-    /// Records go round in the first `len` bytes of the file.
+    /// Records cycle through the first `len` bytes of the file.
     #[must_use]
     pub fn round(self, len: u64) -> Self {
         Self { end: len, ..self }
     }
 
-    /// Writes `record` at the end and returns when a sync has covered it.
+    /// Writes `record` at the end and returns after a sync has covered it.
     ///
     /// # Errors
     /// Those of the system.

@@ -1,10 +1,11 @@
-//! The hot paths, one a process: for a count of their instructions, and for a look at their time.
+//! The hot paths, one in each process, to count their instructions and to measure their time.
 //!
-//! `mqstore-instructions CASE` prints one JSON object: how many operations were done, nanoseconds for one, and
-//! nanoseconds for the same number of copies and checksums of a record of 1 KiB, taken in turns. Under callgrind with
-//! `--toggle-collect=*measured*` what counts is the operations alone: what makes ready for them and what other threads
-//! do does not. `mqstore-instructions` alone prints the cases. `benches/check.py` does both. `mqstore-instructions CASE SECONDS`
-//! only goes on for so long, for whoever looks where the time goes (`benches/flames.py`).
+//! `mqstore-instructions CASE` prints one JSON object: the number of operations, nanoseconds for one, and
+//! nanoseconds for the same number of copies and checksums of a record of 1 KiB, measured in turns. Under
+//! callgrind with `--toggle-collect=*measured*`, only the operations count, not the preparation and not the
+//! other threads. `mqstore-instructions` alone prints the cases. `benches/check.py` uses both.
+//! `mqstore-instructions CASE SECONDS` only repeats the operations for this time, for a profiler
+//! (`benches/flames.py`).
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to measure")]
 #![expect(clippy::print_stdout, reason = "what it prints is its answer")]
 
@@ -23,16 +24,16 @@ use mqstore_io::{OsVfs, SystemClock};
 
 const BODY_BYTES: usize = 1024;
 
-/// Messages of the stores that are read.
+/// Messages of the stores for the read cases.
 const MESSAGES: u64 = 2_000;
 
 /// Turns of operations and limit.
 const TURNS: u32 = 5;
 
-/// What is done again and again: so many operations a call.
+/// The repeated operation. One call of `run` does `operations` operations.
 struct Case {
     run: Box<dyn FnMut()>,
-    /// The folder is there for as long as the store is used.
+    /// Keeps the folder while the store is used.
     bench: Option<Rc<Bench>>,
     operations: u64,
     calls: u64,
@@ -62,7 +63,7 @@ const CASES: [(&str, Make); 9] = [
     ("compact", compact),
 ];
 
-/// Messages are appended, and nothing is done with them.
+/// Messages are appended, and nothing else happens with them.
 fn alone() -> StoreOptions {
     StoreOptions {
         durability: Durability::Manual,
@@ -194,7 +195,7 @@ fn compact() -> Case {
     })
 }
 
-/// What callgrind looks at.
+/// Callgrind counts the instructions of this function.
 #[inline(never)]
 fn measured(case: &mut Case) {
     for _ in 0..case.calls {
@@ -202,7 +203,7 @@ fn measured(case: &mut Case) {
     }
 }
 
-/// The machine's limit for as many operations.
+/// The machine's limit for the same number of operations.
 #[inline(never)]
 fn limit(operations: u64) -> Duration {
     let (record, mut target, mut at) = (record(), vec![1; 16 << 20], 0);
@@ -230,7 +231,7 @@ fn main() {
         return;
     }
     let operations = case.calls * case.operations;
-    // Once for what is only done at first.
+    // Once, for steps that only the first call does.
     (case.run)();
     let (mut best, mut best_limit) = (Duration::MAX, Duration::MAX);
     for _ in 0..TURNS {

@@ -1,8 +1,7 @@
-//! Shared pieces of the benchmarks: a store in a scratch folder, messages, and the limit loop.
+//! Shared parts of the benchmarks: a store in a scratch folder, messages, and the limit loop.
 //!
-//! Every group has a row called `limit`: the same bytes through a copy and the checksums that the
-//! format asks for, in the same process, with no store around it. Ratios against it are what counts;
-//! absolute figures change with the machine and its neighbours.
+//! Every group has a row `limit`: the same bytes through a copy and the checksums of the format, in the same
+//! process, without a store. The ratios to it count. Absolute figures change with the machine and its load.
 
 pub mod group;
 pub mod machine;
@@ -20,7 +19,7 @@ use mqstore_io::{OsVfs, SystemClock};
 /// Body sizes of the groups, in bytes.
 pub const BODY_BYTES: [usize; 3] = [100, 1024, 4096];
 
-/// A store of one topic in a folder that is removed with it.
+/// A store of one topic. Its folder is removed with it.
 pub struct Bench {
     /// The store.
     pub store: Store,
@@ -31,7 +30,7 @@ impl Bench {
     /// An empty store with `options`.
     ///
     /// # Panics
-    /// When the scratch folder cannot be used.
+    /// If the scratch folder cannot be used.
     #[expect(clippy::expect_used, reason = "a benchmark without its folder has nothing to measure")]
     pub fn new(options: &StoreOptions) -> Self {
         let folder = tempfile::tempdir().expect("a scratch folder");
@@ -39,10 +38,10 @@ impl Bench {
         Self { store, folder }
     }
 
-    /// Appends `messages` bodies of `body_bytes` and returns where the log ends.
+    /// Appends `messages` bodies of `body_bytes` and returns the end of the log.
     ///
     /// # Panics
-    /// When the store refuses them.
+    /// If the store refuses them.
     #[expect(clippy::expect_used, reason = "a benchmark without its messages has nothing to measure")]
     pub fn fill(&self, body_bytes: usize, messages: u64) -> u64 {
         let body = vec![b'x'; body_bytes];
@@ -53,19 +52,19 @@ impl Bench {
         self.store.stats().expect("figures").log_max_offset
     }
 
-    /// Where the store lies.
+    /// The path of the store.
     pub fn path(&self) -> std::path::PathBuf {
         self.folder.path().join("store")
     }
 }
 
-/// A pause of a busy disk is measured, and no reason to refuse a message.
+/// Milliseconds. A pause of a busy disk is measured, and is no reason to refuse a message.
 pub const PATIENCE_MS: u64 = 60_000;
 
-/// Opens the store at `path`, with much patience.
+/// Opens the store at `path` with this time limit.
 ///
 /// # Panics
-/// When it cannot be opened.
+/// If it cannot be opened.
 #[expect(clippy::expect_used, reason = "a benchmark without its store has nothing to measure")]
 pub fn open(path: &Path, mode: OpenMode, options: &StoreOptions) -> Store {
     let clock = Arc::new(SystemClock::new());
@@ -74,10 +73,10 @@ pub fn open(path: &Path, mode: OpenMode, options: &StoreOptions) -> Store {
     Store::open(Arc::new(OsVfs::new()), clock, path, mode, &options).expect("a store")
 }
 
-/// Properties as an application sets them: one key, one tag, one of its own.
+/// Properties as an application sets them: one key, one tag, and one custom property.
 ///
 /// # Panics
-/// Never: they follow the rules.
+/// Never: the properties follow the rules.
 #[expect(clippy::expect_used, reason = "constant input")]
 pub fn properties() -> Vec<u8> {
     encode_properties(["order-4711"], Some("paid"), None, [("region", "eu")]).expect("good properties")
@@ -97,10 +96,10 @@ pub fn message<'a>(body: &'a [u8], properties: &'a [u8]) -> NewMessage<'a> {
     }
 }
 
-/// A record as it lies in the log when [`message`] was appended.
+/// A record as it is in the log after [`message`] was appended.
 ///
 /// # Panics
-/// When the scratch folder cannot be used.
+/// If the scratch folder cannot be used.
 #[expect(clippy::expect_used, reason = "a benchmark without its record has nothing to measure")]
 pub fn record(body_bytes: usize) -> Vec<u8> {
     let bench = Bench::new(&StoreOptions { durability: Durability::Manual, ..StoreOptions::default() });
@@ -109,8 +108,8 @@ pub fn record(body_bytes: usize) -> Vec<u8> {
     found.bytes().to_vec()
 }
 
-/// How long `threads` threads take that share `total` calls of `work`, which is told the number of its thread: from the
-/// moment when all are there to the end of the last one.
+/// Time that `threads` threads take for `total` calls of `work`, from the moment when all threads are ready
+/// to the end of the last call. `work` gets the number of its thread.
 pub fn time_threads(threads: u64, total: u64, work: impl Fn(u64) + Sync) -> Duration {
     let start = Barrier::new(threads as usize + 1);
     thread::scope(|scope| {
@@ -136,8 +135,8 @@ pub fn limit_pass(target: &mut [u8], record: &[u8], body: usize, messages: u64) 
     }
 }
 
-/// The machine's limit for one record of `record` bytes with a body of `body` bytes: one copy, the
-/// body's CRC, the record's CRC. Returns where the next record goes.
+/// The machine's limit for one record of `record` bytes with a body of `body` bytes: one copy, the body's
+/// CRC, the record's CRC. Returns the place of the next record.
 pub fn limit_step(target: &mut [u8], at: usize, record: &[u8], body: usize) -> usize {
     let at = if at + record.len() > target.len() { 0 } else { at };
     let crc = crc32fast::hash(record.get(..body).unwrap_or(record)) ^ crc32fast::hash(record);

@@ -1,4 +1,4 @@
-//! What limits are made of: files that are mapped, and records that are placed in them with their checksums.
+//! The parts of limits: mapped files, and records that are copied into them with their checksums.
 
 use std::hint::black_box;
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mqstore_io::{MapAccess, OsVfs, Region, Vfs, VfsFile};
 
-/// A new file of `len` bytes in `folder` that has its room on the disk, and its map.
+/// A new file of `len` bytes in `folder` with allocated disk space, and its map.
 ///
 /// # Errors
 /// Those of the system.
@@ -21,10 +21,10 @@ pub fn mapped_file(folder: &Path, name: &str, len: usize) -> io::Result<(Arc<dyn
     Ok((file, region))
 }
 
-/// One copy of `record` to `at`, the CRC of its body and that of all of it.
+/// Copies `record` to `at` once, and computes the CRC of its body and of the whole record.
 ///
 /// # Errors
-/// When the record does not lie in the map.
+/// If the record is not inside the map.
 #[inline]
 pub fn place(region: &Region, at: usize, record: &[u8], body_bytes: usize) -> io::Result<()> {
     let (body, _) = record.split_at(body_bytes.min(record.len()));

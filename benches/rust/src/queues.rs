@@ -1,13 +1,16 @@
-//! Very many queues: what an open store keeps of them in memory, and what an open after a clean close takes.
+//! Very many queues: the memory that an open store needs for them, and the time of an open after a clean
+//! close.
 //!
-//! `mqstore-queues light N [FOLDER]`: N light queues, one entry each, made by records that name a hundred of them.
-//! `mqstore-queues open N [FOLDER]`: N queues, a hundred a topic, one message each; then 100 of them used once more.
-//! `mqstore-queues reopen STORE`: opens and closes the store that one of the others left in FOLDER, with `KEEP=1` in
-//! the environment.
+//! - `mqstore-queues light N [FOLDER]`: N light queues with one entry each, made by records that name a
+//!   hundred of them.
+//! - `mqstore-queues open N [FOLDER]`: N queues, a hundred in each topic, with one message each. Then 100 of
+//!   them are used once more.
+//! - `mqstore-queues reopen STORE`: opens and closes the store that one of the others left in FOLDER, with
+//!   `KEEP=1` in the environment.
 //!
-//! A new process opens what was left, so that its memory is that of an open store alone. Figures go to standard output
-//! as one line of JSON; the store is removed, unless it is to be kept. A queue takes some 12 KiB of the disk, and three
-//! inodes.
+//! A new process opens the store, so its memory is that of an open store alone. The figures go to standard
+//! output as one line of JSON. The store is removed, except with `KEEP=1`. A queue takes about 12 KiB of the
+//! disk, and three inodes.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that says what it found")]
 
@@ -43,7 +46,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Does `work` with the path of a store to be made in a new folder in `folder`.
+/// Calls `work` with the path for a store in a new folder in `folder`.
 fn aside(folder: &Path, work: impl FnOnce(&Path) -> Result<Value, Failure>) -> Result<Value, Failure> {
     let scratch = tempfile::tempdir_in(folder)?;
     let figures = work(&scratch.path().join("store"))?;
@@ -100,7 +103,7 @@ fn plain(path: &Path, queues: u64) -> Result<Value, Failure> {
     }))
 }
 
-/// What [`reopened`] finds in a process of its own, three times.
+/// The result of [`reopened`] in a separate process, three times.
 fn again(path: &Path) -> Result<Vec<Value>, Failure> {
     let once = |_| {
         let output = Command::new(env::current_exe()?).arg("reopen").arg(path).output()?;
@@ -138,7 +141,7 @@ fn name(topic: u64) -> String {
     format!("topic-{topic:06}")
 }
 
-/// Memory of this process that is no page of a file.
+/// Memory of this process except file pages.
 fn resident_kib() -> Result<u64, Failure> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line =

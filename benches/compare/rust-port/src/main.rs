@@ -1,6 +1,8 @@
-//! The store of the Rust port of RocketMQ: one JSON specification a line on standard input, one JSON line with the result
-//! for each, as the other drivers of `benches/compare`. It appends, one message after the other, to its commit log, as the
-//! port's own benchmark does. Queues and index are built by a broker around it, and not here.
+//! The store of the Rust port of RocketMQ, as one driver of `benches/compare`.
+//!
+//! Reads one JSON specification on each line of standard input and prints one JSON line with its result. It
+//! appends messages to the commit log one after the other, as the port's own benchmark does. A broker would
+//! build queues and index; this driver does not.
 
 use std::io::{self, BufRead, Write};
 use std::sync::Arc;
@@ -62,7 +64,7 @@ fn run(runtime: &Runtime, context: ChildServiceContext, spec: &Value) -> Result<
         let seconds = begin.elapsed().as_secs_f64();
         let held = store.get_max_phy_offset() as u64;
         store.shutdown().await;
-        // Its queues are not built without a broker around it; each message was acknowledged, and the log is long enough.
+        // A broker would build its queues. Here every message was acknowledged, and the log is long enough.
         let stored = if held >= (messages + warm_up) * body.len() as u64 { messages } else { 0 };
         Ok(json!({ "seconds": seconds, "messages": messages, "stored": stored, "refused": 0 }))
     })
@@ -103,7 +105,7 @@ async fn put(store: &LocalFileMessageStore, body: &[u8], from: u64, count: u64) 
     Ok(())
 }
 
-/// A key, a tag, a property and a unique id, as the other sides have them.
+/// A key, a tag, a property and a unique id, as on the other sides.
 fn message(body: &[u8], number: u64) -> MessageExtBrokerInner {
     let mut message = Message::builder().topic(CheetahString::from_static_str(TOPIC)).body(body.to_vec()).build_unchecked();
     message.set_tags(CheetahString::from_static_str("paid"));

@@ -1,4 +1,4 @@
-//! Topics as tables: compaction, what leads to it, and what reads its outcome.
+//! Topics as tables: compaction, the compaction appender, and a table that others load.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -27,13 +27,13 @@ const TOPIC: &str = "bench";
 
 const PAGE_BYTES: usize = 4096;
 
-/// The key of a message. All are as long as each other, so that records have one size.
+/// The key of a message. All keys have the same length, so that all records have one size.
 fn key(number: u64) -> String {
     format!("order-{number:08}")
 }
 
-/// Appends `spec.messages` messages of `spec.keys` keys in no order, each with its own where there are as many, and
-/// returns how many keys came.
+/// Appends `spec.messages` messages with `spec.keys` keys in random order. If there are enough keys, each
+/// message has its own. Returns the number of keys used.
 fn put(store: &Store, spec: &Spec) -> Result<u64, Failure> {
     let body = vec![b'x'; spec.body_bytes];
     let mut seen = HashSet::new();
@@ -48,13 +48,14 @@ fn put(store: &Store, spec: &Spec) -> Result<u64, Failure> {
     Ok(seen.len() as u64)
 }
 
-/// A new store with a compaction topic that holds the messages, all of them durable and in the compaction files, too.
+/// A new store with a compaction topic that holds the messages. All are durable and also in the compaction
+/// files.
 fn filled(spec: &Spec) -> Result<(Store, u64), Failure> {
     let store = table_store(spec)?;
     let keys = put(&store, spec)?;
     store.flush()?;
     store.stats()?;
-    // The copies that the background owes, which would go on beside what is measured.
+    // Finishes the copies of the background, which would otherwise run during the measurement.
     store.step()?;
     Ok((store, keys))
 }
@@ -79,7 +80,7 @@ fn result(spec: &Spec, seconds: f64) -> Value {
     json!({ "seconds": seconds, "messages": spec.messages, "stored": spec.messages, "refused": 0 })
 }
 
-/// A compaction of an open store, until its outcome is published and durable.
+/// A compaction of an open store, until its result is published and durable.
 pub(crate) fn ours(spec: &Spec) -> Result<Value, Failure> {
     let (store, keys) = filled(spec)?;
     let begin = Instant::now();
@@ -89,7 +90,8 @@ pub(crate) fn ours(spec: &Spec) -> Result<Value, Failure> {
     Ok(result(spec, seconds))
 }
 
-/// From the first append until every message has its place in the compaction log, and the store is closed: durable.
+/// From the first append until every message is in the compaction log and the store is closed, so everything
+/// is durable.
 pub(crate) fn feed(spec: &Spec) -> Result<Value, Failure> {
     let store = table_store(spec)?;
     let begin = Instant::now();
@@ -111,7 +113,7 @@ pub(crate) fn feed(spec: &Spec) -> Result<Value, Failure> {
     Ok(result(spec, seconds))
 }
 
-/// A new store that was compacted and closed, for who loads it.
+/// A new store that was compacted and closed, for a program that loads it.
 pub(crate) fn table(spec: &Spec) -> Result<Value, Failure> {
     let (store, keys) = filled(spec)?;
     compact(&store, spec, keys)?;
@@ -120,14 +122,14 @@ pub(crate) fn table(spec: &Spec) -> Result<Value, Failure> {
     Ok(json!({ "messages": spec.messages, "stored": keys, "log_bytes": end }))
 }
 
-/// The machine's limit: every record read once through a map, and the MD5 of its key.
+/// The machine's limit: reads every record once through a map, and computes the MD5 of its key.
 pub(crate) fn bare(spec: &Spec) -> Result<Value, Failure> {
     let (store, _) = filled(spec)?;
     store.close()?;
     let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &spec.path);
     let list = SegmentList::load(&files)?;
     for segment in list.segments() {
-        // As in the process that has written the log: every page is there.
+        // As in the process that wrote the log, every page is present.
         let region = segment.region()?;
         for page in (0..region.len()).step_by(PAGE_BYTES) {
             black_box(region.view(page, 1)?.first());
@@ -172,7 +174,7 @@ fn bare_queue(spec: &Spec, list: &SegmentList, queue: u64) -> Result<u64, Failur
             let region = segment.region()?;
             let bytes = region.view((position - segment.base_offset()) as usize, unit.size as usize)?;
             let record = RecordView::decode(&bytes)?;
-            // Every byte is read.
+            // Reads every byte.
             let (words, _) = bytes.as_chunks::<8>();
             black_box(words.iter().fold(0, |sum, word| sum ^ u64::from_be_bytes(*word)));
             black_box(key_digest(record.keys().unwrap_or_default()));

@@ -1,4 +1,4 @@
-//! Queues and index from a log that is there.
+//! Derives queues and index from an existing log.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::Failure;
 use crate::ours::{open_store, stored};
 use crate::spec::Spec;
 
-/// An open of a store whose queues and index are gone, until they are there again.
+/// An open of a store without queues and index, until they exist again.
 pub(crate) fn open(spec: &Spec) -> Result<Value, Failure> {
     let begin = Instant::now();
     let store = open_store(spec, OpenMode::ReadWrite)?;
@@ -30,7 +30,7 @@ pub(crate) fn open(spec: &Spec) -> Result<Value, Failure> {
     result(&store, seconds)
 }
 
-/// What `mqstore rebuild` does, syncs and all.
+/// The work of `mqstore rebuild`, syncs included.
 pub(crate) fn rebuild(spec: &Spec) -> Result<Value, Failure> {
     let files = files(spec);
     let begin = Instant::now();
@@ -51,7 +51,7 @@ fn files(spec: &Spec) -> StoreFiles {
     StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &spec.path)
 }
 
-/// The dispatcher by itself, with so many workers, into files beside the store.
+/// The dispatcher alone, with the given number of workers, into files outside of the store.
 pub(crate) fn dispatch(spec: &Spec) -> Result<Value, Failure> {
     let list = Arc::new(SegmentList::load(&files(spec))?);
     let folder = tempfile::tempdir_in(spec.path.parent().unwrap_or(&spec.path))?;
@@ -63,7 +63,7 @@ pub(crate) fn dispatch(spec: &Spec) -> Result<Value, Failure> {
     let index_from = if spec.index { 0 } else { u64::MAX };
     let dispatcher = Dispatcher::new(&derived, Arc::clone(&list), queues, index, rules, 0, index_from);
     for segment in list.segments() {
-        // As in the process that has written the log, and as the limit has it: every page is there.
+        // As in the process that wrote the log, and as in the limit, every page is present.
         let region = segment.region()?;
         for page in (0..region.len()).step_by(4096) {
             black_box(region.view(page, 1)?.first());
@@ -99,7 +99,7 @@ pub(crate) fn bare(spec: &Spec) -> Result<Value, Failure> {
     Ok(json!({ "seconds": seconds, "messages": records, "stored": records, "refused": 0 }))
 }
 
-/// Fixed fields of a record before its body, with IPv4 hosts: 4 bytes each up to the body's length.
+/// Offset of the body's length in a record with IPv4 hosts. The body follows it.
 const BODY_LEN_AT: usize = 84;
 
 fn bare_segment(base: u64, log: &[u8], check_crc: bool, units: &mut [u8]) -> u64 {

@@ -1,5 +1,5 @@
-//! Finding messages in a store that is there: by queue in order, at random, by key; and how soon one
-//! that was appended is found.
+//! Finds messages in an existing store: by queue in order, at random, by key. Also measures how soon a new
+//! message is found.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -20,10 +20,10 @@ use crate::latency::Latencies;
 use crate::ours::{message, open_store, stored};
 use crate::spec::Spec;
 
-/// Records that a sequential read fetches at once; what RocketMQ's consumers ask for.
+/// Records that a sequential read fetches in one call, as RocketMQ's consumers do.
 const AT_ONCE: usize = 32;
 
-/// Makes the store that others read: `order-<n>` is the key of message n.
+/// Makes the store for the reads. `order-<n>` is the key of message n.
 pub(crate) fn fill(spec: &Spec) -> Result<Value, Failure> {
     let store = open_store(spec, OpenMode::Create)?;
     store.create_topic("bench", spec.queues, &[])?;
@@ -39,7 +39,7 @@ pub(crate) fn fill(spec: &Spec) -> Result<Value, Failure> {
     Ok(json!({ "messages": spec.messages, "stored": stored, "log_bytes": end }))
 }
 
-/// The key of a message. All are as long as each other, so that records have one size.
+/// The key of a message. All keys have the same length, so that all records have one size.
 fn key(number: u64) -> String {
     format!("order-{number:08}")
 }
@@ -80,7 +80,7 @@ fn sequential(store: &Store, count: u64) -> Result<u64, Failure> {
     Ok(found.min(count))
 }
 
-/// At offsets that nobody could foresee, so many a call, decoded.
+/// Random offsets, `batch` of them in each call, decoded.
 fn random(store: &Store, all: u64, count: u64, batch: usize) -> Result<u64, Failure> {
     let mut found = 0;
     let offsets: Vec<i64> = places(all, count).map(|place| place as i64).collect();
@@ -93,7 +93,7 @@ fn random(store: &Store, all: u64, count: u64, batch: usize) -> Result<u64, Fail
     Ok(found)
 }
 
-/// All messages of a key, of which there is one.
+/// All messages of a key. Each key has one message.
 fn lookup(store: &Store, all: u64, count: u64) -> Result<u64, Failure> {
     let mut found = 0;
     for number in places(all, count) {
@@ -102,7 +102,7 @@ fn lookup(store: &Store, all: u64, count: u64) -> Result<u64, Failure> {
     Ok(found as u64)
 }
 
-/// Numbers below `all` in no order; the Java driver makes the same ones.
+/// Numbers below `all` in random order. The Java driver makes the same ones.
 pub(crate) fn places(all: u64, count: u64) -> impl Iterator<Item = u64> {
     let mut state = 4711_u64;
     (0..count).map(move |_| {
@@ -111,8 +111,8 @@ pub(crate) fn places(all: u64, count: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// How long it takes from the begin of an append until its message can be read, in an otherwise idle store:
-/// `read` by the thread that appended; `wake` by a thread that waits for it.
+/// Time from the begin of an append until its message can be read, in an otherwise idle store: `read` by the
+/// thread that appended, `wake` by a thread that waits for it.
 pub(crate) fn visible(spec: &Spec) -> Result<Value, Failure> {
     let store = open_store(spec, OpenMode::Create)?;
     store.create_topic("bench", spec.queues, &[])?;
@@ -135,7 +135,7 @@ pub(crate) fn visible(spec: &Spec) -> Result<Value, Failure> {
     }))
 }
 
-/// The machine's limit for waking: two threads, a number and a wait for it, with no store around them.
+/// The machine's limit for a wake: two threads, a number and a wait for it, without a store.
 pub(crate) fn bare_wake(spec: &Spec) -> Result<Value, Failure> {
     let (number, event) = (AtomicU64::new(0), EventCount::new());
     let begin = Instant::now();
@@ -157,8 +157,8 @@ pub(crate) fn bare_wake(spec: &Spec) -> Result<Value, Failure> {
     }))
 }
 
-/// The machine's limit for what is found by who appended it: a record copied to a map of pages that are there, an
-/// entry of 20 bytes written to a file and read from it, the record compared; after the same pause.
+/// The machine's limit for a read by the appending thread. It copies a record to a map with present pages,
+/// writes an entry of 20 bytes to a file and reads it, and compares the record, after the same pause.
 pub(crate) fn bare_visible(spec: &Spec) -> Result<Value, Failure> {
     let folder = &spec.path;
     std::fs::create_dir_all(folder)?;
@@ -217,7 +217,7 @@ fn visible_to_who_waits(store: &Store, spec: &Spec) -> Result<Latencies, Failure
     )
 }
 
-/// From the begin of each `send` until `wait`, in another thread, has come back with its number.
+/// From the begin of each `send` until `wait` has returned its number in another thread.
 fn timed_wakes(
     spec: &Spec,
     wait: impl Fn(u64) -> Result<(), Failure> + Send,

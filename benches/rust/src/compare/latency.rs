@@ -1,11 +1,11 @@
-//! Counts of durations in buckets that are at most 1/32 of their value wide; nanoseconds.
+//! Counts of durations in nanoseconds, in buckets whose width is at most 1/32 of their value.
 
 use serde_json::{Value, json};
 
 const STEPS: u64 = 32;
 const STEP_BITS: u32 = 5;
 
-/// How long calls took.
+/// Durations of calls.
 #[derive(Clone, Debug)]
 pub(crate) struct Latencies {
     counts: Vec<u64>,
@@ -30,7 +30,7 @@ impl Latencies {
         self.max = self.max.max(nanos);
     }
 
-    /// Counts what another thread counted.
+    /// Adds the counts of another thread.
     pub(crate) fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -50,7 +50,7 @@ impl Latencies {
         })
     }
 
-    /// The upper end of the bucket in which the quantile lies.
+    /// The upper end of the bucket that contains the quantile.
     fn quantile(&self, part: f64) -> u64 {
         let wanted = (part * self.total as f64).ceil() as u64;
         let mut seen = 0;

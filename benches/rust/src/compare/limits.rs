@@ -1,4 +1,4 @@
-//! The machine's limits: the same bytes as a store writes, with no store around them.
+//! The machine's limits: the same bytes as a store writes, without a store.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -17,12 +17,12 @@ use crate::Failure;
 use crate::latency::Latencies;
 use crate::spec::Spec;
 
-/// Bytes written at once where a file is filled before the time is taken.
+/// Bytes of one write when a file is filled before the measurement.
 const FILL_BYTES: usize = 1 << 20;
 
-/// A record of the store with bodies of `body_bytes`: what a limit copies and writes.
+/// A record of the store with a body of `body_bytes`, which a limit copies and writes.
 ///
-/// It is taken from a small store, so that it has the size of the records it stands beside.
+/// The record comes from a small store, so it has the same size as the records in the comparison.
 pub(crate) fn record(spec: &Spec) -> Result<Vec<u8>, Failure> {
     let folder = tempfile::tempdir_in(spec.path.parent().unwrap_or(&spec.path))?;
     let options = StoreOptions {
@@ -40,7 +40,7 @@ pub(crate) fn record(spec: &Spec) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Records into a map, one thread: present pages or absent ones.
+/// Copies records into a map, in one thread: with pages present or absent.
 pub(crate) fn map(spec: &Spec) -> Result<Value, Failure> {
     let record = record(spec)?;
     let len = record.len() * spec.messages as usize;
@@ -60,9 +60,9 @@ pub(crate) fn map(spec: &Spec) -> Result<Value, Failure> {
     }))
 }
 
-/// Records written and synced before the next one of their thread, into a file that was written and
-/// synced before from end to end. With several threads one of them syncs for all who wait; with a
-/// batch that many records are one write.
+/// Writes and syncs records. Each thread waits for its sync before its next record. The file was written and
+/// synced completely before. With several threads, one of them syncs for all that wait. With a batch, that
+/// many records are one write.
 pub(crate) fn sync(spec: &Spec) -> Result<Value, Failure> {
     let one = record(spec)?;
     let record = one.repeat(spec.batch as usize);
@@ -97,8 +97,8 @@ pub(crate) fn sync(spec: &Spec) -> Result<Value, Failure> {
     }))
 }
 
-/// Runs `work(thread, share of total)` in `threads` threads and returns how long it took from the first
-/// one's start to the last one's end.
+/// Runs `work(thread, share of total)` in `threads` threads. Returns the time from the start of the first one
+/// to the end of the last one.
 pub(crate) fn in_threads(
     threads: u64,
     total: u64,

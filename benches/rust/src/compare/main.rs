@@ -1,24 +1,24 @@
 //! Measures mqstore and the machine's own limits, for `make bench-compare`.
 //!
-//! One JSON specification a line on standard input, one JSON line with the result for each; what a
-//! specification holds is described in `benches/compare/README.md`, and the Java driver reads the
-//! same ones. A measurement's store lies in a folder that the caller made and removes.
+//! Reads one JSON specification on each line of standard input and prints one JSON line with its result.
+//! `benches/compare/README.md` describes the specifications, which the Java driver reads too. The store of a
+//! measurement is in a folder that the caller creates and removes.
 //!
 //! ```text
-//! append     ours         some threads append, the time from the first to the last is taken
-//! open       ours         an open is timed, then some messages follow; the caller may kill us then
-//! open_loop  ours, bare   messages at a fixed rate; latencies count from when each was due
-//! fill       ours         makes the store that the following ones use, with a key of its own for each message
-//! derive     ours         an open of a store without queues and index, until they are there again
-//! rebuild    ours         queues, index and checkpoint made anew, durable
-//! dispatch   ours, bare   queues and index from the log alone, into a folder of their own
-//! read       ours         messages found in order, at random, by key
+//! append     ours         some threads append; times the whole from the first to the last
+//! open       ours         times an open; some messages follow; then the caller may kill the process
+//! open_loop  ours, bare   messages at a fixed rate; latencies count from their due time
+//! fill       ours         makes the store for the following operations, with a different key for each message
+//! derive     ours         an open of a store without queues and index, until they exist again
+//! rebuild    ours         queues, index and checkpoint rebuilt, durable
+//! dispatch   ours, bare   queues and index from the log alone, into a separate folder
+//! read       ours         finds messages in order, at random, by key
 //! visible    ours, bare   the time from an append until its message is read
 //! queues     ours         a store of very many queues, from its first message to its second open
-//! compact    ours, bare   a compaction topic is filled, then compacted, which is timed
-//! feed       ours         the same, and the appends are timed as well
-//! table      ours         makes a compacted topic, for who loads it
-//! limit      map, sync    one copy and the checksums into a map; written and synced records
+//! compact    ours, bare   fills a compaction topic, then compacts it; only the compaction is timed
+//! feed       ours         fills a compaction topic and its compaction files; the appends are timed
+//! table      ours         makes a compacted topic for a program that loads it
+//! limit      map, sync    one copy and the checksums into a map; or written and synced records
 //! ```
 
 mod compacting;
@@ -37,7 +37,7 @@ use std::io::{self, BufRead, Write};
 use serde_json::{Value, json};
 use spec::Spec;
 
-/// What went wrong, in words; a benchmark has no use for more.
+/// An error as text. A benchmark needs no more.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Failure> {

@@ -1,7 +1,7 @@
 //! Messages at a fixed rate, whether or not the store keeps up.
 //!
-//! Message `i` is due at `start + i / rate`. Its latency counts from then, not from when its turn
-//! came, so that a pause counts for every message that was due in it.
+//! Message `i` is due at `start + i / rate`. Its latency counts from that time, not from its call, so that a
+//! pause counts for every message that was due in it.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::ours::{message, open_store, stored};
 use crate::spec::Spec;
 
 const SEGMENT_BYTES: usize = 1 << 30;
-/// What the bare loop has ready ahead of its position, and how much of it is made at once.
+/// Bytes that the bare loop prepares after its position, and the size of one step.
 const AHEAD_BYTES: u64 = 64 << 20;
 const STEP_BYTES: usize = 1 << 20;
-/// As mqstore's and RocketMQ's default.
+/// The default of mqstore and of RocketMQ.
 const SYNC_EVERY: Duration = Duration::from_millis(500);
 
 /// Calls `append` for each message when it is due.
@@ -69,8 +69,7 @@ pub(crate) fn ours(spec: &Spec) -> Result<Value, Failure> {
     }))
 }
 
-/// One copy and the checksums into maps, pages made ready ahead by one thread and synced every 500 ms
-/// by another.
+/// One copy and the checksums into maps. One thread prepares pages early, another one syncs every 500 ms.
 pub(crate) fn bare(spec: &Spec) -> Result<Value, Failure> {
     let record = record(spec)?;
     let segments = segments(spec, record.len())?;
@@ -103,14 +102,14 @@ pub(crate) fn bare(spec: &Spec) -> Result<Value, Failure> {
 
 type Segments = Vec<(Arc<dyn VfsFile>, Region)>;
 
-/// All files of a bare run; a store makes the next one while it fills the one before.
+/// All files of a bare run. A store would create the next one while it fills the current one.
 fn segments(spec: &Spec, record_bytes: usize) -> Result<Segments, Failure> {
     let count = spec.messages.div_ceil((SEGMENT_BYTES / record_bytes) as u64);
     let segment = |number| mapped_file(&spec.path, &format!("{number:020}"), SEGMENT_BYTES);
     Ok((0..count).map(segment).collect::<std::io::Result<_>>()?)
 }
 
-/// Makes pages present and writable ahead of the position.
+/// Makes the pages after the position present and writable.
 fn prepare(segments: &Segments, position: &AtomicU64, stop: &AtomicBool) -> Result<(), Failure> {
     let end = (segments.len() * SEGMENT_BYTES) as u64;
     let mut ready = 0;
@@ -128,7 +127,7 @@ fn prepare(segments: &Segments, position: &AtomicU64, stop: &AtomicBool) -> Resu
     Ok(())
 }
 
-/// Syncs what was written, every half second and once more at the end.
+/// Syncs the written bytes every half second and once more at the end.
 fn sync(segments: &Segments, position: &AtomicU64, stop: &AtomicBool) -> Result<(), Failure> {
     let mut synced = 0;
     let mut next = Instant::now() + SYNC_EVERY;

@@ -15,7 +15,7 @@ use crate::latency::Latencies;
 use crate::limits::in_threads;
 use crate::spec::Spec;
 
-/// A message as the Java driver makes it: born now, with a unique id that the append makes.
+/// A message as the Java driver makes it: with the current born time and a unique id from the append.
 pub(crate) fn message<'a>(body: &'a [u8], properties: &'a [u8], queue_id: i32) -> NewMessage<'a> {
     NewMessage {
         queue_id: Some(queue_id),
@@ -31,7 +31,7 @@ pub(crate) fn open_store(spec: &Spec, mode: OpenMode) -> Result<Store, Failure> 
     Ok(Store::open(vfs, clock, &spec.path, mode, &spec.store_options()?)?)
 }
 
-/// Messages that a store took and how long it took.
+/// Appends messages. Returns their number and the time.
 pub(crate) fn append(spec: &Spec) -> Result<Value, Failure> {
     let store = open_store(spec, OpenMode::Create)?;
     store.create_topic("bench", spec.queues, &[])?;
@@ -53,7 +53,7 @@ pub(crate) fn append(spec: &Spec) -> Result<Value, Failure> {
         store.stats()?;
         seconds += begin.elapsed().as_secs_f64();
     }
-    // Messages that readers see only once they are durable count as well.
+    // Messages that become visible only when durable count as well.
     store.flush()?;
     let after = store.stats()?;
     let stored = stored(&store)? - spec.warm_up;
@@ -69,9 +69,9 @@ pub(crate) fn append(spec: &Spec) -> Result<Value, Failure> {
     Ok(result)
 }
 
-/// Messages in all queues.
+/// Number of messages in all queues.
 pub(crate) fn stored(store: &Store) -> Result<u64, StoreError> {
-    // What is in the queues after a reader has caught up.
+    // The content of the queues after dispatch has caught up.
     Ok(store.queues("bench")?.iter().map(|queue| (queue.max_offset - queue.min_offset) as u64).sum())
 }
 
@@ -114,8 +114,8 @@ fn timed<T>(
     Ok(())
 }
 
-/// How long an open takes, and what it found; some messages follow. A store that is not closed stays
-/// open until the process ends, which is up to the caller.
+/// Opens a store. Returns the time and the number of messages found. Then appends some messages. A store that
+/// is not closed stays open until the caller ends the process.
 pub(crate) fn open(spec: &Spec) -> Result<Value, Failure> {
     let clean = !spec.path.join("abort").exists();
     let begin = Instant::now();
@@ -132,7 +132,7 @@ pub(crate) fn open(spec: &Spec) -> Result<Value, Failure> {
     if spec.close {
         store.close()?;
     } else {
-        // Dropping a store closes it, and this one is to be found as a kill leaves it.
+        // Dropping a store closes it, but this one must be found as after a kill.
         Box::leak(Box::new(store));
     }
     Ok(json!({

@@ -1,4 +1,4 @@
-//! A store of very many queues: what it takes to build, to close, to open again and to read.
+//! A store with very many queues: the cost to build, close, reopen and read it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ const QUEUES_A_TOPIC: u64 = 100;
 /// Queues that get messages after the store was built.
 const ACTIVE: u64 = 100;
 
-/// `spec.queues` queues with `spec.messages` messages in all.
+/// `spec.queues` queues with `spec.messages` messages in total.
 pub(crate) fn queues(spec: &Spec) -> Result<Value, Failure> {
     let mut figures = BTreeMap::new();
     let queues = u64::from(spec.queues);
@@ -97,7 +97,7 @@ fn descriptors() -> Result<usize, Failure> {
     Ok(fs::read_dir("/proc/self/fd")?.count())
 }
 
-/// Memory of this process that is no page of a file.
+/// Memory of this process except file pages.
 fn resident_mib() -> Result<u64, Failure> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line =

@@ -1,4 +1,4 @@
-//! What one measurement is to do, as the caller writes it.
+//! The specification of one measurement, as the caller writes it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,52 +18,52 @@ use crate::Failure;
 pub(crate) struct Spec {
     pub(crate) op: String,
     pub(crate) side: String,
-    /// The store's folder, or that of the limit's files; does not exist yet, but for `open`.
+    /// The folder of the store, or of the limit's files. It must not exist, except for `open`.
     pub(crate) path: PathBuf,
     pub(crate) durability: String,
-    /// Options of mqstore by the names of `StoreOptions`.
+    /// Options of mqstore with the names of `StoreOptions`.
     pub(crate) options: Map<String, Value>,
     pub(crate) body_bytes: usize,
     pub(crate) messages: u64,
-    /// Messages before the time is taken.
+    /// Messages before the measurement.
     pub(crate) warm_up: u64,
     pub(crate) threads: u64,
     pub(crate) queues: u32,
-    /// Messages a call, and so under way at the same time.
+    /// Messages in one call.
     pub(crate) batch: u64,
-    /// Whether each call is timed by itself.
+    /// Whether each call is timed separately.
     pub(crate) latency: bool,
-    /// `appended` or `drained`: with queues and index built up to the end of the log.
+    /// `appended` or `drained`. `drained` waits until queues and index are built up to the end of the log.
     pub(crate) until: String,
-    /// Messages that follow each other without a rest, 0 for all of them; only the bursts are timed.
+    /// Messages in one burst without a pause, 0 for all. Only the bursts are timed.
     pub(crate) burst: u64,
     /// Milliseconds between two bursts.
     pub(crate) pause_ms: u64,
-    /// Milliseconds of rest between warm-up and measurement, for what is prepared behind an append.
+    /// Milliseconds between warm-up and measurement, for work in the background.
     pub(crate) settle_ms: u64,
-    /// How messages are found: `sequential`, `random`, `lookup`; how a new one is: `read`, `wake`.
+    /// How messages are found: `sequential`, `random`, `lookup`. How a new one is found: `read`, `wake`.
     pub(crate) pattern: String,
-    /// Reads: only so many messages, the oldest ones, are asked for.
+    /// Reads: only this many messages, the oldest ones, are read.
     pub(crate) span: u64,
-    /// Waits for other messages meanwhile.
+    /// Number of other waits during the measurement.
     pub(crate) waiters: u64,
-    /// Where the log ends, as `fill` said.
+    /// The end of the log, as `fill` returned it.
     pub(crate) log_end: u64,
-    /// Dispatch: whether the index is built, too.
+    /// Dispatch: whether the index is also built.
     pub(crate) index: bool,
     /// Dispatch: whether checksums are verified.
     pub(crate) check_crc: bool,
-    /// Limits: whether the pages are present and writable before the time is taken.
+    /// Limits: whether the pages are present and writable before the measurement.
     pub(crate) prefaulted: bool,
-    /// Open loop: messages a second.
+    /// Open loop: messages per second.
     pub(crate) rate: u64,
-    /// Compaction: distinct keys of the messages.
+    /// Compaction: number of different keys.
     pub(crate) keys: u64,
-    /// Compaction: whether keys are compared in full.
+    /// Compaction: whether full keys are compared.
     pub(crate) confirm_keys: bool,
     /// Open: messages at the end that are not synced explicitly.
     pub(crate) unflushed: u64,
-    /// Open: whether the store is closed afterwards; else it stays open until the process is killed.
+    /// Open: whether the store is closed afterwards. If not, it stays open until the process is killed.
     pub(crate) close: bool,
 }
 
@@ -103,7 +103,7 @@ impl Default for Spec {
 }
 
 impl Spec {
-    /// The bursts that the messages come in.
+    /// The bursts of messages.
     pub(crate) fn bursts(&self) -> impl Iterator<Item = u64> {
         let size = if self.burst == 0 { self.messages.max(1) } else { self.burst };
         let whole = std::iter::repeat_n(size, (self.messages / size) as usize);
@@ -111,18 +111,18 @@ impl Spec {
         whole.chain((rest > 0).then_some(rest))
     }
 
-    /// The rest between two bursts.
+    /// The pause between two bursts.
     pub(crate) fn pause(&self) -> Duration {
         Duration::from_millis(self.pause_ms)
     }
 
-    /// The store's options: mqstore's defaults, and what the specification says.
+    /// The store's options: mqstore's defaults, changed by the specification.
     pub(crate) fn store_options(&self) -> Result<StoreOptions, Failure> {
         let mut options = StoreOptions {
             durability: durability(&self.durability)?,
             default_queues: self.queues,
-            // As on the Java side: a pause of a busy disk is measured and no reason to refuse a message, nor
-            // is a disk that others have filled.
+            // As on the Java side, neither a pause of a busy disk nor a full disk is a reason to refuse a
+            // message. A pause is measured.
             disk_refuse_ratio: 1.0,
             busy_after_ms: PATIENCE_MS,
             queue_wait_limit_ms: PATIENCE_MS,

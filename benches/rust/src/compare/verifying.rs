@@ -1,4 +1,4 @@
-//! All checks of a store that is there, beside a loop that does nothing but read and sum.
+//! All checks of an existing store, and a loop that only reads and computes checksums.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::Failure;
 use crate::spec::Spec;
 
-/// Bytes that a thread of the bare loop takes at once, and reads at once.
+/// Bytes that a thread of the bare loop takes and reads in one step.
 const PIECE_BYTES: u64 = 4 << 20;
 const READ_BYTES: usize = 256 << 10;
 
@@ -36,7 +36,7 @@ pub(crate) fn verify(spec: &Spec) -> Result<Value, Failure> {
     Ok(result(report.messages, report.bytes, seconds))
 }
 
-/// The machine's limit: `threads` threads read the log by position, and sum every byte once.
+/// The machine's limit: `threads` threads read the log by position, and checksum every byte once.
 pub(crate) fn bare(spec: &Spec) -> Result<Value, Failure> {
     let list = SegmentList::load(&files(spec))?;
     let pieces: Vec<_> = (list.min_offset()..spec.log_end).step_by(PIECE_BYTES as usize).collect();

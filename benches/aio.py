@@ -1,8 +1,8 @@
-"""What `mqstore.aio` costs beside the calls that it wraps: `python -m benches.aio [FOLDER]`.
+"""The cost of `mqstore.aio` compared with the calls that it wraps: `python -m benches.aio [FOLDER]`.
 
-Three questions, each answered by alternating rounds in one process, medians of them: an append that is awaited beside
-one that is called; durable appends of 100 tasks beside those of 100 threads; and 10,000 tasks that wait: their memory
-and how long the message takes that wakes them.
+It compares, in alternating rounds in one process, with medians: an awaited append and a plain call; durable appends of
+100 tasks and of 100 threads. It also measures 10,000 waiting tasks: their memory, and the time of the message that
+wakes them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ BODY = bytes(1024)
 
 
 def resident() -> int:
-    """Bytes of memory of this process."""
+    """Memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def plain(store: mqstore.aio.Store) -> tuple[float, float]:
-    """Seconds of an append that is called, and of one that is awaited."""
+    """Seconds of an append by a plain call, and of an awaited one."""
     sync = store.sync
     began = time.perf_counter()
     for _ in range(APPENDS):
@@ -47,7 +47,7 @@ async def plain(store: mqstore.aio.Store) -> tuple[float, float]:
 
 
 async def durable(store: mqstore.aio.Store) -> tuple[float, float]:
-    """Durable appends a second, of threads and of tasks."""
+    """Durable appends per second, by threads and by tasks."""
     each = DURABLE // WORKERS
 
     def call() -> None:
@@ -74,7 +74,8 @@ async def durable(store: mqstore.aio.Store) -> tuple[float, float]:
 
 
 async def waits(store: mqstore.aio.Store) -> tuple[float, float, float, int]:
-    """Bytes a task that waits; seconds from an append to the first and the last of those that wait for it; threads."""
+    """Bytes for each waiting task; seconds from an append to the first and to the last woken task; number
+    of threads."""
     await store.create_topic("waits", queues=1)
     start = (await store.queues("waits"))[0].max_offset
     woken: list[float] = []

@@ -1,11 +1,11 @@
-"""How many instructions the hot paths take, beside what they took when ``benches/instructions.json`` was written.
+"""Compares the number of instructions of the hot paths with the numbers in ``benches/instructions.json``.
 
-Noise does not change a count of instructions, as it changes every time: what grew by more than 5 % has changed in the
-code, in a dependency or in the compiler. Each case runs in a process of its own, under callgrind for the count and
-without it for its time, which is told as a multiple of a copy and two checksums of 1 KiB, timed in turns with it.
+Noise changes every time, but not a number of instructions. If a number grew by more than 5 %, the code, a dependency or
+the compiler has changed. Each case runs in a separate process: under callgrind for the instructions, and without it for
+the time. The time is printed as a multiple of a copy and two checksums of 1 KiB, measured in turns with it.
 
-``--update`` writes the counts of now. Never part of the tests: the exit status is 1 when something grew, for whoever
-prepares a release.
+``--update`` writes the new numbers. This is not a part of the tests. The exit status is 1 if a number grew, for a check
+before a release.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> int:
         print("bench-check: skipped: valgrind is not installed", file=sys.stderr)
         return 0
     program = build(ROOT / "target", {})
-    # valgrind hides the page of the kernel in which rustix looks for the time; asked through libc it is found.
+    # valgrind hides the kernel page from which rustix reads the time. Through libc, it is found.
     watched = build(ROOT / "target" / "valgrind", {"RUSTFLAGS": "--cfg=rustix_use_libc"})
     known = json.loads(COMMITTED.read_text(encoding="utf-8")) if COMMITTED.exists() else {"instructions": {}}
     names = subprocess.run([program], check=True, capture_output=True, text=True).stdout.split()
@@ -93,7 +93,7 @@ def counted(program: Path, name: str) -> float:
 
 
 def machine() -> str:
-    """Return what the counts depend on beside the code."""
+    """Return the parts of the environment on which the counts depend."""
     rust = subprocess.run(["rustc", "--version"], check=True, capture_output=True, text=True, cwd=ROOT).stdout
     return f"{platform.machine()}, rustc {rust.split()[1]}, {' '.join(platform.libc_ver())}"
 

@@ -1,8 +1,8 @@
 """Delayed messages on the machine's clock: `python -m benches.delays [FOLDER] [--pending 10000000]`.
 
-Two questions: how late messages come when ten thousand a second become due for ten seconds; and how long a store
-takes to open, in a new process, where so many messages wait, and what memory that process needs. Both tell how many
-messages a second were accepted on the way, by one call each.
+It measures how late messages come when ten thousand per second become due for ten seconds. It also measures the time of
+an open in a new process with this many waiting messages, and the memory of that process. Both parts print how many
+messages per second were accepted, with one call for each.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def now_ms() -> int:
 
 
 def accept(store: mqstore.Store, count: int, first_ms: int, spread_ms: int) -> None:
-    """Append messages that are due at random times, and say how fast."""
+    """Append messages that are due at random times, and print the speed."""
     chance = random.Random(1)
     began = time.perf_counter()
     for _ in range(count):
@@ -54,7 +54,7 @@ def accept(store: mqstore.Store, count: int, first_ms: int, spread_ms: int) -> N
 
 
 def lateness(home: Path) -> None:
-    """How late they come."""
+    """Measure how late the messages come."""
     with mqstore.open(home, "create") as store:
         store.create_topic("later", 1)
         accept(store, DUE, now_ms() + 5_000, SPREAD_MS)
@@ -65,7 +65,7 @@ def lateness(home: Path) -> None:
 
 
 def start(home: Path, pending: int) -> None:
-    """How long an open takes."""
+    """Measure how long an open takes."""
     with mqstore.open(home, "create") as store:
         store.create_topic("later", 1)
         accept(store, pending, now_ms() + 24 * HOUR_MS, HOUR_MS)
@@ -74,7 +74,7 @@ def start(home: Path, pending: int) -> None:
 
 
 def main() -> None:
-    """Answer both."""
+    """Run both parts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, help="where the stores lie meanwhile; a temporary folder")
     parser.add_argument("--pending", type=int, default=PENDING)

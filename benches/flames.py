@@ -1,7 +1,7 @@
-"""Where the time of the hot paths goes, as flame graphs for the documentation.
+"""The time of the hot paths as flame graphs for the documentation.
 
-``make bench-flames`` builds with names of functions and frame pointers, watches each path with perf, and draws
-``docs/plots/flame-CASE.svg`` with inferno (`cargo install inferno`). Both have to be there: nothing else needs them.
+``make bench-flames`` builds with function names and frame pointers, records each path with perf, and draws
+``docs/plots/flame-CASE.svg`` with inferno (`cargo install inferno`). Only this target needs perf and inferno.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOTTEST = {
 
 
 def main() -> int:
-    """Build, watch, draw."""
+    """Build, record, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", default=list(HOTTEST), help=f"{', '.join(HOTTEST)} by default")
     given = parser.parse_args()
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def build() -> Path:
-    """Build what does nothing but one case again and again, with all that a stack needs."""
+    """Build a program that only repeats one case, with the debug information for stacks."""
     target = ROOT / "target" / "flames"
     flags = {"RUSTFLAGS": "-C force-frame-pointers=yes", "CARGO_PROFILE_RELEASE_DEBUG": "1"}
     command = ["cargo", "build", "--release", "--locked", "--quiet", "-p", "mqstore-bench"]
@@ -53,7 +53,7 @@ def build() -> Path:
 
 
 def draw(program: Path, case: str) -> None:
-    """Watch one case, and draw its stacks."""
+    """Record one case, and draw its stacks."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "perf.data")
         record = ["perf", "record", "-q", "-F", str(SAMPLES_A_SECOND), "-g", "-o", str(data)]
@@ -69,7 +69,7 @@ def draw(program: Path, case: str) -> None:
 
 
 def without_scripts(drawing: bytes) -> bytes:
-    """Leave out inferno's scripts and what only they use: in a page of documentation none of them runs."""
+    """Remove inferno's scripts and their elements, because no script runs in a page of the documentation."""
     scripts = rb'<script.*?</script>| onload="init\(evt\)"|<text id="(?:details|unzoom|search|matched)".*?</text>'
     return re.sub(scripts, b"", drawing, flags=re.DOTALL)
 

@@ -1,7 +1,7 @@
-"""What the last ``make bench`` found, as tables: of each group the medians, and what share they are of its limit.
+"""Tables of the last ``make bench``: the medians of each group, and their share of the limit.
 
-Reads the folder that criterion writes. Rows are what was measured, columns its sizes or threads; a group without sizes
-has one column. Of several rows named after a limit the one called ``limit`` is what shares refer to.
+Reads the folder that criterion writes. Rows are the measured operations, columns their sizes or threads. A group
+without sizes has one column. If several rows are limits, the shares refer to the row ``limit``.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ LIMIT = "limit"
 
 
 class Figure(NamedTuple):
-    """What one benchmark found."""
+    """The result of one benchmark."""
 
     group: str
     row: str
     column: str
     rate: float
-    """A second."""
+    """Per second."""
     unit: str
 
 
 def figures(folder: Path) -> list[Figure]:
-    """Read what is there."""
+    """Read all results."""
     found = []
     for path in sorted(folder.glob("**/new/benchmark.json")):
         about = json.loads(path.read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def table(group: str, found: list[Figure]) -> str:
 
 
 def rate(figure: Figure) -> str:
-    """Say a rate in few digits."""
+    """Return a rate as text with few digits."""
     if figure.unit.startswith("Bytes"):
         return f"{figure.rate / 1e9:.3g} GB/s"
     if figure.rate >= 1e6:

@@ -1,8 +1,8 @@
 """Transactions from Python: `python -m benches.transactions [FOLDER] [--undecided 100000]`.
 
-Two questions: how many transactions of three messages one thread commits in a second, not synced; and where so many
-are undecided, how long an open takes in a new process, from the open until the first check is asked, and until the
-last one is answered.
+It measures how many transactions of three messages one thread commits per second, without syncs. With this many pending
+transactions, it also measures an open in a new process: until the open returns, until the first check, and until the
+last check is answered.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ with mqstore.open(sys.argv[1], "rw") as store:
 
 
 def commits(home: Path, size: int) -> float:
-    """Transactions a second, committed one behind the other."""
+    """Transactions per second, committed one after the other."""
     body = bytes(size)
     with mqstore.open(home, "create") as store:
         began = time.perf_counter()
@@ -68,7 +68,7 @@ def leave(home: Path, count: int) -> None:
 
 
 def main() -> None:
-    """Answer both."""
+    """Run both parts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, help="where the stores lie meanwhile; a temporary folder")
     parser.add_argument("--undecided", type=int, default=UNDECIDED)

@@ -1,1 +1,1 @@
-"""mqstore beside RocketMQ's Java store and the machine's own limits, in turns, in one run."""
+"""mqstore, RocketMQ's Java store and the machine's own limits, measured in turns in one run."""

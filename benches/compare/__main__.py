@@ -1,4 +1,4 @@
-"""``python -m benches.compare``: what `make bench-compare` runs.
+"""``python -m benches.compare``: the program of `make bench-compare`.
 
 Prints a table and writes it as Markdown and JSON; the JSON has every single measurement. The exit status says whether
 everything ran.
@@ -31,7 +31,7 @@ QUICK_ROOM_BYTES = 8 << 30
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the rows that the command line selects."""
     arguments = _arguments()
     there = ROWS + OTHERS_ROWS + PYTHON_ROWS + spark_rows(arguments.spark_records)
     rows = _chosen(there, arguments.rows)
@@ -39,7 +39,7 @@ def main() -> int:
         for row in there:
             print(f"{row.name:<20}{row.title}")
         return 0
-    # Ended from outside, it still removes what it made.
+    # If a signal ends the program, it still removes its files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="mqstore-compare-", dir=arguments.folder) as name:
@@ -120,7 +120,7 @@ def _run(arguments: argparse.Namespace, there: tuple[Row, ...], rows: list[Row],
 
 
 def _compare_sizes(bench: Bench, row: Row, results: Results) -> None:
-    """All sides of a row write the same record; another size means that they do not."""
+    """All sides of a row must write the same record, so another size is an error."""
     sizes = {
         name: result["record_bytes"]
         for name, all_of in results.items()
@@ -144,7 +144,7 @@ def _versions(programs: Programs, *, java: bool) -> dict[str, str]:
 
 
 def _command() -> str:
-    """Return the command of this run without its paths, which say nothing to others."""
+    """Return the command of this run without its paths, which are different on each machine."""
     said: list[str] = []
     arguments = iter(sys.argv[1:])
     for argument in arguments:
@@ -164,7 +164,7 @@ def _write(
     found: dict[str, dict[str, Any]],
     problems: list[str],
 ) -> dict[str, str]:
-    """Write what was measured so far, and return its tables by row."""
+    """Write the results so far, and return their tables by row."""
     output.mkdir(parents=True, exist_ok=True)
     command = _command()
     taken = time.strftime("%Y-%m-%d %H:%M:%S")

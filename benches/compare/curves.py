@@ -1,7 +1,8 @@
-"""``python -m benches.compare.curves``: what `make bench-curves` runs: how times and memory grow with the work.
+"""``python -m benches.compare.curves``, the program of `make bench-curves`: growth of times and memory with the work.
 
-Each point is measured by a process of its own, whose memory is looked at meanwhile: what it has for itself, without the
-pages of files that it maps. Writes the figures as JSON, and with `--docs` the tables of docs/scale.md and their plots.
+A separate process measures each point. Meanwhile this program samples the private memory of that process, without the
+pages of mapped files. The figures are written as JSON, and with `--docs` also as the tables of docs/scale.md and their
+plots.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.01
 RECORD_BYTES = 1_218
-"""A record of these measurements with a body of 1 KiB."""
+"""Bytes of a record of these measurements, with a body of 1 KiB."""
 TAIL = 33_000
-"""Messages behind the last sync when a store is killed: 40 MB."""
+"""Messages after the last sync when a store is killed: 40 MB."""
 PATIENT = {"flush_interval_ms": 3_600_000}
 BEGIN, END = "<!-- curve {}: begin -->", "<!-- curve {}: end -->"
 
@@ -42,25 +43,25 @@ Figures = dict[str, float]
 
 
 class Curve(NamedTuple):
-    """What is measured at which points."""
+    """A measurement and its points."""
 
     name: str
     title: str
     axis: str
     points: tuple[int, ...]
     measure: Callable[[Curves, int], Iterator[Figures]]
-    """Yields the figures of one round; several times, with parts of them, where one process cannot do it."""
+    """Yields the figures of one round, in several parts if one process cannot measure them all."""
     units: dict[str, str]
-    """Of each figure."""
+    """The unit of each figure."""
     scale: float = 1.0
-    """By what a point is multiplied for its axis."""
+    """Factor from a point to its value on the axis."""
 
 
 class Memory(threading.Thread):
-    """Looks at what a process has for itself, as long as it is asked to."""
+    """Samples the private memory of a process until it is stopped."""
 
     def __init__(self, process: int) -> None:
-        """Begin to look."""
+        """Start to sample."""
         super().__init__(daemon=True)
         self._status = Path(f"/proc/{process}/status")
         self._seen: list[tuple[float, int]] = []
@@ -68,7 +69,7 @@ class Memory(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Look again and again."""
+        """Sample in a loop."""
         while not self._over.wait(LOOK_EVERY_S):
             with suppress(OSError):
                 for line in self._status.read_text(encoding="ascii").splitlines():
@@ -76,7 +77,7 @@ class Memory(threading.Thread):
                         self._seen.append((time.monotonic(), int(line.split()[1])))
 
     def most_mib(self, seconds: float) -> float:
-        """Stop looking, and say the most that was seen in the last so many seconds."""
+        """Stop, and return the maximum of the last `seconds` seconds."""
         since = time.monotonic() - seconds - 2 * LOOK_EVERY_S
         self._over.set()
         self.join()
@@ -87,17 +88,17 @@ class Curves:
     """Measures points in a scratch folder."""
 
     def __init__(self, programs: Programs, scratch: Path) -> None:
-        """Stores are made below `scratch`."""
+        """Stores are made in `scratch`."""
         self.programs = programs
         self.store = scratch / "store"
 
     def once(self, **spec: Any) -> Figures:
-        """Measure in a process of its own: what it says, and the most memory while it was timed."""
+        """Measure in a separate process. Returns its figures, and its maximum memory during the measurement."""
         with self.programs.start("rust") as driver:
             return self.told(driver, **spec)
 
     def told(self, driver: Driver, **spec: Any) -> Figures:
-        """Measure in this process."""
+        """Measure in the process of this driver."""
         whole: Spec = DEFAULTS | {"side": "ours", "path": str(self.store)} | spec
         os.sync()
         memory = Memory(driver.process.pid)
@@ -106,14 +107,14 @@ class Curves:
 
     @contextmanager
     def emptied(self) -> Iterator[None]:
-        """Have no store before and afterwards."""
+        """Remove the store before and afterwards."""
         shutil.rmtree(self.store, ignore_errors=True)
         yield
         shutil.rmtree(self.store, ignore_errors=True)
 
 
 def of_log(curves: Curves, messages: int) -> Iterator[Figures]:
-    """Open after a kill, rebuild, check and compact a store of so many messages of 1 KiB in four queues."""
+    """Open after a kill, rebuild, verify and compact a store with this many messages of 1 KiB in four queues."""
     with curves.emptied():
         filled = curves.once(op="fill", messages=messages, queues=4)
         killed = curves.programs.start("rust")
@@ -139,7 +140,7 @@ def of_log(curves: Curves, messages: int) -> Iterator[Figures]:
 
 
 def of_queues(curves: Curves, queues: int) -> Iterator[Figures]:
-    """Append 400,000 messages to so many queues; open them again when a hundred were used since."""
+    """Append 400,000 messages to this many queues. Open them again after a hundred of them were used."""
     with curves.emptied():
         found = curves.once(op="queues", queues=queues, messages=400_000)
         yield {
@@ -152,7 +153,7 @@ def of_queues(curves: Curves, queues: int) -> Iterator[Figures]:
 
 
 def of_waiters(curves: Curves, threads: int) -> Iterator[Figures]:
-    """Append synced, from so many threads; beside it bare writes that share their syncs."""
+    """Append with syncs from this many threads, compared with bare writes that share their syncs."""
     work = {
         "threads": threads,
         "messages": max(4_000, 400 * threads),
@@ -170,7 +171,7 @@ def of_waiters(curves: Curves, threads: int) -> Iterator[Figures]:
 
 
 def of_keys(curves: Curves, keys: int) -> Iterator[Figures]:
-    """Compact one queue of so many messages of 24 bytes, each with a key of its own."""
+    """Compact one queue with this many messages of 24 bytes, each with a different key."""
     with curves.emptied():
         work = {"messages": keys, "keys": keys, "body_bytes": 24, "options": {"compaction_feed": False}}
         found = curves.once(op="compact", **work)
@@ -235,7 +236,7 @@ def measured(curves: Curves, curve: Curve, rounds: int, points: tuple[int, ...])
 
 
 def table(curve: Curve, found: list[dict[str, Any]]) -> str:
-    """Return the figures as a piece of Markdown."""
+    """Return the figures as Markdown."""
     names = list(found[0]["figures"])
     head = [name if curve.units[name] in name else f"{name}, {curve.units[name]}" for name in names]
     lines = [f"| {curve.axis} | " + " | ".join(head) + " |", "|---" * (len(names) + 1) + "|"]
@@ -248,12 +249,12 @@ def table(curve: Curve, found: list[dict[str, Any]]) -> str:
 
 
 def digits(value: float) -> int:
-    """Say how many digits behind the point make three in all."""
+    """Return the number of decimals that gives three digits in total."""
     return 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
 
 
 def into_page(page: Path, name: str, text: str) -> None:
-    """Put a piece between its marks."""
+    """Put a text between its marks in the page."""
     before, mark, rest = page.read_text(encoding="utf-8").partition(BEGIN.format(name))
     _, end, after = rest.partition(END.format(name))
     if not mark or not end:
@@ -263,7 +264,7 @@ def into_page(page: Path, name: str, text: str) -> None:
 
 
 def main() -> int:
-    """Measure what the command line asks for."""
+    """Measure the curves that the command line selects."""
     parser = argparse.ArgumentParser(prog="make bench-curves ARGS=…", description=__doc__.splitlines()[0])
     names = [curve.name for curve in CURVES]
     parser.add_argument("curves", nargs="*", help=f"of {', '.join(names)}; all by default")

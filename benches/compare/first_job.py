@@ -1,7 +1,7 @@
-"""The first job of a cluster that was started just now, in a process of its own: prints the seconds that it took.
+"""The first job of a new cluster, in a separate process: prints the seconds that it took.
 
-The executors are processes with a Python of their own, which has mqstore (``installed``) or gets it with the job
-(``shipped``). The time begins when the session is there; on both sides it has the start of the workers of Python.
+The executors are processes with another Python, which has mqstore (``installed``) or gets it with the job
+(``shipped``). The time begins when the session exists. In both cases, it includes the start of the Python workers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import mqstore.spark
 
-# The tests on a cluster know how to make a Python that has pyarrow and nothing else.
+# The cluster tests can make a Python that has pyarrow and nothing else.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "python"))
 
 from spark_cluster import bare_python
@@ -36,7 +36,7 @@ def main(path: str, how: str) -> None:
         builder = builder.config("spark.sql.execution.pyspark.python", str(python))
         builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.local.dir", str(folder))
         spark = builder.getOrCreate()
-        # Both executors are there.
+        # Both executors are running.
         spark.sparkContext.parallelize(range(2), 2).map(lambda _: time.sleep(1)).count()
         begin = time.perf_counter()
         if how == "shipped":

@@ -1,4 +1,4 @@
-"""What the figures were taken on: processor, memory, disk, versions; and how much the disk wrote meanwhile."""
+"""The machine of the figures: processor, memory, disk, versions, and the bytes written to the disk meanwhile."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import subprocess
 from pathlib import Path
 
 SECTOR_BYTES = 512
-"""The unit of the kernel's counters, whatever the disk's own sectors are."""
+"""The unit of the kernel's counters, for any sector size of the disk."""
 
 
 def file_system(folder: Path) -> str:
-    """Return the type of the file system on which `folder` lies."""
+    """Return the type of the file system of `folder`."""
     found, longest = "unknown", -1
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, kind, *_ = line.split()
@@ -23,7 +23,7 @@ def file_system(folder: Path) -> str:
 
 
 def device_bytes_written(folder: Path) -> int | None:
-    """Return the bytes written to the disk of `folder` since the machine started; None if the system does not say."""
+    """Return the bytes written to the disk of `folder` since boot, or None if the system does not count them."""
     number = folder.stat().st_dev
     counters = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat")
     if not counters.is_file():
@@ -32,7 +32,7 @@ def device_bytes_written(folder: Path) -> int | None:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return what is free for us on the disk of `folder`."""
+    """Return the free bytes for this user on the disk of `folder`."""
     space = os.statvfs(folder)
     return space.f_bavail * space.f_frsize
 

@@ -1,4 +1,4 @@
-"""Takes the turns of a row: both sides alternate, each on a folder of its own that is gone afterwards."""
+"""Runs the turns of a row: the sides alternate, each in a new folder that is removed afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Results = dict[str, list[Result]]
 
 MOST_SECONDS = 900
 QUICK_PART = 20
-"""A quick run does one part in so many of the work, and proves nothing but that everything runs."""
+"""Divisor of the work in a quick run, which only shows that everything runs."""
 
 DEFAULTS: Spec = {
     "op": "append",
@@ -41,23 +41,23 @@ DEFAULTS: Spec = {
 }
 
 READ_DEFAULTS: Spec = {"pattern": "", "span": 1 << 62, "decode": True}
-"""What else is said where messages are found."""
+"""Default fields of specifications that find messages."""
 
 DERIVED = ("consumequeue", "index", "checkpoint", "abort")
-"""What lies beside a log and can be made anew from it."""
+"""The files of a store that can be rebuilt from the log."""
 
 SHARED = ("prepared", "cold")
 """Kinds of rows whose sides share a store."""
 
 DERIVES = ("derive", "rebuild")
-"""Operations that make it."""
+"""Operations that rebuild these files."""
 
 
 class Bench:
     """Runs rows in a scratch folder."""
 
     def __init__(self, programs: Programs, scratch: Path, *, quick: bool, rest: float) -> None:
-        """With `quick` the work is small; `rest` are seconds of quiet before each measurement."""
+        """`quick` means little work. `rest` is the number of quiet seconds before each measurement."""
         self._programs = programs
         self._scratch = scratch
         self._quick = quick
@@ -65,7 +65,7 @@ class Bench:
         self.problems: list[str] = []
 
     def run(self, row: Row, contenders: tuple[Contender, ...], rounds: int, say: Callable[[str], None]) -> Results:
-        """Return what each contender measured in each round; one that cannot take part has a note instead."""
+        """Return the results of each contender in each round. A contender that fails has a note instead."""
         if row.kind == "restart":
             return self._restarts(row, contenders, rounds, say)
         if row.kind in SHARED:
@@ -94,7 +94,8 @@ class Bench:
         once: Callable[[Contender, Driver], Result],
         say: Callable[[str], None],
     ) -> Iterator[tuple[Contender, Result]]:
-        """Measure each side once, another one first in each turn; one that fails is `ready` no more."""
+        """Measure each side once, with a different first side in each turn. A side that fails is removed
+        from `ready`."""
         first = turn % max(len(ready), 1)
         for contender, driver in ready[first:] + ready[:first]:
             try:
@@ -106,7 +107,7 @@ class Bench:
             yield contender, result
 
     def spec(self, row: Row, contender: Contender) -> Spec:
-        """Return what the contender is told to do."""
+        """Return the specification for a contender."""
         finds = READ_DEFAULTS if contender.driver != "rust" and row.kind in SHARED else {}
         spec = DEFAULTS | finds | row.spec | contender.spec
         if self._quick:
@@ -121,7 +122,7 @@ class Bench:
         return spec | {"path": str(self._scratch / "store")}
 
     def _warm(self, row: Row, contender: Contender, driver: Driver) -> None:
-        """Give a JVM compiled code: many messages from one thread, then the row itself where it does more."""
+        """Let a JVM compile its code: many messages from one thread, then a part of the row if it does more."""
         if contender.driver not in JVMS:
             return
         spec = self.spec(row, contender)
@@ -132,7 +133,7 @@ class Bench:
 
     def _once(self, row: Row, contender: Contender, driver: Driver) -> Result:
         spec = self.spec(row, contender)
-        # What the turn before left behind, among it the discards of its deleted files, is no part of this one.
+        # Wait for the writes of the turn before, and for the discards of its deleted files.
         os.sync()
         time.sleep(self._rest)
         before = device_bytes_written(self._scratch)
@@ -178,7 +179,7 @@ class Bench:
                 return self._find(self.spec(row, contender) | {"path": str(folder)}, driver, filled)
 
             ready = [(each, open_drivers.enter_context(self._programs.start(each.driver))) for each in contenders]
-            # The first round is for compiled code and is not counted.
+            # The first round only compiles code and does not count.
             for turn in range(rounds + 1):
                 for contender, result in self._turn(row, ready, turn, find, say):
                     if turn > 0:
@@ -199,7 +200,7 @@ class Bench:
             return driver.measure(spec, MOST_SECONDS)
 
     def _find(self, spec: Spec, driver: Driver, filled: Result) -> Result:
-        """One measurement on the store; what is to be made anew is taken away before."""
+        """One measurement on the store. If the operation rebuilds files, they are removed before."""
         spec.pop("filled")
         spec["log_end"] = filled["log_bytes"]
         if spec["op"] in DERIVES:
@@ -252,7 +253,7 @@ class Bench:
         return results
 
     def _restart(self, contender: Contender, spec: Spec) -> Result:
-        """One open after a kill, with a close; one after the close, which ends in the next round's kill."""
+        """One open after a kill, with a close; then one after the close, which ends in the kill for the next round."""
         os.sync()
         time.sleep(self._rest)
         with self._programs.start(contender.driver) as driver:
@@ -277,7 +278,7 @@ class Bench:
 
 
 def _drop_from_memory(folder: Path) -> None:
-    """Have the system forget the files, which nobody maps now."""
+    """Drop the files from the page cache. No process maps them now."""
     os.sync()
     for path in folder.rglob("*"):
         if path.is_file():

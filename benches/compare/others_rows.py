@@ -1,4 +1,4 @@
-"""The rows beside other logs: Kafka's, with its cleaner, and that of RocketMQ's Rust port, without their brokers."""
+"""The rows with other logs, without their brokers: Kafka's with its cleaner, and that of RocketMQ's Rust port."""
 
 from __future__ import annotations
 

@@ -1,10 +1,15 @@
-"""What a Python program would keep its messages in, and mqstore: one JSON line in, one out, as with the others.
+"""Stores that a Python program could use for its messages, and mqstore: one JSON line in, one out, as in all drivers.
 
-Operation ``put``: bodies are stored, `batch` a call, each call by itself; with `durability` ``sync`` each call survives
-a power cut when it returns, with ``async`` the end of the process. Operation ``iterate``: all bodies of a filled one
-are looked at in order. Operation ``work``: a body is put, got under a lease, so that a worker that dies takes nothing
-with it, and acknowledged, each by a call of its own. Operation ``import``: what a new interpreter takes longer.
-`pattern` names who it is. None of them is told keys or tags; numbers in order are the keys where there have to be some.
+Operations:
+
+- ``put`` stores bodies, `batch` of them in each call. With `durability` ``sync`` each call survives a power cut when it
+  returns, with ``async`` the end of the process.
+- ``iterate`` reads all bodies of a filled store in order.
+- ``work`` puts a body, gets it under a lease, so that the death of a worker loses nothing, and acknowledges it, with
+  one call for each step.
+- ``import`` measures the additional start time of an interpreter with the import.
+
+`pattern` names the library. None of them gets keys or tags. If a library needs keys, they are consecutive numbers.
 """
 
 from __future__ import annotations
@@ -32,24 +37,24 @@ if TYPE_CHECKING:
 MAP_BYTES = 32 << 30
 
 LEASE_S = 30
-"""How long who got a message has it alone."""
+"""Seconds for which only one worker has a message."""
 
 
 class Peer(Protocol):
-    """A place for messages."""
+    """A store for messages."""
 
     def put(self, bodies: list[bytes]) -> None:
-        """Store these, together."""
+        """Store these bodies with one call."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield all bodies in their order."""
+        """Yield all bodies in order."""
 
     def __len__(self) -> int:
-        """Count what is stored: by looking at it, unless whoever is looked at has less then, and a count."""
+        """Count the stored messages: by reading them, or by a count if reading removes them."""
         return sum(1 for _ in self)
 
     def worker(self) -> Work:
-        """Return what puts a body, gets one and acknowledges that."""
+        """Return a function that puts a body, gets one and acknowledges it."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -60,23 +65,23 @@ class Ours(Peer):
     """mqstore."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
-        """Make it."""
+        """Create it."""
         self.store = mqstore.open(path, "create")
         self.durable = durable
 
     def put(self, bodies: list[bytes]) -> None:
-        """Store these, together."""
+        """Store these bodies with one call."""
         if len(bodies) == 1:
             self.store.append("bench", bodies[0], queue_id=0, durable=self.durable)
         else:
             self.store.append_many("bench", bodies, queue_id=0, durable=self.durable)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield all bodies in their order."""
+        """Yield all bodies in order."""
         return (message.body for message in self.store.read("bench", 0))
 
     def worker(self) -> Work:
-        """Return what puts a body, gets one and acknowledges that."""
+        """Return a function that puts a body, gets one and acknowledges it."""
         jobs = self.store.work_queue("bench")
 
         def work(body: bytes) -> bytes:
@@ -98,14 +103,14 @@ class LogFile(Peer):
     HEAD = struct.Struct(">II")
 
     def __init__(self, path: Path, *, durable: bool) -> None:
-        """Make it."""
+        """Create it."""
         path.mkdir()
         self.path = path / "log"
         self.file = self.path.open("wb")
         self.durable = durable
 
     def put(self, bodies: list[bytes]) -> None:
-        """Store these, together."""
+        """Store these bodies with one call."""
         for body in bodies:
             self.file.write(self.HEAD.pack(len(body), zlib.crc32(body)))
             self.file.write(body)
@@ -114,7 +119,7 @@ class LogFile(Peer):
             os.fdatasync(self.file.fileno())
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield all bodies in their order."""
+        """Yield all bodies in order."""
         with self.path.open("rb") as file:
             while head := file.read(self.HEAD.size):
                 size, checksum = self.HEAD.unpack(head)
@@ -129,24 +134,24 @@ class LogFile(Peer):
 
 
 class Memory(Peer):
-    """`queue.Queue`, which is gone with the process."""
+    """`queue.Queue`, which ends with the process."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:  # noqa: ARG002
-        """Make it."""
+        """Create it."""
         self.queue: queue.Queue[bytes] = queue.Queue()
 
     def put(self, bodies: list[bytes]) -> None:
-        """Store these."""
+        """Store these bodies."""
         for body in bodies:
             self.queue.put(body)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Take all bodies out in their order."""
+        """Take all bodies out in order."""
         while not self.queue.empty():
             yield self.queue.get()
 
     def worker(self) -> Work:
-        """Return what puts a body, gets one and says that it is done."""
+        """Return a function that puts a body, gets one and reports it as done."""
 
         def work(body: bytes) -> bytes:
             self.queue.put(body)
@@ -157,18 +162,18 @@ class Memory(Peer):
         return work
 
     def __len__(self) -> int:
-        """Count what is stored."""
+        """Count the stored messages."""
         return self.queue.qsize()
 
     def close(self) -> None:
-        """Forget it."""
+        """Drop it."""
 
 
 class Sqlite(Peer):
-    """SQLite with a write-ahead log, a transaction a call."""
+    """SQLite with a write-ahead log, one transaction for each call."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
-        """Make it."""
+        """Create it."""
         path.mkdir()
         self.connection = sqlite3.connect(path / "messages.db")
         self.connection.execute("PRAGMA journal_mode=WAL")
@@ -176,16 +181,16 @@ class Sqlite(Peer):
         self.connection.execute("CREATE TABLE messages (number INTEGER PRIMARY KEY, body BLOB NOT NULL)")
 
     def put(self, bodies: list[bytes]) -> None:
-        """Store these, together."""
+        """Store these bodies with one call."""
         with self.connection:
             self.connection.executemany("INSERT INTO messages (body) VALUES (?)", ((body,) for body in bodies))
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield all bodies in their order."""
+        """Yield all bodies in order."""
         return (row[0] for row in self.connection.execute("SELECT body FROM messages ORDER BY number"))
 
     def worker(self) -> Work:
-        """Return what inserts a row, marks the first free one as taken, and deletes that."""
+        """Return a function that inserts a row, marks the first free row as taken, and deletes it."""
         self.connection.execute("CREATE TABLE jobs (number INTEGER PRIMARY KEY, body BLOB NOT NULL, until REAL)")
         self.connection.execute("CREATE INDEX free ON jobs (number) WHERE until IS NULL")
         first = "(SELECT number FROM jobs WHERE until IS NULL ORDER BY number LIMIT 1)"
@@ -208,29 +213,29 @@ class Sqlite(Peer):
 
 
 class Lmdb(Peer):
-    """LMDB, a transaction a call."""
+    """LMDB, one transaction for each call."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
-        """Make it."""
+        """Create it."""
         import lmdb
 
         self.environment = lmdb.open(str(path), map_size=MAP_BYTES, max_dbs=2, sync=durable, metasync=durable)
         self.next = 0
 
     def put(self, bodies: list[bytes]) -> None:
-        """Store these, together."""
+        """Store these bodies with one call."""
         with self.environment.begin(write=True) as transaction:
             for body in bodies:
                 transaction.put(self.next.to_bytes(8, "big"), body, append=True)
                 self.next += 1
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield all bodies in their order."""
+        """Yield all bodies in order."""
         with self.environment.begin() as transaction, transaction.cursor() as cursor:
             yield from cursor.iternext(keys=False)
 
     def worker(self) -> Work:
-        """Return what adds an entry, moves the first one among those that are taken, and deletes it there."""
+        """Return a function that adds an entry, moves the first one to the taken entries, and deletes it there."""
         free, taken = self.environment.open_db(b"free"), self.environment.open_db(b"taken")
 
         def work(body: bytes) -> bytes:
@@ -255,10 +260,10 @@ class Lmdb(Peer):
 
 
 class LevelDb(Peer):
-    """LevelDB through plyvel, a batch a call."""
+    """LevelDB through plyvel, one batch for each call."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
-        """Make it."""
+        """Create it."""
         import plyvel
 
         self.database = plyvel.DB(str(path), create_if_missing=True)
@@ -266,14 +271,14 @@ class LevelDb(Peer):
         self.next = 0
 
     def put(self, bodies: list[bytes]) -> None:
-        """Store these, together."""
+        """Store these bodies with one call."""
         with self.database.write_batch(sync=self.durable) as batch:
             for body in bodies:
                 batch.put(self.next.to_bytes(8, "big"), body)
                 self.next += 1
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield all bodies in their order."""
+        """Yield all bodies in order."""
         return iter(self.database.iterator(include_key=False))
 
     def close(self) -> None:
@@ -282,10 +287,10 @@ class LevelDb(Peer):
 
 
 class RocksDb(Peer):
-    """RocksDB through rocksdict, a batch a call."""
+    """RocksDB through rocksdict, one batch for each call."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
-        """Make it."""
+        """Create it."""
         import rocksdict
 
         self.database = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
@@ -296,7 +301,7 @@ class RocksDb(Peer):
         self.next = 0
 
     def put(self, bodies: list[bytes]) -> None:
-        """Store these, together."""
+        """Store these bodies with one call."""
         if len(bodies) == 1:
             self.database[self.next.to_bytes(8, "big")] = bodies[0]
             self.next += 1
@@ -308,7 +313,7 @@ class RocksDb(Peer):
         self.database.write(batch)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield all bodies in their order."""
+        """Yield all bodies in order."""
         return iter(self.database.values())
 
     def close(self) -> None:
@@ -317,27 +322,27 @@ class RocksDb(Peer):
 
 
 class LiteQueue(Peer):
-    """litequeue, which keeps texts in SQLite; a call a message."""
+    """litequeue, which keeps texts in SQLite, one call for each message."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:  # noqa: ARG002
-        """Make it."""
+        """Create it."""
         from litequeue import LiteQueue as Queue
 
         path.mkdir()
         self.queue = Queue(str(path / "queue.db"))
 
     def put(self, bodies: list[bytes]) -> None:
-        """Store these, one by one."""
+        """Store these bodies one by one."""
         for body in bodies:
             self.queue.put(body.decode())
 
     def __iter__(self) -> Iterator[bytes]:
-        """Take all bodies out in their order."""
+        """Take all bodies out in order."""
         while (message := self.queue.pop()) is not None:
             yield message.data.encode()
 
     def worker(self) -> Work:
-        """Return what puts a text, pops one, which locks it, and says that it is done."""
+        """Return a function that puts a text, pops one, which locks it, and reports it as done."""
 
         def work(body: bytes) -> bytes:
             self.queue.put(body.decode())
@@ -348,7 +353,7 @@ class LiteQueue(Peer):
         return work
 
     def __len__(self) -> int:
-        """Count what is stored."""
+        """Count the stored messages."""
         return int(self.queue.qsize())
 
     def close(self) -> None:
@@ -357,27 +362,27 @@ class LiteQueue(Peer):
 
 
 class PersistQueue(Peer):
-    """persist-queue's queue in SQLite; a call a message."""
+    """persist-queue's queue in SQLite, one call for each message."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:  # noqa: ARG002
-        """Make it."""
+        """Create it."""
         import persistqueue
 
         self.path = path
         self.queue = persistqueue.SQLiteQueue(str(path), auto_commit=True)
 
     def put(self, bodies: list[bytes]) -> None:
-        """Store these, one by one."""
+        """Store these bodies one by one."""
         for body in bodies:
             self.queue.put(body)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Take all bodies out in their order."""
+        """Take all bodies out in order."""
         while self.queue.size:
             yield self.queue.get()
 
     def worker(self) -> Work:
-        """Return what puts a body into a queue with acknowledgements, gets one and acknowledges it."""
+        """Return a function that puts a body into a queue with acknowledgements, gets one and acknowledges it."""
         import persistqueue
 
         jobs = persistqueue.SQLiteAckQueue(str(self.path), name="jobs", auto_commit=True)
@@ -391,7 +396,7 @@ class PersistQueue(Peer):
         return work
 
     def __len__(self) -> int:
-        """Count what is stored."""
+        """Count the stored messages."""
         return int(self.queue.size)
 
     def close(self) -> None:
@@ -400,21 +405,21 @@ class PersistQueue(Peer):
 
 
 class DiskCache(Peer):
-    """diskcache's deque; a call a message."""
+    """diskcache's deque, one call for each message."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:  # noqa: ARG002
-        """Make it."""
+        """Create it."""
         import diskcache
 
         self.deque = diskcache.Deque(directory=str(path))
 
     def put(self, bodies: list[bytes]) -> None:
-        """Store these, one by one."""
+        """Store these bodies one by one."""
         for body in bodies:
             self.deque.append(body)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield all bodies in their order."""
+        """Yield all bodies in order."""
         return iter(self.deque)
 
     def close(self) -> None:
@@ -437,7 +442,7 @@ PEERS: dict[str, Any] = {
 
 
 def made(spec: dict[str, Any]) -> Peer:
-    """Return a new one."""
+    """Return a new store."""
     try:
         peer: Peer = PEERS[spec["pattern"]](Path(spec["path"]), durable=spec["durability"] == "sync")
     except ImportError as error:
@@ -465,7 +470,7 @@ def put(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def used_bytes(peer: Peer, path: Path) -> int:
-    """Say how much of the disk a closed place holds; of mqstore, whose files are made ahead, how much is filled."""
+    """Return the disk space of a closed store. For mqstore, which preallocates files, return the used part."""
     if isinstance(peer, Ours):
         with mqstore.open(path) as store:
             stats = store.stats()
@@ -477,13 +482,13 @@ def used_bytes(peer: Peer, path: Path) -> int:
 
 
 def imported(spec: dict[str, Any]) -> dict[str, Any]:
-    """Import a module in a new interpreter, beside one that imports nothing."""
+    """Import a module in a new interpreter, compared with one that imports nothing."""
     taken = []
     for code in ("pass", f"import {spec['pattern']}"):
         begin = time.perf_counter()
         subprocess.run([sys.executable, "-c", code], check=True)
         taken.append(time.perf_counter() - begin)
-    # Noise can make the one that imports the faster one.
+    # Noise can make the interpreter with the import the faster one.
     seconds = max(taken[1] - taken[0], 1e-6)
     return {"seconds": seconds, "taken_ms": seconds * 1e3, "messages": 1, "stored": 1, "refused": 0}
 
@@ -503,7 +508,7 @@ def work(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def iterate(spec: dict[str, Any]) -> dict[str, Any]:
-    """Look at the bodies of all messages."""
+    """Read the bodies of all messages."""
     peer, body = made(spec), b"x" * spec["body_bytes"]
     for _ in range(spec["messages"] // AT_ONCE):
         peer.put([body] * AT_ONCE)

@@ -37,12 +37,12 @@ FRONT = {
     "py-work": ("Python: put, get and acknowledge a job", ("lmdb", "sqlite3", "litequeue", "persist-queue")),
     "spark-compact": ("Spark: compact 2 million messages", ("log parsed in Python, window",)),
 }
-"""Rows of the front page: what is done, and beside whom, of several the fastest."""
+"""Rows of the front page: the operation, and the other sides. Of several other sides, the fastest one counts."""
 CELL = re.compile(r"([\d,.]+) \(([\d,.]+) to ([\d,.]+)\)")
 
 
 def prepared() -> Any:
-    """Return matplotlib's drawing module, set so that files are small and the same each time."""
+    """Return matplotlib's drawing module, configured for small files that are the same in each run."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -57,12 +57,12 @@ def saved(figure: Any, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None, "Creator": None})
-    # Lines that matplotlib ends with blanks would be noise in each change.
+    # Blanks at the ends of matplotlib's lines would change in each commit.
     path.write_text("\n".join(map(str.rstrip, path.read_text(encoding="utf-8").splitlines())) + "\n", encoding="utf-8")
 
 
 def curve_plot(path: Path, title: str, axis: str, units: dict[str, str], points: list[dict[str, Any]]) -> None:
-    """Draw the figures of a curve, those of one unit in one picture, both axes by powers of ten."""
+    """Draw the figures of a curve, one picture for each unit, with logarithmic axes."""
     plt = prepared()
     names = list(points[0]["figures"])
     kinds = list(dict.fromkeys(units[name] for name in names))
@@ -79,7 +79,7 @@ def curve_plot(path: Path, title: str, axis: str, units: dict[str, str], points:
 
 
 def line(area: Axes, name: str, points: list[tuple[float, dict[str, float]]]) -> None:
-    """Draw medians, and how far they spread."""
+    """Draw medians and their spread."""
     middle = [figure["median"] for _, figure in points]
     below = [figure["median"] - figure["min"] for _, figure in points]
     above = [figure["max"] - figure["median"] for _, figure in points]
@@ -94,7 +94,7 @@ def number(text: str) -> float:
 
 
 def tables(page: str) -> dict[str, tuple[str, dict[str, tuple[float, float, float]]]]:
-    """Return of each row of the comparison its title, and the rates of its sides: median, smallest, largest."""
+    """Return, for each row of the comparison, its title and the rates of its sides: median, smallest, largest."""
     found = {}
     for name, title, body in re.findall(r"^\*\*`([^`]+)`\*\*: ([^\n]+)\n\n((?:\|[^\n]*\n)+)", page, re.MULTILINE):
         head, _, *lines = body.splitlines()
@@ -111,7 +111,7 @@ def tables(page: str) -> dict[str, tuple[str, dict[str, tuple[float, float, floa
 
 
 def times_java(found: dict[str, tuple[str, dict[str, tuple[float, float, float]]]]) -> None:
-    """Draw how many times Java's rate ours is, in each row that has both."""
+    """Draw mqstore's rate as a multiple of Java's, for each row that has both."""
     rows = [(name, sides) for name, (_, sides) in found.items() if OURS in sides and JAVA in sides]
     plt = prepared()
     figure, area = plt.subplots(figsize=(7, 0.26 * len(rows) + 1))
@@ -133,7 +133,7 @@ def times_java(found: dict[str, tuple[str, dict[str, tuple[float, float, float]]
 
 
 def peers(found: dict[str, tuple[str, dict[str, tuple[float, float, float]]]]) -> None:
-    """Draw what Python programs get, from us and from what else there is."""
+    """Draw the rates for Python programs, of mqstore and of the other libraries."""
     rows = [
         (title.removeprefix("Python, 1 KiB: "), sides) for name, (title, sides) in found.items() if name[:3] == "py-"
     ]
@@ -159,7 +159,7 @@ def peers(found: dict[str, tuple[str, dict[str, tuple[float, float, float]]]]) -
 
 
 def short(value: float) -> str:
-    """Say a rate in few digits."""
+    """Return a rate as text with few digits."""
     return f"{value / 1e6:.2f} M/s" if value >= 1e6 else f"{value:,.0f}/s" if value < 1e4 else f"{value / 1e3:,.0f} k/s"
 
 

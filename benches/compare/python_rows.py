@@ -1,4 +1,4 @@
-"""The rows of Python programs: one thread stores and reads bodies of 1 KiB, in mqstore and in what else there is."""
+"""The rows of Python programs: one thread stores and reads bodies of 1 KiB, in mqstore and in other libraries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MEMORY = "queue.Queue"
 
 
 def peer(name: str, messages: int) -> Contender:
-    """Return a side that does so many messages: one that is a hundred times slower need not do as many."""
+    """Return a side that handles this many messages. A side that is a hundred times slower handles fewer."""
     return Contender(name, "peers", {"pattern": name, "messages": messages})
 
 

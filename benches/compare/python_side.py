@@ -1,9 +1,12 @@
-"""mqstore through its Python API: reads one JSON specification a line, answers with one JSON line, as the others do.
+"""mqstore through its Python API. Reads one JSON specification on each line and prints one JSON line, as all drivers.
 
-Operation ``read``, in the ways of README.md: every message is made as a `StoredMessage`; its fields are not asked for.
-Operation ``scan``: every batch is taken and dropped. Operation ``export``: into a Parquet file beside the store.
-Operation ``fill`` makes a store to be compacted: `messages` with `keys` keys in turn.
-Operation ``table``: a compacted topic is loaded.
+Operations:
+
+- ``read`` finds messages in the ways of README.md. Every message becomes a `StoredMessage`, whose fields are not read.
+- ``scan`` takes every batch and drops it.
+- ``export`` writes a Parquet file next to the store.
+- ``fill`` makes a store for a compaction: `messages` with `keys` keys in turn.
+- ``table`` loads a compacted topic.
 """
 
 from __future__ import annotations
@@ -35,18 +38,18 @@ def serve(operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]) -> 
         spec = json.loads(line)
         try:
             result = operations[spec["op"]](spec)
-        except Exception as error:  # noqa: BLE001  (whoever measures is told and goes on)
+        except Exception as error:  # noqa: BLE001  (the caller gets the error and continues)
             result = {"error": f"{type(error).__name__}: {str(error)[:2000]}"}
         print(json.dumps(result), flush=True)
 
 
 def version(_spec: dict[str, Any]) -> dict[str, Any]:
-    """Tell what is measured."""
+    """Return the version of mqstore."""
     return {"version": mqstore.__version__}
 
 
 def scan(spec: dict[str, Any]) -> dict[str, Any]:
-    """Read the store as Arrow batches of some columns; None stands for all of them."""
+    """Read the store as Arrow batches of some columns, or of all if None."""
     begin = time.perf_counter()
     with pa.RecordBatchReader.from_stream(
         mqstore.scan(spec["path"], columns=spec["columns"], threads=spec["threads"])
@@ -58,7 +61,7 @@ def scan(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def export(spec: dict[str, Any]) -> dict[str, Any]:
-    """Export the store to Parquet; the bare way writes batches that are in memory already."""
+    """Export the store to Parquet. The bare way writes batches that are already in memory."""
     path = Path(spec["path"]).with_suffix(".parquet")
     ready = mqstore.scan(spec["path"]).to_arrow() if spec["pattern"] == "bare" else None
     begin = time.perf_counter()
@@ -87,8 +90,8 @@ def fill(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def working_copy(spec: dict[str, Any]) -> Path:
-    """Copy the store; the log, which a compaction does not change, by links. A pattern with `first`: without the
-    compaction files that its writer kept up, as a store is that nobody has compacted yet."""
+    """Copy the store. The log, which a compaction does not change, is copied as hard links. If the pattern contains
+    `first`, the compaction files are left out, as in a store that was never compacted."""
 
     def copy(source: str, target: str) -> None:
         if "commitlog" in source:
@@ -102,7 +105,7 @@ def working_copy(spec: dict[str, Any]) -> Path:
     if spec["pattern"].startswith("first"):
         shutil.rmtree(path / "compaction")
         (path / "mqstore" / "compaction.json").unlink()
-    # The system would write the copy while what is measured syncs.
+    # Otherwise, the system would write the copy during the syncs of the measurement.
     os.sync()
     return path
 
@@ -118,7 +121,7 @@ def compact(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def verify(spec: dict[str, Any]) -> dict[str, Any]:
-    """Check the store."""
+    """Verify the store."""
     begin = time.perf_counter()
     found = mqstore.verify(spec["path"]).messages
     seconds = time.perf_counter() - begin
@@ -126,7 +129,7 @@ def verify(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(spec: dict[str, Any]) -> dict[str, Any]:
-    """Append to a new store, a thousand messages a call, and have them durable."""
+    """Append to a new store, a thousand messages in each call, until they are durable."""
     body = b"x" * spec["body_bytes"]
     begin = time.perf_counter()
     with mqstore.open(spec["path"], "create") as store:
@@ -165,7 +168,7 @@ def table(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def places(span: int, count: int) -> list[int]:
-    """Return the numbers below `span` that the other programs take."""
+    """Return the same numbers below `span` as the other drivers."""
     state, found = 4711, []
     for _ in range(count):
         state = (state * MULTIPLIER + INCREMENT) & MASK
@@ -180,7 +183,7 @@ def sequential(store: mqstore.Store, wanted: list[int], _spec: dict[str, Any]) -
 
 
 def random(store: mqstore.Store, wanted: list[int], spec: dict[str, Any]) -> int:
-    """Read messages at these offsets of a queue, so many a call."""
+    """Read messages at these offsets of a queue, several in each call."""
     found = 0
     if spec["batch"] == 1:
         for offset in wanted:
@@ -197,13 +200,13 @@ def lookup(store: mqstore.Store, wanted: list[int], _spec: dict[str, Any]) -> in
 
 
 GROUP_ROWS = 25_000
-"""Rows of a group as an export makes them of messages of 1 KiB."""
+"""Rows of a row group, as an export makes it for messages of 1 KiB."""
 
 SEGMENT_BYTES = 256 << 20
-"""So that a store of half a million messages has several segments: who works by segments has work for each thread."""
+"""With this length, a store of half a million messages has several segments, which gives each thread work."""
 
 AT_ONCE = 1000
-"""Messages of a call."""
+"""Messages in one call."""
 
 OPERATIONS = {
     "version": version,

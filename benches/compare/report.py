@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from .rows import Ratio, Row
 
 _ROW = re.compile(r"^(?=\*\*`([^`]+)`\*\*: )", re.MULTILINE)
-"""Where the table of a row begins, and its name."""
+"""The begin of the table of a row, with the row's name."""
 
 BEGIN, END = "<!-- bench-compare: begin -->", "<!-- bench-compare: end -->"
-"""Where the tables stand in the documentation."""
+"""The marks around the tables in the documentation."""
 
 LATENCIES = {"p50_us": "p50_ns", "p99_us": "p99_ns", "p999_us": "p999_ns", "p9999_us": "p9999_ns", "max_us": "max_ns"}
 HEADINGS = {
@@ -44,7 +44,7 @@ HEADINGS = {
 
 
 def figure(name: str, result: Result) -> float | None:
-    """Return one figure of one measurement; None when it does not have it."""
+    """Return one figure of one measurement, or None if the measurement does not have it."""
     value: float | None
     if name == "rate":
         value = result["messages"] / result["seconds"] if "messages" in result and "seconds" in result else None
@@ -122,10 +122,10 @@ def text(row: Row, found: dict[str, Any]) -> str:
 
 
 def into_page(page: Path, tables: dict[str, str], names: list[str]) -> None:
-    """Put tables of rows between the two marks of a page, in the order of `names`, which are all there are.
+    """Put tables of rows between the two marks of a page, in the order of `names`, which is the list of all rows.
 
-    Rows that the page has and this run has not are kept. Each table says on which machine it was taken: figures are
-    to be compared within a table, not between tables.
+    Rows that only the page has are kept. Each table names its machine. Compare figures within a table, not between
+    tables.
     """
     before, _, rest = page.read_text().partition(BEGIN)
     inside, mark, after = rest.partition(END)
@@ -144,7 +144,7 @@ def _facts(facts: dict[str, str]) -> str:
 
 
 def tables(rows: list[Row], found: dict[str, dict[str, Any]], note: str, facts: dict[str, str]) -> dict[str, str]:
-    """Return each measured row as a piece of Markdown that ends with `note` and what it was taken on."""
+    """Return each measured row as Markdown, followed by `note` and the facts of the machine."""
     end = f"{note} On: {_facts(facts)}"
     return {row.name: _table(row, found[row.name], end) for row in rows if row.name in found}
 
@@ -161,5 +161,5 @@ def _table(row: Row, found: dict[str, Any], note: str) -> str:
 
 
 def markdown(parts: dict[str, str]) -> str:
-    """Return the whole run as a piece of Markdown."""
+    """Return the whole run as Markdown."""
     return "\n\n".join(parts.values()) + "\n"

@@ -1,7 +1,7 @@
 """The rows of the comparison: the work of each, its sides, and the ratios that the report prints.
 
-A row is data; adding one needs no code unless it measures in a new way. The fields of a specification are described
-in README.md.
+A row is data. A new row needs no code, except if it measures in a new way. README.md describes the fields of a
+specification.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ from typing import Any
 Spec = dict[str, Any]
 
 PROCESSORS = os.cpu_count() or 1
-"""How many threads a loop has that is to use the whole machine."""
+"""Number of threads for a loop that uses the whole machine."""
 
 JAVA_WARM_UP = 300_000
-"""Messages that a JVM appends before the first round of a row, so that it runs compiled code."""
+"""Messages that a JVM appends before the first round of a row, so that its code is compiled."""
 
 SPIN = {"useReentrantLockWhenPutMessage": "false"}
 """RocketMQ's advice for one machine with few threads: spin for the put lock."""
 WARMED = SPIN | {"warmMapedFileEnable": "true"}
-"""The same, and each log file made present and locked in memory before its first use."""
+"""The same, and the pages of each log file are made present and locked in memory before the first use."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One side of a row: its name in the table, the program that runs it, and what differs from the row's own."""
+    """One side of a row: its name in the table, the program that runs it, and its differences from the row's
+    specification."""
 
     name: str
     driver: str
-    """``rust`` (mqstore, limits), ``python`` (mqstore), ``peers`` (that and other libraries), ``spark``, ``java``."""
+    """``rust`` (mqstore, limits), ``python`` (mqstore), ``peers`` (mqstore and other libraries), ``spark``,
+    ``java``."""
     spec: Spec = field(default_factory=dict)
 
 
@@ -56,11 +58,11 @@ class Row:
     ratios: tuple[Ratio, ...]
     figures: tuple[str, ...] = ("rate",)
     kind: str = "measure"
-    """``measure``: one specification a turn, each on a new folder; ``prepared``: on a store of `filled` messages that
-    all sides share; ``cold``: the same, dropped from memory before each turn; ``restart``: opens after a kill and
-    after a close."""
+    """``measure``: one specification in each turn, in a new folder. ``prepared``: on a store of `filled` messages that
+    all sides share. ``cold``: the same, dropped from memory before each turn. ``restart``: opens after a kill and after
+    a close."""
     fill: str = "fill"
-    """The operation that makes the store that all sides share."""
+    """The operation that makes the shared store."""
 
 
 OURS, JAVA, TUNED = "mqstore", "java", "java tuned"
@@ -106,8 +108,8 @@ def _append(name: str, body_bytes: int, messages: int, ratios: tuple[Ratio, ...]
 def _burst(name: str, body_bytes: int, burst: int, ratios: tuple[Ratio, ...]) -> Row:
     """Appends of some 28 MB with a rest after each, in which pages are made ready and queues are built.
 
-    That is less than mqstore has ready at any time. Long runs are bound by how fast the system hands out memory for
-    the log, on both sides alike; bursts show what an append costs.
+    A burst is smaller than the part that mqstore always has prepared. The speed at which the system provides memory for
+    the log limits long runs on both sides. Bursts show the cost of an append itself.
     """
     return _append(name, body_bytes, 30 * burst, ratios, burst=burst, pause_ms=250)
 
@@ -149,7 +151,7 @@ def _threads(name: str, body_bytes: int, messages: int) -> Row:
 
 
 def _rolling() -> Row:
-    """Each call timed, in segments so small that one is begun every 100 ms or so."""
+    """Times each call, with segments so small that a new one begins about every 100 ms."""
     small = {"segment_bytes": 128 << 20}
     return Row(
         "rolling",
@@ -174,7 +176,7 @@ def _sync(name: str, title: str, threads: int, messages: int, ratios: tuple[Rati
             "threads": threads,
             "messages": messages,
             "warm_up": 200,
-            # Files that are warmed or written ahead are ready by then.
+            # Files that are warmed or pre-written are ready by then.
             "settle_ms": 3_000,
             "latency": True,
             "queues": min(threads, 8),
@@ -214,12 +216,12 @@ OPEN_LOOP_HALF = Row(
     (),
     figures=OPEN_LOOP.figures,
 )
-"""The same at a rate at which two cores have something left."""
+"""The same at a rate that leaves capacity on two cores."""
 
 RESTART = Row(
     "restart",
     "start with 3.56 GB of log, queues and index: after a kill, and after a close",
-    # 2.92 million records of 1,218 bytes; the last 40 MB are not synced when the kill comes.
+    # 2.92 million records of 1,218 bytes. The last 40 MB are not synced when the kill comes.
     {"op": "open", "messages": 2_922_800, "unflushed": 33_000},
     (ours(options={"flush_interval_ms": 3_600_000}), java()),
     (Ratio(OURS, JAVA, figure="after_kill_ms"),),
@@ -229,7 +231,7 @@ RESTART = Row(
 
 
 def read_and_summed(name: str = LIMIT, **spec: Any) -> Contender:
-    """Return a loop that reads the log by position and sums every byte as a side."""
+    """Return a loop that reads the log by position and checksums every byte as a side."""
     return Contender(name, "rust", {"op": "verify", "side": "bare"} | spec)
 
 
@@ -401,7 +403,7 @@ FINDING: tuple[Row, ...] = (
     Row(
         "read-cold",
         "the older 40 % of one of 100 queues of 60,000 messages of 1 KiB, in order, decoded, from the disk",
-        # Segments that an open of RocketMQ has not walked through and brought into memory.
+        # Segments that an open of RocketMQ has not read into memory.
         {"op": "read", "pattern": "sequential", "filled": 6_000_000, "queues": 100, "messages": 24_000},
         (ours(), python(), java()),
         (Ratio(OURS, JAVA),),
@@ -439,7 +441,7 @@ FINDING: tuple[Row, ...] = (
         kind="prepared",
     ),
 )
-"""What finds messages, and what builds that by which they are found."""
+"""Rows that find messages, and rows that build queues and index."""
 
 TABLES: tuple[Row, ...] = (
     _compact("1k", 1024, 1_000_000, 4, (Ratio(OURS, JAVA),)),
@@ -534,7 +536,7 @@ ROWS: tuple[Row, ...] = (
         "pooled-1k",
         "append 1 KiB, pooled, one thread",
         {"durability": "pooled", "messages": 1_000_000, "warm_up": 20_000, "settle_ms": 3_000},
-        # Three buffers of a segment each are more than the run uses; five are RocketMQ's default.
+        # The run uses less than three buffers of a segment each. RocketMQ's default is five.
         (ours(), java(options={"transientStorePoolSize": "3"}), java(TUNED, SPIN | {"transientStorePoolSize": "3"})),
         AGAINST_JAVA,
     ),

@@ -1,4 +1,4 @@
-"""The programs that measure: for mqstore and the limits, for its Python API, for RocketMQ. All read the same lines."""
+"""The programs that measure: mqstore and the limits, its Python API, RocketMQ. All read the same specifications."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-# The interoperability tests know how to find Maven and a JDK, and when a build is stale.
+# The interoperability tests can find Maven and a JDK, and know when a build is out of date.
 sys.path.insert(0, str(ROOT / "tests"))
 
 from interop import java_build  # noqa: E402
 
 VERSION, KAFKA_VERSION = "5.5.0", "4.1.0"
-"""The RocketMQ and the Kafka that are measured."""
+"""The versions of RocketMQ and Kafka."""
 
 JVMS = ("java", "kafka")
 """The sides that run in a JVM."""
 
 JVM_OPTIONS = (
-    # As RocketMQ's own start script chooses, but for sizes.
+    # The choices of RocketMQ's own start script, except sizes.
     "-server",
     "-XX:+UseG1GC",
     "-Xms2g",
@@ -36,7 +36,7 @@ JVM_OPTIONS = (
     "-XX:MaxDirectMemorySize=6g",
     "-XX:-OmitStackTraceInFastThrow",
     "-XX:-UseLargePages",
-    # Unique ids of 32 digits, as mqstore makes; on IPv6 they are longer, and so are the records.
+    # With IPv4, unique ids have 32 digits as in mqstore. With IPv6, ids and records are longer.
     "-Djava.net.preferIPv4Stack=true",
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -48,14 +48,14 @@ JVM_OPTIONS = (
 
 
 class MeasureError(RuntimeError):
-    """A measurement failed; the message says what the program said."""
+    """A measurement failed. The message contains the output of the program."""
 
 
 class Driver:
-    """One running program that measures. Use as a context manager."""
+    """One running program that measures. Use it as a context manager."""
 
     def __init__(self, command: list[str], errors: Path) -> None:
-        """Start it; what it prints besides results goes to `errors`."""
+        """Start it. All its output except results goes to `errors`."""
         self._errors_path = errors
         self._errors = errors.open("ab")
         self.process = subprocess.Popen(
@@ -99,7 +99,7 @@ class Driver:
         self._reap()
 
     def end(self) -> None:
-        """Let it end by itself; at the end of its input it does."""
+        """Let it end by itself, which it does at the end of its input."""
         if self.process.stdin is not None and not self.process.stdin.closed:
             self.process.stdin.close()
         try:
@@ -119,12 +119,13 @@ class Driver:
 
 
 class Programs:
-    """Builds both programs and starts them."""
+    """Builds the programs and starts them."""
 
     def __init__(self, scratch: Path, *, java: bool, rust: Path | None = None) -> None:
-        """Build what is stale; without `java`, RocketMQ's side is left out; `rust` is a program that is built already.
+        """Build programs that are out of date. Without `java`, RocketMQ's side is left out. `rust` is a program that is
+        already built.
 
-        Raises `MeasureError` when something needed is not on this machine.
+        Raises `MeasureError` if something needed is not on this machine.
         """
         self._scratch = scratch
         self._rust = rust or build_rust()
@@ -145,7 +146,7 @@ class Programs:
         command = [
             java_executable(),
             *JVM_OPTIONS,
-            # RocketMQ writes logs below the user's home and unpacks libraries; here that is a scratch folder.
+            # RocketMQ writes logs and unpacks libraries in the user's home. Here that is a scratch folder.
             f"-Duser.home={home}",
             f"-Drocketmq.home.dir={home}",
             f"-Djava.io.tmpdir={home / 'tmp'}",
@@ -160,7 +161,7 @@ class Programs:
 
 
 def class_path(version: str, project: Path, product: str) -> str:
-    """Build a driver in Java where it is stale, and return what it needs to run."""
+    """Build a Java driver if it is out of date, and return its class path."""
     try:
         return java_build.build(version, project, product)
     except (java_build.JavaMissingError, java_build.JavaBuildError) as error:
@@ -177,13 +178,13 @@ def java_executable() -> str:
 
 
 def build_rust() -> Path:
-    """Build the measuring program as the wheel is built, and return its path."""
+    """Build the measuring program with the settings of the wheel, and return its path."""
     cargo_build("-p", "mqstore-bench", "--bin", "mqstore-compare")
     return target_folder(ROOT) / "release" / "mqstore-compare"
 
 
 def cargo_build(*what: str) -> None:
-    """Build something in Rust where it is stale."""
+    """Build a Rust program if it is out of date."""
     cargo = shutil.which("cargo")
     if cargo is None:
         reason = "there is no cargo on the PATH"
@@ -195,5 +196,5 @@ def cargo_build(*what: str) -> None:
 
 
 def target_folder(project: Path) -> Path:
-    """Return where cargo puts what it builds of a project."""
+    """Return the folder in which cargo puts the build of a project."""
     return Path(os.environ.get("CARGO_TARGET_DIR", project / "target"))

@@ -1,4 +1,4 @@
-"""The rows of Spark: mqstore's jobs and data source beside one process, and beside what is written by hand today."""
+"""The rows of Spark: mqstore's jobs and data source, compared with one process and with handwritten code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def alone(name: str = ALONE, **spec: str | int) -> Contender:
 
 
 def spark_rows(records: int) -> tuple[Row, ...]:
-    """Return the rows, on a store of so many messages of 1 KiB with 100,000 keys."""
+    """Return the rows, for a store of this many messages of 1 KiB with 100,000 keys."""
 
     keyed = 2 * records
 

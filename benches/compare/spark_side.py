@@ -1,8 +1,8 @@
-"""Spark with two threads: reads one JSON specification a line, answers with one JSON line, as the others do.
+"""Spark with two threads. Reads one JSON specification on each line and prints one JSON line, as all drivers.
 
-The session stays for all turns of a row, the first of which is not counted. The sides that are not mqstore are what is
-written by hand where there is no mqstore: a parser of the commit log in Python, and a data source whose batches are
-made before the time is taken, which shows what Spark itself takes.
+The session stays for all turns of a row. The first turn does not count. The sides without mqstore are code that a user
+would write by hand: a parser of the commit log in Python, and a data source with prepared batches, which shows the cost
+of Spark itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FEW = "keys,queue_id,queue_offset,body"
 
 
 def prepare() -> None:
-    """Say in the environment which Java, address and Python Spark is to take."""
+    """Set the environment for Spark: Java, address and Python."""
     if "JAVA_HOME" not in os.environ:
         found = subprocess.run([ROOT / "tools" / "java_home"], check=True, capture_output=True, text=True)
         os.environ["JAVA_HOME"] = found.stdout.strip()
@@ -49,7 +49,7 @@ def prepare() -> None:
 
 @cache
 def session() -> SparkSession:
-    """Return the session; the JVM has two threads and two gigabytes."""
+    """Return the session. The JVM has two threads and two gigabytes."""
     prepare()
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 2g pyspark-shell"
     folder = tempfile.mkdtemp(prefix="mqstore-spark-")
@@ -58,20 +58,20 @@ def session() -> SparkSession:
     builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.local.dir", folder)
     made = builder.config("spark.sql.shuffle.partitions", str(THREADS)).getOrCreate()
     made.dataSource.register(ReadyBatches)
-    # The sessions of the tables are warm: workers of Python run, and have loaded what they need.
+    # The sessions of the tables are warm: Python workers run and have loaded their modules.
     made.range(0, THREADS, 1, THREADS).mapInArrow(loaded, "id bigint").collect()
     return made
 
 
 def loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Load the package, and answer what was given."""
+    """Load the package, and return the input."""
     import mqstore.spark  # noqa: F401
 
     yield from batches
 
 
 def timed(spec: dict[str, Any], call: Callable[[], int]) -> dict[str, Any]:
-    """Time a call, which answers how many messages it found."""
+    """Time a call, which returns the number of messages that it found."""
     session()
     begin = time.perf_counter()
     found = call()
@@ -80,18 +80,18 @@ def timed(spec: dict[str, Any], call: Callable[[], int]) -> dict[str, Any]:
 
 
 def beside(spec: dict[str, Any], name: str) -> Path:
-    """Return a path beside the store with nothing there."""
+    """Return an unused path next to the store."""
     path = Path(spec["path"] + name)
     shutil.rmtree(path, ignore_errors=True)
     return path
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is written by hand
+# Handwritten code
 
 
 HEAD = ">ii4xi4xq8xi"
-"""Of a record: size, magic, queue, offset in the queue, flags of the system."""
+"""Of a record: size, magic code, queue, queue offset, system flags."""
 
 ROWS_AT_ONCE = 1024
 
@@ -110,14 +110,14 @@ def parsed(paths: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def records_of(data: bytes) -> Iterator[tuple[str, int, int, bytes]]:
-    """Yield the records of a segment; a filler ends it."""
+    """Yield the records of a segment. A filler ends it."""
     head = struct.Struct(HEAD)
     at = 0
     while at + head.size <= len(data):
         size, magic, queue, offset, flags = head.unpack_from(data, at)
         if magic != RECORD_MAGIC:
             return
-        # Hosts have 8 bytes, or 20 with an address of version 6.
+        # Hosts have 8 bytes, or 20 with an IPv6 address.
         place = at + 48 + (20 if flags & 0x10 else 8) + 8 + (20 if flags & 0x20 else 8) + 4 + 8
         end = place + 4 + int.from_bytes(data[place : place + 4], "big")
         body = data[place + 4 : end]
@@ -129,7 +129,7 @@ def records_of(data: bytes) -> Iterator[tuple[str, int, int, bytes]]:
 
 
 class ReadyBatches(DataSource):
-    """A source of such rows as a store has, made before the time is taken: one batch of 1024 of them, over and over."""
+    """A source with the rows of a store, prepared before the measurement: one batch of 1024 rows, repeated."""
 
     @classmethod
     def name(cls) -> str:
@@ -143,25 +143,25 @@ class ReadyBatches(DataSource):
         return _source.schema({name: self.options[name] for name in ("path", "columns") if name in self.options})
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002
-        """Return what yields them."""
+        """Return the reader."""
         return ReadyReader(self.options["batch"], int(self.options["messages"]))
 
 
 class ReadyReader(DataSourceReader):
-    """Yields a batch that lies in a file, as often as it takes."""
+    """Yields a batch from a file as often as needed."""
 
     def __init__(self, batch: str, messages: int) -> None:
-        """`messages` is how many rows there are in all tasks."""
+        """`messages` is the number of rows in all tasks."""
         self.batch = batch
         self.messages = messages
 
     def partitions(self) -> list[InputPartition]:
-        """Return two tasks a thread."""
+        """Return two tasks for each thread."""
         count = 2 * THREADS
         return [InputPartition(self.messages // count + (at < self.messages % count)) for at in range(count)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """Yield so many rows."""
+        """Yield the rows of one task."""
         with pa.ipc.open_file(self.batch) as file:
             batch = file.get_batch(0)
         left = partition.value
@@ -175,7 +175,7 @@ class ReadyReader(DataSourceReader):
 
 
 def compact(spec: dict[str, Any]) -> dict[str, Any]:
-    """Compact a copy of the store; by hand: parse the log, keep the newest of each key, write Parquet."""
+    """Compact a copy of the store. By hand: parse the log, keep the newest message of each key, write Parquet."""
     if spec["pattern"] in ("", "first", "partition", "ranged"):
         path = working_copy(spec)
         strategy = spec["pattern"] if spec["pattern"] in ("partition", "ranged") else "auto"
@@ -189,14 +189,14 @@ def compact(spec: dict[str, Any]) -> dict[str, Any]:
         return int(session().read.parquet(str(out)).count())
 
     result = timed(spec, by_hand)
-    # All messages were looked at if of each key one is left.
+    # If one message of each key is left, all messages were read.
     result["stored"] = spec["messages"] if result["stored"] == spec["keys"] else result["stored"]
     shutil.rmtree(out)
     return result
 
 
 def parsed_log(spec: dict[str, Any]) -> DataFrame:
-    """Return the records of the log as a parser in Python gives them, a segment a task."""
+    """Return the records of the log from the Python parser, one segment in each task."""
     segments = sorted(str(path) for path in Path(spec["path"], "commitlog").iterdir())
     paths = session().createDataFrame([(path,) for path in segments], "path string").repartition(len(segments))
     return paths.mapInArrow(parsed, "key string, queue int, at bigint, body binary")
@@ -216,7 +216,7 @@ def store(spec: dict[str, Any], **options: str) -> DataFrame:
 
 
 def read(spec: dict[str, Any]) -> dict[str, Any]:
-    """Count rows and bytes of bodies; `pattern` with `few`: of the columns that a program asks for."""
+    """Count rows and bytes of bodies. If `pattern` contains `few`, read only the columns that a program asks for."""
     way, _, few = spec["pattern"].partition("-")
     columns = {"columns": FEW} if few else {}
     frame = store(spec, **columns)
@@ -235,7 +235,7 @@ def read(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def parquet(spec: dict[str, Any]) -> dict[str, Any]:
-    """Write the store to Parquet, by the data source, by the job, or by a parser in Python."""
+    """Write the store to Parquet, by the data source, by the job, or by the Python parser."""
     out = beside(spec, "-parquet")
     way, _, few = spec["pattern"].partition("-")
     columns = {"columns": FEW} if few else {}
@@ -248,7 +248,7 @@ def parquet(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def stream(spec: dict[str, Any]) -> dict[str, Any]:
-    """Read the store into nothing, as a stream that ends or at once."""
+    """Read the store and drop the rows, as a stream that ends or as a batch."""
     if spec["pattern"] == "batch":
         return timed(spec, lambda: store(spec).write.format("noop").mode("overwrite").save() or spec["messages"])
 
@@ -263,7 +263,7 @@ def stream(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def verify(spec: dict[str, Any]) -> dict[str, Any]:
-    """Check the store."""
+    """Verify the store."""
     return timed(spec, lambda: mqstore.spark.verify(session(), [spec["path"]])[spec["path"]].messages)
 
 
@@ -272,7 +272,7 @@ def write(spec: dict[str, Any]) -> dict[str, Any]:
 
     def rows(count: int, path: str) -> None:
         frame = session().range(0, count, 1, 2 * THREADS)
-        # Bodies that cost little to make, so that the writing is what is measured.
+        # Bodies that are cheap to make, so that the write dominates.
         number = f.lpad(f.col("id").cast("string"), 8, "0")
         body = f.concat(number, f.repeat(f.lit("x"), spec["body_bytes"] - 8)).cast("binary")
         frame = frame.select(body.alias("body"), f.concat(f.lit("order-"), "id").alias("key"))
@@ -294,7 +294,7 @@ def write(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def first(spec: dict[str, Any]) -> dict[str, Any]:
-    """Run the first job of a cluster that has just begun, in a process of its own."""
+    """Run the first job of a new cluster, in a separate process."""
     prepare()
     program = Path(__file__).parent / "first_job.py"
     ran = subprocess.run(

@@ -1,8 +1,9 @@
-"""What single calls take in Python, mqstore's beside those of what a program would use instead (pytest-benchmark).
+"""The time of single calls in Python, of mqstore and of other libraries (pytest-benchmark).
 
-``make bench-python`` runs it: .venv/bin/pip install --group bench brings the libraries. Who takes part, and how, stands
-in ``benches/compare/peers_side.py``; the rows ``py-*`` of ``make bench-compare`` measure the same in alternating turns,
-which is what figures of the documentation come from. This is for a look at one call while it is being worked on.
+``make bench-python`` runs it. `.venv/bin/pip install --group bench` installs the libraries.
+``benches/compare/peers_side.py`` contains the code for each library. The rows ``py-*`` of ``make bench-compare``
+measure the same in alternating turns, and the documentation uses those figures. Use this suite to look at one call
+while you work on it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ STORED = 20_000
 
 
 def opened(name: str, path: Path, durability: str = "async") -> Any:
-    """Return a new place for messages; a library that is not installed is skipped."""
+    """Return a new message store. A library that is not installed is skipped."""
     try:
         return made({"pattern": name, "path": str(path / name), "durability": durability})
     except RuntimeError as error:
@@ -36,7 +37,7 @@ def opened(name: str, path: Path, durability: str = "async") -> Any:
 
 @pytest.fixture
 def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """Yield a place with messages in it."""
+    """Yield a store with messages in it."""
     peer = opened(request.param, tmp_path)
     for _ in range(STORED // 1_000):
         peer.put([BODY] * 1_000)

@@ -14,7 +14,7 @@ import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.PutMessageStatus;
 
-/** Appends messages from some threads and takes the time. */
+/** Appends messages from some threads and measures the time. */
 final class Appends {
     private static final int MOST_ATTEMPTS = 20;
 
@@ -84,7 +84,7 @@ final class Appends {
         return result;
     }
 
-    /** Appends one message; the file it needs may take longer to be made and warmed than RocketMQ waits for it. */
+    /** Appends one message. The creation and warm-up of its file may take longer than RocketMQ waits for it. */
     private void putFirst() throws Exception {
         Messages messages = new Messages(bodyBytes, 0);
         for (int attempt = 0; attempt < MOST_ATTEMPTS; attempt++) {
@@ -95,7 +95,7 @@ final class Appends {
         throw new IllegalStateException("the store takes no message");
     }
 
-    /** Appends so many messages from all threads at once; returns the time from the first start to the last end. */
+    /** Appends this many messages from all threads. Returns the time from the first start to the last end. */
     private long burst(ExecutorService pool, int threads, long messages, Latencies taken) throws Exception {
         CyclicBarrier start = new CyclicBarrier(threads);
         AtomicLong first = new AtomicLong(Long.MAX_VALUE);
@@ -142,7 +142,7 @@ final class Appends {
         }
     }
 
-    /** Keeps as many messages under way as the specification says. */
+    /** Keeps as many messages in progress as the specification says. */
     private void putInFlight(int queue, long count, Latencies taken) throws Exception {
         Messages messages = new Messages(bodyBytes, queue);
         Semaphore window = new Semaphore(inFlight);

@@ -18,16 +18,16 @@ import org.apache.rocketmq.store.exception.ConsumeQueueException;
 import org.apache.rocketmq.store.logfile.MappedFile;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
-/** A RocketMQ store as a broker would open it, on a folder of the benchmark's. */
+/** A RocketMQ store in a folder of the benchmark, opened as a broker would. */
 final class BenchStore {
     static final String TOPIC = "bench";
 
-    /** What every measured store differs in from the defaults: nothing of it touches the path of a message but the CRC. */
+    /** Settings of every measured store that differ from the defaults. Only the CRC is on the path of a message. */
     private static final Map<String, String> ALWAYS = Map.of(
         // The record that mqstore writes: both checksums.
         "enabledAppendPropCRC", "true",
         "haListenPort", "0",
-        // Nothing is deleted behind the measurement's back, and a pause of the disk is no reason to refuse a put.
+        // Nothing is deleted during the measurement, and a pause of the disk is no reason to refuse a put.
         "fileReservedTime", "100000",
         "diskMaxUsedSpaceRatio", "95",
         "cleanFileForciblyEnable", "false",
@@ -35,7 +35,7 @@ final class BenchStore {
         "putMessageTimeout", "60000",
         "syncFlushTimeout", "60000");
 
-    /** After that long, messages that are not in a queue are lost. */
+    /** After this time, messages that are not in a queue count as lost. */
     private static final long PATIENCE_NANOS = 60_000_000_000L;
 
     private final DefaultMessageStore store;
@@ -80,8 +80,8 @@ final class BenchStore {
     }
 
     /**
-     * Waits until queues and index are built and the queues hold so many messages. With pooled buffers what is not
-     * committed to the file yet does not count as behind, so the messages are counted as well.
+     * Waits until queues and index are built and the queues hold this many messages. With pooled buffers, uncommitted
+     * messages do not count as a lag, so the messages are counted as well.
      */
     void awaitMessages(long messages) throws InterruptedException, ConsumeQueueException {
         long deadline = System.nanoTime() + PATIENCE_NANOS;
@@ -100,7 +100,7 @@ final class BenchStore {
         return sum;
     }
 
-    /** Closes the store and its maps, which RocketMQ leaves behind; what is mapped stays in memory. */
+    /** Closes the store and its maps. RocketMQ leaves the maps open, which keeps them in memory. */
     void close() {
         store.shutdown();
         for (MappedFile file : store.getCommitLog().getMappedFileQueue().getMappedFiles()) {

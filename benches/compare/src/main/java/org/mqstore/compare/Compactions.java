@@ -16,8 +16,8 @@ import org.apache.rocketmq.store.kv.CompactionStore;
 import org.apache.rocketmq.store.logfile.MappedFile;
 
 /**
- * RocketMQ's compaction: a topic that is regrouped into one log a queue while it is dispatched, and one run over the files
- * of each queue that are full. A broker begins such a run by its clock; here it is called, by so many threads.
+ * RocketMQ's compaction: dispatch copies a topic into one log for each queue, and one run compacts the full files of
+ * each queue. A broker starts such a run by its clock. Here several threads call it.
  */
 final class Compactions {
     private final BenchStore bench;
@@ -29,7 +29,7 @@ final class Compactions {
         bench.open();
     }
 
-    /** From the first put until every message has its place in the compaction logs. */
+    /** From the first put until every message is in the compaction logs. */
     static JsonObject feed(JsonObject spec) throws Exception {
         Compactions run = new Compactions(spec);
         try {
@@ -42,7 +42,10 @@ final class Compactions {
         }
     }
 
-    /** One run over each queue; the messages in the files that take part count, which the last file of a queue never does. */
+    /**
+     * One run over each queue. Only messages in files of the run count, and the last file of a queue is never one of
+     * them.
+     */
     static JsonObject compact(JsonObject spec) throws Exception {
         Compactions run = new Compactions(spec);
         try {
@@ -67,7 +70,7 @@ final class Compactions {
         }
     }
 
-    /** Puts the messages that mqstore's driver puts, and waits until they are regrouped. */
+    /** Puts the same messages as mqstore's driver, and waits until they are copied. */
     private void fill() throws Exception {
         Messages messages = new Messages(spec.get("body_bytes").getAsInt(), 0);
         long keys = spec.get("keys").getAsLong();
@@ -89,7 +92,7 @@ final class Compactions {
         }
     }
 
-    /** Messages that lie in the compaction logs. */
+    /** Number of messages in the compaction logs. */
     private long fed() throws Exception {
         long sum = 0;
         for (CompactionLog log : logs()) {
@@ -98,7 +101,7 @@ final class Compactions {
         return sum;
     }
 
-    /** Messages up to the last one that a run has looked at; nothing has expired. */
+    /** Messages up to the last one that a run has read. Nothing has expired. */
     private long compacted() {
         long sum = 0;
         CompactionStore store = bench.store().getCompactionStore();
@@ -118,7 +121,7 @@ final class Compactions {
         return logs;
     }
 
-    /** Closes the store, and the maps that RocketMQ leaves behind. */
+    /** Closes the store, and the maps that RocketMQ leaves open. */
     private void close() throws Exception {
         List<CompactionLog> logs = logs();
         bench.close();

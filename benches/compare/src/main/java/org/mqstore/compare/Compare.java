@@ -10,10 +10,11 @@ import java.nio.charset.StandardCharsets;
 import org.apache.rocketmq.common.MQVersion;
 
 /**
- * Measures RocketMQ's store: one JSON specification a line on standard input, one JSON line with the result for each.
+ * Measures RocketMQ's store. Reads one JSON specification on each line of standard input and prints one JSON line with
+ * its result.
  *
- * <p>What a specification holds is described in benches/compare/README.md; the driver of mqstore reads the same ones.
- * The JVM stays for all measurements of a row, so that they meet compiled code. The end of standard input ends it.
+ * <p>benches/compare/README.md describes the specifications; the driver of mqstore reads the same ones. The JVM stays
+ * for all measurements of a row, so that they run compiled code. The end of standard input ends it.
  */
 public final class Compare {
     private Compare() {
@@ -22,7 +23,7 @@ public final class Compare {
     /** Starts the driver; no arguments. */
     public static void main(String[] args) throws IOException {
         PrintStream out = System.out;
-        // Whatever a library prints must not end up between the results.
+        // Output of a library must not come between the results.
         System.setOut(System.err);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {

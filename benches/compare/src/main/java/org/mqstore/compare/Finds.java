@@ -9,15 +9,15 @@ import org.apache.rocketmq.store.GetMessageResult;
 import org.apache.rocketmq.store.QueryMessageResult;
 import org.apache.rocketmq.store.SelectMappedBufferResult;
 
-/** Finds messages in a store that is there: by queue in order, at random, by key; and builds its queues and index. */
+/** Finds messages in an existing store: by queue in order, at random, by key. Also builds its queues and index. */
 final class Finds {
-    /** Messages that a consumer asks for at once. */
+    /** Messages that a consumer requests in one call. */
     private static final int AT_ONCE = 32;
 
     private final BenchStore bench;
     private final String pattern;
     private final boolean decode;
-    /** Something that depends on every message, so that none is left out. */
+    /** A value that depends on every message, so that the JVM cannot skip one. */
     private long seen;
 
     private Finds(BenchStore bench, JsonObject spec) {
@@ -26,7 +26,7 @@ final class Finds {
         decode = spec.get("decode").getAsBoolean();
     }
 
-    /** Reads so many messages of the store. */
+    /** Reads this many messages of the store. */
     static JsonObject read(JsonObject spec) throws Exception {
         BenchStore bench = new BenchStore(spec);
         bench.open();
@@ -46,9 +46,9 @@ final class Finds {
         }
     }
 
-    /** Opens the store, whose queues and index are gone, and waits until they are there again. */
+    /** Opens the store without queues and index, and waits until they exist again. */
     static JsonObject derive(JsonObject spec) throws Exception {
-        // As after a crash, in which such a loss would be found.
+        // As after a crash, after which such a loss would be noticed.
         File abort = new File(spec.get("path").getAsString(), "abort");
         if (!abort.exists() && !abort.createNewFile()) {
             throw new IllegalStateException("the file abort cannot be made");
@@ -130,7 +130,7 @@ final class Finds {
             for (SelectMappedBufferResult each : result.getMessageMapedList()) {
                 see(each.getByteBuffer());
             }
-            // Messages of other keys with the same hash come with it.
+            // The result also contains messages of other keys with the same hash.
             found += result.getMessageMapedList().isEmpty() ? 0 : 1;
             result.release();
         }
@@ -146,12 +146,12 @@ final class Finds {
         }
     }
 
-    /** The numbers that mqstore's side takes. */
+    /** The same numbers as on mqstore's side. */
     static long next(long state) {
         return state * 6_364_136_223_846_793_005L + 1_442_695_040_888_963_407L;
     }
 
-    /** The key that mqstore gave a message; {@code String.format} would cost more than the look-up. */
+    /** The key that mqstore gave a message. {@code String.format} would cost more than the look-up. */
     static String key(long number) {
         StringBuilder key = new StringBuilder("order-00000000");
         String digits = Long.toString(number);

@@ -2,7 +2,7 @@ package org.mqstore.compare;
 
 import com.google.gson.JsonObject;
 
-/** Counts of durations in buckets at most 1/32 wide of their value; nanoseconds. */
+/** Counts of durations in nanoseconds, in buckets whose width is at most 1/32 of their value. */
 final class Latencies {
     private static final int STEPS = 32;
     private static final int STEP_BITS = 5;
@@ -44,7 +44,7 @@ final class Latencies {
         return (shift + 1) * STEPS + (int) ((value >>> shift) - STEPS);
     }
 
-    /** The upper end of the bucket in which the quantile lies. */
+    /** The upper end of the bucket that contains the quantile. */
     private long quantile(double part) {
         long wanted = (long) Math.ceil(part * total);
         long seen = 0;

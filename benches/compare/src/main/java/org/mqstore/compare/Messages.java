@@ -11,10 +11,10 @@ import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 
 /**
- * The messages of one thread: a key, a tag, a property and a new unique id each.
+ * The messages of one thread, each with a key, a tag, a property and a new unique id.
  *
- * <p>One object serves again once the store has encoded it, and the text of the properties that do not change is made
- * once: the loop that is measured pays for the id, the time and putting the text together, as mqstore's does.
+ * <p>One object is used again after the store has encoded it, and the text of the constant properties is made once. So
+ * the measured loop pays for the id, the time and the assembly of the text, as mqstore's loop does.
  */
 final class Messages {
     private final MessageExtBrokerInner message = new MessageExtBrokerInner();
@@ -58,7 +58,7 @@ final class Messages {
         return message;
     }
 
-    /** The next message; the one before is no longer used by anybody. */
+    /** The next message. The one before must not be used any more. */
     MessageExtBrokerInner next() {
         message.setBornTimestamp(System.currentTimeMillis());
         message.setPropertiesString(before + MessageClientIDSetter.createUniqID() + MessageDecoder.PROPERTY_SEPARATOR);

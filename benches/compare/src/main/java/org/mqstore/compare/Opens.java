@@ -3,7 +3,7 @@ package org.mqstore.compare;
 import com.google.gson.JsonObject;
 import java.io.File;
 
-/** Opens the store of a specification, takes the time, and appends some messages, with or without a close after it. */
+/** Opens the store of a specification and measures the time. Then appends some messages, with or without a close. */
 final class Opens {
     private Opens() {
     }
@@ -29,7 +29,7 @@ final class Opens {
     private static void fill(BenchStore bench, JsonObject spec) throws Exception {
         Messages messages = new Messages(spec.get("body_bytes").getAsInt(), 0);
         long wanted = spec.get("messages").getAsLong();
-        // What a kill may take from the device's point of view is what was not flushed yet.
+        // From the view of the device, a kill can lose the unflushed messages.
         long unflushed = spec.get("unflushed").getAsLong();
         for (long i = 0; i < wanted; i++) {
             if (i == wanted - unflushed) {

@@ -35,18 +35,19 @@ import org.apache.kafka.storage.internals.log.UnifiedLog;
 import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
 
 /**
- * Measures Kafka's log and its cleaner: one JSON specification a line on standard input, one JSON line with the result for
- * each, as the other drivers. There is no broker and no network: what a broker calls is called here.
+ * Measures Kafka's log and its cleaner. Like the other drivers, it reads one JSON specification on each line of
+ * standard input and prints one JSON line with its result. There is no broker and no network: this program makes the
+ * calls of a broker.
  *
- * <p>A message is a record with a key, a body and a header for tag and region. A call appends one batch of as many records
- * as the specification says. Nothing is compressed.
+ * <p>A message is a record with a key, a body and a header for tag and region. A call appends one batch with the number
+ * of records of the specification. Nothing is compressed.
  */
 public final class KafkaSide {
     private static final String TOPIC = "bench";
-    /** As RocketMQ's and mqstore's compaction logs. */
+    /** The same as in RocketMQ's and mqstore's compaction logs. */
     private static final int TABLE_SEGMENT_BYTES = 100 << 20;
     private static final long PATIENCE_MS = 600_000;
-    /** Records in a batch where filling is not what is timed. */
+    /** Records in a batch when the fill is not timed. */
     private static final int FILL_BATCH = 100;
 
     private final File folder;
@@ -68,7 +69,7 @@ public final class KafkaSide {
             if (!place.mkdirs()) {
                 throw new IOException("cannot make " + place);
             }
-            // Producers without ids leave no state, and none expires.
+            // Producers without ids leave no state that could expire.
             logs.put(partition, UnifiedLog.create(place, new LogConfig(config), 0, 0, scheduler, new BrokerTopicStats(),
                 Time.SYSTEM, 900_000, new ProducerStateManagerConfig(86_400_000, false), 600_000, failures, true,
                 Optional.empty()));
@@ -106,7 +107,7 @@ public final class KafkaSide {
                 version.addProperty("version", AppInfoParser.getVersion());
                 return version;
             case "append":
-                // A thousand messages of 1 KiB are a batch, which is more than a broker lets through unless told.
+                // A batch can have a thousand messages of 1 KiB, more than a broker accepts by default.
                 KafkaSide appends = new KafkaSide(spec, Map.of("max.message.bytes", 16 << 20));
                 try {
                     return appends.append(spec);
@@ -128,7 +129,7 @@ public final class KafkaSide {
         }
     }
 
-    /** Batches into the first partition; with the durability {@code sync} each is synced before the next one. */
+    /** Batches into the first partition. With the durability {@code sync}, each batch is synced before the next one. */
     private JsonObject append(JsonObject spec) throws IOException {
         UnifiedLog log = logs.get(new TopicPartition(TOPIC, 0));
         int batch = spec.get("batch").getAsInt();
@@ -157,7 +158,10 @@ public final class KafkaSide {
         }
     }
 
-    /** Fills, begins a segment that is left alone, and waits until the cleaner has been through all before it. */
+    /**
+     * Fills the topic, begins a segment that stays uncleaned, and waits until the cleaner has processed all earlier
+     * ones.
+     */
     private JsonObject compact(JsonObject spec) throws Exception {
         long messages = spec.get("messages").getAsLong();
         long keys = fill(spec, messages);
@@ -186,7 +190,7 @@ public final class KafkaSide {
         return result(seconds, messages, messages);
     }
 
-    /** Appends the messages that the other drivers append, and returns how many keys came. */
+    /** Appends the same messages as the other drivers, and returns the number of keys used. */
     private long fill(JsonObject spec, long messages) throws IOException {
         long keys = spec.get("keys").getAsLong();
         int queues = spec.get("queues").getAsInt();

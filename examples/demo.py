@@ -1,9 +1,10 @@
-"""A tour of mqstore in about two minutes: half a million messages, lookups, a compaction on Spark, a full check.
+"""A tour of mqstore in about two minutes: half a million messages, lookups, a compaction on Spark, a full verify.
 
     python examples/demo.py [STORE]
 
-STORE is a folder. An empty or missing one is filled and kept; one that holds a store already is toured as it is.
-Without STORE the demo uses a temporary folder and removes it. It takes about 2 GB of disk.
+STORE is a folder. If it is empty or missing, the demo creates a store in it and keeps the store. If it already contains
+a store, the demo appends nothing to it. Without STORE, the demo uses a temporary folder and removes it. The demo needs
+about 2 GB of disk space.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 BATCH = 1000
-# Topic: queues, messages, about so many bytes a body.
+# Topic: queues, messages, approximate bytes of a body.
 TOPICS = {"orders": (4, 200_000, 1300), "payments": (2, 100_000, 900), "clicks": (4, 150_000, 1400)}
-# The compaction topic: a price list, of which only the newest price of each article counts.
+# The compaction topic: a price list in which only the newest price of each article counts.
 PRICES = "prices"
 PRICE_QUEUES, PRICE_CHANGES, ARTICLES = 4, 80_000, 5_000
 
@@ -44,7 +45,7 @@ out = Console(highlight=False)
 
 
 def main() -> int:
-    """Runs the tour; 0 when every comparison held."""
+    """Runs the tour. Returns 0 if every comparison held."""
     keep = len(sys.argv) > 1
     path = Path(sys.argv[1]) if keep else Path(tempfile.mkdtemp(prefix="mqstore-demo-")) / "store"
     begun = time.perf_counter()
@@ -84,7 +85,7 @@ def tour(path: Path) -> bool:
 
 
 def fill(path: Path) -> dict[str, int]:
-    """Writes the messages; how many of each topic."""
+    """Writes the messages. Returns the number in each topic."""
     sent = {topic: messages for topic, (_, messages, _) in TOPICS.items()} | {PRICES: PRICE_CHANGES}
     out.rule(f"1  append {sum(sent.values()):,} messages to {path}")
     columns = TextColumn("{task.description:9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
@@ -96,7 +97,7 @@ def fill(path: Path) -> dict[str, int]:
             for batch in batches(topic, messages, size):
                 store.append_many(topic, batch)
                 progress.advance(shown, len(batch))
-        # RocketMQ's attribute for it; it is why `mqstore.compact` and brokers know what may be dropped.
+        # RocketMQ's attribute for compaction: it allows `mqstore.compact` and brokers to remove old messages.
         store.create_topic(PRICES, queues=PRICE_QUEUES, attributes={"cleanup.policy": "COMPACTION"})
         shown = progress.add_task(PRICES, total=PRICE_CHANGES)
         for queue_id, batch in price_changes():
@@ -138,7 +139,7 @@ def batches(topic: str, messages: int, size: int) -> Iterator[list[mqstore.Messa
 
 
 def price_changes() -> Iterator[tuple[int, list[mqstore.Message]]]:
-    """Prices by article; an empty body takes an article off the list. One key always goes to one queue."""
+    """Prices by article. An empty body removes an article from the list. Each key always goes to the same queue."""
     chance = random.Random(PRICES)
     pending: list[list[mqstore.Message]] = [[] for _ in range(PRICE_QUEUES)]
     for number in range(PRICE_CHANGES):
@@ -157,7 +158,7 @@ def price_changes() -> Iterator[tuple[int, list[mqstore.Message]]]:
 
 
 def count(store: mqstore.Store, topic: str) -> int:
-    """How many messages the queues of a topic hold."""
+    """Number of messages in the queues of a topic."""
     return sum(queue.count for queue in store.queues(topic))
 
 
@@ -200,7 +201,7 @@ def look_up(path: Path) -> None:
 
 
 def compact(path: Path) -> bool:
-    """Compacts the price list on Spark and compares it with a dictionary, key by key."""
+    """Compacts the price list on Spark and compares the result with a dictionary, key by key."""
     out.rule(f"4  compact {PRICES!r} on Spark")
     expected: dict[str, bytes] = {}
     with mqstore.open(path) as store:
@@ -220,7 +221,7 @@ def compact(path: Path) -> bool:
         out.print(f"  done by process {pid} (this one is {os.getpid()}) with {module}", soft_wrap=True)
     for reason in report.skipped:
         out.print(f"  [yellow]left out: {reason}[/]")
-    # What deletes a key is kept for a day, so that a slow reader sees it.
+    # Tombstones stay for a day, so that slow readers see them.
     found = {key: body for key, body in compacted_files(path / "compaction") if body}
     wrong = [key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)]
     out.print(f"A dictionary holds {len(expected):,} articles, RocketMQ's files {len(found):,}: {len(wrong)} differ")
@@ -228,7 +229,7 @@ def compact(path: Path) -> bool:
 
 
 def on_spark(path: Path) -> tuple[mqstore.CompactionReport, set[tuple[int, str]]]:
-    """Compacts on Spark; the report, and which processes did it with which library."""
+    """Compacts on Spark. Returns the report, and the worker processes with their library."""
     job_id = f"demo-{time.time_ns()}"
     begun = time.perf_counter()
     spark = session()
@@ -248,13 +249,13 @@ def locally(path: Path) -> tuple[mqstore.CompactionReport, set[tuple[int, str]]]
 
 
 def has_java() -> bool:
-    """Whether Spark will find a Java."""
+    """Whether Spark can find a Java."""
     home = os.environ.get("JAVA_HOME")
     return Path(home, "bin", "java").exists() if home else shutil.which("java") is not None
 
 
 def session() -> SparkSession:
-    """A Spark session on this machine's processors."""
+    """A Spark session on the processors of this machine."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
@@ -267,7 +268,7 @@ def session() -> SparkSession:
 
 
 def compacted_files(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Keys and bodies in RocketMQ's compaction files, read without mqstore: the format is Apache RocketMQ's."""
+    """Keys and bodies in RocketMQ's compaction files, read without mqstore, directly in Apache RocketMQ's format."""
     for entries in sorted((folder / "compactionCq" / PRICES).glob("*/*")):
         log = (folder / "compactionLog" / PRICES / entries.parent.name / entries.name).read_bytes()
         for position, size, _tags, _stored, _offset, messages, _, _ in struct.iter_unpack(
@@ -288,7 +289,7 @@ def compacted_files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def verify(path: Path) -> bool:
-    """Checks everything in the directory against everything else."""
+    """Checks all files of the directory against each other."""
     begun = time.perf_counter()
     report = mqstore.verify(path)
     out.rule(f"5  verify the whole directory: {elapsed(begun)}")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Looks at this machine and says what is missing to build mqstore: all faults in one list, each with its remedy.
+# Checks this machine and lists everything that is missing to build mqstore, with a remedy for each item.
 #
-# Standard output: the Python interpreter to use, when nothing is missing (status 0).
+# Standard output: the Python interpreter to use, if nothing is missing (status 0).
 # Standard error:  the list, otherwise (status 1).
 # Reads: PYTHON (the only interpreter to consider), CC (the C compiler), PATH.
-# Downloads nothing and writes nothing but two files in a temporary folder.
+# Downloads nothing and writes only two files in a temporary folder.
 
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -53,7 +53,7 @@ check_python() {
     [ -z "${PYTHON:-}" ] || set -- "$PYTHON"
     for name in "$@"; do
         command -v "$name" >/dev/null 2>&1 || continue
-        # A version manager leaves names on the PATH that do not start; only running them tells.
+        # A version manager may leave names on the PATH that do not start. A start is the only test.
         version=$("$name" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null </dev/null) || version=""
         if [ -z "$version" ]; then
             seen="$seen$name does not start; "
@@ -87,7 +87,7 @@ check_cargo() {
             "install Rust with rustup (see rust-lang.org/tools/install)"
         return
     fi
-    # Without this a rustup that lacks the toolchain starts a download here.
+    # Without this variable, rustup starts a download here if the toolchain is missing.
     version=$(cd "$root" && RUSTUP_AUTO_INSTALL=0 cargo --version 2>/dev/null </dev/null | sed -n 's/^cargo \([0-9][0-9.]*\).*/\1/p')
     if [ -z "$version" ]; then
         fault "Rust (cargo) $wanted or newer" "$(command -v cargo) does not start" "rustup toolchain install stable"
@@ -101,7 +101,7 @@ check_compiler() {
     local compiler=${CC:-cc} found remedy folder status
     remedy=$(install_hint build-essential "gcc glibc-devel" "xcode-select --install" \
         "install gcc or clang with the C library's headers")
-    # On a fresh Mac, cc exists and asks for the command line tools in a window.
+    # On a new Mac, cc exists but opens a window that asks to install the command line tools.
     if ! command -v "${compiler%% *}" >/dev/null 2>&1; then
         found="no ${compiler%% *}"
     elif [ "$(uname -s)" = Darwin ] && ! xcode-select -p >/dev/null 2>&1; then
@@ -125,7 +125,7 @@ check_disk() {
     local free own
     free=$(df -Pk "$root" | awk 'NR == 2 { print $4 }')
     [ "$free" -ge $needed_disk_kb ] && return
-    # What an earlier run has already stored here counts.
+    # The files of earlier runs in this folder count as available space.
     own=$(du -sk "$root/.venv" "$root/target" 2>/dev/null | awk '{ sum += $1 } END { print sum + 0 }')
     [ $((free + own)) -ge $needed_disk_kb ] && return
     fault "6 GB of free disk" "$((free * 1024 / 1000000000)).$((free * 1024 / 100000000 % 10)) GB free in $root" \

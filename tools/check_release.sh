@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fails unless a tag (v1.2.3) is the version in Cargo.toml and has its section in CHANGELOG.md.
+# Fails unless a tag (v1.2.3) matches the version in Cargo.toml and CHANGELOG.md has a section for it.
 
 set -eu
 cd "$(dirname "$0")/.."

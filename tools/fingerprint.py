@@ -1,10 +1,11 @@
-"""Says in one line what an installed part was made from, so that set-up does only what is needed.
+"""Prints the inputs of an installed part, so that set-up does only the necessary steps.
 
 `fingerprint.py sources`       a digest of every file that goes into the wheel
-`fingerprint.py requirements`  the requirements of the extras and of the development group, one a line
-`fingerprint.py group NAME`    the requirements of one dependency group, one a line
+`fingerprint.py requirements`  the requirements of the extras and of the development group, one on each line
+`fingerprint.py group NAME`    the requirements of one dependency group, one on each line
 
-Content counts, not times: a fresh clone and a switched branch look alike to `make` otherwise.
+The digest depends on the contents of files, not on their times, because a clone or a switch of branches changes all
+times.
 """
 
 import hashlib
@@ -38,7 +39,7 @@ def _sources() -> Iterator[Path]:
 
 
 def sources() -> str:
-    """A digest of the names and contents of everything that the wheel is made of."""
+    """Returns a digest of the names and contents of all files that go into the wheel."""
     digest = hashlib.sha256(sys.version.encode())
     for path in _sources():
         content = path.read_bytes()
@@ -48,13 +49,13 @@ def sources() -> str:
 
 
 def requirements(group: str | None = None) -> str:
-    """The requirements of a dependency group, or of development and all extras."""
+    """Returns the requirements of a dependency group, or of the development group and all extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     groups = project["dependency-groups"]
     if group is not None:
         return "\n".join(groups[group])
     extras = project["project"]["optional-dependencies"]
-    # Arrow's are among Spark's.
+    # The requirements of the extra for Arrow are a part of Spark's.
     wanted = [*groups["dev"]]
     for extra in ("cli", "opentelemetry", "prometheus", "spark"):
         wanted += extras[extra]

@@ -3,8 +3,8 @@
 #
 #   tools/run_tests.sh PART...     parts: lint types unit sample rust sim loom threads python spark interop
 #
-# Status 1 if a part failed or took longer than its limit. A part that this machine cannot run is skipped with what to
-# install, but with CI set it counts as failed. ARGS goes to the runner of each part (cargo test or pytest).
+# Status 1 if a part failed or exceeded its time limit. A part that this machine cannot run is skipped with an
+# installation hint. With CI set, it counts as failed. ARGS goes to the runner of each part (cargo test or pytest).
 #
 #   MQSTORE_SOAK=1            everything, with more seeds and rounds (`make soak`)
 #   MQSTORE_TIME_FACTOR=2     twice the time limits, for a slow machine
@@ -20,10 +20,10 @@ bin=$PWD/.venv/bin
 logs=$PWD/.venv/.mqstore/logs
 mkdir -p "$logs"
 
-# The binding is checked against the interpreter it is built for.
+# The binding is checked with the interpreter for which it is built.
 export PYO3_PYTHON=$bin/python
 export SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON=$bin/python PYSPARK_DRIVER_PYTHON=$bin/python
-# A build from scratch is faster without the files that only a second build reads.
+# A build from scratch is faster without incremental files, which only a second build reads.
 [ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 ARGS=${ARGS:-}
 SOAK=${MQSTORE_SOAK:-}
@@ -32,8 +32,8 @@ WORKERS=${MQSTORE_WORKERS:-2}
 cannot_run=77 # a part's status, with the reason as the last line of its output
 no_tests=5    # pytest's status
 
-# limit PART: the seconds that a part may take, with its build. Each limit is about two and a half times what an idle
-# machine with two cores needs, so that a run passes next to other work and a suite that doubles does not.
+# limit PART: the maximum seconds of a part, with its build. Each limit is about two and a half times what an idle
+# machine with two cores needs. So a run passes on a busy machine, but a suite that doubles its time fails.
 limit() {
     case ${SOAK:+soak-}$1 in
         lint) echo 300 ;;
@@ -52,7 +52,7 @@ limit() {
     esac
 }
 
-# each COMMAND...: runs it, remembers a failure in $worst.
+# each COMMAND...: runs it, and notes a failure in $worst.
 each() {
     echo "+ $*"
     "$@" || worst=1
@@ -62,7 +62,7 @@ part_lint() {
     local worst=0 script
     each cargo fmt --all --check
     each cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
-    # A link in a comment that leads nowhere.
+    # Finds broken links in comments.
     each env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --workspace --no-deps --exclude mqstore-python
     each "$bin/ruff" check --quiet .
     each "$bin/ruff" format --check --quiet .
@@ -79,9 +79,9 @@ part_types() {
     return "$worst"
 }
 
-# cargo_test ARGUMENTS...: the tests of the product's crates and of tests/rust, each with the time it took. The binding
-# has no Rust tests; the benchmarks and their two tests are built in the soak only. All parts select the same packages,
-# because cargo compiles a crate again when another selection changes its features.
+# cargo_test ARGUMENTS...: the tests of the product's crates and of tests/rust, with the time of each. The binding has
+# no Rust tests. The benchmarks and their two tests are built in the soak only. All parts select the same packages,
+# because cargo compiles a crate again if another selection changes its features.
 cargo_test() {
     local packages="--workspace --exclude mqstore-python"
     [ -n "$SOAK" ] || packages="$packages --exclude mqstore-bench"
@@ -99,23 +99,23 @@ part_rust() {
     cargo_test $ARGS
 }
 
-# Apart from the rest (`test = false` in tests/rust/Cargo.toml), because it takes as long as all other Rust tests.
+# A separate part (`test = false` in tests/rust/Cargo.toml), because it takes as long as all other Rust tests.
 part_sim() {
     # shellcheck disable=SC2086
     cargo_test --test sim $ARGS
 }
 
-# The lock-free parts under the model checker, which replaces the atomics and so needs a build of its own.
+# The lock-free code under the model checker, which replaces the atomics and so needs a separate build.
 part_loom() {
     RUSTFLAGS="--cfg loom" cargo test --locked --target-dir target/loom -p mqstore-log -p mqstore-base --lib models
 }
 
-# ThreadSanitizer and valgrind, of which those are skipped that are not installed.
+# ThreadSanitizer and valgrind. A tool that is not installed is skipped.
 part_threads() {
     tools/thread_checks.sh
 }
 
-# pytest_run WORKERS ARGUMENTS...: without `-n 0` several processes run the tests.
+# pytest_run WORKERS ARGUMENTS...: runs the tests in this many processes; 0 means no extra process.
 pytest_run() {
     local workers=$1
     shift
@@ -155,10 +155,11 @@ part_interop() {
         echo "install a JDK, 17 or newer"
         return "$cannot_run"
     fi
-    # A repository that does not answer ends in an error, not in a wait. Settings of the user come later and win.
+    # If a repository does not answer, the result must be an error, not a wait. Later settings of the user override
+    # these.
     export MAVEN_OPTS="-Dmaven.wagon.rto=30000 -Dmaven.wagon.http.retryHandler.count=2 \
 -Daether.connector.connectTimeout=30000 -Daether.connector.requestTimeout=30000 ${MAVEN_OPTS:-}"
-    # Ahead of the tests: Maven may have to wait for the network longer than a test may take.
+    # Before the tests, because Maven may wait for the network longer than the limit of a test.
     (cd tests && "$bin/python" -m interop.java_build) || return 1
     case $ARGS in *tests/*) folder="" ;; esac
     # Twice as many processes as cores, because most of the time is waiting. tests/interop/conftest.py groups the tests.
@@ -166,7 +167,7 @@ part_interop() {
     pytest_run "$((2 * WORKERS))" --dist loadscope -m interop $folder $ARGS
 }
 
-# closing_line PART LOG: what the runner itself said at the end.
+# closing_line PART LOG: the summary line of the runner.
 closing_line() {
     case $1 in
         unit | rust | sim | loom)
@@ -180,7 +181,7 @@ closing_line() {
     esac
 }
 
-# slowest LOG: the ten slowest tests that cargo ran; pytest prints its own.
+# slowest LOG: the ten slowest tests of cargo. pytest prints its own list.
 slowest() {
     sed -n 's/^test \(.*\) \.\.\. .* <\([0-9.]*\)s>$/\2 s  \1/p' "$1" | sort -rn | head -n 10
 }
@@ -208,7 +209,7 @@ for part in "$@"; do
         "$no_tests") result=skipped line="no tests" ;;
         *) result=FAILED ;;
     esac
-    # A skip is fine for a person who sees it, not for a machine that reports on others' behalf.
+    # A person sees a skip. A build machine reports to others, so a skip must be a failure there.
     [ $result = skipped ] && [ -n "${CI:-}" ] && result=FAILED
     if [ $result = passed ] && [ "$seconds" -gt "$most" ]; then
         result=FAILED line="took more than $most s: make it faster, or see MQSTORE_TIME_FACTOR in CONTRIBUTING.md; $line"

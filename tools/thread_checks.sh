@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Threads under the eyes of two tools.
+# Checks threads with two tools.
 #
 #   tools/thread_checks.sh [MESSAGES]     messages of each appending thread of the hammer under valgrind, 400 by default
 #
-# * ThreadSanitizer runs the core's own tests and the thread hammer (tests/rust/hammer). It needs a nightly compiler with
-#   the standard library's sources (rustup toolchain install nightly --component rust-src), since it must see the locks
-#   of the standard library, too.
-# * valgrind's memory checker runs the hammer. It sees a read of memory that was given back, of a map that is gone, and
-#   of bytes that nobody wrote, while threads append, read, flush and roll; its threads run one at a time, in an order
-#   that an ordinary run hardly ever takes. Its race detector (helgrind) is of no use here: it knows the locks of
-#   pthreads, while these are made of atomics and futexes, so that it takes every hand-over between threads for a race.
+# * ThreadSanitizer runs the core's own tests and the thread hammer (tests/rust/hammer). It needs a nightly compiler
+#   with the sources of the standard library (rustup toolchain install nightly --component rust-src), because it must
+#   also see the locks of the standard library.
+# * valgrind's memory checker runs the hammer. While threads append, read, flush and roll, it detects reads of freed
+#   memory, of closed maps, and of uninitialized bytes. It runs one thread at a time, in an order that an ordinary run
+#   hardly ever has. Its race detector (helgrind) is of no use here: it knows only the locks of pthreads. Ours are made
+#   of atomics and futexes, so it would report every transfer between threads as a race.
 #
-# What is not installed is skipped with a word.
+# A tool that is not installed is skipped with a message.
 
 set -eu
 cd "$(dirname "$0")/.."
@@ -24,7 +24,7 @@ sanitize() {
         return
     fi
     host=$(rustc +nightly --print host-tuple)
-    # Without mqstore-compaction; `--skip` leaves out the tests of compaction in the other crates.
+    # Without mqstore-compaction. `--skip` leaves out the compaction tests of the other crates.
     crates="-p mqstore-base -p mqstore-log -p mqstore-meta -p mqstore-engine -p mqstore-inspect"
     for tests in "$crates --lib" "-p mqstore-tests --test hammer"; do
         echo "+ ThreadSanitizer, $tests"
@@ -39,10 +39,10 @@ check_memory() {
         echo "thread checks: valgrind skipped, it is not installed"
         return
     fi
-    # valgrind hides the page of the kernel in which rustix looks for the page size; asked through libc it is found.
+    # valgrind hides the kernel page from which rustix reads the page size. Through libc, it is found.
     export RUSTFLAGS="--cfg=rustix_use_libc"
     export CARGO_TARGET_DIR="$target/valgrind"
-    # The binary's name has a hash in it; cargo tells.
+    # The name of the binary contains a hash. cargo prints it.
     binary=$(cargo test --locked --quiet -p mqstore-tests --test hammer --no-run --message-format=json |
         sed -n 's/.*"executable":"\([^"]*\/hammer-[^"]*\)".*/\1/p' | tail -n 1)
     [ -x "$binary" ] || {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs a test binary for cargo, which prints the time of each test. The option is not stable yet, and the variable allows
-# it for this process only: the compiler never sees the variable.
+# Runs a test binary for cargo, with the time of each test. The option is not stable yet. The variable allows it for
+# this process only, and the compiler never sees the variable.
 #
 #   tools/timed_test.sh BINARY ARGUMENT...
 

@@ -1,4 +1,4 @@
-"""Makes the pictures in docs/screens: what the command line and Spark print on a terminal.
+"""Makes the pictures in docs/screens: terminal output of the command line and of Spark.
 
     .venv/bin/python tools/screens.py                  all of them; Spark needs Java 17 or newer
     .venv/bin/python tools/screens.py dead-broker      those of docs/dead-broker.md

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Makes .venv with mqstore, its extras, the development tools, and a Java for Spark if there is none.
 #
-#   tools/setup.sh             bring everything up to date; says nothing if it is
-#   tools/setup.sh --release   with the release build; without this word a build that is ready sooner will do
-#   tools/setup.sh --report    say what is there
-#   tools/setup.sh --docs      also the tools that build the documentation
+#   tools/setup.sh             brings everything up to date; prints nothing if it is
+#   tools/setup.sh --release   uses the release build; without this option, a build that is ready sooner
+#   tools/setup.sh --report    prints the installed versions
+#   tools/setup.sh --docs      also installs the tools that build the documentation
 #
 # Each step leaves a stamp in .venv/.mqstore that describes its input. A step with a matching stamp is not repeated; an
 # interrupted step is. If all stamps match, nothing is downloaded. Indexes, mirrors, proxies and certificates come from
@@ -126,7 +126,7 @@ install_java() {
     mkdir -p "$shim/bin"
     cat >"$shim/bin/java" <<LAUNCHER
 #!/usr/bin/env bash
-# Starts the Java in .venv without the one module that it lacks and Spark always asks for.
+# Starts the Java in .venv without the one module that it lacks and that Spark always asks for.
 arguments=()
 for argument in "\$@"; do
     [ "\$argument" = "--add-modules=jdk.incubator.vector" ] || arguments+=("\$argument")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.interop
 
 LIGHT = {"%LMQ%red": 2, "%LMQ%green": 3}
-"""Light queues, and the interval of messages that each one gets."""
+"""Light queues, with n: every n-th message belongs to the queue."""
 
 
 def queue_files(path: Path) -> dict[str, bytes]:

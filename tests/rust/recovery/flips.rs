@@ -146,7 +146,7 @@ fn each_byte_of_everything_else() {
                 let what = format!("{} byte {offset}, clean: {clean}", path.display());
                 assert_eq!(crate::readable(&damaged).unwrap(), wanted, "{what}: reading");
                 let store = match damaged.open(OpenMode::ReadWrite) {
-                    // Without the damaged topics and groups, the store does not open, except on request.
+                    // If topics and groups are damaged, the store opens only on request.
                     Err(StoreError::Corrupt { path: at, .. })
                         if at == path && path.starts_with(side("meta")) =>
                     {

@@ -135,7 +135,7 @@ fn wiped(vfs: &SimVfs, history: &History, call: u64, options: &StoreOptions) -> 
         }
         let Some(place) = wipe_place(path) else { continue };
         let removed = history.removals.iter().find(|(later, other)| later > at && *other == place);
-        // If the removal has begun, the file may be gone. Until then and after it, the device holds zeros.
+        // The file may be gone after its removal has begun. Before that, the device already holds zeros.
         let may_be_gone = removed.is_some_and(|(removed, _)| *removed < call);
         match vfs.read_file(&place, LIMIT) {
             Err(_) if !may_be_gone => {

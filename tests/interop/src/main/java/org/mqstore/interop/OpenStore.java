@@ -77,7 +77,7 @@ final class OpenStore {
      * result are those of this store, and not of other open stores in this process.
      *
      * @param args as for the constructor, and {@code start} (true unless given)
-     * @param result takes what {@link #load} returns
+     * @param result receives the result of {@link #load}
      */
     static OpenStore open(JsonObject args, JsonObject result) throws Exception {
         boolean start = !args.has("start") || args.get("start").getAsBoolean();

@@ -187,7 +187,7 @@ if child == 0:
     store.close()
     repr(store)
     del store, found
-    # The child may open the directory itself, and when it goes nothing of the parent's is torn down.
+    # The child may open the directory itself. Its exit closes nothing of the parent.
     with mqstore.open(sys.argv[1]) as mine:
         assert len(list(mine.read("t"))) >= 1
     sys.exit(status)

@@ -296,7 +296,7 @@ def child():
         except mqstore.ForkedProcessError:
             pass
     store.close()
-    # The directory is the parent's still, and can be read.
+    # The parent still owns the directory, and the child can read it.
     try:
         mqstore.open(home, "rw")
         wrong.append("the lock was free")
@@ -318,7 +318,7 @@ for number in range(rounds):
     if pid == 0:
         status = child()
         if end == "exit":
-            # As a program ends, with all that Python tears down.
+            # A normal exit, with all exit handlers of Python.
             sys.exit(status)
         os._exit(status)
     assert os.waitpid(pid, 0)[1] == 0, "the child failed"
@@ -367,7 +367,7 @@ for _ in range(2):
     threading.Thread(target=work, daemon=True).start()
 store.wait("t", 0, 99)
 if how == "subprocess":
-    # Without the flag that closes what the parent has open: the lock itself must not pass through an exec.
+    # The child inherits all descriptors except those closed on exec, and must not inherit the lock.
     child = subprocess.Popen([sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"],
                              close_fds=False, stdout=subprocess.PIPE)
     child.stdout.readline()

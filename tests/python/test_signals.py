@@ -33,7 +33,7 @@ def interrupt():
     sent = time.monotonic()
     os.kill(os.getpid(), signal.SIGINT)
 
-# Kept: what a signal raises inside of a finalizer is Python's to drop.
+# Keeps each store, because Python drops an exception that a signal raises inside a finalizer.
 opened = []
 
 def open_and_close():
@@ -68,7 +68,7 @@ for _ in range(rounds):
     except KeyboardInterrupt:
         delays.append(time.monotonic() - sent)
     thread.join()
-# The store is as good as before.
+# The store still works.
 if what not in READ_ONLY:
     place = store.append("t", b"afterwards", queue_id=2).queue_offset
     assert next(store.read("t", 2, start=place)).body == b"afterwards"
@@ -132,7 +132,7 @@ for call in (lambda: store.wait("t", 0, 99, timeout=0.5), lambda: next(follower,
     thread = threading.Thread(target=send)
     thread.start()
     began = time.monotonic()
-    # A handler that returns does not end the call, which keeps its time.
+    # If the handler returns, the call continues until its timeout.
     assert not call()
     assert 0.45 < time.monotonic() - began < 5
     thread.join()

@@ -13,7 +13,7 @@ ARGS ?=
 STORE ?=
 # The parts of `make test`, in order. `make check` has shorter ones. `make soak` has one more.
 PARTS ?= lint types rust sim loom python spark interop
-check: PARTS = lint types unit sample
+check: PARTS = commits lint types unit sample
 soak: PARTS = lint types rust sim loom threads python spark interop
 
 .DEFAULT_GOAL := help

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs parts of the tests one after the other, all of them even if one fails, and prints a table at the end.
 #
-#   tools/run_tests.sh PART...     parts: lint types unit sample rust sim loom threads python spark interop
+#   tools/run_tests.sh PART...     parts: commits lint types unit sample rust sim loom threads python spark interop
 #
 # Status 1 if a part failed or exceeded its time limit. A part that this machine cannot run is skipped with an
 # installation hint. With CI set, it counts as failed. ARGS goes to the runner of each part (cargo test or pytest).
@@ -37,6 +37,7 @@ no_tests=5    # pytest's status
 limit() {
     case ${SOAK:+soak-}$1 in
         lint) echo 300 ;;
+        commits) echo 60 ;;
         types) echo 120 ;;
         unit) echo 300 ;;
         sample) echo 240 ;;
@@ -70,6 +71,11 @@ part_lint() {
         bash -n "$script" || worst=1
     done
     return "$worst"
+}
+
+# The messages of new commits; not in `make test`, because a merge may bring other messages.
+part_commits() {
+    "$bin/python" tools/check_commits.py
 }
 
 part_types() {

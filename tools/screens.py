@@ -81,7 +81,7 @@ def _recipes(home: Path) -> None:
 
 
 def _shop(home: Path) -> None:
-    chance = random.Random(7)  # noqa: S311 - any numbers do
+    chance = random.Random(7)
     goods = ("apples", "bread", "coffee", "tea", "tomatoes")
     with mqstore.open(home, "create") as store:
         for number in range(200):
@@ -92,7 +92,7 @@ def _shop(home: Path) -> None:
 
 
 def _dead_broker(home: Path) -> None:
-    chance = random.Random(7)  # noqa: S311 - any numbers do
+    chance = random.Random(7)
     with mqstore.open(home, "create", segment_size=8 << 20, queue_file_entries=20_000) as store:
         store.create_topic("orders", queues=4)
         store.create_topic("payments", queues=2)
@@ -126,7 +126,7 @@ def _shown(command: str, folder: Path) -> str:
     words = [sys.executable, "-m", *command.split()]
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
     found = b""
-    with subprocess.Popen(words, cwd=folder, stdout=child, stderr=child, env=environment):  # noqa: S603 - ours
+    with subprocess.Popen(words, cwd=folder, stdout=child, stderr=child, env=environment):
         os.close(child)
         try:
             while more := os.read(parent, 1 << 16):

@@ -83,6 +83,9 @@ impl DelayEngine {
         if self.live.contains_key(&offset) {
             return Ok(true);
         }
+        if queue_offset < self.none_pending_before {
+            return Ok(false);
+        }
         let is_delivered = self.delivered.records.contains_key(&offset);
         if slot < self.loaded_to || queue_offset >= self.queue_next || is_delivered {
             return Ok(false);

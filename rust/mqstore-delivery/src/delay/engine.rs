@@ -83,6 +83,12 @@ pub(super) struct DelayEngine {
     pub(super) unwritten: Vec<Timed>,
     /// What was cancelled of slots that are not in memory.
     pub(super) cancelled: HashMap<i64, HashSet<u64>>,
+    /// No message before this offset of the timer queue waits.
+    pub(super) none_pending_before: i64,
+    /// Cancellations that were applied before their turn, by log offset.
+    pub(super) cancels_ahead: HashSet<u64>,
+    /// The offset of the timer queue up to which they were looked for.
+    pub(super) cancels_read_to: i64,
     /// What brokers cancelled, by key.
     pub(super) cancelled_keys: HashMap<i64, Vec<Box<str>>>,
     /// Slots whose deletions in the wheel are in the two before.
@@ -139,7 +145,11 @@ impl DelayEngine {
             }
             for record in &records {
                 match timed(record) {
-                    Some(timed) if timed.slot >= self.read_slot + WHEEL_SLOTS => return Ok(any),
+                    Some(timed) if timed.slot >= self.read_slot + WHEEL_SLOTS => {
+                        self.read_cancels_ahead()?;
+                        return Ok(any);
+                    }
+                    Some(timed) if self.cancels_ahead.remove(&timed.offset) => {}
                     Some(timed) => self.admit(timed)?,
                     None => self.counts.dropped += 1,
                 }
@@ -148,6 +158,31 @@ impl DelayEngine {
                 self.log_seen = self.log_seen.max(end);
                 self.queue_next = record.queue_offset + 1;
                 self.last_record = record.commit_log_offset as i64;
+            }
+        }
+    }
+
+    /// Applies cancellations after the first record that is further ahead than the wheel reaches: a message that they name
+    /// may be due before that record is read. Those that name a record which was not read either are applied in their
+    /// order.
+    fn read_cancels_ahead(&mut self) -> Result<(), StoreError> {
+        let from = self.cancels_read_to.max(self.queue_next);
+        let mut cursor = self.store.read(TIMER_TOPIC, 0, Some(from), None, None)?;
+        loop {
+            let records = cursor.next_batch(AT_ONCE)?;
+            if records.is_empty() {
+                self.cancels_read_to = cursor.position();
+                return Ok(());
+            }
+            for record in &records {
+                let Some(timed) = timed(record) else { continue };
+                let was_read = |offset: &u64| i64::try_from(*offset).is_ok_and(|it| it <= self.last_record);
+                if matches!(&timed.cancels, Some(CancelTarget::Record(offset)) if was_read(offset)) {
+                    self.cancels_ahead.insert(timed.offset);
+                    self.admit(timed)?;
+                    let end = record.commit_log_offset + record.bytes().len() as u64;
+                    self.log_seen = self.log_seen.max(end);
+                }
             }
         }
     }

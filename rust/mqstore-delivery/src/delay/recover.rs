@@ -97,6 +97,9 @@ impl DelayEngine {
             waiting: BTreeMap::new(),
             unwritten: Vec::new(),
             cancelled: HashMap::new(),
+            none_pending_before: 0,
+            cancels_ahead: HashSet::new(),
+            cancels_read_to: 0,
             cancelled_keys: HashMap::new(),
             known_cancelled: HashSet::new(),
             delivered: FoundDeliveries::default(),
@@ -135,6 +138,8 @@ impl DelayEngine {
         self.log.cut(state.log_end)?;
         let nothing_left = state.pending == 0 && self.wheel.next_used_slot(state.read_slot)?.is_none();
         if nothing_left && self.queue_end()? <= state.queue_next && self.count_level_pending()? == 0 {
+            // The log is not searched for deliveries then, so that only this tells that nothing waits.
+            self.none_pending_before = state.queue_next;
             return Ok(());
         }
         self.scan_deliveries(state.scan_from, Some(state.as_of), false)

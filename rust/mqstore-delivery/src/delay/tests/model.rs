@@ -152,11 +152,52 @@ fn run(acts: &[Act]) -> Result<(), String> {
     finish(&world)
 }
 
+/// A message is overdue while a later one is too far ahead for the wheel, and then it is cancelled.
+#[test]
+fn a_cancellation_after_a_record_beyond_the_wheel_counts() {
+    let days = |count: u32| Act::Wait(count * 86_400_000);
+    let acts = [
+        Act::Later(2, 0),
+        Act::Step,
+        Act::Later(1, 1_000),
+        days(4),
+        days(4),
+        days(4),
+        Act::Later(1, 2 * 86_400_000 + 10_000_000),
+        Act::Cancel(2),
+    ];
+    run(&acts).unwrap();
+    let acts = [
+        Act::Later(2, 0),
+        Act::Level(1),
+        Act::Wait(264_549_505),
+        Act::Wait(214_571_338),
+        Act::Later(3, 0),
+        Act::Later(3, 0),
+        Act::Wait(348_239_275),
+        Act::Wait(382_237_267),
+        Act::Later(3, 2_615),
+        Act::Later(1, 0),
+        Act::Cancel(12),
+    ];
+    for last in [Act::Step, Act::Flush, Act::Close, Act::Kill, Act::PowerLoss(1)] {
+        run(&[&acts[..], &[last]].concat()).unwrap();
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
     fn what_survives_comes_once_and_never_early(acts in prop::collection::vec(act(), 1..60)) {
         run(&acts).map_err(TestCaseError::fail)?;
+    }
+
+    /// As above, after thirteen days in which nothing was delivered: new messages may be beyond the wheel.
+    #[test]
+    fn what_survives_a_long_rest_comes_once(acts in prop::collection::vec(act(), 1..30)) {
+        let rest = [Act::Later(3, 3_000), Act::Level(1), Act::Later(2, 400_000_000)];
+        let days = [400_000_000, 400_000_000, 330_000_000].map(Act::Wait);
+        run(&[&rest[..], &days, &acts].concat()).map_err(TestCaseError::fail)?;
     }
 }

@@ -1,10 +1,11 @@
 //! The `checkpoint` file: the store times and positions up to which derived files are durable.
 //!
-//! [`CheckpointFile`] owns the file. It is a hint: any content is accepted, and without it recovery only reads more of
-//! the log. RocketMQ maps the file; here the 48 used bytes are written by position and synced, and the rest stays as it
-//! is.
+//! [`CheckpointFile`] owns the file. The file is a hint: recovery accepts any content, and without the file it only
+//! reads more of the log. RocketMQ maps the file. mqstore writes the 48 used bytes by position and syncs them; it
+//! leaves the rest of the file unchanged.
 //!
-//! Across a crash the 48 bytes, in one sector, are old or new. A new file is written in staging, synced and renamed.
+//! After a crash the 48 bytes, which are in one sector, are either old or new. A new file is written in staging, synced
+//! and renamed.
 //!
 //! Source: `StoreCheckpoint`.
 
@@ -29,13 +30,12 @@ pub struct CheckpointFile {
 }
 
 impl CheckpointFile {
-    /// The checkpoint of the store at `files`; touches nothing.
+    /// Returns the checkpoint of the store at `files`. Does no I/O.
     pub fn new(files: &StoreFiles) -> Self {
         Self { files: files.clone() }
     }
 
-    /// What the file says; numbers that are missing are 0, and all are when there is no file, or none
-    /// that can be read.
+    /// Reads the file. Missing numbers are 0; without a readable file all numbers are 0.
     pub fn load(&self) -> Checkpoint {
         let mut bytes = [0; CHECKPOINT_FIELD_BYTES];
         let mut filled = 0;
@@ -50,8 +50,8 @@ impl CheckpointFile {
         Checkpoint::decode(bytes.get(..filled).unwrap_or_default())
     }
 
-    /// Writes and syncs; durable when it returns `Ok`. A file that is there keeps its length and what
-    /// it holds behind byte 48.
+    /// Writes and syncs the checkpoint; it is durable when the call returns `Ok`. An existing file keeps its length and
+    /// its bytes after byte 48.
     pub fn store(&self, checkpoint: &Checkpoint) -> Result<(), StoreError> {
         let path = self.files.checkpoint();
         match self.files.vfs.open(&path, Access::ReadWrite) {
@@ -71,12 +71,12 @@ impl CheckpointFile {
         let bytes = checkpoint.encode();
         let written = match self.files.vfs.write_atomic(&path, &staged, &bytes) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.files.vfs.create_dir_all(&folder).at(&folder, "making the staging folder")?;
+                self.files.vfs.create_dir_all(&folder).at(&folder, "creating the staging folder")?;
                 self.files.vfs.write_atomic(&path, &staged, &bytes)
             }
             written => written,
         };
-        written.at(&path, "making the checkpoint")
+        written.at(&path, "creating the checkpoint")
     }
 }
 

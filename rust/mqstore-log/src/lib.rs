@@ -1,8 +1,8 @@
-//! The log: commit log, consume queues, key index and checkpoint, and what joins them.
+//! The log of a store: commit log, consume queues, key index and checkpoint, and the steps that join them.
 //!
-//! `commit_log`, `consume_queue`, `index` and `checkpoint` own one kind of file each and do not know each other.
-//! `dispatch` builds queues and index from the log, `flush` syncs all of them in order, `recovery` brings them back
-//! to one state after a stop.
+//! `commit_log`, `consume_queue`, `index` and `checkpoint` each own one kind of file and do not know each other.
+//! `dispatch` builds queues and index from the log, `flush` syncs all of them in order, and `recovery` makes them agree
+//! after a stop.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -1,10 +1,10 @@
-//! Making things durable in the background, in the order that recovery relies on.
+//! Flush: makes everything durable in the background, in the order that recovery relies on.
 //!
-//! Log first, then the queues and the index that speak of it, then the checkpoint that speaks of
-//! those, then the mark. Each step is a plain call, so that a test can make them in any order;
-//! the store's services call [`Flusher::step`] from a thread.
+//! The order is: the log, the queues and the index that point into it, the checkpoint that describes them, then the
+//! durable mark. Each step is a plain call, so a test can run the steps in any order. The store's services call
+//! [`Flusher::step`] from a thread.
 //!
-//! Across a crash: the mark and the checkpoint never claim more than the syncs before them covered.
+//! After a crash, mark and checkpoint never claim more than the syncs before them covered.
 //!
 //! Source of the intervals: `FlushRealTimeService`, `FlushConsumeQueueService`, `StoreCheckpoint`.
 
@@ -26,19 +26,19 @@ use mqstore_base::store_files::StoreFiles;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Bytes of log whose queues and index entries a crash may cost at most, with what comes in one interval.
+/// Maximum bytes of log that a crash leaves to dispatch again, in addition to the appends of one interval.
 const REDISPATCH_BYTES: u64 = 64 << 20;
 
-/// Segments that dispatch, with its syncs, may be behind before appends wait for it. RocketMQ 5.5.0 would not
-/// build queues over more than ten.
+/// Segments that dispatch and its syncs may lag before appends wait. RocketMQ 5.5.0 does not build queues over more
+/// than ten.
 pub const MAX_SEGMENTS_BEHIND: u64 = 8;
 
-/// When the background makes things durable.
+/// The schedule of the background flush.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushPolicy {
-    /// Milliseconds between looks.
+    /// Milliseconds between two steps.
     pub interval_ms: u64,
-    /// Dirty pages that make a sync of the log worth while.
+    /// Dirty pages from which a sync of the log is due.
     pub least_pages: u32,
     /// Milliseconds after which everything is synced.
     pub thorough_interval_ms: u64,
@@ -46,7 +46,7 @@ pub struct FlushPolicy {
     pub background: bool,
 }
 
-/// What one step did.
+/// The result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushOutcome {
     /// Nothing was due.
@@ -57,7 +57,7 @@ pub enum FlushOutcome {
     Thorough,
 }
 
-/// Syncs a store; see the module's text.
+/// Syncs a store in the order that the module describes.
 #[derive(Debug)]
 pub struct Flusher {
     files: StoreFiles,
@@ -68,7 +68,7 @@ pub struct Flusher {
     dispatcher: Arc<Dispatcher>,
     marks: DurableMarkFile,
     state: Mutex<FlushState>,
-    /// The log position up to which queues and index are durable too.
+    /// Log offset up to which queues and index are durable too.
     dispatched: AtomicU64,
 }
 
@@ -77,13 +77,13 @@ struct FlushState {
     mark: DurableMark,
     /// Whether the slot of `mark` was synced.
     mark_synced: bool,
-    /// How many queues the manifest names, as far as is known.
+    /// Number of queues in the manifest on disk, as far as known.
     manifest_queues: usize,
     thorough_at_ms: i64,
 }
 
 impl Flusher {
-    /// A flusher that goes on from `mark`, the newest one on disk.
+    /// Creates a flusher that continues from `mark`, the newest one on disk.
     pub fn new(
         files: &StoreFiles,
         policy: FlushPolicy,
@@ -101,33 +101,32 @@ impl Flusher {
         Self { files: files.clone(), policy, log, queues, index, dispatcher, marks, state, dispatched }
     }
 
-    /// Tells that the manifest on the disk names all `queues` that there are.
+    /// Notes that the manifest on disk names all `queues` existing queues.
     pub fn set_manifest_len(&self, queues: usize) {
         self.state.lock().manifest_queues = queues;
     }
 
-    /// The log position up to which queues and index are durable.
+    /// Log offset up to which queues and index are durable.
     pub fn dispatched(&self) -> u64 {
         self.dispatched.load(Ordering::Acquire)
     }
 
-    /// The end of the log at which a step is due whatever the time.
+    /// Log offset from which a step is due at any time.
     pub fn flush_due_offset(&self) -> u64 {
         if !self.policy.background {
             return u64::MAX;
         }
-        // Where dispatch is held back, a step would not help.
+        // If a confirmed offset holds dispatch back, a step would not help.
         let behind = self.dispatched() + self.lag_limit();
         if behind < self.dispatcher.limit() { behind } else { u64::MAX }
     }
 
-    /// So far queues and index may be behind until the background makes them durable at once: appends
-    /// would wait for that themselves at twice as much.
+    /// Bytes of lag from which the background makes queues and index durable at once. Appends wait at twice this lag.
     fn lag_limit(&self) -> u64 {
         MAX_SEGMENTS_BEHIND / 2 * self.log.segment_bytes()
     }
 
-    /// How often [`Self::step`] wants to be called.
+    /// Milliseconds between two calls of [`Self::step`].
     pub fn interval_ms(&self) -> u64 {
         self.policy.interval_ms
     }
@@ -148,7 +147,7 @@ impl Flusher {
             }
             return Ok(FlushOutcome::Idle);
         }
-        // What is dispatched and not synced is dispatched again after a crash.
+        // After a crash, everything that is dispatched but not synced is dispatched again.
         let behind = |end: u64| end.saturating_sub(state.mark.dispatched);
         let far = behind(appended.min(self.dispatcher.limit())) >= self.lag_limit();
         if far || behind(self.dispatcher.position()) >= REDISPATCH_BYTES {
@@ -164,13 +163,13 @@ impl Flusher {
         Ok(FlushOutcome::Idle)
     }
 
-    /// Makes everything that was appended when this began durable, derived files included. `clean`
-    /// says in the mark that nothing will follow.
+    /// Makes everything appended before the call durable, derived files included. `clean` writes into the mark that no
+    /// append follows.
     pub fn flush_all(&self, clean: bool) -> Result<(), StoreError> {
         self.flush_with(&mut self.state.lock(), clean)
     }
 
-    /// Runs `then` while nothing is synced here.
+    /// Runs `then` while no flush is running.
     pub fn run_while_idle<T>(&self, then: impl FnOnce() -> T) -> T {
         let _state = self.state.lock();
         then()
@@ -179,12 +178,12 @@ impl Flusher {
     fn flush_with(&self, state: &mut FlushState, clean: bool) -> Result<(), StoreError> {
         self.log.wait_durable(self.log.appended())?;
         let point = self.log.sync_point();
-        // Less than all of it, where a confirm position holds dispatch back.
+        // Dispatch stops earlier if a confirmed offset holds it back.
         let dispatched = self.dispatcher.run_to(&self.log.list(), point.position)?.min(point.position);
         if !switch::on("flush.h10_checkpoint_after_sync") {
             self.write_checkpoint(point)?;
         }
-        // After a failed sync the next one may succeed without having written anything.
+        // After a failed sync the next one may succeed without writing anything.
         let derived = self.queues.flush().and_then(|()| self.index.flush());
         derived.map_err(|error| self.log.poison("syncing queues and index", &error.to_string()))?;
         if clean || self.queues.count() != state.manifest_queues {
@@ -192,7 +191,7 @@ impl Flusher {
             manifest.store(&self.files)?;
             state.manifest_queues = manifest.len();
         }
-        // It speaks for queues and index, too: what is held back from them is not in it.
+        // The checkpoint also describes queues and index, so it is written only if both are complete.
         if dispatched == point.position {
             self.write_checkpoint(point)?;
         }
@@ -228,8 +227,8 @@ impl Flusher {
             crc31(bytes.as_slice())
         };
         state.mark = DurableMark {
-            // Slots go by even and odd numbers. A mark that is not synced must not be the end of the only
-            // one that is: it is written over until one of its slot is synced.
+            // The parity of the number selects the slot. An unsynced mark must not overwrite the only synced one, so
+            // its own slot is reused until a mark in it is synced.
             sequence: state.mark.sequence + if state.mark_synced { 1 } else { 2 },
             clean,
             position: point.position,

@@ -1,8 +1,8 @@
-//! Bringing queues and index up to the log.
+//! Recovery of queues and index from the log.
 //!
-//! Both are functions of the log. What is missing, short or damaged is made again from it; what lies
-//! beyond its end is cut. The mark and the queue manifest say from where on that is needed, so that a
-//! store which was closed well costs nothing here.
+//! Both can be derived from the log. Recovery derives missing, short or damaged parts again, and cuts parts that point
+//! past the end of the log. The durable mark and the queue manifest say where this work starts, so an open after a
+//! clean close reads no records.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,19 +26,19 @@ use mqstore_base::store_files::StoreFiles;
 /// Queues and index that agree with the log.
 #[derive(Debug)]
 pub struct DerivedFiles {
-    /// The queues.
+    /// The consume queues and batch queues.
     pub queues: Arc<QueueSet>,
-    /// The index.
+    /// The key index.
     pub index: Arc<IndexSet>,
-    /// What keeps them so.
+    /// The dispatcher that keeps both up to date.
     pub dispatcher: Dispatcher,
-    /// As many queues as the manifest names on the disk, if those are all there are.
+    /// Number of queues in the manifest, if it names exactly the queues on disk.
     pub listed: Option<usize>,
-    /// What a person should know, in plain words.
+    /// Notes for a person, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// Loads queues and index, repairs them from the log and dispatches the rest of it.
+/// Loads queues and index, repairs them from the log and dispatches the rest of the log.
 pub fn recover_derived(
     files: &StoreFiles,
     options: &StoreOptions,
@@ -56,8 +56,8 @@ pub fn recover_derived(
     }
     let (index, index_from) = recover_index(files, options, log, &mut rules, &mut notes)?;
     let start = found.complete_to.min(index_from).clamp(log_min, log.end);
-    // What is made anew lies below what the mark vouches for and is not synced yet: should this recovery
-    // be cut short, the next one must not take it for what was.
+    // The new entries are before `mark.dispatched` and not synced yet. If this recovery is interrupted, the next one
+    // must not trust them.
     if let Some(mark) = log.mark.filter(|mark| start < mark.dispatched) {
         let lower = DurableMark { sequence: mark.sequence + 2, clean: false, dispatched: start, ..mark };
         if switch::on("recovery.lower_mark") {
@@ -81,7 +81,7 @@ pub fn recover_derived(
     notes.extend(dispatcher.take_skipped_ranges());
     if dispatcher.refused_units() > 0 {
         notes.push(format!(
-            "{} records name queue offsets that no queue can hold; they are read by log position and key only",
+            "{} records have queue offsets that no queue can hold; read them by log offset or key",
             dispatcher.refused_units()
         ));
     }
@@ -91,8 +91,8 @@ pub fn recover_derived(
     Ok(DerivedFiles { queues, index, dispatcher, listed: found.listed, notes })
 }
 
-/// Makes names durable that a writer gave and did not live to sync: of index files, and of the folders
-/// of queues of which nothing is left. What is left of the others was named before the mark was made.
+/// Syncs names that a stopped writer may have left unsynced: those of index files, and the folders of queues without a
+/// remaining file. All other queue files were named before the mark was made.
 fn sync_names(files: &StoreFiles, queues: &QueueSet) -> Result<(), StoreError> {
     let (plain, batch) = (files.consume_queue(), files.batch_consume_queue());
     let mut folders = BTreeSet::from([files.root.clone(), files.index(), plain.clone(), batch.clone()]);
@@ -117,7 +117,7 @@ fn sync_names(files: &StoreFiles, queues: &QueueSet) -> Result<(), StoreError> {
 
 struct RecoveredQueues {
     queues: QueueSet,
-    /// The log position up to which they have everything.
+    /// Log offset up to which the queues are complete.
     complete_to: u64,
     /// As [`DerivedFiles::listed`].
     listed: Option<usize>,
@@ -141,9 +141,9 @@ fn recover_queues(
         queues = load()?;
         trusted = false;
     }
-    // After a kill the entries behind the last sync are there, but nobody would sync them: they are cut
-    // and written again, like those that a power loss may have torn. Where another program cut the log,
-    // an entry may be older than the record that lies at its place now.
+    // After a kill, the units after the last sync exist, but no later sync would cover them. Recovery cuts and rewrites
+    // them, like units that a power loss may have torn. If another program cut the log, a unit may be older than the
+    // record that is at its offset now.
     let trusted_to = match (log.aborted, log.rewritten) {
         (true, _) => synced_position(log),
         (false, true) => log.list.min_offset(),
@@ -153,8 +153,8 @@ fn recover_queues(
         queue.recover_bounds()?;
         queue.truncate(trusted_to)?;
         if queue.damaged().is_some() {
-            // It may have been cut away; and a queue that is made anew forgets where it was, if the log
-            // has lost all of its records.
+            // The damaged unit may be gone after the truncation. A queue that is derived again would lose its offset if
+            // the log holds none of its records any more.
             queue.recover_bounds()?;
         }
         queue.correct_min_offset(log.list.min_offset())
@@ -181,9 +181,11 @@ fn recover_queues(
     let mut listed = None;
     if let Some(mark) = log.mark {
         let Some(manifest) = QueueManifest::load(files) else {
-            // A new store that was stopped before its first queue was synced has none.
+            // A new store that stopped before its first queue was synced has no manifest.
             if mark.dispatched > log.list.min_offset() {
-                notes.push("nothing says which queues there were; all of the log is dispatched again".into());
+                notes.push(
+                    "the queue manifest is missing or damaged; the whole log is dispatched again".into(),
+                );
             }
             return Ok(RecoveredQueues { queues, complete_to: log.list.min_offset(), listed: None });
         };
@@ -192,7 +194,13 @@ fn recover_queues(
         listed = Some(manifest.len()).filter(|_| as_closed(log) && compared.complete);
         for (topic, queue_id) in compared.lost {
             let batch = batch_topics.contains(topic);
-            quarantine_queue(&queues, batch, (topic, queue_id), "it is not as it was left", notes)?;
+            quarantine_queue(
+                &queues,
+                batch,
+                (topic, queue_id),
+                "it has lost units since the last flush",
+                notes,
+            )?;
             trusted = false;
         }
     }
@@ -200,18 +208,18 @@ fn recover_queues(
     Ok(RecoveredQueues { queues, complete_to, listed: listed.filter(|_| trusted) })
 }
 
-/// Cuts the last entry of a batch queue that a power loss has made of two, both of records behind what was synced, so
-/// that it names a place before it and yet follows the entry before: no record of the queue lies there.
+/// Cuts the last unit of a batch queue if a power loss mixed it from two unsynced units: its queue offset follows the
+/// unit before it, but no record of the queue is at its log offset.
 fn cut_mixed_end(files: &StoreFiles, log: &RecoveredLog, queue: &BatchQueue) -> Result<(), StoreError> {
     let Some(unit) = queue.last_if_split() else { return Ok(()) };
     let place = unit.physical_offset as u64;
     if place < log.list.min_offset() {
-        // The record was deleted, so that nothing can be compared. What keeps the queue's place stays.
+        // The record was deleted, so nothing can be compared. The unit stays, because it keeps the queue's next offset.
         return Ok(());
     }
     let names =
         |record: &RecordView<'_>| record.topic == queue.topic() && record.queue_id == queue.queue_id();
-    // The size may be part of the mixture.
+    // The size may be part of the mixture, so the read uses no size.
     let found = match read_record(files, &log.list, place, 0) {
         Ok(bytes) => RecordView::decode(bytes.as_slice()).is_ok_and(|record| names(&record)),
         Err(StoreError::Corrupt { .. }) => false,
@@ -220,13 +228,13 @@ fn cut_mixed_end(files: &StoreFiles, log: &RecoveredLog, queue: &BatchQueue) -> 
     if found { Ok(()) } else { queue.truncate(place) }
 }
 
-/// Whether nobody has written to the log since a close of ours.
+/// Whether mqstore closed the log cleanly and no program has written to it since.
 fn as_closed(log: &RecoveredLog) -> bool {
     !log.aborted && !log.rewritten && log.mark.is_some_and(|mark| mark.is_clean_end(log.end))
 }
 
-/// Removes `mqstore/seals`, a cache that older versions wrote and nothing reads. A removal that a crash undoes is
-/// repeated by the next open, so that it needs no sync.
+/// Removes `mqstore/seals`, a cache of older versions that nothing reads. No sync is needed: if a crash undoes the
+/// removal, the next open repeats it.
 fn remove_seals(files: &StoreFiles, notes: &mut Vec<String>) {
     let path = files.side().join("seals");
     match files.vfs.remove_file(&path) {
@@ -237,7 +245,7 @@ fn remove_seals(files: &StoreFiles, notes: &mut Vec<String>) {
     }
 }
 
-/// Moves a queue aside, so that all of it is derived from the log.
+/// Moves a queue to lost+found, so that dispatch derives all of it from the log.
 fn quarantine_queue(
     queues: &QueueSet,
     batch: bool,
@@ -251,19 +259,18 @@ fn quarantine_queue(
         queues.set_aside(topic, queue_id)?
     };
     let kept = kept.map_or(String::new(), |kept| format!(", kept as {}", kept.display()));
-    notes.push(format!("queue {topic}/{queue_id}: {reason}; made anew{kept}"));
+    notes.push(format!("queue {topic}/{queue_id}: {reason}; rebuilt{kept}"));
     Ok(())
 }
 
-/// Whether everything that was written is there, and what is not synced yet will be by the next sync:
-/// the machine has not stopped since the mark, and no sync has failed. After a power loss any subset of
-/// a file's pages may be there; after a failed sync they may be so any time, and count as clean.
+/// Whether the page cache still holds all written bytes and the next sync covers them: the machine has not restarted
+/// since the mark, and no sync has failed. After a power loss a file may hold any subset of its pages. After a failed
+/// sync its pages may be lost at any time although the kernel counts them as clean.
 fn is_page_cache_intact(files: &StoreFiles, log: &RecoveredLog) -> bool {
     log.mark.is_some_and(|mark| mark.boot_id == files.vfs.environment().boot_id) && no_sync_failed(files)
 }
 
-/// The log position up to which derived files are known to be synced; nothing in a store of somebody
-/// else.
+/// Log offset up to which derived files are known to be synced; 0 if no mark of ours fits.
 fn synced_position(log: &RecoveredLog) -> u64 {
     log.mark.map_or(0, |mark| mark.dispatched).min(log.end)
 }
@@ -294,7 +301,8 @@ fn recover_index(
             notes.push(files.set_aside(&stray.path, &stray.reason)?);
         }
         index = load()?;
-        // Files are named by age: what goes at the end is indexed again, a hole needs all of it.
+        // File names sort by age. If only the end is missing, dispatch indexes it again; a hole before the newest file
+        // needs a complete rebuild.
         let newest = index.newest_path();
         if in_the_way.iter().any(|stray| newest.as_ref().is_some_and(|newest| stray.path < *newest)) {
             index.remove_all()?;
@@ -307,7 +315,7 @@ fn recover_index(
     if missing || log.rewritten {
         index.remove_all()?;
     }
-    // Entries of records that were cut would pass for those of the records that come in their place.
+    // Entries of truncated records would pass for entries of the records that take their place.
     if index.end_physical() >= log.end as i64 {
         index.drop_from(log.end)?;
     }
@@ -315,21 +323,21 @@ fn recover_index(
         !log.aborted && log.mark.is_some_and(|mark| mark.is_unchanged_since_close(log.end, index.extent()));
     if !as_left && let Some(missed) = missed_by_index(&log.list, &index, log.end)? {
         notes.push(format!(
-            "index files are missing, as after a crash of RocketMQ, which deletes them; messages from log offset {missed} \
-             on are indexed again"
+            "index files are missing, as after a crash of RocketMQ, which deletes them; messages from log offset \
+             {missed} on are indexed again"
         ));
         index.drop_from(missed)?;
     }
     let mut from = index_start(log.mark.as_ref(), index.extent());
     if !leads_to_a_record(files, log, from)? {
-        notes.push("the newest entry of the index leads to no record; the index is made anew".to_owned());
+        notes.push("the newest entry of the index points to no record; the index is rebuilt".to_owned());
         index.remove_all()?;
         from = 0;
     }
     Ok((Arc::new(index), from))
 }
 
-/// Whether the log can be dispatched from `from` on: a damaged header of an index file names any place.
+/// Whether dispatch can start at `from`: a damaged header of an index file can name any offset.
 fn leads_to_a_record(files: &StoreFiles, log: &RecoveredLog, from: u64) -> Result<bool, StoreError> {
     let vouched = log.mark.is_some_and(|mark| mark.dispatched == from);
     if vouched || from <= log.list.min_offset() || from >= log.end {
@@ -346,9 +354,9 @@ fn names_an_index_file(path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| parse_index_file_name(name).is_some())
 }
 
-/// From which log position on the index wants entries.
+/// Returns the log offset from which the index needs entries.
 ///
-/// The record of the newest entry is wanted again unless the index is just as the mark knew it: its other keys
+/// If the index has changed since the mark, the record of the newest entry is indexed again: entries of its other keys
 /// may have been in a file that is gone.
 fn index_start(mark: Option<&DurableMark>, index: IndexExtent) -> u64 {
     match mark {

@@ -1,9 +1,9 @@
-//! Where the log ends.
+//! The search for the end of the log.
 //!
-//! Owns the walk over everything that no sync vouches for, and the judgement of what stops it: a torn
-//! tail, which may be cut, or damage, which may not. Records are checked side by side (see `parallel_check`); a
-//! store of ours that was stopped has its good ones written again on the way, from the bytes that were
-//! just read, so that what lies above the mark is read once.
+//! This module walks over all records that no sync covers, and decides what stopped the walk: a torn tail, which
+//! recovery may cut, or damage, which it must not cut. Threads check the records in parallel (see `parallel_check`). If
+//! a writer of ours was stopped, the walk rewrites the good records from the bytes that it has just read, so that the
+//! bytes after the mark are read only once.
 
 use std::sync::Arc;
 
@@ -16,45 +16,44 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::StoreFiles;
 
-/// Windows that the calling thread checks before the walk starts a pool: a log with little to check has no use for one.
+/// Windows that the calling thread checks alone before the walk starts a pool: a short walk needs no threads.
 const SEQUENTIAL_WINDOWS: usize = 4;
 
-/// The name of the threads that check windows.
+/// Name of the threads that check windows.
 const CHECK_THREAD: &str = "mq-recover";
 
-/// Bytes written again before they are synced: a stop by hand waits for one of these syncs at most.
+/// Rewritten bytes per sync. An interrupted open waits for at most one of these syncs.
 const SYNC_BYTES: u64 = 32 << 20;
 
-/// The end of the log and what lies before it.
+/// The end of the log and the facts about the records before it.
 #[derive(Debug, Default)]
 pub(super) struct FoundEnd {
     /// One past the last byte that belongs to the log.
     pub(super) end: u64,
-    /// What ended it, unless zeros did.
+    /// The damage that ended the log; `None` if zeros ended it.
     pub(super) damage: Option<Damage>,
-    /// The last record: offset and size.
+    /// Last record of the log: offset and size.
     pub(super) last: Option<(u64, u32)>,
-    /// The newest store time that was seen.
+    /// Newest store time that the walk saw.
     pub(super) store_timestamp_ms: i64,
-    /// Damage that was passed over, in words.
+    /// Notes on damage that the walk skipped.
     pub(super) skipped: Vec<String>,
 }
 
-/// What decides whether a bad record is a torn tail.
+/// The rules that decide whether a bad record is a torn tail.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TailRules {
-    /// From here on a stop may have left anything.
+    /// Log offset from which a stop may have left anything.
     pub(super) tail_start: u64,
-    /// Whether the last writer closed its store, so that it left no torn tail at all.
+    /// Whether the last writer closed its store, so that no torn tail is possible.
     pub(super) closed: bool,
     /// Whether `tail_start` is a durable mark of ours.
     pub(super) marked: bool,
-    /// What to do about damage.
+    /// How to treat damage.
     pub(super) mode: RecoveryMode,
 }
 
-/// Finds the end of the log from `start` on. With `rewrite` all good records are written again and
-/// synced.
+/// Finds the end of the log from `start` on. With `rewrite`, all good records are written again and synced.
 pub(super) fn find_end(
     files: &StoreFiles,
     list: &Arc<SegmentList>,
@@ -78,7 +77,7 @@ pub(super) fn find_end(
         if rules.mode != RecoveryMode::Salvage {
             return Err(refusal(files, found));
         }
-        // Bytes that no record can be made of are kept aside with the rest of the tail.
+        // Recovery copies a rest without records to lost+found together with the tail.
         let AfterDamage::Records(next) = inspect_after_damage else { break };
         let text = skipped(files, list, found, next);
         found.skipped.push(text);
@@ -91,14 +90,14 @@ pub(super) fn find_end(
     Ok(walk.found)
 }
 
-/// What follows damage that is no torn tail.
+/// The content after damage that is no torn tail.
 enum AfterDamage {
     /// A record, at this offset.
     Records(u64),
     Nothing,
 }
 
-/// Whether the end that was found cannot be the log's, and what lies behind it.
+/// Returns what follows the end that was found if this cannot be the end of the log; else `None`.
 fn inspect_after_damage(
     list: &Arc<SegmentList>,
     found: &FoundEnd,
@@ -118,8 +117,8 @@ fn inspect_after_damage(
 }
 
 fn refusal(files: &StoreFiles, found: &FoundEnd) -> StoreError {
-    let advice = "what lies behind it was written whole, so that this is damage and not a torn tail; nothing was \
-                  changed; read around it with mode \"r\", or go on behind it with recovery \"salvage\"";
+    let advice = "the bytes after it were written completely, so this is damage and not a torn tail; nothing was \
+                  changed; read the other records with mode \"r\", or continue after it with recovery \"salvage\"";
     match &found.damage {
         Some(damage) => {
             StoreError::corrupt(&damage.path, damage.file_offset, format!("{}: {advice}", damage.reason))
@@ -133,7 +132,7 @@ fn skipped(files: &StoreFiles, list: &SegmentList, found: &FoundEnd, next: u64) 
         Some(segment) => (segment.path(), found.end - segment.base_offset()),
         None => (files.commit_log(), found.end),
     };
-    let reason = found.damage.as_ref().map_or("zeros with records behind them", |damage| &damage.reason);
+    let reason = found.damage.as_ref().map_or("zeros with records after them", |damage| &damage.reason);
     format!("{} at offset {at}: {reason}; skipped {} bytes", path.display(), next - found.end)
 }
 
@@ -145,9 +144,9 @@ enum Step {
 
 struct Walk<'a> {
     list: &'a Arc<SegmentList>,
-    /// Where the first walk began, to tell how far the last one is.
+    /// Start of the first walk, the base of the reported progress.
     start: u64,
-    /// Threads that check windows beside the walk.
+    /// Threads that check windows in addition to the walking thread.
     helpers: u32,
     rewriter: Option<Rewriter<'a>>,
     found: FoundEnd,
@@ -156,17 +155,17 @@ struct Walk<'a> {
 /// The checks of windows, in log order.
 type Checks<'scope, 'env> = Jobs<'scope, 'env, Stretch, CheckResult>;
 
-/// The part of the walk that reads.
+/// The state of the reading part of the walk.
 struct Reading {
     scanner: LogScanner,
-    /// The records of the window that is being read.
+    /// The records of the current window.
     stretch: Stretch,
-    /// Windows that were given to the check.
+    /// Windows passed to the check.
     windows: usize,
 }
 
 impl Walk<'_> {
-    /// Walks from `from` to where the log cannot go on.
+    /// Walks from `from` to the first place where the log cannot continue.
     fn from(&mut self, from: u64, watch: &mut ProgressReporter<'_>) -> Result<(), StoreError> {
         let mut scanner = LogScanner::new(Arc::clone(self.list), from, u64::MAX, ScanChecks { crc: false });
         scanner.retain_windows();
@@ -178,14 +177,14 @@ impl Walk<'_> {
             return Ok(());
         }
         let pool = Pool::new(self.helpers, CHECK_THREAD);
-        // Windows of 1 MiB, so that this bounds the memory.
+        // A window has 1 MiB, so this bounds the memory.
         let ahead = 2 * pool.size();
         pool.in_order(ahead, &Stretch::check, |checks| {
             self.check_windows(&mut reading, usize::MAX, checks, watch).map(drop)
         })
     }
 
-    /// Reads windows and takes what was checked, until there were `limit` windows (`false`) or the log ends (`true`).
+    /// Reads windows and takes results, until `limit` windows are read (`false`) or the log ends (`true`).
     fn check_windows(
         &mut self,
         reading: &mut Reading,
@@ -211,7 +210,7 @@ impl Walk<'_> {
             match step {
                 Step::Record(size) => stretch.records.push((offset, size)),
                 Step::Filler => {
-                    // The next record lies in another file, and so in another window.
+                    // The next record is in another file, so it starts another window.
                     let (start, bytes) = scanner.take_window();
                     let filler = Some(offset);
                     checks.give(Stretch { start, bytes, filler, ..std::mem::take(stretch) });
@@ -233,7 +232,7 @@ impl Walk<'_> {
         Ok(false)
     }
 
-    /// Takes what was checked, in log order, and waits for `all` of it if told so; `false` when a record was bad,
+    /// Takes finished results in log order; with `all` it waits for every result. Returns `false` after a bad record,
     /// which ends the log.
     fn drain(
         &mut self,
@@ -265,8 +264,8 @@ impl Walk<'_> {
     }
 }
 
-/// Writes good bytes over themselves and syncs them: after a failed sync the cache may call pages clean
-/// that the device never got.
+/// Writes good bytes over themselves and syncs them: after a failed sync, the cache may call pages clean that the
+/// device never received.
 struct Rewriter<'a> {
     files: &'a StoreFiles,
     list: &'a SegmentList,
@@ -279,7 +278,7 @@ impl<'a> Rewriter<'a> {
         Self { files, list, open: None, unsynced_bytes: 0 }
     }
 
-    /// `bytes` lie in one segment.
+    /// Rewrites `bytes`, which are in one segment.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
         let Some(segment) = self.list.find(offset).cloned() else { return Ok(()) };
         if self.open.as_ref().is_none_or(|(open, _)| open.base_offset() != segment.base_offset()) {
@@ -307,8 +306,7 @@ impl<'a> Rewriter<'a> {
 }
 
 impl Rewriter<'_> {
-    /// Syncs what is not synced yet, but leaves the segment that goes on behind `end` to the cut, which
-    /// syncs it in any case.
+    /// Syncs the rest. The segment that continues after `end` is left to the truncation, which always syncs it.
     fn finish(mut self, end: u64) -> Result<(), StoreError> {
         match &self.open {
             Some((segment, _)) if end < segment.end_offset() => Ok(()),
@@ -317,7 +315,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// Writes what lies in `from..end` again, for a log whose end was found without doing so.
+/// Rewrites the bytes of `from..end`, for a log whose end was found without rewriting.
 pub fn rewrite(
     files: &StoreFiles,
     list: &SegmentList,

@@ -1,13 +1,13 @@
-//! Messages that the index should have and has not, because its files of that time are gone.
+//! Detection of missing index files.
 //!
-//! After a crash RocketMQ deletes the index files that are newer than its checkpoint, and goes on with new
-//! ones from where its queues are dispatched again, which is later. Nothing in the files tells but the places
-//! at which they begin and end:
+//! After a crash RocketMQ deletes the index files that are newer than its checkpoint. It continues with new files from
+//! the offset where it dispatches its queues again, which is later. Only the first and the last log offset of each
+//! index file show the gap:
 //!
 //! ```text
 //! log     |k  k  k  k  k  k  k  k  k  k  k  k      k: a record with keys
 //! index    [ file 1 ]           [ file 3 ]
-//!                     ^ missed: keys behind the end of one file and before the begin of the next
+//!                     ^ missed: keys after the end of one file and before the start of the next
 //! ```
 //!
 //! Source: `IndexService#load`, `CommitLog#recoverAbnormally`.
@@ -20,11 +20,11 @@ use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::index::IndexSet;
 use mqstore_base::error::StoreError;
 
-/// The log offset of the first record with keys, of `list` before `end`, for which no index file has a place:
-/// before the first file, or between two.
+/// Returns the log offset of the first record with keys, before `end`, that no index file covers: before the first
+/// file, or between two.
 ///
-/// Reads the log from the end of each file to the first key behind it, which is next to nothing unless most
-/// messages have no keys.
+/// Reads the log from the end of each file to the next record with keys. That is a short way unless most messages have
+/// no keys.
 pub fn missed_by_index(
     list: &Arc<SegmentList>,
     index: &IndexSet,
@@ -40,7 +40,7 @@ pub fn missed_by_index(
     Ok(None)
 }
 
-/// The first record with keys that starts behind the one at `behind`, if there is such a one, and before `to`.
+/// Returns the first record with keys that starts after the one at `behind` (if given) and before `to`.
 fn first_keyed(list: &Arc<SegmentList>, behind: Option<u64>, to: u64) -> Result<Option<u64>, StoreError> {
     let from = behind.unwrap_or(0).max(list.min_offset());
     let mut scanner = LogScanner::new(Arc::clone(list), from, to, ScanChecks { crc: false });

@@ -1,7 +1,8 @@
-//! Whether who wrote the index last gave tags entries of their own.
+//! Detection of index entries for tags.
 //!
-//! RocketMQ 5.5.0 does, the versions before do not, and the files do not say it. So the newest entries are compared with
-//! the records that they lead to, and whoever writes next does as the last one did.
+//! RocketMQ 5.5.0 writes index entries for tags, earlier versions do not, and the files do not say which version wrote
+//! them. So this module compares the newest entries with the records that they point to. The next writer does as the
+//! last one did.
 //!
 //! Source: `IndexService#buildIndex`.
 
@@ -14,15 +15,15 @@ use crate::index::IndexSet;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
-/// Entries that are looked at where somebody else may have written them.
+/// Maximum number of entries to inspect if another program may have written them.
 const MOST_ENTRIES: u32 = 4096;
-/// Entries that are looked at where this library was the last writer: an open is to cost next to nothing.
+/// Maximum number of entries to inspect if mqstore was the last writer: an open must stay cheap.
 const MOST_OF_OURS: u32 = 128;
-/// Records that are read.
+/// Maximum number of records to read.
 const MOST_RECORDS: usize = 64;
 
-/// Answers by the newest record with tags all of whose keys have their entries; false where there is none. `ours` says
-/// that a mark of this library fits the log.
+/// Whether the last writer indexed tags. The newest record with tags whose keys all have entries decides; without one
+/// the answer is false. `ours` says that a mark of mqstore fits the log.
 pub fn tags_are_indexed(
     files: &StoreFiles,
     list: &Arc<SegmentList>,
@@ -37,7 +38,7 @@ pub fn tags_are_indexed(
         };
         let bytes = match read_record(files, list, offset, 0) {
             Ok(bytes) => bytes,
-            // Expired, or damaged.
+            // The record is expired or damaged.
             Err(StoreError::Corrupt { .. }) => continue,
             Err(error) => return Err(error),
         };

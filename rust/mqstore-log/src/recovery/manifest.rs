@@ -1,8 +1,9 @@
-//! Which queues there were when everything was last synced.
+//! The manifest: the list of the queues and their bounds at the last flush.
 //!
-//! Owns `mqstore/queues`, replaced in one step at each thorough flush that follows a new queue and at a
-//! clean close. A queue that is missing from the folder, ends before what is written here, or begins behind
-//! it although the log still begins where it did, was lost: nothing in RocketMQ's own files would tell.
+//! This module owns `mqstore/queues`. A clean close, and the first thorough flush after a queue was created, replace
+//! the file in one step. A queue was lost if its folder is missing or it ends before the listed end. It also was lost
+//! if it begins after the listed start although the log still begins where it did. RocketMQ's own files do not show
+//! such a loss.
 //!
 //! ```text
 //! "MQSQUEU2" log minimum:8 dispatched:8 count:4 { topic length:2 topic queue:4 min offset:8 max offset:8 }* CRC:4
@@ -16,27 +17,27 @@ use crate::consume_queue::QueueSet;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// The queues and how long they were.
+/// The queues and their bounds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueManifest {
     log_min: u64,
-    /// The log position up to which the queues were complete.
+    /// Log offset up to which the queues were complete.
     dispatched: u64,
     queues: Vec<ListedQueue>,
 }
 
-/// A manifest beside the queues that are there.
+/// Result of the comparison of a manifest with the queues on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestComparison<'a> {
-    /// The queues that have lost something since, by topic and id.
+    /// Queues that lost units since the manifest was written, by topic and id.
     pub lost: Vec<(&'a str, i32)>,
-    /// Whether it names all that are there, and no others.
+    /// Whether the manifest names exactly the queues on disk.
     pub complete: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ListedQueue {
-    /// One text for queues of a topic that follow each other.
+    /// Topic name; consecutive queues of a topic share it.
     topic: Arc<str>,
     queue_id: i32,
     min_offset: i64,
@@ -44,19 +45,20 @@ struct ListedQueue {
 }
 
 const MANIFEST_MAGIC: &[u8; 8] = b"MQSQUEU2";
-/// Ten million queues with names as long as they get; it is ours, and its length is that of the file.
+/// Upper bound of the file: ten million queues with the longest names. The file is ours, so its length bounds the
+/// memory.
 const MANIFEST_LIMIT_BYTES: u64 = 2 << 30;
 
 impl QueueManifest {
-    /// The queues of a log that begins at `log_min`, as far as they are complete: up to log position
-    /// `dispatched`. What dispatch adds behind it meanwhile is not listed, as nobody who goes by `dispatched`
-    /// has to find it.
+    /// Lists the queues of a log that begins at `log_min`, as far as they are complete, which is up to log offset
+    /// `dispatched`. Later units of a running dispatch are not listed, because no reader of the manifest depends on
+    /// them.
     pub fn of(queues: &QueueSet, log_min: u64, dispatched: u64) -> Result<Self, StoreError> {
         let mut listed = Vec::new();
         let mut list = |topic: &Arc<str>, queue_id, min_offset, max_offset| {
             listed.push(ListedQueue { topic: Arc::clone(topic), queue_id, min_offset, max_offset });
         };
-        // Maximum first: where the last record lies is published before it.
+        // The order matters: a queue publishes the end of its last record before its maximum.
         queues.try_each(|queue| {
             let (max, min) = (queue.max_offset(), queue.min_offset());
             let further = u64::try_from(queue.max_physical_end()).is_ok_and(|end| end > dispatched);
@@ -73,20 +75,21 @@ impl QueueManifest {
         Ok(Self { log_min, dispatched, queues: listed })
     }
 
-    /// How many queues it names.
+    /// Number of queues in the manifest.
     pub fn len(&self) -> usize {
         self.queues.len()
     }
 
-    /// Whether it names none.
+    /// Whether the manifest names no queue.
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
 
-    /// What became of the queues that it names in `queues`, which are to be complete up to log position `dispatched`.
-    /// Their minimum offsets must have been corrected for a log that begins at `log_min`, and their folders listed
-    /// after this manifest was read. A manifest that is ahead, because a stop fell behind it, says nothing about
-    /// ends; but what it names was on the disk before it.
+    /// Compares the manifest with `queues`, which should be complete up to log offset `dispatched`.
+    ///
+    /// The caller must have corrected the minimum offsets for a log that begins at `log_min`, and must have listed the
+    /// queue folders after it read this manifest. If the manifest is ahead of `dispatched` (a stop came between both
+    /// writes), its ends are not used. But each queue that it names was on disk before it.
     pub fn compare(&self, queues: &QueueSet, log_min: u64, dispatched: u64) -> ManifestComparison<'_> {
         let ahead = self.dispatched > dispatched;
         let whole = |listed: &ListedQueue, bounds: Option<(i64, i64)>| {
@@ -103,7 +106,7 @@ impl QueueManifest {
         ManifestComparison { lost, complete: there == self.len() && there == queues.count() }
     }
 
-    /// Reads it; `None` when it is missing or its checksum does not hold.
+    /// Reads the manifest; `None` if the file is missing or its checksum is wrong.
     pub fn load(files: &StoreFiles) -> Option<Self> {
         let bytes = files.vfs.read_file(&files.side().join("queues"), MANIFEST_LIMIT_BYTES).ok()?;
         Self::decode(&bytes)
@@ -149,7 +152,7 @@ impl QueueManifest {
         bytes
     }
 
-    /// Writes it atomically and durably.
+    /// Writes the manifest atomically and durably.
     pub fn store(&self, files: &StoreFiles) -> Result<(), StoreError> {
         let path = files.side().join("queues");
         let staged = files.staging().join("queues");
@@ -194,8 +197,8 @@ mod tests {
         set
     }
 
-    /// What dispatch adds while the manifest is made is no part of it: whoever finds less is not told of a loss,
-    /// and whoever lacks what was complete is.
+    /// The manifest does not list units that dispatch adds while it is made. A queue that lacks only such units is not
+    /// reported as lost; one that lacks complete units is.
     #[test]
     fn entries_behind_the_dispatched_position_are_not_listed() {
         let unit = |n: i64| mqstore_format::CqUnit { physical_offset: n * 100, size: 100, tags_code: 0 };
@@ -215,7 +218,7 @@ mod tests {
             queue.truncate(log_end).unwrap();
             assert_eq!(manifest.compare(&set, 0, 700).lost, lost, "queues up to {log_end}");
         }
-        // A stop before the mark was written: of ends nothing is known, but that there were files is.
+        // A stop before the mark was written: the ends are unknown, but the files existed.
         queue.truncate(0).unwrap();
         assert_eq!(manifest.compare(&set, 0, 100).lost, []);
         set.set_aside("orders", 0).unwrap();

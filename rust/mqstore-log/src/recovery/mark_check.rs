@@ -1,15 +1,15 @@
-//! Whether the durable mark still speaks of the log that is there.
+//! Comparison of the durable mark with the log on disk.
 //!
-//! The mark names the last record below it, by place, size and checksum. That record tells three cases
+//! The mark names the last record before it by offset, size and checksum. The bytes at that offset tell these cases
 //! apart:
 //!
-//! | what lies at the place | what happened | answer |
+//! | bytes at the offset | what happened | answer |
 //! |---|---|---|
-//! | the record | nobody else wrote below it | [`Fit::Fits`] |
-//! | the record, and a newer one before it | another program cut the log and went on | [`Fit::Foreign`] |
-//! | a whole record with other bytes, or the inside of one | another program cut the log and went on | [`Fit::Foreign`] |
-//! | no record, though the records before it lead there | damage below the mark | [`Fit::Damaged`] |
-//! | no file | a segment was lost | refused |
+//! | the named record | no other program wrote before the mark | [`MarkFit::Fits`] |
+//! | the named record, but a newer one before it | another program cut and extended the log | [`MarkFit::Foreign`] |
+//! | a different record, or the inside of a record | another program cut and extended the log | [`MarkFit::Foreign`] |
+//! | no record, although the records before it lead there | damage before the mark | [`MarkFit::Damaged`] |
+//! | no file | a segment was lost | refused with an error |
 
 use std::sync::Arc;
 
@@ -22,19 +22,19 @@ use mqstore_base::durable_mark::DurableMark;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
-/// What the log says about a mark.
+/// The relation of a mark to the log.
 #[derive(Debug)]
 pub(super) enum MarkFit {
-    /// It is the mark of this log.
+    /// The mark belongs to this log.
     Fits,
-    /// It is not.
+    /// Another program rewrote the log after the mark was made.
     Foreign,
-    /// It is, but the record that it names is damaged: the error says how.
+    /// The mark belongs to this log, but the record that it names is damaged as the error says.
     Damaged(StoreError),
 }
 
-/// Whether the record that the mark names lies there, byte for byte, and the geometry agrees; if not,
-/// somebody else was here, or it is damaged.
+/// Whether the log holds the record that the mark names, byte for byte, and the geometry agrees. If not, another
+/// program wrote to the log, or the record is damaged.
 pub fn mark_fits(files: &StoreFiles, list: &SegmentList, mark: &DurableMark) -> bool {
     if list.segment_bytes().is_some_and(|len| len != mark.segment_bytes) {
         return false;
@@ -52,11 +52,11 @@ fn is_the_record(mark: &DurableMark, bytes: &[u8]) -> bool {
     bytes.len() == mark.last_size as usize && crc31(bytes) == mark.last_crc
 }
 
-/// As [`mark_fits`], and tells damage from another program's work.
+/// Compares the mark with the log, and tells damage from the work of another program.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] when the segment that the mark names is gone, while older ones, or none, are
-/// there; errors of the system.
+/// - [`StoreError::Corrupt`] if the segment that the mark names is missing and no newer segment exists.
+/// - Errors of the system.
 pub(super) fn examine(
     files: &StoreFiles,
     list: &Arc<SegmentList>,
@@ -71,8 +71,8 @@ pub(super) fn examine(
             &files.commit_log(),
             list.end_offset(),
             format!(
-                "the log was written up to offset {}, but its files end at {}: put the missing ones back; nothing \
-                 was changed, and what is there can be read with mode \"r\"",
+                "the log was written up to offset {}, but its files end at {}; nothing was changed; put the missing \
+                 files back, or read the rest with mode \"r\"",
                 mark.position,
                 list.end_offset()
             ),
@@ -80,15 +80,16 @@ pub(super) fn examine(
     }
     match read_record(files, list, mark.last_offset, mark.last_size as usize) {
         Ok(bytes) if is_the_record(mark, bytes.as_slice()) => {
-            // A cut log may be written again up to a place before this record, which stays where it was. Only
-            // after somebody else's writing, which a checkpoint tells, is that worth a walk.
+            // Another program may have cut the log and appended again up to a place before this record, which stayed in
+            // place. A walk finds that. It is worth its time only if the checkpoint shows that another program wrote
+            // later.
             let later = CheckpointFile::new(files).load().physic_msg_timestamp > mark.store_timestamp_ms;
             let look = later && switch::on("recovery.look_below_mark");
             Ok(if look && overwritten(list, mark)? { MarkFit::Foreign } else { MarkFit::Fits })
         }
         Ok(_) => Ok(MarkFit::Foreign),
         Err(error @ StoreError::Corrupt { .. }) => {
-            // Older segments go by retention; what lies between two that are there does not.
+            // Retention removes the oldest segments, but never one between two others.
             let overwritten = mark.last_offset < list.min_offset() || overwritten(list, mark)?;
             Ok(if overwritten { MarkFit::Foreign } else { MarkFit::Damaged(error) })
         }
@@ -96,9 +97,9 @@ pub(super) fn examine(
     }
 }
 
-/// Whether one of the records that lead to the one that the mark names, from the start of the segment before
-/// its own, is newer than the mark, or they lead past it: whoever wrote them cut the log before it. (The
-/// names of segments that were cut away may come back with a loss of power.)
+/// Whether another program cut the log before the record that the mark names. It did if a record on the way there, from
+/// the start of the preceding segment on, is newer than the mark, or if the records lead past the named one. (After a
+/// power loss, the names of removed segments may come back.)
 fn overwritten(list: &Arc<SegmentList>, mark: &DurableMark) -> Result<bool, StoreError> {
     let offset = mark.last_offset;
     let Some(own) = list.find(offset) else { return Ok(false) };
@@ -116,7 +117,7 @@ fn overwritten(list: &Arc<SegmentList>, mark: &DurableMark) -> Result<bool, Stor
     Ok(scanner.position() > offset)
 }
 
-/// The last record below `limit` that holds together, in the segment that ends there or holds it.
+/// Returns the last whole record before `limit`, in the segment that ends at `limit` or contains it.
 pub fn last_whole_record(list: &Arc<SegmentList>, limit: u64) -> Result<Option<(u64, u32)>, StoreError> {
     let Some(segment) = limit.checked_sub(1).and_then(|last| list.find(last)) else { return Ok(None) };
     let checks = ScanChecks { crc: true };

@@ -1,11 +1,11 @@
 //! Recovery: opens a store for writing after any kind of stop.
 //!
-//! Owns the decision where the log ends. Everything below the durable mark was synced, so a bad record there is
-//! corruption and the store is not touched. Above it a crash may have left any subset of pages, so the first bad record
-//! ends the log. [`recover_log`] has the steps. A second run, or one after a crash during recovery, gives the same
-//! store; only `lost+found` may then hold a tail twice. The caller holds the store's lock and has made `abort` durable.
+//! This module decides where the log ends. All bytes before the durable mark were synced, so a bad record there is
+//! corruption and recovery refuses the store. After the mark a crash may have left any subset of pages, so the first
+//! bad record ends the log. If recovery itself is interrupted, the next run gives the same store; only `lost+found` may
+//! hold a tail twice. The caller holds the store's lock and has made `abort` durable.
 //!
-//! Source of the rules for logs of other programs: `CommitLog#recoverNormally`, `#recoverAbnormally`.
+//! Source (rules for logs of other programs): `CommitLog#recoverNormally`, `#recoverAbnormally`.
 
 mod derived_files;
 mod find_end;
@@ -44,74 +44,77 @@ use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::StoreFiles;
 use truncate::ShortSegment;
 
-/// What recovery knows before it starts.
+/// The input of a recovery.
 #[derive(Clone, Debug)]
 pub struct RecoveryInput {
-    /// The newest mark on disk, if any.
+    /// Newest durable mark on disk, if any.
     pub mark: Option<DurableMark>,
-    /// Whether the last writer left `abort` behind.
+    /// Whether the last writer left the file `abort`.
     pub aborted: bool,
-    /// What to do about damage.
+    /// How to treat damage.
     pub mode: RecoveryMode,
 }
 
 /// The log as it is after recovery.
 #[derive(Debug)]
 pub struct RecoveredLog {
-    /// Its segments, to be written.
+    /// The segments as a sequence of writable files.
     pub row: MappedFileQueue,
-    /// The same as they are now, to be read.
+    /// The same segments as a list for reads.
     pub list: Arc<SegmentList>,
-    /// Where it ends.
+    /// End of the log, as a log offset.
     pub end: u64,
-    /// The mark, when it still fits the log.
+    /// The durable mark, if it fits the log.
     pub mark: Option<DurableMark>,
-    /// Whether there is a mark that does not: another program cut the log and went on.
+    /// Whether a mark exists that does not fit: another program cut the log and appended to it.
     pub rewritten: bool,
     /// Whether the last writer was stopped: it left `abort`, or a mark that is not clean.
     pub aborted: bool,
-    /// The last record of the log: offset and size.
+    /// Last record of the log: offset and size.
     pub last: Option<(u64, u32)>,
-    /// The newest store timestamp that was seen.
+    /// Newest store timestamp that recovery saw.
     pub store_timestamp_ms: i64,
-    /// What a person should know, in plain words.
+    /// Notes for a person, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// The log before anything was changed, and what is known of it.
+/// The log before the first change, and the facts that the inspection found.
 struct LogInspection {
     list: Arc<SegmentList>,
-    /// The mark, when it fits.
+    /// The durable mark, if it fits the log.
     mark: Option<DurableMark>,
-    /// Whether there is one that does not fit.
+    /// Whether a mark exists that does not fit the log.
     rewritten: bool,
-    /// The last record below the mark, where it is not the one that the mark names.
+    /// Last whole record before the mark, if the record that the mark names is damaged.
     last: Option<(u64, u32)>,
     short: Option<ShortSegment>,
-    /// The length of a segment, where it is known.
+    /// Byte length of a complete segment; 0 if it is not known.
     whole: u64,
     notes: Vec<String>,
 }
 
-/// Finds the end of the log, cuts what lies behind it and makes the rest durable.
+/// Finds the end of the log, truncates the bytes after it and makes the rest durable.
 ///
-/// `begin` is called before the first change, after everything that could refuse the store.
+/// Recovery calls `begin` before its first change, after all checks that can refuse the store.
 ///
 /// Steps, in this order:
 ///
-/// 1. Find the end. Write everything above the mark again on the way, and sync it: after a failed sync the page cache
-///    may hold what the device does not.
-/// 2. Copy the tail that is truncated to `mqstore/lost+found` and sync it.
-/// 3. Zero the rest of the segment and move later segments away.
-/// 4. Repair queues and index.
+/// 1. Find the end. If a writer of ours was stopped, rewrite every record after the mark on the way and sync it: after
+///    a failed sync the page cache may hold bytes that the device does not have.
+/// 2. Copy the truncated tail to `mqstore/lost+found` and sync the copy.
+/// 3. Zero the rest of the segment and move later segments to `mqstore/lost+found`.
 ///
-/// A store without a valid mark was last written by another program. Then the rules above the mark count for the last
-/// two segments, and the whole log is walked once. Otherwise recovery reads only the bytes above the mark, and of one
-/// segment the part that has data in the file system. Nothing is appended before recovery ends.
+/// The caller then repairs queues and index (`recover_derived`).
+///
+/// A store without a valid mark was last written by another program. Then recovery walks the whole log once, and a torn
+/// tail is possible in the last two segments (after a clean stop in the last one). Otherwise recovery reads only the
+/// bytes after the mark, and of the last segment only the part that has data in the file system. No append happens
+/// before recovery ends.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] for damage that is no torn tail; nothing was changed then. What `watch`
-/// answers. Errors of the system.
+/// - [`StoreError::Corrupt`] for damage that is no torn tail. In that case nothing was changed.
+/// - The error with which `watch` ends the recovery.
+/// - Errors of the system.
 pub fn recover_log(
     files: &StoreFiles,
     segment_bytes: u64,
@@ -121,7 +124,7 @@ pub fn recover_log(
 ) -> Result<RecoveredLog, StoreError> {
     let mut known = inspect_log(files, input)?;
     let mark = known.mark;
-    // Ours, and stopped: above the mark nothing can be refused, so that it is written again on the way.
+    // A stopped writer of ours: no damage after its mark refuses the store, so the walk can rewrite the tail.
     let stopped = mark.is_some_and(|mark| !mark.clean);
     let aborted = input.aborted || stopped;
     let rules = tail_rules(&known, input, aborted)?;
@@ -143,12 +146,12 @@ pub fn recover_log(
     }
     let mut notes = std::mem::take(&mut known.notes);
     notes.extend(found.skipped.iter().cloned());
-    // After a clean close everything behind the end is zero by construction, and no file lies there.
+    // After a clean close all bytes after the end are zero, and no later file exists.
     let untouched = mark.is_some_and(|mark| mark.is_clean_end(found.end))
         && !aborted
         && known.list.segments().iter().all(|segment| segment.base_offset() <= found.end);
     if !untouched {
-        let reason = found.damage.as_ref().map_or("left behind the end of the log", |damage| &damage.reason);
+        let reason = found.damage.as_ref().map_or("data after the end of the log", |damage| &damage.reason);
         notes.extend(truncate::truncate_after(files, &known.list, found.end, reason, watch)?);
         if !stopped && (aborted || mark.is_some()) {
             let from = mark.map_or(rules.tail_start.min(found.end), |mark| mark.position);
@@ -158,7 +161,7 @@ pub fn recover_log(
     reload(files, segment_bytes, &known, &found, aborted, notes)
 }
 
-/// Looks at the files and at the mark. Changes nothing.
+/// Inspects the files and the mark. Changes nothing.
 fn inspect_log(files: &StoreFiles, input: &RecoveryInput) -> Result<LogInspection, StoreError> {
     let length = length_of_segments(input);
     let (_, list) = SegmentList::load_sized(files, length, MapAccess::Read)?;
@@ -177,12 +180,12 @@ fn inspect_log(files: &StoreFiles, input: &RecoveryInput) -> Result<LogInspectio
             MarkFit::Foreign => {
                 known.rewritten = true;
                 known.notes.push(
-                    "another program has cut or deleted what was synced here last; queues and index are made anew"
+                    "another program has cut or deleted records that mqstore had synced; queues and index are rebuilt"
                         .to_owned(),
                 );
             }
             MarkFit::Damaged(error) if input.mode == RecoveryMode::Salvage => {
-                known.notes.push(format!("{error}; passed over"));
+                known.notes.push(format!("{error}; skipped"));
                 known.last = mark_check::last_whole_record(list, mark.position)?;
                 known.mark = Some(*mark);
             }
@@ -195,7 +198,7 @@ fn inspect_log(files: &StoreFiles, input: &RecoveryInput) -> Result<LogInspectio
                 return Err(truncate::refuse_short(short, "records that were synced are missing"));
             }
             None if !input.aborted => {
-                return Err(truncate::refuse_short(short, "a store that was closed has no such file"));
+                return Err(truncate::refuse_short(short, "a closed store has no short segment"));
             }
             _ => {}
         }
@@ -203,7 +206,7 @@ fn inspect_log(files: &StoreFiles, input: &RecoveryInput) -> Result<LogInspectio
     Ok(known)
 }
 
-/// The length that segments have by the mark, once there is a segment; else the one that they share.
+/// Returns the segment length in the mark if the mark covers a segment, else the length that the segments share.
 fn length_of_segments(input: &RecoveryInput) -> FileLength {
     match input.mark.filter(|mark| mark.position > 0) {
         Some(mark) => FileLength::Expected(mark.segment_bytes),
@@ -211,8 +214,7 @@ fn length_of_segments(input: &RecoveryInput) -> FileLength {
     }
 }
 
-/// The files in which the record that the mark names is to be looked for: the segments, or the short one
-/// behind them.
+/// Returns the files that can hold the record named by the mark: the segments, or the short file after them.
 fn segments_for_mark(
     files: &StoreFiles,
     known: &LogInspection,
@@ -228,8 +230,8 @@ fn segments_for_mark(
 }
 
 fn with_advice(error: StoreError) -> StoreError {
-    let advice = "this record was synced, so that this is damage and not a torn tail; nothing was changed; read \
-                  around it with mode \"r\", or go on behind it with recovery \"salvage\"";
+    let advice = "this record was synced, so this is damage and not a torn tail; nothing was changed; read the \
+                  other records with mode \"r\", or continue after the damage with recovery \"salvage\"";
     match error {
         StoreError::Corrupt { path, offset, reason } => {
             StoreError::corrupt(&path, offset, format!("{reason}: {advice}"))
@@ -238,10 +240,10 @@ fn with_advice(error: StoreError) -> StoreError {
     }
 }
 
-/// From where on a torn tail is possible: the mark, or for a log of somebody else the last two segments
-/// that hold anything after a crash, and the last one after a clean stop.
+/// Returns the offset from which a torn tail is possible. This is the mark. For the log of another program it is the
+/// start of the second last segment with content after a crash, and of the last one after a clean stop.
 fn tail_rules(known: &LogInspection, input: &RecoveryInput, aborted: bool) -> Result<TailRules, StoreError> {
-    // Whoever writes behind a clean mark of ours is somebody else, too.
+    // Only another program can have written records after a clean mark of ours.
     let closed = !aborted;
     if let Some(mark) = known.mark {
         return Ok(TailRules { tail_start: mark.position, closed, marked: true, mode: input.mode });
@@ -270,14 +272,14 @@ fn refuse_gaps(files: &StoreFiles, list: &SegmentList, rules: TailRules) -> Resu
             &files.commit_log(),
             *from,
             format!(
-                "the segments from offset {from} to {to} are missing; nothing was changed; read around the gap with \
-                 mode \"r\", or go on behind it with recovery \"salvage\""
+                "the segments from offset {from} to {to} are missing; nothing was changed; put them back, read the \
+                 other segments with mode \"r\", or continue after the gap with recovery \"salvage\""
             ),
         )),
     }
 }
 
-/// Takes away what a stopped creation left, and makes a short last segment whole.
+/// Removes empty files that a stopped creation left, and extends a short last segment to its full length.
 fn repair_strays(files: &StoreFiles, known: &mut LogInspection) -> Result<(), StoreError> {
     known.notes.extend(truncate::sort_strays(files, &known.list, known.short.as_ref())?);
     if let Some(short) = known.short.take() {

@@ -1,38 +1,38 @@
-//! Checking the records of one window of the log.
+//! The check of the records in one window of the log.
 //!
-//! The walk over the headers is serial: a record's size says where the next one starts. What costs is
-//! the checksums of the bodies, and these need nothing but the record:
+//! The walk over the headers is serial, because the size of a record tells where the next one starts. The checksums of
+//! the bodies cost most of the time, and each needs only its record, so threads compute them:
 //!
 //! ```text
-//! walk (reads windows of 1 MiB) ──► pool: check ──► walk (writes good records again, in log order)
+//! walk (reads windows of 1 MiB) ──► pool: check ──► walk (rewrites good records, in log order)
 //! ```
 //!
-//! All reading and writing is the walk's own, so that the order of operations on the disk never depends on threads.
+//! Only the walk reads and writes, so the order of disk operations never depends on threads.
 
 use crate::commit_log::{ScanChecks, check_record};
 
-/// A window of the log and the records that lie in it, one after the other.
+/// A window of the log with the consecutive records in it.
 #[derive(Debug, Default)]
 pub(super) struct Stretch {
-    /// The log offset of the first byte.
+    /// Log offset of the first byte.
     pub(super) start: u64,
-    /// The bytes; they may go on behind the last record.
+    /// The bytes of the window; they may continue after the last record.
     pub(super) bytes: Vec<u8>,
     /// Offset and size of each record.
     pub(super) records: Vec<(u64, u32)>,
-    /// The header of a filler behind the last record.
+    /// Log offset of a filler after the last record.
     pub(super) filler: Option<u64>,
 }
 
-/// What the check of a stretch found.
+/// The result of checking a window.
 #[derive(Debug, Default)]
 pub(super) struct CheckResult {
     pub(super) stretch: Stretch,
-    /// The last record that is good.
+    /// Last good record.
     pub(super) last: Option<(u64, u32)>,
-    /// The newest store time of the good ones.
+    /// Newest store time of the good records.
     pub(super) store_timestamp_ms: i64,
-    /// The first record that is not good: offset, claimed size, reason.
+    /// First bad record: offset, claimed size, reason.
     pub(super) bad: Option<(u64, u32, String)>,
 }
 
@@ -59,7 +59,7 @@ impl Stretch {
 }
 
 impl CheckResult {
-    /// The good bytes and where they start.
+    /// Returns the good bytes and the offset of the first one.
     pub(super) fn good(&self) -> Option<(u64, &[u8])> {
         let records = self.stretch.records.first().map(|(offset, _)| *offset);
         let start = records.or(self.stretch.filler)?;

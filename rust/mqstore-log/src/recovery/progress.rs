@@ -1,8 +1,8 @@
-//! How far a recovery is, and how it is stopped.
+//! Progress of a recovery, and its interruption.
 //!
-//! An open that has much to check says so, about once a mebibyte of work. What is told may answer with
-//! an error, which ends the open with that error: recovery leaves the directory at every point so that
-//! the next one comes to the same result, and the lock is free when the open returns.
+//! A long recovery reports its progress about once per mebibyte of work. If the watcher returns an error, the open ends
+//! with that error. Recovery can stop at each of these points: the next recovery comes to the same result, and the lock
+//! is free when the open returns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,25 +11,25 @@ use mqstore_io::Clock;
 
 use mqstore_base::error::StoreError;
 
-/// Bytes of one stage from which on a recovery counts as long.
+/// Bytes of one stage from which a recovery counts as long.
 const LONG_BYTES: u64 = 64 << 20;
 
-/// The time from which on a recovery counts as long.
+/// Duration from which a recovery counts as long.
 const LONG_TIME: Duration = Duration::from_secs(1);
 
-/// What a recovery is doing.
+/// A stage of recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryStage {
-    /// Checking, and making durable, the records above the durable mark.
+    /// Check the records after the durable mark and make them durable.
     Log,
-    /// Keeping a copy of what lies behind the end of the log, and zeroing it.
+    /// Copy the bytes after the end of the log and zero them.
     Tail,
-    /// Building queues and index behind the log.
+    /// Build queues and index from the log.
     Queues,
 }
 
 impl RecoveryStage {
-    /// One word for it: `log`, `tail` or `queues`.
+    /// Returns the name of the stage: `log`, `tail` or `queues`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Log => "log",
@@ -39,24 +39,24 @@ impl RecoveryStage {
     }
 }
 
-/// Where a recovery stands.
+/// The state of a running recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryProgress {
-    /// What it is doing.
+    /// Current stage.
     pub stage: RecoveryStage,
     /// Bytes of this stage that are done.
     pub done_bytes: u64,
-    /// Bytes of this stage in all, as far as they can be known: the end of the log is found by walking
-    /// it, so that the stage [`RecoveryStage::Log`] may end early.
+    /// Total bytes of this stage, as far as known. The stage [`RecoveryStage::Log`] may end earlier, because its walk
+    /// finds the end of the log.
     pub total_bytes: u64,
-    /// Whether it is worth showing: 64 MiB in this stage, or a second since the beginning.
+    /// Whether the progress is worth showing: at least 64 MiB in this stage, or one second since the start.
     pub long: bool,
 }
 
-/// Whom to tell; an error as answer ends the open.
+/// The callback for progress; if it returns an error, the open ends.
 pub type RecoveryWatcher<'a> = &'a mut dyn FnMut(RecoveryProgress) -> Result<(), StoreError>;
 
-/// Tells a watcher where a recovery stands.
+/// Reports the progress of a recovery to a watcher.
 pub struct ProgressReporter<'a> {
     clock: Arc<dyn Clock>,
     watcher: RecoveryWatcher<'a>,
@@ -70,12 +70,12 @@ impl std::fmt::Debug for ProgressReporter<'_> {
 }
 
 impl<'a> ProgressReporter<'a> {
-    /// A recovery that begins now.
+    /// Creates the reporter of a recovery that starts now.
     pub fn new(clock: &Arc<dyn Clock>, watcher: RecoveryWatcher<'a>) -> Self {
         Self { clock: Arc::clone(clock), watcher, started: clock.monotonic() }
     }
 
-    /// Says that `done_bytes` of `total_bytes` are done; fails when the watcher wants the open to end.
+    /// Reports that `done_bytes` of `total_bytes` are done. Fails if the watcher wants the open to end.
     pub(super) fn step(
         &mut self,
         stage: RecoveryStage,

@@ -1,7 +1,7 @@
-//! Where the log ends for who must not change it.
+//! The end of the log for a reader, which must not change any file.
 //!
-//! The end of the last record that holds together. Beside a writer that says nothing of its positions the
-//! newest record counts only if a second look finds the same bytes.
+//! The log ends after its last whole record. If another process may be writing without publishing its offsets, the
+//! newest record counts only if a second read returns the same bytes.
 
 use std::sync::Arc;
 
@@ -12,17 +12,19 @@ use mqstore_base::durable_mark::DurableMark;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// Where a log ends, and what ended it unless it was zeros.
+/// The end of a log, and the damage that ended it; zeros are no damage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogEnd {
     /// One past the last byte that belongs to the log.
     pub end: u64,
-    /// What lies there instead, in words.
+    /// Description of the damage at the end.
     pub damage: Option<String>,
 }
 
-/// Walks the log from `known`, up to where it is known to go, and from where its last writer's stop may have
-/// torn it: `mark`, or the newest segment that has a record. `beside` says whether somebody writes it now.
+/// Finds the end of the log.
+///
+/// The log is known to reach `known`. From `mark` on, or from the newest segment with a record, a stop of the last
+/// writer may have torn it. `beside` says whether another process may be writing now.
 pub fn log_end(
     files: &StoreFiles,
     list: &Arc<SegmentList>,
@@ -42,7 +44,7 @@ pub fn log_end(
                 return Ok(LogEnd { end: confirmed(files, list, last, offset), damage: None });
             }
             ScanItem::Damaged(damage) => {
-                // Above the mark a stop may have torn anything: recovery will end the log there.
+                // A stop may have torn the log after the mark; recovery will end the log there.
                 let torn = mark.is_some_and(|mark| damage.offset >= mark.position);
                 if !torn && scanner.skip(&damage)?.is_some() {
                     continue;
@@ -57,15 +59,15 @@ pub fn log_end(
     }
 }
 
-/// Beside a writer that publishes nothing, the newest record may have been half written when it was
-/// read: it counts when a second look finds the same bytes.
+/// A writer without a live page may have been in the middle of the newest record. The record counts if a second read
+/// returns the same bytes.
 fn confirmed(files: &StoreFiles, list: &SegmentList, last: Option<(u64, u32)>, end: u64) -> u64 {
     let Some((offset, crc)) = last else { return end };
     let again = read_record(files, list, offset, 4096);
     if again.is_ok_and(|bytes| crc31(bytes.as_slice()) == crc) { end } else { offset }
 }
 
-/// A place of the log that is before its end and not far from it.
+/// Returns a log offset shortly before the end of the log, where a walk can start.
 fn scan_start(list: &SegmentList, mark: Option<&DurableMark>, known: u64) -> Result<u64, StoreError> {
     let mut start = list.min_offset().max(known);
     if let Some(mark) = mark.filter(|mark| mark.position >= start) {
@@ -80,7 +82,7 @@ fn scan_start(list: &SegmentList, mark: Option<&DurableMark>, known: u64) -> Res
             .file()
             .at_file(|| segment.path(), "opening a log segment")?
             .read_exact_at(&mut head, 0)
-            .at(&segment.path(), "reading a segment's start")?;
+            .at(&segment.path(), "reading the start of a segment")?;
         if head != [0; 8] {
             return Ok(segment.base_offset());
         }

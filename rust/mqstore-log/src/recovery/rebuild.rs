@@ -1,6 +1,6 @@
-//! Queues and index made anew from the whole log, beside those that are there.
+//! Rebuild: derives queues and index from the whole log, in a staging folder.
 //!
-//! Owns `mqstore/tmp/rebuild/`, a root of its own with the folders of derived files in it:
+//! This module owns `mqstore/tmp/rebuild/`, a store root that holds only folders of derived files:
 //!
 //! ```text
 //! mqstore/tmp/rebuild/consumequeue/       <- exchanged with -> consumequeue/
@@ -8,13 +8,13 @@
 //! mqstore/tmp/rebuild/index/              <- exchanged with -> index/
 //! ```
 //!
-//! Everything is built and synced there first, then each folder changes places with the one that is in use,
-//! in one step; what was in use goes with the staging folder. Across a crash: a folder is wholly the old one
-//! or wholly the new one. Each of the three is a function of the log alone, so that old and new ones go
-//! together; the next open empties the staging folder. The log is not changed.
+//! A rebuild first builds and syncs everything there. Then it exchanges each folder with the folder in use, in one
+//! step, and deletes the old folders with the staging folder. After a crash each folder is either completely old or
+//! completely new. Old and new folders can be mixed, because each of the three depends on the log alone. The next open
+//! empties the staging folder. The log does not change.
 //!
-//! What the log cannot tell is kept: a queue of which no record is left holds its place by the last unit of
-//! its old files. Things in the old folders that are no part of a store go to `lost+found`.
+//! A rebuild keeps facts that the log does not hold: if the log has no record of a queue any more, the last unit of its
+//! old files keeps its next offset. Files in the old folders that are no part of a store go to `lost+found`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,37 +28,37 @@ use crate::index::IndexSet;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// What a rebuild made.
+/// The result of a rebuild.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RebuildReport {
     /// Records of the log that were dispatched.
     pub messages: u64,
-    /// Bytes of the log.
+    /// Byte length of the log.
     pub bytes: u64,
-    /// Queues that have entries now.
+    /// Queues that have units now.
     pub queues: u64,
     /// Entries of the index.
     pub index_entries: u64,
-    /// Damage in the log that was passed over, and records that no queue can hold, in words.
+    /// Notes on damage in the log that was skipped, and on records that no queue can hold.
     pub skipped: Vec<String>,
 }
 
-/// The log and the rules of a rebuild.
+/// The input of a rebuild.
 #[derive(Clone, Debug)]
 pub struct RebuildInput {
     /// The segments.
     pub list: Arc<SegmentList>,
-    /// Which entries a record yields.
+    /// The rules that decide which units and entries a record gets.
     pub rules: DispatchRules,
-    /// Threads that help the caller.
+    /// Worker threads in addition to the calling thread.
     pub helpers: u32,
 }
 
-/// Derived files on their way.
+/// A rebuild in progress.
 #[derive(Debug)]
 pub struct RebuildRun {
     files: StoreFiles,
-    /// The files of the staged root.
+    /// Paths of the staged root.
     staged: StoreFiles,
     what: RebuildInput,
     queues: Arc<QueueSet>,
@@ -67,7 +67,7 @@ pub struct RebuildRun {
 }
 
 impl RebuildRun {
-    /// Makes empty derived files aside, of the geometry of `queues` and `index`, which are in use.
+    /// Creates empty derived files in the staging folder, with the geometry of `queues` and `index`, which are in use.
     pub fn begin(
         files: &StoreFiles,
         (queues, index): (&QueueSet, &IndexSet),
@@ -77,7 +77,7 @@ impl RebuildRun {
         remove_tree(&*files.vfs, &root)?;
         let staged = StoreFiles::new(Arc::clone(&files.vfs), Arc::clone(&files.clock), &root);
         let folder = staged.staging();
-        files.vfs.create_dir_all(&folder).at(&folder, "making the folder of a rebuild")?;
+        files.vfs.create_dir_all(&folder).at(&folder, "creating the folder of a rebuild")?;
         let queues = Arc::new(queues.aside(&staged)?);
         let index = Arc::new(IndexSet::load(&staged, None, index.geometry(), Access::ReadWrite)?);
         let dispatcher = Dispatcher::new(
@@ -92,8 +92,8 @@ impl RebuildRun {
         Ok(Self { files: files.clone(), staged, what, queues, index, dispatcher })
     }
 
-    /// Dispatches the log up to `end`, and syncs what was made. `watch` hears of the position reached; an
-    /// error as its answer ends the call.
+    /// Dispatches the log up to `end` and syncs the new files. `watch` receives the position reached; if it returns an
+    /// error, the call ends with that error.
     pub fn build_to(
         &self,
         list: &Arc<SegmentList>,
@@ -105,22 +105,22 @@ impl RebuildRun {
         self.index.flush()
     }
 
-    /// The last record that was dispatched: log offset and store time.
+    /// Last dispatched record: log offset and store time.
     pub fn last_record(&self) -> Option<(u64, i64)> {
         self.dispatcher.last_record()
     }
 
-    /// The index as it was made.
+    /// The new index.
     pub fn index(&self) -> &IndexSet {
         &self.index
     }
 
-    /// The queues as they were made.
+    /// The new queues.
     pub fn queues(&self) -> &QueueSet {
         &self.queues
     }
 
-    /// Puts what was made in the place of what is in use.
+    /// Exchanges the new files with the files in use.
     pub fn swap(&self) -> Result<(), StoreError> {
         self.keep_end_offsets()?;
         self.keep_strays()?;
@@ -136,13 +136,13 @@ impl RebuildRun {
             switch::step("rebuild.sync_swap", || files.vfs.sync_dir(folder))
                 .at(folder, "syncing a folder")?;
         }
-        // What is left here was in use before.
+        // After the exchange, the staging folder holds the old files.
         self.queues.release();
         self.index.release();
         remove_tree(&*files.vfs, &staged.root)
     }
 
-    /// A queue without a record in the log says by its old files where it goes on.
+    /// Keeps the next offset of each queue without a record in the log, by its last old file.
     fn keep_end_offsets(&self) -> Result<(), StoreError> {
         let old = QueueSet::load(&self.files, self.queues.file_bytes(), Access::Read)?;
         for queue in old.all() {
@@ -163,28 +163,28 @@ impl RebuildRun {
         self.queues.flush()
     }
 
-    /// Whether the records of a queue whose last one ends at `physical_end` went with the oldest segments.
+    /// Whether retention removed all records of a queue whose last record ends at `physical_end`.
     fn log_lost(&self, physical_end: i64) -> bool {
         physical_end > 0 && physical_end as u64 <= self.what.list.min_offset()
     }
 
-    /// Gives the last file of a queue a second name, in the staged folder.
+    /// Links the last file of a queue into the staged folder.
     fn keep_last_file(&self, folder: &Path, topic: &str, queue_id: i32) -> Result<(), StoreError> {
         let vfs = &self.files.vfs;
         let old = folder.join(topic).join(queue_id.to_string());
         let Some(last) = vfs.list(&old).at(&old, "listing a queue")?.pop() else { return Ok(()) };
         let relative = old.strip_prefix(&self.files.root).unwrap_or(&old);
         let new = self.staged.root.join(relative);
-        vfs.create_dir_all(&new).at(&new, "making the folder of a queue")?;
+        vfs.create_dir_all(&new).at(&new, "creating the folder of a queue")?;
         let (from, to) = (old.join(&last.name), new.join(&last.name));
-        vfs.hard_link(&from, &to).at(&to, "keeping the place of a queue")?;
+        vfs.hard_link(&from, &to).at(&to, "keeping the next offset of a queue")?;
         for folder in new.ancestors().take_while(|folder| folder.starts_with(&self.staged.root)) {
             self.queues.mark_folder(folder);
         }
         Ok(())
     }
 
-    /// Moves what is no part of a store out of the folders that are about to go.
+    /// Moves files that are no part of a store out of the folders that the rebuild deletes.
     fn keep_strays(&self) -> Result<(), StoreError> {
         let old = QueueSet::load(&self.files, self.queues.file_bytes(), Access::Read)?;
         let geometry = self.index.geometry();
@@ -195,12 +195,12 @@ impl RebuildRun {
         Ok(())
     }
 
-    /// What was made.
+    /// Returns the result.
     pub fn report(&self, end: u64) -> RebuildReport {
         let mut skipped = self.dispatcher.take_skipped_ranges();
         if self.dispatcher.refused_units() > 0 {
             skipped.push(format!(
-                "{} records name queue offsets that no queue can hold; they are read by log position and key only",
+                "{} records have queue offsets that no queue can hold; read them by log offset or key",
                 self.dispatcher.refused_units()
             ));
         }
@@ -215,23 +215,23 @@ impl RebuildRun {
         }
     }
 
-    /// Removes what was made so far.
+    /// Deletes the new files.
     pub fn abandon(&self) {
         self.queues.release();
         self.index.release();
-        // What stays is in the staging folder, which is emptied by the next open.
+        // If a file remains, the next open removes it with the staging folder.
         let _ = remove_tree(&*self.files.vfs, &self.staged.root);
     }
 }
 
-/// Gives `new` the name of `old`, which gets that of `new`. A folder without the other one moves alone.
+/// Exchanges the folders `new` and `old`. If one of them does not exist, the other is only renamed.
 fn swap_folder(vfs: &dyn Vfs, new: &Path, old: &Path) -> Result<(), StoreError> {
     let there = |path: &Path| vfs.stat(path).is_ok();
     let aside: PathBuf = new.with_extension("old");
     let moved = match (there(new), there(old)) {
         (true, true) => match vfs.exchange(new, old) {
-            // Two steps where the file system has none for it: an open that comes between them finds no
-            // queues, and makes them anew.
+            // Without an exchange in the file system this takes two steps. An open between them finds no queues and
+            // rebuilds them.
             Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
                 vfs.rename(old, &aside).and_then(|()| vfs.rename(new, old))
             }
@@ -241,7 +241,7 @@ fn swap_folder(vfs: &dyn Vfs, new: &Path, old: &Path) -> Result<(), StoreError> 
         (false, true) => vfs.rename(old, &aside),
         (false, false) => Ok(()),
     };
-    moved.at(old, "putting rebuilt files in their place")
+    moved.at(old, "replacing files by rebuilt ones")
 }
 
 fn remove_tree(vfs: &dyn Vfs, folder: &Path) -> Result<(), StoreError> {

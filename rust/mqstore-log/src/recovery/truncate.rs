@@ -1,19 +1,21 @@
-//! Taking away what lies behind the end of the log, and never without a copy.
+//! Truncation of the log after its end. Every removed byte is copied first.
 //!
-//! Owns `mqstore/lost+found/` as far as the log is concerned:
+//! This module owns the log's part of `mqstore/lost+found/`:
 //!
 //! ```text
-//! 00000000001073741824.cut-at-4711    what followed byte 4711 of that segment, zeros as holes
-//! 00000000002147483648                a segment that lay behind the end, as it was
+//! 00000000001073741824.cut-at-4711    the bytes of that segment from byte 4711 on, zeros as holes
+//! 00000000002147483648                a whole segment after the end of the log
 //! ```
 //!
-//! Order, so that a stop in between loses nothing: the copy and its name are durable before the first
-//! byte is zeroed; segments behind the end go before the one that holds it is touched; the zeros are
-//! durable before anybody may append. A tail that reads as zeros already is synced all the same: who
-//! zeroed it may have been stopped before the sync.
+//! The order of steps makes a stop safe at any moment:
 //!
-//! A segment is mostly room that nothing was written to. That is found without reading: the file system
-//! is asked for all stretches with data first, because reading a hole makes pages that count as data.
+//! 1. The copy and its name are durable before the first byte is zeroed.
+//! 2. Segments after the end are removed before the segment that holds the end changes.
+//! 3. The zeros are durable before the first append. A tail that already reads as zeros is synced too: an earlier
+//!    recovery may have zeroed it and stopped before the sync.
+//!
+//! Most of a segment is usually unwritten. The code first asks the file system for all ranges with data, because
+//! reading a hole creates pages that then count as data.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,30 +31,30 @@ use mqstore_base::store_files::StoreFiles;
 const CHUNK_BYTES: u64 = 1 << 20;
 const FIRST_CHUNK_BYTES: u64 = 64 << 10;
 
-/// Whether the segment's first record place is in use.
+/// Whether a record starts at the first byte of the segment.
 pub(super) fn has_content(segment: &Segment) -> Result<bool, StoreError> {
     let mut head = [0; 8];
     segment
         .file()
         .at_file(|| segment.path(), "opening a log segment")?
         .read_exact_at(&mut head, 0)
-        .at_file(|| segment.path(), "reading a segment's start")?;
+        .at_file(|| segment.path(), "reading the start of a segment")?;
     Ok(head != [0; 8])
 }
 
-/// A file that is too short to be the segment that its name says.
+/// A file that is shorter than the segment that its name stands for.
 #[derive(Debug)]
 pub(super) struct ShortSegment {
     path: PathBuf,
-    /// The log offset of its first byte.
+    /// Log offset of the first byte.
     pub(super) base: u64,
-    /// Its length.
+    /// Byte length of the file.
     pub(super) len: u64,
 }
 
-/// Finds out what lies among the segments without being one. Refuses whatever may hold records: another
-/// length than `whole`, another kind, two for one place. Answers the one that may be made whole: a short
-/// file right behind the last segment. Changes nothing.
+/// Checks the files in the log folder that are no segments. Refuses each file that may hold records: its length differs
+/// from `whole`, it is no regular file, or another file has the same offset. Returns the one file that recovery may
+/// extend: a short file directly after the last segment. Changes nothing.
 pub(super) fn classify_strays(
     files: &StoreFiles,
     list: &SegmentList,
@@ -61,7 +63,7 @@ pub(super) fn classify_strays(
     let mut short = None;
     for stray in &list.strays {
         let Some(base) = segment_base(&stray.path) else { continue };
-        let stat = files.vfs.stat(&stray.path).at(&stray.path, "looking at a stray file")?;
+        let stat = files.vfs.stat(&stray.path).at(&stray.path, "reading the metadata of a stray file")?;
         if stat.kind == FileKind::File && stat.len == 0 {
             continue;
         }
@@ -80,13 +82,13 @@ fn refused(stray: &Stray) -> StoreError {
     StoreError::corrupt(&stray.path, 0, format!("{}; {advice}", stray.reason))
 }
 
-/// Refuses a short segment that cannot be made whole.
+/// Returns the error for a short segment that recovery must not extend.
 pub(super) fn refuse_short(short: &ShortSegment, why: &str) -> StoreError {
-    let advice = "put the whole file back, or read the store with mode \"r\"; nothing was changed";
-    StoreError::corrupt(&short.path, short.len, format!("the file is cut off: {why}; {advice}"))
+    let advice = "nothing was changed; put the complete file back, or read the store with mode \"r\"";
+    StoreError::corrupt(&short.path, short.len, format!("the segment is too short: {why}; {advice}"))
 }
 
-/// Gives a short segment its whole length; the new bytes are zeros.
+/// Extends a short segment to its full length with zeros. Returns a note.
 pub(super) fn lengthen(
     files: &StoreFiles,
     short: &ShortSegment,
@@ -94,12 +96,12 @@ pub(super) fn lengthen(
 ) -> Result<String, StoreError> {
     let path = &short.path;
     let file = files.vfs.open(path, Access::ReadWrite).at(path, "opening a short segment")?;
-    file.allocate(segment_bytes).at(path, "making a short segment whole")?;
+    file.allocate(segment_bytes).at(path, "extending a short segment")?;
     switch::step("recovery.sync_lengthened", || file.sync_all()).at(path, "syncing a segment")?;
-    Ok(format!("{}: was {} bytes long, made whole with zeros", path.display(), short.len))
+    Ok(format!("{}: was {} bytes long, extended with zeros to its full length", path.display(), short.len))
 }
 
-/// Removes the empty segments that a stop left, and says what else lies about.
+/// Removes the empty segments that a stop left. Returns a note for each of them and for each other stray file.
 pub(super) fn sort_strays(
     files: &StoreFiles,
     list: &SegmentList,
@@ -122,8 +124,8 @@ fn segment_base(path: &Path) -> Option<u64> {
     path.file_name().and_then(|name| name.to_str()).and_then(parse_offset_file_name)
 }
 
-/// Copies everything that is not zero behind `end` to `mqstore/lost+found`, then zeroes it and takes
-/// later segments away. Says what it did.
+/// Copies all nonzero bytes after `end` to `mqstore/lost+found`, zeroes them and removes later segments. Returns a note
+/// for each change.
 pub fn truncate_after(
     files: &StoreFiles,
     list: &SegmentList,
@@ -132,7 +134,7 @@ pub fn truncate_after(
     watch: &mut ProgressReporter<'_>,
 ) -> Result<Vec<String>, StoreError> {
     let mut notes = Vec::new();
-    // The last one first, so that a stop leaves no gap.
+    // The last segment goes first, so that a stop leaves no gap.
     for segment in list.segments().iter().rev().filter(|segment| segment.base_offset() > end) {
         notes.extend(remove_segment(files, segment, watch)?);
     }
@@ -143,7 +145,7 @@ pub fn truncate_after(
     Ok(notes)
 }
 
-/// Takes a segment behind the end away: unused ones are removed, others kept in `lost+found`.
+/// Removes a segment after the end of the log: deletes an unused one, moves any other to `lost+found`.
 fn remove_segment(
     files: &StoreFiles,
     segment: &Arc<Segment>,
@@ -162,18 +164,18 @@ fn remove_segment(
         files.sync_lost_and_found()?;
         kept
     } else {
-        // It may lie on another file system, from which no rename leads here.
+        // The segment may be on another file system, so that a rename is not possible.
         let file = segment.file().at(&path, "opening a log segment")?;
         let kept = backup_range(files, segment, file.as_ref(), 0, &chunks)?;
-        files.vfs.remove_file(&path).at(&path, "removing a segment behind the end of the log")?;
+        files.vfs.remove_file(&path).at(&path, "removing a segment after the end of the log")?;
         kept
     };
     sync_folder_of(files, &path)?;
-    Ok(Some(format!("{}: lies behind the end of the log, kept as {}", path.display(), kept.display())))
+    Ok(Some(format!("{}: is after the end of the log, kept as {}", path.display(), kept.display())))
 }
 
-/// Stretches of the segment's file at or behind `from` that hold something else than zeros: position,
-/// and how many bytes up to the last one that is not zero; at most a mebibyte each.
+/// Returns the ranges of the segment's file from `from` on that hold nonzero bytes: position, and byte length up to the
+/// last nonzero byte. A range is at most 1 MiB long.
 fn data_chunks(
     segment: &Segment,
     from: u64,
@@ -187,7 +189,7 @@ fn data_chunks(
     let total = places.len() as u64 * CHUNK_BYTES;
     for ((place, len), done) in places.into_iter().zip(0_u64..) {
         let chunk = buffer.get_mut(..len).unwrap_or_default();
-        file.read_exact_at(chunk, place).at_file(|| segment.path(), "reading behind the end of the log")?;
+        file.read_exact_at(chunk, place).at_file(|| segment.path(), "reading after the end of the log")?;
         if let Some(used) = used_bytes(chunk) {
             chunks.push((place, used));
         }
@@ -196,8 +198,8 @@ fn data_chunks(
     Ok(chunks)
 }
 
-/// Stretches of `from..len` that the file system has something for: where they begin and their length.
-/// The first is short: often nothing but the rest of one page is there.
+/// Returns the ranges of `from..len` for which the file system has data, as position and length. The first range is
+/// short, because often only the rest of one page has data.
 fn written_places(file: &dyn VfsFile, from: u64, len: u64) -> std::io::Result<Vec<(u64, usize)>> {
     let mut places = Vec::new();
     let mut at = from;
@@ -214,14 +216,14 @@ fn written_places(file: &dyn VfsFile, from: u64, len: u64) -> std::io::Result<Ve
     Ok(places)
 }
 
-/// How many bytes there are up to the last one that is not zero; `None` when all are.
+/// Returns the length up to the last nonzero byte; `None` if all bytes are zero.
 fn used_bytes(bytes: &[u8]) -> Option<usize> {
-    // Without a way out in its middle this takes many bytes a step.
+    // A fold without an early exit compiles to wide vector steps.
     let zero = bytes.iter().fold(0, |all, byte| all | byte) == 0;
     if zero { None } else { bytes.iter().rposition(|byte| *byte != 0).map(|last| last + 1) }
 }
 
-/// Zeroes the segment's file from `from` on, after a copy of what was there.
+/// Copies the data of the segment's file from `from` on to lost+found, then zeroes it.
 fn zero_tail(
     files: &StoreFiles,
     segment: &Segment,
@@ -236,14 +238,14 @@ fn zero_tail(
     if let Some(end) = chunks.last().map(|(place, used)| place + *used as u64) {
         let kept = backup_range(files, segment, file.as_ref(), from, &chunks)?;
         let zeros = vec![0; CHUNK_BYTES.min(segment.len()) as usize];
-        // From the end on: what is left by a stop is the beginning, which the next recovery cuts again.
+        // Zeroes backwards: a stop leaves the front of the tail, which the next recovery cuts again.
         for (place, used) in chunks.iter().rev() {
             let zeros = zeros.get(..*used).unwrap_or_default();
             switch::step("recovery.zero_tail", || file.write_all_at(zeros, *place))
                 .at(&path, "zeroing the cut tail")?;
         }
         note = Some(format!(
-            "{}: cut at byte {from} ({reason}); the {} bytes behind it are kept in {}",
+            "{}: cut at byte {from} ({reason}); the {} bytes from there on are kept in {}",
             path.display(),
             end - from,
             kept.display()
@@ -274,7 +276,7 @@ fn backup_range(
     Ok(kept)
 }
 
-/// Makes the names in the folder of a segment durable.
+/// Syncs the folder of a segment.
 fn sync_folder_of(files: &StoreFiles, path: &Path) -> Result<(), StoreError> {
     let folder = path.parent().unwrap_or(path);
     switch::step("recovery.sync_log_folder", || files.vfs.sync_dir(folder)).at(folder, "syncing a folder")

@@ -129,7 +129,7 @@ fn a_known_folder_that_is_gone_is_not_made_again() {
     let listed = plain.clone().with_logs(&options(&["/a"], &[])).unwrap();
     listed.prepare_logs().unwrap();
     sim.remove_dir_all(Path::new("/a")).unwrap();
-    // The list can be read; whoever lists the log meets the missing folder by name.
+    // The list loads without that folder; an open that scans the log names the missing folder.
     let missing = crate::commit_log::SegmentList::load(&plain).unwrap_err().to_string();
     assert!(missing.contains("/a"), "{missing}");
 }

@@ -1,4 +1,4 @@
-//! Tests of the log that need more than one of its parts.
+//! Tests of the log that need several of its modules.
 
 #[cfg(test)]
 pub(crate) mod log_paths;

@@ -1,8 +1,8 @@
-//! Queue entries made in memory, for readers whose queue files cannot be used.
+//! Queue units derived in memory, for readers that cannot use the queue files.
 //!
-//! The same rules as the dispatcher's, without the files: a record yields one entry at the offset that
-//! it names; of two records for one place the first in the log wins. An inner batch is one entry at the offset of
-//! its first message, which takes as many offsets as it has messages. Light queues get an entry for each record that names them.
+//! The rules are those of the dispatcher: a record yields one unit at the offset that it names; if two records claim
+//! one slot, the first in the log wins. An inner batch is one unit at the offset of its first message, and takes as
+//! many offsets as it has messages. Each light queue that a record names gets a unit.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use mqstore_format::{CqUnit, EntryFields, RecordView, validate_stored_topic};
 
 use mqstore_base::store_files::DelayTables;
 
-/// Derived entries of one queue, by ascending offset; offsets may have gaps.
+/// Derived units of one queue, by ascending offset; offsets may have gaps.
 #[derive(Clone, Debug, Default)]
 pub struct DerivedQueue {
     units: Vec<(i64, CqUnit)>,
@@ -18,24 +18,24 @@ pub struct DerivedQueue {
 }
 
 impl DerivedQueue {
-    /// The first entry's offset.
+    /// Offset of the first unit.
     pub fn min_offset(&self) -> Option<i64> {
         self.units.first().map(|(offset, _)| *offset)
     }
 
-    /// One past the last offset that an entry takes.
+    /// One past the last offset that a unit takes.
     pub fn max_offset(&self) -> i64 {
         self.end
     }
 
-    /// Entries at or after `from`.
+    /// Returns the units at or after `from`.
     pub fn from(&self, from: i64) -> &[(i64, CqUnit)] {
         let start = self.units.partition_point(|(offset, _)| *offset < from);
         self.units.get(start..).unwrap_or_default()
     }
 
-    /// The offset of the last entry at or before `offset`, whose record holds the message at `offset` where
-    /// records hold several; `offset` when there is none.
+    /// Returns the offset of the last unit at or before `offset`; if records hold several messages, its record holds
+    /// the message at `offset`. Returns `offset` if no such unit exists.
     pub fn start_of(&self, offset: i64) -> i64 {
         let behind = self.units.partition_point(|(start, _)| *start <= offset);
         let entry = behind.checked_sub(1).and_then(|index| self.units.get(index));
@@ -62,7 +62,7 @@ impl DerivedQueue {
     }
 }
 
-/// Derived entries of many queues.
+/// Derived units of many queues.
 #[derive(Clone, Debug, Default)]
 pub struct DerivedQueues {
     delays: DelayTables,
@@ -70,12 +70,12 @@ pub struct DerivedQueues {
 }
 
 impl DerivedQueues {
-    /// None yet; delayed messages are due by `delays`.
+    /// Creates an empty set. `delays` gives the delivery times of delayed messages.
     pub fn new(delays: &DelayTables) -> Self {
         Self { delays: delays.clone(), queues: BTreeMap::new() }
     }
 
-    /// Adds the entry of `record`, which lies at log offset `offset`, if it yields one.
+    /// Adds the units of `record`, which is at log offset `offset`.
     pub fn add(&mut self, record: &RecordView<'_>, offset: u64) {
         if !record.dispatches_to_queue()
             || record.queue_id < 0
@@ -106,31 +106,31 @@ impl DerivedQueues {
         }
     }
 
-    /// The entries of one queue.
+    /// Returns the units of one queue.
     pub fn get(&self, topic: &str, queue_id: i32) -> Option<&DerivedQueue> {
         self.queues.get(topic)?.get(&queue_id)
     }
 
-    /// Takes one queue's entries over from `other`; none there means an empty queue.
+    /// Moves the units of one queue from `other` to this set; if `other` has none, the queue is empty here.
     pub fn adopt(&mut self, other: &mut Self, topic: &str, queue_id: i32) {
         let queue =
             other.queues.get_mut(topic).and_then(|queues| queues.remove(&queue_id)).unwrap_or_default();
         self.queues.entry(topic.to_owned()).or_default().insert(queue_id, queue);
     }
 
-    /// Forgets the entries of records before log position `log_min`; each queue keeps its maximum.
+    /// Removes the units of records before log offset `log_min`; each queue keeps its maximum.
     pub fn drop_below(&mut self, log_min: u64) {
         for queue in self.queues.values_mut().flat_map(BTreeMap::values_mut) {
             queue.drop_below(log_min);
         }
     }
 
-    /// Topics that have a queue here.
+    /// Returns the topics that have a queue here.
     pub fn topics(&self) -> impl Iterator<Item = &str> {
         self.queues.keys().map(String::as_str)
     }
 
-    /// The queues of `topic` that are here.
+    /// Returns the queue ids of `topic` that exist here.
     pub fn queue_ids(&self, topic: &str) -> impl Iterator<Item = i32> + '_ {
         self.queues.get(topic).into_iter().flat_map(|queues| queues.keys().copied())
     }

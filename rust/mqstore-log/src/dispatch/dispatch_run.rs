@@ -1,6 +1,6 @@
-//! One run of the log while it is dispatched: its number, its records and the queues that they go to.
+//! One dispatch run: its number, its records and their queues.
 //!
-//! Owned by one thread at a time, which got it from the [`super::Dispatcher`].
+//! One thread at a time owns a run. It gets the run from the [`super::Dispatcher`].
 
 use mqstore_io::sync::Arc;
 
@@ -8,34 +8,34 @@ use super::run::RunOutput;
 use crate::commit_log::{Damage, RecordRun};
 use crate::consume_queue::{BatchQueue, ConsumeQueue};
 
-/// A numbered stretch of the log and what it contributes.
+/// A numbered range of the log with its units and entries.
 #[derive(Debug)]
 pub(super) struct DispatchRun {
     pub(super) number: u64,
-    /// The commit position once this run is committed.
+    /// Commit position after this run is committed.
     pub(super) end: u64,
-    /// What was passed over before and in it, in words.
+    /// Notes on damage that was skipped before and in this run.
     pub(super) skipped: Vec<String>,
-    /// Why the log cannot be dispatched behind `end`.
+    /// Damage that ends the dispatch of the log at `end`.
     pub(super) damage: Option<Damage>,
     pub(super) stretch: RecordRun,
     pub(super) buffer: Vec<u8>,
-    /// What `stretch` contributes, once it was decoded.
+    /// Units and entries of `stretch`, once it is decoded.
     pub(super) output: RunOutput,
     pub(super) decoded: bool,
-    /// The queues of `output`, in its order, once they are known.
+    /// The queues of `output`, in its order, once they are found.
     pub(super) queues: Vec<QueueWork>,
-    /// Its batch queues, once they have their units.
+    /// The batch queues of the run, once their units are written.
     pub(super) batches: Vec<Arc<BatchQueue>>,
 }
 
-/// What is to be done for one queue.
+/// The state of one queue in a run.
 #[derive(Debug)]
 pub(super) struct QueueWork {
     pub(super) queue: Arc<ConsumeQueue>,
     /// One past the highest offset of the run.
     pub(super) end: i64,
-    /// Rows that wait for the ordered step: their place in the queue's rows.
+    /// Indexes of the rows that wait for the ordered step.
     pub(super) late: Vec<usize>,
 }
 
@@ -57,12 +57,12 @@ impl Default for DispatchRun {
 }
 
 impl DispatchRun {
-    /// The buffer of the last stretch, to read the next one into.
+    /// Returns the buffer of the last stretch for reuse.
     pub(super) fn take_buffer(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.buffer)
     }
 
-    /// Makes it run `number`, over `stretch`.
+    /// Turns this run into run `number` over `stretch`.
     pub(super) fn begin(&mut self, number: u64, stretch: RecordRun) {
         self.number = number;
         self.end = stretch.end();
@@ -70,7 +70,7 @@ impl DispatchRun {
         self.decoded = false;
     }
 
-    /// Tells those who wait for messages of its queues, now that readers see them.
+    /// Wakes the threads and tasks that wait for messages of its queues, now that readers see these messages.
     pub(super) fn wake_waiters(&mut self) {
         for work in self.queues.drain(..) {
             work.queue.arrivals().reached(work.queue.max_offset());

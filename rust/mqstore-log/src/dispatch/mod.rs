@@ -1,11 +1,13 @@
-//! The dispatcher: makes queue entries and index entries from log records.
+//! The dispatcher: writes queue units and index entries for log records.
 //!
-//! Owns the *commit position*, up to which derived files agree with the log. Readers, the checkpoint and the durable
-//! mark see nothing beyond it. After a crash, everything after the recorded position is written again from the log, to
-//! the same slots; reading the log needs nothing of this folder. [`Dispatcher`] says how threads share the work.
+//! This module owns the *commit position*: the log offset up to which derived files agree with the log. Readers, the
+//! checkpoint and the durable mark see nothing after it. After a crash, the records after the stored position are
+//! dispatched again, to the same slots. A read of the log needs nothing from this folder. [`Dispatcher`] explains how
+//! threads share the work.
 //!
 //! Source: `DefaultMessageStore.ReputMessageService`, `CommitLogDispatcherBuildConsumeQueue`,
-//! `IndexService#buildIndex`. The commit position is the idea of RIP-52, of which RocketMQ's
+//! `IndexService#buildIndex`. The commit position follows RIP-52; RocketMQ's `ConcurrentReputMessageService` only
+//! decodes in parallel.
 //! `ConcurrentReputMessageService` has only the decoding.
 
 mod derived_units;
@@ -31,16 +33,16 @@ use mqstore_base::live_page::LivePage;
 use mqstore_base::store_files::StoreFiles;
 use window::{CommitTurn, RunWindow};
 
-/// Bytes of log after which a run ends.
+/// Bytes of log from which a dispatch run ends.
 pub const RUN_BYTES: u64 = 1 << 20;
 
-/// How long who waits for others' runs sleeps before another look.
+/// Maximum sleep of a thread that waits for the runs of other threads.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Builds queues and index from the log.
 ///
-/// The log is cut into numbered runs of whole records: one record in an idle store, about a mebibyte under load. Any
-/// number of threads work on runs in parallel. The last step takes the runs in order:
+/// The log is split into numbered dispatch runs of whole records. A run has one record in an idle store, and about 1
+/// MiB under load. Any number of threads work on runs in parallel. The last step takes the runs in order:
 ///
 /// ```text
 ///   cut, by headers alone     one thread at a time       run 7 | run 8 | run 9 | ...
@@ -48,9 +50,9 @@ const LOOK: Duration = Duration::from_millis(10);
 ///   index, commit             one at a time, in order    position = end of run 7; 9 waits for 8
 /// ```
 ///
-/// Records themselves name the slots of their queue entries, so that runs may finish in any order. If two records claim
-/// one slot, the first in the log wins. The ordered step does what depends on the order: new files, batch queues, the
-/// index.
+/// Each record names the slots of its units, so runs may finish in any order. If two records claim one slot, the first
+/// in the log wins. The ordered step does the work that depends on the order: it creates files, writes batch queues and
+/// adds index entries.
 ///
 /// | record | queue entry | index entry |
 /// |---|---|---|
@@ -58,11 +60,11 @@ const LOOK: Duration = Duration::from_millis(10);
 /// | prepared (half) | no | yes |
 /// | rolled back | no | no |
 ///
-/// A record that names light queues (`INNER_MULTI_DISPATCH`) has an entry in each of them, too.
+/// A record that names light queues (`INNER_MULTI_DISPATCH`) has a unit in each of them, too.
 ///
 /// Across threads: every thread that calls [`Dispatcher::run_to`] takes part, whether a worker or a waiting reader. A
-/// thread that fails gives its run back, and the next thread takes it. A thread that dies with a run stops the
-/// dispatcher for good, with everything before that run committed.
+/// thread that fails returns its run, and the next thread takes it. A thread that panics during a run stops the
+/// dispatcher for good; everything before that run stays committed.
 #[derive(Debug)]
 pub struct Dispatcher {
     files: StoreFiles,
@@ -71,55 +73,56 @@ pub struct Dispatcher {
     rules: DispatchRules,
     cutter: Mutex<RunSplitter>,
     window: RunWindow<DispatchRun>,
-    /// Runs that failed, to be taken up again before any other.
+    /// Failed runs; threads take these first.
     again: Mutex<Vec<DispatchRun>>,
-    /// Runs that are not at work, for the memory that they have.
+    /// Idle runs, kept to reuse their memory.
     spare: Mutex<Vec<DispatchRun>>,
     position: AtomicU64,
-    /// Raised when the position moved, a run was given back, or all is over.
+    /// Signals that the position advanced, a run was returned, or the dispatcher stopped.
     moved: EventCount,
-    /// Why nothing is dispatched any more.
+    /// Why the dispatcher stopped.
     stopped: OnceLock<DispatchStop>,
     records: AtomicU64,
     last_record: Mutex<Option<(u64, i64)>>,
     index_entries: AtomicU64,
     gap_units: AtomicU64,
     refused_units: AtomicU64,
-    /// Nothing at or behind this log position is dispatched.
+    /// Log offset at which dispatch stops.
     limit: AtomicU64,
     skipped: Mutex<Vec<String>>,
-    /// Tells readers in other processes, once the store runs.
+    /// The live page for readers in other processes, once the store runs.
     live: OnceLock<Arc<LivePage>>,
 }
 
-/// Where the next run comes from; one thread at a time.
+/// The source of new runs; one thread uses it at a time.
 #[derive(Debug)]
 struct RunSplitter {
     scanner: LogScanner,
-    /// The number of the next run.
+    /// Number of the next run.
     next: u64,
-    /// Bytes after which a run ends.
+    /// Bytes from which a run ends.
     run_bytes: u64,
 }
 
-/// What ends a dispatcher.
+/// The reason why a dispatcher stopped.
 #[derive(Debug)]
 enum DispatchStop {
     Damage(Damage),
     Worker,
 }
 
-/// What a thread found to do.
+/// The work that a thread found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
-    /// A run.
+    /// A run, which is finished now.
     Done,
-    /// Nothing: the rest is in other hands, or there is none.
+    /// None: other threads have the rest, or the log has no more.
     Nothing,
 }
 
 impl Dispatcher {
-    /// A dispatcher that goes on at log position `start`; index entries below `index_from` exist.
+    /// Creates a dispatcher that continues at log offset `start`. Index entries of records before `index_from` exist
+    /// already.
     pub fn new(
         files: &StoreFiles,
         list: Arc<SegmentList>,
@@ -153,17 +156,16 @@ impl Dispatcher {
         }
     }
 
-    /// The position at which dispatch stops, as if the log ended there; `u64::MAX` for none.
+    /// Log offset at which dispatch stops, as if the log ended there; `u64::MAX` for no limit.
     pub fn limit(&self) -> u64 {
         self.limit.load(Ordering::Acquire)
     }
 
-    /// Stops dispatch at log position `limit`, where a record starts; `u64::MAX` for no limit.
+    /// Stops dispatch at log offset `limit`, where a record starts; `u64::MAX` for no limit.
     ///
-    /// # Errors
-    /// The position reached, when that is behind `limit` already.
+    /// # Errors The log offset that dispatch has reached, if it is already past `limit`.
     pub fn set_limit(&self, limit: u64) -> Result<(), u64> {
-        // Whoever cuts holds this lock, so that nobody passes the limit meanwhile.
+        // Splitting off a run needs this lock too, so no run passes the limit meanwhile.
         let cutter = self.cutter.lock();
         let reached = cutter.scanner.position();
         if reached > limit {
@@ -176,12 +178,12 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// The log position up to which every record has its entries, and readers see them.
+    /// Log offset up to which every record has its units and entries, and readers see them.
     pub fn position(&self) -> u64 {
         self.position.load(Ordering::Acquire)
     }
 
-    /// From now on says on `live` how far it is. A second page is ignored.
+    /// Publishes the position on `live` from now on. A second page is ignored.
     pub fn attach(&self, live: &Arc<LivePage>) {
         let _cutter = self.cutter.lock();
         if self.live.set(Arc::clone(live)).is_ok() {
@@ -189,46 +191,44 @@ impl Dispatcher {
         }
     }
 
-    /// From now on looks at segments that are mapped in place, instead of reading them. For the process
-    /// that writes the log.
+    /// Scans mapped segments in place from now on instead of reading them. For the process that writes the log.
     pub fn look_at_maps(&self) {
         self.cutter.lock().scanner.look_at_maps();
     }
 
-    /// Records dispatched so far.
+    /// Number of records dispatched so far.
     pub fn records(&self) -> u64 {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// Log offset and store time of the last record that was dispatched here.
+    /// Log offset and store time of the last record dispatched here.
     pub fn last_record(&self) -> Option<(u64, i64)> {
         *self.last_record.lock()
     }
 
-    /// Index entries added so far.
+    /// Number of index entries added so far.
     pub fn index_entries(&self) -> u64 {
         self.index_entries.load(Ordering::Relaxed)
     }
 
-    /// Records whose queue offset no queue can hold; they have no entry.
+    /// Number of records without a unit because no queue can hold their queue offset.
     pub fn refused_units(&self) -> u64 {
         self.refused_units.load(Ordering::Relaxed)
     }
 
-    /// Queue offsets that no record claimed; their places hold blank units.
+    /// Number of queue offsets that no record claimed; their slots hold blank units.
     pub fn gap_units(&self) -> u64 {
         self.gap_units.load(Ordering::Relaxed)
     }
 
-    /// Dispatches up to `limit` (a published position of `list`) and returns the position reached,
-    /// which is `limit` unless something failed, or [`Self::limit`] if that is smaller. After an error (a
-    /// full disk) the same call may be made again.
+    /// Dispatches up to `limit`, a published offset of `list`, and returns the log offset reached. That is `limit`, or
+    /// [`Self::limit`] if it is smaller. After an error, such as a full disk, you can call it again.
     pub fn run_to(&self, list: &Arc<SegmentList>, limit: u64) -> Result<u64, StoreError> {
         self.run_watched(list, limit, &mut |_| Ok(()))
     }
 
-    /// As [`Self::run_to`]; tells `watch` the position reached after each run of this thread. An error as its
-    /// answer ends the call with that error.
+    /// Like [`Self::run_to`], and calls `watch` with the position after each run of this thread. If `watch` returns an
+    /// error, the call ends with it.
     pub fn run_watched(
         &self,
         list: &Arc<SegmentList>,
@@ -248,7 +248,7 @@ impl Dispatcher {
         }
     }
 
-    /// As [`Self::run_watched`], with the help of `helpers` more threads.
+    /// Like [`Self::run_watched`], with `helpers` additional threads.
     pub fn run_with_helpers(
         &self,
         helpers: u32,
@@ -257,7 +257,7 @@ impl Dispatcher {
         watch: &mut dyn FnMut(u64) -> Result<(), StoreError>,
     ) -> Result<u64, StoreError> {
         let over = AtomicBool::new(false);
-        // What goes wrong in a helper goes wrong for the caller too, who takes the run up again.
+        // An error in a helper also reaches the caller, which takes the returned run.
         let help = || {
             let mut until_over = |_| if over.load(Ordering::Acquire) { Err(self.ended()) } else { Ok(()) };
             let _ = self.run_watched(list, limit, &mut until_over);
@@ -269,10 +269,9 @@ impl Dispatcher {
         })
     }
 
-    /// Runs `then` while nothing is at work, with the position reached; nobody begins a run meanwhile.
+    /// Waits until no run is in progress, then runs `then` with the position reached. No thread starts a run meanwhile.
     ///
-    /// # Errors
-    /// What keeps the runs at work from being committed.
+    /// # Errors The error that keeps a started run from being committed, or the error of `then`.
     pub fn run_while_paused<T>(
         &self,
         then: impl FnOnce(u64) -> Result<T, StoreError>,
@@ -280,7 +279,7 @@ impl Dispatcher {
         let cutter = self.cutter.lock();
         while self.window.head() != cutter.next {
             self.check()?;
-            // Whoever failed left its run here; nobody else may be there to take it up.
+            // A failed thread left its run here, and no other thread may come to take it.
             let failed = self.again.lock().pop();
             match failed {
                 Some(run) => self.finish(run)?,
@@ -292,16 +291,16 @@ impl Dispatcher {
         then(self.position())
     }
 
-    /// Which entries a record yields.
+    /// The rules that decide which units and entries a record gets.
     pub fn rules(&self) -> &DispatchRules {
         &self.rules
     }
 
-    /// Takes one run, if there is one, and then commits what can be committed.
+    /// Takes one run, if one is available, and then commits all runs that can be committed.
     fn work(&self, list: &Arc<SegmentList>, limit: u64) -> Result<Work, StoreError> {
         self.check()?;
         let Some(run) = self.take(list, limit)? else {
-            // Somebody may have failed to commit what is ready.
+            // Another thread may have failed to commit a complete run.
             self.commit()?;
             return Ok(Work::Nothing);
         };
@@ -309,7 +308,7 @@ impl Dispatcher {
         Ok(Work::Done)
     }
 
-    /// Does what is to be done for `run`, and commits what can be committed.
+    /// Writes `run` and then commits all runs that can be committed.
     fn finish(&self, run: DispatchRun) -> Result<(), StoreError> {
         let mut run = RunGuard { dispatcher: self, run: Some(run) };
         let written = run.write();
@@ -325,9 +324,8 @@ impl Dispatcher {
         self.commit()
     }
 
-    /// Makes at most `steps` steps as threads would that take turns in any way: up to `hands` runs are at work
-    /// at once, and `pick` tells which of them goes on. What is at work then is given back. Runs end after
-    /// `run_bytes`. For simulations.
+    /// Makes at most `steps` steps in a chosen schedule, for simulations. Up to `hands` runs are in progress at once,
+    /// and `pick` selects the run that continues. Unfinished runs are returned at the end. Runs end after `run_bytes`.
     #[cfg(any(test, feature = "sim"))]
     pub fn run_shuffled(
         &self,
@@ -382,7 +380,7 @@ impl Dispatcher {
         }
     }
 
-    /// A run to work on: one that somebody gave back, else the next one below `limit`.
+    /// Returns a run to work on: a failed one, else the next one before `limit`.
     fn take(&self, list: &Arc<SegmentList>, limit: u64) -> Result<Option<DispatchRun>, StoreError> {
         if let Some(run) = self.again.lock().pop() {
             return Ok(Some(run));
@@ -403,7 +401,7 @@ impl Dispatcher {
                     *next += 1;
                     return Ok(Some(run));
                 }
-                // Only damage up to the limit leads here, when it may be passed over.
+                // This case needs damage up to the limit and the rule to skip it.
                 Cut::End if position >= limit => {
                     run.begin(*next, RecordRun::empty(position));
                     *next += 1;
@@ -425,8 +423,8 @@ impl Dispatcher {
         }
     }
 
-    /// Commits, in order, every run that is complete and has none missing before it, unless another thread is
-    /// at it. After an error the run waits for the next call.
+    /// Commits complete runs in order, up to the first incomplete one, unless another thread does so. After an error
+    /// the run waits for the next call.
     fn commit(&self) -> Result<(), StoreError> {
         while let Some(turn) = self.window.turn() {
             let outcome = self.commit_in(&turn);
@@ -456,18 +454,18 @@ impl Dispatcher {
     }
 
     fn stop(&self, stop: DispatchStop) {
-        // The first reason is the one to tell.
+        // The first reason is the one to report.
         let _ = self.stopped.set(stop);
         self.moved.notify_all();
     }
 
-    /// What was passed over since the last call, in words.
+    /// Returns and clears the notes on skipped damage.
     pub fn take_skipped_ranges(&self) -> Vec<String> {
         std::mem::take(&mut self.skipped.lock())
     }
 }
 
-/// A run in the hands of a thread. One that is dropped with it was lost by a panic.
+/// A run that a thread is working on. If the guard is dropped with its run, the thread panicked.
 struct RunGuard<'a> {
     dispatcher: &'a Dispatcher,
     run: Option<DispatchRun>,

@@ -1,8 +1,8 @@
-//! What one run of records contributes to the derived files, before anything is written.
+//! The units and entries of one dispatch run, before they are written.
 //!
-//! Owns the decision which entries a record yields. Memory only, and used again for the next run. What
-//! depends on the topic alone (is its name good for a folder, do its queues hold plain units, the front
-//! of its keys' hash) is found out once for each topic of a run.
+//! This module decides which units and entries a record gets. It works in memory only, and reuses its memory for the
+//! next run. Facts that depend only on the topic are computed once per topic and run: whether its name is valid as a
+//! folder, whether its queues hold batch units, and the prefix of its key hashes.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,39 +13,39 @@ use mqstore_io::sync::{Arc, RwLock};
 use crate::index::NewEntry;
 use mqstore_base::store_files::{DelayTables, StoreFiles};
 
-/// Queue ids below this have their place in a table; others are searched.
+/// Queue ids below this bound have a place in a table; the others are in a list.
 const NEAR_QUEUES: usize = 1024;
 
-/// Entries up to which the memory of a list is kept for the next run: more than a run of small records
-/// with a few keys each has.
+/// Maximum capacity at which a list is kept for the next run. A run of small records with a few keys each stays below
+/// it.
 const KEPT_ENTRIES: usize = 32 << 10;
 
-/// Lists of units that are kept for the next run.
+/// Maximum number of unit lists kept for the next run.
 const KEPT_LISTS: usize = 256;
 
-/// What decides which entries a record yields.
+/// The rules that decide which units and entries a record gets.
 #[derive(Clone, Debug, Default)]
 pub struct DispatchRules {
-    /// Records below this log position have their index entries already.
+    /// Log offset before which records have their index entries already.
     pub index_from: u64,
-    /// Whether tags get index entries of their own, as RocketMQ 5.5.0 writes them.
+    /// Whether tags get their own index entries, as in RocketMQ 5.5.0.
     pub index_tags: bool,
-    /// What the levels of delayed messages mean; their entries hold the delivery time.
+    /// The delay of each delay level; the unit of a delayed message holds its delivery time.
     pub delays: DelayTables,
-    /// Topics whose queues hold batch units instead of plain ones.
+    /// Topics whose queues hold batch units.
     pub batch_topics: BatchTopics,
-    /// Whether damage in the log is passed over; else it stops the dispatcher.
+    /// Whether dispatch skips damage in the log; otherwise damage stops the dispatcher.
     pub skip_damage: bool,
-    /// Whether checksums are verified; a record whose checksum is wrong is damage then.
+    /// Whether to verify checksums; a record with a wrong checksum then counts as damage.
     pub check_crc: bool,
 }
 
-/// Topics whose queues hold batch units. Clones are the same set, to which topics may be added any time.
+/// A set of topics whose queues hold batch units. Clones share one set, and topics can be added at any time.
 #[derive(Clone, Debug, Default)]
 pub struct BatchTopics(Arc<RwLock<BTreeSet<Box<str>>>>);
 
 impl BatchTopics {
-    /// The topics that have a folder of batch queues.
+    /// Lists the topics that have a folder of batch queues.
     pub fn with_folders(files: &StoreFiles) -> Self {
         let topics = Self::default();
         for entry in files.vfs.list(&files.batch_consume_queue()).unwrap_or_default() {
@@ -56,7 +56,7 @@ impl BatchTopics {
         topics
     }
 
-    /// Whether `topic` is one of them.
+    /// Whether the set contains `topic`.
     pub fn contains(&self, topic: &str) -> bool {
         self.0.read().contains(topic)
     }
@@ -66,37 +66,37 @@ impl BatchTopics {
         self.0.write().insert(topic.into());
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.read().is_empty()
     }
 }
 
-/// What one run of records contributes to the derived files.
+/// The units and entries of one run.
 #[derive(Debug, Default)]
 pub struct RunOutput {
     /// Index entries in log order.
     pub index: Vec<NewEntry>,
-    /// Records seen, without those that only fill a place.
+    /// Number of records, without placeholders that yield no unit or entry.
     pub records: u64,
-    /// Log offset and store time of the last of them.
+    /// Log offset and store time of the last record.
     pub last_record: (u64, i64),
     queues: Vec<QueueRun>,
     batches: Vec<BatchRun>,
     topics: Vec<TopicRun>,
     by_name: HashMap<Box<str>, usize>,
-    /// The topic of the last record; most records have the topic of the one before.
+    /// Topic of the last record; most records have the same topic as their predecessor.
     last: usize,
     spare: Vec<Vec<CqUnit>>,
 }
 
-/// Entries of one queue, in log order.
+/// The units of one queue, in log order.
 #[derive(Debug)]
 pub struct QueueRun {
     topic: usize,
     queue_id: i32,
     units: Vec<CqUnit>,
-    /// Where a row of units starts whose queue offsets follow one another: the offset, and its unit.
+    /// Rows of units with consecutive queue offsets: first offset, and index of its unit.
     rows: Vec<(i64, usize)>,
     next_offset: i64,
 }
@@ -109,23 +109,23 @@ struct BatchRun {
     units: Vec<BatchCqUnit>,
 }
 
-/// What a run knows of one topic.
+/// What a run knows about one topic.
 #[derive(Debug)]
 struct TopicRun {
     name: Box<str>,
-    /// Whether its records get queue entries.
+    /// Whether records of the topic get units.
     has_queues: bool,
-    /// Whether those are batch units.
+    /// Whether these are batch units.
     batch: bool,
     hasher: IndexHasher,
-    /// Places in `RunOutput::queues`, by queue id.
+    /// Index in `RunOutput::queues`, by queue id.
     near: Vec<Option<usize>>,
     far: Vec<(i32, usize)>,
 }
 
 impl TopicRun {
     fn new(rules: &DispatchRules, name: &str) -> Self {
-        // A name that could leave the store's folders never becomes a path.
+        // A name that could point outside the store's folders never becomes a path.
         let has_queues = validate_stored_topic(name).is_ok();
         let batch = rules.batch_topics.contains(name);
         let hasher = IndexHasher::new(name);
@@ -162,16 +162,16 @@ impl QueueRun {
             self.rows.push((offset, self.units.len()));
         }
         self.units.push(unit);
-        // Offsets are not negative: nothing follows the largest one.
+        // Offsets are not negative, so no offset equals the wrapped successor of the largest one.
         self.next_offset = offset.wrapping_add(1);
     }
 
-    /// The queue.
+    /// Id of the queue.
     pub fn queue_id(&self) -> i32 {
         self.queue_id
     }
 
-    /// Units whose queue offsets follow one another, with the first one's offset, in log order.
+    /// Returns the rows of units with consecutive queue offsets in log order, each with its first offset.
     pub fn rows(&self) -> impl Iterator<Item = (i64, &[CqUnit])> {
         let ends = self.rows.iter().skip(1).map(|(_, start)| *start).chain([self.units.len()]);
         self.rows
@@ -182,12 +182,12 @@ impl QueueRun {
 }
 
 impl RunOutput {
-    /// The entries of queues, by queue in the order of its first record.
+    /// Returns the units of plain queues, with the queues in order of their first record.
     pub fn queues(&self) -> impl Iterator<Item = (&str, &QueueRun)> {
         self.queues.iter().filter_map(|run| Some((&*self.topics.get(run.topic)?.name, run)))
     }
 
-    /// The units of batch queues, by topic and queue, each in log order.
+    /// Returns the units of batch queues, by topic and queue, each in log order.
     pub fn batches(&self) -> impl Iterator<Item = (&str, i32, &[BatchCqUnit])> {
         self.batches.iter().filter_map(|run| {
             let topic = self.topics.get(run.topic)?;
@@ -195,7 +195,7 @@ impl RunOutput {
         })
     }
 
-    /// Forgets everything, for another run.
+    /// Clears the output for another run.
     pub fn begin(&mut self) {
         for run in self.queues.drain(..) {
             let mut units = run.units;
@@ -212,7 +212,7 @@ impl RunOutput {
         (self.records, self.last_record, self.last) = (0, (0, 0), 0);
     }
 
-    /// Adds what `record`, which lies at log offset `offset`, contributes.
+    /// Adds the units and entries of `record`, which is at log offset `offset`.
     #[inline]
     pub fn add(&mut self, rules: &DispatchRules, record: &RecordOutline<'_>, offset: u64) {
         self.last_record = (offset, record.store_timestamp);
@@ -237,7 +237,7 @@ impl RunOutput {
             };
             fields.key_hashes(hasher, |hash| put(hash, false));
             if rules.index_tags {
-                // RocketMQ 5.5.0 marks a tag entry by a `T` between topic and tag.
+                // RocketMQ 5.5.0 puts a `T` between topic and tag to mark a tag entry.
                 fields.tags().into_iter().for_each(|tags| put(hasher.tags(tags), true));
             }
         }
@@ -258,7 +258,7 @@ impl RunOutput {
         }
     }
 
-    /// Adds the entry of a light queue for a record of the last topic.
+    /// Adds the unit of a light queue for a record of the last topic.
     #[cold]
     fn add_light(&mut self, rules: &DispatchRules, name: &str, queue_offset: i64, unit: CqUnit) {
         let of_record = self.last;
@@ -273,8 +273,8 @@ impl RunOutput {
         self.last = of_record;
     }
 
-    /// Adds the unit of a record of the last topic, whose queues hold batch units. A record that says
-    /// nothing of a batch holds one message; one whose numbers are negative gets no unit.
+    /// Adds the batch unit of a record of the last topic. A record without batch properties counts as one message. A
+    /// record with a negative base offset or message count gets no unit.
     #[cold]
     fn add_batch(&mut self, record: &RecordOutline<'_>, offset: u64, tags_code: i64) {
         let (base, messages) = record.inner_batch().unwrap_or((record.queue_offset, 1));
@@ -300,7 +300,7 @@ impl RunOutput {
         place
     }
 
-    /// Adds a queue of the last topic.
+    /// Adds a queue to the last topic.
     #[cold]
     fn add_queue(&mut self, queue_id: i32) -> usize {
         let (place, topic) = (self.queues.len(), self.last);

@@ -1,7 +1,7 @@
-//! One run on its way: what any thread does with it, and what is done in order.
+//! The two steps of one dispatch run: the step that any thread does at any time, and the ordered step.
 //!
-//! Across a crash: units may be in their slots before their run is committed; recovery cuts them by the log
-//! position that the mark vouches for.
+//! Across a crash: units may be in their slots before their run is committed. Recovery cuts them at the log offset up
+//! to which the durable mark covers the queues.
 
 use mqstore_io::sync::Ordering;
 
@@ -10,14 +10,14 @@ use super::dispatch_run::{DispatchRun, QueueWork};
 use mqstore_base::error::StoreError;
 
 impl Dispatcher {
-    /// Decodes `run` and writes what any thread may write: units whose file is there.
+    /// Decodes `run` and writes all units whose queue file exists already.
     pub(super) fn write_run(&self, run: &mut DispatchRun) -> Result<(), StoreError> {
         if !run.decoded {
             self.decode(run);
         }
         let mut known = run.queues.len();
         for (index, (topic, units)) in run.output.queues().enumerate() {
-            // A second try finds the queues of the first one.
+            // A second try reuses the queues that the first one found.
             if index >= known {
                 let queue = self.queues.get_or_create(topic, units.queue_id())?;
                 run.queues.push(QueueWork { queue, end: 0, late: Vec::new() });
@@ -52,8 +52,8 @@ impl Dispatcher {
         run.decoded = true;
     }
 
-    /// The ordered step: new files, commit positions, batch queues, the index. May be made again after an
-    /// error; only index entries may come twice then, which look-ups see through.
+    /// Does the ordered step: new files, commit positions, batch queues, index. The step can be repeated after an
+    /// error. Then only index entries may be added twice, and lookups ignore duplicates.
     pub(super) fn commit_run(&self, run: &mut DispatchRun) -> Result<(), StoreError> {
         for (work, (_, units)) in run.queues.iter().zip(run.output.queues()) {
             let mut late = work.late.iter().copied().peekable();

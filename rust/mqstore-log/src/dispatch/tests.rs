@@ -1,4 +1,4 @@
-//! Whatever the order in which runs are worked on, what is committed is what the order of the log gives.
+//! Tests that any order of work on the runs commits the state that the order of the log gives.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::*;
 
 const SEGMENT: u64 = 4096;
 
-/// A record of the log: which queue, and which place in it.
+/// A record of the log: its queue, and its offset in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Message {
     queue_id: i32,
@@ -23,13 +23,13 @@ fn messages(places: &[(i32, i64)]) -> Vec<Message> {
     places.iter().map(|&(queue_id, queue_offset)| Message { queue_id, queue_offset }).collect()
 }
 
-/// A store whose log holds messages, and nothing derived from it.
+/// A store whose log holds messages, without derived files.
 struct World {
     sim: SimVfs,
     files: StoreFiles,
     list: Arc<SegmentList>,
     messages: Vec<Message>,
-    /// Where each record starts and ends.
+    /// Start and end of each record.
     places: Vec<(u64, u64)>,
     end: u64,
 }
@@ -72,15 +72,15 @@ impl World {
         Self { sim, files, list, messages: messages.to_vec(), places, end }
     }
 
-    /// One that makes a run of each message.
+    /// Creates a dispatcher with one run for each message.
     fn dispatcher(&self) -> Dispatcher {
         let dispatcher = dispatcher(&self.files, &self.list, 0);
         dispatcher.cutter.lock().run_bytes = 1;
         dispatcher
     }
 
-    /// The position behind the first `count` messages, and what they give each queue: one entry a place, the
-    /// first in the log wins.
+    /// Returns the log offset after the first `count` messages, and the units of each queue at that point: one unit for
+    /// each slot; the first record in the log wins.
     fn expected(&self, position: u64) -> BTreeMap<i32, (i64, BTreeMap<i64, u64>)> {
         let mut queues = BTreeMap::<i32, (i64, BTreeMap<i64, u64>)>::new();
         let before = self.places.iter().take_while(|(start, _)| *start < position);
@@ -92,7 +92,7 @@ impl World {
         queues
     }
 
-    /// What readers see of every queue is what the log up to the commit position gives.
+    /// Checks that readers see in every queue exactly the log up to the commit position.
     fn check(&self, dispatcher: &Dispatcher) {
         let expected = self.expected(dispatcher.position());
         for queue in dispatcher.queues.all() {
@@ -119,7 +119,7 @@ fn files(sim: &SimVfs) -> StoreFiles {
     StoreFiles::new(Arc::new(sim.clone()), Arc::new(ManualClock::new(1_700_000_000_000)), Path::new("/store"))
 }
 
-/// One that goes on at `start`; a queue that a stop left in pieces is made anew, as recovery does.
+/// Creates a dispatcher that continues at `start`; as in recovery, damaged queues are rebuilt.
 fn dispatcher(files: &StoreFiles, list: &Arc<SegmentList>, start: u64) -> Dispatcher {
     let queues = QueueSet::load(files, 8 * 20, Access::ReadWrite).unwrap();
     let mut start = start;
@@ -139,7 +139,7 @@ fn dispatcher(files: &StoreFiles, list: &Arc<SegmentList>, start: u64) -> Dispat
     Dispatcher::new(files, list, Arc::new(queues), Arc::new(index), rules, start, start)
 }
 
-/// Every file under `folder` that has bytes.
+/// Returns every file under `folder` that has bytes.
 fn tree(vfs: &dyn Vfs, folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in vfs.list(folder).unwrap_or_default() {
@@ -152,14 +152,14 @@ fn tree(vfs: &dyn Vfs, folder: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// Queue files and index files.
+/// Returns the queue files and the index files.
 fn derived(files: &StoreFiles) -> (BTreeMap<String, Vec<u8>>, Vec<Vec<u8>>) {
-    // Index files are named by the time.
+    // The names of index files contain the time, so only their contents are compared.
     let index = tree(&*files.vfs, &files.index()).into_values().collect();
     (tree(&*files.vfs, &files.consume_queue()), index)
 }
 
-/// What one thread after the other makes of the log.
+/// Returns the derived files after one thread dispatched the log in order.
 fn in_log_order(messages: &[Message]) -> (BTreeMap<String, Vec<u8>>, Vec<Vec<u8>>) {
     let world = World::new(messages);
     let dispatcher = world.dispatcher();
@@ -168,8 +168,8 @@ fn in_log_order(messages: &[Message]) -> (BTreeMap<String, Vec<u8>>, Vec<Vec<u8>
     derived(&world.files)
 }
 
-/// Takes every run, works on the messages `order` names (from 1 on) and answers, after each of `stops` many
-/// of them, how many messages are committed.
+/// Takes every run and works on the messages that `order` names, counted from 1. Returns, after each number of messages
+/// in `stops`, how many messages are committed.
 fn committed(places: &[(i32, i64)], order: &[u64], stops: &[usize]) -> Vec<usize> {
     let world = World::new(&messages(places));
     let dispatcher = world.dispatcher();
@@ -200,7 +200,7 @@ const IN_ONE_QUEUE: [(i32, i64); 5] = [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)];
 
 #[test]
 fn what_is_missing_holds_back_what_comes_later() {
-    // m1, m2 and m5 are written: committed to m2. Then m3 and m4: committed to m5.
+    // m1, m2 and m5 are written, so m1 and m2 are committed. Then m3 and m4 follow, so m5 is committed too.
     assert_eq!(committed(&IN_ONE_QUEUE, &[1, 2, 5, 3, 4], &[3, 5]), [2, 5]);
     assert_eq!(committed(&IN_ONE_QUEUE, &[5, 1, 2, 4, 3], &[3, 4, 5]), [2, 2, 5]);
 }
@@ -246,7 +246,7 @@ fn a_worker_that_dies_stops_the_dispatcher_before_its_run() {
     assert!(matches!(error, StoreError::Poisoned { stage: "dispatching", .. }), "{error}");
     assert_eq!(dispatcher.position(), world.places[1].1);
     world.check(&dispatcher);
-    // The log has everything: the next one goes on where this one stopped.
+    // The log is complete: the next dispatcher continues where this one stopped.
     let next = self::dispatcher(&world.files, &world.list, dispatcher.position());
     next.run_to(&world.list, world.end).unwrap();
     assert_eq!(derived(&world.files).0, in_log_order(&world.messages).0);
@@ -268,7 +268,7 @@ fn eight_workers_write_entries_of_one_queue() {
     let places: Vec<(i32, i64)> = (0..400).map(|offset| (0, offset)).collect();
     let world = World::new(&messages(&places));
     let dispatcher = world.dispatcher();
-    // The first file of the queue is made in log order.
+    // The ordered step creates the first file of the queue.
     dispatcher.work(&world.list, world.end).unwrap();
     let all_have_a_run = Barrier::new(8);
     let wrote = std::thread::scope(|scope| {
@@ -285,7 +285,7 @@ fn eight_workers_write_entries_of_one_queue() {
         let workers: Vec<_> = (0..8).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().map(|worker| worker.join().unwrap()).filter(|wrote| *wrote).count()
     });
-    // Seven more places are in the file that is there.
+    // Seven more units fit into the existing file.
     assert_eq!(wrote, 7);
     assert_eq!(dispatcher.position(), world.end);
     world.check(&dispatcher);
@@ -308,14 +308,14 @@ fn helpers_end_with_the_call() {
     let stop = |_| Err(StoreError::Busy { reason: "enough".into() });
     let other = World::new(&messages(&places));
     let dispatcher = other.dispatcher();
-    // Unless the helpers were done before the caller had a turn; it goes on where it was stopped.
+    // The helpers may finish before the caller's first turn; otherwise a second call continues after the stop.
     let stopped = dispatcher.run_with_helpers(3, &other.list, other.end, &mut { stop });
     assert!(stopped.is_err() || dispatcher.position() == other.end);
     assert_eq!(dispatcher.run_to(&other.list, other.end).unwrap(), other.end);
     assert_eq!(derived(&other.files), in_log_order(&other.messages));
 }
 
-/// Logs as they come: offsets go up in each queue, now and then with a gap, or a place named twice.
+/// Generates realistic logs: offsets ascend in each queue, sometimes with a gap, sometimes with a slot claimed twice.
 fn logs() -> impl Strategy<Value = Vec<Message>> {
     let step = (0..3_i32, prop_oneof![10 => Just(1_i64), 1 => Just(0_i64), 1 => 2..20_i64]);
     proptest::collection::vec(step, 1..60).prop_map(|steps| {
@@ -333,8 +333,8 @@ fn logs() -> impl Strategy<Value = Vec<Message>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Any number of hands, any schedule, any moment of a stop: the committed order is that of the log for
-    /// every queue, and a dispatch of the rest gives what one thread gives.
+    /// For any number of threads, any schedule and any moment of a stop: each queue is committed in log order, and
+    /// dispatching the rest gives the same result as one thread.
     #[test]
     fn any_schedule_commits_in_log_order(
         messages in logs(),

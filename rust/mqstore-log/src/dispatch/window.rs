@@ -1,22 +1,22 @@
-//! Which runs are complete, and how far there is none missing.
+//! The dispatch window: which runs are complete, and up to which run all are.
 //!
-//! Runs are numbered from 0 on, without gaps, in the order of the log. Whoever is done with one puts it
-//! into its place and sets its bit; one thread at a time takes them out again in order:
+//! Runs are numbered from 0, without gaps, in the order of the log. A thread that finishes a run puts it into its place
+//! and sets its bit. One thread at a time takes complete runs out in order:
 //!
 //! ```text
 //! run       7    8    9   10   11   12  ...  7 + 64
-//! bit       0    1    1    0    1    0        not given out before run 7 is taken
+//! bit       0    1    1    0    1    0        not assigned before run 7 is taken
 //!           ^ head: everything before it was taken
 //! ```
 //!
-//! Bits are used again every [`RUNS`] runs, never keyed by anything but the number of the run: a gap in the
-//! offsets of a queue leaves no gap here.
+//! Places and bits are reused every [`RUNS`] runs. They depend only on the number of the run, so a gap in the offsets
+//! of a queue leaves no gap here.
 //!
-//! Across threads: [`RunWindow::complete`] from any number of threads; a [`Turn`], of which there is one at a
-//! time, takes runs out. Who completes a run and finds the turn taken may go: whoever has it looks at the
-//! bits once more after giving it back. Setting the bit and looking at the turn, giving the turn back and
-//! looking at the bit, are each separated by a sequentially consistent fence, so that one of the two sees the
-//! other. Nothing here reaches a disk.
+//! Across threads: any thread may call [`RunWindow::complete`]. Only the thread that holds the [`CommitTurn`] takes
+//! runs out. A thread that completes a run and finds the turn taken may leave, because the holder checks the bits once
+//! more after it releases the turn. A sequentially consistent fence separates setting the bit from checking the turn,
+//! and releasing the turn from checking the bit, so at least one of the two threads sees the other. This module does no
+//! I/O.
 
 #[cfg(not(loom))]
 use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, fence};
@@ -26,29 +26,29 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 use mqstore_io::sync::model::Mutex;
 
-/// Runs that may be given out at once.
+/// Maximum number of runs in progress at once.
 #[cfg(not(loom))]
 pub(super) const RUNS: u64 = 64;
 #[cfg(loom)]
 pub(super) const RUNS: u64 = 2;
 
-/// See the module's text.
+/// The dispatch window, as the module describes it.
 #[derive(Debug)]
 pub(super) struct RunWindow<T> {
-    /// The run that is taken next.
+    /// Number of the run that is taken next.
     head: AtomicU64,
-    /// Bit n: the run of that place is complete.
+    /// Bit n is set if the run at place n is complete.
     done: AtomicU64,
     turn: AtomicBool,
     places: Box<[Mutex<Option<T>>]>,
 }
 
-/// The right to take runs out, in order.
+/// The right to take runs out in order; at most one exists.
 #[derive(Debug)]
 pub(super) struct CommitTurn<'a, T>(&'a RunWindow<T>);
 
 impl<T> RunWindow<T> {
-    /// A window whose next run is 0.
+    /// Creates a window whose next run is 0.
     pub(super) fn new() -> Self {
         Self {
             head: AtomicU64::new(0),
@@ -58,35 +58,35 @@ impl<T> RunWindow<T> {
         }
     }
 
-    /// The run that is taken next: every one before it was taken.
+    /// Number of the run that is taken next; all runs before it were taken.
     pub(super) fn head(&self) -> u64 {
         self.head.load(Ordering::Acquire)
     }
 
-    /// Whether run `number` may be given out.
+    /// Whether run `number` may be assigned to a thread.
     pub(super) fn has_room_for(&self, number: u64) -> bool {
         number - self.head() < RUNS
     }
 
-    /// Puts run `number`, which was given out once, into its place.
+    /// Stores the completed run `number` and sets its bit. Call it once for each assigned run.
     pub(super) fn complete(&self, number: u64, run: T) {
         *self.place(number).lock() = Some(run);
         self.done.fetch_or(bit(number), Ordering::AcqRel);
     }
 
-    /// The right to take runs out, if nobody has it and there is one to take. To be asked for after each
-    /// [`Self::complete`], and again after each turn.
+    /// Returns the right to take runs out if no thread has it and the next run is complete. Call it after each
+    /// [`Self::complete`] and again after each turn.
     pub(super) fn turn(&self) -> Option<CommitTurn<'_, T>> {
         fence(Ordering::SeqCst);
         if !self.head_is_complete() {
             return None;
         }
         let free = self.turn.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        // Not made unless it is got: its end would give back the turn of another.
+        // Created only on success: dropping a `CommitTurn` releases the turn, which may belong to another thread.
         free.is_ok().then(|| CommitTurn(self))
     }
 
-    /// Whether the next run can be taken.
+    /// Whether the next run is complete.
     pub(super) fn head_is_complete(&self) -> bool {
         self.done.load(Ordering::Acquire) & bit(self.head()) != 0
     }
@@ -98,17 +98,17 @@ impl<T> RunWindow<T> {
 }
 
 impl<T> CommitTurn<'_, T> {
-    /// The next run, if it is complete. It stays where it is until [`Self::advance`].
+    /// Calls `with` on the next run if it is complete. The run stays in its place until [`Self::advance`].
     pub(super) fn with_next<R>(&self, with: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.0.head_is_complete().then(|| self.0.place(self.0.head()).lock().as_mut().map(with)).flatten()
     }
 
-    /// Takes the next run out, which [`Self::with_next`] showed.
+    /// Takes out the next run, which [`Self::with_next`] has processed.
     pub(super) fn advance(&self) -> Option<T> {
         let head = self.0.head();
         let run = self.0.place(head).lock().take();
         self.0.done.fetch_and(!bit(head), Ordering::AcqRel);
-        // From here on the place and its bit may be used for another run.
+        // After this store, the place and its bit may be used for another run.
         self.0.head.store(head + 1, Ordering::Release);
         run
     }
@@ -128,7 +128,7 @@ fn bit(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Takes what can be taken, in order.
+    /// Takes all runs that can be taken, in order.
     fn take(window: &RunWindow<&'static str>) -> Vec<&'static str> {
         let Some(turn) = window.turn() else { return Vec::new() };
         assert!(window.turn().is_none());
@@ -182,19 +182,19 @@ mod models {
 
     use super::*;
 
-    /// All interleavings with up to two preemptions: what lock-free code gets wrong shows up in those.
+    /// Checks all interleavings with up to two preemptions; errors in lock-free code appear in those.
     fn check(model: impl Fn() + Sync + Send + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(2);
         builder.check(model);
     }
 
-    /// What a worker does with its run: completes it, and takes what can be taken.
+    /// Does a worker's part for its run: completes it, and takes all runs that can be taken.
     fn work(window: &RunWindow<u64>, taken: &Count, number: u64) {
         window.complete(number, number);
         while let Some(turn) = window.turn() {
             while let Some(run) = turn.with_next(|run| *run) {
-                // In order, and nobody else takes one meanwhile.
+                // Runs come in order, and no other thread takes one meanwhile.
                 assert_eq!(taken.load(Ordering::Relaxed), run);
                 taken.store(run + 1, Ordering::Relaxed);
                 turn.advance();
@@ -202,8 +202,8 @@ mod models {
         }
     }
 
-    /// Two workers complete two runs in any order: both are taken in the end, each once and in order,
-    /// although a worker that finds the turn taken goes away.
+    /// Two workers complete two runs in any order. Both runs are taken, once each and in order, although a worker that
+    /// finds the turn taken leaves.
     #[test]
     fn every_complete_run_is_taken_in_order() {
         check(|| {
@@ -218,7 +218,7 @@ mod models {
         });
     }
 
-    /// A third run gets the place and the bit of the first one only after that was taken.
+    /// A third run gets the place and the bit of the first one only after the first one was taken.
     #[test]
     fn a_place_is_used_again_only_when_it_is_free() {
         check(|| {

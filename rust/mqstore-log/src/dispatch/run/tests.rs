@@ -1,4 +1,4 @@
-//! Which entries a run yields, against the rules told plainly; and reading a run by either way.
+//! Tests of the entries of a run against the plain rules, and of both ways to read a run.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use mqstore_base::store_files::StoreFiles;
 const STORED: i64 = 1_700_000_000_123;
 const SEGMENT: u64 = 8 << 10;
 
-/// What of a record decides its entries.
+/// The fields of a record that decide its units and entries.
 #[derive(Clone, Debug)]
 struct Input {
     topic: &'static str,
@@ -64,7 +64,7 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
     proptest::collection::vec(input, 0..60)
 }
 
-/// Segments of 8 KiB with these records, and where they lie.
+/// A log in segments of 8 KiB with these records, and their positions.
 struct Log {
     list: Arc<SegmentList>,
     places: Vec<u64>,
@@ -108,7 +108,7 @@ fn log(inputs: &[Input]) -> Log {
 
 type Entries = (Vec<(String, i32, Vec<(i64, CqUnit)>)>, Vec<NewEntry>);
 
-/// The entries, one rule a line.
+/// Returns the units and entries, with one rule on each line.
 fn plain(rules: &DispatchRules, inputs: &[Input], log: &Log) -> Entries {
     let (mut queues, mut index): Entries = Default::default();
     let ends = log.places.iter().skip(1).copied().chain([log.end]);
@@ -157,7 +157,7 @@ fn plain(rules: &DispatchRules, inputs: &[Input], log: &Log) -> Entries {
     (queues, index)
 }
 
-/// The entries as the dispatcher decodes them, `until` a limit and then to the end.
+/// Returns the units and entries as the dispatcher decodes them, first up to the limit `until` and then to the end.
 fn decoded(rules: &DispatchRules, log: &Log, until: u64, maps: bool, crc: bool) -> Entries {
     let mut scanner = LogScanner::new(Arc::clone(&log.list), 0, 0, ScanChecks { crc: false });
     if maps {
@@ -217,12 +217,12 @@ proptest! {
         let until = if log.places.is_empty() { 0 } else { *cut.get(&log.places) };
         let expected = plain(&rules, &inputs, &log);
         prop_assert_eq!(decoded(&rules, &log, until, false, crc), expected.clone());
-        // Some segments are mapped, the rest is read.
+        // Some segments are mapped; the scanner reads the others.
         for segment in log.list.segments().iter().skip(mapped) {
             segment.region().unwrap();
         }
         prop_assert_eq!(decoded(&rules, &log, until, true, crc), expected);
-        // Nothing is held on to.
+        // No map is still in use.
         prop_assert!(log.list.segments().iter().all(|segment| !segment.is_in_use()));
     }
 }
@@ -249,7 +249,7 @@ fn a_mapped_segment_is_looked_at_in_place() {
     let mut seen = 0;
     assert_eq!(stretch.records(false, None, |_, _| seen += 1), None);
     assert_eq!((seen, stretch.end()), (3, log.end));
-    // Until it is let go, nobody may overwrite it.
+    // While the run uses the map, the segment must not be overwritten.
     assert!(log.list.segments()[0].is_in_use());
     stretch.let_go();
     assert!(!log.list.segments()[0].is_in_use());

@@ -1,6 +1,6 @@
-//! The segment that is written, as those who append to it hold it.
+//! The active segment and its map, shared by all appends.
 //!
-//! The durable position never passes the published one:
+//! The durable offset never passes the published offset:
 //!
 //! ```text
 //! commitlog/00000000000000000000   record record ... record filler
@@ -9,8 +9,8 @@
 //!                                         └ durable: all before it is synced
 //! ```
 //!
-//! Nothing here reaches a disk. Across threads: the put lock guards it; readers and the thread that prepares pages
-//! hold a reference, and the last who lets go of a segment that was left unmaps it.
+//! This module does no I/O on records. Across threads: the put lock guards it. Readers and the thread that prepares
+//! pages hold a reference; the last reference to an old segment unmaps it.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use mqstore_io::Region;
 use super::segment_list::Segment;
 use mqstore_base::error::{IoContext, StoreError};
 
-/// The segment that is written, and its map, which every append would have to ask for otherwise.
+/// The active segment with its map, so that appends need not request the map each time.
 #[derive(Debug)]
 pub(super) struct ActiveSegment {
     pub(super) segment: Arc<Segment>,
@@ -28,11 +28,11 @@ pub(super) struct ActiveSegment {
 }
 
 impl ActiveSegment {
-    /// Gets a segment ready to be written to.
+    /// Prepares a segment for writing.
     pub(super) fn of(segment: Arc<Segment>) -> Result<Arc<Self>, StoreError> {
         let prepared = segment.file().and_then(|file| {
-            // A segment that somebody else made may be sparse: a store into a hole of a full disk would
-            // kill the process, an allocation is an error.
+            // A segment of another program may be sparse. On a full disk, a store into a hole would kill the process,
+            // but an allocation only returns an error.
             if file.stat()?.allocated_bytes < segment.len() {
                 file.allocate(segment.len())?;
             }
@@ -43,7 +43,7 @@ impl ActiveSegment {
     }
 }
 
-/// Whether `bytes` and a filler behind them fit in the `rest` of a segment.
+/// Whether `bytes` and a filler after them fit the `rest` of a segment.
 pub(super) fn fits(rest: u64, bytes: u64) -> bool {
     bytes + BLANK_HEADER_BYTES as u64 <= rest
 }

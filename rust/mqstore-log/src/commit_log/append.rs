@@ -1,14 +1,13 @@
-//! Appending: one thread at a time takes the put lock, places its records, copies them and publishes them.
+//! Append: one thread at a time takes the put lock, assigns offsets to its records, copies them and publishes them.
 //!
 //! ```text
 //! caller   encode, check | put lock: queue offset, position, time, checksum, copy, publish |
 //! another                |                          wait                                   | put lock ...
 //! ```
 //!
-//! Everything that can fail comes before a record has its place: the caller has encoded and checked it, and a full
-//! segment is followed by the next one only once that one exists. What remains is a checksum and a copy; a
-//! failure there stops the log for good ([`StoreError::Poisoned`]). Bytes are copied in the order of their
-//! positions, so that a kill of the process leaves no gap.
+//! Everything that can fail happens before a record gets its offsets: the caller has encoded and checked it, and a full
+//! segment is left only after the next one exists. Only a checksum and a copy remain; a failure there stops the log for
+//! good ([`StoreError::Poisoned`]). Bytes are copied in log order, so a kill of the process leaves no gap.
 //!
 //! | durability | bytes go to | in the file |
 //! |---|---|---|
@@ -29,23 +28,24 @@ use super::pool::Pool;
 use super::put_lock::{PutBusy, PutGuard};
 use mqstore_base::error::{IoContext, StoreError};
 
-/// Records of a batch are gathered to so many bytes, and the one that goes beyond, before they are written.
+/// Bytes of a batch from which the gathered records are written; the record that reaches the bound is included.
 const MOST_AT_ONCE_BYTES: usize = 1 << 20;
 
-/// Bytes of a record's place that are fetched ahead; the processor finds the rest by itself.
+/// Maximum bytes of a record's destination to prefetch; the processor prefetches the rest by itself.
 const MOST_EXPECTED_BYTES: usize = 4096;
 
 impl CommitLog {
-    /// Appends records at consecutive places, fills in where they went, and returns where they end.
+    /// Appends records at consecutive log offsets, fills in [`EncodedRecord::placed`], and returns the end of the last
+    /// record.
     ///
-    /// They become visible together, once all of them are copied; when a batch larger than a segment
-    /// meets a full disk, those before it stay. With `through_file` they are written by a positional
-    /// write, which a sync makes durable cheaply; a log with a pool does so in any case.
+    /// All records become visible together, after all of them are copied. If a batch larger than a segment meets a full
+    /// disk, the records that were already copied stay. With `through_file`, a positional write appends the records,
+    /// which a sync makes durable cheaply. A log with a pool always writes this way.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] when the lock was held or waited for too long, [`StoreError::TooLarge`],
-    /// [`StoreError::Full`], [`StoreError::DiskFull`] and other errors of making a segment: nothing was appended then.
-    /// [`StoreError::Poisoned`] when the log was stopped.
+    /// - [`StoreError::Busy`] if the lock was held or waited for too long, [`StoreError::TooLarge`],
+    ///   [`StoreError::Full`], [`StoreError::DiskFull`] and other errors of creating a segment: nothing was appended.
+    /// - [`StoreError::Poisoned`] if the log was stopped.
     pub fn append(
         &self,
         records: &mut [EncodedRecord<'_>],
@@ -64,8 +64,8 @@ impl CommitLog {
         refused.map_or(Ok(end), Err)
     }
 
-    /// Takes the put lock once `records` have room in the active segment and in the pool, as far as they fit there at
-    /// all. The flag tells that the pool is too small for them.
+    /// Takes the put lock once `records` fit the active segment and the pool. Batches that are too large for either
+    /// also get the lock. The flag says that the records must bypass the pool.
     fn lock_with_space(
         &self,
         records: &[EncodedRecord<'_>],
@@ -79,7 +79,7 @@ impl CommitLog {
             }
             self.check_copied(&put)?;
             self.admit(records)?;
-            // The clock may step back; stored times never do.
+            // The clock may step back, but store times never do.
             put.point.store_timestamp_ms = put.point.store_timestamp_ms.max(now_ms);
             let fits_a_segment = total <= self.max_record_bytes();
             if fits_a_segment {
@@ -103,25 +103,28 @@ impl CommitLog {
             self.refused.fetch_add(1, Ordering::Relaxed);
             let reason = match busy {
                 PutBusy::HeldFor(ms) => format!(
-                    "another append has held the store's lock for {ms} ms (busy_after): the disk or the memory does not keep up; try again later"
+                    "another append has held the put lock for {ms} ms (busy_after): the disk or the \
+                     memory is too slow; try again later"
                 ),
                 PutBusy::WaitedFor(ms) => format!(
-                    "the append waited {ms} ms for its turn (queue_wait_limit): more is appended than the store can take; try again later"
+                    "the append waited {ms} ms for its turn (queue_wait_limit): the store receives more \
+                     appends than it can write; try again later"
                 ),
             };
             StoreError::Busy { reason }
         })
     }
 
-    /// Has what is pooled written, or waits until somebody else has, which may last as long as waiting for
-    /// the lock.
+    /// Writes the bytes in the pool, or waits until another thread has written them. The wait has the same limit as the
+    /// wait for the lock.
     fn wait_for_pool(&self, pool: &Pool) -> Result<(), StoreError> {
         let ms = self.front.put.limits().queue_wait_ms;
         let drained = pool.drain_within(&self.row, self.appended(), Duration::from_millis(ms));
         if !drained.map_err(|error| self.poison("writing the log", &error.to_string()))? {
             self.refused.fetch_add(1, Ordering::Relaxed);
             let reason = format!(
-                "the pool has been full for {ms} ms (queue_wait_limit): the disk does not take what is appended; try again later"
+                "the pool has been full for {ms} ms (queue_wait_limit): the disk is slower than the \
+                 appends; try again later"
             );
             return Err(StoreError::Busy { reason });
         }
@@ -129,10 +132,9 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Whether all of `records` fit the quotas of their topics; the caller holds the put lock.
+    /// Checks that all of `records` fit the quotas of their topics. The caller holds the put lock.
     ///
-    /// # Errors
-    /// [`StoreError::Full`].
+    /// # Errors [`StoreError::Full`] if a quota would be exceeded.
     pub(super) fn admit(&self, records: &[EncodedRecord<'_>]) -> Result<(), StoreError> {
         if records.iter().all(|record| record.room.limit().is_none()) {
             return Ok(());
@@ -154,11 +156,10 @@ impl CommitLog {
         })
     }
 
-    /// Copies records to the pool, or else to the map. Returns the error that refused the next record, if one did; those
-    /// before it are copied.
+    /// Copies records to the pool, or to the map if the log has no pool. If a record is refused, returns that error;
+    /// the records before it are copied.
     ///
-    /// # Errors
-    /// [`StoreError::Poisoned`].
+    /// # Errors [`StoreError::Poisoned`] if a copy failed.
     pub(super) fn copy_records(
         &self,
         put: &mut PutState,
@@ -191,13 +192,13 @@ impl CommitLog {
             return Err(self.poison("appending", "there is no active segment"));
         };
         let at = (position - active.segment.base_offset()) as usize;
-        // Has the memory fetched while the checksum is still computed.
+        // Prefetches the memory while the checksum is computed.
         active.region.expect_write(at, record.parts.len().min(MOST_EXPECTED_BYTES));
         fill_in(record)?;
         copy_to_map(&active.region, at, record.parts.slices()).at_file(|| active.segment.path(), "appending")
     }
 
-    /// Writes records to their file by position, many with one write, and leaves the pool out. Otherwise as
+    /// Writes records to their file by position, many with one write, and bypasses the pool. Otherwise like
     /// [`Self::copy_records`].
     pub(super) fn write_records(
         &self,
@@ -225,7 +226,7 @@ impl CommitLog {
         Ok(None)
     }
 
-    /// Writes the bytes that end at the point of `put`, all of one segment.
+    /// Writes the gathered bytes, which end at the point of `put` and belong to one segment.
     fn write_gathered(&self, put: &PutState, gathered: &mut Vec<u8>) -> Result<(), StoreError> {
         if gathered.is_empty() {
             return Ok(());
@@ -246,7 +247,7 @@ impl CommitLog {
     }
 }
 
-/// Writes the numbers of its place into the record, and its checksum.
+/// Writes the assigned offsets, the store time and the checksum into the record.
 fn fill_in(record: &mut EncodedRecord<'_>) -> Result<(), StoreError> {
     let Placed { queue_offset, commit_log_offset, store_timestamp_ms } = record.placed;
     record
@@ -255,8 +256,8 @@ fn fill_in(record: &mut EncodedRecord<'_>) -> Result<(), StoreError> {
         .map_err(|error| StoreError::invalid_message(&error))
 }
 
-/// Copies a record to position `at` of a mapped segment, its size last: another process that looks for
-/// it there finds all of it, or nothing.
+/// Copies a record to position `at` of a mapped segment. Its size comes last, so that another process finds either the
+/// complete record or nothing.
 fn copy_to_map(region: &Region, at: usize, [head, body, tail]: [&[u8]; 3]) -> std::io::Result<()> {
     let Some((size, rest)) = head.split_first_chunk::<4>() else {
         return Err(std::io::ErrorKind::InvalidInput.into());

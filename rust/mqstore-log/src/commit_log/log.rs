@@ -1,6 +1,7 @@
-//! The log of a store that is open for writing: its parts, its positions, and how it is opened and sealed.
+//! The log of a store that is open for writing: its parts, its offsets, and how it is opened and sealed.
 //!
-//! Owns the put lock's state and the published position. The other files of this folder write, read and sync it.
+//! This module owns the state under the put lock and the published offset. The other files of this folder write, read
+//! and sync the log.
 
 use std::sync::Arc;
 
@@ -21,66 +22,66 @@ use mqstore_base::live_page::LivePage;
 use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 
-/// One encoded record on its way into the log.
+/// An encoded record, ready to be appended.
 #[derive(Debug)]
 pub struct EncodedRecord<'a> {
-    /// The encoded record; queue offset, position, store time and property CRC are filled in.
+    /// The encoded record. The append fills in queue offset, log offset, store time and property CRC.
     pub parts: RecordParts<'a>,
-    /// The next offset of the record's queue.
+    /// Next offset of the record's queue.
     pub next_queue_offset: &'a AtomicI64,
-    /// How many queue offsets it takes.
+    /// Number of queue offsets that the record takes.
     pub messages: u16,
-    /// What its topic may hold.
+    /// Quota of the record's topic.
     pub room: &'a TopicQuotaState,
-    /// Where it went, once it is appended.
+    /// Assigned offsets and time, valid after the append.
     pub placed: Placed,
 }
 
-/// Where a record went.
+/// The offsets and the store time that an append assigned to a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
-    /// The offset in its queue.
+    /// Offset in its queue.
     pub queue_offset: i64,
-    /// The offset in the log.
+    /// Log offset.
     pub commit_log_offset: u64,
-    /// When it was stored, in epoch milliseconds.
+    /// Store time in epoch milliseconds.
     pub store_timestamp_ms: i64,
 }
 
-/// A position that a sync covers, and the last record below it.
+/// A log offset that a sync covers, and the last record before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncPoint {
-    /// The log is durable up to here.
+    /// Log offset up to which the log is durable.
     pub position: u64,
-    /// The last record that ends at or before it; its size is 0 when there is none.
+    /// Log offset of the last record that ends at or before `position`.
     pub last_offset: u64,
-    /// That record's size in bytes.
+    /// Byte length of that record; 0 if no record exists.
     pub last_size: u32,
-    /// The newest store timestamp at or below it, in epoch milliseconds.
+    /// Newest store timestamp up to `position`, in epoch milliseconds.
     pub store_timestamp_ms: i64,
 }
 
-/// How a log is written.
+/// The options that decide how a log is written.
 #[derive(Clone, Copy, Debug)]
 pub struct LogOptions {
-    /// Bytes of the pool that records go through; `None` copies them to the mapped segment.
+    /// Bytes of the pool; `None` copies records to the mapped segment instead.
     pub pool_bytes: Option<u64>,
     /// How long appends wait for the put lock.
     pub limits: PutLimits,
-    /// What is prepared ahead of the writer.
+    /// Preallocation after the tail.
     pub ahead: PreallocateOptions,
-    /// Bytes of segments that there may be.
+    /// Maximum total bytes of all segments.
     pub max_bytes: Option<u64>,
 }
 
-/// Bytes ahead of the tail that are kept present: some 50 ms of the fastest appends.
+/// Bytes after the tail that stay faulted in: about 50 ms of the fastest appends.
 const WARM_WINDOW_BYTES: u64 = 64 << 20;
 
-/// The same where they are written to the device before: a burst of so many bytes finds the device its own.
+/// Bytes after the tail that are prewritten. A burst of this size does not compete with prewriting for the device.
 const PREWRITTEN_BYTES: u64 = 128 << 20;
 
 impl LogOptions {
-    /// How `options` want the log written.
+    /// Returns the log options that follow from the store's `options`.
     pub fn of(options: &StoreOptions) -> Self {
         let through_file = matches!(options.durability, Durability::Sync | Durability::Pooled);
         Self {
@@ -95,22 +96,22 @@ impl LogOptions {
                 window_bytes: match options.durability {
                     Durability::Sync => PREWRITTEN_BYTES,
                     Durability::Async | Durability::Manual => WARM_WINDOW_BYTES,
-                    // No append waits for a page of the file, and one write of many records makes its own.
+                    // No append waits for a page of the file, and one large write creates its pages itself.
                     Durability::Pooled => 0,
                 },
                 prewrite: options.durability == Durability::Sync,
-                // Who writes through the file needs no page of it.
+                // Appends that write through the file need none of its pages.
                 lock_memory: options.lock_memory && !through_file,
             },
         }
     }
 }
 
-/// The log of a store that is open for writing. `active_segment` draws its positions.
+/// The log of a store that is open for writing. `active_segment` has a drawing of its offsets.
 ///
-/// Across threads: an append holds the put lock (`put_lock`) while it copies its records; whoever holds it is the
-/// only one that moves the published position. One thread at a time syncs, for all who wait
-/// (`mqstore_base::group_commit`). One prepares the next segment and the pages after the tail (`preallocate`).
+/// Across threads: an append holds the put lock (`put_lock`) while it copies its records, and only the holder advances
+/// the published offset. One thread at a time syncs, for all waiting threads (`mqstore_base::group_commit`). One thread
+/// prepares the next segment and the pages after the tail (`preallocate`).
 #[derive(Debug)]
 pub struct CommitLog {
     pub(super) files: StoreFiles,
@@ -119,9 +120,9 @@ pub struct CommitLog {
     pub(super) front: AppendState,
     pub(super) pool: Option<Pool>,
     pub(super) ahead: Preallocator,
-    /// The segment that is written, for readers that want its newest records.
+    /// The active segment, for readers of its newest records.
     pub(super) active: RwLock<Option<Arc<ActiveSegment>>>,
-    /// Whether a segment got its name since the folder was synced.
+    /// Whether a segment got its name after the last sync of the folder.
     pub(super) names_pending: Mutex<bool>,
     pub(super) commit: GroupCommit,
     pub(super) synced: Mutex<SyncPoint>,
@@ -129,27 +130,27 @@ pub struct CommitLog {
     pub(super) stopped: AtomicBool,
     pub(super) cause: Mutex<Option<(&'static str, String)>>,
     pub(super) refused: AtomicU64,
-    /// Bytes of segments that there may be.
+    /// Maximum total bytes of all segments.
     pub(super) max_bytes: Option<u64>,
-    /// Where the log ended when it was opened: what follows this process wrote.
+    /// End of the log when it was opened; this process wrote everything after it.
     pub(super) own_from: u64,
-    /// Bytes before the end that are taken to be in memory.
+    /// Bytes before the end that count as being in memory.
     pub(super) hot_bytes: u64,
     pub(super) read_maps: ReadMaps,
     pub(super) reads: ReadCounts,
 }
 
-/// What each append changes while it holds the put lock.
+/// The fields that each append changes while it holds the put lock.
 ///
-/// In cache lines of its own: they travel between the processors that append, and what lies beside them
-/// (options, the pool, the map) would travel with them, although nobody changes it.
+/// They have their own cache lines. These lines move between the processors that append, and would otherwise take
+/// constant fields (options, the pool, the map) with them.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct AppendState {
     pub(super) put: PutLock<PutState>,
-    /// Where the next record goes, for those who do not hold the put lock: all before it is copied.
+    /// Published offset, for threads that do not hold the put lock: all records before it are completely copied.
     appended: AtomicU64,
-    /// Records and their bytes since the log was opened.
+    /// Number of records since the log was opened.
     records: AtomicU64,
     record_bytes: AtomicU64,
 }
@@ -157,26 +158,26 @@ pub(super) struct AppendState {
 #[derive(Debug)]
 pub(super) struct PutState {
     pub(super) active: Option<Arc<ActiveSegment>>,
-    /// Where the next record goes, and the last one before it.
+    /// Log offset of the next record, and the last record before it.
     pub(super) point: SyncPoint,
-    /// Whether nothing may be appended any more.
+    /// Whether the log refuses all further appends.
     pub(super) sealed: bool,
 }
 
 impl PutState {
-    /// The bytes that are left of the active segment.
+    /// Bytes left in the active segment.
     pub(super) fn rest(&self) -> Option<u64> {
         self.active.as_ref().map(|active| active.segment.end_offset() - self.point.position)
     }
 
-    /// Whether `bytes` and a filler behind them fit in the active segment.
+    /// Whether `bytes` and a filler after them fit the active segment.
     pub(super) fn has_space(&self, bytes: u64) -> bool {
         self.rest().is_some_and(|rest| fits(rest, bytes))
     }
 }
 
 impl CommitLog {
-    /// The log as recovery found it: `row` holds its segments, everything up to `point` is synced.
+    /// Opens the log as recovery left it: `row` holds its segments, and everything up to `point` is synced.
     pub fn open(
         files: &StoreFiles,
         options: &LogOptions,
@@ -219,67 +220,67 @@ impl CommitLog {
         Ok(log)
     }
 
-    /// The segments as they are now.
+    /// Returns the current segments.
     pub fn list(&self) -> Arc<SegmentList> {
         self.list.get()
     }
 
-    /// One past the last byte of the log that is published; pooled bytes included.
+    /// Published offset: one past the last published byte of the log, bytes in the pool included.
     pub fn appended(&self) -> u64 {
         self.front.appended.load(Ordering::Acquire)
     }
 
     /// One past the last byte that can be read from the segments.
     ///
-    /// Records that an append writes past the pool are in the file before they are published.
+    /// Records that an append writes directly to the file are in the file before they are published.
     pub fn readable(&self) -> u64 {
         let published = self.appended();
         self.pool.as_ref().map_or(published, |pool| pool.drained().min(published))
     }
 
-    /// Brings everything appended into the segments and returns where it ends.
+    /// Writes everything appended to the segments and returns the end of it.
     pub fn make_readable(&self) -> Result<u64, StoreError> {
         let appended = self.appended();
         self.drain_pool(appended)?;
         Ok(appended)
     }
 
-    /// One past the last byte that a sync covers.
+    /// Durable offset: one past the last byte that a sync covers.
     pub fn durable(&self) -> u64 {
         self.commit.durable()
     }
 
-    /// What the last sync covered.
+    /// Returns the position that the last sync covered.
     pub fn sync_point(&self) -> SyncPoint {
         *self.synced.lock()
     }
 
-    /// Bytes of a segment.
+    /// Byte length of a segment.
     pub fn segment_bytes(&self) -> u64 {
         self.row.file_bytes()
     }
 
-    /// Bytes a record may have at most.
+    /// Maximum byte length of a record.
     pub fn max_record_bytes(&self) -> u64 {
         self.row.file_bytes() - BLANK_HEADER_BYTES as u64
     }
 
-    /// Appends that were refused because the store was busy.
+    /// Number of appends that were refused because the store was busy.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Records that got their place since the log was opened, and their bytes.
+    /// Number of records appended since the log was opened, and their total bytes.
     pub fn appended_records(&self) -> (u64, u64) {
         (self.front.records.load(Ordering::Relaxed), self.front.record_bytes.load(Ordering::Relaxed))
     }
 
-    /// Refuses every append from now on.
+    /// Refuses every further append.
     pub fn seal(&self) {
         self.front.put.lock_without_timeout().sealed = true;
     }
 
-    /// Gives back maps and descriptors, but for those that somebody uses; for a log that is sealed.
+    /// Releases maps and descriptors that are not in use. Call it for a sealed log.
     pub fn release(&self) {
         self.front.put.lock_without_timeout().active = None;
         *self.active.write() = None;
@@ -289,13 +290,13 @@ impl CommitLog {
         }
     }
 
-    /// The segment that is written.
+    /// Returns the active segment.
     pub(super) fn active(&self) -> Option<Arc<ActiveSegment>> {
         self.active.read().clone()
     }
 
-    /// Takes the oldest segment, which starts at `base`, out of the log, unless it is the one that is
-    /// written; see [`MappedFileQueue::retire_oldest`].
+    /// Removes the oldest segment, which starts at `base`, from the log, unless it is the active one; see
+    /// [`MappedFileQueue::retire_oldest`].
     pub fn retire_oldest(
         &self,
         base: u64,
@@ -306,35 +307,35 @@ impl CommitLog {
         outcome
     }
 
-    /// Takes note that the row gained or lost a segment.
+    /// Renews the list after the row gained or lost a segment.
     pub(super) fn refresh_list(&self) {
         self.list.renew(&self.row);
     }
 
-    /// Fails when an append broke off between a record's place and its copy, as a panic of ours would.
+    /// Fails if an append stopped between assigning offsets to a record and copying it, for example by a panic.
     pub(super) fn check_copied(&self, put: &PutState) -> Result<(), StoreError> {
         if put.point.position == self.appended() {
             return Ok(());
         }
-        Err(self.poison("appending", "an append broke off before its records were copied"))
+        Err(self.poison("appending", "an append stopped before its records were copied"))
     }
 
     pub(super) fn segment_at(&self, offset: u64) -> Result<Arc<Segment>, StoreError> {
         self.row.find(offset).ok_or_else(|| self.poison("appending", "its segment is gone"))
     }
 
-    /// Keeps everybody from appending while `work` is done, which has to be short.
+    /// Runs `work` while no append can run. `work` must be short.
     pub fn block_appends(&self, work: impl FnOnce()) {
         let _put = self.front.put.lock_without_timeout();
         work();
     }
 
-    /// Bytes of the segments.
+    /// Total bytes of all segments.
     pub fn segments_bytes(&self) -> u64 {
         self.list().segments().iter().map(|segment| segment.len()).sum()
     }
 
-    /// Gives `record` the next place; the caller has made room.
+    /// Assigns the next offsets to `record`. The caller has made sure that it fits.
     #[inline]
     pub(super) fn assign(&self, put: &mut PutState, record: &mut EncodedRecord<'_>) {
         let size = record.parts.len();
@@ -349,18 +350,18 @@ impl CommitLog {
         put.point.last_offset = put.point.position;
         put.point.last_size = size as u32;
         put.point.position += size as u64;
-        // Only who holds the put lock changes these.
+        // Only the holder of the put lock changes these counters.
         let (records, bytes) = self.appended_records();
         self.front.records.store(records + 1, Ordering::Relaxed);
         self.front.record_bytes.store(bytes + size as u64, Ordering::Relaxed);
     }
 
-    /// Publishes everything up to the point of `put` and returns where that is.
+    /// Publishes everything up to the point of `put` and returns the published offset.
     pub(super) fn publish(&self, put: &PutState) -> u64 {
         let end = put.point.position;
-        // Who wakes those that wait for it needs no fence of its own (`EventCount::notify_all_after_fence`).
+        // A thread that wakes waiters after this needs no fence (`EventCount::notify_all_after_fence`).
         self.front.appended.store(end, Ordering::SeqCst);
-        // Readers in other processes see what is in the file.
+        // Readers in other processes see only bytes that are in the file.
         self.live.publish(self.readable());
         self.ahead.notify_end(end);
         end

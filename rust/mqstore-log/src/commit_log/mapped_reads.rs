@@ -1,12 +1,11 @@
-//! Reading the log in memory, in the process that writes it.
+//! Reads of the log through maps, in the process that writes it.
 //!
-//! What lies further behind the end of the log than the page cache reaches is not read
-//! through a map: touching it page by page would wait for each, and would keep these pages in memory as
-//! if they were in use, at the cost of those that are written. Positional reads have the system read
-//! ahead, and forget.
+//! Records far before the end of the log are probably not in the page cache, and are not read through a map. Touching a
+//! map page by page would wait for each page. It would also keep these pages in memory as if they were in use, at the
+//! cost of the pages that appends write. For positional reads the system reads ahead and drops the pages later.
 //!
-//! Across threads: a segment that is read is held first, so that nobody overwrites it (see
-//! [`mqstore_io::MappedFile::hold`]); each record that was handed out keeps the map.
+//! Across threads: a reader holds the segment first, so that it is not overwritten (see
+//! [`mqstore_io::MappedFile::hold`]). Each returned record keeps the map.
 
 use mqstore_format::{BLANK_HEADER_BYTES, Peek, peek};
 use mqstore_io::sync::Arc;
@@ -17,11 +16,11 @@ use super::read_maps::{ReadCounts, VerifiedBits};
 use super::scan::check_to_read;
 use mqstore_base::message::RecordBytes;
 
-/// What is fetched of a record before it is looked at.
+/// Bytes at the front of a record to prefetch.
 const HEAD_BYTES: usize = 96;
 const TAIL_BYTES: usize = 192;
 
-/// A mapped segment, up to where it could be read when it was asked for.
+/// A mapped segment, up to its readable end at the time of the call.
 #[derive(Debug)]
 pub struct MappedPart {
     region: Region,
@@ -29,26 +28,26 @@ pub struct MappedPart {
     end: u64,
     own_from: u64,
     seen: Arc<VerifiedBits>,
-    /// For as long as no record keeps the map.
+    /// Holds the segment while no record keeps the map.
     _held: MappedFileGuard,
 }
 
 impl MappedPart {
-    /// Whether the record at `offset` can be read here.
+    /// Whether the record at `offset` is in this part.
     #[inline]
     pub fn holds(&self, offset: u64) -> bool {
         (self.base..self.end).contains(&offset)
     }
 
-    /// The record of `size` bytes at `offset`, if it is here and holds together.
+    /// Returns the record of `size` bytes at `offset`, if it is in this part and valid.
     #[inline]
     pub fn record(&self, offset: u64, size: u32) -> Option<RecordBytes> {
         self.expect(offset, size);
         self.expected(offset, size)
     }
 
-    /// Fetches what every reader looks at first: the fields before the body, and those behind it. Far from each
-    /// other, they come from memory side by side.
+    /// Prefetches the parts that every reader looks at first: the fields before the body and those after it. They may
+    /// be far apart, and memory delivers them in parallel.
     #[inline]
     pub fn expect(&self, offset: u64, size: u32) {
         let at = offset.saturating_sub(self.base) as usize;
@@ -56,11 +55,11 @@ impl MappedPart {
         self.region.expect_read((at + size as usize).saturating_sub(TAIL_BYTES), TAIL_BYTES);
     }
 
-    /// As [`Self::record`], of what [`Self::expect`] was called for.
+    /// Like [`Self::record`], after a call of [`Self::expect`] for the same record.
     #[inline]
     pub fn expected(&self, offset: u64, size: u32) -> Option<RecordBytes> {
         let bytes = self.bytes(offset, size)?;
-        // What this process appended did not come from a disk.
+        // Records that this process appended did not come from a disk and need no check.
         let at = offset - self.base;
         if offset < self.own_from && !self.seen.contains(at) {
             check_to_read(bytes.as_slice(), offset).ok()?;
@@ -69,7 +68,7 @@ impl MappedPart {
         Some(bytes)
     }
 
-    /// Whether the record at `offset` was appended or read by this process, and so was in memory once.
+    /// Whether this process appended or read the record at `offset`, so that it was in memory once.
     #[inline]
     pub fn was_used(&self, offset: u64) -> bool {
         offset >= self.own_from || self.seen.contains(offset - self.base)
@@ -84,13 +83,13 @@ impl MappedPart {
         self.region.view(at, size as usize).ok().map(RecordBytes::Mapped)
     }
 
-    /// All of it, and the log offset of its first byte; nothing of it was verified.
+    /// Returns the complete part and the log offset of its first byte. Nothing of it was verified.
     pub fn published(&self) -> Option<(u64, RegionView)> {
         let len = usize::try_from(self.end.checked_sub(self.base)?).ok()?;
         Some((self.base, self.region.view(0, len).ok()?))
     }
 
-    /// The size of the record at `offset` by its own words.
+    /// Returns the size in the header of the record at `offset`.
     pub fn size_at(&self, offset: u64) -> Option<u32> {
         let head = self.bytes(offset, BLANK_HEADER_BYTES as u32)?;
         match peek(head.as_slice()) {
@@ -101,8 +100,8 @@ impl MappedPart {
 }
 
 impl CommitLog {
-    /// The segment of `offset` in memory; `None` where it cannot be read, lies far behind the end, or is not
-    /// to be mapped.
+    /// Returns the mapped segment of `offset`; `None` if it cannot be read or mapped, or is far before the end of the
+    /// log.
     pub fn mapped(&self, offset: u64) -> Option<MappedPart> {
         let readable = self.readable();
         if offset >= readable || self.cold_distance(offset).is_some() {
@@ -117,18 +116,19 @@ impl CommitLog {
         Some(MappedPart { region, base, end, own_from: self.own_from, seen, _held: held })
     }
 
-    /// Whether a record at `offset` may be on the disk alone: it lies far behind the end, or was there before this
-    /// process began and nobody has read it yet.
+    /// Whether a record at `offset` may be only on the disk: it is far before the end, or older than this process and
+    /// not read yet.
     pub fn may_be_cold(&self, offset: u64) -> bool {
         offset < self.own_from || self.cold_distance(offset).is_some()
     }
 
-    /// How far behind the end of the log `offset` lies, if that is so far that it is probably not in memory.
+    /// Returns the distance of `offset` from the end of the log, if it is so large that the record is probably not in
+    /// memory.
     pub fn cold_distance(&self, offset: u64) -> Option<u64> {
         Some(self.readable().saturating_sub(offset)).filter(|behind| *behind > self.hot_bytes)
     }
 
-    /// What was read in this process.
+    /// Returns the counts of records read in this process.
     pub fn read_counts(&self) -> &ReadCounts {
         &self.reads
     }

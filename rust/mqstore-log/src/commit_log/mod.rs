@@ -1,8 +1,8 @@
-//! The commit log: every message of every topic, one after the other.
+//! The commit log: the records of all topics in append order.
 //!
-//! Owns `commitlog/`. After a crash every record below the durable position is there. Above it any subset of pages may
-//! have survived, which recovery truncates to a prefix. A segment gets its name only with its first record, and the
-//! folder is synced before anything in it counts as durable.
+//! This folder owns `commitlog/`. After a crash every record before the durable offset exists. After it, any subset of
+//! pages may have survived; recovery truncates them to a prefix. A segment gets its name only with its first record,
+//! and the folder is synced before anything in the segment counts as durable.
 //!
 //! `append` writes and publishes, `sync` makes durable, `scan` reads. Readers take no lock.
 //!

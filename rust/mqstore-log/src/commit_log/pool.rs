@@ -1,19 +1,18 @@
-//! Records on their way to the file, in memory that is not the file's.
+//! The pool: memory that holds new records until they are written to the file.
 //!
-//! A ring of bytes that holds the newest part of the log: appends copy into it at their own position
-//! modulo its size, and one thread at a time writes what is published to the
-//! segment, with one system call for whatever has come together. It serves two modes: `pooled`, where
-//! writing follows in the background, and `sync`, where the thread that leads a group commit writes for
-//! all who wait, so that a record costs a copy and not a system call.
+//! The pool is a ring of bytes with the newest part of the log. An append copies its record to its log offset modulo
+//! the ring size. One thread at a time writes the published bytes to the segment, with one system call for all of them.
+//! Two modes use it: with `pooled`, the background writes; with `sync`, the leader of a group commit writes for all
+//! waiting threads, so that a record costs a copy instead of a system call.
 //!
 //! ```text
 //!          drained               published             drained + capacity
 //! in the file │ to be written now    │ free                │
 //! ```
 //!
-//! Across a crash: what is not drained is lost with the process; `sync` acknowledges nothing before it
-//! is drained and synced, `pooled` says so. Across threads: bytes between the drained and the published
-//! position do not change; the lock of the drained position is held while they are read.
+//! Across a crash: bytes that are not drained are lost with the process. `sync` acknowledges nothing before it is
+//! drained and synced; `pooled` documents this loss. Across threads: bytes between the drained and the published offset
+//! do not change, and a thread that reads them holds the lock `draining`.
 //!
 //! Source of the idea: `TransientStorePool`, `DefaultMappedFile#commit`.
 
@@ -25,42 +24,43 @@ use mqstore_io::{MappedFileQueue, Region, RegionError};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// See the module's text.
+/// The ring of the pool, as the module describes it.
 #[derive(Debug)]
 pub(crate) struct Pool {
     memory: Region,
-    /// One past the last byte that is in the file; it may be in the middle of a record.
+    /// One past the last byte in the file; it may be in the middle of a record.
     written: AtomicU64,
-    /// The end of the last record that is in the file.
+    /// End of the last record that is completely in the file.
     drained: AtomicU64,
     draining: Mutex<()>,
 }
 
 impl Pool {
-    /// A pool of `bytes` whose next byte is that of log position `position`.
+    /// Creates a pool of `bytes`. Its next byte has log offset `position`.
     pub(crate) fn new(files: &StoreFiles, bytes: u64, position: u64) -> Result<Self, StoreError> {
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let memory = Region::heap(len).at(&files.root, "taking the memory of the pool")?;
+        let memory = Region::heap(len).at(&files.root, "allocating the memory of the pool")?;
         let [written, drained] = [AtomicU64::new(position), AtomicU64::new(position)];
         Ok(Self { memory, written, drained, draining: Mutex::new(()) })
     }
 
-    /// Bytes that fit at once.
+    /// Maximum bytes in the pool.
     pub(crate) fn capacity(&self) -> u64 {
         self.memory.len() as u64
     }
 
-    /// The end of the last record that is in the file, with all before it.
+    /// Drained offset: the end of the last record that is in the file with all records before it.
     pub(crate) fn drained(&self) -> u64 {
         self.drained.load(Ordering::Acquire)
     }
 
-    /// Whether bytes up to `end` can be copied in.
+    /// Whether bytes up to `end` fit the pool.
     pub(crate) fn has_room_to(&self, end: u64) -> bool {
         end.saturating_sub(self.written.load(Ordering::Acquire)) <= self.capacity()
     }
 
-    /// Copies `bytes` for log position `position`; the caller holds the put lock and there is room.
+    /// Copies `bytes` to the ring for log offset `position`. The caller holds the put lock and has checked that they
+    /// fit.
     pub(crate) fn write(&self, position: u64, bytes: &[u8]) -> Result<(), RegionError> {
         let at = (position % self.capacity()) as usize;
         let (first, second) = bytes.split_at(bytes.len().min(self.memory.len() - at));
@@ -68,9 +68,9 @@ impl Pool {
         if second.is_empty() { Ok(()) } else { self.memory.write(0, second) }
     }
 
-    /// Writes everything up to `position`, a record's end that is published, to the segments of `row`.
+    /// Writes everything up to `position`, which is the end of a published record, to the segments of `row`.
     ///
-    /// After an error the log is to be stopped: nobody knows what the file holds.
+    /// After an error the caller must stop the log, because the contents of the file are unknown.
     pub(crate) fn drain(&self, row: &MappedFileQueue, position: u64) -> Result<(), StoreError> {
         if self.drained() >= position {
             return Ok(());
@@ -79,7 +79,7 @@ impl Pool {
         self.drain_held(row, position, &draining)
     }
 
-    /// As [`Self::drain`], and `false` when somebody else has been at it for all of `limit`.
+    /// Like [`Self::drain`], but returns `false` if another thread held the lock for all of `limit`.
     pub(crate) fn drain_within(
         &self,
         row: &MappedFileQueue,
@@ -102,7 +102,7 @@ impl Pool {
             from = self.drain_piece(row, from, position)?;
             self.written.store(from, Ordering::Release);
         }
-        // Only now: readers must not find the border in the middle of a record.
+        // Advances only now, so that readers never find the offset in the middle of a record.
         self.drained.raise(position, Ordering::AcqRel);
         Ok(())
     }
@@ -125,8 +125,8 @@ impl Pool {
         Ok(from + len)
     }
 
-    /// Says that the file holds everything up to `position` by other means; the caller holds the put
-    /// lock and everything before is drained.
+    /// Notes that the file already holds everything up to `position`. The caller holds the put lock and everything
+    /// before is drained.
     pub(crate) fn skip_to(&self, position: u64) {
         let _draining = self.draining.lock();
         self.written.raise(position, Ordering::AcqRel);
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(found[..position as usize], wanted);
         assert!(!pool.has_room_to(position + 1001));
 
-        // Who finds somebody else writing what is pooled waits no longer than he wants to.
+        // While another thread writes the pool, a caller waits no longer than its limit.
         let stalled = pool.draining.lock();
         assert!(!pool.drain_within(&row, position, Duration::from_millis(20)).unwrap());
         drop(stalled);

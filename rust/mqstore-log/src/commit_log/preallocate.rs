@@ -1,34 +1,33 @@
-//! What is made ready before the writer gets there, so that no append waits for the disk.
+//! Preallocation: prepares the log after the tail, so that no append waits for the disk.
 //!
 //! ```text
 //!   active segment                                       next segment, in the staging folder
-//!   written ... tail │ window: present and writable,     made once the active one is half full:
-//!                      or prewritten                        allocated, synced; without its name
+//!   written ... tail │ window: present and writable,     created once the active one is half full:
+//!                      or prewritten                       allocated, synced; without its name
 //! ```
 //!
-//! * **The next segment** is allocated and synced aside. It gets its name only when its first record is
-//!   placed, because RocketMQ deletes segments without records.
-//! * **The window** of a mapped segment is populated, so that appends meet no page fault, advised, and
-//!   kept in memory on request (`lock_memory`). It is 64 MiB and moves on by half.
-//! * **Prewriting**: with `sync` a window of 128 MiB, and as much of the next segment, is also brought to the
-//!   device before there is a record in it. A sync after a write into blocks that were written before has no
-//!   block map to change and no journal to wait for. A step keeps the device from those who sync records: the window is filled while nobody
-//!   appends, and otherwise when three quarters of it are used up, in small steps with rests between.
-//! * `pooled` has no window: its appends never touch the file, and the thread that writes what is pooled is
-//!   faster with pages that its large writes make than with ones made before.
+//! * **The next segment** is allocated and synced in the staging folder. It gets its name only when its first record
+//!   gets its offset, because RocketMQ deletes segments without records.
+//! * **The window** of a mapped segment is populated, so that appends meet no page fault, and advised. On request
+//!   (`lock_memory`) it is locked in memory. It is 64 MiB long and advances by half of that.
+//! * **Prewriting**: with `sync`, a window of 128 MiB, and the same length of the next segment, is also written to the
+//!   device before it holds a record. Then a later sync needs no change of the block map and no journal. A prewriting
+//!   step keeps the device from syncs of records. So the window is filled while no thread appends, or once three
+//!   quarters of it are used, in small steps with pauses.
+//! * `pooled` has no window: its appends never touch the file, and its large writes create pages faster than a window
+//!   would.
 //!
-//! Prewriting writes no zeros: it makes pages of the file present and writable, which makes them dirty
-//! with the bytes that they hold, and has the system write them back. So it cannot overwrite a record,
-//! however far the writer comes meanwhile, and needs no lock. The map is advised to be read at random, so
-//! that the page cache makes pages of the smallest size: a sync of one record in a page of 2 MiB, as a
-//! long write or reading ahead leaves them there, costs half as much again.
+//! Prewriting writes no zeros. It makes pages of the file present and writable, which marks them dirty with the bytes
+//! that they hold, and lets the system write them back. So it needs no lock and cannot overwrite a record, however far
+//! the writer advances meanwhile. The map has the advice for random reads, so that the page cache uses pages of the
+//! smallest size. A long write or read-ahead can leave a page of 2 MiB, and the sync of one record in such a page costs
+//! half as much again.
 //!
-//! Nothing here changes a byte that a reader could see: the tail stays zero. Across a crash: whatever
-//! lies in the staging folder is garbage. Across threads: one service calls [`CommitLog::prepare`]; who
-//! appends leaves notice of how far it is, and takes the segment that is ready. The window is written
-//! back through a map and an open of its own: the system reports a failed write once to each open, so
-//! that no report is taken away from those who sync records; and such a failure stops the log like any
-//! other of that file.
+//! Preallocation changes no byte that a reader could see: the tail stays zero. Across a crash: files in the staging
+//! folder are garbage. Across threads: one service calls [`CommitLog::prepare`]; an append reports the published offset
+//! and takes the prepared segment. The window is written back through its own map and its own open file. The system
+//! reports a failed write once to each open file, so syncs of records still get their report. A failed prewrite stops
+//! the log like any other failure of the file.
 //!
 //! Source of the idea: `AllocateMappedFileService`, `DefaultMappedFile#warmMappedFile`.
 
@@ -45,18 +44,18 @@ use super::preallocator::{LEAST_WINDOW_BYTES, PreparedSegment, PrewriteMap, WIND
 use super::segment_list::Segment;
 use mqstore_base::error::{IoContext, StoreError};
 
-/// Bytes that are populated in one step.
+/// Bytes populated in one step.
 const STEP_BYTES: u64 = 4 << 20;
 
-/// Bytes that are prewritten in one step, at most: a sync of records may have to wait for one.
+/// Maximum bytes prewritten in one step: a sync of records may have to wait for one step.
 const PREWRITE_BYTES: u64 = 1 << 20;
 
-/// After a prewriting step the device is left to those who sync records for so many times as long, while
-/// there is much left of the window; less when there is not.
+/// Maximum pause after a prewriting step, as a multiple of the duration of the step. The pause is shorter when little
+/// of the window is left.
 const MOST_REST: u64 = 8;
 
 impl CommitLog {
-    /// Waits until there is something to prepare, at most `timeout`; whether there may be.
+    /// Waits until the window or the next segment needs work, at most for `timeout`. Returns whether work may exist.
     pub fn wait_to_prepare(&self, timeout: Duration) -> bool {
         let due = || {
             self.ahead.stopped.load(Ordering::Acquire)
@@ -73,22 +72,23 @@ impl CommitLog {
         idle && self.ahead.options.prewrite
     }
 
-    /// Ends [`Self::wait_to_prepare`] for good and removes the segment that nobody took.
+    /// Ends [`Self::wait_to_prepare`] for good and removes a prepared segment that no append took.
     pub fn stop_preparing(&self) {
         self.ahead.stopped.store(true, Ordering::Release);
         self.ahead.moved.notify_all();
         *self.ahead.apart.lock() = None;
         if let Some(staged) = self.ahead.staged.lock().take() {
-            // It is garbage by its place; the next open removes it otherwise.
+            // If this fails, the next open removes the file with the staging folder.
             let _ = self.files.vfs.remove_file(&staged.segment.path());
         }
     }
 
-    /// Does one step of what is to be done ahead of the tail; `false` when nothing was left to do.
+    /// Does one step of preparation. Returns `false` if nothing was left to do.
     ///
     /// # Errors
-    /// Those of making a segment, which nobody needs to act on: the append that needs the segment makes
-    /// it and meets the error itself. [`StoreError::Poisoned`] when prewriting the active segment failed.
+    /// - Errors of creating a segment. You can ignore them: the append that needs the segment creates it and meets the
+    ///   error itself.
+    /// - [`StoreError::Poisoned`] if prewriting the active segment failed.
     pub fn prepare(&self) -> Result<bool, StoreError> {
         if !self.ahead.options.enabled || self.ahead.stopped.load(Ordering::Acquire) {
             return Ok(false);
@@ -110,8 +110,7 @@ impl CommitLog {
         Ok(warmed || next)
     }
 
-    /// How long to rest after a step of [`Self::prepare`] that took so long: the device belongs to those
-    /// who wait for a sync.
+    /// Returns the pause after a step of [`Self::prepare`] that took `took`, which leaves the device to waiting syncs.
     pub fn pause_after(&self, took: Duration) -> Duration {
         if !self.ahead.options.prewrite {
             return Duration::ZERO;
@@ -121,7 +120,7 @@ impl CommitLog {
         (took * factor as u32).min(Duration::from_secs(1))
     }
 
-    /// The tail at which there is something to do again.
+    /// Returns the tail from which the next step is due.
     fn next_notify_offset(&self, active: &Segment, tail: u64) -> u64 {
         let ahead = &self.ahead;
         let half = half_of(active);
@@ -135,13 +134,13 @@ impl CommitLog {
         let prewrite = ahead.options.prewrite;
         let mut due = warm.saturating_sub(window / if prewrite { 4 } else { 2 });
         if prewrite && window < ahead.options.window_bytes {
-            // When it has twice its length.
+            // Due when the window has twice its length.
             due = due.min(ahead.opened_at + 2 * window / WINDOW_FACTOR + 1);
         }
         next.min(due)
     }
 
-    /// Prewrites one more step of the active segment, if the window has room for it.
+    /// Prewrites one step of the active segment if the window is not complete.
     fn prewrite_active(&self, active: &Segment, tail: u64) -> Result<bool, StoreError> {
         let (base, limit) = (active.base_offset(), active.end_offset());
         let warm = self.ahead.warm.load(Ordering::Acquire).max(tail).max(base);
@@ -154,7 +153,7 @@ impl CommitLog {
         if !(fits && (urgent || idle)) {
             return Ok(false);
         }
-        // Held meanwhile: who ends the preparing waits for this step.
+        // Held during the step: `stop_preparing` waits for it.
         let mut apart = self.ahead.apart.lock();
         if self.ahead.stopped.load(Ordering::Acquire) {
             return Ok(false);
@@ -186,7 +185,7 @@ impl CommitLog {
     }
 
     fn populate(&self, region: &Region, base: u64, range: Range<u64>, tail: u64) -> Result<(), StoreError> {
-        // Advice is an offer to the kernel; an append that faults is only slower.
+        // The advice is optional for the kernel; without it an append only meets a page fault.
         let _ = region.advise(map_range(base, &range), Advice::PopulateWrite);
         if self.ahead.options.lock_memory {
             region.lock_memory(map_range(base, &range)).map_err(|error| cannot_lock(&error))?;
@@ -198,19 +197,19 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Makes the next segment, or the next piece of it.
+    /// Creates the next segment, or prepares the next part of it.
     fn prepare_next(&self, active: &Segment, tail: u64) -> Result<bool, StoreError> {
         if tail < half_of(active) {
             return Ok(false);
         }
-        // Held while a segment is made: who needs it now would have to make the same one.
+        // Held while the segment is created: an append that needs it now would have to create the same one.
         let mut slot = self.ahead.staged.lock();
         let base = active.end_offset();
         if self.appended() >= base || self.ahead.taken.load(Ordering::Acquire) >= base {
             return Ok(false);
         }
         match &mut *slot {
-            // One that may not get its name would take the room that a quota is to keep free.
+            // A segment that the quota does not allow would take disk space for nothing.
             None if self.can_grow_by(1).is_err() => Ok(false),
             None => {
                 let segment = self.stage_segment("ahead", base)?;
@@ -239,7 +238,7 @@ impl CommitLog {
         }
         let range = staged.warm..(staged.warm + step).min(wanted);
         if options.prewrite {
-            // Nothing in it counts yet; and once something does, it is synced anew.
+            // The segment holds no record yet, and is synced again once it does.
             PrewriteMap::of(&mut staged.apart, &staged.segment)
                 .and_then(|region| prewrite(&region, base, base + range.start..base + range.end))
                 .at_file(|| staged.segment.path(), "preparing a log segment")?;
@@ -252,7 +251,7 @@ impl CommitLog {
         Ok(true)
     }
 
-    /// With `lock_memory`: finds out at the open, not later, whether the system allows it.
+    /// With `lock_memory`, checks during the open whether the system allows it.
     pub(super) fn lock_first_pages(&self) -> Result<(), StoreError> {
         if !(self.ahead.options.enabled && self.ahead.options.lock_memory) {
             return Ok(());
@@ -264,14 +263,14 @@ impl CommitLog {
     }
 }
 
-/// Has a range of the log whose blocks are allocated written to the device, whatever is in it.
+/// Writes a range of the log with allocated blocks to the device, with its current bytes.
 fn prewrite(region: &Region, base: u64, range: Range<u64>) -> std::io::Result<()> {
-    // An offer again: what is not dirty is not written, and a sync of records there costs more.
+    // The advice is optional. Without it, clean pages are not written, and later syncs of records there cost more.
     let _ = region.advise(map_range(base, &range), Advice::PopulateWrite);
     switch::step("commit_log.sync_prewritten", || region.flush(map_range(base, &range)))
 }
 
-/// A range of the log in a map that starts at `base`.
+/// Converts a range of the log to a range in a map that starts at `base`.
 fn map_range(base: u64, range: &Range<u64>) -> Range<usize> {
     (range.start - base) as usize..(range.end - base) as usize
 }
@@ -284,7 +283,8 @@ fn cannot_lock(error: &std::io::Error) -> StoreError {
     StoreError::InvalidOption {
         option: "lock_memory",
         reason: format!(
-            "the system does not let this process lock its memory ({error}); raise the limit (ulimit -l) or open without it"
+            "the system does not let this process lock its memory ({error}); raise the limit \
+             (ulimit -l), or open the store without this option"
         ),
     }
 }

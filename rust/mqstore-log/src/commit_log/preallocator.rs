@@ -1,7 +1,7 @@
-//! How far the log is ready ahead of its tail, and the next segment until somebody takes it.
+//! The state of preallocation: how far the log is prepared after its tail, and the prepared next segment.
 //!
-//! Owns the staged segment and the counters of [`super::preallocate`], which does the work. Across threads: one service
-//! prepares; an append leaves notice of how far it is and takes the segment that is ready.
+//! This module owns the staged segment and the counters of [`super::preallocate`], which does the work. Across threads:
+//! one service prepares; an append reports the published offset and takes the prepared segment.
 
 use std::sync::Arc;
 
@@ -11,61 +11,61 @@ use mqstore_io::{Advice, EventCount, Region};
 use super::segment_list::Segment;
 use mqstore_base::store_files::StoreFiles;
 
-/// The prewritten window is so many times what was appended since the open, so that somebody who opens a
-/// store for a few messages does not write a whole one.
+/// Ratio of the prewritten window to the bytes appended since the open. A program that opens a store for a few messages
+/// does not prewrite a complete window.
 pub(super) const WINDOW_FACTOR: u64 = 1024;
 
-/// But at least this.
+/// Minimum length of the prewritten window.
 pub(super) const LEAST_WINDOW_BYTES: u64 = 8 << 20;
 
-/// What is prepared.
+/// The options of preallocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreallocateOptions {
-    /// Whether anything is.
+    /// Whether preallocation is on.
     pub enabled: bool,
-    /// Bytes of the active segment ahead of the tail that are kept ready; 0 for none.
+    /// Bytes of the active segment after the tail that are kept prepared; 0 for none.
     pub window_bytes: u64,
-    /// Whether what is ready has been written to the device.
+    /// Whether the window is also written to the device.
     pub prewrite: bool,
     /// Whether the window is locked in memory.
     pub lock_memory: bool,
 }
 
-/// See the module's text.
+/// The state of preallocation, as the module describes it.
 #[derive(Debug)]
 pub(crate) struct Preallocator {
     pub(super) options: PreallocateOptions,
-    /// Where the log ended when it was opened.
+    /// End of the log when it was opened.
     pub(super) opened_at: u64,
     pub(super) staged: Mutex<Option<PreparedSegment>>,
     pub(super) apart: Mutex<Option<PrewriteMap>>,
-    /// The log is ready up to here.
+    /// Log offset up to which the log is prepared.
     pub(super) warm: AtomicU64,
-    /// Whether the window is being prewritten, until it has its length again.
+    /// Whether prewriting is in progress, until the window is complete again.
     pub(super) filling: AtomicBool,
-    /// The tail at the last look, and the one at which nobody appended between two looks.
+    /// The tail at the last check, and the tail at which it stayed unchanged between two checks.
     pub(super) looked_at: AtomicU64,
     pub(super) idle_at: AtomicU64,
-    /// Pages from here on are locked in memory.
+    /// Log offset from which pages are locked in memory.
     pub(super) locked_from: AtomicU64,
-    /// The tail from which on there is something to do.
+    /// The tail from which a step is due.
     pub(super) wake_at: AtomicU64,
     pub(super) moved: EventCount,
     pub(super) stopped: AtomicBool,
-    /// The newest segment that somebody took, or made himself.
+    /// Base offset of the newest segment that an append took or created.
     pub(super) taken: AtomicU64,
 }
 
-/// The next segment.
+/// The prepared next segment.
 #[derive(Debug)]
 pub(super) struct PreparedSegment {
     pub(super) segment: Arc<Segment>,
-    /// Ready up to here.
+    /// Byte length that is prepared.
     pub(super) warm: u64,
     pub(super) apart: Option<PrewriteMap>,
 }
 
-/// The map that a segment is prewritten through.
+/// The map through which a segment is prewritten.
 #[derive(Debug)]
 pub(super) struct PrewriteMap {
     base: u64,
@@ -73,14 +73,14 @@ pub(super) struct PrewriteMap {
 }
 
 impl PrewriteMap {
-    /// The map of `segment`, which is made unless it is in `slot`.
+    /// Returns the map of `segment`, which is created unless it is in `slot`.
     pub(super) fn of(slot: &mut Option<Self>, segment: &Segment) -> std::io::Result<Region> {
         let base = segment.base_offset();
         if let Some(apart) = slot.as_ref().filter(|apart| apart.base == base) {
             return Ok(apart.region.clone());
         }
         let region = segment.map_apart()?;
-        // An offer; without it syncs cost more.
+        // The advice is optional; without it syncs cost more.
         let _ = region.advise(0..region.len(), Advice::Random);
         *slot = Some(Self { base, region: region.clone() });
         Ok(region)
@@ -106,7 +106,7 @@ impl Preallocator {
         }
     }
 
-    /// Hears that the log reaches to `end` now.
+    /// Reports that the published offset is `end`.
     #[inline]
     pub(super) fn notify_end(&self, end: u64) {
         if end >= self.wake_at.load(Ordering::Relaxed) {
@@ -114,23 +114,23 @@ impl Preallocator {
         }
     }
 
-    /// The window at this tail.
+    /// Returns the length of the window at this tail.
     pub(super) fn window(&self, tail: u64) -> u64 {
         let limit = self.options.window_bytes;
         if !self.options.prewrite {
             return limit;
         }
         match tail.saturating_sub(self.opened_at) {
-            // Whoever appends nothing needs nothing.
+            // Without appends no window is needed.
             0 => 0,
             appended => appended.saturating_mul(WINDOW_FACTOR).max(LEAST_WINDOW_BYTES).min(limit),
         }
     }
 
-    /// The segment at `base`, if it is ready.
+    /// Takes the prepared segment at `base`, if it exists.
     pub(super) fn take(&self, files: &StoreFiles, base: u64) -> Option<Arc<Segment>> {
         let mut slot = self.staged.lock();
-        // Nobody makes it a second time while it waits for its name.
+        // The service must not create this segment again while it waits for its name.
         self.taken.raise(base, Ordering::AcqRel);
         let staged = slot.take()?;
         drop(slot);
@@ -138,7 +138,7 @@ impl Preallocator {
             self.warm.raise(base + staged.warm, Ordering::AcqRel);
             return Some(staged.segment);
         }
-        // The log went on somewhere else, after an error; this one is of no use.
+        // After an error the log continued at another offset, so this segment is useless.
         let _ = files.vfs.remove_file(&staged.segment.path());
         None
     }

@@ -1,14 +1,14 @@
-//! The put lock: appends hold it in turn.
+//! The put lock, which appends hold one after the other.
 //!
-//! An append holds it while its records get queue offset, position and store time and are copied, which takes less
-//! than a microsecond a KiB, and now and then for the change to the next segment.
+//! An append holds the lock while its records get queue offset, log offset and store time and are copied. That takes
+//! less than a microsecond per KiB. Now and then it also includes the change to the next segment.
 //!
-//! A waiter spins briefly, then sleeps, and is served first after it has waited for long. This covers both cases
-//! for which RocketMQ offers a lock of its own: the spin lock for few threads, the reentrant lock for more threads
-//! than cores (`useReentrantLockWhenPutMessage`).
+//! A waiting thread spins briefly, then sleeps; after a long wait it is served first. This covers both locks that
+//! RocketMQ offers: the spin lock for few threads, and the reentrant lock for more threads than cores
+//! (`useReentrantLockWhenPutMessage`).
 //!
-//! Across threads: the holder's start is noted, so that others can tell a lock that is held for long (a
-//! page that waits for the disk) without waiting for it, and fail fast.
+//! Across threads: the lock notes when its holder took it. Other threads can therefore detect a lock that is held for
+//! long, for example because a page waits for the disk, and fail fast without waiting.
 //!
 //! Source: `PutMessageSpinLock`, `PutMessageReentrantLock`, `AdaptiveBackOffSpinLockImpl`,
 //! `DefaultMessageStore#isOSPageCacheBusy`.
@@ -25,34 +25,34 @@ use loom::sync::atomic::{AtomicI64, Ordering};
 #[cfg(loom)]
 use mqstore_io::sync::model::{Mutex, MutexGuard};
 
-/// How long appends are ready to wait.
+/// The limits of waiting for the put lock.
 #[derive(Clone, Copy, Debug)]
 pub struct PutLimits {
-    /// Milliseconds that one holder may take before others fail at once.
+    /// Milliseconds that one holder may take before other appends fail at once.
     pub busy_after_ms: u64,
-    /// Milliseconds that one append waits at most.
+    /// Maximum milliseconds that one append waits.
     pub queue_wait_ms: u64,
 }
 
-/// Why the lock was not given.
+/// The reason why the lock was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PutBusy {
-    /// One holder has had it for so many milliseconds.
+    /// The holder has had the lock for this many milliseconds.
     HeldFor(u64),
-    /// This call has waited for so many milliseconds.
+    /// This call has waited for this many milliseconds.
     WaitedFor(u64),
 }
 
-/// See the module's text.
+/// The put lock, as the module describes it.
 #[derive(Debug)]
 pub(super) struct PutLock<T> {
     limits: PutLimits,
-    /// Epoch milliseconds at which the holder took it; 0 while it is free.
+    /// Epoch milliseconds at which the holder took the lock; 0 while it is free.
     held_since_ms: AtomicI64,
     data: Mutex<T>,
 }
 
-/// The lock, held.
+/// The held lock.
 #[derive(Debug)]
 pub(super) struct PutGuard<'a, T> {
     held_since_ms: &'a AtomicI64,
@@ -60,17 +60,17 @@ pub(super) struct PutGuard<'a, T> {
 }
 
 impl<T> PutLock<T> {
-    /// A free lock around `data`.
+    /// Creates a free lock around `data`.
     pub(super) fn new(limits: PutLimits, data: T) -> Self {
         Self { limits, held_since_ms: AtomicI64::new(0), data: Mutex::new(data) }
     }
 
-    /// How long appends are ready to wait.
+    /// Returns the limits of waiting.
     pub(super) fn limits(&self) -> PutLimits {
         self.limits
     }
 
-    /// Takes the lock for an append that came at `now_ms`, unless the store is too busy.
+    /// Takes the lock for an append that started at `now_ms`, unless the store is too busy.
     #[inline]
     pub(super) fn lock(&self, now_ms: i64, clock: &dyn Clock) -> Result<PutGuard<'_, T>, PutBusy> {
         let data = match self.data.try_lock() {
@@ -81,12 +81,12 @@ impl<T> PutLock<T> {
         Ok(PutGuard { held_since_ms: &self.held_since_ms, data })
     }
 
-    /// Takes the lock however long that lasts; for those who are not appends.
+    /// Takes the lock without a time limit, for callers that are no appends.
     pub(super) fn lock_without_timeout(&self) -> PutGuard<'_, T> {
         PutGuard { held_since_ms: &self.held_since_ms, data: self.data.lock() }
     }
 
-    /// For how many milliseconds the present holder has had it at `now_ms`; 0 when it is free.
+    /// Milliseconds for which the current holder has had the lock at `now_ms`; 0 if the lock is free.
     pub(super) fn held_ms(&self, now_ms: i64) -> u64 {
         match self.held_since_ms.load(Ordering::Relaxed) {
             0 => 0,
@@ -192,21 +192,21 @@ mod models {
     const LIMITS: PutLimits = PutLimits { busy_after_ms: 1000, queue_wait_ms: 10_000 };
     const NOW: i64 = 5_000;
 
-    /// Models the notes around the lock and the tries. The model checker's own mutex waits in place of
-    /// `parking_lot`'s.
+    /// Models the start time around the lock and the tries. The mutex of the model checker replaces that of
+    /// `parking_lot`.
     fn check(model: impl Fn(Arc<PutLock<Cell<u64>>>) + Sync + Send + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(2);
         builder.check(move || model(Arc::new(PutLock::new(LIMITS, Cell::new(0)))));
     }
 
-    /// Adds one, under the lock; loom fails if anybody else is at it.
+    /// Adds one under the lock; loom fails if another thread accesses the cell.
     fn count(put: &PutGuard<'_, Cell<u64>>) {
         put.set(put.get() + 1);
     }
 
-    /// Some threads take turns: one at a time, nobody waits for ever, nobody is refused, and a free
-    /// lock is held since never.
+    /// Several threads take turns: one at a time, none waits for ever, none is refused, and a free lock has no start
+    /// time.
     #[test]
     fn everybody_has_a_turn() {
         const THREADS: i64 = 3;
@@ -231,8 +231,8 @@ mod models {
         });
     }
 
-    /// A late one finds the lock taken for long, or free: it is refused with the time of the holder, or
-    /// has its turn; and who comes after that is served.
+    /// A late thread finds the lock held for long, or free. It is refused with the holder's time, or gets the lock. The
+    /// next thread gets the lock in both cases.
     #[test]
     fn a_refusal_leaves_no_trace() {
         check(|lock| {

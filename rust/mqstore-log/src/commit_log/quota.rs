@@ -1,33 +1,33 @@
-//! How many messages a topic may hold, and how many bytes the log.
+//! The quotas: maximum messages of a topic, and maximum bytes of the log.
 //!
-//! Owns [`Room`], one of each topic, and the question whether the log may have another segment. Both are asked under the
-//! put lock, before anything has its place: whatever threads append, no quota is ever exceeded, and what is refused is
-//! refused whole. A topic without a quota costs one look at a number that nobody changes.
+//! This module owns [`TopicQuotaState`], one for each topic. `roll` checks the quota of the log. Both checks run under
+//! the put lock, before a record gets its offsets. So no quota is ever exceeded, whatever threads append, and an append
+//! is refused as a whole. For a topic without a quota, the check is one read of a constant.
 //!
-//! Nothing on disk, and nothing to recover: what a topic holds are the offsets of its queues, and the bytes of the log
-//! are those of its segments.
+//! Nothing is on disk, so nothing needs recovery: the message count of a topic follows from the offsets of its queues,
+//! and the bytes of the log from its segments.
 
 use mqstore_io::sync::{Arc, AtomicI64, AtomicU64, Ordering, Raise};
 
-/// What one topic may hold, and what it holds.
+/// The quota of one topic, and its use.
 ///
-/// In a cache line of its own: appends look at it, and what lies beside it changes.
+/// It has its own cache line: appends read it, and neighbouring fields change.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct TopicQuotaState {
     topic: Arc<str>,
-    /// The quota in messages; 0 for none.
+    /// Quota in messages; 0 for none.
     limit: AtomicU64,
-    /// The next offsets of all queues together, kept where there is a quota. Changes under the put lock.
+    /// Sum of the next offsets of all queues, kept only with a quota. Changes under the put lock.
     drawn: AtomicI64,
-    /// Their first offsets together, as somebody saw them last.
+    /// Sum of the minimum offsets of all queues, as last reported.
     freed: AtomicU64,
-    /// What the append wants that has the put lock.
+    /// Messages that the append under the put lock requests.
     wanted: AtomicI64,
 }
 
 impl TopicQuotaState {
-    /// Of a topic without a quota.
+    /// Creates the state of a topic without a quota.
     pub fn new(topic: &Arc<str>) -> Self {
         Self {
             topic: Arc::clone(topic),
@@ -38,25 +38,25 @@ impl TopicQuotaState {
         }
     }
 
-    /// The topic.
+    /// Name of the topic.
     pub fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// The quota, in messages.
+    /// Quota in messages.
     #[inline]
     pub fn limit(&self) -> Option<u64> {
         Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit > 0)
     }
 
-    /// Sets the quota of a topic whose queues go on at offsets that are `drawn` together. Nobody may append meanwhile:
+    /// Sets the quota of a topic. `drawn` is the sum of the next offsets of its queues. No append may run meanwhile:
     /// see [`CommitLog::block_appends`].
     pub fn set(&self, limit: Option<u64>, drawn: i64) {
         self.drawn.store(drawn, Ordering::Relaxed);
         self.limit.store(limit.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Takes note of the first offsets of all queues together; whether there is more room than was known.
+    /// Reports the sum of the minimum offsets of all queues. Returns whether it frees messages of the quota.
     pub fn free(&self, freed: u64) -> bool {
         let before = self.freed.load(Ordering::Acquire);
         self.freed.raise(freed, Ordering::AcqRel);
@@ -67,19 +67,19 @@ impl TopicQuotaState {
         self.drawn.load(Ordering::Relaxed).saturating_sub_unsigned(self.freed.load(Ordering::Acquire))
     }
 
-    /// Asks for room for more messages of this append; whether it is there.
+    /// Requests `messages` more for the current append. Returns whether the quota allows all of its requests.
     pub(super) fn request_messages(&self, messages: i64, limit: u64) -> bool {
         let wanted = self.wanted.load(Ordering::Relaxed) + messages;
         self.wanted.store(wanted, Ordering::Relaxed);
         i128::from(self.used()) + i128::from(wanted) <= i128::from(limit)
     }
 
-    /// Forgets what [`Self::request_messages`] asked for.
+    /// Clears the requests of [`Self::request_messages`].
     pub(super) fn end_request(&self) {
         self.wanted.store(0, Ordering::Relaxed);
     }
 
-    /// Takes note that messages got their offsets.
+    /// Counts messages that got their offsets.
     #[inline]
     pub(super) fn draw(&self, messages: u16) {
         if self.limit().is_some() {

@@ -1,9 +1,8 @@
-//! Reading single records, and many that lie close together.
+//! Reads of single records, and of many records that are close together.
 //!
-//! Every record that leaves this module has been decoded, lies where it says that it lies, and its
-//! checksums hold, or was appended by this process. In the process that writes the log what is probably in
-//! memory is read there (`maps`); else reads are positional, and neighbours are served from one buffer that
-//! they share.
+//! Every record that leaves this module is decoded, is at the log offset that it names, and either has correct
+//! checksums or was appended by this process. In the writing process, records that are probably in memory are read
+//! through maps (`mapped_reads`). All other reads are positional, and neighbouring records share one buffer.
 
 use std::ops::Range;
 
@@ -19,20 +18,20 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::message::RecordBytes;
 use mqstore_base::store_files::StoreFiles;
 
-/// Bytes that are read ahead once reads turn out to follow one another.
+/// Bytes to read ahead when reads follow one another.
 const AHEAD_BYTES: u64 = 256 << 10;
 
-/// Records that are closer to each other than this are fetched in one piece, with what lies between them.
+/// Maximum distance of two records that are fetched together with the bytes between them.
 const NEAR_BYTES: u64 = 32 << 10;
 
-/// The most that is asked for ahead at once.
+/// Maximum bytes to request ahead in one call.
 const EXPECTED_BYTES: u64 = 16 << 20;
 
-/// Reads the record at `offset`, which must hold together; `size_hint` is its size where known.
+/// Reads the record at `offset` and verifies it. `size_hint` is its size, if known.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`]; one that [`StoreError::is_gone`] when the segment was deleted, and perhaps
-/// overwritten, by this process or another.
+/// - [`StoreError::Corrupt`] if no valid record starts at `offset`.
+/// - An error with [`StoreError::is_gone`] if this or another process deleted the segment and perhaps overwrote it.
 pub fn read_record(
     files: &StoreFiles,
     list: &SegmentList,
@@ -77,30 +76,30 @@ fn read_in(segment: &Segment, offset: u64, size_hint: usize) -> Result<RecordByt
     Ok(RecordBytes::Read(Arc::new(buffer), 0..size))
 }
 
-/// Bytes read for a record whose size is not known.
+/// Bytes to read for a record of unknown size.
 const RECORD_GUESS_BYTES: usize = 4096;
 
-/// Reads records one by one; those that follow one another share a buffer.
+/// Reads records one by one; consecutive records share a buffer.
 pub struct RecordReader {
-    /// The log, where this process writes it.
+    /// The log, if this process writes it.
     log: Option<Arc<CommitLog>>,
-    /// What was read last in memory.
+    /// The mapped part that was read last.
     part: Option<MappedPart>,
-    /// Whether what it reads is in the log's counts.
+    /// Whether reads change the log's counts.
     counts: bool,
-    /// Records near the end of the log that were read and are not in the log's counts yet.
+    /// Records near the end of the log that were read and not yet added to the log's counts.
     hot: u64,
     list: Arc<SegmentList>,
     limit: u64,
     buffer: Arc<Vec<u8>>,
     start: u64,
     last_end: u64,
-    /// Keeps the segment that was read last from being deleted for a while.
+    /// Keeps the segment that was read last from being overwritten.
     held: Option<MappedFileGuard>,
 }
 
 impl RecordReader {
-    /// A reader of the segments of `list` below `limit`, of `log` where this process writes it.
+    /// Creates a reader of the segments of `list` before `limit`, and of `log` if this process writes it.
     pub fn new(log: Option<Arc<CommitLog>>, list: Arc<SegmentList>, limit: u64) -> Self {
         Self {
             log,
@@ -116,19 +115,19 @@ impl RecordReader {
         }
     }
 
-    /// The same, for looks at records that nobody reads: they are left out of the log's counts.
+    /// Leaves the log's counts unchanged, for internal reads.
     #[must_use]
     pub fn without_counting(mut self) -> Self {
         self.counts = false;
         self
     }
 
-    /// Where it stops reading.
+    /// Log offset at which the reader stops.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The record at `offset`, whatever its size.
+    /// Returns the record at `offset`, whatever its size.
     pub fn record_at(&mut self, files: &StoreFiles, offset: u64) -> Result<RecordBytes, StoreError> {
         if let Some(bytes) = self.in_memory(offset, None) {
             return Ok(bytes);
@@ -137,7 +136,7 @@ impl RecordReader {
         read_record(files, &self.list, offset, RECORD_GUESS_BYTES)
     }
 
-    /// The record in memory, if it is there and holds together.
+    /// Returns the record from a map, if it is in memory and valid.
     fn in_memory(&mut self, offset: u64, size: Option<u32>) -> Option<RecordBytes> {
         let part = self.part_of(offset)?;
         let bytes = part.record(offset, size.or_else(|| part.size_at(offset))?)?;
@@ -145,7 +144,7 @@ impl RecordReader {
         Some(bytes)
     }
 
-    /// The part of the log in memory that `offset` lies in.
+    /// Returns the mapped part that contains `offset`.
     fn part_of(&mut self, offset: u64) -> Option<&MappedPart> {
         let log = self.log.as_ref()?;
         if !self.part.as_ref().is_some_and(|part| part.holds(offset)) {
@@ -154,7 +153,7 @@ impl RecordReader {
         self.part.as_ref()
     }
 
-    /// The record of `size` bytes at `offset`.
+    /// Returns the record of `size` bytes at `offset`.
     pub fn record(&mut self, files: &StoreFiles, offset: u64, size: u32) -> Result<RecordBytes, StoreError> {
         if let Some(bytes) = self.in_memory(offset, Some(size)) {
             return Ok(bytes);
@@ -163,7 +162,7 @@ impl RecordReader {
         self.read_from_file(files, offset, size)
     }
 
-    /// Whether [`Self::expect`] would do anything for a record at `offset` or behind it.
+    /// Whether [`Self::expect`] would do anything for a record at or after `offset`.
     pub fn may_be_cold(&self, offset: u64) -> bool {
         self.log.as_ref().is_none_or(|log| log.may_be_cold(offset))
     }
@@ -172,16 +171,15 @@ impl RecordReader {
         self.may_be_cold(offset) && !self.part_of(offset).is_some_and(|part| part.was_used(offset))
     }
 
-    /// Asks the system for the records at `places`, log offsets and sizes, that are going to be read and are probably
-    /// on the disk: it fetches them side by side. A size of 0 stands for one that is not known. Of very many
-    /// bytes only the first are asked for.
+    /// Asks the system to fetch the records at `places` (log offset and size) in parallel, if they are probably on the
+    /// disk. A size of 0 means unknown. Requests at most 16 MiB; the rest is ignored.
     pub fn expect(&mut self, places: impl Iterator<Item = (u64, u32)>) {
         let places = places.filter(|(offset, _)| *offset < self.limit && self.is_cold(*offset)).collect();
         let mut left = EXPECTED_BYTES;
         for mut piece in pieces(places) {
             while let Some(segment) = self.list.find(piece.start).filter(|_| left > 0 && !piece.is_empty()) {
                 let len = (piece.end.min(segment.end_offset()) - piece.start).min(left);
-                // What is wrong here, the reads will find and say.
+                // The read itself will find and report this error.
                 let Ok(file) = segment.file() else { return };
                 let _ = file.expect_read(piece.start - segment.base_offset(), len);
                 left -= len;
@@ -234,7 +232,7 @@ impl RecordReader {
         }
     }
 
-    /// Lets go of the segment that was read last.
+    /// Releases the segment that was read last.
     pub fn release(&mut self) {
         self.held = None;
         self.part = None;
@@ -250,7 +248,7 @@ impl RecordReader {
         }
     }
 
-    /// The record from the buffer, if all of it is there and holds together.
+    /// Returns the record from the buffer, if it is completely there and valid.
     fn buffered(&self, offset: u64, size: u32) -> Option<RecordBytes> {
         let at = usize::try_from(offset.checked_sub(self.start)?).ok()?;
         let range = at..at.checked_add(size as usize)?;
@@ -260,7 +258,7 @@ impl RecordReader {
     }
 }
 
-/// The parts of the log that records at `places` lie in, neighbours together.
+/// Returns the ranges of the log that contain the records at `places`; neighbouring records share a range.
 fn pieces(mut places: Vec<(u64, u32)>) -> Vec<Range<u64>> {
     places.sort_unstable();
     let mut pieces: Vec<Range<u64>> = Vec::new();
@@ -288,7 +286,7 @@ mod tests {
     fn neighbours_are_asked_for_together() {
         assert_eq!(pieces(vec![]), []);
         let near = NEAR_BYTES;
-        // In any order, one behind the other, one within the other, one just too far away, one of unknown size.
+        // Unsorted places: one directly after another, one inside another, one just too far away, one of unknown size.
         let places = [(5000, 100), (0, 100), (10, 20), (5100 + near, 7), (9 * near, 0), (100 + near, 1)];
         let guess = RECORD_GUESS_BYTES as u64;
         assert_eq!(pieces(places[..4].to_vec()), [0..5100, 5100 + near..5107 + near]);

@@ -1,11 +1,10 @@
-//! The segments that are read through maps, and which of their records have been verified.
+//! The segments that are read through maps, and the set of their verified records.
 //!
-//! Segments are mapped at their first read and stay so; of those that were mapped for readers alone, at most
-//! [`MOST_MAPS`]. A bit for each 64 bytes of a segment that this process did not write remembers the records
-//! whose checksums are known to be right (2 MiB for a segment of 1 GiB), so that the second reader does not verify
-//! them again.
+//! A segment is mapped at its first read and stays mapped; at most [`MOST_MAPS`] segments are mapped for readers alone.
+//! For segments that this process did not write, one bit for each 64 bytes marks records whose checksums are known to
+//! be right (2 MiB for a segment of 1 GiB). So a second reader does not verify them again.
 //!
-//! Nothing on disk. Across threads: the list has a lock, the bits are atomic.
+//! Nothing is on disk. Across threads: the list has a lock, the bits are atomic.
 
 use std::collections::VecDeque;
 use std::sync::Weak;
@@ -14,31 +13,30 @@ use mqstore_io::sync::{Arc, AtomicU64, Mutex, Ordering};
 
 use super::segment_list::Segment;
 
-/// Segments that are mapped because they were read: 64 GiB of address space with segments as RocketMQ's,
-/// and 128 MiB of page tables if each of their pages was touched.
+/// Maximum number of segments mapped for reads: 64 GiB of address space with RocketMQ's segments, and 128 MiB of page
+/// tables if every page was touched.
 const MOST_MAPS: usize = 64;
 
-/// How much of the memory counts as page cache for messages, in hundredths. Source:
-/// `accessMessageInMemoryMaxRatio`.
+/// Percentage of the memory that counts as page cache for messages. Source: `accessMessageInMemoryMaxRatio`.
 const IN_MEMORY_PERCENT: u64 = 40;
 
-/// How many bytes before the log's end are taken to be in memory, on a machine with `memory_bytes` of it.
+/// Bytes before the end of the log that count as being in memory, on a machine with `memory_bytes` of memory.
 pub(super) fn hot_bytes(memory_bytes: u64) -> u64 {
     memory_bytes / 100 * IN_MEMORY_PERCENT
 }
 
-/// Records that were read since the open.
+/// Counts of the records read since the open.
 #[derive(Debug, Default)]
 pub struct ReadCounts {
-    /// From the end of the log, which is taken to be in memory.
+    /// Records near the end of the log, which count as being in memory.
     pub hot: AtomicU64,
-    /// From further behind.
+    /// Records further from the end.
     pub cold: AtomicU64,
-    /// How far behind the end the farthest of them was, since somebody asked last.
+    /// Largest distance of a read record from the end since the last query.
     pub behind: AtomicU64,
 }
 
-/// The segments that are read through maps, those that were added first in front.
+/// The segments that are read through maps, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct ReadMaps(Mutex<VecDeque<ReadMap>>);
 
@@ -49,8 +47,8 @@ struct ReadMap {
 }
 
 impl ReadMaps {
-    /// Takes note of a segment that is read, and gives others back that nobody uses; none that is not `durable`
-    /// yet, whose descriptor a failed write-back is to be reported to.
+    /// Registers a segment for reads, and unmaps other segments that are not in use. A segment stays mapped until it is
+    /// `durable`, because its descriptor must receive the report of a failed write-back.
     pub(super) fn note(&self, segment: &Arc<Segment>, durable: u64, own_from: u64) -> Arc<VerifiedBits> {
         let mut maps = self.0.lock();
         let place = Arc::downgrade(segment);
@@ -58,13 +56,13 @@ impl ReadMaps {
             return Arc::clone(&map.seen);
         }
         maps.retain(|map| map.segment.strong_count() > 0);
-        // Of a segment of this process nothing is verified.
+        // Records that this process wrote need no verification bits.
         let from_disk = own_from.saturating_sub(segment.base_offset()).min(segment.len());
         let seen = Arc::new(VerifiedBits::of(from_disk));
         maps.push_back(ReadMap { segment: place, seen: Arc::clone(&seen) });
         for _ in MOST_MAPS..maps.len() {
             let Some(oldest) = maps.pop_front() else { break };
-            // One in use is tried again when its turn comes.
+            // A segment in use goes to the end of the list and is tried again later.
             let keeps = |segment: &Segment| segment.end_offset() > durable || !segment.unmap();
             if oldest.segment.upgrade().is_some_and(|segment| keeps(&segment)) {
                 maps.push_back(oldest);
@@ -74,11 +72,11 @@ impl ReadMaps {
     }
 }
 
-/// Which records of a segment have been verified: a bit for each [`SEEN_BYTES`] in which one begins.
+/// The set of verified records of a segment: one bit for each [`SEEN_BYTES`] in which a record begins.
 #[derive(Debug)]
 pub(super) struct VerifiedBits(Box<[AtomicU64]>);
 
-/// Fewer than the shortest record has.
+/// Bytes for each bit, less than the shortest record.
 const SEEN_BYTES: u64 = 64;
 
 impl VerifiedBits {

@@ -1,16 +1,16 @@
-//! From one segment to the next.
+//! Roll: the change from a full segment to the next one.
 //!
-//! A record that does not fit, with a filler behind it, gets the first place of the next segment; the
-//! filler says how much is left over. The next one is there before the filler is written, so that a
-//! full disk costs nothing but the refused append.
+//! If a record and a filler after it do not fit the segment, the record goes to the start of the next one. The filler
+//! holds the number of bytes left over. The next segment exists before the filler is written, so a full disk only
+//! refuses the append.
 //!
 //! ```text
 //! 00000000000000000000   ... record record | size, blank magic, zeros |
 //! 00000000001073741824   record ...
 //! ```
 //!
-//! Called under the put lock. Across a crash: the name becomes durable before anything in the segment
-//! does, and no two names wait for that at once, so that a crash leaves no hole in the row.
+//! These functions run under the put lock. Across a crash: the name becomes durable before anything in the segment
+//! does, and at most one name waits for its sync, so that a crash leaves no hole in the sequence.
 //!
 //! Source: `AppendMessageStatus.END_OF_FILE`, `MappedFileQueue#getLastMappedFile`.
 
@@ -24,15 +24,15 @@ use super::log::{CommitLog, EncodedRecord, PutState};
 use super::segment_list::Segment;
 use mqstore_base::error::{IoContext, StoreError};
 
-/// Bytes at the end of a segment that count as taken, for appends that want to know whether they would wait.
+/// Bytes at the end of a segment that count as used when an append asks whether it would wait.
 const KEPT_FOR_OTHERS_BYTES: u64 = 1 << 20;
 
-/// An append holds the put lock for a microsecond; who has had it for so long waits for something.
+/// An append holds the put lock for about a microsecond; a holder that has had it for this long waits for something.
 const HELD_LONG_MS: u64 = 2;
 
 impl CommitLog {
-    /// Whether an append of so many bytes would find its place in the segment that is written, and nobody has held
-    /// the put lock for long. Near the end of a segment the answer is no: another one may get there first.
+    /// Whether an append of `bytes` would fit the active segment and probably not wait for the put lock. Near the end
+    /// of a segment the answer is false, because another append may come first.
     pub fn is_ready_for(&self, bytes: u64, now_ms: i64) -> bool {
         let end = self.active.read().as_ref().map_or(0, |active| active.segment.end_offset());
         let kept = (self.segment_bytes() / 16).min(KEPT_FOR_OTHERS_BYTES);
@@ -40,13 +40,13 @@ impl CommitLog {
         end.saturating_sub(self.appended()) >= needed && self.front.put.held_ms(now_ms) < HELD_LONG_MS
     }
 
-    /// Whether so many bytes and as many of others find room in the pool.
+    /// Whether twice `bytes` fit the pool, because other appends may come first.
     pub fn pool_has_space(&self, bytes: u64) -> bool {
         self.pool.as_ref().is_some_and(|pool| pool.has_room_to(self.appended().saturating_add(2 * bytes)))
     }
 
-    /// Makes sure that `bytes` and a filler behind them fit the active segment, rolling if not. `between`
-    /// says that all before is published.
+    /// Makes sure that `bytes` and a filler after them fit the active segment, and rolls if not. `between` says that
+    /// all records before are published.
     pub(super) fn ensure_space(
         &self,
         put: &mut PutState,
@@ -60,7 +60,7 @@ impl CommitLog {
         if put.has_space(bytes) { Ok(()) } else { self.roll(put, between) }
     }
 
-    /// Goes on at the begin of the next segment, whatever is left of this one; where that is.
+    /// Continues in the next segment, however much of this one is left. Returns the new log offset.
     pub fn force_roll(&self) -> Result<u64, StoreError> {
         let mut put = self.lock_put(self.files.clock.now_ms())?;
         self.roll(&mut put, true)?;
@@ -87,8 +87,8 @@ impl CommitLog {
                 pool.skip_to(base);
             }
             if between {
-                // Whatever fails behind the filler, the log reaches to here. In the middle of a batch it
-                // belongs to the batch, which is published as a whole.
+                // If a later step fails, the log extends to the end of the filler. In the middle of a batch, the filler
+                // is published with the whole batch.
                 self.publish(put);
             }
         }
@@ -97,7 +97,7 @@ impl CommitLog {
         Ok(())
     }
 
-    /// With a pool: brings all of it into the file, while the caller keeps others from appending.
+    /// Writes all bytes of the pool to the file. The caller keeps other threads from appending.
     pub(super) fn drain_locked(&self, put: &PutState) -> Result<(), StoreError> {
         let position = put.point.position;
         if self.pool.as_ref().is_some_and(|pool| pool.drained() < position) {
@@ -106,10 +106,10 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Gives the segment at `base`, prepared or made now, its name. The name becomes durable with the
-    /// next sync, before anything in the segment counts as durable.
+    /// Gives the segment at `base`, prepared or created now, its name. The next sync makes the name durable, before
+    /// anything in the segment counts as durable.
     fn next_segment(&self, base: u64) -> Result<Arc<ActiveSegment>, StoreError> {
-        // A second unsynced name would allow a crash to leave a hole in the row.
+        // With a second unsynced name, a crash could leave a hole in the sequence.
         self.sync_names()?;
         let segment = match self.ahead.take(&self.files, base) {
             Some(segment) => segment,
@@ -128,17 +128,17 @@ impl CommitLog {
         Ok(active)
     }
 
-    /// Makes the segment at `base` in the staging folder: allocated, synced, without its name.
+    /// Creates the segment at `base` in the staging folder: allocated, synced, without its name.
     pub(super) fn stage_segment(&self, prefix: &str, base: u64) -> Result<Arc<Segment>, StoreError> {
         let staging = self.files.segment_staging(base, self.row.file_bytes())?;
         let staged = staging.join(format!("{prefix}-{}", offset_file_name(base)));
-        // A left-over of an attempt that failed.
+        // Removes the file of a failed earlier attempt.
         let _ = self.files.vfs.remove_file(&staged);
         MappedFile::stage(&self.files.vfs, &staged, base, self.row.file_bytes())
-            .at(&staged, "making a log segment")
+            .at(&staged, "creating a log segment")
     }
 
-    /// Whether the log may have so many more segments.
+    /// Checks that the quota of the log allows `segments` more.
     pub(super) fn can_grow_by(&self, segments: u64) -> Result<(), StoreError> {
         let Some(limit) = self.max_bytes.filter(|_| segments > 0) else { return Ok(()) };
         let used = self.segments_bytes();
@@ -150,7 +150,7 @@ impl CommitLog {
         Err(StoreError::Full { path, topic: None, quota: "max_bytes", limit, used })
     }
 
-    /// Whether the log may have the segments that `records` need, of which it is more than one.
+    /// Checks that the quota of the log allows the segments for `records`, which need more than one.
     pub(super) fn may_hold(&self, put: &PutState, records: &[EncodedRecord<'_>]) -> Result<(), StoreError> {
         if self.max_bytes.is_none() {
             return Ok(());

@@ -1,8 +1,8 @@
-//! The files of the log as a reader sees them: one row of segments at one moment, from one folder or several.
+//! The list of segments: the files of the log at one moment, from one folder or several.
 //!
-//! A [`SegmentList`] is a snapshot: it does not change when the log rolls or loses its oldest files,
-//! and whoever holds it can go on reading what it names. A segment's name is its first byte's offset,
-//! 20 digits; all have one length, that of the files that are there, whatever the options say.
+//! A [`SegmentList`] is a snapshot. It does not change when the log rolls or loses its oldest segments, and its owner
+//! can continue to read the files that it names. The name of a segment is the log offset of its first byte, with 20
+//! digits. All segments have the length of the existing files, whatever the options say.
 //!
 //! Source: `MappedFileQueue#doLoad`, `#findMappedFileByOffset`, `MultiPathMappedFileQueue#load`.
 
@@ -19,24 +19,24 @@ use mqstore_io::{FileLength, MapAccess, MappedFile, MappedFileQueue, StrayKind};
 use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
 
-/// How often a log with a gap is listed anew at most: once where it has one, more often where a writer is at it.
+/// Maximum number of repeated listings for a log with a gap. A real gap needs one; a busy writer can cause more.
 const MOST_LISTINGS: u32 = 20;
 
 /// One file of the log.
 pub type Segment = MappedFile;
 
-/// The segments of a log, in order, and what else lay in the folder.
+/// The segments of a log in order, and the other entries of the folder.
 #[derive(Clone, Debug, Default)]
 pub struct SegmentList {
     segments: Arc<[Arc<Segment>]>,
-    /// Entries that are no segments of this log, with the reason; folders are no strays.
+    /// Entries that are no segments of this log, with the reason; folders are not included.
     pub strays: Vec<Stray>,
-    /// Gaps between neighbours: where the log stops and where it goes on.
+    /// Gaps between neighbours: the log offsets at which the log stops and continues.
     pub gaps: Vec<(u64, u64)>,
 }
 
 impl SegmentList {
-    /// Lists the log's folders for reading; a missing folder is an error, an empty one an empty log.
+    /// Lists the log's folders for reading. A missing folder is an error; empty folders mean an empty log.
     pub fn load(files: &StoreFiles) -> Result<Self, StoreError> {
         if let Some((path, base)) = files.only_segment() {
             let segment = MappedFile::open(&files.vfs, path, base, MapAccess::Read)
@@ -46,8 +46,8 @@ impl SegmentList {
         list_consistently(|| Self::load_contiguous(files, 1, MapAccess::Read).map(|(_, list)| list))
     }
 
-    /// As [`Self::load`]; a log whose folders are all missing is an empty one, as in a copy that kept
-    /// compacted topics alone.
+    /// Like [`Self::load`], but a log without any of its folders is empty. A copy that kept only compacted topics is
+    /// such a store.
     pub fn load_if_any(files: &StoreFiles) -> Result<Self, StoreError> {
         let missing = |folder: &PathBuf| {
             files.vfs.stat(folder).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
@@ -55,7 +55,7 @@ impl SegmentList {
         if files.log_folders()?.all().iter().all(missing) { Ok(Self::default()) } else { Self::load(files) }
     }
 
-    /// Lists the log's folders; new segments of the row have `segment_bytes` unless there are some already.
+    /// Lists the log's folders. If no segment exists, new segments get `segment_bytes`.
     pub fn load_contiguous(
         files: &StoreFiles,
         segment_bytes: u64,
@@ -64,7 +64,7 @@ impl SegmentList {
         Self::load_sized(files, FileLength::Discover { default: segment_bytes }, access)
     }
 
-    /// As [`Self::load_contiguous`]; files of another length than `length` says are strays.
+    /// Like [`Self::load_contiguous`]; files whose length differs from `length` are strays.
     pub fn load_sized(
         files: &StoreFiles,
         length: FileLength,
@@ -72,7 +72,7 @@ impl SegmentList {
     ) -> Result<(MappedFileQueue, Self), StoreError> {
         let folders = files.log_folders()?.all();
         for folder in &folders {
-            // One that cannot be listed is to be named; segments that are not seen would be lost.
+            // The error must name the folder that cannot be listed. Without it, its segments would be lost.
             files.vfs.stat(folder).at(folder, "listing the commit log")?;
         }
         let (row, report) = MappedFileQueue::load_dirs(&files.vfs, &folders, length, access)
@@ -86,52 +86,52 @@ impl SegmentList {
         Ok((row, list))
     }
 
-    /// A log of these files, by ascending offset; where they do not touch it has gaps.
+    /// Creates a list of the given files, in ascending order of offset; files that do not touch leave gaps.
     pub fn of_files(segments: Vec<Arc<Segment>>) -> Self {
         Self { segments: segments.into(), ..Self::default() }
     }
 
-    /// The row as it is now.
+    /// Returns the current state of `row`.
     pub fn of(row: &MappedFileQueue) -> Self {
         Self { segments: row.snapshot(), ..Self::default() }
     }
 
-    /// The segments by ascending offset.
+    /// Returns the segments in ascending order of offset.
     pub fn segments(&self) -> &[Arc<Segment>] {
         &self.segments
     }
 
-    /// The length that the segments share, if there is a segment.
+    /// Common length of the segments, if a segment exists.
     pub fn segment_bytes(&self) -> Option<u64> {
         self.segments.first().map(|segment| segment.len())
     }
 
-    /// The first byte's offset; 0 for an empty log.
+    /// Log offset of the first byte; 0 for an empty log.
     pub fn min_offset(&self) -> u64 {
         self.segments.first().map_or(0, |segment| segment.base_offset())
     }
 
-    /// One past the last segment's last byte, written or not.
+    /// One past the last byte of the last segment, written or not.
     pub fn end_offset(&self) -> u64 {
         self.segments.last().map_or(0, |segment| segment.end_offset())
     }
 
-    /// The segment that holds `offset`.
+    /// Returns the segment that contains `offset`.
     pub fn find(&self, offset: u64) -> Option<&Arc<Segment>> {
         let after = self.segments.partition_point(|segment| segment.base_offset() <= offset);
         let segment = self.segments.get(after.checked_sub(1)?)?;
         (offset < segment.end_offset()).then_some(segment)
     }
 
-    /// The first segment that starts at or after `offset`.
+    /// Returns the first segment that starts at or after `offset`.
     pub fn next_from(&self, offset: u64) -> Option<&Arc<Segment>> {
         self.segments.get(self.segments.partition_point(|segment| segment.base_offset() < offset))
     }
 }
 
-/// What `list` finds, where a writer may name and remove segments meanwhile: a listing of a folder may lack a file
-/// that was named while it was made and have one that was named later. A gap therefore counts once the segment
-/// behind it was there before the listing began: segments are named in their order.
+/// Returns a consistent result of `list` while a writer may name and remove segments. The listing of a folder may lack
+/// a file that was named during it and still contain one that was named later. Segments are named in order, so a gap
+/// counts only if the segment after it existed before the listing began.
 fn list_consistently(
     mut list: impl FnMut() -> Result<SegmentList, StoreError>,
 ) -> Result<SegmentList, StoreError> {
@@ -149,9 +149,9 @@ fn list_consistently(
     Ok(found)
 }
 
-/// The list of a row that changes, as it is now.
+/// The current list of a row that changes.
 ///
-/// Across threads: whoever has changed the row renews the list; readers take it without waiting for them.
+/// Across threads: a thread that changed the row renews the list; readers take it without waiting for that thread.
 #[derive(Debug)]
 pub(super) struct NewestList(RwLock<Arc<SegmentList>>);
 
@@ -164,9 +164,9 @@ impl NewestList {
         Arc::clone(&self.0.read())
     }
 
-    /// Takes note that the row gained or lost a segment.
+    /// Renews the list after the row gained or lost a segment.
     pub(super) fn renew(&self, row: &MappedFileQueue) {
-        // The row is asked under the lock: of two who changed it, the later one leaves the newer list.
+        // Reads the row under the lock: if two threads changed it, the later one leaves the newer list.
         let mut list = self.0.write();
         *list = Arc::new(SegmentList::of(row));
     }
@@ -181,8 +181,8 @@ mod tests {
 
     const BYTES: u64 = 16;
 
-    /// What is found by listings that see segments of these numbers, one listing after the other, the last again and
-    /// again; and how many were made.
+    /// Returns the result of listings that see segments of these numbers, one after the other (the last one
+    /// repeatedly), and the number of listings.
     fn found(listings: &[&[u64]]) -> (Vec<u64>, Vec<(u64, u64)>, usize) {
         let vfs: Arc<dyn Vfs> = Arc::new(SimVfs::default());
         let mut made = 0;
@@ -213,9 +213,9 @@ mod tests {
     #[test]
     fn a_segment_that_was_named_during_the_listing_is_found() {
         assert_eq!(found(&[&[0, 1, 3], &[0, 1, 2, 3]]), (vec![0, 1, 2, 3], vec![], 2));
-        // And so is one that was named during the next.
+        // A segment that was named during the second listing is found too.
         assert_eq!(found(&[&[0, 2], &[0, 1, 2, 4], &[0, 1, 2, 3, 4]]), (vec![0, 1, 2, 3, 4], vec![], 3));
-        // Retention took two of them while the first listing was made.
+        // Retention removed two segments during the first listing.
         assert_eq!(found(&[&[0, 2, 3], &[2, 3]]), (vec![2, 3], vec![], 2));
     }
 
@@ -226,7 +226,7 @@ mod tests {
         let last = 2 + u64::from(MOST_LISTINGS);
         let rows: Vec<Vec<u64>> = (2..=last).map(|newest| vec![0, newest]).collect();
         let rows: Vec<&[u64]> = rows.iter().map(Vec::as_slice).collect();
-        assert_eq!(found(&rows).2, 1 + MOST_LISTINGS as usize, "a writer that is always at it");
+        assert_eq!(found(&rows).2, 1 + MOST_LISTINGS as usize, "a writer that is always busy");
     }
 }
 
@@ -245,8 +245,8 @@ mod models {
         segment
     }
 
-    /// A row of two segments on a simulated disk, whose own lock the model checker does not see: no
-    /// thread has its turn within a call of it.
+    /// Creates a row of two segments on a simulated disk. The model checker does not see the disk's own lock, so no
+    /// thread switch happens inside a call of it.
     fn row() -> (Arc<dyn Vfs>, loom::sync::Arc<(MappedFileQueue, NewestList)>) {
         let vfs: Arc<dyn Vfs> = Arc::new(SimVfs::default());
         let row = MappedFileQueue::new(&vfs, BYTES);
@@ -267,8 +267,8 @@ mod models {
         list.segments().iter().map(|segment| segment.base_offset()).collect()
     }
 
-    /// One thread retires the oldest segment, another adds one: any list is a stretch of the row
-    /// without a hole, lists of one reader never go back, and the last one is the row.
+    /// One thread retires the oldest segment, another adds one. Each list is a part of the row without a hole, the
+    /// lists of one reader never go back, and the last list equals the row.
     #[test]
     fn the_list_follows_a_row_that_grows_and_shrinks() {
         check(|| {
@@ -303,8 +303,8 @@ mod models {
         });
     }
 
-    /// A reader holds a segment from its list while retention takes it and overwrites it once nobody
-    /// holds it: what is read under a guard is what was written.
+    /// A reader holds a segment from its list. Retention removes the segment and overwrites it once it is not held. A
+    /// read under a guard returns the bytes that were written.
     #[test]
     fn what_is_held_is_not_overwritten() {
         check(|| {
@@ -316,7 +316,7 @@ mod models {
                     let Some(guard) = list.find(0).and_then(Segment::hold) else { return };
                     let mut bytes = [0; BYTES as usize];
                     guard.file().unwrap().read_exact_at(&mut bytes, 0).unwrap();
-                    // Whoever overwrites it may have its turn here, too.
+                    // The thread that overwrites the segment may run here, too.
                     thread::yield_now();
                     assert_eq!(bytes, [7; BYTES as usize], "overwritten under a guard");
                     guard.file().unwrap().read_exact_at(&mut bytes, 0).unwrap();

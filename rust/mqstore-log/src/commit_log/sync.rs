@@ -1,11 +1,11 @@
-//! Bringing the log to the device, and stopping it when that fails.
+//! Sync: writes the log to the device, and stops the log if that fails.
 //!
-//! The leader of a group commit takes the end of what is appended, writes what is pooled, makes
-//! the names of new segments durable and syncs the segments in order. Only then does the durable
-//! position move: nothing below it can be lost, whatever happens next.
+//! The leader of a group commit takes the end of the appended records, writes the bytes in the pool, makes the names of
+//! new segments durable and syncs the segments in order. Only then does the durable offset advance: no later failure
+//! can lose a byte before it.
 //!
-//! Across threads: one sync at a time. The first failure of a write or a sync is kept and is the answer
-//! to everything that follows.
+//! Across threads: one sync runs at a time. The log keeps the first failure of a write or a sync and reports it for
+//! every later call.
 
 use mqstore_io::switch;
 use mqstore_io::sync::Ordering;
@@ -17,7 +17,7 @@ use mqstore_base::error::StoreError;
 impl CommitLog {
     /// Makes the names of new segments durable.
     pub fn sync_names(&self) -> Result<(), StoreError> {
-        // Held during the sync: who finds nothing pending may rely on it.
+        // Held during the sync: a thread that finds nothing pending relies on finished syncs.
         let mut pending = self.names_pending.lock();
         if *pending {
             switch::step("commit_log.sync_segment_name", || self.files.sync_logs())
@@ -27,7 +27,7 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Brings published bytes up to `position` from the pool to the segments.
+    /// Writes published bytes up to `position` from the pool to the segments.
     pub(super) fn drain_pool(&self, position: u64) -> Result<(), StoreError> {
         let Some(pool) = &self.pool else { return Ok(()) };
         pool.drain(&self.row, position)
@@ -36,7 +36,7 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Returns once everything up to `position` is on the device.
+    /// Waits until everything up to `position` is durable.
     pub fn wait_durable(&self, position: u64) -> Result<(), StoreError> {
         if self.durable() >= position {
             return self.check();
@@ -49,7 +49,7 @@ impl CommitLog {
         )
     }
 
-    /// Syncs everything appended so far, segments in order, names first.
+    /// Syncs everything appended so far: names first, then segments in order.
     fn sync(&self) -> Result<u64, StoreError> {
         self.check()?;
         let point = {
@@ -68,7 +68,7 @@ impl CommitLog {
             segment.advance_wrote(end);
             self.sync_segment(segment, end)?;
         }
-        // A store of many segments has one of them mapped, not all that it ever wrote.
+        // Keeps only the newest segment mapped, not each one that the store ever wrote.
         if first + 1 < segments.len() {
             self.row.unmap_before(target);
         }
@@ -77,25 +77,25 @@ impl CommitLog {
         Ok(target)
     }
 
-    /// Syncs the first `end` bytes of a segment: no more counts as durable, since others may still copy
-    /// behind it.
+    /// Syncs the first `end` bytes of a segment. No later byte counts as durable, because other threads may still be
+    /// copying there.
     fn sync_segment(&self, segment: &Segment, end: u64) -> Result<(), StoreError> {
         if segment.flushed() >= end {
             return Ok(());
         }
         let stop = |error: std::io::Error| self.poison("syncing the log", &error.to_string());
-        // Written by system calls, a file is synced as a whole, which leaves out its times; through the
-        // map, pages that were touched ahead of the writer are better left out.
+        // A file written by system calls is synced as a whole, without its timestamps. Through the map, pages that were
+        // faulted in after the tail are left out.
         segment.flush_to(end, self.pool.is_none()).map_err(stop)?;
-        // A name that leads elsewhere by now would take the bytes with it when the file is closed.
+        // If the name leads elsewhere now, the bytes would be lost when the file is closed.
         if !segment.is_linked().map_err(stop)? {
-            let cause = format!("{} was removed or replaced by somebody else", segment.path().display());
+            let cause = format!("{} was removed or replaced by another program", segment.path().display());
             return Err(self.poison("syncing the log", &cause));
         }
         Ok(())
     }
 
-    /// Fails when an earlier write or sync failed.
+    /// Fails if an earlier write or sync failed.
     #[inline]
     pub fn check(&self) -> Result<(), StoreError> {
         if self.stopped.load(Ordering::Acquire) {
@@ -104,7 +104,7 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Stops the log for good and returns the error that says so; the first cause is kept.
+    /// Stops the log for good and returns the error for it. The log keeps the first cause.
     pub fn poison(&self, stage: &'static str, cause: &str) -> StoreError {
         let mut kept = self.cause.lock();
         let (stage, cause) = kept.get_or_insert_with(|| (stage, cause.to_owned()));

@@ -1,8 +1,7 @@
-//! Cutting the log into runs of whole records, by their headers alone.
+//! Splits the log into runs of whole records, by their headers alone.
 //!
-//! A [`RecordRun`] holds its bytes, so that whoever decodes it needs nothing else: several threads may do so
-//! side by side. It is a view of the mapped segment where the scan may look at maps, else a buffer that was
-//! read; it never crosses the end of a segment.
+//! A [`RecordRun`] holds its bytes, so several threads can decode runs in parallel without further input. Its bytes are
+//! a view of the mapped segment if the scanner may use maps, else a buffer. A run never crosses the end of a segment.
 
 use std::sync::Arc;
 
@@ -14,17 +13,17 @@ use super::{
 };
 use mqstore_base::error::{IoContext, StoreError};
 
-/// Where a record's header holds its own log position.
+/// Range of the record header with the record's own log offset.
 const OWN_POSITION: std::ops::Range<usize> = 28..36;
 
-/// How far before its turn a record's head is fetched, and how much of it.
+/// Number of records for which a record's head is prefetched in advance.
 const HEADS_AHEAD: usize = 7;
 const HEAD_BYTES: usize = 64;
 
-/// So much of a record is fetched before its turn; of longer ones the processor fetches the rest by itself.
+/// Maximum bytes of a record to prefetch; the processor prefetches the rest by itself.
 const MOST_AHEAD_BYTES: usize = 4096;
 
-/// Neighbouring records of one segment, and their bytes.
+/// Consecutive records of one segment, and their bytes.
 #[derive(Debug)]
 pub struct RecordRun {
     segment: Option<Arc<Segment>>,
@@ -33,12 +32,12 @@ pub struct RecordRun {
     bytes: Bytes,
 }
 
-/// What `LogScanner::cut` found.
+/// The result of `LogScanner::cut`.
 #[derive(Debug)]
 pub enum Cut {
-    /// At least one record, or the filler at a segment's end.
+    /// At least one record, or the filler at the end of a segment.
     Stretch(RecordRun),
-    /// Nothing more before the limit.
+    /// No record before the limit.
     End,
     /// Bytes that are neither; the position stays.
     Damaged(Damage),
@@ -60,9 +59,8 @@ impl Bytes {
 }
 
 impl LogScanner {
-    /// Takes the records from here on whose headers hold together, until about `most` bytes: size, magic and
-    /// own position, and that they end in the segment and before the limit. Reads into `buffer` where it
-    /// has to read.
+    /// Takes the next records, up to about `most` bytes. It checks only their headers: size, magic and own log offset,
+    /// and that each record ends in the segment and before the limit. If it has to read, it reads into `buffer`.
     pub fn cut(&mut self, most: u64, buffer: Vec<u8>) -> Result<Cut, StoreError> {
         let start = self.position;
         let segment = self.list.find(start).filter(|_| start < self.limit).cloned();
@@ -82,7 +80,7 @@ impl LogScanner {
         }
     }
 
-    /// Takes what is no row of records: a filler, or one record that is longer than what was fetched.
+    /// Takes a filler, or one record that is longer than the fetched bytes.
     fn single_record_run(
         &mut self,
         segment: &Arc<Segment>,
@@ -109,7 +107,7 @@ impl LogScanner {
         Ok(Cut::Stretch(stretch))
     }
 
-    /// The bytes from `start` to `end`: all of them where they are mapped, else `most`.
+    /// Returns the bytes from `start` to `end`: all of them if they are mapped, else at most `most`.
     fn fetch(
         &self,
         segment: &Segment,
@@ -129,7 +127,7 @@ impl LogScanner {
         Ok(Bytes::Read(buffer))
     }
 
-    /// The bytes from log offset `start` to `end` where the segment is mapped.
+    /// Returns the bytes from log offset `start` to `end` if the segment is mapped.
     fn in_place(&self, segment: &Segment, start: u64, end: u64) -> Option<RegionView> {
         let region = self.maps.then(|| segment.mapped()).flatten()?;
         // Positions in a mapped file fit an address.
@@ -137,8 +135,8 @@ impl LogScanner {
     }
 }
 
-/// How many of `bytes`, which lie at log offset `start`, belong to records that follow one another and begin
-/// in the first `most`.
+/// Returns how many of `bytes`, which are at log offset `start`, belong to consecutive records that begin in the first
+/// `most` bytes.
 fn whole_records(bytes: &[u8], start: u64, most: u64) -> u64 {
     let (mut rest, mut whole) = (bytes, 0_u64);
     while whole < most {
@@ -149,7 +147,8 @@ fn whole_records(bytes: &[u8], start: u64, most: u64) -> u64 {
         }
         let Some(later) = rest.get(size as usize..) else { break };
         // Only heads are looked at, too far from each other for the processor to see them coming. Most records
-        // are as long as those around them.
+        // The loop reads only heads, which are too far apart for the processor's own prefetch. Most records are as long
+        // as their neighbours.
         let ahead = HEADS_AHEAD * size as usize;
         expect_read(later.get(ahead..ahead + HEAD_BYTES).unwrap_or_default());
         rest = later;
@@ -173,24 +172,24 @@ impl RecordRun {
         Self { segment: Some(Arc::clone(segment)), start, end: start + len, bytes }
     }
 
-    /// No bytes, at log offset `position`.
+    /// Creates a run without bytes at log offset `position`.
     pub fn empty(position: u64) -> Self {
         Self { segment: None, start: position, end: position, bytes: Bytes::Read(Vec::new()) }
     }
 
-    /// Where it starts in the log.
+    /// Log offset of the first record.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// Where the next one starts.
+    /// Log offset of the next run.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Shows `visit` the records and where they lie. With `crc` their checksums are verified. Ends at damage,
-    /// which is answered; with `skipped` it goes on with the next record that holds together, and says
-    /// there what it passed over.
+    /// Calls `visit` with each record and its log offset. With `crc`, it verifies the checksums. Without `skipped`, it
+    /// stops at damage and returns it. With `skipped`, it continues at the next valid record and adds a note about the
+    /// skipped bytes.
     pub(crate) fn records(
         &self,
         crc: bool,
@@ -200,8 +199,8 @@ impl RecordRun {
         self.walk(|bytes, position| outline(bytes, position, crc), skipped, visit)
     }
 
-    /// Shows `visit` all that there is of the records, with their checksums verified, and where they lie. What
-    /// is damaged is passed over and said in `skipped`.
+    /// Calls `visit` with each complete record and its log offset, with verified checksums. It skips damage and adds
+    /// notes to `skipped`.
     pub fn views(&self, skipped: &mut Vec<String>, visit: impl FnMut(&RecordView<'_>, u64)) {
         let _ = self.walk(check_full, Some(skipped), visit);
     }
@@ -215,7 +214,7 @@ impl RecordRun {
         let (mut rest, mut position) = (self.bytes.as_slice(), self.start);
         let mut last = 0;
         while !rest.is_empty() {
-            // The next record, if it is as long as the last one.
+            // Prefetches the next record, assuming that it is as long as the last one.
             expect_read(rest.get(last..2 * last).unwrap_or_default());
             let step = match decode(rest, position) {
                 Ok(record) => {
@@ -238,8 +237,8 @@ impl RecordRun {
         None
     }
 
-    /// Lets go of the bytes: whoever retires or unmaps the segment has not to wait. The buffer, if it was
-    /// one, is for the next stretch.
+    /// Releases the bytes, so that a thread that retires or unmaps the segment need not wait. Returns the buffer, if
+    /// the run had one, for reuse.
     pub fn let_go(&mut self) -> Vec<u8> {
         self.segment = None;
         match std::mem::replace(&mut self.bytes, Bytes::Read(Vec::new())) {
@@ -249,7 +248,7 @@ impl RecordRun {
     }
 }
 
-/// What knows how long its record is.
+/// A type that knows the size of its record.
 trait HasSize {
     fn size(&self) -> usize;
 }
@@ -266,7 +265,7 @@ impl HasSize for RecordView<'_> {
     }
 }
 
-/// The record at the front of `bytes`, which lie at log offset `position`.
+/// Decodes the record at the front of `bytes`, which are at log offset `position`.
 #[inline]
 fn outline(bytes: &[u8], position: u64, crc: bool) -> Result<RecordOutline<'_>, String> {
     if crc {
@@ -275,8 +274,7 @@ fn outline(bytes: &[u8], position: u64, crc: bool) -> Result<RecordOutline<'_>, 
     RecordOutline::decode(bytes).map_err(|error| error.to_string())
 }
 
-/// Where in `bytes`, which lie at log offset `start`, the first record begins that holds together, checksums
-/// included.
+/// Returns the index in `bytes`, which are at log offset `start`, of the first valid record, checksums included.
 fn next_record(bytes: &[u8], start: u64) -> Option<usize> {
     let mut places = candidates(bytes, start).map(|offset| (offset - start) as usize);
     places.find(|place| {

@@ -1,9 +1,9 @@
 //! The record scanner, which walks the log from record to record.
 //!
-//! Recovery, dispatch, verification, derived queues and plain reads all use [`LogScanner`], so that they agree on what
-//! a record is. It reads by position in windows, so that a file that shrinks meanwhile is an error and not a signal.
+//! Recovery, dispatch, verification, derived queues and plain reads all use [`LogScanner`], so they share one
+//! definition of a record. It reads by position in windows, so a file that shrinks meanwhile causes an error and not a signal.
 //!
-//! Source: `CommitLog#checkMessageAndReturnSize`; this scanner also checks sizes of fillers and the position in a
+//! Source: `CommitLog#checkMessageAndReturnSize`; this scanner also checks the size of fillers and the log offset in a
 //! record.
 
 mod dispatch_runs;
@@ -23,29 +23,29 @@ use super::segment_list::{Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_io::switch;
 
-/// Bytes that one positional read fetches while scanning.
+/// Bytes of one positional read during a scan.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Bytes that are searched between two looks at who watches.
+/// Bytes to search between two calls of the watcher.
 const WATCHED_BYTES: u64 = 16 << 20;
 
-/// Bytes of a scan's first read.
+/// Bytes of the first read of a scan.
 const FIRST_WINDOW_BYTES: usize = 64 << 10;
 
-/// Bytes in which the next record is looked for at first.
+/// Bytes of the first read of a search for the next record.
 const FIRST_LOOK_BYTES: usize = 16 << 10;
 
-/// What lies at one place of the log.
+/// The item at one log offset.
 #[derive(Debug)]
 pub enum ScanItem<'a> {
-    /// A whole record whose checksums hold (as far as they were asked for).
+    /// A whole record whose requested checksums are correct.
     Record(RecordView<'a>),
     /// The filler at the end of a segment.
     Filler {
-        /// Where it starts.
+        /// Log offset of the filler.
         offset: u64,
     },
-    /// Nothing more was written, or the limit was reached.
+    /// The end of the written log, or the limit.
     End {
         /// One past the last byte that was used.
         offset: u64,
@@ -57,49 +57,49 @@ pub enum ScanItem<'a> {
 /// Bytes in the log that are no record, no filler and not zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The log offset.
+    /// Log offset of the damage.
     pub offset: u64,
-    /// The segment's file.
+    /// File of the segment.
     pub path: PathBuf,
-    /// The offset in that file.
+    /// Offset in that file.
     pub file_offset: u64,
-    /// The size that the header claims, when it is plausible; the next record may follow it.
+    /// The size in the header, if it is plausible; the next record may follow it.
     pub claimed_size: Option<u32>,
-    /// What is wrong.
+    /// Description of the damage.
     pub reason: String,
 }
 
 impl Damage {
-    /// Says that `bytes` from here on were passed over.
+    /// Returns the note that `bytes` from here on were skipped.
     pub fn skipped(&self, bytes: u64) -> String {
         let (path, offset, reason) = (self.path.display(), self.file_offset, &self.reason);
         format!("{path} at offset {offset}: {reason}; skipped {bytes} bytes")
     }
 }
 
-/// Which checks a scan makes on each record.
+/// The checks that a scan makes on each record.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanChecks {
     /// Whether to verify body and property CRC.
     pub crc: bool,
 }
 
-/// Walks the log.
+/// Walks the log from record to record.
 ///
 /// Each offset of a segment has one of
 ///
 /// ```text
 /// size:4 magic:4 ...            a record; its own PHYSICALOFFSET must equal its offset
-/// rest:4 0xCBD43194             filler; `rest` must be all that is left of the segment
+/// rest:4 0xCBD43194             filler; `rest` must equal the bytes left in the segment
 /// 00000000 00000000             nothing was written from here on
 /// anything else                 damage, or a record that a crash tore
 /// ```
 ///
-/// If the caller knows the end of the log, zeros before it are damage too: a page that was lost.
+/// If the caller knows the end of the log, zeros before it are damage too: a lost page.
 ///
 /// Only the dispatcher of the process that writes the log reads its newest segments through their maps
-/// (`look_at_maps`). The writer would get the signal in any case, and the bytes below the limit of the
-/// scan are published and never change.
+/// (`look_at_maps`). A signal would hit the writer in any case, and the bytes before the limit of the scan are
+/// published and never change.
 #[derive(Debug)]
 pub struct LogScanner {
     list: Arc<SegmentList>,
@@ -107,30 +107,30 @@ pub struct LogScanner {
     position: u64,
     limit: u64,
     window: Window,
-    /// Whether [`Self::cut`] takes bytes of mapped segments in place.
+    /// Whether [`Self::cut`] uses mapped segments in place.
     maps: bool,
     /// The buffer of [`Self::rows`].
     row: Vec<u8>,
 }
 
 impl LogScanner {
-    /// A scan from `start`, which must be the start of a record, a filler or a segment, up to `limit`.
+    /// Creates a scan from `start`, which must be the start of a record, a filler or a segment, up to `limit`.
     pub fn new(list: Arc<SegmentList>, start: u64, limit: u64, checks: ScanChecks) -> Self {
         Self { list, checks, position: start, limit, window: Window::default(), maps: false, row: Vec::new() }
     }
 
-    /// Where the next item is looked for.
+    /// Log offset of the next item.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Lets the scan see a longer log: `list` and `limit` as they are now.
+    /// Extends the scan to a longer log: `list` and `limit` are the current ones.
     pub fn extend(&mut self, list: Arc<SegmentList>, limit: u64) {
         self.list = list;
         self.limit = limit;
     }
 
-    /// Lets the scan see `list`, up to where it would have ended anyway.
+    /// Replaces the list and keeps the limit.
     pub fn renew(&mut self, list: Arc<SegmentList>) {
         self.list = list;
     }
@@ -141,40 +141,40 @@ impl LogScanner {
         self.position = offset;
     }
 
-    /// Goes on at `offset`.
+    /// Continues the scan at `offset`.
     pub fn seek(&mut self, offset: u64) {
         self.position = offset;
     }
 
-    /// From now on [`Self::cut`] takes bytes of mapped segments in place, without reading them. For the process that
-    /// writes the log, and limits that are published positions.
+    /// Lets [`Self::cut`] use mapped segments in place, without reading them. Only for the process that writes the log,
+    /// and for limits that are published offsets.
     pub(crate) fn look_at_maps(&mut self) {
         self.maps = true;
     }
 
-    /// From now on keeps the bytes that were read, for [`Self::take_previous_window`].
+    /// Keeps the bytes of finished windows from now on, for [`Self::take_previous_window`].
     pub(crate) fn retain_windows(&mut self) {
         self.window.keep = true;
     }
 
-    /// The bytes that the last item was the first not to lie in, with the log offset of the first of
-    /// them: every record that came before it since the last such window lies in there.
+    /// Returns the window that the scan has just left, with the log offset of its first byte. It contains every record
+    /// between the window returned before and the last item.
     pub(crate) fn take_previous_window(&mut self) -> Option<(u64, Vec<u8>)> {
         self.window.left.take()
     }
 
-    /// The bytes that the last item lies in; the scan reads anew from here on.
+    /// Returns the window that contains the last item; the scan reads a new window from here on.
     pub(crate) fn take_window(&mut self) -> (u64, Vec<u8>) {
         (self.window.start, std::mem::take(&mut self.window.buffer))
     }
 
-    /// Takes a buffer to read into.
+    /// Gives the scan a buffer to read into.
     pub(crate) fn reuse(&mut self, buffer: Vec<u8>) {
         self.window.spare = buffer;
     }
 
-    /// The next item. After [`ScanItem::Damaged`] the position stays; call [`Self::seek`] or
-    /// [`Self::skip`] to go on. After [`ScanItem::End`] it stays too.
+    /// Returns the next item. After [`ScanItem::Damaged`] the position stays; call [`Self::seek`] or [`Self::skip`] to
+    /// continue. After [`ScanItem::End`] it stays too.
     pub fn next_item(&mut self) -> Result<ScanItem<'_>, StoreError> {
         let position = self.position;
         if position >= self.limit {
@@ -193,14 +193,14 @@ impl LogScanner {
                 &segment,
                 position,
                 None,
-                "less than a filler's 8 bytes are left",
+                "fewer than the 8 bytes of a filler are left in the segment",
             )));
         }
         let head = self.window.bytes(&segment, position, BLANK_HEADER_BYTES, end)?;
         match peek(head) {
             Ok(Peek::Zero) if self.limit == u64::MAX => Ok(ScanItem::End { offset: position }),
             Ok(Peek::Zero) => {
-                let reason = format!("zeros, although the log goes on to offset {}", self.limit);
+                let reason = format!("zeros, although the log continues to offset {}", self.limit);
                 Ok(ScanItem::Damaged(damage(&segment, position, None, reason)))
             }
             Ok(Peek::Blank { size }) if u64::from(size) == rest || !switch::on("scan.h6_filler_size") => {
@@ -208,7 +208,8 @@ impl LogScanner {
                 Ok(ScanItem::Filler { offset: position })
             }
             Ok(Peek::Blank { size }) => {
-                let reason = format!("a filler says that {size} bytes are left of the segment; {rest} are");
+                let reason =
+                    format!("the filler says {size} bytes, but {rest} bytes are left in the segment");
                 Ok(ScanItem::Damaged(damage(&segment, position, None, reason)))
             }
             Ok(Peek::Record { size, .. }) => self.record(&segment, position, size, rest),
@@ -241,7 +242,7 @@ impl LogScanner {
         rest: u64,
     ) -> Result<ScanItem<'_>, StoreError> {
         if u64::from(size) > rest {
-            let reason = format!("a record of {size} bytes starts where {rest} are left of the segment");
+            let reason = format!("record size {size} exceeds the {rest} bytes left in the segment");
             return Ok(ScanItem::Damaged(damage(segment, position, None, reason)));
         }
         if position + u64::from(size) > self.limit {
@@ -258,8 +259,8 @@ impl LogScanner {
         }
     }
 
-    /// Goes on at the next record behind `damage` that holds together, and answers where that is; `None`, with the
-    /// position as it was, when there is none before the limit.
+    /// Moves to the next valid record after `damage` and returns its log offset. Returns `None`, with the position
+    /// unchanged, if none follows before the limit.
     pub fn skip(&mut self, damage: &Damage) -> Result<Option<u64>, StoreError> {
         let next = self.resync(damage.offset.saturating_add(1))?;
         if let Some(next) = next {
@@ -268,13 +269,14 @@ impl LogScanner {
         Ok(next)
     }
 
-    /// Finds the next record at or after `from` that holds together: magic, own position, lengths,
-    /// checksums. `None` when there is none before the limit.
+    /// Finds the next valid record at or after `from`: magic, own log offset, lengths and checksums are correct.
+    /// Returns `None` if none follows before the limit.
     pub fn resync(&mut self, from: u64) -> Result<Option<u64>, StoreError> {
         self.resync_before(from, self.limit)
     }
 
-    /// As [`Self::resync`]; `watch` hears now and then how far it looked, and an error as its answer ends the search.
+    /// Like [`Self::resync`]; calls `watch` now and then with the offset searched so far. If `watch` returns an error,
+    /// the search ends with it.
     pub fn resync_watched(
         &mut self,
         from: u64,
@@ -299,7 +301,7 @@ impl LogScanner {
         }
     }
 
-    /// As [`Self::resync`], of records that begin before `end`.
+    /// Like [`Self::resync`], for records that begin before `end`.
     pub fn resync_before(&mut self, from: u64, end: u64) -> Result<Option<u64>, StoreError> {
         self.look_before(from, end, &mut SearchState::default())
     }
@@ -352,11 +354,12 @@ impl LogScanner {
             }
             looked.wanted = WINDOW_BYTES.min(4 * wanted);
             let window = self.window.bytes(segment, position, len, position + len as u64)?;
-            // Zeros hold no record, and room ahead of the log is full of them; a size may begin with three.
+            // Zeros hold no record, and the space after the tail is full of them. A size may begin with three zero
+            // bytes.
             let zeros = leading_zeros(window).saturating_sub(3);
             if zeros >= MIN_RECORD_BYTES {
                 position += zeros as u64;
-                // Where nothing was written yet, there are gigabytes of them.
+                // An unwritten part can have gigabytes of zeros.
                 looked.wanted = WINDOW_BYTES;
                 continue;
             }
@@ -392,16 +395,16 @@ impl LogScanner {
 struct Window {
     buffer: Vec<u8>,
     start: u64,
-    /// Whether what was read is kept in `left` when the window moves on.
+    /// Whether the bytes are kept in `left` when the window moves.
     keep: bool,
     left: Option<(u64, Vec<u8>)>,
     spare: Vec<u8>,
 }
 
 impl Window {
-    /// `len` bytes of `segment` at log offset `offset`, from the buffer or freshly read.
+    /// Returns `len` bytes of `segment` at log offset `offset`, from the buffer or by a read.
     ///
-    /// Nothing at or beyond log offset `end` is fetched: what lies there may still change.
+    /// It reads nothing at or after log offset `end`, because these bytes may still change.
     fn bytes(&mut self, segment: &Segment, offset: u64, len: usize, end: u64) -> Result<&[u8], StoreError> {
         let skip = match offset.checked_sub(self.start) {
             Some(skip) if skip + len as u64 <= self.buffer.len() as u64 => skip as usize,
@@ -414,17 +417,18 @@ impl Window {
             StoreError::corrupt(
                 &segment.path(),
                 offset - segment.base_offset(),
-                "the file ends before its length says",
+                "the file is shorter than its recorded length",
             )
         })
     }
 
     fn fill(&mut self, segment: &Segment, offset: u64, len: usize, end: u64) -> Result<(), StoreError> {
-        // A first read fetches little: a single look wants one record, a walk soon widens.
+        // The first read is small, because a single lookup wants one record; a walk soon uses the full window.
         let wanted = if self.buffer.is_empty() { FIRST_WINDOW_BYTES } else { WINDOW_BYTES };
         let size = (wanted.max(len) as u64).min(end - offset) as usize;
         let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
-        // Of two moves for one item (its head, then all of it) the first has left the items before it.
+        // One item can move the window twice (its head, then the whole record). Only the first move leaves the window
+        // with the items before it.
         if self.keep && self.left.is_none() && !self.buffer.is_empty() {
             let left = std::mem::replace(&mut self.buffer, std::mem::take(&mut self.spare));
             self.left = Some((self.start, left));
@@ -464,7 +468,7 @@ fn damage(segment: &Segment, offset: u64, claimed_size: Option<u32>, reason: imp
     }
 }
 
-/// Decodes `bytes` as the record at `offset` and makes the asked-for checks.
+/// Decodes `bytes` as the record at `offset` and makes the requested checks.
 pub fn check_record(bytes: &[u8], offset: u64, checks: ScanChecks) -> Result<RecordView<'_>, String> {
     let view = RecordView::decode(bytes).map_err(|error| error.to_string())?;
     check_position(view.physical_offset, offset)?;
@@ -474,8 +478,8 @@ pub fn check_record(bytes: &[u8], offset: u64, checks: ScanChecks) -> Result<Rec
     Ok(view)
 }
 
-/// As [`check_record`] with checksums, for who only reads the record: of two checksums the one that covers
-/// all of it will do.
+/// Like [`check_record`] with checksums, for readers of one record. If the record has two checksums, the one that
+/// covers the whole record is enough.
 #[inline]
 pub(super) fn check_to_read(bytes: &[u8], offset: u64) -> Result<RecordOutline<'_>, String> {
     let record = RecordOutline::decode(bytes).map_err(|error| error.to_string())?;
@@ -484,7 +488,7 @@ pub(super) fn check_to_read(bytes: &[u8], offset: u64) -> Result<RecordOutline<'
     Ok(record)
 }
 
-/// As `check_to_read`, for who wants to know all of the record.
+/// Like `check_to_read`, but returns the complete view of the record.
 #[inline]
 pub fn check_full(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
     let view = RecordView::decode(bytes).map_err(|error| error.to_string())?;
@@ -497,7 +501,7 @@ fn check_sums(record: &RecordOutline<'_>, body: bool) -> Result<(), String> {
     let checks =
         CrcCheck { body: body && switch::on("scan.body_crc"), property: switch::on("scan.property_crc") };
     record.check_crc(checks).map_err(|error| error.to_string())?;
-    // The checksum stands last: where it is missing, the end of the properties may be.
+    // The checksum is the last property. If it is missing, the end of the properties may be missing too.
     let torn = !record.has_property_crc() && record.properties.raw().last() == Some(&0);
     if switch::on("scan.h7_torn_properties") && torn {
         return Err("its properties end in zeros, as an unfinished write leaves them".to_owned());
@@ -505,7 +509,7 @@ fn check_sums(record: &RecordOutline<'_>, body: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a record at log offset `offset` says so itself.
+/// Whether a record at log offset `offset` names this offset.
 #[inline]
 fn is_at(physical_offset: i64, offset: u64) -> bool {
     !switch::on("scan.own_position") || u64::try_from(physical_offset) == Ok(offset)
@@ -515,16 +519,17 @@ fn check_position(physical_offset: i64, offset: u64) -> Result<(), String> {
     if is_at(physical_offset, offset) {
         return Ok(());
     }
-    Err(format!("the record says that it lies at {physical_offset}"))
+    Err(format!("the record says that its log offset is {physical_offset}"))
 }
 
-/// What a search for the next record knows of a segment.
+/// The state of a search for the next record in a segment.
 #[derive(Debug)]
 struct SearchState {
-    /// How much it reads at once: in a whole log the next record is near, elsewhere there may be none for gigabytes.
+    /// Bytes of the next read. In an intact log the next record is near; elsewhere gigabytes may hold none.
     wanted: usize,
-    /// The base offset of a segment, and the parts of its file that hold data. They are asked for once: what is read
-    /// of unwritten blocks, or read ahead by the system, counts as data from then on, and reading that reads further ahead.
+    /// Base offset of a segment, and the parts of its file that hold data. The file system is asked only once:
+    /// unwritten blocks that were read, or read ahead by the system, count as data from then on, and reading these
+    /// would extend the range further.
     data: Option<(u64, Vec<Range<u64>>)>,
 }
 
@@ -535,7 +540,7 @@ impl Default for SearchState {
 }
 
 impl SearchState {
-    /// The parts of the segment's file that hold data, of those offsets of the log at least.
+    /// Returns the parts of the segment's file that hold data, at least for the given log offsets.
     fn data_of(
         &mut self,
         segment: &Segment,
@@ -550,7 +555,7 @@ impl SearchState {
     }
 }
 
-/// The parts of a file from `from` to `end` that hold data, to a window's length.
+/// Returns the parts of a file from `from` to `end` that hold data, in units of one window.
 fn data_from(file: &dyn mqstore_io::VfsFile, from: u64, end: u64) -> std::io::Result<Vec<Range<u64>>> {
     let mut parts: Vec<Range<u64>> = Vec::new();
     let mut position = from;
@@ -565,7 +570,7 @@ fn data_from(file: &dyn mqstore_io::VfsFile, from: u64, end: u64) -> std::io::Re
     Ok(parts)
 }
 
-/// How many bytes at the front of `bytes` are zero, whole blocks first.
+/// Number of leading zero bytes, counted in whole blocks first.
 fn leading_zeros(bytes: &[u8]) -> usize {
     const BLOCK: usize = 512;
     let blocks =
@@ -575,8 +580,8 @@ fn leading_zeros(bytes: &[u8]) -> usize {
     whole + rest.iter().take_while(|byte| **byte == 0).count()
 }
 
-/// Offsets in `window` (which starts at log offset `start`) where a magic code and a record's own
-/// position agree.
+/// Returns the offsets in `window` (which starts at log offset `start`) where both a magic code and the record's own
+/// log offset match.
 fn candidates(window: &[u8], start: u64) -> impl Iterator<Item = u64> + '_ {
     let magics = [MAGIC_V1.to_be_bytes(), MAGIC_V2.to_be_bytes()];
     window.windows(MIN_RECORD_BYTES).enumerate().filter_map(move |(index, bytes)| {

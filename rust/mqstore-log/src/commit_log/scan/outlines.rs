@@ -1,4 +1,4 @@
-//! Many records in a row, each as an outline: for who looks at all of them.
+//! Walks many consecutive records, each as an outline, for callers that look at all of them.
 
 use mqstore_format::{Peek, RecordOutline, peek};
 use mqstore_io::expect_read;
@@ -6,12 +6,12 @@ use mqstore_io::expect_read;
 use super::{LogScanner, check_position, check_sums, read_up_to};
 use mqstore_base::error::{IoContext, StoreError};
 
-/// Bytes that are read at once: they are still in the nearest caches when their checksums are made.
+/// Bytes of one read: few enough to be still in the nearest caches when their checksums are computed.
 const ROW_BYTES: u64 = 256 << 10;
 
 impl LogScanner {
-    /// Shows `visit` the records from here on, with their log offsets, until one begins at `end` or behind it, or
-    /// something else than a whole record is met, where the position stays then. All checksums are verified.
+    /// Calls `visit` with each record from here on and its log offset. Stops at the first record that begins at or
+    /// after `end`, or at the first bytes that are no whole record; the position stays there. Verifies all checksums.
     pub fn rows(
         &mut self,
         end: u64,
@@ -30,7 +30,7 @@ impl LogScanner {
             let (used, next) = for_each_in_buffer(bytes, self.position, end, &mut visit);
             self.position += used;
             match next {
-                // One that is longer than what was read, and not longer than what there is.
+                // The record is longer than the buffer, but fits the segment and the limit.
                 Next::Longer(size) if used == 0 && wanted < size && size <= rest => wanted = size,
                 Next::Longer(_) if used > 0 => wanted = ROW_BYTES,
                 _ => break,
@@ -41,15 +41,15 @@ impl LogScanner {
     }
 }
 
-/// What follows a row of records.
+/// The bytes that follow the visited records.
 enum Next {
-    /// A record of that many bytes, of which not all were there.
+    /// A record of this size that is only partly in the buffer.
     Longer(u64),
-    /// Something else, or the end.
+    /// Other bytes, or the end.
     Other,
 }
 
-/// Shows `visit` the records in `bytes`, which lie at log offset `start`, that begin before `end`.
+/// Calls `visit` with the records in `bytes`, which are at log offset `start`, that begin before `end`.
 fn for_each_in_buffer(
     bytes: &[u8],
     start: u64,
@@ -60,14 +60,14 @@ fn for_each_in_buffer(
     while position < end {
         let size = match peek(rest) {
             Ok(Peek::Record { size, .. }) => size as usize,
-            // Too few bytes for a head: look again with those behind them.
+            // Too few bytes for a head: the caller reads again with the bytes after them.
             Err(_) if rest.len() < bytes.len() => return (position - start, Next::Longer(0)),
             _ => return (position - start, Next::Other),
         };
         let Some((record, later)) = rest.split_at_checked(size) else {
             return (position - start, Next::Longer(size as u64));
         };
-        // The next head, while this record is looked at.
+        // Prefetches the next head while this record is processed.
         expect_read(later.get(..64).unwrap_or_default());
         let Ok(outline) = RecordOutline::decode(record) else { return (position - start, Next::Other) };
         if check_position(outline.physical_offset, position).is_err() || check_sums(&outline, true).is_err() {

@@ -1,7 +1,8 @@
 //! The record scanner, which walks the log from record to record.
 //!
 //! Recovery, dispatch, verification, derived queues and plain reads all use [`LogScanner`], so they share one
-//! definition of a record. It reads by position in windows, so a file that shrinks meanwhile causes an error and not a signal.
+//! definition of a record. It reads by position in windows, so a file that shrinks meanwhile causes an error and not a
+//! signal.
 //!
 //! Source: `CommitLog#checkMessageAndReturnSize`; this scanner also checks the size of fillers and the log offset in a
 //! record.

@@ -1,20 +1,20 @@
-//! Where a queue begins and ends: found from its files, cut to the log, moved with the log's start.
+//! The bounds of a queue: found from its files, cut to the log, and moved with the start of the log.
 //!
-//! Owns recovery of one queue. Finding bounds never writes and trusts nothing: only slots that hold a
-//! possible unit count, holes are skipped, and a file without any unit counts as no file. Only the
-//! last file is read, backwards, and of the first one the few slots of a binary search.
+//! This module owns the recovery of one queue. Finding the bounds never writes and trusts nothing: only slots with a
+//! possible unit count, holes are skipped, and a file without a unit counts as missing. It reads only the last file,
+//! backwards, and of the first file the few slots of a binary search.
 //!
 //! ```text
 //! first file                      last file
 //! BBBBBUUUUU ...   UUUUUUUUUU     UUUUUUU?BBBB..........
-//!      ^ min                             ^ max: blanks and nonsense behind the last unit do not count
+//!      ^ min                             ^ max: blanks and invalid slots after the last unit do not count
 //! ```
 //!
-//! Cutting goes from the last file to the first, so that a crash in between leaves a shorter queue and
-//! never one with a hole. Everything that is cut can be derived from the log again.
+//! A cut goes from the last file to the first, so a crash in between leaves a shorter queue and never one with a hole.
+//! Everything that is cut can be derived from the log again.
 //!
-//! Source: `ConsumeQueue#recover`, `#truncateDirtyLogicFiles`, `#correctMinOffset`. Other than there,
-//! blank units never count as messages, and a file is never kept for its first slot alone.
+//! Source: `ConsumeQueue#recover`, `#truncateDirtyLogicFiles`, `#correctMinOffset`. Unlike there, blank units never
+//! count as messages, and a file is never kept for its first slot alone.
 
 use std::mem;
 use std::ops::{ControlFlow, Range};
@@ -30,36 +30,37 @@ use super::units;
 use super::units::{CHUNK_BYTES, UnitState, physical_end};
 use mqstore_base::error::{IoContext, StoreError};
 
-/// How the last file ends.
+/// The end of the last file.
 #[derive(Default)]
 struct FileTail {
     /// Position and content of the last unit.
     last: Option<(u64, CqUnit)>,
-    /// One past the last slot that is not zero.
+    /// One past the last nonzero slot.
     used: u64,
-    /// What looks wrong near the end.
+    /// Description of damage near the end.
     odd: Option<String>,
-    /// Position and content of the first unit, where all slots were looked at.
+    /// Position and content of the first unit, if all slots were read.
     first: Option<(u64, CqUnit)>,
 }
 
-/// Where a queue is to end for the log to hold all its records.
+/// The end of a queue at which the log holds all records of its units.
 struct Cut {
-    /// Files that keep a unit.
+    /// Number of files that keep a unit.
     files: usize,
     /// One past the last unit that stays.
     end: i64,
-    /// Where its record ends.
+    /// Log offset at which the record of that unit ends.
     physical_end: i64,
-    /// Units behind it.
+    /// Number of units after it.
     removed: u64,
 }
 
 impl ConsumeQueue {
-    /// Finds minimum and maximum from the files, which are listed anew (but for the first call after a
-    /// load for writing, which has just listed them): for an open in either mode, and for readers that
-    /// follow another process. Forgets uncommitted writes. Changes nothing on disk. What looks wrong is told by
-    /// [`Self::damaged`].
+    /// Finds minimum and maximum from the files, and drops uncommitted writes. Changes nothing on disk.
+    ///
+    /// Used by an open in either mode, and by readers that follow another process. It lists the files again, except in
+    /// the first call after a load for writing, which has just listed them. [`Self::damaged`] describes the damage that
+    /// it finds.
     pub fn recover_bounds(&self) -> Result<(), StoreError> {
         let mut writing = self.writing.lock();
         let listed = writing.listed.take();
@@ -76,7 +77,7 @@ impl ConsumeQueue {
         self.change_damage(|damage| *damage = QueueDamage { files: listing.damaged.take(), units: None });
         let mut bounds = (0, 0, 0);
         while let Some(&base) = listing.bases.last() {
-            // Of very many queues most are not used soon: they take no room in the cache of open files.
+            // In stores with very many queues, most are not used soon. They should not fill the cache of open files.
             let file = if first_time { self.open_once(base)? } else { self.file(base)? };
             let tail = self.tail_of(&*file, base, self.layout().file_bytes())?;
             if let Some(odd) = tail.odd {
@@ -111,12 +112,11 @@ impl ConsumeQueue {
         Ok(discover::classify(&folder, &entries, self.layout()))
     }
 
-    /// Removes every unit whose record starts at or beyond log position `log_end`, and everything
-    /// behind the last unit that stays; answers how many units went. Files left without a unit are
-    /// removed. Forgets uncommitted writes.
+    /// Removes every unit whose record starts at or after log offset `log_end`, and everything after the last unit that
+    /// stays. Removes files that have no unit then, and drops uncommitted writes. Returns the number of removed units.
     ///
-    /// After an unclean stop `log_end` is to be the position from which records are dispatched again,
-    /// not the end of the log: behind what was synced any slot may have lost its unit or its blank.
+    /// After an unclean stop, pass the log offset from which records are dispatched again, not the end of the log:
+    /// after the synced part, any slot may have lost its unit or its blank.
     pub fn truncate(&self, log_end: u64) -> Result<u64, StoreError> {
         self.home.writable("cut a queue")?;
         let mut writing = self.writing.lock();
@@ -130,7 +130,7 @@ impl ConsumeQueue {
         let mut gone: Vec<u64> = dropped.chain(mem::take(&mut writing.busy_mut().vacant)).collect();
         gone.sort_unstable();
         writing.min_record = None;
-        // No reader may still be led to what is about to go.
+        // Readers must not be led to the removed units.
         self.publish((self.min_offset().min(cut.end), cut.end, cut.physical_end));
         self.bases.write().truncate(cut.files);
         for base in gone.into_iter().rev() {
@@ -149,16 +149,16 @@ impl ConsumeQueue {
         Ok(cut.removed)
     }
 
-    /// Whether nothing is to be cut for a log that ends at `log_end`: the last unit stays, nothing lies behind
-    /// it, and those before it are in order.
+    /// Whether nothing must be cut for a log that ends at `log_end`: the last unit stays, no slot after it is used, and
+    /// the units before it are in order.
     fn is_clean_before(&self, writing: &Writing, log_end: u64) -> bool {
         let record_stays = self.physical_end.load(Ordering::Acquire) as u64 <= log_end;
         let ends_there = writing.busy().vacant.is_empty() && writing.used_end == self.max_offset();
         record_stays && ends_there && self.has_good_units()
     }
 
-    /// The maximum that [`Self::truncate`] would leave, without changing anything: where the queue
-    /// ends for a reader whose log ends at `log_end`. To be given to [`Self::clamp`].
+    /// Returns the maximum that [`Self::truncate`] would leave, without changing anything. That is the end of the queue
+    /// for a reader whose log ends at `log_end`; pass it to [`Self::clamp`].
     pub fn max_offset_for(&self, log_end: u64) -> Result<i64, StoreError> {
         let writing = self.writing.lock();
         if self.physical_end.load(Ordering::Acquire) as u64 <= log_end {
@@ -169,8 +169,8 @@ impl ConsumeQueue {
         Ok(cut.end.min(self.max_offset()))
     }
 
-    /// Shows readers nothing from `max_offset` on. On disk nothing changes. A `max_offset` above the
-    /// maximum changes nothing.
+    /// Hides all offsets from `max_offset` on from readers. The disk does not change. A `max_offset` above the maximum
+    /// changes nothing.
     pub fn clamp(&self, max_offset: i64) -> Result<(), StoreError> {
         let mut writing = self.writing.lock();
         if max_offset >= self.max_offset() {
@@ -183,8 +183,8 @@ impl ConsumeQueue {
         Ok(())
     }
 
-    /// Moves the minimum to the first unit whose record starts at or behind `log_min`, the log's own
-    /// minimum; to the maximum when there is none. Blank units are passed over.
+    /// Moves the minimum to the first unit whose record starts at or after `log_min`, the minimum of the log; to the
+    /// maximum if none does. Skips blank units.
     pub fn correct_min_offset(&self, log_min: u64) -> Result<(), StoreError> {
         let mut writing = self.writing.lock();
         let known = writing.min_record.filter(|(offset, _)| *offset == self.min.load(Ordering::Acquire));
@@ -197,7 +197,7 @@ impl ConsumeQueue {
         Ok(())
     }
 
-    /// The log position at which the record of the last unit below offset `end` ends; 0 for none.
+    /// Returns the log offset at which the record of the last unit before offset `end` ends; 0 for none.
     pub(super) fn physical_end_before(&self, end: i64) -> Result<i64, StoreError> {
         let bases = self.bases.read().clone();
         for &base in bases.iter().rev() {
@@ -208,7 +208,7 @@ impl ConsumeQueue {
         Ok(0)
     }
 
-    /// Makes an empty queue of it; its folder was moved away.
+    /// Makes the queue empty after its folder was moved away.
     pub(super) fn forget_files(&self) {
         let mut writing = self.writing.lock();
         self.forget_uncommitted(&mut writing);
@@ -225,24 +225,24 @@ impl ConsumeQueue {
         self.committed.store(max, Ordering::Release);
     }
 
-    /// Drops slots that were written and never committed, and the files that they alone made.
+    /// Drops slots that were written and never committed, and the files created for them.
     pub(super) fn forget_uncommitted(&self, writing: &mut Writing) {
         writing.found_end = writing.used_end;
         for path in writing.forget_uncommitted().into_values() {
             self.home.cache.forget(&path);
-            // What stays is in the staging folder, which is emptied by the next open.
+            // If a file remains, the next open removes it with the staging folder.
             let _ = self.home.files.vfs.remove_file(&path);
         }
     }
 
-    /// The position of `offset` in the file `base`, or the nearest end of the file.
+    /// Returns the position of `offset` in the file `base`, or the nearest end of the file.
     fn position_in(&self, base: u64, offset: i64) -> u64 {
         let units = offset.saturating_sub(offset_at(base, 0));
         units.clamp(0, self.layout().units_per_file()) as u64 * UNIT_BYTES
     }
 
-    /// As [`Self::damaged`], for who uses only units whose record starts before log position `log_end`: beside
-    /// a writer there may be slots behind those that are not written yet, between others that are.
+    /// Like [`Self::damaged`], for readers that use only units of records before log offset `log_end`. While a writer
+    /// runs, slots after these may be unwritten although later slots are written.
     pub fn damaged_before(&self, log_end: u64) -> Result<Option<String>, StoreError> {
         {
             let damage = self.damage();
@@ -306,7 +306,7 @@ impl ConsumeQueue {
         Ok(tail)
     }
 
-    /// The last unit below `end`, a position in the file `base`.
+    /// Returns the last unit before `end`, a position in the file `base`.
     fn last_unit(&self, base: u64, end: u64) -> Result<Option<(u64, CqUnit)>, StoreError> {
         if end == 0 {
             return Ok(None);
@@ -320,7 +320,7 @@ impl ConsumeQueue {
             }
             UnitState::Empty | UnitState::Blank | UnitState::Invalid => ControlFlow::Continue(()),
         })
-        .map_err(|source| self.io(base, "reading queue entries", source))?;
+        .map_err(|source| self.io(base, "reading queue units", source))?;
         Ok(found)
     }
 
@@ -341,7 +341,7 @@ impl ConsumeQueue {
                 }
                 UnitState::Empty | UnitState::Blank | UnitState::Invalid => ControlFlow::Continue(()),
             })
-            .map_err(|source| self.io(base, "reading queue entries", source))?;
+            .map_err(|source| self.io(base, "reading queue units", source))?;
             if cut.files > 0 {
                 break;
             }
@@ -349,8 +349,8 @@ impl ConsumeQueue {
         Ok(cut)
     }
 
-    /// The first offset below `max` whose record starts at or behind `log_min`; `max` for none. Remembers
-    /// where that record is.
+    /// Finds the first offset before `max` whose record starts at or after `log_min`; `max` for none. Stores it in
+    /// `min_record`.
     fn find_min(
         &self,
         writing: &mut Writing,
@@ -377,16 +377,16 @@ impl ConsumeQueue {
         Ok(max)
     }
 
-    /// Whether the last unit of the file lies at or behind `log_min` in the log.
+    /// Whether the record of the file's last unit starts at or after log offset `log_min`.
     pub(super) fn ends_at_or_after(&self, base: u64, end: u64, log_min: u64) -> Result<bool, StoreError> {
         let last = self.last_unit(base, end)?;
         Ok(last.is_some_and(|(_, unit)| unit.physical_offset as u64 >= log_min))
     }
 
-    /// Whether the first unit of the file lies before `position` in the log.
+    /// Whether the record of the file's first unit starts before log offset `position`.
     pub(super) fn starts_before(&self, base: u64, position: u64) -> Result<bool, StoreError> {
         let first = first_unit(&*self.file(base)?, 0..self.layout().file_bytes(), UNIT_BYTES)
-            .map_err(|source| self.io(base, "reading queue entries", source))?;
+            .map_err(|source| self.io(base, "reading queue units", source))?;
         Ok(first.is_some_and(|(_, unit)| (unit.physical_offset as u64) < position))
     }
 
@@ -404,7 +404,7 @@ impl ConsumeQueue {
         let file = self.file(base)?;
         let zeros = vec![0; CHUNK_BYTES.min(range.end - range.start) as usize];
         self.touch(writing, base);
-        // From the end on, so that a crash leaves a shorter queue.
+        // Zeroes backwards, so that a crash leaves a shorter queue.
         let mut end = range.end;
         while end > range.start {
             let start = range.start.max(end.saturating_sub(CHUNK_BYTES));
@@ -416,24 +416,24 @@ impl ConsumeQueue {
     }
 }
 
-/// What is wrong with `slot`, given the unit behind it.
+/// Returns the damage of `slot`, given the unit after it.
 fn unit_problem(slot: UnitState, next: Option<&CqUnit>) -> Option<&'static str> {
     match (slot, next) {
-        (UnitState::Empty, Some(_)) => Some("nothing was written here, but behind it"),
-        (UnitState::Invalid, _) => Some("no possible entry"),
+        (UnitState::Empty, Some(_)) => Some("nothing was written here, but a later slot has a unit"),
+        (UnitState::Invalid, _) => Some("no possible unit"),
         (UnitState::Unit(unit), Some(next)) if unit.physical_offset >= next.physical_offset => {
-            Some("the next entry's record does not come later in the log")
+            Some("the record of the next unit is not later in the log")
         }
         _ => None,
     }
 }
 
-/// Searches the slots below `end` for the first unit whose record starts at or behind `log_min`; answers its
-/// position, too. Slots without a unit are passed over.
+/// Searches the slots before `end` for the first unit whose record starts at or after `log_min`, and returns it with
+/// its position. Skips slots without a unit.
 fn search(file: &dyn VfsFile, end: u64, log_min: u64) -> std::io::Result<Option<(u64, CqUnit)>> {
     let (mut low, mut high) = (0, end / UNIT_BYTES);
     let mut best = None;
-    // Most files begin above the log's minimum: one look then answers.
+    // Most files begin after the minimum of the log, so the first probe is slot 0.
     let mut probe = 0;
     while low < high {
         let from = probe * UNIT_BYTES;
@@ -450,7 +450,7 @@ fn search(file: &dyn VfsFile, end: u64, log_min: u64) -> std::io::Result<Option<
     Ok(best)
 }
 
-/// The first unit of `range`; looks at `first_bytes` before it reads more.
+/// Returns the first unit of `range`; reads `first_bytes` before it reads more.
 fn first_unit(
     file: &dyn VfsFile,
     range: Range<u64>,

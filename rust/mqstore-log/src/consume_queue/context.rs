@@ -1,6 +1,6 @@
-//! What all queues of a store share: files, descriptors, geometry, and what is to be synced.
+//! The context that all queues of a store share: files, descriptors, geometry, and the list of unsynced queues.
 //!
-//! Source: none of RocketMQ's; it keeps a descriptor and a map for every file of every queue.
+//! Source: none; RocketMQ keeps a descriptor and a map for every file of every queue.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -16,19 +16,18 @@ use super::layout::QueueLayout;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// How many names are tried for a staged file before giving up; each failed try is a file that an
-/// earlier process left.
+/// Maximum number of names to try for a staged file; each failed try is a file that an earlier process left.
 const STAGING_TRIES: u32 = 10_000;
 
-/// Threads that sync files beside the caller, where there are many.
+/// Threads that sync files in addition to the caller, if many files are unsynced.
 const SYNC_HELPERS: u32 = 7;
 
-/// A queue with bytes that a flush has to sync.
+/// A queue that a flush can sync.
 pub(super) trait UnsyncedQueue: Debug + Send + Sync {
-    /// Whether it has such bytes.
+    /// Whether the queue has unsynced bytes.
     fn is_dirty(&self) -> bool;
 
-    /// Syncs the named files that have them. What fails stays dirty.
+    /// Syncs the named files with unsynced bytes. After a failure they stay unsynced.
     fn flush_files(&self) -> Result<(), StoreError>;
 }
 
@@ -45,7 +44,7 @@ pub(super) struct QueueContext {
     dirty_queues: Mutex<Vec<Weak<dyn UnsyncedQueue>>>,
     dirty_folders: Mutex<BTreeSet<PathBuf>>,
     staged: AtomicU64,
-    /// What a person is to be told.
+    /// Notes for a person.
     pub(super) notes: Mutex<Vec<String>>,
 }
 
@@ -79,7 +78,7 @@ impl QueueContext {
         }
     }
 
-    /// Fails unless a queue of that name and number may be added.
+    /// Fails unless a queue with this topic and id may be added.
     pub(super) fn may_add(&self, topic: &str, queue_id: i32) -> Result<(), StoreError> {
         self.writable("add a queue")?;
         validate_stored_topic(topic).map_err(|error| StoreError::invalid_message(&error))?;
@@ -89,7 +88,7 @@ impl QueueContext {
         Ok(())
     }
 
-    /// Removes the queue file at `path`, if it is there, and gives back its descriptor.
+    /// Removes the queue file at `path`, if it exists, and releases its descriptor.
     pub(super) fn remove_file(&self, path: &Path, action: &'static str) -> Result<(), StoreError> {
         self.cache.forget(path);
         match self.files.vfs.remove_file(path) {
@@ -100,7 +99,7 @@ impl QueueContext {
         }
     }
 
-    /// Makes a sparse queue file without a name.
+    /// Creates a sparse queue file in the staging folder.
     pub(super) fn stage(&self) -> Result<(PathBuf, Arc<dyn VfsFile>), StoreError> {
         let folder = self.files.staging();
         let mut failure = None;
@@ -117,22 +116,25 @@ impl QueueContext {
             match error.kind() {
                 std::io::ErrorKind::AlreadyExists => {}
                 std::io::ErrorKind::NotFound if failure.is_none() => {
-                    self.files.vfs.create_dir_all(&folder).at(&folder, "making the staging folder")?;
+                    self.files.vfs.create_dir_all(&folder).at(&folder, "creating the staging folder")?;
                 }
-                _ => return Err(StoreError::io(&path, "making a queue file", error)),
+                _ => return Err(StoreError::io(&path, "creating a queue file", error)),
             }
-            failure = Some(StoreError::io(&path, "making a queue file", error));
+            failure = Some(StoreError::io(&path, "creating a queue file", error));
         }
-        Err(failure
-            .unwrap_or_else(|| StoreError::Busy { reason: "no name is free for a queue file".to_owned() }))
+        Err(failure.unwrap_or_else(|| StoreError::Busy {
+            reason:
+                "no name is free for a queue file in the staging folder; reopen the store, which empties it"
+                    .to_owned(),
+        }))
     }
 
-    /// Puts `queue` on the list of queues to sync; called once until it is taken off again.
+    /// Adds `queue` to the list of queues to sync. Call it only while the queue is not on the list.
     pub(super) fn mark_dirty(&self, queue: Weak<dyn UnsyncedQueue>) {
         self.dirty_queues.lock().push(queue);
     }
 
-    /// Has the names in `folder` synced by the next flush.
+    /// Lets the next flush sync the names in `folder`.
     pub(super) fn mark_folder(&self, folder: &Path) {
         let mut folders = self.dirty_folders.lock();
         if !folders.contains(folder) {
@@ -140,17 +142,17 @@ impl QueueContext {
         }
     }
 
-    /// Makes the folder of a queue, and has it and what is above it synced by the next flush.
+    /// Creates the folder of a queue, and lets the next flush sync it and its parents.
     pub(super) fn make_folder(&self, folder: &Path) -> Result<(), StoreError> {
-        self.files.vfs.create_dir_all(folder).at(folder, "making the folder of a queue")?;
+        self.files.vfs.create_dir_all(folder).at(folder, "creating the folder of a queue")?;
         for above in folder.ancestors().take_while(|above| above.starts_with(&self.files.root)) {
             self.mark_folder(above);
         }
         Ok(())
     }
 
-    /// Syncs every dirty file, then every folder with new or removed names, several at a time: a device does
-    /// more of them together than one after the other. What could not be synced stays on the list.
+    /// Syncs every unsynced file, then every folder with new or removed names. Several syncs run in parallel, because a
+    /// device handles them faster together. After an error, the next flush syncs the rest.
     pub(super) fn flush(&self) -> Result<(), StoreError> {
         let helpers = self.sync_helpers;
         let queues = mem::take(&mut *self.dirty_queues.lock());
@@ -175,9 +177,9 @@ impl QueueContext {
 
     fn sync_folder(&self, folder: &Path) -> Result<(), StoreError> {
         match switch::step("consume_queue.sync_folder", || self.files.vfs.sync_dir(folder)) {
-            // Set aside or removed by its owner: there is no name in it to keep.
+            // The folder was moved or removed, so it has no name to keep.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            outcome => outcome.at(folder, "syncing a queue's folder"),
+            outcome => outcome.at(folder, "syncing the folder of a queue"),
         }
     }
 }

@@ -1,7 +1,8 @@
-//! What lies in `consumequeue/`: topics, queues, files, and things that are none of these.
+//! Discovery of topics, queues and files in `consumequeue/`, and of other entries there.
 //!
-//! Owns the classification of every name below the folder, and below `batchconsumequeue/`, which looks the same. Reads folders only: no file is opened
-//! here, so that a pipe cannot stop it and a link is not followed. Names, kinds and lengths decide:
+//! This module classifies every name below the folder, and below `batchconsumequeue/`, which has the same structure. It
+//! reads only folders and opens no file, so a pipe cannot block it and it follows no link. Names, kinds and lengths
+//! decide:
 //!
 //! ```text
 //! consumequeue/<topic>/<queue id>/<20 digits>      a queue file, all of one length
@@ -21,20 +22,20 @@ use mqstore_io::{DirEntry, FileKind, Vfs, parallel_map};
 use super::layout::QueueLayout;
 use mqstore_base::error::{IoContext, StoreError, Stray};
 
-/// What the threads are called that list folders with the caller.
+/// Name of the threads that list folders together with the caller.
 const LISTING_THREAD: &str = "mq-list";
 
-/// A folder that is named like a queue.
+/// A folder whose name is that of a queue.
 #[derive(Debug)]
 pub(super) struct FoundQueue {
-    /// One text for all queues of the topic.
+    /// Topic name; all queues of the topic share it.
     pub(super) topic: Arc<str>,
     pub(super) queue_id: i32,
-    /// All names in its folder.
+    /// All entries of the folder.
     pub(super) entries: Vec<DirEntry>,
 }
 
-/// Everything below `consumequeue/`.
+/// The queues below `consumequeue/`, and the other entries.
 #[derive(Debug, Default)]
 pub(super) struct FoundQueues {
     pub(super) queues: Vec<FoundQueue>,
@@ -44,22 +45,22 @@ pub(super) struct FoundQueues {
 /// The files of one queue.
 #[derive(Debug, Default)]
 pub(super) struct QueueListing {
-    /// Files of the right length, ascending.
+    /// Files of the right length, in ascending order.
     pub(super) bases: Vec<u64>,
-    /// A last file of length 0, which a new one may replace.
+    /// A last file of length 0, which a new file may replace.
     pub(super) empty_last: Option<u64>,
-    /// Everything else.
+    /// All other entries.
     pub(super) strays: Vec<Stray>,
     /// Why units may be missing.
     pub(super) damaged: Option<String>,
 }
 
-/// Lists all queues; a missing folder is an empty one.
+/// Lists all queues; a missing folder counts as empty.
 pub(super) fn scan(vfs: &dyn Vfs, root: &Path) -> Result<FoundQueues, StoreError> {
     let mut found = FoundQueues::default();
     match vfs.stat(root) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
-        Err(error) => return Err(StoreError::io(root, "looking at the queue folder", error)),
+        Err(error) => return Err(StoreError::io(root, "reading the queue folder", error)),
         Ok(stat) if stat.kind != FileKind::Directory => {
             found.strays.push(stray(root, format!("{}, not a folder of queues", kind_name(stat.kind))));
             return Ok(found);
@@ -76,14 +77,14 @@ pub(super) fn scan(vfs: &dyn Vfs, root: &Path) -> Result<FoundQueues, StoreError
     }
     found.queues = parallel_map(helpers, LISTING_THREAD, &queues, |(topic, queue_id)| {
         let mut entries = list(vfs, &root.join(&***topic).join(queue_id.to_string()))?;
-        // Those of all queues are in memory together, and most are one.
+        // The entries of all queues are in memory together, and most queues have one.
         entries.shrink_to_fit();
         Ok::<_, StoreError>(FoundQueue { topic: Arc::clone(topic), queue_id: *queue_id, entries })
     })?;
     Ok(found)
 }
 
-/// The topics by the names of their folders.
+/// Lists the topics by the names of their folders.
 fn scan_root(vfs: &dyn Vfs, root: &Path, strays: &mut Vec<Stray>) -> Result<Vec<Arc<str>>, StoreError> {
     let names = list_kinds(vfs, root)?;
     let rocksdb = is_rocksdb(names.iter().map(|(name, kind)| (name.as_os_str(), *kind)));
@@ -107,7 +108,7 @@ fn scan_root(vfs: &dyn Vfs, root: &Path, strays: &mut Vec<Stray>) -> Result<Vec<
     Ok(topics)
 }
 
-/// The queues of one topic by their numbers.
+/// The queue ids of one topic, and its other entries.
 #[derive(Default)]
 struct FoundTopic {
     queue_ids: Vec<i32>,
@@ -138,12 +139,12 @@ fn scan_topic(vfs: &dyn Vfs, root: &Path, topic: &str) -> Result<FoundTopic, Sto
     Ok(found)
 }
 
-/// Lists the folder of one queue; a missing folder is an empty one.
+/// Lists the folder of one queue; a missing folder counts as empty.
 pub(super) fn list_queue(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<DirEntry>, StoreError> {
     match vfs.stat(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(StoreError::io(folder, "looking at a queue", error)),
-        // What is no folder was reported when the store was loaded.
+        Err(error) => Err(StoreError::io(folder, "reading the folder of a queue", error)),
+        // The load of the store reported this entry already.
         Ok(stat) if stat.kind != FileKind::Directory => Ok(Vec::new()),
         Ok(_) => list(vfs, folder),
     }
@@ -151,13 +152,13 @@ pub(super) fn list_queue(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<DirEntry>, 
 
 fn list(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<DirEntry>, StoreError> {
     match vfs.list(folder) {
-        // Deleted by its owner since it was seen.
+        // Its owner deleted the folder after it was listed.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         result => result.at(folder, "listing queues"),
     }
 }
 
-/// As [`list`], with the kinds of what is there alone.
+/// Like [`list`], but returns only names and kinds.
 fn list_kinds(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<(OsString, FileKind)>, StoreError> {
     match vfs.list_kinds(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -165,8 +166,8 @@ fn list_kinds(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<(OsString, FileKind)>,
     }
 }
 
-/// The length that most queue files have, and of two that are equally frequent rather `configured`; `None` when there is
-/// no file of a possible one.
+/// Returns the most frequent possible length of queue files; of equally frequent ones `configured` is preferred. `None`
+/// without such a file.
 pub(super) fn common_len(queues: &[FoundQueue], unit_bytes: u64, configured: u64) -> Option<u64> {
     let mut counts = BTreeMap::new();
     for entry in queues.iter().flat_map(|queue| &queue.entries) {
@@ -179,7 +180,7 @@ pub(super) fn common_len(queues: &[FoundQueue], unit_bytes: u64, configured: u64
     counts.into_iter().max_by_key(|&(len, count)| (count, len == configured, len)).map(|(len, _)| len)
 }
 
-/// Sorts the entries of the folder of one queue into files and others.
+/// Classifies the entries in the folder of one queue.
 pub(super) fn classify(folder: &Path, entries: &[DirEntry], layout: QueueLayout) -> QueueListing {
     let mut listing = QueueListing { bases: Vec::with_capacity(entries.len()), ..QueueListing::default() };
     if is_rocksdb(entries.iter().map(|entry| (entry.name.as_os_str(), entry.stat.kind))) {

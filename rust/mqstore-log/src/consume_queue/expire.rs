@@ -1,13 +1,12 @@
-//! Queue files that lead to nothing any more, because the log lost its oldest segments.
+//! Removal of queue files whose records are all gone, because the log lost its oldest segments.
 //!
-//! Owns their removal, the oldest first and never the last one of a queue, which keeps the queue's
-//! place: the next message of a queue without messages has the offset behind the last one that was. The
-//! last one is that which a loss of power would leave: a newer file whose entries are not synced counts
-//! for nothing.
+//! The oldest file goes first. The last file never goes, because it keeps the queue's next offset, which continues even
+//! in a queue without messages. "Last" means the last file after a power loss: a newer file does not count until its
+//! units are synced.
 //!
-//! Across a crash: each removal is durable before the next one of that queue, so that no queue is left
-//! with a hole. Across threads: the minimum has passed a file before it goes
-//! ([`ConsumeQueue::correct_min_offset`]), so that no read is led to it.
+//! Across a crash: each removal is durable before the next one of that queue, so no queue gets a hole. Across threads:
+//! the minimum passes a file before the file is removed ([`ConsumeQueue::correct_min_offset`]), so no read is led to
+//! it.
 //!
 //! Source: `ConsumeQueue#deleteExpiredFile`, `MappedFileQueue#deleteExpiredFileByOffset`.
 
@@ -19,8 +18,8 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::OldFile;
 
 impl ConsumeQueue {
-    /// The files whose last entry leads to a record before log position `log_min`, oldest first; never
-    /// the last file with an entry for a record before `synced_to`, up to where log and queues are synced.
+    /// Returns the files whose last unit points before log offset `log_min`, oldest first. It never returns the last
+    /// file with a unit for a record before `synced_to`, up to which log and queues are synced.
     pub fn files_below(&self, log_min: u64, synced_to: u64) -> Result<Vec<OldFile>, StoreError> {
         let bases = self.bases.read().clone();
         let mut older = bases.as_slice();
@@ -45,8 +44,8 @@ impl ConsumeQueue {
         Ok(found)
     }
 
-    /// Moves the minimum to the log's, as [`Self::correct_min_offset`], then removes
-    /// [`Self::files_below`] it; durable when it returns. `removed` hears of each file.
+    /// Moves the minimum like [`Self::correct_min_offset`], then removes the files of [`Self::files_below`]. Durable
+    /// when it returns. Calls `removed` for each file.
     pub fn remove_below(
         &self,
         log_min: u64,
@@ -59,7 +58,7 @@ impl ConsumeQueue {
             return Ok(());
         }
         self.correct_min_offset(log_min)?;
-        // Whoever writes an entry to one of these files does so under this lock, and finds it gone.
+        // A thread that writes a unit to one of these files takes this lock too, and then finds that the file is gone.
         let mut writing = self.writing.lock();
         let folder = self.folder();
         for file in old {
@@ -74,7 +73,7 @@ impl ConsumeQueue {
             busy.recent = None;
             self.home.remove_file(&file.path, "deleting a queue file")?;
             switch::step("retention.sync_queue_removal", || self.home.files.vfs.sync_dir(&folder))
-                .at(&folder, "syncing a queue's folder")?;
+                .at(&folder, "syncing the folder of a queue")?;
             removed(&file);
         }
         Ok(())
@@ -82,7 +81,7 @@ impl ConsumeQueue {
 }
 
 impl super::QueueSet {
-    /// Moves the minimum of every queue to the log's: before the log loses what lies below.
+    /// Moves the minimum of every queue to that of the log. Call it before the log removes older segments.
     pub fn correct_min_offsets(&self, log_min: u64) -> Result<(), StoreError> {
         self.for_each(|queue| queue.correct_min_offset(log_min))?;
         self.batches().iter().try_for_each(|queue| queue.correct_min_offset(log_min))

@@ -1,8 +1,7 @@
-//! Where a unit lies: queue offsets, files and positions.
+//! The place of a unit: conversion between queue offsets, files and positions.
 //!
-//! Owns the arithmetic between a queue offset and the file and byte that hold its unit; nothing here
-//! touches a disk. All functions take offsets that [`QueueLayout::holds`] has accepted, so that no
-//! step can overflow.
+//! This module owns the arithmetic from a queue offset to the file and byte of its unit, and does no I/O. All functions
+//! take offsets that [`QueueLayout::holds`] has accepted, so no step can overflow.
 //!
 //! ```text
 //! unit n  ->  logical byte 20 n  ->  file named floor(20 n / len) * len, at byte 20 n mod len
@@ -14,10 +13,10 @@ use std::ops::Range;
 
 use mqstore_format::{BATCH_CQ_UNIT_BYTES, CQ_UNIT_BYTES};
 
-/// Bytes of one unit.
+/// Byte length of a unit.
 pub(super) const UNIT_BYTES: u64 = CQ_UNIT_BYTES as u64;
 
-/// Bytes of a unit of a batch queue.
+/// Byte length of a unit of a batch queue.
 pub(super) const BATCH_UNIT_BYTES: u64 = BATCH_CQ_UNIT_BYTES as u64;
 
 /// The geometry of all queue files of a store.
@@ -26,43 +25,43 @@ pub(super) struct QueueLayout {
     file_bytes: u64,
 }
 
-/// The slots of one file that a range of offsets covers.
+/// The part of a range of offsets that is in one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    /// The file: the logical offset of its first byte.
+    /// The file, by the logical offset of its first byte.
     pub(super) base: u64,
-    /// The queue offsets.
+    /// Queue offsets of the part.
     pub(super) offsets: Range<i64>,
-    /// The file position of the first one.
+    /// File position of the first one.
     pub(super) position: u64,
 }
 
 impl Part {
-    /// How many slots.
+    /// Number of slots.
     pub(super) fn units(&self) -> usize {
         (self.offsets.end - self.offsets.start) as usize
     }
 
-    /// One past the last byte, within the file.
+    /// One past the last byte, as a position in the file.
     pub(super) fn end_position(&self) -> u64 {
         self.position + self.units() as u64 * UNIT_BYTES
     }
 }
 
-/// The offset at `position` of the file `base`.
+/// Returns the queue offset at `position` of the file `base`.
 pub(super) fn offset_at(base: u64, position: u64) -> i64 {
     ((base + position) / UNIT_BYTES) as i64
 }
 
 impl QueueLayout {
-    /// Files of `file_bytes`, rounded up to whole units and to at least one, as RocketMQ does.
+    /// Creates the layout of files of `file_bytes`, rounded up to whole units and to at least one, as in RocketMQ.
     pub(super) fn new(file_bytes: u64) -> Self {
-        // Larger files than RocketMQ's own 31-bit limit would overflow nothing, but help nobody.
+        // Larger files would not overflow, but RocketMQ's own limit is 31 bits.
         let capped = file_bytes.clamp(UNIT_BYTES, i32::MAX as u64 - UNIT_BYTES);
         Self { file_bytes: capped.div_ceil(UNIT_BYTES) * UNIT_BYTES }
     }
 
-    /// Files of `units` units of `unit_bytes` each.
+    /// Creates the layout of files of `units` units of `unit_bytes` each.
     pub(super) fn of_units(unit_bytes: u64, units: u64) -> Self {
         Self { file_bytes: unit_bytes * units.clamp(1, i32::MAX as u64 / unit_bytes) }
     }
@@ -72,18 +71,18 @@ impl QueueLayout {
         len > 0 && len.is_multiple_of(unit_bytes) && i32::try_from(len).is_ok()
     }
 
-    /// Length of each file.
+    /// Byte length of each file.
     pub(super) fn file_bytes(self) -> u64 {
         self.file_bytes
     }
 
-    /// Units in each file.
+    /// Number of units in each file.
     pub(super) fn units_per_file(self) -> i64 {
         (self.file_bytes / UNIT_BYTES) as i64
     }
 
-    /// Whether the slots up to `end` (exclusive) have a place in this format: their file ends below
-    /// the largest signed 64-bit byte offset.
+    /// Whether the format can hold the slots up to `end` (exclusive): their file ends below the largest signed 64-bit
+    /// byte offset.
     pub(super) fn holds(self, end: i64) -> bool {
         u64::try_from(end)
             .ok()
@@ -98,13 +97,13 @@ impl QueueLayout {
             && base.checked_add(self.file_bytes * 2).is_some_and(|end| i64::try_from(end).is_ok())
     }
 
-    /// The file that holds `offset`.
+    /// Returns the base of the file that contains `offset`.
     pub(super) fn base_of(self, offset: i64) -> u64 {
         let bytes = offset as u64 * UNIT_BYTES;
         bytes - bytes % self.file_bytes
     }
 
-    /// The position of `offset` in its file.
+    /// Returns the position of `offset` in its file.
     pub(super) fn position_of(self, offset: i64) -> u64 {
         (offset as u64 * UNIT_BYTES) % self.file_bytes
     }
@@ -114,7 +113,7 @@ impl QueueLayout {
         offset_at(base, self.file_bytes)
     }
 
-    /// `offsets` cut at the borders of files, in order; empty for an empty range.
+    /// Splits `offsets` at the borders of files, in order; an empty range has no part.
     pub(super) fn parts(self, offsets: Range<i64>) -> impl Iterator<Item = Part> {
         let mut next = offsets.start;
         std::iter::from_fn(move || {

@@ -1,11 +1,10 @@
-//! Consume queues: for each topic and queue, the positions of its messages in the log.
+//! Consume queues: for each topic and queue, the log offsets of its messages.
 //!
-//! Owns `consumequeue/`; [`ConsumeQueue`] draws its files. They are derived from the log and may be deleted. `batch`
-//! has the queues of topics whose records hold many messages.
+//! This folder owns `consumequeue/`; [`ConsumeQueue`] shows its files. They can be derived from the log, so you may
+//! delete them. `batch` has the queues of topics whose records hold many messages.
 //!
-//! Any number of threads may read and write; each queue has one writer at a time. `write` and `bounds` say what
-//! survives a crash: units go to their slots in any order and are published in log order, and recovery truncates the
-//! rest.
+//! Any number of threads may read and write; each queue has one writer at a time. `write` and `bounds` define the state
+//! after a crash: units go to their slots in any order and are published in log order, and recovery truncates the rest.
 //!
 //! Source: `ConsumeQueue`, `ConsumeQueueStore`, `MappedFileQueue`.
 

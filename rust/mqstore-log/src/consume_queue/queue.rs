@@ -1,9 +1,8 @@
-//! One queue: its bounds, its files and how units are read.
+//! One queue: its bounds, its files, and reads of its units.
 //!
-//! Owns `consumequeue/<topic>/<queue id>/`. Readers see the units from the minimum to the commit
-//! position, which is published with release order after the units are in their files; they take no
-//! lock but for a look at the list of files, and read by position, so that a writer never waits for
-//! them.
+//! This module owns `consumequeue/<topic>/<queue id>/`. Readers see the units from the minimum to the commit position,
+//! which is published with release order after the units are in their files. Readers lock only the list of files, for a
+//! moment, and read by position, so a writer never waits for them.
 //!
 //! Source: `ConsumeQueue`, `ConsumeQueueInterface`.
 
@@ -23,13 +22,13 @@ use super::units;
 use super::waiters::QueueWaiters;
 use mqstore_base::error::{IoContext, StoreError};
 
-/// Bytes that one call of [`ConsumeQueue::read`] reads at once, at most.
+/// Maximum bytes of one positional read in [`ConsumeQueue::read`].
 const READ_BYTES: u64 = 52_428 * UNIT_BYTES;
 
-/// The entries of one queue of one topic: the positions of its messages in the log.
+/// The units of one queue of one topic: the log offsets of its messages.
 ///
-/// Files have one length, no header, and one unit of 20 bytes for each queue offset. They are sparse, written by
-/// position and never through a map, and appear under their name with their first unit inside:
+/// All files have one length, no header, and one unit of 20 bytes for each queue offset. They are sparse, and are
+/// written by position, never through a map. A file appears under its name with its first unit already inside:
 ///
 /// ```text
 /// consumequeue/<topic>/<queue id>/00000000000006000000
@@ -41,22 +40,22 @@ pub struct ConsumeQueue {
     pub(super) this: Weak<Self>,
     topic: Arc<str>,
     queue_id: i32,
-    /// Files that have their name, ascending; the last one holds the last unit.
+    /// Named files in ascending order; the last one contains the last unit.
     pub(super) bases: RwLock<Vec<u64>>,
     pub(super) min: AtomicI64,
-    /// The commit position: one past the last unit that readers may see.
+    /// Commit position: one past the last unit that readers may see.
     pub(super) committed: AtomicI64,
     pub(super) physical_end: AtomicI64,
     damage: Mutex<Option<Box<QueueDamage>>>,
     pub(super) writing: Mutex<Writing>,
-    /// Whether the queue is on its home's list of queues to sync.
+    /// Whether the queue is on the context's list of queues to sync.
     pub(super) dirty: AtomicBool,
     arrivals: QueueWaiters,
-    /// Files that were read lately, in memory.
+    /// Maps of recently read files.
     maps: RecentMaps,
 }
 
-/// A unit in memory.
+/// The place of a unit in a mapped file.
 #[derive(Debug)]
 pub struct MappedUnit {
     map: Arc<Region>,
@@ -64,7 +63,7 @@ pub struct MappedUnit {
 }
 
 impl MappedUnit {
-    /// The unit, unless it is blank.
+    /// Returns the unit; `None` if it is blank.
     pub fn unit(&self) -> Option<CqUnit> {
         let mut bytes = [0; CQ_UNIT_BYTES];
         self.map.read(self.position, &mut bytes).ok()?;
@@ -72,42 +71,42 @@ impl MappedUnit {
     }
 }
 
-/// What is known against a queue.
+/// The known damage of a queue.
 #[derive(Clone, Debug, Default)]
 pub(super) struct QueueDamage {
-    /// Files that are missing, or not as they should be.
+    /// Description of a missing or wrong file.
     pub(super) files: Option<String>,
-    /// Slots near the end that hold no unit, or one out of order.
+    /// Description of a slot near the end that has no unit, or one out of order.
     pub(super) units: Option<String>,
 }
 
-/// What only writers touch.
+/// The state that only writers use.
 #[derive(Debug, Default)]
 pub(super) struct Writing {
-    /// Nothing, but for a queue that is being written or is to be cut.
+    /// State of a queue that is being written or that recovery will cut; `None` for other queues.
     pub(super) busy: Option<Box<WriteMemory>>,
-    /// No slot at or above this offset holds anything.
+    /// Every slot at or after this offset is empty.
     pub(super) used_end: i64,
-    /// No slot at or above this offset holds anything but what `covered` counts, and blanks.
+    /// Every slot at or after this offset is in `covered`, blank or empty.
     pub(super) found_end: i64,
-    /// A queue offset that was the minimum, and where its record starts in the log.
+    /// The last known minimum: queue offset and log offset of its record.
     pub(super) min_record: Option<(i64, u64)>,
-    /// What the folder held when the set was loaded, until somebody looks for the bounds.
+    /// Listing of the folder from the load of the set, until the bounds are found.
     pub(super) listed: Option<Box<QueueListing>>,
 }
 
-/// What is to be remembered of a queue that somebody writes to, until all of it is synced.
+/// The state of a queue with recent writes, until everything is synced.
 #[derive(Debug)]
 pub(super) struct WriteMemory {
-    /// Slots at or above the commit position that this process wrote.
+    /// Slots at or after the commit position that this process wrote.
     pub(super) covered: UncommittedRanges,
-    /// Files that have no name yet, and where they are meanwhile.
+    /// Files without a name, and their staging paths.
     pub(super) staged: BTreeMap<u64, PathBuf>,
-    /// Files with a name and without a unit, which a new file of that name may replace.
+    /// Named files without a unit, which a new file of that name may replace.
     pub(super) vacant: BTreeSet<u64>,
     /// Named files with unsynced bytes.
     pub(super) dirty_files: BTreeSet<u64>,
-    /// The file of the last write, as long as the cache of descriptors keeps it open.
+    /// File of the last write, while the cache of descriptors keeps it open.
     pub(super) recent: Option<(u64, Weak<dyn VfsFile>)>,
 }
 
@@ -133,7 +132,7 @@ impl Writing {
         self.busy.get_or_insert_with(|| Box::new(WriteMemory::new()))
     }
 
-    /// Forgets all slots that are not committed; answers the files without a name.
+    /// Drops all uncommitted slots and returns the files without a name.
     pub(super) fn forget_uncommitted(&mut self) -> BTreeMap<u64, PathBuf> {
         let Some(busy) = &mut self.busy else { return BTreeMap::new() };
         busy.covered = UncommittedRanges::new();
@@ -143,7 +142,7 @@ impl Writing {
         staged
     }
 
-    /// Gives back the room of what is no longer to be remembered: very many queues have been written once.
+    /// Frees the state if it is empty: a store may have written very many queues once.
     pub(super) fn rest(&mut self) {
         let WriteMemory { covered, staged, vacant, dirty_files, recent: _ } = self.busy();
         if covered.is_empty() && staged.is_empty() && vacant.is_empty() && dirty_files.is_empty() {
@@ -171,47 +170,47 @@ impl ConsumeQueue {
         })
     }
 
-    /// The topic.
+    /// Name of the topic.
     pub fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// The topic, as a text that may be kept: all queues of the topic share it.
+    /// Name of the topic as a shared text: all queues of the topic use the same one.
     pub fn shared_topic(&self) -> &Arc<str> {
         &self.topic
     }
 
-    /// The number of the queue in its topic.
+    /// Id of the queue in its topic.
     pub fn queue_id(&self) -> i32 {
         self.queue_id
     }
 
-    /// The smallest queue offset that can be read; equal to [`Self::max_offset`] when there is none.
-    /// Source: `ConsumeQueue#getMinOffsetInQueue`.
+    /// Smallest queue offset that can be read; equal to [`Self::max_offset`] if none can. Source:
+    /// `ConsumeQueue#getMinOffsetInQueue`.
     pub fn min_offset(&self) -> i64 {
         self.min.load(Ordering::Acquire).min(self.max_offset())
     }
 
-    /// One past the largest queue offset that can be read: the commit position. 0 for an empty queue
-    /// and before [`Self::recover_bounds`]. Source: `ConsumeQueue#getMaxOffsetInQueue`.
+    /// One past the largest queue offset that can be read, which is the commit position. 0 for an empty queue and
+    /// before [`Self::recover_bounds`]. Source: `ConsumeQueue#getMaxOffsetInQueue`.
     pub fn max_offset(&self) -> i64 {
         self.committed.load(Ordering::Acquire)
     }
 
-    /// Who waits for [`Self::max_offset`] to move. Whoever publishes to readers calls
-    /// [`QueueWaiters::reached`] when they may see the messages.
+    /// Returns the waiters for a larger [`Self::max_offset`]. A thread that publishes messages to readers calls
+    /// [`QueueWaiters::reached`] after they are visible.
     pub fn arrivals(&self) -> &QueueWaiters {
         &self.arrivals
     }
 
-    /// The log position at which the record of the last committed unit ends; 0 when there is none.
-    /// Placeholders do not count. Source: `ConsumeQueue#getMaxPhysicOffset`.
+    /// Log offset at which the record of the last committed unit ends; 0 without a unit. Blank units do not count.
+    /// Source: `ConsumeQueue#getMaxPhysicOffset`.
     pub fn max_physical_end(&self) -> i64 {
         self.physical_end.load(Ordering::Acquire)
     }
 
-    /// Why units may be missing or wrong, in words; `None` when nothing is known against the files.
-    /// Renewed by [`Self::recover_bounds`], and by [`Self::truncate`] for what it cut away.
+    /// Describes why units may be missing or wrong; `None` without known damage. [`Self::recover_bounds`] renews the
+    /// answer, and [`Self::truncate`] does for the part that it cuts.
     pub fn damaged(&self) -> Option<String> {
         let damage = self.damage();
         damage.files.or(damage.units)
@@ -228,20 +227,21 @@ impl ConsumeQueue {
         *damage = (now.files.is_some() || now.units.is_some()).then(|| Box::new(now));
     }
 
-    /// Whether nothing is known against its units.
+    /// Whether no damage of its units is known.
     pub(super) fn has_good_units(&self) -> bool {
         self.damage.lock().as_ref().is_none_or(|damage| damage.units.is_none())
     }
 
-    /// Appends the committed units from `from` on to `out`, at most `max_units`, one per offset and
-    /// as they are on disk: a unit that [`CqUnit::is_blank`], or of size 0, stands for an offset
-    /// without a message. `from` at the maximum gives none; outside of the queue it is
-    /// [`StoreError::OffsetOutOfRange`]. After an error `out` may hold the units before it.
+    /// Appends the committed units from `from` on to `out`, at most `max_units`.
+    ///
+    /// Each offset has one unit, exactly as it is on disk: a unit with [`CqUnit::is_blank`], or of size 0, stands for
+    /// an offset without a message. At the maximum, the result is empty; an offset outside the queue is
+    /// [`StoreError::OffsetOutOfRange`]. After an error, `out` may hold the units before it.
     pub fn read(&self, from: i64, max_units: usize, out: &mut Vec<CqUnit>) -> Result<(), StoreError> {
         self.read_each(from, max_units, |_, unit| out.push(unit))
     }
 
-    /// As [`Self::read`], with the offset of each unit.
+    /// Like [`Self::read`], and passes the offset of each unit.
     pub fn read_each(
         &self,
         from: i64,
@@ -251,14 +251,14 @@ impl ConsumeQueue {
         self.check_range(from)?;
         let outcome = self.read_files(from, max_units, &mut each);
         if outcome.is_err() {
-            // The file may have gone with the oldest part of the log since the look at the minimum.
+            // Retention may have removed the file since the check of the minimum.
             self.check_range(from)?;
         }
         outcome
     }
 
-    /// Where in memory the unit of `offset` is, if the queue has the offset and its file is in memory; it is
-    /// fetched from there.
+    /// Returns the place of the unit of `offset` in memory and prefetches it; `None` if the queue lacks the offset or
+    /// the file is not mapped.
     pub fn mapped_unit(&self, offset: i64) -> Option<MappedUnit> {
         if !(self.min_offset()..self.max_offset()).contains(&offset) {
             return None;
@@ -271,11 +271,11 @@ impl ConsumeQueue {
         Some(MappedUnit { map, position })
     }
 
-    /// Asks the disk for up to `units` units from `from` on, which are going to be read.
+    /// Asks the system to fetch up to `units` units from `from` on, which will be read soon.
     pub fn expect(&self, from: i64, units: i64) {
         let to = from.saturating_add(units).min(self.max_offset());
         for part in self.layout().parts(from.max(self.min_offset())..to) {
-            // What is wrong here, the reads will find and say.
+            // The read itself will find and report this error.
             if let Ok(file) = self.file(part.base) {
                 let _ = file.expect_read(part.position, part.end_position() - part.position);
             }
@@ -309,10 +309,9 @@ impl ConsumeQueue {
         for part in self.layout().parts(from..from + wanted) {
             self.check_name_exists(&part)?;
             if let Some(map) = self.in_memory(part.base) {
-                // What was committed never changes again.
+                // Committed units never change.
                 let bytes = map.view(part.position as usize, (part.end_position() - part.position) as usize);
-                let bytes =
-                    bytes.map_err(|error| self.io(part.base, "reading queue entries", error.into()))?;
+                let bytes = bytes.map_err(|error| self.io(part.base, "reading queue units", error.into()))?;
                 take(bytes.as_chunks().0);
                 continue;
             }
@@ -321,7 +320,7 @@ impl ConsumeQueue {
             while position < part.end_position() {
                 let end = part.end_position().min(position + READ_BYTES);
                 let units = units::read_units(&*file, position..end, &mut buffer)
-                    .map_err(|source| self.io(part.base, "reading queue entries", source))?;
+                    .map_err(|source| self.io(part.base, "reading queue units", source))?;
                 take(units);
                 position = end;
             }
@@ -329,7 +328,8 @@ impl ConsumeQueue {
         Ok(())
     }
 
-    /// The file `base` in memory, in the process that writes it; others may cut it.
+    /// Returns the map of the file `base`. Only the writing process uses maps, because it could cut the file under
+    /// another process.
     fn in_memory(&self, base: u64) -> Option<Arc<Region>> {
         if self.home.access == Access::Read {
             return None;
@@ -341,7 +341,7 @@ impl ConsumeQueue {
     fn check_name_exists(&self, part: &Part) -> Result<(), StoreError> {
         if self.bases.read().binary_search(&part.base).is_err() {
             let reason = format!(
-                "the queue file with offsets {} to {} is missing; mqstore rebuild makes it anew from the log",
+                "the queue file with offsets {} to {} is missing; run `mqstore rebuild` to derive it from the log",
                 part.offsets.start, part.offsets.end
             );
             return Err(StoreError::corrupt(&self.path(part.base), 0, reason));
@@ -353,7 +353,7 @@ impl ConsumeQueue {
         self.home.layout
     }
 
-    /// The folder of the queue's files.
+    /// Folder of the queue's files.
     pub(super) fn folder(&self) -> PathBuf {
         let mut folder = self.home.files.consume_queue();
         folder.push(&*self.topic);
@@ -361,18 +361,18 @@ impl ConsumeQueue {
         folder
     }
 
-    /// Where the file `base` lies once it has its name.
+    /// Path of the file `base` once it has its name.
     pub(super) fn path(&self, base: u64) -> PathBuf {
         self.folder().join(offset_file_name(base))
     }
 
-    /// The file `base`, which has its name.
+    /// Opens the named file `base`.
     pub(super) fn file(&self, base: u64) -> Result<Arc<dyn VfsFile>, StoreError> {
         let path = self.path(base);
         self.home.cache.get(&path, self.home.access).at(&path, "opening a queue file")
     }
 
-    /// The file `base`, not kept open.
+    /// Opens the file `base` without keeping it open.
     pub(super) fn open_once(&self, base: u64) -> Result<Arc<dyn VfsFile>, StoreError> {
         let path = self.path(base);
         self.home.files.vfs.open(&path, self.home.access).at(&path, "opening a queue file")

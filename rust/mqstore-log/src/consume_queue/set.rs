@@ -1,8 +1,8 @@
 //! All queues of a store.
 //!
-//! Owns the tables from topic and queue id to queue, and what lay in `consumequeue/` and
-//! `batchconsumequeue/` without being a queue. Loading reads folders only. A queue is an entry in a table and a few words; descriptors come
-//! from one bounded cache, so that tens of thousands of queues need no more of them than a few.
+//! This module owns the tables from topic and queue id to queue, and the list of other entries in `consumequeue/` and
+//! `batchconsumequeue/`. A load reads only folders. A queue is an entry in a table and a few words of memory.
+//! Descriptors come from one bounded cache, so tens of thousands of queues need no more of them than a few.
 //!
 //! Source: `ConsumeQueueStore`, `AbstractConsumeQueueStore`.
 
@@ -21,8 +21,8 @@ use super::queue::ConsumeQueue;
 use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
 
-/// Descriptors that a set of queues keeps open at most: an eighth of what the process may have, within these bounds.
-/// Where appends go to more queues in turn than that, each of them opens a file.
+/// Bounds of the descriptors that a set of queues keeps open: an eighth of the process limit, within these bounds. If
+/// appends alternate between more queues, each append opens a file.
 const OPEN_QUEUE_FILES: (u64, u64) = (512, 4096);
 
 fn open_queue_files(files: &StoreFiles) -> Arc<FileCache> {
@@ -34,7 +34,7 @@ fn open_queue_files(files: &StoreFiles) -> Arc<FileCache> {
 /// The queues of one topic.
 #[derive(Debug, Default)]
 struct TopicQueues {
-    /// By id, ascending. Most topics of a store with very many of them have one.
+    /// Queues by ascending id. In stores with very many topics, most topics have one queue.
     queues: Vec<(i32, Arc<ConsumeQueue>)>,
 }
 
@@ -70,30 +70,29 @@ fn count(queues: &BTreeMap<Arc<str>, TopicQueues>) -> usize {
     queues.values().map(|topic| topic.queues.len()).sum()
 }
 
-/// The consume queues of one store.
+/// The consume queues and batch queues of one store.
 #[derive(Debug)]
 pub struct QueueSet {
     home: Arc<QueueContext>,
     queues: RwLock<BTreeMap<Arc<str>, TopicQueues>>,
     batch: BatchQueues,
     strays: Mutex<Vec<Stray>>,
-    /// Whether no file tells how long they are.
+    /// Whether the file length is the configured one, because no file shows another.
     guessed: bool,
 }
 
 impl QueueSet {
-    /// Lists the queues of a store, with an eighth of the process's descriptors at most, and no more than 4,096 (512 in
-    /// any case). Never writes.
+    /// Lists the queues of a store. Never writes.
     ///
-    /// The length of queue files is the one that most files here have; `configured_file_bytes`
-    /// (default 6,000,000, rounded up to a multiple of 20) counts where there is none. The queues are
-    /// empty until [`ConsumeQueue::recover_bounds`].
+    /// The set keeps at most an eighth of the process's descriptors open, within 512 and 4,096. The length of queue
+    /// files is the most frequent length of the existing files; without files it is `configured_file_bytes` (default
+    /// 6,000,000, rounded up to a multiple of 20). The queues are empty until [`ConsumeQueue::recover_bounds`].
     pub fn load(files: &StoreFiles, configured_file_bytes: u64, access: Access) -> Result<Self, StoreError> {
         let cache = open_queue_files(files);
         Self::load_with(files, configured_file_bytes, access, cache)
     }
 
-    /// As [`Self::load`], with the descriptors of `cache`.
+    /// Like [`Self::load`], with the descriptors of `cache`.
     pub(super) fn load_with(
         files: &StoreFiles,
         configured_file_bytes: u64,
@@ -105,16 +104,16 @@ impl QueueSet {
         let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
         let layout = QueueLayout::new(len.unwrap_or(configured));
         let home = Arc::new(QueueContext::new(files, Arc::clone(&cache), layout, access));
-        // As in RocketMQ, batch queues have as many units a file unless their files say otherwise.
+        // As in RocketMQ, batch queues have the same number of units in a file unless their files show another.
         let (batch, strays) = BatchQueues::load(files, configured / UNIT_BYTES, access, cache)?;
         let guessed = len.is_none();
         let set = Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed };
-        // Beside another process, what was listed before its state was looked at says nothing.
+        // While another process writes, this listing may already be out of date.
         set.add(found, strays, access == Access::ReadWrite);
         Ok(set)
     }
 
-    /// An empty set with files of the same lengths, under the root of `files`.
+    /// Creates an empty set with files of the same lengths, under the root of `files`.
     pub fn aside(&self, files: &StoreFiles) -> Result<Self, StoreError> {
         let cache = open_queue_files(files);
         let home =
@@ -123,13 +122,13 @@ impl QueueSet {
         Ok(Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed: false })
     }
 
-    /// The lengths of new files of queues and of batch queues of which no file tells one.
+    /// Returns the lengths of new files of queues and of batch queues, each only if no existing file shows one.
     pub fn guessed_lens(&self) -> (Option<u64>, Option<u64>) {
         (self.guessed.then(|| self.home.layout.file_bytes()), self.batch.guessed_len())
     }
 
-    /// Takes note that all files were replaced by others that say the same, but for damage. Nothing may be
-    /// written meanwhile; readers go on.
+    /// Reloads the set after all files were replaced by equivalent files. No write may run meanwhile; readers may
+    /// continue.
     pub fn reload(&self, log_min: u64) -> Result<(), StoreError> {
         self.release();
         self.refresh()?;
@@ -137,8 +136,8 @@ impl QueueSet {
         self.correct_min_offsets(log_min)
     }
 
-    /// Looks for queues that appeared since; for readers that follow another process. Known queues
-    /// stay as they are: [`ConsumeQueue::recover_bounds`] renews one of them.
+    /// Adds queues that appeared since the load, for readers that follow another process. Known queues do not change:
+    /// [`ConsumeQueue::recover_bounds`] renews one of them.
     pub fn refresh(&self) -> Result<(), StoreError> {
         let found = discover::scan(&*self.home.files.vfs, &self.home.files.consume_queue())?;
         let strays = self.batch.refresh()?;
@@ -146,7 +145,7 @@ impl QueueSet {
         Ok(())
     }
 
-    /// `alone`: nothing changes before the bounds of new queues are looked for.
+    /// Adds the listed queues. `alone` says that no other process changes them before their bounds are found.
     fn add(&self, found: FoundQueues, mut strays: Vec<Stray>, alone: bool) {
         strays.extend(found.strays);
         let mut queues = self.queues.write();
@@ -173,7 +172,7 @@ impl QueueSet {
         self.batches().iter().try_for_each(|queue| queue.recover_bounds())
     }
 
-    /// Does `work` on each queue but batch queues, several at a time.
+    /// Calls `work` for each queue except batch queues, several in parallel.
     pub fn for_each(
         &self,
         work: impl Fn(&ConsumeQueue) -> Result<(), StoreError> + Sync,
@@ -181,33 +180,33 @@ impl QueueSet {
         parallel_map(self.home.helpers, "mq-queues", &self.all(), |queue| work(queue)).map(drop)
     }
 
-    /// What a person is to be told of, since the last call.
+    /// Returns and clears the notes for a person.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut self.home.notes.lock())
     }
 
-    /// Gives back the descriptors; for a set that is done.
+    /// Releases the descriptors of a set that is not used any more.
     pub fn release(&self) {
         self.home.cache.forget_dir(&self.home.files.root);
     }
 
-    /// Length of every queue file in bytes: a multiple of 20.
+    /// Byte length of every queue file, a multiple of 20.
     pub fn file_bytes(&self) -> u64 {
         self.home.layout.file_bytes()
     }
 
-    /// What lies in the queues' folders and is no queue file, as of the load or the last refresh.
+    /// Returns the entries of the queues' folders that are no queue files, as of the load or the last refresh.
     pub fn strays(&self) -> Vec<Stray> {
         self.strays.lock().clone()
     }
 
-    /// The queue, if it is known.
+    /// Returns the queue, if it is known.
     pub fn get(&self, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
         self.queues.read().get(topic)?.get(queue_id).cloned()
     }
 
-    /// The queue; a new one has no files before its first commit. Fails on a read-only set, and on a
-    /// name that cannot be a folder's.
+    /// Returns the queue, and creates it if necessary. A new queue has no files before its first commit. Fails for a
+    /// read-only set, and for a topic name that cannot be a folder name.
     pub fn get_or_create(&self, topic: &str, queue_id: i32) -> Result<Arc<ConsumeQueue>, StoreError> {
         if let Some(queue) = self.get(topic, queue_id) {
             return Ok(queue);
@@ -219,22 +218,23 @@ impl QueueSet {
         Ok(known.get_or_insert_with(queue_id, || ConsumeQueue::new(&self.home, &topic, queue_id)))
     }
 
-    /// The batch queue, if it is known.
+    /// Returns the batch queue, if it is known.
     pub fn batch(&self, topic: &str, queue_id: i32) -> Option<Arc<BatchQueue>> {
         self.batch.get(topic, queue_id)
     }
 
-    /// The batch queue; a new one has no files before its first unit. Fails as [`Self::get_or_create`].
+    /// Returns the batch queue, and creates it if necessary. A new one has no files before its first unit. Fails like
+    /// [`Self::get_or_create`].
     pub fn batch_or_create(&self, topic: &str, queue_id: i32) -> Result<Arc<BatchQueue>, StoreError> {
         self.batch.get_or_create(topic, queue_id)
     }
 
-    /// All batch queues, by topic and id.
+    /// Returns all batch queues, by topic and id.
     pub fn batches(&self) -> Vec<Arc<BatchQueue>> {
         self.batch.all()
     }
 
-    /// All queues but batch queues, by topic and id.
+    /// Returns all queues except batch queues, by topic and id.
     pub fn all(&self) -> Vec<Arc<ConsumeQueue>> {
         let queues = self.queues.read();
         let mut all = Vec::with_capacity(count(&queues));
@@ -242,13 +242,13 @@ impl QueueSet {
         all
     }
 
-    /// Shows all queues but batch queues to `look`, by topic and id, until it fails. No queue is added meanwhile.
+    /// Calls `look` for all queues except batch queues, by topic and id, until it fails. No queue is added meanwhile.
     pub fn try_each<E>(&self, mut look: impl FnMut(&ConsumeQueue) -> Result<(), E>) -> Result<(), E> {
         let queues = self.queues.read();
         queues.values().flat_map(|topic| &topic.queues).try_for_each(|(_, queue)| look(queue))
     }
 
-    /// As [`Self::try_each`], for a look that does not fail.
+    /// Like [`Self::try_each`], for a `look` that cannot fail.
     pub fn each(&self, mut look: impl FnMut(&ConsumeQueue)) {
         let Ok(()) = self.try_each(|queue| {
             look(queue);
@@ -256,8 +256,8 @@ impl QueueSet {
         });
     }
 
-    /// First and end offsets of the queues with these names, best in the order of [`Self::all`]; `None` for one that
-    /// is not known.
+    /// Returns minimum and maximum of the named queues; `None` for an unknown queue. Fastest if the names have the
+    /// order of [`Self::all`].
     pub fn bounds_of(&self, names: &[(&str, i32)]) -> Vec<Option<(i64, i64)>> {
         let queues = self.queues.read();
         let has_batches = !self.batches().is_empty();
@@ -275,9 +275,9 @@ impl QueueSet {
         bounds.concat()
     }
 
-    /// Lets everybody look again who waits for a queue.
+    /// Wakes all waiters of all queues.
     pub fn wake_all(&self) {
-        // Whoever is woken may add a queue.
+        // A woken waiter may add a queue, so the table must not be locked.
         self.all().iter().for_each(|queue| queue.arrivals().wake_all());
         self.batches().iter().for_each(|queue| queue.arrivals().wake_all());
     }
@@ -287,14 +287,14 @@ impl QueueSet {
         count(&self.queues.read()) + self.batches().len()
     }
 
-    /// The ids of the queues of one topic, batch queues included.
+    /// Returns the queue ids of one topic, batch queues included.
     pub fn ids(&self, topic: &str) -> BTreeSet<i32> {
         let mut ids = self.batch.ids(topic);
         ids.extend(self.queues.read().get(topic).into_iter().flat_map(TopicQueues::ids));
         ids
     }
 
-    /// The first offsets of the queues of one topic together.
+    /// Returns the sum of the minimum offsets of all queues of one topic.
     pub fn first_offsets(&self, topic: &str) -> u64 {
         let first = |queue_id| match self.batch(topic, queue_id) {
             Some(queue) => queue.min_offset(),
@@ -303,7 +303,7 @@ impl QueueSet {
         self.ids(topic).into_iter().map(|queue_id| first(queue_id).max(0) as u64).sum()
     }
 
-    /// The ids of the queues of each topic, ascending; batch queues included.
+    /// Returns the queue ids of each topic in ascending order, batch queues included.
     pub fn topics(&self) -> BTreeMap<String, Vec<i32>> {
         let queues = self.queues.read();
         let plain = queues.iter().map(|(topic, queues)| (topic.to_string(), queues.ids().collect()));
@@ -317,21 +317,21 @@ impl QueueSet {
         topics
     }
 
-    /// Has the names in `folder`, which somebody else gave, synced by the next flush.
+    /// Lets the next flush sync the names in `folder`, which other code created.
     pub fn mark_folder(&self, folder: &Path) {
         self.home.mark_folder(folder);
     }
 
-    /// Syncs what changed since the last flush: files with new units, then folders with new or
-    /// removed names. After an error the rest is still to be synced.
+    /// Syncs all changes since the last flush: files with new units, then folders with new or removed names. After an
+    /// error, the next flush syncs the rest.
     pub fn flush(&self) -> Result<(), StoreError> {
         self.home.flush()?;
         self.batch.flush()
     }
 
-    /// Moves the folder of a queue to `lost+found/`, so that the queue can be derived from the log
-    /// anew; it is empty then. One rename: a crash leaves the old queue or none. Answers where the
-    /// folder went, `None` when there was none.
+    /// Moves the folder of a queue to `lost+found/`, so that dispatch can derive the queue from the log again; it is
+    /// empty then. This is one rename: after a crash the old queue exists, or none. Returns the new path of the folder;
+    /// `None` if none existed.
     pub fn set_aside(&self, topic: &str, queue_id: i32) -> Result<Option<PathBuf>, StoreError> {
         self.home.writable("set a queue aside")?;
         let queue = self.get_or_create(topic, queue_id)?;
@@ -340,7 +340,7 @@ impl QueueSet {
         Ok(moved)
     }
 
-    /// As [`Self::set_aside`], for a batch queue.
+    /// Like [`Self::set_aside`], for a batch queue.
     pub fn quarantine_batch_queue(&self, topic: &str, queue_id: i32) -> Result<Option<PathBuf>, StoreError> {
         self.home.writable("set a queue aside")?;
         let queue = self.batch_or_create(topic, queue_id)?;
@@ -359,7 +359,7 @@ impl QueueSet {
         let vfs = &self.home.files.vfs;
         let number = self.home.files.clock.now_ms();
         let target = self.home.files.lost_and_found().join(format!("{kind}.{number}")).join(topic);
-        vfs.create_dir_all(&target).at(&target, "making a folder for a damaged queue")?;
+        vfs.create_dir_all(&target).at(&target, "creating a folder for a damaged queue")?;
         let mut to = target.join(queue_id.to_string());
         let mut copy = 0;
         let moved = loop {
@@ -370,7 +370,9 @@ impl QueueSet {
                     copy += 1;
                     to = target.join(format!("{queue_id}.{copy}"));
                 }
-                Err(error) => return Err(StoreError::io(from, "setting a damaged queue aside", error)),
+                Err(error) => {
+                    return Err(StoreError::io(from, "moving a damaged queue to lost+found", error));
+                }
             }
         };
         if moved.is_some() {

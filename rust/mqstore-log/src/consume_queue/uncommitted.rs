@@ -1,8 +1,8 @@
-//! Which slots were written and not committed yet.
+//! The set of written slots that are not committed yet.
 //!
-//! Owns a short ordered list of stretches of queue offsets, so that the commit step can tell a slot
-//! that no record claimed from one whose record was written out of order. Memory only; empty for an
-//! idle queue, one stretch for a queue that is written in order.
+//! This module owns a short ordered list of ranges of queue offsets. It lets the commit tell a slot that no record
+//! claimed from a slot that was written out of order. It is in memory only: empty for an idle queue, one range for a
+//! queue that is written in order.
 
 use std::ops::Range;
 
@@ -13,40 +13,40 @@ pub(super) struct Stretch {
     pub(super) start: i64,
     /// One past the last offset.
     pub(super) end: i64,
-    /// Log position of the first unit's record.
+    /// Log offset of the first unit's record.
     pub(super) first_physical: i64,
-    /// End of the last unit's record in the log.
+    /// Log offset at which the last unit's record ends.
     pub(super) physical_end: i64,
 }
 
-/// Stretches by ascending offset; never empty ones, never two that touch.
+/// Ranges in ascending order of offset; no range is empty, and no two touch.
 #[derive(Debug, Default)]
 pub(super) struct UncommittedRanges {
     stretches: Vec<Stretch>,
 }
 
 impl UncommittedRanges {
-    /// Nothing.
+    /// Creates an empty set.
     pub(super) const fn new() -> Self {
         Self { stretches: Vec::new() }
     }
 
-    /// Whether it is nothing.
+    /// Whether the set is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.stretches.is_empty()
     }
 
-    /// The lowest stretch.
+    /// Returns the lowest range.
     pub(super) fn first(&self) -> Option<&Stretch> {
         self.stretches.first()
     }
 
-    /// The highest stretch.
+    /// Returns the highest range.
     pub(super) fn last(&self) -> Option<&Stretch> {
         self.stretches.last()
     }
 
-    /// Adds a stretch; where it overlaps another one, the slots were written twice.
+    /// Adds a range. If it overlaps another one, the slots were written twice.
     pub(super) fn insert(&mut self, mut new: Stretch) {
         if new.start >= new.end {
             return;
@@ -66,7 +66,7 @@ impl UncommittedRanges {
         self.stretches.insert(from, new);
     }
 
-    /// The slots of `range` that are not covered.
+    /// Returns the slots of `range` that are not in the set.
     pub(super) fn holes(&self, range: Range<i64>) -> Vec<Range<i64>> {
         let mut holes = Vec::new();
         let mut next = range.start;
@@ -83,12 +83,12 @@ impl UncommittedRanges {
         holes
     }
 
-    /// The log position at which the record of unit `end - 1` ends, when it is known without reading.
+    /// Returns the log offset at which the record of unit `end - 1` ends, if it is known without a read.
     pub(super) fn physical_end(&self, end: i64) -> Option<i64> {
         self.stretches.iter().find(|stretch| stretch.end == end).map(|stretch| stretch.physical_end)
     }
 
-    /// Forgets all slots below `offset`.
+    /// Removes all slots before `offset`.
     pub(super) fn drop_below(&mut self, offset: i64) {
         self.stretches.retain_mut(|stretch| {
             stretch.start = stretch.start.max(offset);

@@ -1,16 +1,16 @@
-//! Reading the slots of one queue file, in both directions, and judging what they hold.
+//! Reads the slots of one queue file, in both directions, and classifies their contents.
 //!
-//! Owns the only place where bytes of a queue file become units. Never trusts them: whatever is not
-//! a unit is [`Slot::Empty`], [`Slot::Blank`] or [`Slot::Invalid`]. All reads are positional, at most
-//! [`CHUNK_BYTES`] each, and no longer than the range that was asked for.
+//! Only this module turns bytes of a queue file into units. It never trusts the bytes: everything else is
+//! [`UnitState::Empty`], [`UnitState::Blank`] or [`UnitState::Invalid`]. All reads are positional, at most
+//! [`CHUNK_BYTES`] long, and stay inside the requested range.
 //!
 //! ```text
 //! 0        8     12             20
 //! | record | size | tags code   |     all zero: empty     (0, 0x7fffffff, 0): blank
 //! ```
 //!
-//! Source: `ConsumeQueue#recover` (a unit counts when its offset is not negative and its size is
-//! positive), `ConsumeQueue#fillPreBlank`. Other than there, the front of a blank is no unit.
+//! Source: `ConsumeQueue#recover` (a unit counts if its offset is not negative and its size is positive),
+//! `ConsumeQueue#fillPreBlank`. Unlike there, the front of a torn blank unit is no unit.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -20,27 +20,27 @@ use mqstore_io::VfsFile;
 
 use super::layout::UNIT_BYTES;
 
-/// Bytes read at once: 819 units.
+/// Bytes of one read: 819 units.
 pub(super) const CHUNK_BYTES: u64 = 819 * UNIT_BYTES;
 
-/// Two pages and what they reach into: where the end of a file's data is looked for first.
+/// Bytes of the first probe for the end of a file's data: two pages and the unit across their end.
 const FIRST_GUESS_BYTES: u64 = 409 * UNIT_BYTES;
 
-/// What one slot holds.
+/// The contents of one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnitState {
     /// Zeros: never written.
     Empty,
-    /// The placeholder of an offset that no record has.
+    /// The placeholder of an offset without a record.
     Blank,
-    /// A unit that names a possible place in the log.
+    /// A unit with a possible log offset and size.
     Unit(CqUnit),
-    /// Anything else.
+    /// Any other bytes.
     Invalid,
 }
 
 impl UnitState {
-    /// Judges 20 bytes.
+    /// Classifies the 20 bytes of a slot.
     pub(super) fn decode(bytes: &[u8; CQ_UNIT_BYTES]) -> Self {
         if *bytes == [0; CQ_UNIT_BYTES] {
             return Self::Empty;
@@ -56,10 +56,10 @@ impl UnitState {
     }
 }
 
-/// No record is this long: a size from here on is the front of a blank unit of which the rest was not written.
+/// Lower bound of a torn blank unit's size: no record is this long, so such a size is the front of a blank unit.
 const TORN_BLANK_SIZE: i32 = 0x7F00_0000;
 
-/// Where the record of `unit` ends in the log; `None` when the unit names no possible place.
+/// Returns the log offset at which the record of `unit` ends; `None` if the unit is not possible.
 pub(super) fn physical_end(unit: &CqUnit) -> Option<i64> {
     if unit.physical_offset < 0 || !(1..TORN_BLANK_SIZE).contains(&unit.size) {
         return None;
@@ -67,7 +67,7 @@ pub(super) fn physical_end(unit: &CqUnit) -> Option<i64> {
     unit.physical_offset.checked_add(i64::from(unit.size))
 }
 
-/// Shows `visit` the slots of `range` (file positions, whole units), first to last, until it breaks.
+/// Calls `visit` for the slots of `range` (file positions of whole units), first to last, until it breaks.
 pub(super) fn for_each_forward(
     file: &dyn VfsFile,
     range: Range<u64>,
@@ -87,7 +87,7 @@ pub(super) fn for_each_forward(
     Ok(())
 }
 
-/// Shows `visit` the slots below `end` (a file position), last to first, until it breaks.
+/// Calls `visit` for the slots before `end` (a file position), last to first, until it breaks.
 pub(super) fn for_each_backward(
     file: &dyn VfsFile,
     end: u64,
@@ -107,7 +107,7 @@ pub(super) fn for_each_backward(
     Ok(())
 }
 
-/// Reads the slots of `range`, which spans at most what the caller is ready to hold in memory.
+/// Reads the slots of `range`. The caller bounds the range, because all of it is held in memory.
 pub(super) fn read_units<'a>(
     file: &dyn VfsFile,
     range: Range<u64>,
@@ -118,12 +118,12 @@ pub(super) fn read_units<'a>(
     Ok(buffer.as_chunks().0)
 }
 
-/// One past the last unit of a file of `len` bytes that may hold something: what lies behind is a
-/// hole. Exact to [`CHUNK_BYTES`]; `len` where the file system has no holes.
+/// Returns the end of the last unit of a file of `len` bytes that may hold data; a hole follows it. Exact to
+/// [`CHUNK_BYTES`]; `len` if the file system has no holes.
 pub(super) fn data_end(file: &dyn VfsFile, len: u64) -> io::Result<u64> {
-    // Whether data follows a position is true up to some point and false behind it.
+    // "Data follows this position" is true up to one position and false after it.
     let (mut low, mut high) = (0, FIRST_GUESS_BYTES);
-    // Most queues of a store with very many of them are short.
+    // In stores with very many queues, most queues are short.
     while high < len && file.next_data(high)?.is_some() {
         (low, high) = (high, high * 4);
     }

@@ -1,10 +1,11 @@
-//! Who waits for a message of one queue.
+//! The waiters for messages of one queue.
 //!
-//! Across threads: whoever waits leaves a call with the queue offset that it waits for, and looks at the
-//! queue once more; whoever moves the maximum looks whether the lowest of these offsets was passed. Both
-//! have a sequentially consistent fence between their write and their read, so that one of them sees the
-//! other. A queue that nobody waits for costs a load, and one that others wait for behind its end costs
-//! the same: nothing is woken, walked or locked until an offset that somebody wants is there.
+//! Across threads: a waiter registers a waker with the queue offset that it waits for, and checks the queue once more.
+//! A thread that raises the maximum checks whether the lowest registered offset was passed. Both have a sequentially
+//! consistent fence between their write and their read, so at least one of them sees the other.
+//!
+//! A raise of the maximum costs one load while no waiter waits for a reached offset: it wakes no thread and takes no
+//! lock.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,14 +20,14 @@ use mqstore_io::sync::model::Mutex;
 
 use mqstore_base::wake_signal::Waker;
 
-/// The waits of one queue.
+/// The waiters of one queue.
 pub struct QueueWaiters {
-    /// The lowest offset that somebody waits for.
+    /// Lowest offset with a waiter; `i64::MAX` without one.
     lowest: AtomicI64,
     waits: Mutex<WaitList>,
 }
 
-/// By offset and number.
+/// Wakers by offset and number.
 type WakersByOffset = BTreeMap<(i64, u64), Waker>;
 
 #[derive(Default)]
@@ -35,7 +36,7 @@ struct WaitList {
     next: u64,
 }
 
-/// One wait of a queue, to be given up.
+/// The ticket of one waiter, to give up the wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitTicket(i64, u64);
 
@@ -46,8 +47,8 @@ impl Default for QueueWaiters {
 }
 
 impl QueueWaiters {
-    /// Leaves `call` to be made once a message at or behind `offset` is there, or all are woken. `is_there`
-    /// tells whether it is there by now; then nothing is left behind, and the answer is `None`.
+    /// Registers `call`, which runs once a message at or after `offset` exists, or all waiters are woken. `is_there`
+    /// tells whether the message exists already; if so, the wait is not registered and the result is `None`.
     pub fn wait(&self, offset: i64, call: Waker, is_there: impl Fn() -> bool) -> Option<WaitTicket> {
         let ticket = {
             let mut waits = self.waits.lock();
@@ -58,11 +59,11 @@ impl QueueWaiters {
             ticket
         };
         fence(Ordering::SeqCst);
-        // Who brought the message meanwhile may have made the call, which is no harm.
+        // A concurrent writer may have called the waker already, which does no harm.
         if is_there() && self.give_up(ticket) { None } else { Some(ticket) }
     }
 
-    /// Takes a call back; whether it was still to be made.
+    /// Removes a waker. Returns whether it was still registered.
     pub fn give_up(&self, ticket: WaitTicket) -> bool {
         let mut waits = self.waits.lock();
         let was_there = waits.calls.remove(&(ticket.0, ticket.1)).is_some();
@@ -70,7 +71,7 @@ impl QueueWaiters {
         was_there
     }
 
-    /// Makes the calls of those who wait for an offset below `max`. To be called after `max` became visible.
+    /// Calls the wakers of offsets below `max`. Call it after `max` became visible.
     #[inline]
     pub fn reached(&self, max: i64) {
         fence(Ordering::SeqCst);
@@ -79,7 +80,7 @@ impl QueueWaiters {
         }
     }
 
-    /// Makes all calls: those who wait are to look again.
+    /// Calls all wakers, so that each waiter checks again.
     pub fn wake_all(&self) {
         fence(Ordering::SeqCst);
         if self.lowest.load(Ordering::Relaxed) < i64::MAX {
@@ -102,7 +103,7 @@ impl QueueWaiters {
             self.renew(&waits);
             ready
         };
-        // Outside the lock: a call may wait for the next message.
+        // Outside the lock, because a call may wait for the next message.
         for call in ready.into_values() {
             call();
         }

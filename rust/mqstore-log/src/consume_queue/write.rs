@@ -1,23 +1,24 @@
-//! Writing units: at their own slots, in any order, and publishing them.
+//! Writes of units: to their slots in any order, then published in log order.
 //!
-//! Owns every write to the files of a queue but truncation. A unit goes to the slot that its record
-//! names, so that runs of records may be written by several threads in any order; [`ConsumeQueue::commit`]
-//! follows in log order and makes the result whole before readers see it:
+//! This module owns every write to the files of a queue except truncation. A unit goes to the slot that its record
+//! names, so several threads may write runs of records in any order. [`ConsumeQueue::commit`] follows in log order and
+//! completes the range before readers see it:
 //!
 //! ```text
-//! offsets      0       5       9      14        commit(9):  6..7 had no record -> blank units
-//! on disk      UUUUUUUU.UU....UUU.....          readers see 0..9, max offset 9
-//!              committed ^    ^ written ahead by another run
+//! offset       0         1
+//!              0123456789012345678
+//! on disk      UUUUUU..U.....UUU..      commit(9): 6 and 7 had no record -> blank units
+//!                       ^               committed: readers see 0..9, max offset 9
+//!                            ^          written ahead by another run
 //! ```
 //!
-//! Until then a slot without a unit stays zero, which RocketMQ takes for the end of a queue: a kill
-//! between the two steps costs a dispatch of the same records again, in either program. A new file
-//! lies in the staging folder and gets its name in the commit that passes its first slot, when that
-//! slot holds a unit or a blank: a named file is never all zero, and never without the one before it.
-//! A power loss may take back any of this; the log is the truth.
+//! Until the commit, a slot without a unit stays zero, which RocketMQ takes for the end of a queue. So after a kill
+//! between both steps, either program dispatches the same records again. A new file is in the staging folder and gets
+//! its name in the commit that passes its first slot, when that slot holds a unit or a blank. So a named file is never
+//! all zero, and never exists without the file before it. A power loss may undo any of this; the log is the truth.
 //!
-//! Source: `ConsumeQueue#putMessagePositionInfo`, `#fillPreBlank`. RocketMQ writes at its own counter
-//! and shifts every later entry when an offset is missing; here a gap stays a gap.
+//! Source: `ConsumeQueue#putMessagePositionInfo`, `#fillPreBlank`. RocketMQ writes at its own counter and shifts every
+//! later unit if an offset is missing; in mqstore a gap stays a gap.
 
 use std::io::ErrorKind;
 use std::ops::{ControlFlow, Range};
@@ -35,25 +36,25 @@ use super::units;
 use super::units::{CHUNK_BYTES, UnitState, physical_end};
 use mqstore_base::error::{IoContext, StoreError};
 
-/// Slots that may be left out before a unit whatever its record says.
+/// Maximum gap before a unit that needs no check against the log.
 const PLAIN_GAP_UNITS: i64 = 1024;
 
-/// The smallest record: a gap of n offsets takes at least n times as much of the log.
+/// Byte length of the smallest record: n offsets take at least n times as many bytes of the log.
 const SMALLEST_RECORD_BYTES: i64 = mqstore_format::MIN_RECORD_BYTES as i64;
 
-/// What became of the units of one [`ConsumeQueue::write`].
+/// The result of one [`ConsumeQueue::write`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteOutcome {
-    /// Units that were put into their slots.
+    /// Number of units written to their slots.
     pub written: usize,
-    /// Units that were there already.
+    /// Number of units that were in their slots already.
     pub unchanged: usize,
-    /// Units whose slot belongs to another record, which comes earlier in the log.
+    /// Number of units whose slot belongs to another record, which is earlier in the log.
     pub kept: usize,
-    /// Units without a place; see [`Self::refusal`].
+    /// Number of units without a slot; see [`Self::refusal`].
     pub refused: usize,
-    /// Why the first of them has none: no possible unit, an offset beyond the format, below the
-    /// queue's first file, or further ahead than the log between the two records has room for.
+    /// Reason for the first refused unit: it is not a possible unit, its offset is beyond the format or before the
+    /// queue's first file, or the log between two records is too short for the gap.
     pub refusal: Option<String>,
 }
 
@@ -64,43 +65,41 @@ impl WriteOutcome {
     }
 }
 
-/// What one [`ConsumeQueue::commit`] did.
+/// The result of one [`ConsumeQueue::commit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommitOutcome {
-    /// Offsets between two units that no record claimed; they now hold blank units.
+    /// Number of offsets between two units that no record claimed; they now hold blank units.
     pub gap_units: u64,
 }
 
-/// Whether `gap` offsets cannot have been left out in so many bytes of the log.
+/// Whether `log_bytes` of the log are too few for the records of `gap` offsets.
 fn is_impossible(gap: i64, log_bytes: i64) -> bool {
     gap > PLAIN_GAP_UNITS && gap > log_bytes / SMALLEST_RECORD_BYTES
 }
 
 impl ConsumeQueue {
-    /// Puts `units`, whose first has the queue offset `first_offset`, at their slots. Readers do not
-    /// see them before [`Self::commit`].
+    /// Writes `units` to their slots; the first one has the queue offset `first_offset`. Readers see them only after
+    /// [`Self::commit`].
     ///
-    /// A slot keeps the unit whose record comes first in the log; anything else in it (zeros, blanks,
-    /// nonsense) is overwritten. May be called by several threads, in any order of offsets; one
-    /// `pwrite` per file and contiguous run of changed slots. After an error any part is written, and
-    /// the same call may be made again.
+    /// A slot keeps the unit whose record is first in the log; all other contents (zeros, blanks, invalid bytes) are
+    /// overwritten. Several threads may call it, in any order of offsets. Each contiguous run of changed slots in a
+    /// file takes one `pwrite`. After an error, any part may be written, and you can repeat the call.
     pub fn write(&self, first_offset: i64, units: &[CqUnit]) -> Result<WriteOutcome, StoreError> {
-        self.home.writable("write queue entries")?;
+        self.home.writable("write queue units")?;
         match self.range_of(first_offset, units) {
             Some(range) => self.write_range(&mut self.writing.lock(), range, units),
             None => Ok(unsupported_offsets(first_offset, units)),
         }
     }
 
-    /// As [`Self::write`], unless one of the files is not there yet: `None` then, and nothing is written.
-    /// Whether a file may be made depends on what comes before in the log, so that it is for those to say
-    /// who write in log order.
+    /// Like [`Self::write`], but returns `None` and writes nothing if one of the files does not exist. Whether a file
+    /// may be created depends on earlier records of the log, so only calls in log order decide it.
     pub fn write_known(
         &self,
         first_offset: i64,
         units: &[CqUnit],
     ) -> Result<Option<WriteOutcome>, StoreError> {
-        self.home.writable("write queue entries")?;
+        self.home.writable("write queue units")?;
         let Some(range) = self.range_of(first_offset, units) else {
             return Ok(Some(unsupported_offsets(first_offset, units)));
         };
@@ -113,7 +112,7 @@ impl ConsumeQueue {
         self.write_range(&mut writing, range, units).map(Some)
     }
 
-    /// The offsets of `units`, if the format holds them.
+    /// Returns the offsets of `units`, if the format can hold them.
     fn range_of(&self, first_offset: i64, units: &[CqUnit]) -> Option<Range<i64>> {
         let end = i64::try_from(units.len()).ok().and_then(|count| first_offset.checked_add(count))?;
         (first_offset >= 0 && self.layout().holds(end)).then_some(first_offset..end)
@@ -135,7 +134,7 @@ impl ConsumeQueue {
         Ok(outcome)
     }
 
-    /// Whether the slots of `part` hold nothing that anybody counts on: no need to look.
+    /// Whether the slots of `part` hold nothing of value, so that they need not be read first.
     fn is_unwritten(&self, writing: &Writing, part: &Part) -> bool {
         let ours = || {
             part.offsets.start >= writing.found_end.max(self.max_offset())
@@ -144,7 +143,7 @@ impl ConsumeQueue {
         part.offsets.start >= writing.used_end || ours()
     }
 
-    /// Writes the units of one file, in runs of possible ones.
+    /// Writes the units of one file, in runs of possible units.
     fn write_part(
         &self,
         writing: &mut Writing,
@@ -160,7 +159,7 @@ impl ConsumeQueue {
             let part = Part { base: part.base, offsets: offset..end, position };
             offset = end;
             let (Some(first), Some(last)) = (run.first(), run.last().and_then(physical_end)) else {
-                outcome.refuse(run.len(), || "a unit names no place in the log".to_owned());
+                outcome.refuse(run.len(), || "the unit has no possible log offset".to_owned());
                 continue;
             };
             if let Some(file) = self.file_to_write(writing, &part, first.physical_offset, outcome)? {
@@ -206,12 +205,12 @@ impl ConsumeQueue {
     fn read_old(&self, file: &dyn VfsFile, part: &Part) -> Result<Vec<UnitState>, StoreError> {
         let mut buffer = Vec::new();
         let old = units::read_units(file, part.position..part.end_position(), &mut buffer)
-            .map_err(|source| self.io(part.base, "reading queue entries", source))?;
+            .map_err(|source| self.io(part.base, "reading queue units", source))?;
         Ok(old.iter().map(UnitState::decode).collect())
     }
 
-    /// Writes those of `units` that win against what is in their slots; answers what the last slot
-    /// held if that stays.
+    /// Writes those of `units` that win against the contents of their slots. If the last slot keeps its contents,
+    /// returns them.
     fn merge_units(
         &self,
         writing: &mut Writing,
@@ -255,10 +254,10 @@ impl ConsumeQueue {
             bytes.extend_from_slice(&unit.encode());
         }
         self.touch(writing, base);
-        file.write_all_at(&bytes, position).map_err(|source| self.io(base, "writing queue entries", source))
+        file.write_all_at(&bytes, position).map_err(|source| self.io(base, "writing queue units", source))
     }
 
-    /// The file for `part`, made if it may be; `None` after a refusal.
+    /// Returns the file for `part`, and creates it if allowed; `None` after a refusal.
     fn file_to_write(
         &self,
         writing: &mut Writing,
@@ -285,13 +284,13 @@ impl ConsumeQueue {
         Ok(file)
     }
 
-    /// The file `base`, if it was made, with a name or without.
+    /// Returns the file `base` if it exists, named or staged.
     fn existing_file(
         &self,
         writing: &mut Writing,
         base: u64,
     ) -> Result<Option<Arc<dyn VfsFile>>, StoreError> {
-        // Most writes go where the one before went: no path is built, and no table asked.
+        // Most writes go to the same file as the last one; this path builds no path name and searches no table.
         let recent = writing.busy().recent.as_ref().filter(|(recent, _)| *recent == base);
         if let Some(file) = recent.and_then(|(_, file)| file.upgrade()) {
             return Ok(Some(file));
@@ -307,12 +306,12 @@ impl ConsumeQueue {
         Ok(Some(file))
     }
 
-    /// Why the file of `part` must not be made for a record at log position `physical`.
+    /// Returns why the file of `part` must not be created for a record at log offset `physical`; `None` if it may.
     fn missing_file_reason(&self, writing: &Writing, part: &Part, physical: i64) -> Option<String> {
         let offset = part.offsets.start;
         let named = self.bases.read().last().copied();
         if named.is_some_and(|last| part.base < last) {
-            return Some(format!("queue offset {offset} lies in a file that was deleted or lost"));
+            return Some(format!("queue offset {offset} is in a file that was deleted or lost"));
         }
         let (gap, log_bytes) = match (writing.busy().covered.first(), writing.busy().covered.last()) {
             (Some(first), _) if named.is_none() && offset < first.start => {
@@ -326,22 +325,22 @@ impl ConsumeQueue {
         };
         is_impossible(gap, log_bytes).then(|| {
             format!(
-                "queue offset {offset} is {gap} ahead, and the log in between has no room for so many records"
+                "queue offset {offset} is {gap} ahead, but the log in between is too short for that many records"
             )
         })
     }
 
-    /// Whether a record at log position `physical` cannot have queue offset `offset`: it is further ahead of the
-    /// queue's end than the log behind the last entry's record has room for.
+    /// Whether a record at log offset `physical` cannot have the queue offset `offset`, because the log after the
+    /// record of the last unit is too short for the gap.
     pub fn has_no_room_for(&self, offset: i64, physical: i64) -> bool {
         let gap = offset.saturating_sub(self.max_offset());
         is_impossible(gap, physical.saturating_sub(self.max_physical_end()))
     }
 
-    /// Publishes all units below `max_offset`, as far as units were written. To be called in log
-    /// order, when every record that comes before in the log has been written: an offset below that
-    /// still has no unit never gets one, and becomes a blank unit. A `max_offset` at or below the
-    /// commit position changes nothing.
+    /// Publishes all units before `max_offset`, as far as they are written.
+    ///
+    /// Call it in log order, after all earlier records of the log are written: then an offset without a unit never gets
+    /// one, and becomes a blank unit. A `max_offset` at or below the commit position changes nothing.
     pub fn commit(&self, max_offset: i64) -> Result<CommitOutcome, StoreError> {
         let mut writing = self.writing.lock();
         let mut outcome = CommitOutcome::default();
@@ -351,7 +350,7 @@ impl ConsumeQueue {
         };
         let committed = self.max_offset();
         let target = max_offset.min(last.end);
-        // Not whether there are files: an earlier try may have named some of them before it failed.
+        // The list of files is no test: an earlier try may have named some files before it failed.
         let starts = self.max_physical_end() == 0;
         if target <= committed || starts && target <= first.start {
             return Ok(outcome);
@@ -379,7 +378,7 @@ impl ConsumeQueue {
         Ok(outcome)
     }
 
-    /// Turns the slots of `hole` that hold no unit into blanks; answers how many.
+    /// Writes blank units to the slots of `hole` without a unit, and returns their number.
     fn fill_blank(&self, writing: &mut Writing, hole: Range<i64>) -> Result<u64, StoreError> {
         let mut blanks = 0;
         for part in self.layout().parts(hole) {
@@ -413,7 +412,7 @@ impl ConsumeQueue {
             }
             ControlFlow::Continue(())
         })
-        .map_err(|source| self.io(part.base, "reading queue entries", source))?;
+        .map_err(|source| self.io(part.base, "reading queue units", source))?;
         Ok(ranges)
     }
 
@@ -437,7 +436,7 @@ impl ConsumeQueue {
         Ok(())
     }
 
-    /// Gives their names to all files whose first slot lies below `end`, in order.
+    /// Names all staged files whose first slot is before `end`, in order.
     fn name_files(&self, writing: &mut Writing, end: i64) -> Result<(), StoreError> {
         while let Some((&base, staged)) = writing.busy().staged.first_key_value() {
             if offset_at(base, 0) >= end {
@@ -447,7 +446,7 @@ impl ConsumeQueue {
             let vfs = &self.home.files.vfs;
             let rename = || {
                 if writing.busy().vacant.contains(&base) {
-                    // What is there was seen to hold no unit.
+                    // Recovery has seen that the existing file holds no unit.
                     vfs.rename(staged, &path)
                 } else {
                     vfs.rename_noreplace(staged, &path)
@@ -479,7 +478,7 @@ impl ConsumeQueue {
         Ok(())
     }
 
-    /// Remembers that the file `base` has bytes to sync.
+    /// Marks the file `base` as unsynced.
     pub(super) fn touch(&self, writing: &mut Writing, base: u64) {
         writing.busy_mut().dirty_files.insert(base);
         if !self.dirty.swap(true, Ordering::AcqRel) {
@@ -493,7 +492,7 @@ impl UnsyncedQueue for ConsumeQueue {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Files still in staging wait for their name: nobody counts on them.
+    /// Skips staged files: they are not valid before they get their name.
     fn flush_files(&self) -> Result<(), StoreError> {
         self.dirty.store(false, Ordering::Release);
         let mut dirty = {
@@ -521,7 +520,7 @@ impl UnsyncedQueue for ConsumeQueue {
     }
 }
 
-/// What becomes of units at offsets that no queue has.
+/// Returns the outcome for units at offsets that no queue can have.
 fn unsupported_offsets(first_offset: i64, units: &[CqUnit]) -> WriteOutcome {
     let mut outcome = WriteOutcome::default();
     outcome.refuse(units.len(), || format!("queue offset {first_offset} is beyond the format"));

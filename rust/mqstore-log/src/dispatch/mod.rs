@@ -46,7 +46,7 @@ const LOOK: Duration = Duration::from_millis(10);
 ///
 /// ```text
 ///   cut, by headers alone     one thread at a time       run 7 | run 8 | run 9 | ...
-///   decode, queue entries     any number, any order      done    at it    done
+///   decode, queue units       any number, any order      done    at it    done
 ///   index, commit             one at a time, in order    position = end of run 7; 9 waits for 8
 /// ```
 ///
@@ -54,7 +54,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// in the log wins. The ordered step does the work that depends on the order: it creates files, writes batch queues and
 /// adds index entries.
 ///
-/// | record | queue entry | index entry |
+/// | record | queue unit | index entry |
 /// |---|---|---|
 /// | plain, committed | yes | yes |
 /// | prepared (half) | no | yes |
@@ -376,7 +376,7 @@ impl Dispatcher {
         StoreError::Poisoned {
             path: self.files.root.clone(),
             stage: "dispatching",
-            cause: "a thread that built queue entries ended before it was done".to_owned(),
+            cause: "a thread ended in the middle of a dispatch run".to_owned(),
         }
     }
 

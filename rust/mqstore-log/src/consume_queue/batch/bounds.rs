@@ -1,11 +1,10 @@
-//! Where a batch queue begins and ends: found from its files, cut to the log, moved with the log's start.
+//! The bounds of a batch queue: found from its files, cut to the log, and moved with the start of the log.
 //!
-//! Finding bounds never writes and trusts nothing: of the last file those units count that are possible and
-//! in order, from its first one on. A file without any unit counts as no file. Cutting goes from the last
-//! file to the first, so that a crash in between leaves a shorter queue and never one with a hole.
+//! Finding the bounds never writes and trusts nothing: in the last file, units count from the first one on while they
+//! are possible and in order. A file without a unit counts as missing. A cut goes from the last file to the first, so a
+//! crash in between leaves a shorter queue and never one with a hole.
 //!
-//! Source: `BatchConsumeQueue#recover`, `#truncateDirtyLogicFiles`, `#correctMinOffset`,
-//! `#deleteExpiredFile`.
+//! Source: `BatchConsumeQueue#recover`, `#truncateDirtyLogicFiles`, `#correctMinOffset`, `#deleteExpiredFile`.
 
 use mqstore_format::BatchCqUnit;
 use mqstore_io::VfsFile;
@@ -18,12 +17,12 @@ use crate::consume_queue::layout::BATCH_UNIT_BYTES;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::OldFile;
 
-/// Bytes read or cleared at once.
+/// Bytes of one read or one write of zeros.
 const CHUNK_BYTES: u64 = 512 * BATCH_UNIT_BYTES;
 
 impl BatchQueue {
-    /// Finds the bounds from the files, which are listed anew. Changes nothing on disk. What looks wrong is
-    /// told by [`Self::damaged`].
+    /// Lists the files again and finds the bounds from them. Changes nothing on disk. [`Self::damaged`] describes the
+    /// damage that it finds.
     pub fn recover_bounds(&self) -> Result<(), StoreError> {
         let folder = self.folder();
         let entries = discover::list_queue(&*self.home.files.vfs, &folder)?;
@@ -31,7 +30,7 @@ impl BatchQueue {
         let mut writing = self.writing.lock();
         *writing = Writing { vacant: listing.empty_last.into_iter().collect(), ..Writing::default() };
         if listing.damaged.is_some() {
-            // Nothing can be searched where a file is missing; the queue is derived from the log.
+            // A search is not possible if a file is missing; recovery derives the queue from the log.
             listing.bases.clear();
         }
         let mut end = 0;
@@ -49,7 +48,8 @@ impl BatchQueue {
         self.publish_bounds(0)
     }
 
-    /// The bytes of units at the front of the file `base` that are `wanted`, and the last of them.
+    /// Returns the byte length of the units at the front of the file `base` that are in order and `wanted`, and the
+    /// last of them.
     fn filled_bytes(
         &self,
         base: u64,
@@ -74,8 +74,8 @@ impl BatchQueue {
         Ok((position, last))
     }
 
-    /// Removes every unit whose record starts at or behind log position `log_end`, and everything behind
-    /// the last unit that stays. Files left without a unit are removed.
+    /// Removes every unit whose record starts at or after log offset `log_end`, and everything after the last unit that
+    /// stays. Removes files that have no unit then.
     pub fn truncate(&self, log_end: u64) -> Result<(), StoreError> {
         self.home.writable("cut a queue")?;
         let mut writing = self.writing.lock();
@@ -86,7 +86,7 @@ impl BatchQueue {
         let mut gone: Vec<u64> = row.bases.iter().copied().filter(|base| *base >= end).collect();
         gone.extend(std::mem::take(&mut writing.vacant));
         gone.sort_unstable();
-        // No reader may still be led to what is about to go.
+        // Readers must not be led to the removed units.
         let end = if kept.is_empty() { 0 } else { end };
         *self.row.write() = Row { bases: kept.clone(), end, max: end_of(writing.last.as_ref()) };
         self.publish_bounds(0)?;
@@ -100,13 +100,13 @@ impl BatchQueue {
         Ok(())
     }
 
-    /// One past the last unit whose record starts before log position `log_end`, up to which all are synced, and
-    /// that unit. `last` is the last of all.
+    /// Returns the last unit whose record starts before log offset `log_end`, and the position after it. All units up
+    /// to there are synced. `last` is the last unit of the queue.
     ///
-    /// Behind these units a power loss leaves each sector in any form that it had since the last sync. A unit in two
-    /// sectors can then be half of one form and half of another, and name a place in the log before `log_end`.
-    /// So a search by halves would go astray. The first unit of a file lies in one sector: the last of
-    /// them that is before `log_end` is in the file where the end is. That file is read from its front.
+    /// After these units, a power loss may leave each sector in any state that it had since the last sync. A unit
+    /// across two sectors can then be a mixture of two states, and name a log offset before `log_end`, which would
+    /// mislead a binary search. But the first unit of a file is in one sector. So the last file whose first unit is
+    /// before `log_end` contains the end, and is read from its front.
     fn end_before(
         &self,
         row: &Row,
@@ -114,7 +114,7 @@ impl BatchQueue {
         log_end: u64,
     ) -> Result<(u64, Option<BatchCqUnit>), StoreError> {
         let before = |unit: &BatchCqUnit| unit.is_valid() && (unit.physical_offset as u64) < log_end;
-        // Those before it in its file were in order.
+        // Recovery has found that the units before it in its file are in order.
         if last.as_ref().is_some_and(before) {
             return Ok((row.end, last));
         }
@@ -127,11 +127,11 @@ impl BatchQueue {
         Ok((row.start(), None))
     }
 
-    /// Zeroes the file `base` from `from` on, as far as it is not zero there.
+    /// Zeroes the nonzero bytes of the file `base` from `from` on.
     fn clear(&self, writing: &mut Writing, base: u64, from: u64) -> Result<(), StoreError> {
         let file = self.file(base)?;
         let action = "cutting a queue";
-        // What lies behind the data of a sparse file is zero.
+        // In a sparse file, everything after the data is zero.
         let mut chunks = Vec::new();
         let mut position = from;
         while let Some(data) =
@@ -146,7 +146,7 @@ impl BatchQueue {
             }
             position = end;
         }
-        // From the end on, so that a crash leaves a shorter queue.
+        // Zeroes backwards, so that a crash leaves a shorter queue.
         for chunk in chunks.into_iter().rev() {
             writing.dirty.insert(base);
             file.write_all_at(&vec![0; (chunk.end - chunk.start) as usize], chunk.start)
@@ -162,14 +162,14 @@ impl BatchQueue {
         Ok(file.next_data(from)?.filter(|data| *data < self.file_bytes()))
     }
 
-    /// Moves the minimum to the first unit whose record starts at or behind `log_min`, the log's own
-    /// minimum; to the maximum when there is none.
+    /// Moves the minimum to the first unit whose record starts at or after `log_min`, the minimum of the log; to the
+    /// maximum if none does.
     pub fn correct_min_offset(&self, log_min: u64) -> Result<(), StoreError> {
         let _writing = self.writing.lock();
         self.publish_bounds(log_min)
     }
 
-    /// Where the queue ends for a reader whose log ends at `log_end`; 0 when nothing of it is left.
+    /// Returns the end of the queue for a reader whose log ends at `log_end`; 0 if no unit is left.
     pub fn max_offset_for(&self, log_end: u64) -> Result<i64, StoreError> {
         let row = self.row.read().clone();
         let end = self.search(&row, |unit| (unit.physical_offset as u64) < log_end)?;
@@ -179,7 +179,7 @@ impl BatchQueue {
         Ok(self.unit_at(end - BATCH_UNIT_BYTES)?.next_offset().min(self.max_offset()))
     }
 
-    /// Shows readers the bounds of the row, without the records before `log_min`; for who writes.
+    /// Publishes the bounds of the row to readers, without the records before `log_min`. Only for the writer.
     fn publish_bounds(&self, log_min: u64) -> Result<(), StoreError> {
         let row = self.row.read().clone();
         let max = row.max;
@@ -190,8 +190,8 @@ impl BatchQueue {
         Ok(())
     }
 
-    /// The files whose last unit leads to a record before log position `log_min`, oldest first; never the
-    /// last file that begins before `synced_to`, which keeps the queue's place.
+    /// Returns the files whose last unit points before log offset `log_min`, oldest first. It never returns the last
+    /// file that begins before `synced_to`, because this file keeps the queue's next offset.
     pub fn files_below(&self, log_min: u64, synced_to: u64) -> Result<Vec<OldFile>, StoreError> {
         let row = self.row.read().clone();
         let mut older = row.bases.as_slice();
@@ -217,8 +217,8 @@ impl BatchQueue {
         Ok(found)
     }
 
-    /// Moves the minimum to the log's and removes [`Self::files_below`] it; each removal is durable before
-    /// the next one. `removed` hears of each file.
+    /// Moves the minimum to that of the log and removes the files of [`Self::files_below`]. Each removal is durable
+    /// before the next one. Calls `removed` for each file.
     pub fn remove_below(
         &self,
         log_min: u64,
@@ -238,7 +238,7 @@ impl BatchQueue {
             self.row.write().bases.remove(0);
             self.remove_file(&mut writing, base)?;
             switch::step("retention.sync_batch_queue_removal", || self.home.files.vfs.sync_dir(&folder))
-                .at(&folder, "syncing a queue's folder")?;
+                .at(&folder, "syncing the folder of a queue")?;
             removed(&file);
         }
         Ok(())
@@ -249,7 +249,7 @@ impl BatchQueue {
         self.home.remove_file(&self.path(base), "removing a queue file")
     }
 
-    /// Makes an empty queue of it; its folder was moved away.
+    /// Makes the queue empty after its folder was moved away.
     pub(in crate::consume_queue) fn forget_files(&self) {
         let mut writing = self.writing.lock();
         *writing = Writing::default();

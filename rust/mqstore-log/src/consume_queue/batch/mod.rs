@@ -1,9 +1,9 @@
-//! Batch queues: for topics whose records may hold many messages, one unit of 46 bytes per record.
+//! Batch queues: for topics whose records may hold many messages, one unit of 46 bytes for each record.
 //!
-//! Owns `batchconsumequeue/`; [`BatchQueue`] draws its files. Like consume queues they are derived from the log and may
-//! be deleted. After a crash, units after the last synced position are truncated and written again.
+//! This folder owns `batchconsumequeue/`; [`BatchQueue`] shows its files. They can be derived from the log, so you may
+//! delete them. After a crash, units after the last synced position are truncated and written again.
 //!
-//! The dispatcher is the only writer. Readers see the units up to the end that it has published.
+//! Only the dispatcher writes. Readers see the units up to the end that it has published.
 //!
 //! Source: `BatchConsumeQueue`, `MappedFileQueue`.
 
@@ -33,13 +33,13 @@ type TopicQueues = BTreeMap<i32, Arc<BatchQueue>>;
 pub(super) struct BatchQueues {
     home: Arc<QueueContext>,
     queues: RwLock<BTreeMap<Box<str>, TopicQueues>>,
-    /// Whether no file tells how long they are.
+    /// Whether the file length is the configured one, because no file shows another.
     guessed: bool,
 }
 
 impl BatchQueues {
-    /// Lists the batch queues of a store; they are empty until [`BatchQueue::recover_bounds`]. Answers what
-    /// else lies there, too. `units` a file where there is none yet.
+    /// Lists the batch queues of a store, and the other entries of the folder. The queues are empty until
+    /// [`BatchQueue::recover_bounds`]. Without existing files, a new file gets `units` units.
     pub(super) fn load(
         files: &StoreFiles,
         units: u64,
@@ -56,17 +56,17 @@ impl BatchQueues {
         Ok((set, strays))
     }
 
-    /// The length of new files, where no file tells it.
+    /// Byte length of new files, if no existing file shows one.
     pub(super) fn guessed_len(&self) -> Option<u64> {
         self.guessed.then(|| self.home.layout.file_bytes())
     }
 
-    /// Units of every file.
+    /// Number of units in each file.
     pub(super) fn units_per_file(&self) -> u64 {
         self.home.layout.file_bytes() / BATCH_UNIT_BYTES
     }
 
-    /// Looks for queues that appeared since; answers what is no queue.
+    /// Adds queues that appeared since the load. Returns the entries that are no queues.
     pub(super) fn refresh(&self) -> Result<Vec<Stray>, StoreError> {
         let files = &self.home.files;
         Ok(self.add(discover::scan(&*files.vfs, &files.batch_consume_queue())?))
@@ -102,17 +102,17 @@ impl BatchQueues {
         Ok(Arc::clone(queue))
     }
 
-    /// The ids of those of one topic.
+    /// Returns the queue ids of one topic.
     pub(super) fn ids(&self, topic: &str) -> BTreeSet<i32> {
         self.queues.read().get(topic).into_iter().flat_map(BTreeMap::keys).copied().collect()
     }
 
-    /// All of them, by topic and id.
+    /// Returns all queues, by topic and id.
     pub(super) fn all(&self) -> Vec<Arc<BatchQueue>> {
         self.queues.read().values().flat_map(BTreeMap::values).cloned().collect()
     }
 
-    /// Syncs what changed since the last flush: files, then the folders' names.
+    /// Syncs all changes since the last flush: files, then the names in folders.
     pub(super) fn flush(&self) -> Result<(), StoreError> {
         self.all().iter().try_for_each(|queue| queue.flush_files())?;
         self.home.flush()

@@ -1,4 +1,4 @@
-//! One batch queue: its bounds, reading it, and appending to it.
+//! One batch queue: its bounds, reads and appends.
 //!
 //! Source: `BatchConsumeQueue#putMessagePositionInfoWrapper`, `#getBatchMsgIndexBuffer`.
 
@@ -16,23 +16,23 @@ use crate::consume_queue::layout::BATCH_UNIT_BYTES;
 use crate::consume_queue::waiters::QueueWaiters;
 use mqstore_base::error::{IoContext, StoreError};
 
-/// What a device writes as a whole, at least.
+/// Smallest unit that a device writes as a whole, in bytes.
 const SECTOR_BYTES: u64 = 512;
-/// Units read at once, at most.
+/// Maximum number of units in one read.
 const UNITS_AT_ONCE: u64 = 1024;
 
-/// Where in the log the records of one queue are that may hold many messages each.
+/// The log offsets of the records of one queue whose records may hold many messages each.
 ///
-/// Files have one length, no header, and a unit for each record in log order. A file appears under its name with its
-/// first unit inside:
+/// All files have one length, no header, and one unit for each record in log order. A file appears under its name with
+/// its first unit already inside:
 ///
 /// ```text
 /// batchconsumequeue/<topic>/<queue id>/00000000000013800000
 ///   byte 0: unit 300,000 | unit 300,001 | ...     a file is named by its first byte in the queue
 /// ```
 ///
-/// The position of a unit does not tell its queue offset. Log offsets and queue offsets both ascend, so that everything
-/// is found by binary search.
+/// The position of a unit does not tell its queue offset. Log offsets and queue offsets both ascend, so lookups use
+/// binary search.
 #[derive(Debug)]
 pub struct BatchQueue {
     pub(super) home: Arc<QueueContext>,
@@ -46,11 +46,10 @@ pub struct BatchQueue {
     arrivals: QueueWaiters,
 }
 
-/// The files, and how far they are filled. Positions count bytes of units from the first one that the
-/// queue ever had.
+/// The files, and how far they are filled. Positions count bytes of units from the first unit that the queue ever had.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Row {
-    /// Where each file starts, ascending and without gaps.
+    /// Start position of each file, ascending and without gaps.
     pub(super) bases: Vec<u64>,
     /// One past the last unit.
     pub(super) end: u64,
@@ -59,24 +58,24 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Where the first unit lies.
+    /// Position of the first unit.
     pub(super) fn start(&self) -> u64 {
         self.bases.first().copied().unwrap_or(self.end)
     }
 }
 
-/// What only the writer touches.
+/// The state that only the writer uses.
 #[derive(Debug, Default)]
 pub(super) struct Writing {
     /// The last unit.
     pub(super) last: Option<BatchCqUnit>,
     /// Files with unsynced bytes.
     pub(super) dirty: BTreeSet<u64>,
-    /// Files with a name and without a unit.
+    /// Named files without a unit.
     pub(super) vacant: BTreeSet<u64>,
 }
 
-/// Whether `unit` is a possible one, and may stand behind `last`.
+/// Whether `unit` is possible and may come directly after `last`.
 pub(super) fn follows(last: Option<&BatchCqUnit>, unit: &BatchCqUnit) -> bool {
     let behind = |last: &BatchCqUnit| {
         unit.physical_offset > last.physical_offset && unit.base_offset >= last.next_offset()
@@ -84,14 +83,14 @@ pub(super) fn follows(last: Option<&BatchCqUnit>, unit: &BatchCqUnit) -> bool {
     unit.is_valid() && last.is_none_or(behind)
 }
 
-/// What became of the units of one [`BatchQueue::append`].
+/// The result of one [`BatchQueue::append`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchAppendOutcome {
-    /// Units that were added.
+    /// Number of units that were added.
     pub written: usize,
-    /// Units whose record, or a later one, is in the queue already.
+    /// Number of units whose record, or a later one, is in the queue already.
     pub unchanged: usize,
-    /// Units without a place: no possible unit, or queue offsets that were taken before.
+    /// Number of refused units: not possible, or with queue offsets that were used before.
     pub refused: usize,
 }
 
@@ -110,33 +109,33 @@ impl BatchQueue {
         }
     }
 
-    /// The topic.
+    /// Name of the topic.
     pub fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// The number of the queue in its topic.
+    /// Id of the queue in its topic.
     pub fn queue_id(&self) -> i32 {
         self.queue_id
     }
 
-    /// The first queue offset that can be read: that of the first message of the first record. Equal to
-    /// [`Self::max_offset`] when there is none.
+    /// First queue offset that can be read: the first message of the first record. Equal to [`Self::max_offset`] for an
+    /// empty queue.
     pub fn min_offset(&self) -> i64 {
         self.min.load(Ordering::Acquire).min(self.max_offset())
     }
 
-    /// One past the queue offset of the last record's last message.
+    /// One past the queue offset of the last message.
     pub fn max_offset(&self) -> i64 {
         self.max.load(Ordering::Acquire)
     }
 
-    /// Where the last record starts in the log; `None` for an empty queue.
+    /// Log offset of the last record; `None` for an empty queue.
     pub fn last_physical_offset(&self) -> Option<i64> {
         self.writing.lock().last.map(|unit| unit.physical_offset)
     }
 
-    /// The last unit, if it lies in two sectors: a power loss may have left it half of one form and half of another.
+    /// Returns the last unit if it is across two sectors: a power loss may have left a mixture of two states.
     pub fn last_if_split(&self) -> Option<BatchCqUnit> {
         let writing = self.writing.lock();
         let end = self.row.read().end % self.file_bytes();
@@ -144,16 +143,15 @@ impl BatchQueue {
         writing.last.filter(|_| (end - BATCH_UNIT_BYTES) / SECTOR_BYTES != (end - 1) / SECTOR_BYTES)
     }
 
-    /// Why units may be missing, in words; renewed by [`Self::recover_bounds`].
+    /// Describes why units may be missing; [`Self::recover_bounds`] renews the answer.
     pub fn damaged(&self) -> Option<String> {
         self.damage.lock().clone()
     }
 
-    /// Adds `units`, which are in log order, behind the last one. A unit whose record does not come behind
-    /// that of the last unit is there already. After an error any part is written, and the same call may be
-    /// made again.
+    /// Appends `units`, which are in log order. A unit whose record is not after that of the last unit is already in
+    /// the queue. After an error, any part may be written, and you can repeat the call.
     pub fn append(&self, units: &[BatchCqUnit]) -> Result<BatchAppendOutcome, StoreError> {
-        self.home.writable("write queue entries")?;
+        self.home.writable("write queue units")?;
         let mut outcome = BatchAppendOutcome::default();
         let mut writing = self.writing.lock();
         let mut last = writing.last;
@@ -180,7 +178,7 @@ impl BatchQueue {
         Ok(outcome)
     }
 
-    /// Writes units at `position`, all of them in one file, and shows them to readers.
+    /// Writes units at `position`, all of them in one file, and publishes them to readers.
     fn put(&self, writing: &mut Writing, position: u64, units: &[BatchCqUnit]) -> Result<(), StoreError> {
         let (Some(first), Some(last)) = (units.first(), units.last()) else { return Ok(()) };
         let base = position - position % self.file_bytes();
@@ -190,10 +188,10 @@ impl BatchQueue {
             writing.dirty.insert(base);
             self.file(base)?
                 .write_all_at(&bytes, position - base)
-                .map_err(|source| self.io(base, "writing queue entries", source))?;
+                .map_err(|source| self.io(base, "writing queue units", source))?;
         } else {
             let (staged, file) = self.home.stage()?;
-            file.write_all_at(&bytes, 0).at(&staged, "writing queue entries")?;
+            file.write_all_at(&bytes, 0).at(&staged, "writing queue units")?;
             self.home.make_folder(&self.folder())?;
             let path = self.path(base);
             writing.dirty.insert(base);
@@ -217,16 +215,15 @@ impl BatchQueue {
         Ok(())
     }
 
-    /// As [`crate::consume_queue::ConsumeQueue::arrivals`].
+    /// Like [`crate::consume_queue::ConsumeQueue::arrivals`].
     pub fn arrivals(&self) -> &QueueWaiters {
         &self.arrivals
     }
 
-    /// Appends the units whose first message has a queue offset of at least `from` to `out`, at most
-    /// `max_units`, each with that offset; those of records before log position `log_end`.
+    /// Appends units to `out`, each with the queue offset of its first message. It takes at most `max_units` units
+    /// whose queue offset is at least `from` and whose records are before log offset `log_end`.
     ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] where units are not possible or not in order.
+    /// # Errors [`StoreError::Corrupt`] if units are not possible or not in order.
     pub fn read(
         &self,
         from: i64,
@@ -240,7 +237,7 @@ impl BatchQueue {
         })
     }
 
-    /// As [`Self::read`], with all that a unit says.
+    /// Like [`Self::read`], with the complete units.
     ///
     /// # Errors
     /// Those of [`Self::read`].
@@ -260,17 +257,17 @@ impl BatchQueue {
         self.walk(start..end, visit)
     }
 
-    /// Where the first unit lies whose first message has a queue offset of at least `from`.
+    /// Returns the position of the first unit whose queue offset is at least `from`.
     ///
-    /// A search by halves believes each unit that it looks at. Where the one before the place that it finds
-    /// does not lead up to it, all of them are looked at.
+    /// A binary search trusts each unit that it reads. If the found unit does not continue the one before it, all units
+    /// before it are checked.
     fn first_from(&self, row: &Row, from: i64) -> Result<u64, StoreError> {
         let found = self.search(row, |unit| unit.base_offset < from)?;
         if found == row.start() {
             return Ok(found);
         }
         let before = self.unit_at(found - BATCH_UNIT_BYTES)?;
-        // Who reads less than all of it has no maximum to compare with.
+        // A reader of a part of the queue has no maximum to compare with.
         let next = if found < row.end { self.unit_at(found)?.base_offset } else { row.max };
         if before.next_offset() != next {
             self.walk(row.start()..found, |_| ())?;
@@ -278,7 +275,7 @@ impl BatchQueue {
         Ok(found)
     }
 
-    /// Shows `visit` the units of `range`, which must be possible and in order.
+    /// Calls `visit` for the units of `range`, which must be possible and in order.
     fn walk(&self, range: Range<u64>, mut visit: impl FnMut(&BatchCqUnit)) -> Result<(), StoreError> {
         let mut last: Option<BatchCqUnit> = None;
         let mut position = range.start;
@@ -289,10 +286,10 @@ impl BatchQueue {
             let mut bytes = vec![0; (end - position) as usize];
             self.file(base)?
                 .read_exact_at(&mut bytes, position - base)
-                .map_err(|source| self.io(base, "reading queue entries", source))?;
+                .map_err(|source| self.io(base, "reading queue units", source))?;
             for unit in BatchCqUnit::decode_all(&bytes) {
                 if !follows(last.as_ref(), &unit) {
-                    let reason = "no possible entry, or one out of order";
+                    let reason = "no possible unit, or a unit out of order";
                     return Err(StoreError::corrupt(&self.path(base), position - base, reason.to_owned()));
                 }
                 visit(&unit);
@@ -303,8 +300,8 @@ impl BatchQueue {
         Ok(())
     }
 
-    /// The queue offset of the first message of the record that holds the message at `offset`; `offset`
-    /// itself when no record does.
+    /// Returns the queue offset of the first message in the record that contains the message at `offset`; `offset`
+    /// itself if no record does.
     pub fn start_of(&self, offset: i64) -> Result<i64, StoreError> {
         let row = self.row.read().clone();
         let position = self.search(&row, |unit| unit.next_offset() <= offset)?;
@@ -314,8 +311,9 @@ impl BatchQueue {
         Ok(self.unit_at(position)?.base_offset.min(offset))
     }
 
-    /// The first position whose unit is not `before`, of units that are so up to some place; the end for none.
-    /// What is no unit is not: behind what was synced a stop may have left anything.
+    /// Returns the position of the first unit for which `before` is false; the end if none. `before` must be true up to
+    /// some position and false after it. Invalid units count as false: a stop may have left anything after the synced
+    /// part.
     pub(super) fn search(&self, row: &Row, before: impl Fn(&BatchCqUnit) -> bool) -> Result<u64, StoreError> {
         let start = row.start();
         let (mut low, mut high) = (0, row.end.saturating_sub(start) / BATCH_UNIT_BYTES);
@@ -331,17 +329,17 @@ impl BatchQueue {
         Ok(start + low * BATCH_UNIT_BYTES)
     }
 
-    /// The unit at `position`, which lies in a file that is there.
+    /// Reads the unit at `position`, whose file exists.
     pub(super) fn unit_at(&self, position: u64) -> Result<BatchCqUnit, StoreError> {
         let base = position - position % self.file_bytes();
         let mut bytes = [0; BATCH_CQ_UNIT_BYTES];
         self.file(base)?
             .read_exact_at(&mut bytes, position - base)
-            .map_err(|source| self.io(base, "reading queue entries", source))?;
+            .map_err(|source| self.io(base, "reading queue units", source))?;
         Ok(BatchCqUnit::decode(&bytes))
     }
 
-    /// Syncs the files with new units. What could not be synced stays on the list.
+    /// Syncs the files with new units. After an error, the next flush syncs the rest.
     pub(super) fn flush_files(&self) -> Result<(), StoreError> {
         let mut dirty = mem::take(&mut self.writing.lock().dirty);
         while let Some(base) = dirty.first().copied() {
@@ -362,7 +360,7 @@ impl BatchQueue {
         self.home.layout.file_bytes()
     }
 
-    /// The folder of the queue's files.
+    /// Folder of the queue's files.
     pub(in crate::consume_queue) fn folder(&self) -> PathBuf {
         let mut folder = self.home.files.batch_consume_queue();
         folder.push(&*self.topic);

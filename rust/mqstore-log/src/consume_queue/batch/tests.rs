@@ -1,4 +1,4 @@
-//! Batch queues on a simulated file system.
+//! Tests of batch queues on a simulated file system.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{BatchAppendOutcome, BatchQueue};
 use crate::consume_queue::QueueSet;
 use mqstore_base::store_files::StoreFiles;
 
-/// Five units a file.
+/// Byte length of files with five units.
 const SMALL: u64 = 100;
 
 fn files() -> (SimVfs, StoreFiles) {
@@ -33,7 +33,7 @@ fn open(files: &StoreFiles) -> (QueueSet, Arc<BatchQueue>) {
     (set, queue)
 }
 
-/// The unit of the `n`th record, of 100 bytes and three messages.
+/// Returns the unit of the `n`th record, of 100 bytes and three messages.
 fn unit(n: i64) -> BatchCqUnit {
     BatchCqUnit::new(n * 100, 100, n * 7, 1_700_000_000_000 + n, n * 3, 3)
 }
@@ -42,7 +42,7 @@ fn units(range: std::ops::Range<i64>) -> Vec<BatchCqUnit> {
     range.map(unit).collect()
 }
 
-/// The numbers of the units that a read from `offset` on finds.
+/// Returns the numbers of the units that a read from `offset` on finds.
 fn read(queue: &BatchQueue, offset: i64) -> Vec<i64> {
     let mut out = Vec::new();
     queue.read(offset, usize::MAX, u64::MAX, &mut out).unwrap();
@@ -58,7 +58,7 @@ fn units_go_to_files_in_a_row_and_are_found_by_offset() {
     let (set, queue) = open(&files);
     assert_eq!((queue.min_offset(), queue.max_offset(), read(&queue, 0)), (0, 0, vec![]));
     assert_eq!(queue.append(&units(0..7)).unwrap().written, 7);
-    // Once more, with what follows.
+    // Repeats the last units, with new ones after them.
     let outcome = queue.append(&units(5..12)).unwrap();
     assert_eq!(outcome, BatchAppendOutcome { written: 5, unchanged: 2, refused: 0 });
     assert_eq!((queue.min_offset(), queue.max_offset()), (0, 36));
@@ -87,13 +87,13 @@ fn what_has_no_place_is_refused() {
     let (_sim, files) = files();
     let (_set, queue) = open(&files);
     queue.append(&units(0..3)).unwrap();
-    // Later in the log, and offsets that are taken; no message; a negative place.
+    // A record that is later in the log but has used offsets; one without a message; one with a negative log offset.
     let taken = BatchCqUnit { base_offset: 8, ..unit(5) };
     let empty = BatchCqUnit { batch_size: 0, ..unit(6) };
     let outcome = queue.append(&[taken, empty]).unwrap();
     assert_eq!(outcome, BatchAppendOutcome { written: 0, unchanged: 0, refused: 2 });
     assert_eq!(read(&queue, 0), [0, 1, 2]);
-    // A gap in the offsets stays one.
+    // A gap in the offsets stays a gap.
     queue.append(&[unit(7)]).unwrap();
     assert_eq!((read(&queue, 0), queue.max_offset()), (vec![0, 1, 2, 7], 24));
     assert_eq!(queue.start_of(10).unwrap(), 10);
@@ -130,7 +130,7 @@ fn a_torn_tail_ends_the_queue_and_a_lost_file_is_told() {
     let last = Path::new("/store/batchconsumequeue/orders/3/00000000000000000230");
     for (byte, kept) in [(0, 5), (46, 6), (46 + 8, 6), (2 * 46 + 28, 7), (3 * 46 + 36, 8)] {
         let sim = sim.kill().unwrap();
-        // A sign bit, so that the unit is none.
+        // Sets a sign bit, so that the unit is invalid.
         sim.flip(last, byte, 0x80).unwrap();
         let files = files_on(&sim);
         let (_, queue) = open(&files);
@@ -145,18 +145,18 @@ fn a_torn_tail_ends_the_queue_and_a_lost_file_is_told() {
     assert!(damaged.contains("no file between"), "{damaged}");
 }
 
-/// The unit of the `n`th record in a log whose places need three bytes.
+/// Returns the unit of the `n`th record in a log whose offsets need three bytes.
 fn far_unit(n: i64) -> BatchCqUnit {
     BatchCqUnit { physical_offset: n * 10_000, ..unit(n) }
 }
 
-/// Unit 27 lies in two sectors, of which the first one ends within its place in the log: 270,000, and 7,856 without
-/// what is there. Only the log position up to which all is synced tells that it is none of those before it.
+/// Unit 27 is across two sectors, and the border is inside its log offset: it reads 270,000 if complete, and 7,856
+/// without the second sector. Only the synced log offset shows that it does not belong to the units before it.
 #[test]
 fn an_entry_of_two_forms_behind_what_was_synced_is_cut() {
     let far = |range: std::ops::Range<i64>| range.map(far_unit).collect::<Vec<_>>();
     let open = |sim: &SimVfs| {
-        // Sixteen units a file.
+        // Files of sixteen units.
         let set = QueueSet::load(&files_on(sim), 320, Access::ReadWrite).unwrap();
         set.recover_bounds().unwrap();
         let queue = set.batch_or_create("orders", 3).unwrap();
@@ -207,7 +207,7 @@ fn the_last_entry_is_split_where_a_sector_ends_in_it() {
         queue.append(&[unit(n)]).unwrap();
         split.extend(queue.last_if_split().map(|last| last.base_offset / 3));
     }
-    // Sectors end after 512 and 1024 bytes of a file, which holds 30 units.
+    // Sectors end after bytes 512 and 1024 of a file, which holds 30 units.
     assert_eq!(split, [11, 22, 41]);
 }
 
@@ -229,7 +229,7 @@ fn old_files_go_when_the_log_has_passed_them() {
     assert_eq!(removed, old.iter().map(|file| file.path.clone()).collect::<Vec<_>>());
     assert!(removed.iter().all(|path| sim.stat(path).is_err()));
     assert_eq!((queue.min_offset(), read(&queue, 0)), (33, (11..22).collect::<Vec<_>>()));
-    // The last file stays, whatever the log has lost; and the queue knows where it goes on.
+    // The last file stays even if the log loses all records, and keeps the queue's next offset.
     queue.remove_below(9999, u64::MAX, &mut |_| ()).unwrap();
     let (_, again) = open(&files);
     again.correct_min_offset(9999).unwrap();

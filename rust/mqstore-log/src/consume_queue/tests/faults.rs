@@ -1,11 +1,11 @@
-//! Failing calls, full disks and lost power.
+//! Tests of failing calls, full disks and power loss.
 
 use mqstore_io::sim::{Fault, OperationKind, SimOptions};
 
 use super::*;
 use crate::consume_queue::context::UnsyncedQueue;
 
-/// Three queues, several files, gaps, a flush half way after which `half_way` is called.
+/// Writes three queues with several files and gaps, flushes in the middle and then calls `half_way`.
 fn work(set: &QueueSet, half_way: &mut dyn FnMut()) -> Result<(), StoreError> {
     for round in 0..4_i64 {
         for id in 0..3 {
@@ -51,8 +51,8 @@ fn after_any_failed_call_the_same_work_can_be_done_again() {
         work(&set, &mut || {}).unwrap();
         assert_eq!(queue_tree(&files), expected, "call {nth}");
         assert!(set.all().iter().all(|queue| !queue.is_dirty()));
-        // What the flush has promised is there after the loss of power; but after a failed sync of a file nobody
-        // knows what is on the device, whatever a later one says, and the store is stopped.
+        // Everything that a successful flush covers survives the power loss. After a failed sync of a file, the
+        // contents of the device are unknown whatever a later sync returns, and the store is stopped.
         let hit = sim.trace().into_iter().find(|call| call.number == opened + nth).unwrap();
         if hit.kind != OperationKind::Sync {
             let after = sim_files(&sim.crash_with(&mut |_| false).unwrap());
@@ -89,7 +89,7 @@ fn a_failed_sync_stays_to_be_done() {
     set.flush().unwrap();
     assert!(sim.operations() > before);
     assert!(set.all().iter().all(|queue| !queue.is_dirty()));
-    // Nothing is left to do.
+    // Nothing is left to sync.
     let before = sim.operations();
     set.flush().unwrap();
     assert_eq!(sim.operations(), before);
@@ -113,7 +113,7 @@ fn whatever_a_power_loss_leaves_is_made_whole_from_the_log() {
             let files = sim_files(&crashed);
             let set = open(&files, Access::ReadWrite);
             for queue in set.all() {
-                // As recovery does: cut where dispatch begins again; make anew what is damaged.
+                // As in recovery: truncate where dispatch starts again, and rebuild damaged queues.
                 let dispatched = if flushed { 700 + 700 * queue.queue_id() as u64 } else { 0 };
                 queue.truncate(dispatched).unwrap();
                 if queue.damaged().is_some() {

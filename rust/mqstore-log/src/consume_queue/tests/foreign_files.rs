@@ -1,4 +1,4 @@
-//! Things in the queues' folders that are no queues: told, never opened, never changed.
+//! Tests of entries in the queues' folders that are no queues: they are reported, never opened and never changed.
 
 use super::*;
 
@@ -122,7 +122,7 @@ fn pipes_and_links_are_neither_opened_nor_followed() {
     let queue = set.get("orders", 3).unwrap();
     assert!(queue.damaged().unwrap().contains("00000000000000000200"));
     assert_eq!(read_all(&queue), units(0..10));
-    // A new file that needs one of their names does not replace them, and neither follows nor opens them.
+    // A new file that needs one of their names does not replace them; it neither follows nor opens them.
     put(&queue, 10, &units(10..16));
     assert_eq!(read_all(&queue), units(0..16));
     let notes = set.take_notes();
@@ -154,7 +154,7 @@ fn a_file_in_place_of_the_folder_is_told() {
 
 #[test]
 fn random_bytes_in_queue_files_never_panic() {
-    // A small generator of our own: the same files in each run.
+    // A small pseudo-random generator, so that each run has the same files.
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut next = || {
         state ^= state << 13;

@@ -1,4 +1,4 @@
-//! Queues on a simulated file system, and on a real one where kinds of files matter.
+//! Tests of queues on a simulated file system, and on a real one for kinds of files.
 
 mod faults;
 mod foreign_files;
@@ -16,7 +16,7 @@ use super::{ConsumeQueue, QueueSet, WriteOutcome};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
-/// Five units a file.
+/// Byte length of files with five units.
 const SMALL: u64 = 100;
 
 fn files_on(vfs: Arc<dyn Vfs>, root: &Path) -> StoreFiles {
@@ -29,7 +29,7 @@ fn sim_files(sim: &SimVfs) -> StoreFiles {
     files_on(Arc::new(sim.clone()), Path::new("/store"))
 }
 
-/// The unit of the `n`th record of a log of records of 100 bytes.
+/// Returns the unit of the `n`th record in a log with records of 100 bytes.
 fn unit(n: i64) -> CqUnit {
     CqUnit { physical_offset: n * 100, size: 100, tags_code: n * 7 }
 }
@@ -64,7 +64,7 @@ fn bounds(queue: &ConsumeQueue) -> (i64, i64, i64) {
     (queue.min_offset(), queue.max_offset(), queue.max_physical_end())
 }
 
-/// All files below `dir`, with their content.
+/// Returns all files below `dir` with their contents.
 fn tree(vfs: &dyn Vfs, dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in vfs.list(dir).unwrap_or_default() {
@@ -111,7 +111,7 @@ fn a_queue_that_starts_late_has_blanks_in_front() {
     assert_eq!(tree["orders/3/00000000000000002000"], encode(&expected, 1000));
     assert_eq!(&tree["orders/3/00000000000000002000"][..12], b"\0\0\0\0\0\0\0\0\x7f\xff\xff\xff");
     assert_eq!(read_all(&queue), [unit(0)]);
-    // The same after a restart, although the first slot of the file reads as offset 100.
+    // The same after a restart, although the first slot of the file has offset 100.
     let set = open(&files, Access::Read);
     assert_eq!(bounds(&set.get("orders", 3).unwrap()), (130, 131, 100));
     assert_eq!(set.file_bytes(), 1000);
@@ -134,7 +134,7 @@ fn files_get_their_name_with_the_first_commit() {
     assert_eq!(bounds(&queue), (0, 7, 700));
     assert_eq!(queue_tree(&files).len(), 2);
     assert!(tree(&sim, &files.staging()).is_empty());
-    // Nobody can commit what was not written.
+    // A commit cannot publish unwritten units.
     queue.commit(99).unwrap();
     assert_eq!(bounds(&queue), (0, 8, 800));
     assert_eq!(read_all(&queue), units(0..8));
@@ -197,7 +197,7 @@ fn the_first_record_in_the_log_keeps_the_slot() {
     let outcome = WriteOutcome { unchanged: 1, written: 2, kept: 1, ..WriteOutcome::default() };
     assert_eq!(queue.write(0, &mixed).unwrap(), outcome);
     assert_eq!(read_all(&queue), [unit(10), unit(2), unit(12), unit(3)]);
-    // The end of the last record is that of the one that stays.
+    // The physical end is that of the unit that stays.
     assert_eq!(put(&queue, 3, &[unit(90)]).0.kept, 1);
     queue.write(4, &[unit(30), unit(31)]).unwrap();
     queue.write(5, &[unit(40)]).unwrap();
@@ -232,11 +232,11 @@ fn units_without_a_place_are_refused_and_the_rest_goes_on() {
         assert!(refused(first, unit(1)).contains("beyond the format"));
     }
     assert!(refused(3, unit(200)).contains("deleted or lost"));
-    // The log has room for 2 records between, and for many thousand.
-    assert!(refused(1_000_000, unit(105)).contains("no room"));
-    assert!(refused(1_000_000, unit(104_000)).contains("no room"));
+    // The log has space for 2 records in between, and for many thousand.
+    assert!(refused(1_000_000, unit(105)).contains("too short"));
+    assert!(refused(1_000_000, unit(104_000)).contains("too short"));
     for broken in [BLANK_UNIT, CqUnit { size: 0, ..unit(4) }, CqUnit { physical_offset: -1, ..unit(4) }] {
-        assert!(refused(103, broken).contains("no place in the log"));
+        assert!(refused(103, broken).contains("no possible log offset"));
     }
     let outcome = queue.write(103, &[unit(103), BLANK_UNIT, unit(105)]).unwrap();
     assert_eq!((outcome.written, outcome.refused), (2, 1));

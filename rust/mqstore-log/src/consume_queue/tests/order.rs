@@ -1,19 +1,19 @@
-//! Any order of writing gives the queue that the order of the log gives.
+//! Tests that any order of writes gives the queue of the log order.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// One stretch of neighbouring units.
+/// A run of units with consecutive offsets.
 type Run = (i64, Vec<CqUnit>);
 
-/// Runs as a log has them: offsets go up, now and then with a gap or with a slot named twice.
+/// Generates runs like those of a log: offsets ascend, sometimes with a gap or a slot that is claimed twice.
 fn runs() -> impl Strategy<Value = Vec<Run>> {
     let run = (prop_oneof![8 => Just(0_i64), 1 => -2_i64..0, 1 => 1_i64..12], 1_usize..9);
     (0_i64..30, proptest::collection::vec(run, 1..14)).prop_map(|(start, steps)| {
         let (mut next, mut record, mut runs) = (start, 0, Vec::<Run>::new());
         for (step, len) in steps {
-            // Where the queue begins is decided by its first record.
+            // The first record decides where the queue begins.
             let begin = runs.first().map_or(start, |(first, _)| *first);
             let first = (next + step).max(begin);
             let units = (0..len as i64).map(|n| unit(record + n)).collect();
@@ -35,7 +35,7 @@ fn ends(runs: &[Run]) -> Vec<i64> {
         .collect()
 }
 
-/// Writes the runs in `order`, commits each as soon as all before it are there.
+/// Writes the runs in `order`, and commits each one as soon as all runs before it are written.
 fn dispatch(queue: &ConsumeQueue, runs: &[Run], order: &[usize]) {
     let ends = ends(runs);
     let mut done = vec![false; runs.len()];
@@ -106,7 +106,7 @@ proptest! {
         let files = sim_files(&sim.kill().unwrap());
         let set = open(&files, Access::ReadWrite);
         let again = queue(&set);
-        // Runs that were ahead of the commit position may have left slots without a unit between.
+        // Runs after the commit position may have left slots without a unit between them.
         let dispatched = runs.get(committed).map_or(u64::MAX, |(_, units)| units[0].physical_offset as u64);
         again.truncate(dispatched).unwrap();
         prop_assert_eq!(again.damaged(), None);

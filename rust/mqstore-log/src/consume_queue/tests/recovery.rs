@@ -1,4 +1,4 @@
-//! Bounds found from files, cut to the log, moved with its start.
+//! Tests of bounds: found from files, cut to the log, and moved with its start.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn path(files: &StoreFiles, base: u64) -> PathBuf {
     files.consume_queue().join(format!("orders/3/{base:020}"))
 }
 
-/// Makes the file `base` of five slots with these bytes.
+/// Creates the file `base` of five slots with these bytes.
 fn make(files: &StoreFiles, base: u64, slots: &[[u8; 20]]) {
     files.vfs.create_dir_all(&files.consume_queue().join("orders/3")).unwrap();
     let file = files.vfs.create_new(&path(files, base)).unwrap();
@@ -27,7 +27,7 @@ fn store(files: &[&[CqUnit]]) -> (SimVfs, StoreFiles) {
 const EMPTY: CqUnit = CqUnit { physical_offset: 0, size: 0, tags_code: 0 };
 const NONSENSE: CqUnit = CqUnit { physical_offset: -5, size: 9, tags_code: 1 };
 
-/// Units of each file, and the bounds they make.
+/// The units of each file, and the resulting bounds.
 type Case<'a> = (&'a [&'a [CqUnit]], (i64, i64, i64));
 
 #[test]
@@ -38,7 +38,7 @@ fn bounds_come_from_the_files() {
         (&[&units(0..3)], (0, 3, 300)),
         (&[&full], (0, 5, 500)),
         (&[&full, &units(5..6)], (0, 6, 600)),
-        // Files without a unit count as none, blanks at the end do not count.
+        // Files without a unit count as missing; blanks at the end do not count.
         (&[&full, &[]], (0, 5, 500)),
         (&[&full, &[], &[]], (0, 5, 500)),
         (&[&[]], (0, 0, 0)),
@@ -47,7 +47,7 @@ fn bounds_come_from_the_files() {
         (&[&full, &[BLANK_UNIT, BLANK_UNIT]], (0, 5, 500)),
         (&[&[BLANK_UNIT, BLANK_UNIT, unit(2), BLANK_UNIT, unit(4)]], (2, 5, 500)),
         (&[&[BLANK_UNIT; 5], &[BLANK_UNIT, unit(6)]], (6, 7, 700)),
-        // A first record at the start of the log is no blank.
+        // A first record at log offset 0 is not a blank.
         (&[&[CqUnit { physical_offset: 0, size: 91, tags_code: 0 }]], (0, 1, 91)),
     ];
     for (index, (slots, expected)) in cases.iter().enumerate() {
@@ -68,11 +68,11 @@ fn bounds_come_from_the_files() {
 #[test]
 fn damage_near_the_end_is_told() {
     let cases: &[(&[CqUnit], i64, &str)] = &[
-        (&[unit(0), unit(1), NONSENSE], 2, "queue offset 2: no possible entry"),
+        (&[unit(0), unit(1), NONSENSE], 2, "queue offset 2: no possible unit"),
         (&[unit(0), EMPTY, unit(2)], 3, "queue offset 1: nothing was written here"),
-        (&[unit(0), NONSENSE, unit(2)], 3, "queue offset 1: no possible entry"),
-        (&[unit(4), unit(3)], 2, "queue offset 0: the next entry's record"),
-        (&[unit(3), unit(3)], 2, "queue offset 0: the next entry's record"),
+        (&[unit(0), NONSENSE, unit(2)], 3, "queue offset 1: no possible unit"),
+        (&[unit(4), unit(3)], 2, "queue offset 0: the record of the next unit"),
+        (&[unit(3), unit(3)], 2, "queue offset 0: the record of the next unit"),
     ];
     for (slots, max, text) in cases {
         let (_sim, files) = store(&[slots]);
@@ -121,12 +121,12 @@ fn truncation_cuts_at_the_log_end() {
         assert_eq!(cut.truncate(log_end).unwrap(), (17 - kept) as u64, "log end {log_end}");
         assert_eq!(bounds(&cut), expected, "log end {log_end}");
         assert_eq!(cut.truncate(log_end).unwrap(), 0);
-        // No trace is left of what was cut.
+        // No trace of the removed units is left.
         let fresh = SimVfs::default();
         let fresh_files = sim_files(&fresh);
         put(&queue(&open(&fresh_files, Access::ReadWrite)), 3, &units(3..kept));
         assert_eq!(queue_tree(&files), queue_tree(&fresh_files), "log end {log_end}");
-        // And the queue goes on.
+        // The queue continues.
         put(&cut, 4.max(kept), &units(4.max(kept)..30));
         assert_eq!(cut.max_offset(), 30);
         let reopened = open(&files, Access::Read).get("orders", 3).unwrap();
@@ -151,7 +151,7 @@ fn truncation_clears_what_lies_behind_the_last_unit() {
 
 #[test]
 fn a_queue_goes_on_over_files_without_units() {
-    // Blanks, nothing at all and a file of length 0, where the next units belong.
+    // The files that are in the way hold blanks, nothing, or have length 0.
     for prepared in [&[BLANK_UNIT; 3][..], &[]] {
         let (sim, files) = store(&[&units(0..5), prepared]);
         sim.create_new(&path(&files, 2 * SMALL)).unwrap();
@@ -176,7 +176,7 @@ fn a_queue_may_begin_below_a_file_without_units() {
     put(&queue, 2, &units(2..7));
     assert_eq!(bounds(&queue), (2, 7, 700));
     queue.truncate(10_000).unwrap();
-    // The leftover was known to hold nothing and is gone.
+    // The vacant file is gone, because recovery knew that it held no unit.
     assert_eq!(queue_tree(&files).len(), 2);
 }
 
@@ -237,7 +237,7 @@ fn opening_reads_little() {
     let before = sim.operations();
     let reopened = open(&files, Access::Read);
     assert_eq!(reopened.get("orders", 3).unwrap().max_offset(), 300_100);
-    // Two listings, some questions for holes, and a handful of reads of 16 KiB.
+    // Two listings, some queries for holes, and a few reads of 16 KiB.
     assert!(sim.operations() - before < 60, "{} calls", sim.operations() - before);
 }
 
@@ -271,7 +271,7 @@ fn cutting_takes_the_damage_with_it() {
     assert_eq!((queue.damaged(), bounds(&queue)), (None, (0, 2, 200)));
 }
 
-/// The first look at a queue after a load reads its one file once, and finds what every later look finds.
+/// The first recovery of bounds after a load reads the only file once, and finds the same as every later one.
 #[test]
 fn the_first_look_at_a_short_queue_is_short_and_finds_the_same() {
     for slots in
@@ -282,7 +282,7 @@ fn the_first_look_at_a_short_queue_is_short_and_finds_the_same() {
         let queue = set.get("orders", 3).unwrap();
         let before = sim.operations();
         queue.recover_bounds().unwrap();
-        // One to open it, at most two questions for holes, one read.
+        // One call opens the file, at most two query holes, one reads.
         assert!(sim.operations() - before <= 4, "{} calls", sim.operations() - before);
         let first = (bounds(&queue), queue.damaged());
         queue.recover_bounds().unwrap();
@@ -305,7 +305,7 @@ fn a_queue_at_rest_remembers_nothing_of_what_was_written() {
     assert!(queue.writing.lock().busy.is_some());
     set.flush().unwrap();
     assert!(queue.writing.lock().busy.is_none());
-    // What waits for a unit before it is not forgotten.
+    // Units that wait for an earlier unit are not forgotten.
     queue.write(13, &[unit(13)]).unwrap();
     set.flush().unwrap();
     assert!(queue.writing.lock().busy.is_some());

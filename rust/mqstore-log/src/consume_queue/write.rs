@@ -324,9 +324,7 @@ impl ConsumeQueue {
             (_, None) => return None,
         };
         is_impossible(gap, log_bytes).then(|| {
-            format!(
-                "queue offset {offset} is {gap} ahead, but the log in between is too short for that many records"
-            )
+            format!("queue offset {offset} is {gap} ahead, but the log in between is too short for this gap")
         })
     }
 

@@ -1,7 +1,7 @@
-//! Looking at all of the index at once: its entries in order, and whether every entry can be reached.
+//! Checks of the complete index: reads its entries in order, and finds entries that lookups cannot reach.
 //!
-//! Reads only, positionally. Memory is that of one buffer, and of the slots of a file, of which so many are looked at
-//! in one turn. Several processes may share it out, by files and by [`EntryLocation`]s.
+//! All reads are positional. Memory is bounded by one buffer and the slots of one step. Several processes can split the
+//! work, by files and by [`EntryLocation`]s.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,38 +15,39 @@ use super::file::{IndexFile, Source};
 use super::set::IndexSet;
 use mqstore_base::error::{IoContext, StoreError};
 
-/// Entries that are read at once: a little less than a mebibyte.
+/// Maximum entries of one read: a little less than 1 MiB.
 const ENTRIES_AT_ONCE: u32 = 52_000;
 
-/// Slots that are looked at in one turn: 64 MiB.
+/// Maximum slots of one step: 64 MiB.
 const SLOTS_AT_ONCE: u32 = 16 << 20;
 
-/// An entry where it stands.
+/// An entry with its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexedEntry {
-    /// Its bytes.
+    /// The content of the entry.
     pub entry: IndexEntry,
-    /// The header of its file.
+    /// Header of its file.
     pub header: IndexHeader,
-    /// Its number in the file; the first is 1.
+    /// Number of the entry in the file; the first is 1.
     pub number: u32,
 }
 
 impl IndexedEntry {
-    /// What its file says wrongly of a record that was stored at `store_timestamp`, if anything. The seconds of the
-    /// first entry count from the end of the file before. With `beside` a writer the file's end may be another one already.
+    /// Compares the times in the file with the record's `store_timestamp`, and describes the difference; `None` if they
+    /// agree. The seconds of the first entry count from the end of the file before. `beside` says that a writer may
+    /// have changed the end of the file already.
     pub fn wrong_time(&self, store_timestamp: i64, beside: bool) -> Option<String> {
         let Self { entry, header, number } = self;
         if *number == 1 && header.begin_timestamp != store_timestamp {
             return Some(format!(
-                "it begins at time {}, its first entry at {store_timestamp}",
+                "its header begins at time {}, but its first entry is at {store_timestamp}",
                 header.begin_timestamp
             ));
         }
         let is_last = *number + 1 == header.next_entry() && !beside;
         if is_last && header.end_timestamp != store_timestamp {
             return Some(format!(
-                "it ends at time {}, its last entry at {store_timestamp}",
+                "its header ends at time {}, but its last entry is at {store_timestamp}",
                 header.end_timestamp
             ));
         }
@@ -56,58 +57,57 @@ impl IndexedEntry {
     }
 }
 
-/// Where an entry stands, in words that another process understands.
+/// The place of an entry, in a form for other processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryLocation {
-    /// The name of its file.
+    /// Name of the file.
     pub file: String,
-    /// Its number in the file; the first is 1.
+    /// Number of the entry in the file; the first is 1.
     pub number: u32,
 }
 
-/// What is wrong with a file of the index, in words.
+/// A damaged index file, described for a person.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadIndexFile {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Entries that its slots do not lead to.
+    /// Description of entries that its slots do not lead to.
     pub chains: Option<String>,
-    /// Places in the header that are not those of its entries.
+    /// Description of log offsets in the header that differ from those of its entries.
     pub header: Option<String>,
 }
 
-/// The entries of an index in the order in which they were put.
+/// The entries of an index in the order in which they were added.
 #[derive(Debug)]
 pub struct IndexEntries {
     files: std::vec::IntoIter<Arc<IndexFile>>,
     file: Option<OpenFile>,
     buffer: Vec<u8>,
-    /// Bytes of `buffer` that were given out.
+    /// Bytes of `buffer` that were returned.
     used: usize,
 }
 
-/// The file that is read.
+/// The file that is being read.
 #[derive(Debug)]
 struct OpenFile {
     file: Arc<IndexFile>,
     bytes: Arc<dyn VfsFile>,
     header: IndexHeader,
-    /// The next entry to read.
+    /// Number of the next entry to read.
     next: u32,
-    /// One past the last one.
+    /// One past the last entry.
     end: u32,
 }
 
 impl IndexSet {
-    /// All entries that the headers count, oldest file first.
+    /// Returns all entries that the headers count, oldest file first.
     pub fn entries(&self) -> IndexEntries {
         IndexEntries { files: self.files().into_iter(), file: None, buffer: Vec::new(), used: 0 }
     }
 
-    /// The entries from `from` on; none for `None`.
+    /// Returns the entries from `from` on; none for `None`.
     ///
-    /// # Errors
-    /// [`StoreError::Busy`] when there is no such file.
+    /// # Errors [`StoreError::Busy`] if the file does not exist.
     pub fn entries_from(&self, from: Option<&EntryLocation>) -> Result<IndexEntries, StoreError> {
         let mut entries = self.entries();
         let Some(EntryLocation { file, number }) = from else {
@@ -124,11 +124,12 @@ impl IndexSet {
 
     fn lost(&self, file: &str) -> StoreError {
         let path = self.store_files().index().join(file);
-        let reason = format!("{} was deleted while the index was looked at; try again", path.display());
+        let reason = format!("{} was deleted while the index was read; try again", path.display());
         StoreError::Busy { reason }
     }
 
-    /// The names of the files that [`Self::wrong_files`] looks at: all, or with `beside` a writer all but the newest one.
+    /// Returns the names of the files that [`Self::wrong_files`] can check: all, or with `beside` (a writer runs) all
+    /// except the newest.
     pub fn finished_files(&self, beside: bool) -> Vec<String> {
         let mut files = self.files();
         if beside {
@@ -137,11 +138,10 @@ impl IndexSet {
         files.iter().map(|file| name_of(&file.path)).collect()
     }
 
-    /// What is wrong with the files of these names, each by itself: entries that cannot be reached by their slots, how
-    /// many and which is the first, and the header's places.
+    /// Checks each named file on its own, and describes the damaged ones: entries that their slots do not lead to (the
+    /// first one and their number), and the log offsets of the header.
     ///
-    /// # Errors
-    /// [`StoreError::Busy`] when there is no such file, and errors of the system.
+    /// # Errors [`StoreError::Busy`] if a file does not exist, and errors of the system.
     pub fn wrong_files(&self, names: &[String]) -> Result<Vec<BadIndexFile>, StoreError> {
         let files = self.files();
         let mut found = Vec::new();
@@ -156,7 +156,7 @@ impl IndexSet {
         Ok(found)
     }
 
-    /// The last entries, at most `most`, of the newest file that has any, in their order.
+    /// Returns the last entries, at most `most`, of the newest file that has any, in their order.
     pub fn newest_entries(&self, most: u32) -> Result<Vec<IndexEntry>, StoreError> {
         for file in self.files().iter().rev() {
             let end = file.header()?.next_entry().min(file.geometry.entries);
@@ -168,13 +168,13 @@ impl IndexSet {
     }
 }
 
-/// The name of an index file: digits, or it would not be one.
+/// Returns the name of an index file, which has only digits.
 fn name_of(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 impl OpenFile {
-    /// A file that is read from entry `next` on; number 0 is never used.
+    /// Opens a file that is read from entry `next` on; entry 0 is never used.
     fn new(file: Arc<IndexFile>, next: u32) -> Result<Self, StoreError> {
         let (bytes, header) = (file.open()?, file.header()?);
         let end = header.next_entry().min(file.geometry.entries);
@@ -183,12 +183,12 @@ impl OpenFile {
 }
 
 impl IndexEntries {
-    /// The name of the file that the last entry stands in.
+    /// Returns the name of the file of the last entry.
     pub fn file_name(&self) -> Option<String> {
         self.file.as_ref().map(|open| name_of(&open.file.path))
     }
 
-    /// The next entry; `None` behind the last one.
+    /// Returns the next entry; `None` after the last one.
     pub fn next_entry(&mut self) -> Result<Option<IndexedEntry>, StoreError> {
         while self.used >= self.buffer.len() {
             if !self.fill()? {
@@ -219,7 +219,7 @@ impl IndexEntries {
                 .read_exact_at(&mut self.buffer, file.geometry.entry_position(*next))
                 .at(&file.path, "reading an index file")?;
             *next += count;
-            // What is wrong here, the next read will find and say.
+            // The next read will find and report this error.
             let ahead = u64::from(ENTRIES_AT_ONCE) * INDEX_ENTRY_BYTES as u64;
             let _ = bytes.expect_read(file.geometry.entry_position(*next), ahead);
         }
@@ -227,7 +227,7 @@ impl IndexEntries {
     }
 }
 
-/// The entries from number `from` up to `end`.
+/// Returns the entries from number `from` up to `end`.
 fn read_entries(file: &IndexFile, from: u32, end: u32) -> Result<Vec<IndexEntry>, StoreError> {
     let mut buffer = vec![0; end.saturating_sub(from) as usize * INDEX_ENTRY_BYTES];
     file.open()?
@@ -237,7 +237,7 @@ fn read_entries(file: &IndexFile, from: u32, end: u32) -> Result<Vec<IndexEntry>
     Ok(entries.iter().map(IndexEntry::decode).collect())
 }
 
-/// Compares the places that the header names with those of the first and the last entry.
+/// Compares the log offsets in the header with those of the first and the last entry.
 fn wrong_header(file: &IndexFile) -> Result<Option<String>, StoreError> {
     let header = file.header()?;
     let end = header.next_entry().min(file.geometry.entries);
@@ -247,14 +247,14 @@ fn wrong_header(file: &IndexFile) -> Result<Option<String>, StoreError> {
     let (first, last) = (read_entries(file, 1, 2)?, read_entries(file, end - 1, end)?);
     let wrong = |what: &str, known: i64, entries: &[IndexEntry]| {
         let entry = entries.first().filter(|entry| entry.physical_offset != known)?;
-        Some(format!("it {what} at log offset {known}, its entries at {}", entry.physical_offset))
+        Some(format!("its header {what} at log offset {known}, but its entries at {}", entry.physical_offset))
     };
     let begin = wrong("begins", header.begin_physical, &first);
     Ok(begin.or_else(|| wrong("ends", header.end_physical, &last)))
 }
 
-/// Walks the entries of a file as they were put: each has to lead to the one that its slot named before, and in the
-/// end the slot to the last one.
+/// Walks the entries of a file in the order in which they were added. Each must lead to the entry that its slot named
+/// before, and at the end the slot must name the last one.
 fn broken_chains(file: &Arc<IndexFile>) -> Result<Option<String>, StoreError> {
     let (mut broken, mut first) = (0_u64, String::new());
     let mut tell = |what: String| {
@@ -299,8 +299,8 @@ fn broken_chains(file: &Arc<IndexFile>) -> Result<Option<String>, StoreError> {
     }))
 }
 
-/// Whether entry `known` was counted and not linked when its writer was killed, and `entry`, of the same record, was put
-/// when that record was indexed again: both follow the same older one then, and nothing is missing.
+/// Whether `entry` is a repeated entry after a kill: the writer counted entry `known` but did not link it, and later
+/// indexed the same record again. Then both lead to the same older entry, and nothing is missing.
 fn is_duplicate_after_kill(
     file: &IndexFile,
     bytes: &Arc<dyn VfsFile>,
@@ -315,7 +315,7 @@ fn is_duplicate_after_kill(
     Ok((left.previous, left.physical_offset) == (entry.previous, entry.physical_offset))
 }
 
-/// Compares the slots from `begin` on with what they should name.
+/// Compares the slots from `begin` on with the entries that they should name.
 fn compare_slots(
     file: &IndexFile,
     bytes: &dyn VfsFile,

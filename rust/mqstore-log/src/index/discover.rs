@@ -1,10 +1,9 @@
-//! What lies in `index/`: files that are named like index files, and everything else.
+//! Discovery of index files in `index/`, and of other entries there.
 //!
-//! Owns the judgement by name, kind and length. Opens nothing, so that a pipe cannot stop it and a
-//! link is not followed.
+//! This module classifies entries by name, kind and length. It opens no file, so a pipe cannot block it and it follows
+//! no link.
 //!
-//! Source: `IndexService#load`. RocketMQ maps a file of any length; here the length has to be that of
-//! a geometry.
+//! Source: `IndexService#load`. RocketMQ maps a file of any length; mqstore requires the length of a geometry.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,8 +13,8 @@ use mqstore_io::{FileKind, Vfs};
 
 use mqstore_base::error::{IoContext, StoreError, Stray};
 
-/// Bytes of the smallest index file: a header, one slot, two entries. A crash while a file is made may
-/// leave less.
+/// Byte length of the smallest index file: a header, one slot, two entries. A crash during the creation of a file may
+/// leave a shorter one.
 const LEAST_BYTES: u64 = 40 + 4 + 2 * 20;
 
 /// A regular file with the name of an index file.
@@ -25,22 +24,22 @@ pub(super) struct FoundFile {
     pub(super) len: u64,
 }
 
-/// Everything in `index/`.
+/// The entries of `index/`.
 #[derive(Debug, Default)]
 pub(super) struct FoundFiles {
-    /// By name, which is by age.
+    /// Files by name, which is by age.
     pub(super) files: Vec<FoundFile>,
     pub(super) strays: Vec<Stray>,
-    /// The largest name of all, whatever bears it.
+    /// The largest name of all entries, of any kind.
     pub(super) last_name: Option<IndexFileTime>,
 }
 
-/// Lists the index folder; a missing one is empty.
+/// Lists the index folder; a missing folder counts as empty.
 pub(super) fn scan(vfs: &dyn Vfs, folder: &Path) -> Result<FoundFiles, StoreError> {
     let mut found = FoundFiles::default();
     match vfs.stat(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
-        Err(error) => return Err(StoreError::io(folder, "looking at the index folder", error)),
+        Err(error) => return Err(StoreError::io(folder, "reading the index folder", error)),
         Ok(stat) if stat.kind != FileKind::Directory => {
             found
                 .strays
@@ -68,7 +67,7 @@ pub(super) fn scan(vfs: &dyn Vfs, folder: &Path) -> Result<FoundFiles, StoreErro
     Ok(found)
 }
 
-/// The length that most files have; of equally frequent ones the largest.
+/// Returns the most frequent length of the files; of equally frequent ones the largest.
 pub(super) fn common_len(files: &[FoundFile]) -> Option<u64> {
     let mut counts = BTreeMap::new();
     for file in files {

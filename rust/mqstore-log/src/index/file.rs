@@ -2,19 +2,18 @@
 //!
 //! ```text
 //! index/20240209030405006
-//!   0            header: begin and end time, begin and end physical offset, slots used, next entry
+//!   0            header: begin and end time, begin and end log offset, slots used, next entry
 //!   40           slots: number of the newest entry of a chain, 0 for none
-//!   40 + 4 S     entries: hash 4 | physical offset 8 | seconds 4 | number of the older entry 4
+//!   40 + 4 S     entries: hash 4 | log offset 8 | seconds 4 | number of the older entry 4
 //! ```
 //!
-//! The writer allocates a file in staging, names it, and writes it through a map: entry, header, slot, in that order.
-//! So neither a kill nor a reader in another process finds a slot whose entry the header does not count. Readers use
-//! positional reads; in the writer's process they read the newest files through their maps.
+//! The writer allocates a file in staging, names it, and writes it through a map, in the order entry, header, slot. So
+//! neither a kill nor a reader in another process finds a slot whose entry the header does not count.
 //!
-//! Owns the ways to reach its bytes. A file that is being written is mapped, after its room was
-//! allocated, and its header is kept in memory; any other file is read through a map that the cache of open
-//! files keeps, and by position in a process that does not write. Nobody but the writer, which holds the
-//! set's lock, changes a byte.
+//! This module owns all access to the bytes of a file. The writer maps the file that it writes, after it allocated its
+//! space, and keeps its header in memory. Other files of the writing process are read through maps that the cache of
+//! open files keeps. A process that does not write uses positional reads. Only the writer, which holds the lock of the
+//! set, changes a byte.
 //!
 //! Source: `IndexFile`, `IndexHeader`.
 
@@ -29,26 +28,26 @@ use mqstore_io::{Access, FileCache, MapAccess, RecentMaps, Region, RegionError, 
 
 use mqstore_base::error::{IoContext, StoreError};
 
-/// One entry to be: a key of a record.
+/// A new entry: one key of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewEntry {
     /// [`mqstore_format::index_key_hash`] of topic and key.
     pub hash: i32,
-    /// Where the record starts in the log.
+    /// Log offset of the record.
     pub physical_offset: i64,
-    /// The record's store time, epoch milliseconds.
+    /// Store time of the record in epoch milliseconds.
     pub store_timestamp: i64,
-    /// Whether it is the one of the record's tags, which not every writer adds.
+    /// Whether it is an entry for tags, which not every version of RocketMQ writes.
     pub of_tags: bool,
 }
 
-/// Whether a geometry has a slot and room for an entry, in a file that can be mapped.
+/// Whether a geometry has at least one slot and one entry, in a file that can be mapped.
 pub(super) fn is_possible(geometry: IndexGeometry) -> bool {
     let limit = i32::MAX as u32;
     (1..=limit).contains(&geometry.slots) && (2..=limit).contains(&geometry.entries)
 }
 
-/// Entries that are added in one turn: their slots are fetched side by side.
+/// Maximum entries of one step; their slots are prefetched in parallel.
 pub(super) const GROUP_ENTRIES: usize = 64;
 
 /// Positions of the header's fields.
@@ -68,7 +67,7 @@ pub(super) struct IndexFile {
     access: Access,
     state: RwLock<State>,
     dirty: AtomicBool,
-    /// The map for look-ups, of which there is one.
+    /// The map for lookups, at most one.
     maps: RecentMaps,
 }
 
@@ -78,22 +77,22 @@ struct State {
     map: Option<WriteMap>,
 }
 
-/// The bytes of a file that is written.
+/// The access to a file that is written.
 #[derive(Clone, Debug)]
 pub(super) struct WriteMap {
     file: Arc<dyn VfsFile>,
     region: Region,
 }
 
-/// An entry on its way into a file.
+/// An entry that is about to be written.
 #[derive(Clone, Copy, Default)]
 struct PreparedEntry {
     slot_position: usize,
-    /// All but the number of the older entry.
+    /// The bytes of the entry, complete except the number of the older entry.
     bytes: [u8; INDEX_ENTRY_BYTES],
 }
 
-/// The bytes of a file that is read.
+/// The access to a file that is read.
 #[derive(Debug)]
 pub(super) enum Source {
     Map(Region),
@@ -109,12 +108,12 @@ impl IndexFile {
         header: IndexHeader,
     ) -> Self {
         let state = RwLock::new(State { header, map: None });
-        // Whether an earlier process synced what it wrote is not known; asking again is cheap.
+        // An earlier process may not have synced its writes; one more sync is cheap.
         let dirty = AtomicBool::new(access == Access::ReadWrite);
         Self { path, geometry, cache: Arc::clone(cache), access, state, dirty, maps: RecentMaps::default() }
     }
 
-    /// The header: in memory where this process is the writer, else as it is on disk now.
+    /// Returns the header: from memory if this process is the writer, else from the disk.
     pub(super) fn header(&self) -> Result<IndexHeader, StoreError> {
         if self.access == Access::ReadWrite {
             return Ok(self.state.read().header);
@@ -122,22 +121,22 @@ impl IndexFile {
         read_header(&*self.open()?).at(&self.path, "reading an index header")
     }
 
-    /// The header as it was when the file was loaded, or written since.
+    /// Returns the header as it was when the file was loaded, or last written.
     pub(super) fn known_header(&self) -> IndexHeader {
         self.state.read().header
     }
 
-    /// Whether no entry fits any more.
+    /// Whether no more entry fits.
     pub(super) fn is_full(&self) -> bool {
         self.known_header().next_entry() >= self.geometry.entries
     }
 
-    /// Its descriptor, for reading by position.
+    /// Opens the file for positional reads.
     pub(super) fn open(&self) -> Result<Arc<dyn VfsFile>, StoreError> {
         self.cache.get(&self.path, Access::Read).at(&self.path, "opening an index file")
     }
 
-    /// The bytes, for a look-up.
+    /// Returns the access for a lookup.
     pub(super) fn source(&self) -> Result<Source, StoreError> {
         if let Some(map) = &self.state.read().map {
             return Ok(Source::Map(map.region.clone()));
@@ -148,7 +147,8 @@ impl IndexFile {
         }
     }
 
-    /// All of it in memory, in the process that writes the index; another one may cut the file.
+    /// Maps the complete file. Only the writing process uses such maps, because it could cut the file under another
+    /// process.
     fn in_memory(&self) -> Option<Arc<Region>> {
         if self.access == Access::Read {
             return None;
@@ -157,7 +157,7 @@ impl IndexFile {
         self.maps.get(0, map).ok()
     }
 
-    /// The bytes, for the writer: takes the file's room on disk and maps it.
+    /// Returns the access for the writer; allocates the file and maps it.
     pub(super) fn map(&self) -> Result<WriteMap, StoreError> {
         let mut state = self.state.write();
         if let Some(map) = &state.map {
@@ -177,21 +177,20 @@ impl IndexFile {
         Ok(map)
     }
 
-    /// Gives the map back until it is written to again.
+    /// Releases the map until the next write.
     pub(super) fn unmap(&self) {
         self.state.write().map = None;
     }
 
-    /// Adds the first of `new`, at most [`GROUP_ENTRIES`] and those that there is room for, and answers how
-    /// many. The caller holds the writer's lock.
+    /// Adds the first entries of `new`: at most [`GROUP_ENTRIES`], and only those that fit. Returns their number. The
+    /// caller holds the writer's lock.
     ///
-    /// Each entry is put as if it came alone, so that a kill between any two stores leaves what it always
-    /// left. Look-ups in this process wait meanwhile: they would meet slots that the header in memory does
-    /// not count yet.
+    /// Each entry is written as if it came alone, so a kill between any two stores leaves a normal state. Lookups in
+    /// this process wait meanwhile; they would meet slots that the header in memory does not count yet.
     pub(super) fn put(&self, map: &WriteMap, new: &[NewEntry]) -> Result<usize, StoreError> {
         let mut state = self.state.write();
         let room = self.geometry.entries.saturating_sub(state.header.next_entry()) as usize;
-        // What comes behind the first entry of a file counts its seconds from that one.
+        // The seconds of later entries count from the first entry of the file, so the first one is written alone.
         let most = if state.header.next_entry() <= 1 { 1 } else { GROUP_ENTRIES };
         let group = new.get(..new.len().min(room).min(most)).unwrap_or_default();
         let written = self.put_group(&map.region, &mut state.header, group);
@@ -209,10 +208,10 @@ impl IndexFile {
         let mut entries = [PreparedEntry::default(); GROUP_ENTRIES];
         for (entry, new) in entries.iter_mut().zip(group) {
             entry.slot_position = self.geometry.slot_position(self.geometry.slot_of(new.hash)) as usize;
-            // Slots lie anywhere in the file. Asked for one after the other, without a use of the answers,
-            // they come from memory side by side.
+            // Slots are at random places in the file. These loads do not depend on each other, so memory delivers them
+            // in parallel.
             region.load_u32_be_acquire(entry.slot_position)?;
-            // Made here, the bytes are long in memory when they are copied.
+            // Encoded in this loop, the bytes are long in memory before they are copied.
             entry.bytes = IndexEntry {
                 hash: new.hash,
                 physical_offset: new.physical_offset,
@@ -229,7 +228,7 @@ impl IndexFile {
         Ok(())
     }
 
-    /// The steps of `IndexFile#putKey`; the entry comes first, the slot that makes it reachable last.
+    /// Does the steps of `IndexFile#putKey`: the entry is first, and the slot that makes it reachable is last.
     fn put_key(
         &self,
         region: &Region,
@@ -239,10 +238,10 @@ impl IndexFile {
     ) -> Result<(), RegionError> {
         let number = header.next_entry();
         let newest = region.load_u32_be_acquire(entry.slot_position)?;
-        // A slot that points ahead is a leftover; RocketMQ, too, begins its chain anew.
+        // A slot that points ahead is a leftover; RocketMQ starts a new chain there too.
         let previous = if newest < number { newest } else { 0 };
         if let Some(place) = entry.bytes.last_chunk_mut() {
-            // The number of the older entry stands last.
+            // The number of the older entry is the last field.
             *place = previous.to_be_bytes();
         }
         region.write(self.geometry.entry_position(number) as usize, &entry.bytes)?;
@@ -267,7 +266,7 @@ impl IndexFile {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Syncs what changed; a full file then gives its map back.
+    /// Syncs the changes; then releases the map of a full file.
     pub(super) fn flush(&self) -> Result<(), StoreError> {
         if self.access == Access::Read || !self.dirty.swap(false, Ordering::AcqRel) {
             return Ok(());
@@ -288,7 +287,7 @@ impl IndexFile {
 }
 
 impl Source {
-    /// The number of the newest entry in the chain of `slot`.
+    /// Returns the number of the newest entry in the chain of `slot`.
     pub(super) fn slot(&self, geometry: IndexGeometry, slot: u32) -> io::Result<u32> {
         let position = geometry.slot_position(slot);
         match self {
@@ -301,7 +300,7 @@ impl Source {
         }
     }
 
-    /// Entry `number`, which the header counts.
+    /// Returns entry `number`, which the header counts.
     pub(super) fn entry(&self, geometry: IndexGeometry, number: u32) -> io::Result<IndexEntry> {
         let position = geometry.entry_position(number);
         let mut bytes = [0; INDEX_ENTRY_BYTES];
@@ -313,19 +312,22 @@ impl Source {
     }
 }
 
-/// Reads the header of a file that is not written by this process.
+/// Reads the header of a file that this process does not write.
 pub(super) fn read_header(file: &dyn VfsFile) -> io::Result<IndexHeader> {
     let mut bytes = [0; INDEX_HEADER_BYTES];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(IndexHeader::decode(&bytes))
 }
 
-/// Why `header` cannot be that of a file with `geometry`.
+/// Returns why `header` is not possible for a file with `geometry`; `None` if it is.
 pub(super) fn header_damage(header: &IndexHeader, geometry: IndexGeometry) -> Option<String> {
     if header.index_count < 0 || header.next_entry() > geometry.entries {
-        let text = format!("its header counts {} entries of {}", header.index_count, geometry.entries);
+        let text = format!(
+            "its header counts {} entries, but the file holds at most {}",
+            header.index_count, geometry.entries
+        );
         return Some(text);
     }
     let physical = header.begin_physical < 0 || header.end_physical < 0;
-    physical.then(|| "its header names a place before the start of the log".to_owned())
+    physical.then(|| "its header contains a negative log offset".to_owned())
 }

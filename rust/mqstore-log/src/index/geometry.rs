@@ -1,17 +1,16 @@
-//! Finding out with how many slots and entries index files were written.
+//! Detection of the geometry of index files.
 //!
-//! Owns the guess. The files do not say: a length of 40 + 4 S + 20 N bytes fits many pairs. What is
-//! known or configured is taken when its length fits and the newest entries agree; else the file is
-//! asked. Its header counts the entries and names the last one's record, so the last entry stands
-//! somewhere at a distance of 20 bytes from where it would stand for another pair: one pass over the
-//! file finds the places that can be the last entry, and the chains decide between them.
+//! The files do not contain it: a length of 40 + 4 S + 20 N bytes fits many pairs. A known or configured geometry is
+//! used if its length fits and the newest entries match. Otherwise this module searches for it. The header counts the
+//! entries and names the log offset of the last one. For each possible pair, the last entry is at another multiple of
+//! 20 bytes. One pass over the file finds the places that can be the last entry, and the chains decide between them.
 //!
 //! ```text
 //! header: c entries, the last for a record at P
 //! slots of S ......| entry 0 | 1 | ... | c-1: hash h, offset P ...    slot (h mod S) must hold c-1
 //! ```
 //!
-//! Reads only. Time and memory are bounded: one pass, and a fixed number of places that are tried.
+//! This module only reads. Time and memory are bounded: one pass, and a fixed maximum of places to try.
 
 use std::io;
 
@@ -24,13 +23,13 @@ use super::file::{is_possible, read_header};
 use super::geometry_guess::{CHUNK_BYTES, GEOMETRIES_TRIED, PLACES_TRIED, guess_geometry};
 use mqstore_base::error::{IoContext, StoreError};
 
-/// Entries that are followed to tell whether a geometry holds.
+/// Number of entries to follow when a geometry is checked.
 const PROBED_ENTRIES: u32 = 4096;
 
-/// Files that are asked.
+/// Maximum number of files to check.
 const FILES_ASKED: usize = 4;
 
-/// What the files say about a geometry.
+/// The result of checking a geometry against files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GeometryVerdict {
     Agrees,
@@ -39,7 +38,7 @@ enum GeometryVerdict {
     Silent,
 }
 
-/// The geometry of `files`, of which there is at least one; `None` when it cannot be told.
+/// Returns the geometry of `files`; `None` without files, or if it cannot be found.
 pub(super) fn choose_geometry(
     vfs: &dyn Vfs,
     files: &[FoundFile],
@@ -50,7 +49,7 @@ pub(super) fn choose_geometry(
     if let Some(known) = known.filter(|known| is_possible(*known) && known.file_len() == len) {
         return Ok(Some(known));
     }
-    // The newest files have the most to say.
+    // The newest files are tried first.
     let asked: Vec<&FoundFile> =
         files.iter().rev().filter(|file| file.len == len).take(FILES_ASKED).collect();
     let mut fallback = None;
@@ -93,7 +92,7 @@ fn verdict(
     Ok(verdict)
 }
 
-/// The one geometry that all files agree with.
+/// Returns the only geometry that matches all files.
 fn only_fit(vfs: &dyn Vfs, files: &[&FoundFile]) -> Result<Option<IndexGeometry>, StoreError> {
     for found in files {
         let Some(file) = open(vfs, found)? else { continue };
@@ -125,7 +124,7 @@ fn open(vfs: &dyn Vfs, found: &FoundFile) -> Result<Option<std::sync::Arc<dyn Vf
     }
 }
 
-/// Whether the newest entries of `file` are where `geometry` says.
+/// Whether the newest entries of `file` are at the places of `geometry`.
 fn check_geometry(file: &dyn VfsFile, geometry: IndexGeometry) -> io::Result<GeometryVerdict> {
     let header = read_header(file)?;
     let next = header.next_entry();
@@ -144,7 +143,7 @@ fn check_geometry(file: &dyn VfsFile, geometry: IndexGeometry) -> io::Result<Geo
     Ok(GeometryVerdict::Agrees)
 }
 
-/// Whether entry `number` is where `geometry` says, and its slot and predecessor belong to it.
+/// Whether entry `number` is at its place in `geometry`, and its slot and predecessor belong to it.
 fn entry_matches(
     file: &dyn VfsFile,
     geometry: IndexGeometry,
@@ -157,7 +156,7 @@ fn entry_matches(
     file.read_exact_at(&mut bytes, geometry.slot_position(slot))?;
     let newest = u32::from_be_bytes(bytes);
     let last = number + 1 == header.next_entry();
-    // Another process may be adding entries: the slot may have moved on.
+    // Another process may be adding entries, so the slot may already name a later one.
     let linked = newest >= number && newest <= geometry.entries;
     if entry.hash < 0 || entry.physical_offset < 0 || entry.time_diff_s < 0 || !linked {
         return Ok(false);
@@ -180,7 +179,7 @@ fn entry_at(file: &dyn VfsFile, geometry: IndexGeometry, number: u32) -> io::Res
     Ok(IndexEntry::decode(&bytes))
 }
 
-/// All geometries for which the chains of `file` agree with its hashes.
+/// Returns all geometries for which the chains of `file` match its hashes.
 fn fits(file: &dyn VfsFile, len: u64, header: &IndexHeader) -> io::Result<Vec<IndexGeometry>> {
     let (last, mut fits, mut tried) = (header.next_entry() - 1, Vec::new(), 0);
     for place in last_entry_places(file, len, header)? {
@@ -199,7 +198,7 @@ fn fits(file: &dyn VfsFile, len: u64, header: &IndexHeader) -> io::Result<Vec<In
     Ok(fits)
 }
 
-/// The geometry of a file of `len` bytes in which entry `last` stands at `place`.
+/// Returns the geometry of a file of `len` bytes whose entry `last` is at `place`.
 fn geometry_of(len: u64, place: u64, last: u32) -> Option<IndexGeometry> {
     let slot_bytes = place
         .checked_sub(INDEX_HEADER_BYTES as u64)?
@@ -211,15 +210,15 @@ fn geometry_of(len: u64, place: u64, last: u32) -> Option<IndexGeometry> {
         .then_some(geometry)
 }
 
-/// The places in the file that look like the last entry, ascending; none when there are too many.
+/// Returns the places in the file that look like the last entry, ascending; none if they are too many.
 fn last_entry_places(file: &dyn VfsFile, len: u64, header: &IndexHeader) -> io::Result<Vec<u64>> {
     let last = header.next_entry() - 1;
-    // The most entries leave the fewest slots: there the place is lowest.
+    // The geometry with the most entries has the fewest slots, so its last entry is at the lowest place.
     let Some(lowest) = geometries_for_len(len).next_back() else { return Ok(Vec::new()) };
     let (mut position, step) = (lowest.entry_position(last), INDEX_ENTRY_BYTES as u64);
     let (mut places, mut buffer) = (Vec::new(), Vec::new());
     while position + step <= len {
-        // Nothing but zeros is no entry: holes are passed over.
+        // An entry is never all zero, so holes are skipped.
         let Some(data) = file.next_data(position)? else { break };
         if data > position {
             position += (data - position) / step * step;

@@ -1,14 +1,14 @@
-//! The geometry of an index file whose header cannot be read, from its first entries.
+//! The geometry of an index file with an unreadable header, guessed from its first entries.
 //!
-//! Owns the guess; reads only, one pass over the file. Entry 0 is never used, so that the entries begin behind 20 bytes of
-//! zeros, at a distance of 20 bytes or a multiple from the file's end:
+//! This module only reads, in one pass over the file. Entry 0 is never used. So entry 1 follows 20 bytes of zeros, and
+//! its distance from the end of the file is a multiple of 20 bytes:
 //!
 //! ```text
 //! ????? | slots of S .......... | 0 0 0 .. | entry 1: previous 0 | entry 2: previous 0 or 1 | ...     N entries
 //! ```
 //!
-//! A place counts when the entries there lead back to earlier ones of the same slot, and their slots lead to them or to later
-//! ones; of the file when no other place does.
+//! A place matches if the entries there lead back to earlier ones of the same slot, and their slots lead to them or to
+//! later ones. It gives the geometry if no other place matches.
 //!
 //! Source: `IndexFile#putKey`, `IndexHeader`, whose count begins with 1.
 
@@ -20,20 +20,21 @@ use mqstore_io::VfsFile;
 
 use super::file::is_possible;
 
-/// Places that are tried as the last entry before a file is given up.
+/// Maximum number of places to try.
 pub(super) const PLACES_TRIED: usize = 65_536;
 
-/// Geometries that are looked at closely before a file is given up.
+/// Maximum number of geometries to check closely.
 pub(super) const GEOMETRIES_TRIED: usize = 64;
 
-/// Bytes read at once.
+/// Bytes of one read.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Entries that a place must have, and those that are looked at.
+/// Minimum number of entries that a place must have, and maximum number to check.
 const LEAST_ENTRIES: u32 = 3;
 const MOST_ENTRIES: u32 = 256;
 
-/// The one geometry that the first entries of a file of `len` bytes agree with.
+/// Returns the only geometry that matches the first entries of a file of `len` bytes; `None` if there is none, or
+/// several.
 pub(super) fn guess_geometry(file: &dyn VfsFile, len: u64) -> io::Result<Option<IndexGeometry>> {
     let (mut found, mut tried) = (Vec::new(), 0);
     let step = INDEX_ENTRY_BYTES as u64;
@@ -72,7 +73,7 @@ fn is_first(entry: &IndexEntry) -> bool {
     entry.previous == 0 && entry.hash >= 0 && entry.physical_offset >= 0 && entry.time_diff_s >= 0
 }
 
-/// The geometry with entry 1 at `place`, if the entries from there on agree with it.
+/// Returns the geometry with entry 1 at `place`, if the entries from there on match it.
 fn geometry_at(file: &dyn VfsFile, len: u64, place: u64) -> io::Result<Option<IndexGeometry>> {
     let before = (INDEX_HEADER_BYTES + INDEX_ENTRY_BYTES) as u64;
     let Some(slots) = place.checked_sub(before).map(|bytes| bytes / INDEX_SLOT_BYTES as u64) else {

@@ -1,10 +1,13 @@
-//! Adding entries, and rolling to the next file when one is full.
+//! Adds entries, and rolls to the next file when one is full.
 //!
-//! Owns the rules of `IndexFile#putKey` and `IndexService#getAndCreateLastIndexFile`, byte for byte:
-//! entry number 1 is the first, a file takes N - 1 of them, an entry's seconds count from the begin
-//! time that the header has *before* the entry, and a rolled file begins with the end of the one
-//! before it, until its own first entry. A new file is allocated and given its header in staging, and
-//! then named; a crash before leaves nothing but a staged file.
+//! This module follows `IndexFile#putKey` and `IndexService#getAndCreateLastIndexFile` byte for byte:
+//!
+//! - The first entry has number 1, and a file takes N - 1 entries.
+//! - The seconds of an entry count from the begin time that the header has *before* the entry.
+//! - A new file starts with the end of the one before it as its begin, until its own first entry.
+//!
+//! A new file is allocated and gets its header in staging, and is then named. A crash before that leaves only a staged
+//! file.
 //!
 //! Source: `IndexService#buildIndex`, `#putKey`, `#getAndCreateLastIndexFile`, `IndexFile#putKey`.
 
@@ -18,13 +21,13 @@ use super::file::{GROUP_ENTRIES, IndexFile, NewEntry, WriteMap};
 use super::set::{IndexSet, Writer};
 use mqstore_base::error::{IoContext, StoreError};
 
-/// How many names are tried for one file.
+/// Maximum number of names to try for one file.
 const NAME_TRIES: u32 = 10_000;
 
 impl IndexSet {
-    /// Adds entries in the order of the log. An entry for a record before [`Self::end_physical`] is
-    /// there already and is skipped; one for the record at that offset is added again, as RocketMQ
-    /// does. After an error any first part is added.
+    /// Adds entries in log order. An entry for a record before [`Self::end_physical`] exists already and is skipped. An
+    /// entry for the record at that offset is added again, as in RocketMQ. After an error, any number of the first
+    /// entries is added.
     pub fn put(&self, entries: &[NewEntry]) -> Result<(), StoreError> {
         self.writable("write index entries")?;
         let mut writer = self.writer();
@@ -45,7 +48,7 @@ impl IndexSet {
                 current = Some((file, map));
             }
             if let Some((file, map)) = &current {
-                // The file has room: it takes one at least.
+                // The file is not full, so it takes at least one entry.
                 let count = file.put(map, ascending(rest))?.clamp(1, rest.len());
                 let (added, later) = rest.split_at(count);
                 end_physical = added.last().map_or(end_physical, |entry| entry.physical_offset);
@@ -55,7 +58,7 @@ impl IndexSet {
         Ok(())
     }
 
-    /// Makes the file after the last one.
+    /// Creates the file after the last one.
     fn roll(&self, writer: &mut Writer) -> Result<Arc<IndexFile>, StoreError> {
         let header = next_header(self.last().map(|file| file.known_header()));
         let geometry = self.geometry();
@@ -66,7 +69,7 @@ impl IndexSet {
         match named {
             Ok(path) => Ok(self.push(path, header)),
             Err(error) => {
-                // The first error is the one to report; staging is emptied by the next open.
+                // The first error is the one to report; the next open empties the staging folder.
                 let _ = self.store_files().vfs.remove_file(&staged);
                 Err(error)
             }
@@ -90,7 +93,7 @@ impl IndexSet {
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => time = time.successor(),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    files.vfs.create_dir_all(&folder).at(&folder, "making the index folder")?;
+                    files.vfs.create_dir_all(&folder).at(&folder, "creating the index folder")?;
                     writer.mark_folder(&files.root);
                 }
                 Err(error) => return Err(StoreError::io(&path, "naming an index file", error)),
@@ -100,7 +103,7 @@ impl IndexSet {
     }
 }
 
-/// The first entries, up to [`GROUP_ENTRIES`], none of which is for a record before that of another.
+/// Returns the first entries, at most [`GROUP_ENTRIES`], while their log offsets do not descend.
 fn ascending(entries: &[NewEntry]) -> &[NewEntry] {
     let group = entries.get(..GROUP_ENTRIES).unwrap_or(entries);
     let neighbours = group.iter().zip(group.iter().skip(1));
@@ -108,7 +111,7 @@ fn ascending(entries: &[NewEntry]) -> &[NewEntry] {
     group.get(..ordered.count() + 1).unwrap_or(group)
 }
 
-/// The header of a file that follows one with `previous`.
+/// Returns the header of a file after one with the header `previous`.
 fn next_header(previous: Option<IndexHeader>) -> IndexHeader {
     let end = previous.unwrap_or_default();
     let timestamp = end.end_timestamp.max(0);

@@ -1,15 +1,13 @@
-//! Look-ups: following a hash chain that may be damaged, or growing.
+//! Lookups along a hash chain, which may be damaged or growing.
 //!
-//! Owns the reading side. In a sound file the numbers along a chain get smaller and all entries of a
-//! chain belong to its slot; that alone bounds a walk by the number of entries. The first step that
-//! breaks a rule ends the walk of that file and is told in words.
+//! In a sound file the numbers along a chain descend, and all entries of a chain belong to its slot. So the number of
+//! entries bounds a walk. The first step that breaks a rule ends the walk of that file and is reported.
 //!
-//! Times in the index are whole seconds counted from the file's begin time, cut at both ends, and the
-//! first entry of a rolled file counts from somewhere else; so a time range leaves an entry out only
-//! where its time is known for certain.
+//! Times in the index are whole seconds since the begin time of the file, clamped at both ends, and the first entry of
+//! a later file counts from another time. So a time range leaves an entry out only if its time is known exactly.
 //!
-//! Source: `IndexFile#selectPhyOffset`, `IndexService#queryOffset`. RocketMQ skips whole files by their
-//! end times, which fails when the clock was set back; here every file is asked.
+//! Source: `IndexFile#selectPhyOffset`, `IndexService#queryOffset`. RocketMQ skips whole files by their end times,
+//! which fails if the clock was set back; mqstore reads every file.
 
 use std::io;
 
@@ -19,23 +17,24 @@ use super::file::{IndexFile, Source};
 use super::set::IndexSet;
 use mqstore_base::error::{IoContext, StoreError};
 
-/// How often a header is read again when another process writes the file.
+/// Maximum reads of a header while another process writes the file.
 const HEADER_TRIES: u32 = 5;
 
-/// Where records with a key may lie.
+/// Log offsets that may hold records with a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidates {
-    /// Physical offsets, largest (newest) first, each once. Every one is to be checked against the
-    /// log: hashes collide, entries outlive records, and an offset may lie beyond the log's end.
+    /// Log offsets in descending order (newest first), each once. Check each one against the log: hashes collide,
+    /// entries outlive records, and an offset may be past the end of the log.
     pub offsets: Vec<i64>,
-    /// Set when part of the index could not be used: the offsets may then be incomplete.
+    /// Description of damage; if set, the offsets may be incomplete.
     pub damaged: Option<String>,
 }
 
 impl IndexSet {
-    /// All places that the index knows for `hash`, see [`mqstore_format::index_key_hash`], in all
-    /// files. Entries whose store time is certainly outside of `begin_ms` to `end_ms` (both included,
-    /// epoch milliseconds) are left out. Takes time in the length of the chains, and 8 bytes a hit.
+    /// Returns all log offsets that the index has for `hash` (see [`mqstore_format::index_key_hash`]), in all files.
+    ///
+    /// Entries whose store time is certainly outside `begin_ms` to `end_ms` (both included, epoch milliseconds) are
+    /// left out. The time grows with the length of the chains; each hit takes 8 bytes.
     pub fn candidates(&self, hash: i32, begin_ms: i64, end_ms: i64) -> Result<Candidates, StoreError> {
         let mut found = Candidates { offsets: Vec::new(), damaged: self.damaged().map(str::to_owned) };
         for file in self.files().iter().rev() {
@@ -46,7 +45,7 @@ impl IndexSet {
                 found.damaged.get_or_insert_with(|| format!("{}: {damage}", file.path.display()));
             }
         }
-        // Record order is log order; a record may be in a chain twice, with one key or after a crash.
+        // Sorts into log order and removes duplicates: a record may be in a chain twice, with one key or after a crash.
         found.offsets.sort_unstable_by(|left, right| right.cmp(left));
         found.offsets.dedup();
         Ok(found)
@@ -60,7 +59,7 @@ struct ChainQuery {
 }
 
 impl ChainQuery {
-    /// Collects the hits of one file; answers what is wrong with the chain, if something is.
+    /// Collects the hits of one file. Returns a description if the chain is damaged.
     fn walk(&self, file: &IndexFile, offsets: &mut Vec<i64>) -> Result<Option<String>, StoreError> {
         let source = match file.source() {
             Ok(source) => source,
@@ -91,7 +90,7 @@ impl ChainQuery {
         while number != 0 {
             let entry = source.entry(geometry, number)?;
             if geometry.slot_of(entry.hash) != slot || entry.hash < 0 || entry.physical_offset < 0 {
-                return Ok(Some(format!("entry {number} does not belong into the chain of slot {slot}")));
+                return Ok(Some(format!("entry {number} does not belong to the chain of slot {slot}")));
             }
             if entry.hash == self.hash && self.may_contain(header, number, &entry) {
                 offsets.push(entry.physical_offset);
@@ -108,9 +107,9 @@ impl ChainQuery {
     fn may_contain(&self, header: &IndexHeader, number: u32, entry: &IndexEntry) -> bool {
         let begin = header.begin_timestamp;
         let (earliest, latest) = match entry.time_diff_s {
-            // The begin time is that of the first entry, whatever its own seconds say.
+            // The begin time is that of the first entry, whatever its own seconds are.
             _ if number == 1 => (begin, begin),
-            // At both ends the difference may have been cut.
+            // At both ends the difference may be clamped.
             i32::MIN..=0 | i32::MAX => return true,
             _ if begin <= 0 => return true,
             _ => {
@@ -122,7 +121,7 @@ impl ChainQuery {
     }
 }
 
-/// The newest entry of the chain and a header that counts it.
+/// Returns the newest entry of the chain, and a header that counts it.
 fn newest(
     file: &IndexFile,
     source: &Source,
@@ -135,8 +134,10 @@ fn newest(
         let header = file.header()?;
         let next = header.next_entry();
         if next > file.geometry.entries {
-            problem =
-                format!("its header counts {} entries of {}", header.index_count, file.geometry.entries);
+            problem = format!(
+                "its header counts {} entries, but the file holds at most {}",
+                header.index_count, file.geometry.entries
+            );
         } else if newest == 0 || newest < next {
             return Ok(Ok((newest, header)));
         } else {

@@ -1,7 +1,7 @@
-//! The key index: from the hash of topic and key to positions in the log, newest first.
+//! The key index: from the hash of topic and key to log offsets, newest first.
 //!
-//! Owns `index/`: hash tables on disk, one file after the other, named by the local time of their creation. `file`
-//! draws one. They are derived from the log and may be deleted.
+//! This folder owns `index/`: a sequence of hash tables on disk, each named by the local time of its creation. `file`
+//! draws one. They can be derived from the log, so you may delete them.
 //!
 //! Readers trust no byte. They follow a chain only from larger to smaller entry numbers within its slot, and every hit
 //! is only a candidate until the log confirms it.

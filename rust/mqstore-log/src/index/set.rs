@@ -1,8 +1,8 @@
 //! All index files of a store.
 //!
-//! Owns the list of files by age, what else lay in `index/`, and the writer's lock. Loading reads
-//! names and headers, and more only where the geometry is in doubt. Files are only added at the end;
-//! removal takes whole files, from the newest on, so that a crash leaves an older index and no gap.
+//! This module owns the list of files by age, the list of other entries in `index/`, and the writer's lock. A load
+//! reads names and headers, and more only if the geometry is in doubt. Files are only added at the end. Recovery
+//! removes whole files from the newest on, so a crash leaves an older index without a gap.
 //!
 //! Source: `IndexService`.
 
@@ -22,10 +22,10 @@ use mqstore_base::durable_mark::IndexExtent;
 use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::{OldFile, StoreFiles};
 
-/// Index files that are open at most, mapped ones not counted.
+/// Maximum number of open index files; mapped ones do not count.
 const OPEN_INDEX_FILES: usize = 32;
 
-/// How many names are tried for a staged file before giving up.
+/// Maximum number of names to try for a staged file.
 const STAGING_TRIES: u32 = 10_000;
 
 /// The key index of one store.
@@ -37,13 +37,13 @@ pub struct IndexSet {
     geometry: IndexGeometry,
     strays: Vec<Stray>,
     damaged: Option<String>,
-    /// Whether there are files whose geometry could not be told.
+    /// Whether files exist whose geometry is unknown.
     guessed: bool,
     list: RwLock<Vec<Arc<IndexFile>>>,
     writer: Mutex<Writer>,
 }
 
-/// What only the writer touches.
+/// The state that only the writer uses.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     pub(super) last_name: Option<IndexFileTime>,
@@ -60,12 +60,18 @@ impl Writer {
 impl IndexSet {
     /// Lists the index files of a store. Never writes.
     ///
-    /// The geometry is `known` (what this store's own notes say), `configured` or RocketMQ's default
-    /// (5,000,000 slots, 20,000,000 entries), the first whose length is that of the files, unless the
-    /// chains of the files disagree; else the only one that they agree with. Where there is no such
-    /// one, files without an entry are left alone, others are strays, the set is empty, and new files are
-    /// made as `configured` says; so they are where there is no file. A file of another length, or with an impossible header, is a
-    /// stray.
+    /// The geometry is the first of these that fits:
+    ///
+    /// 1. `known`, from the store's own durable mark, if the files have its length.
+    /// 2. `configured`, or RocketMQ's default (5,000,000 slots, 20,000,000 entries), if the files have its length and
+    ///    their chains do not contradict it.
+    /// 3. The only geometry that matches the chains of the files.
+    /// 4. `configured` or the default, if the files have its length although their chains contradict it.
+    /// 5. The only geometry that matches the first entries of a file, whatever its header says.
+    ///
+    /// If none fits, files without an entry are ignored, all others are strays, and the set is empty; new files then
+    /// get the geometry `configured`. Without any index file, new files get `known`, or `configured` if it is `None`.
+    /// A file of another length, or with an impossible header, is a stray.
     pub fn load(
         files: &StoreFiles,
         known: Option<IndexGeometry>,
@@ -73,7 +79,7 @@ impl IndexSet {
         access: Access,
     ) -> Result<Self, StoreError> {
         if !is_possible(configured) {
-            let reason = "1 to 2,147,483,647 slots and 2 to 2,147,483,647 entries".to_owned();
+            let reason = "give 1 to 2,147,483,647 slots and 2 to 2,147,483,647 entries".to_owned();
             return Err(StoreError::InvalidOption { option: "index_slots, index_entries", reason });
         }
         let found = discover::scan(&*files.vfs, &files.index())?;
@@ -96,7 +102,8 @@ impl IndexSet {
         Ok(set)
     }
 
-    /// Whether files are there, and neither they nor anybody else tells with how many slots and entries they were made.
+    /// Whether files exist whose number of slots and entries is unknown: neither their contents nor the options show
+    /// it.
     pub fn has_guessed_geometry(&self) -> bool {
         self.guessed
     }
@@ -106,12 +113,13 @@ impl IndexSet {
         let judged = if known_geometry {
             self.judge(found)?
         } else if self.is_empty(&found)? {
-            // RocketMQ 5.3.3 makes a file for messages without keys. Nothing in it tells its geometry, and
-            // nothing is lost with it.
+            // RocketMQ 5.3.3 creates a file for messages without keys. Nothing in it shows its geometry, and ignoring
+            // it loses nothing.
             return Ok(());
         } else {
             self.guessed = true;
-            Err("neither the options nor its own chains tell its number of slots and entries".to_owned())
+            Err("its number of slots and entries is unknown: neither the options nor its chains show it"
+                .to_owned())
         };
         match judged {
             Ok(file) => self.list.write().push(Arc::new(file)),
@@ -137,7 +145,7 @@ impl IndexSet {
         read_header(&*file).at(&found.path, "reading an index header")
     }
 
-    /// The file, or why it is no file of this index.
+    /// Returns the file, or the reason why it is no file of this index.
     fn judge(&self, found: FoundFile) -> Result<Result<IndexFile, String>, StoreError> {
         let len = self.geometry.file_len();
         if found.len != len {
@@ -150,8 +158,8 @@ impl IndexSet {
         })
     }
 
-    /// Takes note that all files were replaced by others of the same geometry. Nothing may be written
-    /// meanwhile; look-ups go on.
+    /// Reloads the set after all files were replaced by files of the same geometry. No write may run meanwhile; lookups
+    /// may continue.
     pub fn reload(&self) -> Result<(), StoreError> {
         let mut writer = self.writer();
         self.release();
@@ -167,7 +175,7 @@ impl IndexSet {
         Ok(())
     }
 
-    /// Gives back maps and descriptors; for a set that is done.
+    /// Releases maps and descriptors of a set that is not used any more.
     pub fn release(&self) {
         for file in self.list.read().iter() {
             file.unmap();
@@ -180,12 +188,12 @@ impl IndexSet {
         self.geometry
     }
 
-    /// What lies in the index folder and is no file of this index.
+    /// Returns the entries of the index folder that are no files of this index.
     pub fn strays(&self) -> &[Stray] {
         &self.strays
     }
 
-    /// Why entries may be missing: a file that looks like one of the index could not be used.
+    /// Describes why entries may be missing: a file that looks like an index file could not be used.
     pub fn damaged(&self) -> Option<&str> {
         self.damaged.as_deref()
     }
@@ -195,18 +203,18 @@ impl IndexSet {
         self.list.read().len()
     }
 
-    /// The newest file; its name is the largest.
+    /// Returns the path of the newest file, which has the largest name.
     pub fn newest_path(&self) -> Option<PathBuf> {
         self.last().map(|file| file.path.clone())
     }
 
-    /// Where the record of the newest entry *starts* in the log; 0 when there is none. Its other keys
-    /// may be missing: index from this record on. As of the load, for a set opened for reading.
+    /// Log offset at which the record of the newest entry *starts*; 0 without an entry. Entries of its other keys may
+    /// be missing, so indexing continues with this record. For a set opened for reading, the value is that of the load.
     pub fn end_physical(&self) -> i64 {
         self.extent().end
     }
 
-    /// How many files there are, and of which stretch of the log the newest one is.
+    /// Returns the number of files, and the range of the log that the newest file covers.
     pub fn extent(&self) -> IndexExtent {
         let list = self.list.read();
         let newest = list.last().map(|file| file.known_header()).unwrap_or_default();
@@ -217,29 +225,29 @@ impl IndexSet {
         }
     }
 
-    /// Where the records of the first and of the last entry of each file start in the log, oldest file first;
-    /// of files that have entries. As of the load, for a set opened for reading.
+    /// Returns the log offsets of the first and the last entry of each file that has entries, oldest file first. For a
+    /// set opened for reading, the values are those of the load.
     pub fn spans(&self) -> Vec<(u64, u64)> {
         let headers = self.files().into_iter().map(|file| file.known_header());
         let filled = headers.filter(|header| header.index_count > 1);
         filled.map(|header| (header.begin_physical as u64, header.end_physical as u64)).collect()
     }
 
-    /// The end time of the newest full file that is durable with all files before it, epoch
-    /// milliseconds; 0 when there is none. RocketMQ's checkpoint takes it as `indexMsgTimestamp`.
+    /// End time in epoch milliseconds of the newest full file that is durable together with all files before it; 0
+    /// without one. RocketMQ's checkpoint stores it as `indexMsgTimestamp`.
     pub fn last_sealed_end_timestamp(&self) -> i64 {
         let files = self.files();
         let durable = files.iter().take_while(|file| file.is_full() && !file.is_dirty());
         durable.last().map_or(0, |file| file.known_header().end_timestamp)
     }
 
-    /// Whether [`Self::flush`] would sync something.
+    /// Whether [`Self::flush`] has anything to sync.
     pub fn is_dirty(&self) -> bool {
         self.files().iter().any(|file| file.is_dirty()) || !self.writer.lock().dirty_folders.is_empty()
     }
 
-    /// Syncs the files that changed since the last flush (the first one after an open: all), then the
-    /// folder if names changed. After an error the rest is still to be synced.
+    /// Syncs the files that changed since the last flush, then the folder if names changed. The first flush after an
+    /// open syncs all files. After an error, the next flush syncs the rest.
     pub fn flush(&self) -> Result<(), StoreError> {
         for file in self.files() {
             file.flush()?;
@@ -259,9 +267,9 @@ impl IndexSet {
         Ok(())
     }
 
-    /// Removes every file that is not full or has an entry for a record at or behind log position
-    /// `physical`, and all newer ones. Answers from which log position on the index wants entries:
-    /// the record at that position may have some of its keys in the files that stay.
+    /// Removes every file that is not full or has an entry for a record at or after log offset `physical`, and all
+    /// newer files. Returns the log offset from which the index needs entries: the files that stay may have some keys
+    /// of the record there.
     pub fn drop_from(&self, physical: u64) -> Result<i64, StoreError> {
         let stays = |file: &Arc<IndexFile>| {
             let end = file.known_header().end_physical;
@@ -272,8 +280,8 @@ impl IndexSet {
         Ok(self.end_physical())
     }
 
-    /// The leading files whose newest entry is for a record before log position `log_min`; never the
-    /// last file. Source: `IndexService#deleteExpiredFile`.
+    /// Returns the oldest files whose newest entry is for a record before log offset `log_min`, but never the last
+    /// file. Source: `IndexService#deleteExpiredFile`.
     pub fn files_below(&self, log_min: u64) -> Vec<OldFile> {
         let files = self.files();
         let Some((_, older)) = files.split_last() else { return Vec::new() };
@@ -289,13 +297,13 @@ impl IndexSet {
         .collect()
     }
 
-    /// Removes [`Self::files_below`] `log_min`, the oldest first, each durably before the next, so that
-    /// a crash leaves no gap in the row. `removed` hears of each file.
+    /// Removes the files of [`Self::files_below`] for `log_min`, oldest first. Each removal is durable before the next
+    /// one, so a crash leaves no gap. Calls `removed` for each file.
     pub fn remove_below(&self, log_min: u64, removed: &mut dyn FnMut(&OldFile)) -> Result<(), StoreError> {
         self.writable("delete index files")?;
         let folder = self.files.index();
         for file in self.files_below(log_min) {
-            // Look-ups that hold the file's handle go on with it; the list is short, the lock is too.
+            // Lookups that hold the file's handle can still read it.
             self.list.write().retain(|other| other.path != file.path);
             self.cache.forget(&file.path);
             match self.files.vfs.remove_file(&file.path) {
@@ -311,7 +319,7 @@ impl IndexSet {
         Ok(())
     }
 
-    /// As [`Self::remove_below`] for a set opened for reading, beside a writer that removes them.
+    /// Like [`Self::remove_below`], for a set opened for reading while the writer removes the files.
     pub fn forget_below(&self, log_min: u64) {
         for file in self.files_below(log_min) {
             self.list.write().retain(|other| other.path != file.path);
@@ -319,7 +327,7 @@ impl IndexSet {
         }
     }
 
-    /// Whether `file` was not removed by [`Self::remove_below`].
+    /// Whether `file` is still in the set.
     pub(super) fn still_has(&self, file: &Arc<IndexFile>) -> bool {
         self.list.read().iter().any(|other| Arc::ptr_eq(other, file))
     }
@@ -361,7 +369,7 @@ impl IndexSet {
         &self.files
     }
 
-    /// The files, oldest first.
+    /// Returns the files, oldest first.
     pub(super) fn files(&self) -> Vec<Arc<IndexFile>> {
         self.list.read().clone()
     }
@@ -370,14 +378,14 @@ impl IndexSet {
         self.list.read().last().cloned()
     }
 
-    /// Adds the file that was just made.
+    /// Adds a new file.
     pub(super) fn push(&self, path: PathBuf, header: IndexHeader) -> Arc<IndexFile> {
         let file = Arc::new(IndexFile::new(path, self.geometry, &self.cache, self.access, header));
         self.list.write().push(Arc::clone(&file));
         file
     }
 
-    /// Makes an empty file without a name.
+    /// Creates an empty file in the staging folder.
     pub(super) fn stage(&self, writer: &mut Writer) -> Result<(PathBuf, Arc<dyn VfsFile>), StoreError> {
         let folder = self.files.staging();
         let mut path = folder.clone();
@@ -387,9 +395,9 @@ impl IndexSet {
                 Ok(file) => return Ok((path, file)),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => writer.staged += 1,
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    self.files.vfs.create_dir_all(&folder).at(&folder, "making the staging folder")?;
+                    self.files.vfs.create_dir_all(&folder).at(&folder, "creating the staging folder")?;
                 }
-                Err(error) => return Err(StoreError::io(&path, "making an index file", error)),
+                Err(error) => return Err(StoreError::io(&path, "creating an index file", error)),
             }
         }
         Err(StoreError::Busy { reason: format!("{}: no name is free for an index file", path.display()) })

@@ -1,4 +1,4 @@
-//! Files that are not as they were written.
+//! Tests of damaged index files.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn candidates(world: &World, key: &str) -> Candidates {
 
 #[test]
 fn a_broken_chain_is_told_and_ends_the_walk_of_its_file() {
-    // Entries 1, 4 are key a, 2, 5 key b, 3, 6 key c.
+    // Entries 1 and 4 have key a, 2 and 5 key b, 3 and 6 key c.
     let slot_of_a = TINY.slot_position(TINY.slot_of(hash("a")));
     let previous_of_4 = TINY.entry_position(4) + 16;
     let previous_of_1 = TINY.entry_position(1) + 16;
@@ -65,7 +65,7 @@ fn an_impossible_header_makes_a_stray() {
         let set = IndexSet::load(&world.files, Some(TINY), TINY, Access::ReadWrite).unwrap();
         assert_eq!((set.file_count(), set.strays().len()), (0, 1));
         assert!(set.strays()[0].reason.contains("header"));
-        // Look-ups say that something is missing.
+        // Lookups report that entries may be missing.
         assert!(candidates(&world, "a").damaged.is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! Failing calls, full disks, killed processes and lost power.
+//! Tests of failing calls, full disks, kills and power loss.
 
 use mqstore_io::sim::{Fault, OperationKind};
 
@@ -68,7 +68,7 @@ fn a_full_disk_is_met_before_the_map_is_written() {
     world.sim.clear_faults();
     set.put(&puts(0..10)).unwrap();
     assert_eq!(answers(&set), expected(0..10));
-    // The same where the room runs out in the end.
+    // The same if the space runs out at the end.
     world.sim.set_space(Some(1));
     assert!(matches!(set.put(&puts(10..18)), Err(StoreError::DiskFull { .. })));
     assert!(world.sim.violations().is_empty());
@@ -88,7 +88,7 @@ fn a_process_killed_at_any_moment_leaves_whole_chains() {
         let Some(frozen) = world.sim.take_frozen() else { break };
         let after = World::new(&frozen);
         let set = IndexSet::load(&after.files, Some(TINY), TINY, Access::ReadWrite).unwrap();
-        // What is there is sound; the record at the end may lack keys, none before it does.
+        // The existing entries are sound. The last record may lack keys, but no record before it does.
         let end = set.end_physical() / 100;
         for (found, (all, sure)) in answers(&set).iter().zip(expected(0..18).iter().zip(expected(0..end))) {
             assert!(found.iter().all(|offset| all.contains(offset)), "stopped at {stop}");
@@ -114,7 +114,7 @@ fn after_a_power_loss_what_was_synced_is_kept() {
         let Some(frozen) = world.sim.take_frozen() else { continue };
         let after = World::new(&frozen.crash(seed).unwrap());
         let set = IndexSet::load(&after.files, Some(TINY), TINY, Access::ReadWrite).unwrap();
-        // As recovery does: what was not synced may be any mixture.
+        // As in recovery: unsynced parts may be any mixture.
         if !set.strays().is_empty() {
             for stray in set.strays() {
                 after.sim.remove_file(&stray.path).unwrap();
@@ -159,7 +159,7 @@ fn look_ups_go_on_while_entries_are_added() {
                     set.flush().unwrap();
                 }
             }
-            // Many at once, as dispatch puts them.
+            // Many at once, as in dispatch.
             for first in (500..1500).step_by(250) {
                 set.put(&puts(first..first + 250)).unwrap();
                 set.flush().unwrap();

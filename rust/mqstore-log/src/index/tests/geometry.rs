@@ -1,10 +1,10 @@
-//! Finding the geometry that a file does not state.
+//! Tests of the detection of a geometry.
 
 use mqstore_io::VfsFile;
 
 use super::*;
 
-/// Few files, one of them being filled.
+/// Writes a few files; the last one is not full.
 fn written(geometry: IndexGeometry, entries: i64) -> World {
     let world = World::new(&SimVfs::default());
     let set = IndexSet::load(&world.files, Some(geometry), geometry, Access::ReadWrite).unwrap();
@@ -13,7 +13,7 @@ fn written(geometry: IndexGeometry, entries: i64) -> World {
     world
 }
 
-/// A file of so many bytes, all zero and without room on the disk, as RocketMQ makes it.
+/// Creates a file of `len` bytes, all zero and without allocated blocks, as RocketMQ does.
 fn zeros(world: &World, name: &str, len: u64) -> Arc<dyn VfsFile> {
     let folder = world.files.index();
     world.sim.create_dir_all(&folder).unwrap();
@@ -63,7 +63,7 @@ fn the_chains_tell_the_geometry() {
 
 #[test]
 fn where_nothing_tells_the_files_are_strays() {
-    // Files in which every place is as good as the other.
+    // A file in which all places look alike.
     let world = World::new(&SimVfs::default());
     let file = zeros(&world, "20231114221320123", 40 + 4 * 1000 + 20 * 1000);
     for fill in [1, 0xff] {
@@ -73,7 +73,7 @@ fn where_nothing_tells_the_files_are_strays() {
         assert!(set.damaged().is_some());
         assert!(set.candidates(1, 0, i64::MAX).unwrap().damaged.is_some());
     }
-    // The writer goes on beside it.
+    // The writer continues with another file.
     let set = IndexSet::load(&world.files, None, TINY, Access::ReadWrite).unwrap();
     set.put(&[nth(0)]).unwrap();
     assert_eq!(world.contents().len(), 2);
@@ -86,7 +86,7 @@ fn an_empty_file_of_another_length_is_left_alone() {
     let set = IndexSet::load(&world.files, None, TINY, Access::ReadWrite).unwrap();
     assert_eq!((set.geometry(), set.file_count(), set.strays().len()), (TINY, 0, 0));
     assert_eq!(set.candidates(1, 0, i64::MAX).unwrap().damaged, None);
-    // The writer goes on beside it.
+    // The writer continues with another file.
     set.put(&[nth(0)]).unwrap();
     assert_eq!(world.contents().len(), 2);
 }
@@ -164,7 +164,7 @@ fn without_a_header_the_first_entries_tell() {
             assert_eq!(set.geometry(), geometry, "{count} entries");
             assert!(!set.has_guessed_geometry());
         }
-        // Without its first entries nothing tells it, and that is said.
+        // Without its first entries the geometry is unknown, and the set reports that.
         file.write_all_at(&[0xff; 200], geometry.entry_position(0)).unwrap();
         let set = load(&world, None, TINY);
         assert_eq!((set.geometry(), set.has_guessed_geometry()), (TINY, true), "{count} entries");

@@ -1,4 +1,4 @@
-//! The index on a simulated file system, and on a real one where kinds of files matter.
+//! Tests of the index on a simulated file system, and on a real one for kinds of files.
 
 mod damage;
 mod faults;
@@ -17,7 +17,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
 const T: i64 = 1_700_000_000_123;
-/// Seven entries a file.
+/// Files with seven entries.
 const TINY: IndexGeometry = IndexGeometry { slots: 5, entries: 8 };
 
 struct World {
@@ -72,7 +72,7 @@ fn key(key: &str, physical_offset: i64, store_timestamp: i64) -> NewEntry {
     NewEntry { hash: hash(key), physical_offset, store_timestamp, of_tags: false }
 }
 
-/// The `n`th of many entries with few different keys.
+/// Returns the `n`th of many entries with few different keys.
 fn nth(n: i64) -> NewEntry {
     key(["a", "b", "c"][n as usize % 3], n * 100, T + n * 700)
 }
@@ -103,7 +103,7 @@ fn the_first_entry_of_the_first_file() {
     set.put(&[key("KeyA", 1024, T)]).unwrap();
     let files = world.contents();
     assert_eq!(files.len(), 1);
-    // 2023-11-14 22:13:20.123, where the clock is in no time zone.
+    // 2023-11-14 22:13:20.123 on a clock without a time zone.
     assert_eq!(files[0].0, "20231114221320123");
     let bytes = &files[0].1;
     assert_eq!(bytes.len(), 40 + 4 * 5 + 20 * 8);
@@ -135,7 +135,7 @@ fn a_rolled_file_begins_with_the_end_of_the_one_before() {
     let set = world.open(Access::ReadWrite);
     let fill: Vec<_> = (0..7).map(|n| key("x", n * 100, T + n * 10_000)).collect();
     set.put(&fill).unwrap();
-    // Full with N - 1 entries, and not followed by an empty file.
+    // The file is full with N - 1 entries, and no empty file follows.
     assert_eq!(world.contents().len(), 1);
     world.clock.set(T + 90_000);
     set.put(&[key("KeyA", 700, T + 90_000)]).unwrap();
@@ -155,7 +155,7 @@ fn a_rolled_file_begins_with_the_end_of_the_one_before() {
         index_count: 2,
     };
     assert_eq!(header(&files[1].1), own);
-    // RocketMQ finds it from T + 120 s on only; here by its own time.
+    // RocketMQ finds the entry only from T + 120 s on; mqstore finds it at its own time.
     for (begin, end, hit) in
         [(T + 90_000, T + 90_000, true), (T + 90_001, i64::MAX, false), (0, T + 89_999, false)]
     {
@@ -189,7 +189,7 @@ fn names_increase_although_the_clock_does_not() {
     let names: Vec<_> = world.contents().into_iter().map(|file| file.0).collect();
     let millis: Vec<_> = names.iter().map(|name| name.strip_prefix("20231114221320").unwrap()).collect();
     assert_eq!(millis, ["123", "124", "125", "126", "127", "128"]);
-    // A new start knows the names that are there, strays included.
+    // After a restart, the set knows the existing names, those of strays too.
     world.sim.create_new(&world.files.index().join("20301114221320123")).unwrap();
     let set = world.open(Access::ReadWrite);
     set.put(&[nth(42)]).unwrap();
@@ -212,7 +212,7 @@ fn records_before_the_end_are_there_already() {
     set.put(&[key("a", 100, T), key("b", 200, T)]).unwrap();
     set.put(&[key("a", 100, T), key("b", 200, T), key("c", 200, T)]).unwrap();
     let bytes = &world.contents()[0].1;
-    // The last record is indexed again, as RocketMQ does.
+    // The last record is indexed again, as in RocketMQ.
     assert_eq!(header(bytes).index_count, 5);
     assert_eq!((all(&set, "a"), all(&set, "b"), all(&set, "c")), (vec![100], vec![200], vec![200]));
 }
@@ -245,7 +245,7 @@ fn a_reader_in_another_process_sees_what_the_writer_adds() {
     assert!(matches!(reader.remove_all(), Err(StoreError::ReadOnly { .. })));
     reader.flush().unwrap();
     assert_eq!(tree(&world.sim, Path::new("/")), before);
-    // A file that is removed meanwhile is missed, not a failure.
+    // A file that is removed meanwhile only loses hits; the lookup does not fail.
     writer.remove_all().unwrap();
     assert!(world.open(Access::Read).candidates(hash("a"), 0, i64::MAX).unwrap().offsets.is_empty());
 }
@@ -257,7 +257,7 @@ fn dropping_takes_whole_files_and_says_where_to_go_on() {
         world.open(Access::ReadWrite).put(&(0..25).map(nth).collect::<Vec<_>>()).unwrap();
         world
     };
-    // Full files end at 600, 1300, 2000; the last one holds 2100 to 2400.
+    // Full files end at 600, 1300, 2000; the last file holds 2100 to 2400.
     for (physical, kept, from) in [
         (u64::MAX, 3, 2000),
         (2001, 3, 2000),
@@ -300,7 +300,7 @@ fn only_synced_full_files_count_for_the_checkpoint() {
     let before = world.sim.operations();
     set.flush().unwrap();
     assert_eq!(world.sim.operations(), before);
-    // A restart does not know what was synced, and asks once.
+    // After a restart it is unknown what was synced, so the first flush syncs all.
     let set = world.open(Access::ReadWrite);
     assert_eq!(set.last_sealed_end_timestamp(), 0);
     set.flush().unwrap();

@@ -1,11 +1,10 @@
-//! The bytes of the files, against a plain retelling of the format's rules; the answers, against a
-//! list.
+//! Tests of the bytes of the files against a plain model of the format, and of the answers against a list.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A file as RocketMQ's rules fill it, one rule a line.
+/// A file filled by RocketMQ's rules, with one rule on each line.
 struct ModelFile {
     bytes: Vec<u8>,
     header: IndexHeader,
@@ -78,7 +77,7 @@ fn model(geometry: IndexGeometry, puts: &[NewEntry]) -> Vec<Vec<u8>> {
 
 fn puts() -> impl Strategy<Value = Vec<NewEntry>> {
     let hashes = prop_oneof![0..40_i32, Just(0), Just(i32::MAX), 0..=i32::MAX];
-    // Mostly forward by some seconds; now and then the clock was set.
+    // Mostly forward by some seconds; sometimes the clock was set.
     let steps = prop_oneof![8 => 0..4_000_i64, 1 => -100_000..100_000_i64, 1 => Just(9_000_000_000_000)];
     let put = (hashes, 0..3_i64, steps);
     (prop_oneof![Just(0_i64), Just(T)], proptest::collection::vec(put, 1..60)).prop_map(|(start, steps)| {
@@ -109,7 +108,7 @@ proptest! {
         cuts.sort_unstable();
         for cut in cuts.into_iter().chain([usize::MAX]) {
             let cut = cut.min(puts.len());
-            // Each part by a new process that knows the geometry.
+            // A new process that knows the geometry writes each part.
             let set = IndexSet::load(&world.files, Some(geometry), TINY, Access::ReadWrite).unwrap();
             set.put(&puts[done..cut]).unwrap();
             done = cut;
@@ -162,7 +161,7 @@ proptest! {
                 NewEntry { hash, physical_offset: at, store_timestamp: T + at * 7, of_tags: false }
             })
             .collect();
-        // One that comes too late for its place is left out in either case.
+        // An entry that comes too late for its place is skipped by both.
         puts.insert(back.index(puts.len()), NewEntry { hash: 1, physical_offset: at / 2, store_timestamp: T, of_tags: false });
         let [together, single] = [World::new(&SimVfs::default()), World::new(&SimVfs::default())];
         let open = |world: &World| IndexSet::load(&world.files, None, geometry, Access::ReadWrite).unwrap();

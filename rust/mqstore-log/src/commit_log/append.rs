@@ -40,7 +40,7 @@ impl CommitLog {
     ///
     /// All records become visible together, after all of them are copied. If a batch larger than a segment meets a full
     /// disk, the records that were already copied stay. With `through_file`, a positional write appends the records,
-    /// which a sync makes durable cheaply. A log with a pool always writes this way.
+    /// which a sync makes durable cheaply. A log with a pool always writes through the file.
     ///
     /// # Errors
     /// - [`StoreError::Busy`] if the lock was held or waited for too long, [`StoreError::TooLarge`],
@@ -134,7 +134,8 @@ impl CommitLog {
 
     /// Checks that all of `records` fit the quotas of their topics. The caller holds the put lock.
     ///
-    /// # Errors [`StoreError::Full`] if a quota would be exceeded.
+    /// # Errors
+    /// [`StoreError::Full`] if a quota would be exceeded.
     pub(super) fn admit(&self, records: &[EncodedRecord<'_>]) -> Result<(), StoreError> {
         if records.iter().all(|record| record.room.limit().is_none()) {
             return Ok(());
@@ -159,7 +160,8 @@ impl CommitLog {
     /// Copies records to the pool, or to the map if the log has no pool. If a record is refused, returns that error;
     /// the records before it are copied.
     ///
-    /// # Errors [`StoreError::Poisoned`] if a copy failed.
+    /// # Errors
+    /// [`StoreError::Poisoned`] if a copy failed.
     pub(super) fn copy_records(
         &self,
         put: &mut PutState,

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Across a crash: bytes that are not drained are lost with the process. `sync` acknowledges nothing before it is
-//! drained and synced; `pooled` documents this loss. Across threads: bytes between the drained and the published offset
+//! drained and synced; `pooled` accepts this loss. Across threads: bytes between the drained and the published offset
 //! do not change, and a thread that reads them holds the lock `draining`.
 //!
 //! Source of the idea: `TransientStorePool`, `DefaultMappedFile#commit`.

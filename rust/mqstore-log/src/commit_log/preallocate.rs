@@ -8,12 +8,12 @@
 //!
 //! * **The next segment** is allocated and synced in the staging folder. It gets its name only when its first record
 //!   gets its offset, because RocketMQ deletes segments without records.
-//! * **The window** of a mapped segment is populated, so that appends meet no page fault, and advised. On request
+//! * **The window** of a mapped segment is faulted in ahead of the appends, so that they meet no page fault. On request
 //!   (`lock_memory`) it is locked in memory. It is 64 MiB long and advances by half of that.
 //! * **Prewriting**: with `sync`, a window of 128 MiB, and the same length of the next segment, is also written to the
 //!   device before it holds a record. Then a later sync needs no change of the block map and no journal. A prewriting
-//!   step keeps the device from syncs of records. So the window is filled while no thread appends, or once three
-//!   quarters of it are used, in small steps with pauses.
+//!   step delays syncs of records. So the window is filled while no thread appends, or once three quarters of it are
+//!   used, in small steps with pauses.
 //! * `pooled` has no window: its appends never touch the file, and its large writes create pages faster than a window
 //!   would.
 //!

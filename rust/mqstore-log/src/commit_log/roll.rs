@@ -40,7 +40,7 @@ impl CommitLog {
         end.saturating_sub(self.appended()) >= needed && self.front.put.held_ms(now_ms) < HELD_LONG_MS
     }
 
-    /// Whether twice `bytes` fit the pool, because other appends may come first.
+    /// Whether twice `bytes` fit the pool: other appends of the same size may come first.
     pub fn pool_has_space(&self, bytes: u64) -> bool {
         self.pool.as_ref().is_some_and(|pool| pool.has_room_to(self.appended().saturating_add(2 * bytes)))
     }

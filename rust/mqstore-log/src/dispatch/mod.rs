@@ -8,7 +8,6 @@
 //! Source: `DefaultMessageStore.ReputMessageService`, `CommitLogDispatcherBuildConsumeQueue`,
 //! `IndexService#buildIndex`. The commit position follows RIP-52; RocketMQ's `ConcurrentReputMessageService` only
 //! decodes in parallel.
-//! `ConcurrentReputMessageService` has only the decoding.
 
 mod derived_units;
 mod dispatch_run;
@@ -163,7 +162,8 @@ impl Dispatcher {
 
     /// Stops dispatch at log offset `limit`, where a record starts; `u64::MAX` for no limit.
     ///
-    /// # Errors The log offset that dispatch has reached, if it is already past `limit`.
+    /// # Errors
+    /// The log offset that dispatch has reached, if it is already past `limit`.
     pub fn set_limit(&self, limit: u64) -> Result<(), u64> {
         // Splitting off a run needs this lock too, so no run passes the limit meanwhile.
         let cutter = self.cutter.lock();
@@ -271,7 +271,8 @@ impl Dispatcher {
 
     /// Waits until no run is in progress, then runs `then` with the position reached. No thread starts a run meanwhile.
     ///
-    /// # Errors The error that keeps a started run from being committed, or the error of `then`.
+    /// # Errors
+    /// The error that keeps a started run from being committed, or the error of `then`.
     pub fn run_while_paused<T>(
         &self,
         then: impl FnOnce(u64) -> Result<T, StoreError>,

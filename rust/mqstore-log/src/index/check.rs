@@ -107,7 +107,8 @@ impl IndexSet {
 
     /// Returns the entries from `from` on; none for `None`.
     ///
-    /// # Errors [`StoreError::Busy`] if the file does not exist.
+    /// # Errors
+    /// [`StoreError::Busy`] if the file does not exist.
     pub fn entries_from(&self, from: Option<&EntryLocation>) -> Result<IndexEntries, StoreError> {
         let mut entries = self.entries();
         let Some(EntryLocation { file, number }) = from else {
@@ -141,7 +142,8 @@ impl IndexSet {
     /// Checks each named file on its own, and describes the damaged ones: entries that their slots do not lead to (the
     /// first one and their number), and the log offsets of the header.
     ///
-    /// # Errors [`StoreError::Busy`] if a file does not exist, and errors of the system.
+    /// # Errors
+    /// [`StoreError::Busy`] if a file does not exist, and errors of the system.
     pub fn wrong_files(&self, names: &[String]) -> Result<Vec<BadIndexFile>, StoreError> {
         let files = self.files();
         let mut found = Vec::new();

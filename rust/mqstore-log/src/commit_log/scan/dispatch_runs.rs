@@ -146,7 +146,6 @@ fn whole_records(bytes: &[u8], start: u64, most: u64) -> u64 {
             break;
         }
         let Some(later) = rest.get(size as usize..) else { break };
-        // Only heads are looked at, too far from each other for the processor to see them coming. Most records
         // The loop reads only heads, which are too far apart for the processor's own prefetch. Most records are as long
         // as their neighbours.
         let ahead = HEADS_AHEAD * size as usize;

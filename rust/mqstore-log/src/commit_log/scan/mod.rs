@@ -99,8 +99,8 @@ pub struct ScanChecks {
 /// If the caller knows the end of the log, zeros before it are damage too: a lost page.
 ///
 /// Only the dispatcher of the process that writes the log reads its newest segments through their maps
-/// (`look_at_maps`). A signal would hit the writer in any case, and the bytes before the limit of the scan are
-/// published and never change.
+/// (`look_at_maps`). If such a file shrinks, its writer gets a signal in any case. The bytes before the limit of the
+/// scan are published and never change.
 #[derive(Debug)]
 pub struct LogScanner {
     list: Arc<SegmentList>,

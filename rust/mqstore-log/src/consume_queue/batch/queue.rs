@@ -223,7 +223,8 @@ impl BatchQueue {
     /// Appends units to `out`, each with the queue offset of its first message. It takes at most `max_units` units
     /// whose queue offset is at least `from` and whose records are before log offset `log_end`.
     ///
-    /// # Errors [`StoreError::Corrupt`] if units are not possible or not in order.
+    /// # Errors
+    /// [`StoreError::Corrupt`] if units are not possible or not in order.
     pub fn read(
         &self,
         from: i64,

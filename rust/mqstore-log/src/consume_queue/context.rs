@@ -44,7 +44,7 @@ pub(super) struct QueueContext {
     dirty_queues: Mutex<Vec<Weak<dyn UnsyncedQueue>>>,
     dirty_folders: Mutex<BTreeSet<PathBuf>>,
     staged: AtomicU64,
-    /// Notes for a person.
+    /// Notes for the user.
     pub(super) notes: Mutex<Vec<String>>,
 }
 

@@ -328,8 +328,8 @@ impl ConsumeQueue {
         Ok(())
     }
 
-    /// Returns the map of the file `base`. Only the writing process uses maps, because it could cut the file under
-    /// another process.
+    /// Returns the map of the file `base`, if it can be mapped. A process that only reads uses no map, because the
+    /// writer could cut the file under it.
     fn in_memory(&self, base: u64) -> Option<Arc<Region>> {
         if self.home.access == Access::Read {
             return None;

@@ -21,8 +21,8 @@ use super::queue::ConsumeQueue;
 use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
 
-/// Bounds of the descriptors that a set of queues keeps open: an eighth of the process limit, within these bounds. If
-/// appends alternate between more queues, each append opens a file.
+/// Bounds of the number of descriptors that a set of queues keeps open: an eighth of the process limit, but within
+/// these bounds. If appends alternate between more queues, each append opens a file.
 const OPEN_QUEUE_FILES: (u64, u64) = (512, 4096);
 
 fn open_queue_files(files: &StoreFiles) -> Arc<FileCache> {
@@ -84,9 +84,10 @@ pub struct QueueSet {
 impl QueueSet {
     /// Lists the queues of a store. Never writes.
     ///
-    /// The set keeps at most an eighth of the process's descriptors open, within 512 and 4,096. The length of queue
-    /// files is the most frequent length of the existing files; without files it is `configured_file_bytes` (default
-    /// 6,000,000, rounded up to a multiple of 20). The queues are empty until [`ConsumeQueue::recover_bounds`].
+    /// The set keeps at most an eighth of the process's descriptors open, but never fewer than 512 or more than 4,096.
+    /// The length of queue files is the most frequent length of the existing files. Without files it is
+    /// `configured_file_bytes` (default 6,000,000, rounded up to a multiple of 20). The queues are empty until
+    /// [`ConsumeQueue::recover_bounds`].
     pub fn load(files: &StoreFiles, configured_file_bytes: u64, access: Access) -> Result<Self, StoreError> {
         let cache = open_queue_files(files);
         Self::load_with(files, configured_file_bytes, access, cache)
@@ -180,7 +181,7 @@ impl QueueSet {
         parallel_map(self.home.helpers, "mq-queues", &self.all(), |queue| work(queue)).map(drop)
     }
 
-    /// Returns and clears the notes for a person.
+    /// Returns and clears the notes for the user.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut self.home.notes.lock())
     }

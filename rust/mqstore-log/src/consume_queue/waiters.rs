@@ -4,8 +4,7 @@
 //! A thread that raises the maximum checks whether the lowest registered offset was passed. Both have a sequentially
 //! consistent fence between their write and their read, so at least one of them sees the other.
 //!
-//! A raise of the maximum costs one load while no waiter waits for a reached offset: it wakes no thread and takes no
-//! lock.
+//! While no offset with a waiter is reached, raising the maximum costs one load. It wakes no thread and takes no lock.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -66,7 +66,7 @@ pub struct EntryLocation {
     pub number: u32,
 }
 
-/// A damaged index file, described for a person.
+/// A damaged index file, with descriptions of its damage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadIndexFile {
     /// Path of the file.

@@ -147,8 +147,7 @@ impl IndexFile {
         }
     }
 
-    /// Maps the complete file. Only the writing process uses such maps, because it could cut the file under another
-    /// process.
+    /// Maps the complete file. A process that only reads uses no map, because the writer could cut the file under it.
     fn in_memory(&self) -> Option<Arc<Region>> {
         if self.access == Access::Read {
             return None;
@@ -211,7 +210,7 @@ impl IndexFile {
             // Slots are at random places in the file. These loads do not depend on each other, so memory delivers them
             // in parallel.
             region.load_u32_be_acquire(entry.slot_position)?;
-            // Encoded in this loop, the bytes are long in memory before they are copied.
+            // Encoded in this loop, the bytes are in memory well before they are copied.
             entry.bytes = IndexEntry {
                 hash: new.hash,
                 physical_offset: new.physical_offset,

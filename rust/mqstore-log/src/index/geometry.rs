@@ -2,8 +2,9 @@
 //!
 //! The files do not contain it: a length of 40 + 4 S + 20 N bytes fits many pairs. A known or configured geometry is
 //! used if its length fits and the newest entries match. Otherwise this module searches for it. The header counts the
-//! entries and names the log offset of the last one. For each possible pair, the last entry is at another multiple of
-//! 20 bytes. One pass over the file finds the places that can be the last entry, and the chains decide between them.
+//! entries and names the log offset of the last one. Between two possible pairs, the place of the last entry differs by
+//! a multiple of 20 bytes. One pass over the file finds the places that can be the last entry, and the chains decide
+//! between them.
 //!
 //! ```text
 //! header: c entries, the last for a record at P

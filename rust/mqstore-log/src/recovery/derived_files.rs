@@ -34,7 +34,7 @@ pub struct DerivedFiles {
     pub dispatcher: Dispatcher,
     /// Number of queues in the manifest, if it names exactly the queues on disk.
     pub listed: Option<usize>,
-    /// Notes for a person, one sentence each.
+    /// Notes for the user, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -119,7 +119,7 @@ struct RecoveredQueues {
     queues: QueueSet,
     /// Log offset up to which the queues are complete.
     complete_to: u64,
-    /// As [`DerivedFiles::listed`].
+    /// Like [`DerivedFiles::listed`].
     listed: Option<usize>,
 }
 
@@ -153,8 +153,8 @@ fn recover_queues(
         queue.recover_bounds()?;
         queue.truncate(trusted_to)?;
         if queue.damaged().is_some() {
-            // The damaged unit may be gone after the truncation. A queue that is derived again would lose its offset if
-            // the log holds none of its records any more.
+            // The damaged unit may be gone after the truncation. A queue that is derived again would lose its next
+            // offset if the log holds none of its records any more.
             queue.recover_bounds()?;
         }
         queue.correct_min_offset(log.list.min_offset())
@@ -270,7 +270,7 @@ fn is_page_cache_intact(files: &StoreFiles, log: &RecoveredLog) -> bool {
     log.mark.is_some_and(|mark| mark.boot_id == files.vfs.environment().boot_id) && no_sync_failed(files)
 }
 
-/// Log offset up to which derived files are known to be synced; 0 if no mark of ours fits.
+/// Log offset up to which derived files are known to be synced; 0 without a durable mark that fits.
 fn synced_position(log: &RecoveredLog) -> u64 {
     log.mark.map_or(0, |mark| mark.dispatched).min(log.end)
 }

@@ -2,7 +2,7 @@
 //!
 //! This module walks over all records that no sync covers, and decides what stopped the walk: a torn tail, which
 //! recovery may cut, or damage, which it must not cut. Threads check the records in parallel (see `parallel_check`). If
-//! a writer of ours was stopped, the walk rewrites the good records from the bytes that it has just read, so that the
+//! an mqstore writer was stopped, the walk rewrites the good records from the bytes that it has just read, so that the
 //! bytes after the mark are read only once.
 
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(super) struct TailRules {
     pub(super) tail_start: u64,
     /// Whether the last writer closed its store, so that no torn tail is possible.
     pub(super) closed: bool,
-    /// Whether `tail_start` is a durable mark of ours.
+    /// Whether `tail_start` is a durable mark.
     pub(super) marked: bool,
     /// How to treat damage.
     pub(super) mode: RecoveryMode,

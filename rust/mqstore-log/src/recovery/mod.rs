@@ -74,7 +74,7 @@ pub struct RecoveredLog {
     pub last: Option<(u64, u32)>,
     /// Newest store timestamp that recovery saw.
     pub store_timestamp_ms: i64,
-    /// Notes for a person, one sentence each.
+    /// Notes for the user, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -99,7 +99,7 @@ struct LogInspection {
 ///
 /// Steps, in this order:
 ///
-/// 1. Find the end. If a writer of ours was stopped, rewrite every record after the mark on the way and sync it: after
+/// 1. Find the end. If an mqstore writer was stopped, rewrite every record after the mark on the way and sync it: after
 ///    a failed sync the page cache may hold bytes that the device does not have.
 /// 2. Copy the truncated tail to `mqstore/lost+found` and sync the copy.
 /// 3. Zero the rest of the segment and move later segments to `mqstore/lost+found`.
@@ -124,7 +124,7 @@ pub fn recover_log(
 ) -> Result<RecoveredLog, StoreError> {
     let mut known = inspect_log(files, input)?;
     let mark = known.mark;
-    // A stopped writer of ours: no damage after its mark refuses the store, so the walk can rewrite the tail.
+    // An mqstore writer was stopped: no damage after its mark refuses the store, so the walk can rewrite the tail.
     let stopped = mark.is_some_and(|mark| !mark.clean);
     let aborted = input.aborted || stopped;
     let rules = tail_rules(&known, input, aborted)?;
@@ -241,9 +241,9 @@ fn with_advice(error: StoreError) -> StoreError {
 }
 
 /// Returns the offset from which a torn tail is possible. This is the mark. For the log of another program it is the
-/// start of the second last segment with content after a crash, and of the last one after a clean stop.
+/// start of the second-to-last segment with content after a crash, and of the last one after a clean stop.
 fn tail_rules(known: &LogInspection, input: &RecoveryInput, aborted: bool) -> Result<TailRules, StoreError> {
-    // Only another program can have written records after a clean mark of ours.
+    // Only another program can have written records after a clean mark.
     let closed = !aborted;
     if let Some(mark) = known.mark {
         return Ok(TailRules { tail_start: mark.position, closed, marked: true, mode: input.mode });

@@ -151,7 +151,7 @@ fn far_unit(n: i64) -> BatchCqUnit {
 }
 
 /// Unit 27 is across two sectors, and the border is inside its log offset: it reads 270,000 if complete, and 7,856
-/// without the second sector. Only the synced log offset shows that it does not belong to the units before it.
+/// without the first sector. Only the synced log offset shows that it does not belong to the units before it.
 #[test]
 fn an_entry_of_two_forms_behind_what_was_synced_is_cut() {
     let far = |range: std::ops::Range<i64>| range.map(far_unit).collect::<Vec<_>>();

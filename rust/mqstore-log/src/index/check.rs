@@ -34,7 +34,7 @@ pub struct IndexedEntry {
 
 impl IndexedEntry {
     /// Compares the times in the file with the record's `store_timestamp`, and describes the difference; `None` if they
-    /// agree. The seconds of the first entry count from the end of the file before. `beside` says that a writer may
+    /// agree. The seconds of the first entry count from the end of the file before. The flag says that a writer may
     /// have changed the end of the file already.
     pub fn wrong_time(&self, store_timestamp: i64, beside: bool) -> Option<String> {
         let Self { entry, header, number } = self;
@@ -129,8 +129,8 @@ impl IndexSet {
         StoreError::Busy { reason }
     }
 
-    /// Returns the names of the files that [`Self::wrong_files`] can check: all, or with `beside` (a writer runs) all
-    /// except the newest.
+    /// Returns the names of the files that [`Self::wrong_files`] can check: all, or all except the newest if the flag
+    /// says that a writer runs.
     pub fn finished_files(&self, beside: bool) -> Vec<String> {
         let mut files = self.files();
         if beside {

@@ -24,7 +24,7 @@ pub struct LogEnd {
 /// Finds the end of the log.
 ///
 /// The log is known to reach `known`. From `mark` on, or from the newest segment with a record, a stop of the last
-/// writer may have torn it. `beside` says whether another process may be writing now.
+/// writer may have torn it. The flag says whether another process may be writing now.
 pub fn log_end(
     files: &StoreFiles,
     list: &Arc<SegmentList>,

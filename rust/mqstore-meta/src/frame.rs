@@ -1,18 +1,18 @@
-//! The file and its frames.
+//! The log file and its frames.
 //!
-//! Owns the head of the file and the eight bytes in front of each frame; all integers are big-endian:
+//! Owns the head of the file and the eight bytes before the records of each frame. All integers are big-endian:
 //!
 //! ```text
 //! head     0  8  "MQSTMETA"         8  4  version 1        12  4  zero
-//!         16  8  generation        24  8  where the tail begins, a position in the file
-//!         32  8  the place of the tail's first byte
+//!         16  8  generation        24  8  where the tail starts: a position in the file
+//!         32  8  the metadata position of the tail's first byte
 //!         40  4  zero              44  4  CRC-32 of the bytes before
-//! frame    0  4  CRC-32 of the bytes behind, to the end of the frame
-//!          4  4  length of what follows, 1 to 16 MiB       8  records
+//! frame    0  4  CRC-32 of all following bytes of the frame
+//!          4  4  length of the records, 1 to 16 MiB         8  records
 //! ```
 //!
-//! A frame is there as a whole or not at all. The first place where none is ends the log: zeros, the end of the file,
-//! or bytes of which a checksum says that they are no frame.
+//! A frame either decodes completely or does not count. The log ends at the first position without a complete frame:
+//! at zeros, at the end of the file, or at bytes with a wrong checksum.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,16 +27,16 @@ const MAGIC: &[u8; 8] = b"MQSTMETA";
 const VERSION: u32 = 1;
 /// Bytes of the head.
 pub(super) const HEAD_BYTES: u64 = 48;
-/// Bytes in front of a frame's records.
+/// Bytes before a frame's records.
 const FRAME_HEAD_BYTES: usize = 8;
-/// Bytes of records in one frame at most.
+/// Maximum bytes of records in one frame.
 pub(super) const MAX_FRAME_BYTES: usize = 16 << 20;
-/// Bytes of a frame that says up to where the log was synced.
+/// Bytes of a frame that states up to where the log is synced.
 const SYNCED_FRAME_BYTES: usize = FRAME_HEAD_BYTES + 16;
-/// How much is read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 256 << 10;
 
-/// What the first bytes of a file say.
+/// The content of a file's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileHeader {
     pub(super) generation: u64,
@@ -73,7 +73,7 @@ impl FileHeader {
     }
 }
 
-/// A frame that is being put together; the buffer is used again for the next one.
+/// A frame under construction. The buffer is reused for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Frame(Vec<u8>);
 
@@ -87,15 +87,15 @@ impl Frame {
         record.encode(&mut self.0);
     }
 
-    /// Bytes of the records in it.
+    /// Bytes of its records.
     pub(super) fn len(&self) -> usize {
         self.0.len().saturating_sub(FRAME_HEAD_BYTES)
     }
 
-    /// The bytes of the frame.
+    /// Completes the head and returns the bytes of the frame.
     ///
     /// # Errors
-    /// [`StoreError::TooLarge`] when it is longer than a frame may be.
+    /// [`StoreError::TooLarge`] if the frame exceeds [`MAX_FRAME_BYTES`].
     pub(super) fn sealed(&mut self) -> Result<&[u8], StoreError> {
         let (size, limit) = (self.len() as u64, MAX_FRAME_BYTES as u64);
         if size > limit {
@@ -111,7 +111,7 @@ impl Frame {
     }
 }
 
-/// The frame that says that everything before `place` was synced.
+/// Returns the frame that states that everything before `place` is synced.
 pub(super) fn synced_frame(place: Place) -> [u8; SYNCED_FRAME_BYTES] {
     let mut bytes = [0; SYNCED_FRAME_BYTES];
     let [_, _, _, _, rest @ ..] = &mut bytes;
@@ -126,25 +126,25 @@ pub(super) fn synced_frame(place: Place) -> [u8; SYNCED_FRAME_BYTES] {
     bytes
 }
 
-/// What comes next in a file.
+/// The result of reading the next frame of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<'a> {
-    /// The records of a frame, and where it begins.
+    /// Where a frame begins, and its records.
     Frame(u64, &'a [u8]),
-    /// No frame; why the bytes are none, where there are any.
+    /// The end of the log. If bytes follow, the reason why they are not a frame.
     End(Option<&'static str>),
 }
 
-/// Reads frames one after the other, a bounded part of the file at a time.
+/// Reads frames one after the other, with a bounded part of the file in memory.
 pub(super) struct FrameReader {
     path: PathBuf,
     file: Arc<dyn VfsFile>,
-    /// Where the next frame begins.
+    /// Where the next frame begins, in the file.
     at: u64,
-    /// Where the file ends.
+    /// Length of the file.
     len: u64,
     buffer: Vec<u8>,
-    /// What part of the buffer lies at `at`.
+    /// Index in the buffer of the byte at `at`.
     begin: usize,
 }
 
@@ -157,7 +157,7 @@ impl FrameReader {
         self.at
     }
 
-    /// The next frame, or what is there instead.
+    /// Returns the next frame, or the end of the log.
     pub(super) fn next(&mut self) -> Result<Next<'_>, StoreError> {
         let left = self.len.saturating_sub(self.at);
         if !self.fill(FRAME_HEAD_BYTES)? {
@@ -169,14 +169,14 @@ impl FrameReader {
             return Ok(Next::End(None));
         }
         if len > MAX_FRAME_BYTES || (len + FRAME_HEAD_BYTES) as u64 > left {
-            return Ok(Next::End(Some("its length leads outside")));
+            return Ok(Next::End(Some("the length of a frame exceeds the file")));
         }
         if !self.fill(FRAME_HEAD_BYTES + len)? {
             return Ok(Next::End(Some("the file ends within a frame")));
         }
         let bytes = self.buffer.get(self.begin..self.begin + FRAME_HEAD_BYTES + len).unwrap_or_default();
         let Some(records) = records_of(bytes) else {
-            return Ok(Next::End(Some("its checksum is wrong")));
+            return Ok(Next::End(Some("the checksum of a frame is wrong")));
         };
         let at = self.at;
         self.at += bytes.len() as u64;
@@ -184,7 +184,7 @@ impl FrameReader {
         Ok(Next::Frame(at, records))
     }
 
-    /// Has at least `wanted` bytes in the buffer; whether the file has as many.
+    /// Fills the buffer to at least `wanted` bytes. Returns whether the file has that much.
     fn fill(&mut self, wanted: usize) -> Result<bool, StoreError> {
         let have = self.buffer.len() - self.begin;
         if have >= wanted {
@@ -211,7 +211,7 @@ impl FrameReader {
     }
 }
 
-/// The records of a whole frame, if it is one.
+/// Returns the records of a complete frame, or `None` if the bytes are not one.
 fn records_of(frame: &[u8]) -> Option<&[u8]> {
     let (crc, rest) = frame.split_first_chunk::<4>()?;
     if switch::on("meta.frame_crc") && crc32(rest) != u32::from_be_bytes(*crc) {
@@ -220,16 +220,16 @@ fn records_of(frame: &[u8]) -> Option<&[u8]> {
     rest.get(4..)
 }
 
-/// What lies behind the end of the log.
+/// The bytes after the end of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TailBytes {
-    /// One past the last byte that is not zero; `None` when all are.
+    /// One past the last byte that is not zero; `None` if all are zero.
     pub(super) used: Option<u64>,
-    /// The highest place that a frame there says was synced.
+    /// The highest metadata position that a synced frame among them states.
     pub(super) synced: Option<Place>,
 }
 
-/// Looks at what lies from `from` on.
+/// Inspects the bytes of the file from `from` on.
 pub(super) fn inspect_tail(
     path: &Path,
     file: &dyn VfsFile,
@@ -256,14 +256,14 @@ pub(super) fn inspect_tail(
         if count == 0 {
             break;
         }
-        // A frame may lie across two parts.
+        // A frame may span two parts.
         let again = if at + count as u64 >= len { 0 } else { SYNCED_FRAME_BYTES as u64 - 1 };
         at += (count as u64).saturating_sub(again).max(1);
     }
     Ok(rest)
 }
 
-/// The place that a frame says was synced, if it is such a frame.
+/// Returns the position that a synced frame states, or `None` for other bytes.
 fn synced_place(frame: &[u8]) -> Option<Place> {
     if frame.get(FRAME_HEAD_BYTES..)?.first_chunk() != Some(SYNCED_MARK) {
         return None;

@@ -1,4 +1,4 @@
-//! The next generation: a file that begins with the state, so that the log does not grow without end.
+//! The next generation: a file that begins with the state, so that the log does not grow without limit.
 //!
 //! ```text
 //! generation g        head | snapshot | frame frame frame ......... frame frame
@@ -6,10 +6,11 @@
 //! generation g + 1    head | snapshot ........ | frame ............ | frame
 //! ```
 //!
-//! Appends go on while the snapshot is written, so each part of it is as it was at some moment behind the cut: names,
-//! tables and offsets hold the newest value, and replaying the frames behind the cut over it ends with the same. A
-//! progress says in its record at which place it was read, and what was appended before that is not applied again.
-//! What came behind the cut is copied as it is; for the last part of it, the sync and the new name, appends wait.
+//! Appends continue while the snapshot is written, so each part of it shows the state at some moment after the cut.
+//! Names, tables and offsets hold their newest values, and replaying the frames after the cut gives the same result.
+//! The record of a progress states the position at which it was read; replay skips its changes from before that
+//! position. Frames after the cut are copied unchanged. Appends wait only for the last part of that copy, its sync
+//! and the rename.
 //!
 //! The file gets its name when everything in it is durable. Of two files the newer one counts.
 
@@ -25,19 +26,19 @@ use super::record::{JsonFile, MetaRecord, NameId, OffsetChange, Place};
 use super::tail::TailState;
 use mqstore_base::error::{IoContext, StoreError};
 
-/// Bytes of records in a frame of a snapshot, about.
+/// Approximate bytes of records in a frame of a snapshot.
 const FRAME_BYTES: usize = 64 << 10;
-/// Queues of a snapshot that are looked at under one lock.
+/// Queues of a snapshot that are read under one lock.
 const QUEUES: usize = 1024;
-/// A tail of fewer bytes is not worth a generation.
+/// A shorter tail starts no generation.
 const LEAST_TAIL_BYTES: u64 = 1 << 20;
-/// One of more bytes does not wait for the time of the next generation.
+/// A longer tail starts one without waiting for [`REST_MS`].
 const LONG_TAIL_BYTES: u64 = 64 << 20;
-/// So often at most a generation is made, in milliseconds.
+/// Minimum time between two generations, in milliseconds.
 const REST_MS: u64 = 1_000;
-/// So many bytes may be left to copy while appends wait.
+/// Maximum bytes that are copied while appends wait.
 const LAST_BYTES: u64 = 64 << 10;
-/// Bytes that are copied at once.
+/// Bytes per copy step.
 const COPY_BYTES: usize = 256 << 10;
 
 /// Writes the frames of a snapshot.
@@ -66,7 +67,7 @@ impl SnapshotWriter<'_> {
     }
 }
 
-/// Where in the old file the new one goes on.
+/// The position in the old file from which the new one copies frames.
 struct Cut {
     file: Arc<dyn VfsFile>,
     path: PathBuf,
@@ -74,7 +75,7 @@ struct Cut {
 }
 
 impl MetaLog {
-    /// Has a file to append to.
+    /// Ensures that there is a file for appends.
     #[inline]
     pub(super) fn ready(&self) -> Result<(), StoreError> {
         if self.tail.is_ready() {
@@ -92,7 +93,7 @@ impl MetaLog {
         tail > LEAST_TAIL_BYTES.max(2 * snapshot) && (rested || tail > LONG_TAIL_BYTES)
     }
 
-    /// Makes a generation, due or not.
+    /// Makes a generation, whether due or not.
     #[cfg(feature = "sim")]
     pub fn make_generation(&self) -> Result<(), StoreError> {
         self.ready()?;
@@ -161,7 +162,7 @@ impl MetaLog {
         })?;
         self.set_backoff(self.interval_ms() + REST_MS, generation);
         if let Some(Cut { path, .. }) = &cut {
-            // One that stays is removed by the next open.
+            // If this fails, the next open removes the file.
             let _ = files.vfs.remove_file(path);
         }
         Ok(())
@@ -169,7 +170,7 @@ impl MetaLog {
 
     /// Writes the state, part by part.
     fn write_state(&self, writer: &mut SnapshotWriter<'_>) -> Result<(), StoreError> {
-        // Names that come later are in the tail, and so is everything that uses them.
+        // Later names are in the tail, and so is everything that uses them.
         let (names, end) = self.names.read().all();
         writer.push(&MetaRecord::NextId { id: end.0 })?;
         for (id, name) in &names {
@@ -205,7 +206,7 @@ impl MetaLog {
                 tables.groups.iter().map(|(name, entry)| (Arc::clone(name), entry.clone())).collect();
             (topics, tables.removed.clone(), groups, json)
         };
-        // Before the entries: what is known of a file says something of those that were being written.
+        // Before the entries: replaying the state of a file changes the entries that were being written.
         for (file, state) in json {
             if let Some(stamp) = state.known {
                 writer.push(&MetaRecord::JsonKnown { file, stamp })?;
@@ -241,7 +242,7 @@ impl MetaLog {
                 if kept.removed || kept.progress.offset().is_none() {
                     continue;
                 }
-                // Whoever appends to this progress holds its lock.
+                // Appends to this progress need its lock, which this thread holds.
                 let (state, place) = (&kept.progress, self.tail.place());
                 let (committed, next) = (state.committed(), state.next());
                 writer.push(&MetaRecord::Kept { queue, place, committed, next })?;
@@ -253,7 +254,7 @@ impl MetaLog {
     }
 }
 
-/// What of the old file's tail is in the new one.
+/// The frames of the old file's tail that are already in the new file.
 struct CopiedTail<'a> {
     cut: Option<&'a Cut>,
     to: (&'a Path, &'a dyn VfsFile),

@@ -1,21 +1,22 @@
-//! Where a group stands in a queue, asked by names that may stand for nothing: numbers are not given out for it.
+//! The position of a group in a queue, by names that may be unknown. These calls assign no numbers to names.
 
 use super::log::MetaLog;
 use super::progress::Progress;
 use super::record::{NameId, QueueKey};
 use super::state::State;
 
-/// Where a group stands in a queue.
+/// The position of a group in a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupPosition {
-    /// Its offset, which everything below it is finished or was handed out by a broker; `None` where it has none.
+    /// The group's offset: everything below it is finished, or was handed out by a broker. `None` if the group has
+    /// none.
     pub offset: Option<i64>,
     /// See [`ProgressRecord::TookOver`](super::ProgressRecord::TookOver).
     pub taken_over: i64,
 }
 
 impl State {
-    /// Where `group` stands in a queue.
+    /// Returns the position of `group` in a queue.
     pub fn standing(&self, group: &str, topic: &str, queue_id: i32) -> GroupPosition {
         let id = |name| self.names.id(name);
         let Some(queue) = key(id(group), id(topic), queue_id) else { return GroupPosition::default() };
@@ -25,7 +26,7 @@ impl State {
 }
 
 impl State {
-    /// What `group` knows of a queue; `None` where it was never there.
+    /// Returns the progress of `group` in a queue; `None` if the group has neither a progress nor an offset there.
     pub fn known_of(&self, group: &str, topic: &str, queue_id: i32) -> Option<Progress> {
         let id = |name| self.names.id(name);
         let queue = key(id(group), id(topic), queue_id)?;
@@ -35,7 +36,7 @@ impl State {
 }
 
 impl MetaLog {
-    /// What `group` knows of a queue; `None` where it was never there.
+    /// Returns the progress of `group` in a queue; `None` if the group has neither a progress nor an offset there.
     pub fn known_of(&self, group: &str, topic: &str, queue_id: i32) -> Option<Progress> {
         let id = |name| self.names.read().id(name);
         let queue = key(id(group), id(topic), queue_id)?;
@@ -43,7 +44,7 @@ impl MetaLog {
         known.or_else(|| self.offset(queue).map(Progress::starting_at))
     }
 
-    /// Where `group` stands in a queue.
+    /// Returns the position of `group` in a queue.
     pub fn standing(&self, group: &str, topic: &str, queue_id: i32) -> GroupPosition {
         let id = |name| self.names.read().id(name);
         let Some(queue) = key(id(group), id(topic), queue_id) else { return GroupPosition::default() };

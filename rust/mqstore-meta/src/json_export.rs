@@ -1,4 +1,4 @@
-//! Writes RocketMQ's JSON files from the state of the metadata log; `json_files` says when a file is whose.
+//! Writes RocketMQ's JSON files from the state of the metadata log; `json_files` describes the protocol.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use mqstore_base::error::{IoContext, StoreError};
 const QUEUES: usize = 1024;
 
 impl MetaLog {
-    /// Writes `topics.json`, `subscriptionGroup.json` and `consumerOffset.json`, as far as they changed since they were
-    /// written last; durable when this returns.
+    /// Writes those of `topics.json`, `subscriptionGroup.json` and `consumerOffset.json` that have unsaved changes.
+    /// Durable when this returns.
     pub fn export_json(&self) -> Result<(), StoreError> {
         let files: Vec<JsonFile> = JsonFile::ALL.into_iter().filter(|file| self.is_unsaved(*file)).collect();
         if files.is_empty() {
@@ -29,14 +29,14 @@ impl MetaLog {
         files.into_iter().try_for_each(|file| self.export_file(file))
     }
 
-    /// Writes `consumerOffset.json`, whether anything changed or not.
+    /// Writes `consumerOffset.json`, with or without changes.
     pub fn export_offsets(&self) -> Result<(), StoreError> {
         self.ready()?;
         let _chores = self.chores.lock();
         self.export_file(JsonFile::Offsets)
     }
 
-    /// Whether something changed that is not known to be in the file.
+    /// Whether there are changes that may not be in the file.
     pub(super) fn is_unsaved(&self, file: JsonFile) -> bool {
         let JsonState { changed, begun, .. } = *self.tables.lock().json(file);
         changed || begun || (file == JsonFile::Offsets && self.offsets_changed.load(Ordering::Acquire))
@@ -46,7 +46,7 @@ impl MetaLog {
     fn export_file(&self, file: JsonFile) -> Result<(), StoreError> {
         let path = path_of(&self.files, file);
         let known = self.tables.lock().json(file).known;
-        // What cannot be read is replaced.
+        // A file that cannot be read is replaced.
         let mut table = match json_files::read(&self.files, file, None, &mut |_| Ok(()))? {
             Some((_, table)) => table,
             None => match file {
@@ -77,7 +77,7 @@ impl MetaLog {
         Ok(())
     }
 
-    /// Puts what is there now into `table`, in the place of what it had; what changes later is for the next file.
+    /// Replaces the entries of `table` with the current state. Later changes belong to the next write of the file.
     fn fill(&self, file: JsonFile, table: &mut JsonTable) -> Result<(), StoreError> {
         let begin = || self.write(WriteMethod::Map, |frame| frame.push(&MetaRecord::JsonBegun { file }));
         match table {
@@ -115,7 +115,7 @@ impl MetaLog {
                     tables.begin_json(file);
                     self.offsets_changed.store(false, Ordering::Release);
                 }
-                // Keys that RocketMQ ignores are none of ours.
+                // RocketMQ ignores keys of another form; they stay in the file.
                 table.table.retain(|key, _| ConsumerOffsets::split_key(key).is_none());
                 self.fill_offsets(table);
             }
@@ -138,7 +138,7 @@ impl MetaLog {
                 set(queue, offset);
             }
         }
-        // After the others: an offset may become that of a progress meanwhile.
+        // After the offsets: a progress may take over an offset meanwhile.
         last = None;
         loop {
             let all = self.progress.read().behind(last, QUEUES);
@@ -152,7 +152,7 @@ impl MetaLog {
         }
     }
 
-    /// The offsets that groups have now, by `topic@group`.
+    /// Returns the current offsets of groups, by `topic@group`.
     pub fn offset_table(&self) -> BTreeMap<String, QueueOffsets> {
         let mut table = ConsumerOffsets::default();
         self.fill_offsets(&mut table);

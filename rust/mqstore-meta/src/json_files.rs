@@ -1,19 +1,21 @@
-//! RocketMQ's JSON files, kept in step with the metadata log.
+//! RocketMQ's JSON files, kept consistent with the metadata log.
 //!
-//! Owns the content of `config/topics.json`, `subscriptionGroup.json` and `consumerOffset.json`. They are for brokers and
-//! their tools; the log is what counts here. Which of the two is newer is settled by what the log says of each file:
+//! Owns the content of `config/topics.json`, `subscriptionGroup.json` and `consumerOffset.json`. Brokers and their
+//! tools use these files; in mqstore the log counts. The records of the log about each file decide which of the two
+//! is newer:
 //!
-//! * **Written**: an entry is begun, the text is made, its stamp (`DataVersion`, length, checksum) is logged as
-//!   intended and synced, the file is replaced in one step, the stamp is logged as known. So a file of ours is told from
-//!   one of a broker after a stop at any moment.
-//! * **Read**, at each open: a file with the known or the intended stamp is ours and says nothing new. One with another
-//!   content and a `DataVersion` that is no older than the known one was written by a broker: its entries win over
-//!   ours; topics and groups that it lacks are gone, unless they changed here since they were written; offsets that
-//!   it lacks stay. One with an older `DataVersion` is ignored. An offset of a queue that the group consumes message by
-//!   message moves its progress: forward as if everything below were finished, back as a reset.
+//! * **Written** in these steps, so that after a stop at any moment a file of ours can be distinguished from a
+//!   broker's: log that the write begins; build the text; log its stamp (`DataVersion`, length, checksum) as
+//!   intended, and sync; replace the file in one step; log the stamp as known.
+//! * **Read** at each open. A file with the known or the intended stamp is ours and contains no news. A file with
+//!   other content and a `DataVersion` that is not older than the known one comes from a broker. Its entries win over
+//!   ours. Topics and groups that it lacks are removed, unless they changed here since they were last written.
+//!   Offsets that it lacks stay. A file with an older `DataVersion` is ignored. If the group consumes a queue message
+//!   by message, an offset from the file moves the progress: forward as if everything below were finished, backward
+//!   like a reset.
 //!
-//! A broker counts its `DataVersion` of offsets up once in 500 commits, hence the checksum. Members and entries that we
-//! do not know are taken over from the file that is replaced.
+//! A broker increments the `DataVersion` of offsets only once in 500 commits; therefore the stamp has a checksum.
+//! JSON members and entries that mqstore does not know are copied from the replaced file.
 //!
 //! Source: `ConfigManager`, `DataVersion#compare`, `ConsumerOffsetManager`.
 
@@ -32,7 +34,7 @@ use super::state::{ConfigEntry, JsonState, State};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
 
-/// One of the files, as it is there.
+/// The parsed content of one file.
 pub(super) enum JsonTable {
     Topics(TopicTable),
     Groups(SubscriptionGroups),
@@ -69,7 +71,8 @@ pub(super) fn path_of(files: &StoreFiles, file: JsonFile) -> PathBuf {
     files.config().join(file.name())
 }
 
-/// The file, or its backup where it cannot be read; `None` too where it is as `known`. Says with `unread` what cannot.
+/// Reads the file, or its backup if the file cannot be read. Also `None` if its content is `known`. Calls `unread`
+/// for each file that cannot be read.
 pub(super) fn read(
     files: &StoreFiles,
     file: JsonFile,
@@ -88,7 +91,7 @@ pub(super) fn read(
                 Ok(table) => return Ok(Some((bytes, table))),
                 Err(error) => {
                     let error = StoreError::corrupt(&path, 0, format!("not readable ({error})"));
-                    // The backup of offsets is a moment older, and steps in without a word.
+                    // The backup of offsets is slightly older. It is used without a note.
                     if file == JsonFile::Offsets { held.push(error) } else { unread(error)? }
                 }
             },
@@ -104,9 +107,9 @@ pub(super) fn stamp_of(version: DataVersion, bytes: &[u8]) -> JsonStamp {
     JsonStamp { version, bytes: bytes.len() as u64, crc: crc32(bytes) }
 }
 
-/// Takes over what brokers wrote into the files since they were written or read last; whether that was anything. Where
-/// a part of the log is `lost`, also what is in any file and not in the state. A file that cannot be read counts as
-/// missing, unless `unread` answers with an error.
+/// Imports the changes that brokers made to the files since the last write or read. Returns whether there were any.
+/// If a part of the log is `lost`, also adds entries of any file that the state lacks. A file that cannot be read
+/// counts as missing, unless `unread` returns an error.
 pub(super) fn import(
     files: &StoreFiles,
     state: &mut State,
@@ -117,7 +120,7 @@ pub(super) fn import(
     for file in JsonFile::ALL {
         let JsonState { known, intended, .. } = *state.tables.json(file);
         if known.is_some() && files.vfs.stat(&path_of(files, file)).is_err() {
-            // Whoever took it away gets it back.
+            // Someone deleted the file; write it again.
             state.tables.json(file).changed = true;
         }
         let known_content = known.filter(|_| !lost);

@@ -1,11 +1,12 @@
 //! The metadata log: topics, consumer groups, consumer offsets, and each group's state of single messages.
 //!
-//! Owns `mqstore/meta/<generation, 20 digits>.log`, of which the newest counts, and the content of RocketMQ's JSON
-//! files of the same things. The state is in memory; every change is a record on the disk. [`MetaLog`] draws the file;
-//! `frame` has its bytes and `record` those of records. No class of RocketMQ has this format.
+//! Owns `mqstore/meta/<generation, 20 digits>.log`, where the newest generation counts, and the content of RocketMQ's
+//! JSON files with the same data. The state is in memory; every change is a record on disk. [`MetaLog`] draws the
+//! file, `frame` defines its bytes, `record` the bytes of records. No class of RocketMQ has this format.
 //!
-//! A returned append survives a kill. It survives a power loss once [`MetaLog::sync`] returned for its [`Place`], or
-//! after the next tick. The records of one call are one frame: after a crash all of them are there, or none.
+//! An append that returned survives a kill. It survives a power loss after [`MetaLog::sync`] returned for its
+//! [`Place`], or after the next maintenance step. The records of one call are one frame: after a crash all of them
+//! exist, or none.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -1,12 +1,13 @@
 //! Reading the metadata log of a store.
 //!
-//! The newest file counts; older ones are what a stop left when it had its name. Whoever opens the store for writing
-//! also settles its end: what lies behind is copied to `lost+found` and cut, and what no frame says to be synced is
-//! written again and synced, because a failed sync may have left pages that only look clean.
+//! The newest file counts. Older files are left over if the process stopped after the newest one got its name. An
+//! open for writing also repairs the end of the log: it copies the bytes after the end to `lost+found` and truncates
+//! the file. Then it rewrites and syncs the frames that no later frame states as synced, because a failed sync may
+//! have left pages that only look clean.
 //!
-//! Below the end of the snapshot, and below the highest place that a later frame says was synced, a frame that does
-//! not decode is damage and not the end of the log: then the store is not opened for writing unless what follows may
-//! be given up ([`RecoveryMode::Salvage`]).
+//! A frame that does not decode is normally the end of the log. It is damage if it is in the snapshot, or below the
+//! highest position that a later frame states as synced. Then the store refuses to open for writing, unless
+//! [`RecoveryMode::Salvage`] allows it to drop everything after the damage.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -22,18 +23,18 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::StoreFiles;
 
-/// Bytes that are copied at once.
+/// Bytes per copy step.
 const COPY_BYTES: usize = 1 << 20;
 
-/// How often a reader looks again when a file that it reads is replaced or written meanwhile.
+/// Maximum attempts of a reader while the file is being replaced or written.
 const TRIES: u32 = 5;
 
-/// The file of a generation.
+/// Returns the path of a generation's file.
 pub(super) fn file_of(files: &StoreFiles, generation: u64) -> PathBuf {
     files.meta().join(format!("{}.log", offset_file_name(generation)))
 }
 
-/// The generations that there are, the newest first.
+/// Returns the existing generations, newest first.
 pub(super) fn generations(files: &StoreFiles) -> Result<Vec<u64>, StoreError> {
     let folder = files.meta();
     let entries = match files.vfs.list(&folder) {
@@ -47,43 +48,43 @@ pub(super) fn generations(files: &StoreFiles) -> Result<Vec<u64>, StoreError> {
     Ok(found)
 }
 
-/// A file that was read.
+/// A log file after reading.
 pub(super) struct FoundLogFile {
     pub(super) head: FileHeader,
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn VfsFile>,
     pub(super) state: State,
-    /// Where the log ends: in the file, and its place.
+    /// The end of the log: the offset in the file, and the metadata position.
     pub(super) end: u64,
     pub(super) place: Place,
-    /// Everything before was synced.
+    /// Everything before this position is synced.
     pub(super) synced: Place,
-    /// Behind this place nothing changes the state.
+    /// No record after this position changes the state.
     pub(super) changed: Place,
-    /// One past the last byte behind the end that is not zero.
+    /// One past the last nonzero byte after the end; `None` if there is none.
     pub(super) used: Option<u64>,
-    /// The length of the file.
+    /// Length of the file in bytes.
     pub(super) len: u64,
-    /// Why the log ends where it must not.
+    /// Reason for a log end that is damage.
     pub(super) damage: Option<String>,
-    /// Why it ends before the bytes do, where it may.
+    /// Reason for a log end before the last byte that is not damage.
     pub(super) torn: Option<&'static str>,
 }
 
 impl FoundLogFile {
-    /// The place of byte `at` of the file.
+    /// Returns the metadata position of byte `at` of the file.
     pub(super) fn place_of(head: &FileHeader, at: u64) -> Place {
         Place(head.place.0.saturating_add(at.saturating_sub(head.tail_start)))
     }
 
     fn corrupt(&self, reason: &str) -> StoreError {
-        let advice = "read the store with mode \"r\", or open it with recovery=\"salvage\", which goes on with what \
-                      comes before; nothing was changed";
+        let advice = "read the store with mode \"r\", or open it with recovery=\"salvage\", which drops everything \
+                      after this offset; nothing was changed";
         StoreError::corrupt(&self.path, self.end, format!("{reason}; {advice}"))
     }
 }
 
-/// Reads the newest file; `None` when there is none.
+/// Reads the newest file; `None` if there is none.
 pub(super) fn read_newest(files: &StoreFiles, access: Access) -> Result<Option<FoundLogFile>, StoreError> {
     let Some(generation) = generations(files)?.first().copied() else { return Ok(None) };
     let path = file_of(files, generation);
@@ -111,7 +112,7 @@ fn read_file(path: &Path, file: &Arc<dyn VfsFile>, generation: u64) -> Result<Fo
         torn: None,
     };
     if head.is_none() {
-        found.damage = Some("it does not begin as a metadata log does".to_owned());
+        found.damage = Some("the file has no valid head of a metadata log".to_owned());
         (found.end, found.used) = (0, Some(len).filter(|len| *len > 0));
         return Ok(found);
     }
@@ -146,13 +147,13 @@ impl FoundLogFile {
         self.place = Self::place_of(&head, self.end);
         let behind = inspect_tail(&self.path, &*self.file, self.end, self.len)?;
         self.used = behind.used;
-        // A snapshot was synced before it got its name.
+        // Invariant: a snapshot is synced before its file gets its name.
         self.synced = head.place.max(self.state.synced);
         if self.end < head.tail_start {
-            self.damage.get_or_insert_with(|| "a frame of its snapshot does not decode".to_owned());
+            self.damage.get_or_insert_with(|| "a frame of the snapshot does not decode".to_owned());
         } else if behind.synced.is_some_and(|synced| switch::on("meta.synced_damage") && synced > self.place)
         {
-            self.damage.get_or_insert_with(|| "a frame that was synced does not decode".to_owned());
+            self.damage.get_or_insert_with(|| "a frame below a synced position does not decode".to_owned());
         }
         if self.damage.is_none() {
             self.state.settle();
@@ -161,7 +162,8 @@ impl FoundLogFile {
     }
 }
 
-/// What a writer will go on with; nothing is changed. Damage is an error unless it may be given up.
+/// Finds the log that a writer will continue. Changes nothing. Damage is an error unless `mode` is
+/// [`RecoveryMode::Salvage`].
 pub(super) fn find(files: &StoreFiles, mode: RecoveryMode) -> Result<Option<FoundLogFile>, StoreError> {
     let found = read_newest(files, Access::ReadWrite)?;
     match found.as_ref().and_then(|found| Some((found, found.damage.as_ref()?))) {
@@ -170,7 +172,7 @@ pub(super) fn find(files: &StoreFiles, mode: RecoveryMode) -> Result<Option<Foun
     }
 }
 
-/// The log that was found as a writer goes on with it: its end is settled, older generations are gone.
+/// Prepares a found log for a writer: repairs its end and removes older generations.
 pub(super) fn recover(
     files: &StoreFiles,
     mut found: FoundLogFile,
@@ -178,20 +180,20 @@ pub(super) fn recover(
 ) -> Result<FoundLogFile, StoreError> {
     if let Some(reason) = &found.damage {
         notes.push(format!(
-            "{}: {reason} at byte {}; what follows is given up",
+            "{}: {reason} at byte {}; everything after it is dropped",
             found.path.display(),
             found.end
         ));
     }
     if found.end < found.head.tail_start {
-        // Nothing can be appended to what has no whole snapshot: the next generation has what there is.
+        // A log without a complete snapshot cannot take appends. The next generation stores what was read.
         backup_tail(files, &found, 0, notes)?;
         found.state.settle();
         return Ok(found);
     }
     truncate_tail(files, &mut found, notes)?;
     rewrite(&found)?;
-    // Whoever gave the file its name may have been killed before the name was durable.
+    // The process that named the file may have been killed before the name was durable.
     switch::step("meta.sync_found_name", || files.vfs.sync_dir(&files.meta()))
         .at(&files.meta(), "syncing a folder")?;
     for generation in generations(files)?.into_iter().filter(|generation| *generation < found.head.generation)
@@ -202,7 +204,7 @@ pub(super) fn recover(
     Ok(found)
 }
 
-/// Takes what lies behind the end away, after a copy.
+/// Truncates the file at the end of the log, after copying the bytes after it.
 fn truncate_tail(
     files: &StoreFiles,
     found: &mut FoundLogFile,
@@ -220,7 +222,7 @@ fn truncate_tail(
     Ok(())
 }
 
-/// Copies what lies from `from` on to `lost+found`.
+/// Copies the bytes from `from` on to `lost+found`.
 fn backup_tail(
     files: &StoreFiles,
     found: &FoundLogFile,
@@ -235,7 +237,7 @@ fn backup_tail(
     switch::step("meta.sync_copy", || copy.sync_all()).at(&kept, "syncing a copy of the metadata log")?;
     files.sync_lost_and_found()?;
     notes.push(format!(
-        "{}: ends at byte {from} ({}); the {} bytes behind it are kept in {}",
+        "{}: ends at byte {from} ({}); a copy of the {} bytes after it is in {}",
         found.path.display(),
         found.damage.as_deref().or(found.torn).unwrap_or("zeros follow"),
         used - from,
@@ -244,7 +246,7 @@ fn backup_tail(
     Ok(())
 }
 
-/// Writes again what no frame says to be synced, and syncs it.
+/// Rewrites and syncs the frames that no later frame states as synced.
 fn rewrite(found: &FoundLogFile) -> Result<(), StoreError> {
     if found.synced >= found.changed {
         return Ok(());
@@ -259,13 +261,13 @@ fn rewrite(found: &FoundLogFile) -> Result<(), StoreError> {
     switch::step("meta.sync_rewritten", || file.sync_data()).at(path, "syncing the metadata log")
 }
 
-/// The newest file as it is, or was a moment ago, beside whoever may be writing it.
+/// Reads the newest file while another process may be writing it. The result may be slightly older than the file.
 fn read_next_to_writer(files: &StoreFiles) -> Result<Option<FoundLogFile>, StoreError> {
     for rest in (0..TRIES).rev() {
         match read_newest(files, Access::Read) {
-            // Replaced by the next generation meanwhile.
+            // The next generation replaced it.
             Err(error) if error.is_gone() && rest > 0 => {}
-            // A frame that was being written when it was read, and others behind it that were there a moment later.
+            // The frame was still being written when it was read, and frames after it appeared a moment later.
             Ok(Some(found)) if found.damage.is_some() && rest > 0 => {}
             outcome => return outcome,
         }
@@ -273,8 +275,8 @@ fn read_next_to_writer(files: &StoreFiles) -> Result<Option<FoundLogFile>, Store
     Ok(None)
 }
 
-/// What a reader sees of the log: everything up to its end, or up to damage, of which a note tells; and whether there
-/// is any.
+/// Returns the state as a reader sees it: everything up to the end of the log, or up to damage, which a note reports.
+/// The flag says whether there is damage.
 pub(super) fn read_snapshot(
     files: &StoreFiles,
     notes: &mut Vec<String>,
@@ -288,31 +290,31 @@ pub(super) fn read_snapshot(
     Ok(Some((found.state, found.damage.is_some())))
 }
 
-/// Damage of the log: the file, the byte, and what is wrong there.
+/// Finds damage of the log. Returns the file, the offset and the reason.
 pub fn find_damage(files: &StoreFiles) -> Result<Option<(PathBuf, u64, String)>, StoreError> {
     let found = read_next_to_writer(files)?;
     Ok(found.and_then(|found| Some((found.path, found.end, found.damage?))))
 }
 
-/// The newest file, if there is one.
+/// Returns the path of the newest file, if there is one.
 pub fn newest_file(files: &StoreFiles) -> Option<PathBuf> {
     generations(files).ok()?.first().map(|generation| file_of(files, *generation))
 }
 
-/// Copies the log of a store, which may be in use, to another one that has none. What is in the file is durable when
-/// this returns; its name and that of its folder are the caller's to sync.
+/// Copies the log of a store, which may be in use, to a store that has none. The content of the copy is durable when
+/// this returns. The caller syncs its name and that of its folder.
 pub fn copy_log(files: &StoreFiles, to: &StoreFiles) -> Result<(), StoreError> {
     let Some(found) = read_next_to_writer(files)? else { return Ok(()) };
     to.ensure_folder(&to.meta())?;
     let path = file_of(to, found.head.generation);
     let copy = to.vfs.create_new(&path).at(&path, "copying the metadata log")?;
-    // What is behind the end may be half of something that is being written; damage is copied as it is.
+    // Bytes after the end may be a half-written frame. Damage is copied unchanged.
     let len = if found.damage.is_some() { found.len } else { found.end };
     copy_part(&found, 0..len, &*copy, &path)?;
     switch::step("meta.sync_log_copy", || copy.sync_all()).at(&path, "syncing a copy of the metadata log")
 }
 
-/// Copies bytes of the file to the beginning of `copy`.
+/// Copies `part` of the file to the beginning of `copy`.
 fn copy_part(
     found: &FoundLogFile,
     part: Range<u64>,

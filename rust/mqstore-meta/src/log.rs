@@ -1,4 +1,4 @@
-//! The log and its state: what the rest of the store and the broker call.
+//! The metadata log and its state, with all calls that the store and the delivery code make.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,12 +28,12 @@ use mqstore_base::store_files::StoreFiles;
 ///                                         file got its name
 /// ```
 ///
-/// Across a crash: the first frame that does not decode ends the log. Below the last synced position it is damage, and
-/// the store reports it and does not continue without the lost changes.
+/// Across a crash: the first frame that does not decode ends the log. Before the last synced position such a frame is
+/// damage. The store then reports it and does not continue without the lost changes.
 ///
-/// Across threads: any thread may make any call. Changes of one queue's progress are made one after the other, and so
-/// are those of offsets, and those of topics and groups. A frame is appended under one lock, which is the last that a
-/// thread takes. Threads that wait for a sync share one.
+/// Across threads: any thread may make any call. Changes of one queue's progress happen one after the other. The same
+/// holds for changes of offsets, and for changes of topics and groups. Frames are appended under one lock, which is
+/// the last lock that a thread takes. Waiting threads share one sync (group commit).
 #[derive(Debug)]
 pub struct MetaLog {
     pub(super) files: StoreFiles,
@@ -42,38 +42,40 @@ pub struct MetaLog {
     pub(super) offsets: Mutex<QueueMap<i64>>,
     pub(super) progress: RwLock<QueueMap<Arc<QueueProgress>>>,
     pub(super) tail: Tail,
-    /// Held while a generation or a JSON file is made.
+    /// Held while a generation or a JSON file is written.
     pub(super) chores: Mutex<()>,
-    /// Whether offsets changed since their JSON file was begun.
+    /// Whether offsets changed since the last write of their JSON file began.
     pub(super) offsets_changed: AtomicBool,
     pub(super) dialect: Dialect,
-    /// The generation that is appended to, and until when the next one waits, in milliseconds of the interval clock.
+    /// The generation that receives appends, and the earliest time of the next one, in milliseconds of the interval
+    /// clock.
     generation: AtomicU64,
     rest_until_ms: AtomicU64,
     pub(super) tick: MaintenanceTimer,
 }
 
-/// What an open has found of a metadata log, before it changes anything.
+/// The metadata log that an open found, before it changes anything.
 pub struct FoundLog(Option<FoundLogFile>);
 
 thread_local! {
     static FRAME: RefCell<Frame> = RefCell::default();
 }
 
-/// What the log alone says; what of it cannot be read is told in `notes`.
+/// Reads the state from the log alone. Parts that cannot be read are reported in `notes`.
 pub fn read_log(files: &StoreFiles, notes: &mut Vec<String>) -> Result<State, StoreError> {
     Ok(read_snapshot(files, notes)?.unwrap_or_default().0)
 }
 
-/// What is known of a store whose metadata nobody changes here. What of it cannot be read is told in `notes` and counts
-/// as missing.
+/// Reads the metadata of a store that this process does not change. Parts that cannot be read are reported in `notes`
+/// and count as missing.
 pub fn read_state(files: &StoreFiles, notes: &mut Vec<String>) -> Result<State, StoreError> {
     let (mut state, lost) = read_snapshot(files, notes)?.unwrap_or_default();
     import(files, &mut state, lost, &mut |error| noted(notes, &error))?;
     Ok(state)
 }
 
-/// As [`read_state`], for who must not take something for missing: a file that the system does not hand out is an error.
+/// Reads the state like [`read_state`], for callers that must not treat an unreadable file as missing: a file that
+/// the system cannot read is an error.
 pub fn read_state_strictly(files: &StoreFiles) -> Result<State, StoreError> {
     let (mut state, lost) = read_snapshot(files, &mut Vec::new())?.unwrap_or_default();
     let fails = |error| if matches!(error, StoreError::Corrupt { .. }) { Ok(()) } else { Err(error) };
@@ -81,23 +83,24 @@ pub fn read_state_strictly(files: &StoreFiles) -> Result<State, StoreError> {
     Ok(state)
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "others answer with an error here")]
+#[expect(clippy::unnecessary_wraps, reason = "other callbacks return an error here")]
 fn noted(notes: &mut Vec<String>, error: &StoreError) -> Result<(), StoreError> {
     notes.push(error.to_string());
     Ok(())
 }
 
 impl MetaLog {
-    /// What there is of the metadata of the store at `files`, which nobody else writes. Nothing is changed.
+    /// Finds the metadata of the store at `files`, which no other process may be writing. Changes nothing.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] where the log is damaged, unless `mode` gives up what follows.
+    /// [`StoreError::Corrupt`] if the log is damaged, unless `mode` allows recovery to drop the frames after the
+    /// damage.
     pub fn find(files: &StoreFiles, mode: RecoveryMode) -> Result<FoundLog, StoreError> {
         find(files, mode).map(FoundLog)
     }
 
-    /// The metadata of the store at `files`: recovers the log that was found, and takes over what brokers wrote. What a
-    /// person should know of that is added to `notes`.
+    /// Opens the metadata of the store at `files`: recovers the log that was found and imports the changes that
+    /// brokers made. Adds messages for the user to `notes`.
     pub fn open(files: &StoreFiles, found: FoundLog, notes: &mut Vec<String>) -> Result<Self, StoreError> {
         let found = found.0.map(|found| recover(files, found, notes)).transpose()?;
         let lost = found.as_ref().is_some_and(|found| found.damage.is_some());
@@ -107,7 +110,7 @@ impl MetaLog {
                 (found.state, found.head.generation, Tail::new(files, found.place))
             }
             Some(found) => {
-                // What no frame says to be synced, though it is now, the next one says.
+                // If no frame states that these bytes are synced, the next frame states it: recovery has synced them.
                 let said = if found.synced < found.changed { found.synced } else { found.place };
                 let front = TailState {
                     path: found.path,
@@ -125,7 +128,7 @@ impl MetaLog {
         let imported = import(files, &mut state, lost, &mut |error| noted(notes, &error))?;
         let log = Self::of(files, state, generation, tail);
         if lost || (imported && log.tail.is_ready()) {
-            // In one step, whatever it is.
+            // The generation replaces its predecessor in one step.
             log.next_generation()?;
         }
         Ok(log)
@@ -166,22 +169,22 @@ impl MetaLog {
         self.rest_until_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// The number of a topic's name; gives it one when it has none. The topic need not exist.
+    /// Returns the number of a topic's name, and assigns one if it has none. The topic need not exist.
     pub fn topic_id(&self, name: &str) -> Result<NameId, StoreError> {
         self.name_id(name)
     }
 
-    /// The number of a group's name; gives it one when it has none. The group need not exist.
+    /// Returns the number of a group's name, and assigns one if it has none. The group need not exist.
     pub fn group_id(&self, name: &str) -> Result<NameId, StoreError> {
         self.name_id(name)
     }
 
-    /// The name that `id` stands for.
+    /// Returns the name that has the number `id`.
     pub fn name(&self, id: NameId) -> Option<Arc<str>> {
         self.names.read().name(id)
     }
 
-    /// The key of queue `queue_id` of `topic` for `group`, by their names.
+    /// Returns the key of queue `queue_id` of `topic` for `group`.
     pub fn queue_key(&self, group: &str, topic: &str, queue_id: i32) -> Result<QueueKey, StoreError> {
         Ok(QueueKey { group: self.group_id(group)?, topic: self.topic_id(topic)?, queue_id })
     }
@@ -199,14 +202,14 @@ impl MetaLog {
         if let Some(id) = names.id(name) {
             return Ok(id);
         }
-        let full = || StoreError::Busy { reason: "the metadata log has no number left for a name".into() };
+        let full = || StoreError::Busy { reason: "the metadata log has no free number for a name".into() };
         let id = names.free().ok_or_else(full)?;
         self.write(WriteMethod::Map, |frame| frame.push(&MetaRecord::Name { id, name }))?;
         names.insert(id, name.into());
         Ok(id)
     }
 
-    /// Appends a frame of what `fill` pushes.
+    /// Appends a frame with the records that `fill` pushes.
     pub(super) fn write(&self, via: WriteMethod, fill: impl FnOnce(&mut Frame)) -> Result<Place, StoreError> {
         FRAME.with_borrow_mut(|frame| {
             frame.clear();
@@ -215,7 +218,7 @@ impl MetaLog {
         })
     }
 
-    /// Makes the topics, or gives them other configurations, all of them or none. Durable after [`Self::sync`].
+    /// Creates topics or replaces their configurations, all of them or none. Durable after [`Self::sync`].
     pub fn put_topics(&self, configs: &[TopicConfig]) -> Result<Place, StoreError> {
         self.ready()?;
         let ids = configs.iter().map(|config| self.topic_id(&config.name)).collect::<Result<Vec<_>, _>>()?;
@@ -234,17 +237,17 @@ impl MetaLog {
         Ok(place)
     }
 
-    /// The configuration of a topic.
+    /// Returns the configuration of a topic.
     pub fn topic(&self, name: &str) -> Option<Arc<TopicConfig>> {
         self.tables.lock().topics.get(name).map(|entry| Arc::clone(&entry.config))
     }
 
-    /// All topics, by name.
+    /// Returns all topics, sorted by name.
     pub fn topics(&self) -> Vec<Arc<TopicConfig>> {
         self.tables.lock().topics.values().map(|entry| Arc::clone(&entry.config)).collect()
     }
 
-    /// Makes the group, or gives it another configuration. Durable after [`Self::sync`].
+    /// Creates a group or replaces its configuration. Durable after [`Self::sync`].
     pub fn put_group(&self, config: &SubscriptionGroup) -> Result<Place, StoreError> {
         self.ready()?;
         let group = self.group_id(&config.name)?;
@@ -258,12 +261,12 @@ impl MetaLog {
         Ok(place)
     }
 
-    /// The configuration of a group.
+    /// Returns the configuration of a group.
     pub fn group(&self, name: &str) -> Option<Arc<SubscriptionGroup>> {
         self.tables.lock().groups.get(name).map(|entry| Arc::clone(&entry.config))
     }
 
-    /// The names of all groups, sorted: those that have a configuration, an offset or a progress.
+    /// Returns the sorted names of all groups that have a configuration, an offset or a progress.
     pub fn groups(&self) -> Vec<String> {
         let mut names: BTreeSet<Arc<str>> = self.tables.lock().groups.keys().cloned().collect();
         let (mut ids, progress) = {
@@ -275,8 +278,8 @@ impl MetaLog {
         names.iter().map(ToString::to_string).collect()
     }
 
-    /// Removes topics and groups, all of them or none, with the offsets and the progress that groups have in the one and
-    /// that the others have. Durable after [`Self::sync`].
+    /// Removes topics and groups, all of them or none. Also removes the offsets and the progress of these groups, and
+    /// those of all groups in these topics. Durable after [`Self::sync`].
     pub fn remove(&self, topics: &[&str], groups: &[&str]) -> Result<Place, StoreError> {
         self.ready()?;
         let ids = |names: &[&str]| names.iter().map(|name| self.name_id(name)).collect::<Result<Vec<_>, _>>();
@@ -287,7 +290,7 @@ impl MetaLog {
         let of_topics = topic_ids.iter().flat_map(|topic| progress.remove_topic(*topic)).collect::<Vec<_>>();
         let of_groups = group_ids.iter().flat_map(|group| progress.remove_group(*group)).collect::<Vec<_>>();
         let held: Vec<_> = of_topics.into_iter().chain(of_groups).map(|(_, progress)| progress).collect();
-        // Nobody changes what is removed from here on.
+        // From here on no thread changes a progress that is being removed.
         let mut kept: Vec<_> = held.iter().map(|progress| progress.state.lock()).collect();
         let written = self.write(WriteMethod::File, |frame| {
             for topic in &topic_ids {
@@ -318,7 +321,7 @@ impl MetaLog {
         written
     }
 
-    /// Removes a group, with its offsets and its progress; `None` when nothing is known of it. Durable after
+    /// Removes a group with its offsets and its progress. Returns `None` if the group is not known. Durable after
     /// [`Self::sync`].
     pub fn remove_group(&self, name: &str) -> Result<Option<Place>, StoreError> {
         let Some(id) = self.known_id(name) else { return Ok(None) };
@@ -328,16 +331,16 @@ impl MetaLog {
         if is_known { self.remove(&[], &[name]).map(Some) } else { Ok(None) }
     }
 
-    /// Topics that were removed and not made again, of those that `is_there` knows, because their queues are: others
-    /// need not be remembered.
+    /// Returns the topics that were removed and not created again, and for which `is_there` returns true because
+    /// their queues still exist. Forgets all other removed topics.
     pub fn removed_topics(&self, is_there: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
         let mut tables = self.tables.lock();
         tables.removed.retain(|name, _| is_there(name));
         tables.removed.keys().cloned().collect()
     }
 
-    /// The next offset that `queue.group` consumes from the queue; `None` when it never committed one. Where it
-    /// consumes the queue message by message: [`Progress::committed`].
+    /// Returns the next offset that `queue.group` consumes from the queue, or `None` if the group never committed
+    /// one. If the group consumes the queue message by message, this is [`Progress::committed`].
     pub fn offset(&self, queue: QueueKey) -> Option<i64> {
         let progress = {
             let (offsets, progress) = (self.offsets.lock(), self.progress.read());
@@ -349,7 +352,7 @@ impl MetaLog {
         progress.offset()
     }
 
-    /// The offsets of a group, as [`Self::offset`] has them, by topic and queue.
+    /// Returns the offsets of a group as in [`Self::offset`], by topic and queue.
     pub fn offsets(&self, group: NameId) -> Vec<OffsetChange> {
         let change = |queue: QueueKey, offset| OffsetChange { queue, offset };
         let (mut found, progress): (Vec<_>, Vec<_>) = {
@@ -364,22 +367,22 @@ impl MetaLog {
         found
     }
 
-    /// Stores offsets, all of them or none. In the page cache when this returns; durable with the next tick, or
-    /// after [`Self::sync`] of the answer. Of a queue that the group consumes message by message, this is
-    /// [`ProgressRecord::Moved`].
+    /// Stores offsets, all of them or none. They are in the page cache when this returns. They become durable with
+    /// the next maintenance step, or after [`Self::sync`] of the returned position. For a queue that the group
+    /// consumes message by message, the change is a [`ProgressRecord::Moved`].
     ///
     /// # Errors
-    /// [`StoreError::Refused`] for an offset below 0; nothing is changed then.
+    /// [`StoreError::Refused`] for a negative offset; nothing is changed then.
     pub fn commit(&self, changes: &[OffsetChange]) -> Result<Place, StoreError> {
         if let Some(change) = changes.iter().find(|change| change.offset < 0) {
-            return Err(StoreError::Refused { reason: format!("offset {} is below 0", change.offset) });
+            return Err(StoreError::Refused { reason: format!("offset {} is negative", change.offset) });
         }
         if changes.is_empty() {
             return Ok(self.place());
         }
         self.ready()?;
         let mut offsets = self.offsets.lock();
-        // Those of which there is a progress are its; several of them are locked by who holds the offsets alone.
+        // If a queue has a progress, the progress stores the offset. Only a thread that holds `offsets` locks several.
         let held: BTreeMap<QueueKey, Arc<QueueProgress>> = {
             let all = self.progress.read();
             let known = |change: &OffsetChange| Some((change.queue, Arc::clone(all.get(change.queue)?)));
@@ -406,9 +409,9 @@ impl MetaLog {
         Ok(place)
     }
 
-    /// What a group knows of a queue, made when it is missing, with everything never leased and the first message
-    /// at the offset that the group has, or at 0: a new group that begins elsewhere appends [`ProgressRecord::Moved`].
-    /// The same object for everybody, until its topic or group is removed.
+    /// Returns the progress of a group in a queue, and creates it if it is missing. A new progress has no leases and
+    /// starts at the group's offset, or at 0. A new group that starts elsewhere appends [`ProgressRecord::Moved`].
+    /// All callers get the same object until its topic or group is removed.
     pub fn progress(&self, queue: QueueKey) -> Arc<QueueProgress> {
         if let Some(progress) = self.known_progress(queue) {
             return progress;
@@ -419,22 +422,22 @@ impl MetaLog {
         Arc::clone(all.get_or_insert_with(queue, make))
     }
 
-    /// What a group knows of a queue, if it ever leased from it.
+    /// Returns the progress of a group in a queue, if it has one.
     pub fn known_progress(&self, queue: QueueKey) -> Option<Arc<QueueProgress>> {
         self.progress.read().get(queue).cloned()
     }
 
-    /// What a group knows of all queues, by topic and queue.
+    /// Returns the progress of a group in all queues, by topic and queue.
     pub fn progress_of(&self, group: NameId) -> Vec<Arc<QueueProgress>> {
         self.progress.read().of_group(group).map(|(_, progress)| Arc::clone(progress)).collect()
     }
 
-    /// Logs `records` as one frame and applies them. In the page cache when this returns; durable with the next tick,
-    /// or after [`Self::sync`] of the answer.
+    /// Logs `records` as one frame and applies them. They are in the page cache when this returns. They become
+    /// durable with the next maintenance step, or after [`Self::sync`] of the returned position.
     ///
     /// # Errors
-    /// [`StoreError::Refused`] when one does not fit the state, or the topic or the group was removed; nothing is
-    /// changed then.
+    /// [`StoreError::Refused`] if a record does not fit the state, or if the topic or the group was removed. Nothing
+    /// is changed then.
     pub fn append_progress(
         &self,
         progress: &QueueProgress,
@@ -444,12 +447,11 @@ impl MetaLog {
         Ok(place)
     }
 
-    /// Has `decide` look at the state and push what is to change, then logs that as one frame and applies it; nobody
-    /// else changes the state in between. `decide` must not call into the log. Where it pushes nothing, nothing is
-    /// logged.
+    /// Lets `decide` read the state and push records, then logs them as one frame and applies them. No other thread
+    /// changes the state in between. `decide` must not call into the log. If it pushes nothing, nothing is logged.
     ///
     /// # Errors
-    /// As [`Self::append_progress`].
+    /// The same as for [`Self::append_progress`].
     pub fn change_progress<T>(
         &self,
         progress: &QueueProgress,
@@ -459,7 +461,7 @@ impl MetaLog {
         let mut kept = progress.state.lock();
         let kept = &mut *kept;
         if kept.removed {
-            let reason = "the topic or the group was removed meanwhile".to_owned();
+            let reason = "the topic or the group was removed; create it again".to_owned();
             return Err(StoreError::Refused { reason });
         }
         kept.records.clear();
@@ -483,8 +485,9 @@ impl MetaLog {
         Ok((answer, place))
     }
 
-    /// Forgets what a group knows of a queue from `max` on and below `min`, the bounds that the queue has, and durably
-    /// so: new messages take the offsets from `max` on. An open did so for the ends of all queues.
+    /// Limits a progress to the bounds of its queue: forgets offsets below `min` and from `max` on, because new
+    /// messages take the offsets from `max` on. Durable when this returns. An open has done this for the maximum of
+    /// every queue.
     pub fn clamp_progress(&self, progress: &QueueProgress, min: i64, max: i64) -> Result<(), StoreError> {
         let (changed, place) = self.change_progress(progress, |state, records| {
             let exceeds = state.exceeds(min, max);
@@ -496,8 +499,8 @@ impl MetaLog {
         if changed { self.sync(place) } else { Ok(()) }
     }
 
-    /// Sets back offsets and progress that are beyond the ends of their queues, as `end` knows them: the log lost its
-    /// end, and new messages will take these offsets. Durable when this returns; says how many there were.
+    /// Reduces offsets and progress that exceed the maximum of their queue, which `end` returns. The log lost its
+    /// end, and new messages will take these offsets. Durable when this returns. Returns the number of changes.
     pub fn clamp_to_queues(&self, end: impl Fn(&str, i32) -> i64) -> Result<u64, StoreError> {
         let end_of = |queue: &QueueKey| self.name(queue.topic).map_or(0, |topic| end(&topic, queue.queue_id));
         let beyond = |(queue, offset): (&QueueKey, &i64)| {
@@ -509,7 +512,7 @@ impl MetaLog {
         let all: Vec<Arc<QueueProgress>> =
             self.progress.read().iter().map(|(_, progress)| Arc::clone(progress)).collect();
         if !self.tail.is_ready() {
-            // Nothing is on the disk that could be wrong.
+            // Nothing on disk can be wrong.
             let mut offsets = self.offsets.lock();
             for change in &changes {
                 offsets.insert(change.queue, change.offset);
@@ -534,29 +537,28 @@ impl MetaLog {
         Ok(count)
     }
 
-    /// The place behind everything that was appended.
+    /// Returns the metadata position after the last append.
     pub fn place(&self) -> Place {
         self.tail.place()
     }
 
-    /// Returns once everything before `place` is durable; one sync serves all who wait.
+    /// Returns once everything before `place` is durable. Waiting threads share one sync.
     pub fn sync(&self, place: Place) -> Result<(), StoreError> {
         self.tail.sync(place)
     }
 
-    /// Has `tell` called with the stage and the cause when the log stops for good: the store stops with it. It must
-    /// not call into the log.
+    /// Registers `tell`, which is called with the stage and the cause when the log stops permanently; the store stops
+    /// with it. `tell` must not call into the log.
     pub fn on_stop(&self, tell: impl Fn(&'static str, &str) + Send + Sync + 'static) {
         self.tail.on_stop(Box::new(tell));
     }
 
-    /// Whether something was appended that no sync covers yet.
+    /// Whether there are appends that no sync covers yet.
     pub fn is_dirty(&self) -> bool {
         self.tail.durable() < self.place()
     }
 
-    /// The last step of a close: the JSON files as everything is, everything durable. Nothing can be appended
-    /// afterwards.
+    /// Closes the log: writes the JSON files and makes everything durable. Nothing can be appended afterwards.
     pub fn close(&self) -> Result<(), StoreError> {
         let exported = self.export_json();
         let closed = self.tail.close();

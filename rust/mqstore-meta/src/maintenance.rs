@@ -1,8 +1,7 @@
-//! What is done from time to time: a sync of what nobody waits for, a new generation, the JSON files.
+//! Periodic work on the log: a sync of changes that no caller waits for, a new generation, the JSON files.
 //!
-//! A thread of the store calls [`MetaLog::step`] every [`SYNC_INTERVAL_MS`], and sooner where somebody asked for a sync
-//! by then. It changes nothing that a crash shows, but how much the loss of power takes: at most what came since the
-//! last step.
+//! A thread of the store calls [`MetaLog::step`] every [`SYNC_INTERVAL_MS`], or earlier if [`MetaLog::sync_within`]
+//! asked for it. A step only affects how much a power loss removes: at most the changes since the last step.
 
 use std::time::Duration;
 
@@ -15,12 +14,12 @@ use mqstore_base::error::StoreError;
 
 /// Milliseconds between background syncs of topics, groups and offsets.
 pub const SYNC_INTERVAL_MS: u64 = 100;
-/// JSON files are written so often at most, in milliseconds.
+/// Minimum time between two writes of the JSON files, in milliseconds.
 const JSON_INTERVAL_MS: i64 = 60_000;
 
 impl MetaLog {
-    /// Asks for everything before `place` to be durable `ms` milliseconds from now, where the next tick would be later.
-    /// Waits for nothing. Of a store without threads of its own the next step does it.
+    /// Requests that everything before `place` becomes durable within `ms` milliseconds, if the next step would be
+    /// later. Does not wait. In a store without its own threads, the next step does it.
     pub fn sync_within(&self, place: Place, ms: u64) {
         if self.tail.durable() >= place {
             return;
@@ -32,8 +31,8 @@ impl MetaLog {
         }
     }
 
-    /// Returns when a step is due: after `interval_ms`, or when a sync that was asked for is; and when `stopped`, whose
-    /// change [`Self::wake`] tells.
+    /// Waits until a step is due: after `interval_ms`, or earlier for a requested sync. Also returns when `stopped`
+    /// becomes true; call [`Self::wake`] after that change.
     pub fn rest(&self, interval_ms: u64, stopped: impl Fn() -> bool) {
         let end_ms = self.interval_ms().saturating_add(interval_ms);
         loop {
@@ -47,14 +46,14 @@ impl MetaLog {
         }
     }
 
-    /// Ends a [`Self::rest`] that is to stop.
+    /// Wakes a [`Self::rest`], so that it checks `stopped` again.
     pub fn wake(&self) {
         self.tick.sooner.notify_all();
     }
 
-    /// What is due at `now_ms`: a sync, a new generation, JSON files.
+    /// Runs the work that is due at `now_ms`: a sync, a new generation, JSON files.
     pub fn step(&self, now_ms: i64) -> Result<(), StoreError> {
-        // Who asks from here on may mean what is appended from here on.
+        // Requests from here on may refer to later appends.
         self.tick.sync_by_ms.store(NEVER, Ordering::SeqCst);
         self.sync(self.place())?;
         if self.generation_is_due() {
@@ -62,7 +61,7 @@ impl MetaLog {
             self.next_generation()?;
         }
         let exported_ms = self.tick.exported_ms.load(Ordering::Relaxed);
-        // A clock that was set back does not stop it.
+        // A clock that was set back does not block the export.
         if !(exported_ms..exported_ms.saturating_add(JSON_INTERVAL_MS)).contains(&now_ms) {
             self.tick.exported_ms.store(now_ms, Ordering::Relaxed);
             self.export_json()?;

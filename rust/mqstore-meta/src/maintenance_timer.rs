@@ -1,21 +1,21 @@
-//! When the next maintenance step of the log is due.
+//! The time of the next maintenance step of the log.
 
 use mqstore_io::EventCount;
 use mqstore_io::sync::{AtomicI64, AtomicU64};
 
 use mqstore_base::store_files::StoreFiles;
 
-/// No sync was asked for.
+/// No sync is requested.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// When the next step is due.
+/// The time of the next maintenance step.
 #[derive(Debug)]
 pub(super) struct MaintenanceTimer {
-    /// By when somebody wants a sync, in milliseconds of the interval clock.
+    /// Deadline of the requested sync, in milliseconds of the interval clock.
     pub(super) sync_by_ms: AtomicU64,
-    /// Tells the thread that steps of an earlier time.
+    /// Signals an earlier deadline to the thread that runs the steps.
     pub(super) sooner: EventCount,
-    /// When JSON files were written last.
+    /// Time of the last write of the JSON files, in epoch milliseconds.
     pub(super) exported_ms: AtomicI64,
 }
 

@@ -1,7 +1,7 @@
-//! What one group knows of one queue that it consumes message by message.
+//! The progress of one group in one queue that it consumes message by message.
 //!
-//! A plain value without files, clocks or locks. It changes by [`ProgressRecord`]s alone, while the store runs and
-//! when an open replays them, so both arrive at the same state:
+//! A plain value without files, clocks or locks. Only [`ProgressRecord`]s change it, both while the store runs and
+//! when an open replays them. So both arrive at the same state:
 //!
 //! ```text
 //!  0 ........ committed ............................. next ........ maximum of the queue
@@ -9,99 +9,104 @@
 //!                      │ or finished                  │
 //! ```
 //!
-//! Every offset from `committed` on and below `next` is exactly one of: leased (a consumer has it until some
-//! time), waiting (given back, due at some time), a dead letter (on its way to the `%DLQ%` topic), or finished.
-//! `committed` itself is never finished: whatever ends there is taken in. Memory goes with what is open and with
-//! the number of finished ranges, not with how far `committed` is behind.
+//! Every offset from `committed` up to, but not including, `next` is in exactly one state:
+//!
+//! - leased: a consumer holds it until some time
+//! - waiting: it was returned and is due at some time
+//! - dead letter: it is being moved to the `%DLQ%` topic
+//! - finished
+//!
+//! `committed` itself is never finished: finished ranges that start there are merged into it. Memory grows with the
+//! number of open messages and finished ranges, not with the distance from `committed` to `next`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A message that a consumer has.
+/// The lease of a message that a consumer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// When it may be given to somebody else, in epoch milliseconds.
+    /// The time from which another consumer may get the message, in epoch milliseconds.
     pub until_ms: i64,
-    /// Which delivery of the message this is; 1 is the first.
+    /// Number of the delivery of the message; 1 is the first.
     pub attempt: u32,
-    /// Tells this lease from earlier and later ones of the same offset. Not kept across an open.
+    /// Distinguishes this lease from earlier and later leases of the same offset. Not kept across an open.
     pub token: u64,
 }
 
-/// A message that was given back.
+/// A message that was returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// When it is due again, in epoch milliseconds.
+    /// The time at which it is due again, in epoch milliseconds.
     pub visible_ms: i64,
-    /// How many deliveries it had.
+    /// Number of its deliveries so far.
     pub attempt: u32,
 }
 
 /// One change of a [`Progress`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressRecord {
-    /// A consumer got `offset`: the next one that was never leased, or one that is waiting or leased.
+    /// A consumer got `offset`: the next one that was never leased, or one that was waiting or leased.
     Leased {
         /// The message.
         offset: i64,
-        /// When the lease ends, in epoch milliseconds.
+        /// The end of the lease, in epoch milliseconds.
         until_ms: i64,
-        /// Which delivery this is; 1 is the first.
+        /// Number of the delivery; 1 is the first.
         attempt: u32,
     },
-    /// Offsets from `from` on and below `to` are done with: acknowledged, filtered out, or not there. `from` is at
-    /// most the next offset that was never leased.
+    /// Offsets from `from` up to, but not including, `to` are finished: acknowledged, filtered out, or without a
+    /// message. `from` is at most the next offset that was never leased.
     Finished {
-        /// The first of them.
+        /// The first offset.
         from: i64,
-        /// One past the last.
+        /// The last offset plus one.
         to: i64,
     },
-    /// A leased message was given back, or its lease ended.
+    /// A leased message was returned, or its lease ended.
     Returned {
         /// The message.
         offset: i64,
-        /// When it is due again, in epoch milliseconds.
+        /// The time at which it is due again, in epoch milliseconds.
         visible_ms: i64,
-        /// How many deliveries it had.
+        /// Number of its deliveries so far.
         attempt: u32,
     },
-    /// The message is about to be copied to the dead-letter topic: written before the copy is appended there, and
-    /// ended by `Finished`, or by `Returned` when there will be no copy.
+    /// The message is about to be copied to the dead-letter topic. This is written before the copy is appended.
+    /// `Finished` ends it, or `Returned` if there will be no copy.
     DeadLetter {
         /// The message.
         offset: i64,
-        /// The smallest offset that its copy may have in the dead-letter queue.
+        /// The smallest offset that the copy may have in the dead-letter queue.
         dlq_offset: i64,
     },
-    /// A lease was made longer or shorter.
+    /// A lease was extended or shortened.
     Extended {
         /// The message.
         offset: i64,
-        /// When the lease ends now, in epoch milliseconds.
+        /// The new end of the lease, in epoch milliseconds.
         until_ms: i64,
     },
-    /// A reset or a seek: everything below `to` is finished, nothing from there on was ever leased.
+    /// A reset or a seek: everything below `to` is finished; `to` and later offsets count as never leased.
     Moved {
-        /// The offset to go on with.
+        /// The offset to continue with.
         to: i64,
     },
-    /// The queue has the offsets from `min` on and below `max` only: others are forgotten, and those from `max` on
-    /// will be new messages when they come.
+    /// The queue only has the offsets from `min` up to, but not including, `max`. All others are forgotten. Later
+    /// messages at `max` and above are new messages.
     Clamped {
-        /// The queue's smallest offset.
+        /// The smallest offset of the queue.
         min: i64,
-        /// One past its largest.
+        /// The largest offset of the queue plus one.
         max: i64,
     },
-    /// What a broker popped of the queue and wrote down below this offset of the commit log is part of the state.
+    /// The state includes the pop records that a broker wrote below this log offset.
     TookOver {
-        /// The offset in the log.
+        /// The log offset.
         log_offset: i64,
     },
 }
 
 impl ProgressRecord {
-    /// The message that it is of, or the first of several.
+    /// The offset of its message, or the first of several.
     fn offset(&self) -> i64 {
         match *self {
             Self::Leased { offset, .. }
@@ -114,17 +119,17 @@ impl ProgressRecord {
     }
 }
 
-/// Why a record does not fit the state; nothing was changed then.
+/// Reason why a record does not fit the state; nothing was changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgressConflict {
-    /// The offset is finished, or on its way to the dead-letter topic.
+    /// The offset is finished, or is being moved to the dead-letter topic.
     #[error("offset {offset} is finished")]
     Finished {
         /// The offset.
         offset: i64,
     },
-    /// The offset is behind the next one that was never leased, which has to come first.
-    #[error("offset {offset} is not due yet: the next one is {next}")]
+    /// The offset is greater than the next one that was never leased, which must come first.
+    #[error("offset {offset} cannot be leased yet: the next one is {next}")]
     Ahead {
         /// The offset.
         offset: i64,
@@ -137,57 +142,57 @@ pub enum ProgressConflict {
         /// The offset.
         offset: i64,
     },
-    /// A negative offset, or a range that ends before it begins.
-    #[error("{from} to {to} is no range of offsets")]
+    /// A negative offset, or a range that ends before it starts.
+    #[error("{from} to {to} is not a range of offsets")]
     NoRange {
-        /// Its beginning.
+        /// Its start.
         from: i64,
         /// Its end.
         to: i64,
     },
 }
 
-/// See the module's text.
+/// The progress of one group in one queue; see the module's text.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     committed: i64,
     next: i64,
-    /// Ranges of finished offsets above `committed`, end by beginning; they do not touch.
+    /// Ranges of finished offsets above `committed`, from start to end; they do not touch.
     finished: BTreeMap<i64, i64>,
     leases: BTreeMap<i64, Lease>,
     waiting: BTreeMap<i64, Waiting>,
-    /// The smallest offset that the copy may have, by offset.
+    /// From the offset to the smallest offset that the copy may have.
     dead_letters: BTreeMap<i64, i64>,
-    /// Leases and waiting messages by the time at which they end or are due.
+    /// Leases and waiting messages, by the time at which they end or are due.
     ends: BTreeSet<(i64, i64)>,
     dues: BTreeSet<(i64, i64)>,
-    /// How many leases there were: the token of the last one.
+    /// Number of leases so far; the last lease has it as its token.
     tokens: u64,
-    /// Whether anything was said of it.
+    /// Whether any record was applied or a start offset was given.
     known: bool,
-    /// What a broker popped is part of it as far as it was written down below this offset of the log.
+    /// The state includes the pop records of a broker below this log offset.
     taken_over: i64,
 }
 
 impl Progress {
-    /// Nothing of the queue was leased; its first message is at `offset`.
+    /// Returns a progress without leases whose first message is at `offset`.
     pub fn starting_at(offset: i64) -> Self {
         let offset = offset.max(0);
         Self { committed: offset, next: offset, known: true, ..Self::default() }
     }
 
-    /// Where a group begins that has this offset in the queue.
+    /// Returns the start of a group that has this offset in the queue.
     pub(super) fn of(offset: Option<i64>) -> Self {
         offset.map_or_else(Self::default, Self::starting_at)
     }
 
-    /// The offset that the group has in the queue for a broker, [`Self::committed`]; `None` where it is as it was made,
-    /// at no offset.
+    /// Returns the group's offset in the queue as a broker sees it, which is [`Self::committed`]. `None` if the
+    /// progress is new and has no offset.
     pub fn offset(&self) -> Option<i64> {
         self.known.then_some(self.committed)
     }
 
-    /// All offsets below are finished.
+    /// The offset below which all messages are finished.
     pub fn committed(&self) -> i64 {
         self.committed
     }
@@ -197,14 +202,15 @@ impl Progress {
         self.next
     }
 
-    /// See [`ProgressRecord::TookOver`]; 0 where nothing was taken over.
+    /// Returns the log offset of [`ProgressRecord::TookOver`]; 0 if nothing was taken over.
     pub fn pop_taken_over_offset(&self) -> i64 {
         self.taken_over
     }
 
-    /// The changes by which messages that a broker popped and nobody acknowledged are leased again, those below
-    /// [`Self::committed`]: by offset, until when and in which delivery somebody has them. What is known from there on
-    /// counts more than what the broker knew. With [`ProgressRecord::TookOver`] behind them, in one frame.
+    /// Returns the changes that lease again the messages below [`Self::committed`] that a broker popped and no
+    /// consumer acknowledged. `popped` maps each offset to the end of its lease and its attempt. From `committed` on,
+    /// this state counts and not the broker's. The last record is [`ProgressRecord::TookOver`]; log all of them in
+    /// one frame.
     pub fn pop_takeover_records(
         &self,
         popped: &BTreeMap<i64, (i64, u32)>,
@@ -248,12 +254,12 @@ impl Progress {
         records
     }
 
-    /// The lease of `offset`, ended or not.
+    /// Returns the lease of `offset`, whether it has ended or not.
     pub fn lease(&self, offset: i64) -> Option<Lease> {
         self.leases.get(&offset).copied()
     }
 
-    /// How `offset` waits for its next delivery, if it was given back.
+    /// Returns the wait of `offset` for its next delivery, if it was returned.
     pub fn waiting(&self, offset: i64) -> Option<Waiting> {
         self.waiting.get(&offset).copied()
     }
@@ -263,17 +269,18 @@ impl Progress {
         self.leases.iter().map(|(offset, lease)| (*offset, *lease))
     }
 
-    /// Messages that were given back, by offset.
+    /// Returned messages, by offset.
     pub fn all_waiting(&self) -> impl ExactSizeIterator<Item = (i64, Waiting)> + '_ {
         self.waiting.iter().map(|(offset, waiting)| (*offset, *waiting))
     }
 
-    /// Messages on their way to the dead-letter topic, by offset, and the smallest offset that the copy may have there.
+    /// Messages that are being moved to the dead-letter topic: the offset, and the smallest offset that the copy may
+    /// have there.
     pub fn dead_letters(&self) -> impl ExactSizeIterator<Item = (i64, i64)> + '_ {
         self.dead_letters.iter().map(|(offset, dlq_offset)| (*offset, *dlq_offset))
     }
 
-    /// Ranges of finished offsets above [`Self::committed`], beginning and end, in order.
+    /// Ranges of finished offsets above [`Self::committed`]: start and end, in order.
     pub fn finished(&self) -> impl ExactSizeIterator<Item = (i64, i64)> + '_ {
         self.finished.iter().map(|(from, to)| (*from, *to))
     }
@@ -284,7 +291,7 @@ impl Progress {
             || self.finished.range(..=offset).next_back().is_some_and(|(_, to)| offset < *to)
     }
 
-    /// The message whose wait ends first; the smallest offset of those that end together.
+    /// The message whose wait ends first; of several, the one with the smallest offset.
     pub fn first_due(&self) -> Option<(i64, Waiting)> {
         let (_, offset) = self.dues.first()?;
         Some((*offset, self.waiting(*offset)?))
@@ -296,7 +303,7 @@ impl Progress {
         Some((*offset, self.lease(*offset)?))
     }
 
-    /// Up to `most` messages whose wait or lease has ended, the longest ago first of either kind.
+    /// Returns up to `most` messages whose wait or lease has ended, oldest end first.
     pub fn due(&self, now_ms: i64, most: usize) -> Vec<i64> {
         let mut due: Vec<_> = [&self.dues, &self.ends]
             .into_iter()
@@ -307,14 +314,14 @@ impl Progress {
         due.into_iter().map(|(_, offset)| *offset).collect()
     }
 
-    /// When something is due next, by itself: a wait or a lease that ends; epoch milliseconds.
+    /// The earliest time at which a wait or a lease ends, in epoch milliseconds.
     pub fn next_event_ms(&self) -> Option<i64> {
         let (due, end) = (self.dues.first(), self.ends.first());
         due.into_iter().chain(end).map(|(ms, _)| *ms).min()
     }
 
-    /// Whether all of `records` fit, one after the other. Only what the first of them changes at
-    /// [`Self::next`], and that a move opens everything again, is taken into account for the later ones.
+    /// Checks that all of `records` fit when applied in order. For later records, only two effects of earlier ones
+    /// count: the change of [`Self::next`], and that a move opens all offsets again.
     pub fn check(&self, records: &[ProgressRecord]) -> Result<(), ProgressConflict> {
         let (mut next, mut moved) = (self.next, None);
         for record in records {
@@ -379,12 +386,13 @@ impl Progress {
         Ok(())
     }
 
-    /// Whether `offset` is finished, in front of `moved`, to which the queue was moved meanwhile.
+    /// Whether `offset` is finished. `moved` is the offset to which an earlier record of the same change moved the
+    /// queue.
     fn was_finished(&self, offset: i64, moved: Option<i64>) -> bool {
         moved.map_or_else(|| self.is_finished(offset), |to| offset < to)
     }
 
-    /// Makes the change that `record` names. One that does not fit changes nothing.
+    /// Applies the change in `record`. A record that does not fit changes nothing.
     pub fn apply(&mut self, record: &ProgressRecord) {
         self.known = true;
         match *record {
@@ -418,14 +426,13 @@ impl Progress {
         }
     }
 
-    /// A state of which only the bounds are known so far; [`Self::restore`] adds the rest. `None` for bounds that no
-    /// state has.
+    /// Returns a state with these bounds only; [`Self::restore`] adds the rest. `None` for bounds that no state has.
     pub(super) fn between(committed: i64, next: i64) -> Option<Self> {
         (0..=next).contains(&committed).then(|| Self { committed, next, known: true, ..Self::default() })
     }
 
-    /// Adds a part of a state that was kept: a finished range, a lease, a wait, a dead letter, or what was taken over;
-    /// whether it is one.
+    /// Adds one stored part of a state: a finished range, a lease, a wait, a dead letter, or a taken-over offset.
+    /// Returns whether `part` is one of these and fits.
     pub(super) fn restore(&mut self, part: &ProgressRecord) -> bool {
         let open = self.committed..self.next;
         match *part {
@@ -453,7 +460,7 @@ impl Progress {
         }
     }
 
-    /// The parts that [`Self::restore`] makes this state of, with [`Self::between`].
+    /// Returns the parts from which [`Self::restore`] makes this state, after [`Self::between`].
     pub(super) fn parts(&self) -> impl Iterator<Item = ProgressRecord> + '_ {
         let finished = self.finished().map(|(from, to)| ProgressRecord::Finished { from, to });
         let leases = self.leases().map(|(offset, Lease { until_ms, attempt, .. })| ProgressRecord::Leased {
@@ -471,8 +478,9 @@ impl Progress {
         finished.chain(leases).chain(waiting).chain(dead_letters).chain(taken_over)
     }
 
-    /// The change that makes `offset` the group's, as a broker's file has it: forward as if everything below were
-    /// finished, back as if nobody had had anything from there on; `None` where it is.
+    /// Returns the change that sets the group's offset to `offset`, as in a broker's file. Forward, everything below
+    /// counts as finished. Backward, everything from there on counts as never leased. `None` if `offset` is the
+    /// current one.
     pub(super) fn set_offset_record(&self, offset: i64) -> Option<ProgressRecord> {
         match (self.offset(), offset) {
             (Some(committed), to) if committed == to => None,
@@ -500,7 +508,7 @@ impl Progress {
         self.ends.insert((until_ms, offset));
     }
 
-    /// Takes `offset` from where it is, unless it is finished or was never leased; whether it did.
+    /// Removes the lease, the wait or the dead letter of `offset`. Returns whether there was one.
     fn take_pending(&mut self, offset: i64) -> bool {
         if let Some(lease) = self.leases.remove(&offset) {
             self.ends.remove(&(lease.until_ms, offset));
@@ -532,7 +540,7 @@ impl Progress {
         }
     }
 
-    /// Forgets what is open in the range.
+    /// Removes everything open in the range.
     fn take_all_open(&mut self, from: i64, to: i64) {
         for (offset, lease) in cut(&mut self.leases, from, to) {
             self.ends.remove(&(lease.until_ms, offset));
@@ -543,7 +551,7 @@ impl Progress {
         cut(&mut self.dead_letters, from, to);
     }
 
-    /// Adds a range, above `committed`, to the finished ones.
+    /// Adds a range above `committed` to the finished ranges.
     fn merge(&mut self, mut from: i64, mut to: i64) {
         if let Some((begin, end)) =
             self.finished.range(..=from).next_back().map(|(begin, end)| (*begin, *end))
@@ -585,7 +593,7 @@ impl Progress {
     }
 }
 
-/// Takes the entries from `from` on and below `to` out of `map`.
+/// Removes the entries from `from` up to, but not including, `to` from `map`.
 fn cut<T>(map: &mut BTreeMap<i64, T>, from: i64, to: i64) -> Vec<(i64, T)> {
     let offsets: Vec<i64> = map.range(from..to).map(|(offset, _)| *offset).collect();
     offsets.into_iter().filter_map(|offset| Some((offset, map.remove(&offset)?))).collect()

@@ -1,41 +1,42 @@
-//! The records of the metadata log, and the numbers and changes that its callers know them by.
+//! The records of the metadata log, and the ids and changes that callers use.
 //!
-//! Owns the bytes of a record: one byte for its kind, then its fields. A number without a sign is a varint (seven bits
-//! a byte, the lowest first, the top bit set in all bytes but the last), one with a sign is folded first (0, -1, 1, -2
-//! are 0, 1, 2, 3). Text is its length and its bytes.
+//! Owns the bytes of a record: one byte for its kind, then its fields. An unsigned number is a varint: seven bits a
+//! byte, the lowest first, the top bit set in all bytes except the last. A signed number is zigzag-encoded first (0,
+//! -1, 1, -2 become 0, 1, 2, 3). Text is its length in bytes, then its bytes.
 //!
 //! ```text
 //!  1 name       id, text                        from here on the number stands for this name
 //!  2 next id    id                              no name has this number or a higher one
-//!  3 topic      id, saved, text                 its configuration, JSON without what is usual
-//!  4 no topic   id                              it was removed, with what groups know of its queues
+//!  3 topic      id, saved, text                 its configuration: JSON without default values
+//!  4 no topic   id                              it was removed, with the groups' offsets and progress in its queues
 //!  5 group      id, saved, text                 as for a topic
-//!  6 no group   id
+//!  6 no group   id                              it was removed, with its offsets and progress
 //!  7 offset     group, topic, queue, offset     the next offset that the group consumes
-//!  8 begun      file                            what follows is not in the JSON file that is made now
-//!  9 intended   file, stamp                     that file will replace the one there is
-//! 10 known      file, stamp                     the file that is there, as we wrote or read it
-//! 11 changed    file, 0 or 1                    whether something changed since the last `begun`
-//! 77 synced     "QSYNCED", place (8)            everything before this place was synced
+//!  8 begun      file                            later changes are not in the JSON file that is now being written
+//!  9 intended   file, stamp                     this file is going to replace the existing one
+//! 10 known      file, stamp                     the existing file, as last written or read
+//! 11 changed    file, 0 or 1                    whether anything changed since the last `begun`
+//! 77 synced     "QSYNCED", place (8)            everything before this place is synced
 //! 16 to 23      group, topic, queue, fields     a change of a progress: ProgressRecord, in the order of its variants
-//! 32 kept       group, topic, queue, place, committed, next      a progress as it was at that place
-//! 48 to 51, 55  fields                          what is open or finished in it, taken over; of the one kept last
+//! 32 kept       group, topic, queue, place, committed, next      a stored progress, as read at that place
+//! 48 to 51, 55  fields                          an open or finished part, or a taken-over offset, of the last `kept`
 //!
 //! file    0 topics.json   1 subscriptionGroup.json   2 consumerOffset.json
-//! saved   0 changed since   1 in the file that is being written   2 in the file that is known
-//! stamp   counter, state version, time of its DataVersion; its length; the CRC-32 of its bytes (4, big-endian)
+//! saved   0 changed since   1 in the file that is being written   2 in the known file
+//! stamp   counter, state version and time of its DataVersion; its length; the CRC-32 of its bytes (4, big-endian)
 //! ```
 
 use mqstore_format::json::DataVersion;
 
 use super::progress::ProgressRecord;
 
-/// The number that stands for a topic's or a group's name in one store. Given once and never to another name while
-/// the store is open; not to be kept across an open.
+/// The number of a topic's or a group's name in one store. It never stands for another name while the store is open.
+/// Do not keep it across an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameId(pub(super) u32);
 
-/// A place in the metadata log: everything appended before it is durable once it is. Grows with each append.
+/// A metadata position: a byte position in the metadata log, counted over all generations. It grows with each append.
+/// If a position is durable, everything appended before it is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place(pub(super) u64);
 
@@ -53,13 +54,13 @@ pub struct QueueKey {
 /// The next offset that a group consumes from a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffsetChange {
-    /// Whose offset, of which queue.
+    /// The group, the topic and the queue.
     pub queue: QueueKey,
-    /// The offset, at least 0. One that is smaller than before is stored as well.
+    /// The offset, at least 0. It may be smaller than the previous one.
     pub offset: i64,
 }
 
-/// One of the files that are kept in step.
+/// One of RocketMQ's JSON files that the log reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JsonFile {
     Topics,
@@ -74,7 +75,7 @@ impl JsonFile {
         Self::ALL.into_iter().find(|file| *file as u8 == code)
     }
 
-    /// Its name in `config/`.
+    /// Returns its name in `config/`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Topics => "topics.json",
@@ -84,7 +85,7 @@ impl JsonFile {
     }
 }
 
-/// What tells one content of a JSON file from another.
+/// Identifies one content of a JSON file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct JsonStamp {
     pub(super) version: DataVersion,
@@ -135,14 +136,14 @@ const PROGRESS: u8 = 16;
 const KEPT: u8 = 32;
 const KEPT_PARTS: u8 = 48;
 const SYNCED: u8 = b'M';
-/// The rest of the kind of a `synced` record, so that it is found in bytes that do not decode.
+/// The other bytes of the mark of a `synced` record. The mark is found even between bytes that do not decode.
 const SYNCED_REST: &[u8; 7] = b"QSYNCED";
-/// The whole of it.
+/// The complete mark.
 pub(super) const SYNCED_MARK: &[u8; 8] = b"MQSYNCED";
 
-/// Kinds of progress records, counted from their first.
+/// Number of kinds of progress records.
 const PROGRESS_KINDS: u8 = 8;
-/// Those of them that describe a state, too.
+/// The kinds among them that can also be parts of a stored state.
 const PART_KINDS: [u8; 5] = [0, 1, 2, 3, 7];
 
 impl MetaRecord<'_> {
@@ -199,7 +200,7 @@ impl MetaRecord<'_> {
 }
 
 impl<'a> MetaRecord<'a> {
-    /// Takes the record at the front of `bytes`; `None` where there is none.
+    /// Decodes the record at the start of `bytes` and advances `bytes`; `None` if there is none.
     pub(super) fn decode(bytes: &mut &'a [u8]) -> Option<Self> {
         let mut at = PayloadReader(bytes);
         let kind = at.byte()?;
@@ -317,7 +318,7 @@ fn put_signed(out: &mut Vec<u8>, number: i64) {
     put_number(out, (number << 1 ^ number >> 63).cast_unsigned());
 }
 
-/// What is left of a payload.
+/// The undecoded rest of a payload.
 struct PayloadReader<'a>(&'a [u8]);
 
 impl<'a> PayloadReader<'a> {

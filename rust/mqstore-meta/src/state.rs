@@ -1,6 +1,6 @@
-//! The state that the records of the metadata log lead to.
+//! The state that results from the records of the metadata log.
 //!
-//! While an open replays the log, one [`State`] has everything; afterwards each part of it has its own lock.
+//! During an open, one [`State`] holds everything. After it, each part has its own lock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Names {
         self.texts.get(&id).cloned()
     }
 
-    /// The number that the next new name gets; `None` when there are no more.
+    /// Returns the number for the next new name; `None` if all are used.
     pub(super) fn free(&self) -> Option<NameId> {
         (self.next < u32::MAX).then_some(NameId(self.next))
     }
@@ -42,7 +42,7 @@ impl Names {
         self.texts.insert(id, name);
     }
 
-    /// All of them, and the number that no name has had yet.
+    /// Returns all names, and the first number that was never used.
     pub(super) fn all(&self) -> (Vec<(NameId, Arc<str>)>, NameId) {
         let mut all: Vec<_> = self.texts.iter().map(|(id, name)| (*id, Arc::clone(name))).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
@@ -55,7 +55,7 @@ impl Names {
     }
 }
 
-/// One entry of a table.
+/// One entry of the table of topics or groups.
 #[derive(Debug)]
 pub(super) struct ConfigEntry<T> {
     pub(super) id: NameId,
@@ -69,25 +69,25 @@ impl<T> Clone for ConfigEntry<T> {
     }
 }
 
-/// What is known of one JSON file.
+/// The known state of one JSON file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct JsonState {
-    /// The file that is there, as it was written or read last.
+    /// Stamp of the existing file, from the last write or read.
     pub(super) known: Option<JsonStamp>,
-    /// The one that was to replace it.
+    /// Stamp of the file that was going to replace it.
     pub(super) intended: Option<JsonStamp>,
-    /// Whether something changed that is in neither.
+    /// Whether there are changes that are in neither file.
     pub(super) changed: bool,
-    /// Whether one was begun and is not known to be there.
+    /// Whether a write of the file began and its end is not known.
     pub(super) begun: bool,
 }
 
-/// Topics and groups by name, and what is known of the JSON files.
+/// Topics and groups by name, and the state of the JSON files.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     pub(super) topics: BTreeMap<Arc<str>, ConfigEntry<TopicConfig>>,
     pub(super) groups: BTreeMap<Arc<str>, ConfigEntry<SubscriptionGroup>>,
-    /// Topics that were removed and not made again: their queues are still there.
+    /// Topics that were removed and not created again; their queues still exist.
     pub(super) removed: BTreeMap<Arc<str>, NameId>,
     json: [JsonState; 3],
 }
@@ -115,18 +115,18 @@ impl Tables {
         self.groups.remove(name);
     }
 
-    #[expect(clippy::indexing_slicing, reason = "as many places as there are files")]
+    #[expect(clippy::indexing_slicing, reason = "the array has one element for each file")]
     pub(super) fn json(&mut self, file: JsonFile) -> &mut JsonState {
         &mut self.json[file as usize]
     }
 
-    /// What was changed so far goes into the file that is made now.
+    /// Marks all changes so far as part of the file that is now being written.
     pub(super) fn begin_json(&mut self, file: JsonFile) {
         *self.json(file) = JsonState { changed: false, begun: true, ..*self.json(file) };
         self.pass(file, SavedState::Changed, SavedState::BeingWritten);
     }
 
-    /// The file is there as `stamp` says.
+    /// Records that the existing file has this stamp.
     pub(super) fn set_json_stamp(&mut self, file: JsonFile, stamp: JsonStamp) {
         *self.json(file) = JsonState { known: Some(stamp), intended: None, begun: false, ..*self.json(file) };
         self.pass(file, SavedState::BeingWritten, SavedState::Written);
@@ -146,11 +146,11 @@ impl Tables {
     }
 }
 
-/// Something for each queue of each group, found by either.
+/// A map with a value for each queue of each group, searchable by group and by topic.
 #[derive(Debug)]
 pub(super) struct QueueMap<T> {
     all: BTreeMap<QueueKey, T>,
-    /// Which groups have something of a topic.
+    /// Pairs of a topic and a group that has values for it.
     of_topics: BTreeSet<(NameId, NameId)>,
 }
 
@@ -186,7 +186,7 @@ impl<T> QueueMap<T> {
         self.all.contains_key(&queue)
     }
 
-    /// The groups that have something.
+    /// Returns the groups that have a value.
     pub(super) fn groups(&self) -> Vec<NameId> {
         let mut groups = Vec::new();
         let mut from = NameId(0);
@@ -202,7 +202,7 @@ impl<T> QueueMap<T> {
         self.all.range(first_of(group, NameId(0))..=last_of(group, NameId(u32::MAX)))
     }
 
-    /// Up to `most` entries behind `last`, in their order.
+    /// Returns up to `most` entries after `last`, in order.
     pub(super) fn behind(&self, last: Option<QueueKey>, most: usize) -> Vec<(QueueKey, T)>
     where
         T: Clone,
@@ -212,14 +212,14 @@ impl<T> QueueMap<T> {
         self.all.range((from, Unbounded)).take(most).map(|(queue, value)| (*queue, value.clone())).collect()
     }
 
-    /// Takes out what all groups have of a topic.
+    /// Removes and returns the values of all groups for a topic.
     pub(super) fn remove_topic(&mut self, topic: NameId) -> Vec<(QueueKey, T)> {
         let range = (topic, NameId(0))..=(topic, NameId(u32::MAX));
         let groups: Vec<NameId> = self.of_topics.range(range).map(|(_, group)| *group).collect();
         groups.into_iter().flat_map(|group| self.remove(group, topic, topic)).collect()
     }
 
-    /// Takes out what a group has of all topics.
+    /// Removes and returns the values of a group for all topics.
     pub(super) fn remove_group(&mut self, group: NameId) -> Vec<(QueueKey, T)> {
         self.remove(group, NameId(0), NameId(u32::MAX))
     }
@@ -252,23 +252,23 @@ fn last_of(group: NameId, topic: NameId) -> QueueKey {
     QueueKey { group, topic, queue_id: i32::MAX }
 }
 
-/// The [`Progress`] of one group in one queue, which several threads may hold.
+/// The [`Progress`] of one group in one queue, shared by threads.
 ///
-/// It changes by [`MetaLog::append_progress`](super::MetaLog::append_progress) and
-/// [`MetaLog::change_progress`](super::MetaLog::change_progress) alone.
+/// Only [`MetaLog::append_progress`](super::MetaLog::append_progress),
+/// [`MetaLog::change_progress`](super::MetaLog::change_progress) and methods that call them change it.
 #[derive(Debug)]
 pub struct QueueProgress {
     pub(super) key: QueueKey,
     pub(super) state: Mutex<Kept>,
 }
 
-/// What is behind the lock of a [`QueueProgress`].
+/// The data under the lock of a [`QueueProgress`].
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) progress: Progress,
-    /// Its topic or its group was removed: nothing may be appended any more.
+    /// Whether its topic or its group was removed; then nothing more may be appended.
     pub(super) removed: bool,
-    /// The records of the change that is being made, so that making one allocates nothing.
+    /// The records of the current change; the buffer is reused so that a change allocates nothing.
     pub(super) records: Vec<ProgressRecord>,
 }
 
@@ -277,24 +277,25 @@ impl QueueProgress {
         Arc::new(Self { key, state: Mutex::new(Kept { progress, ..Kept::default() }) })
     }
 
-    /// Whose progress, in which queue.
+    /// Returns the group, the topic and the queue.
     pub fn queue(&self) -> QueueKey {
         self.key
     }
 
-    /// The offset that the group has here; `None` where it has none, or its topic or itself was removed.
+    /// Returns the group's offset in this queue. `None` if it has none, or if its topic or group was removed.
     pub(super) fn offset(&self) -> Option<i64> {
         let kept = self.state.lock();
         kept.progress.offset().filter(|_| !kept.removed)
     }
 
-    /// The state, to look at; changes wait as long as the answer is held, and who holds it must not call into the log.
+    /// Locks the state for reading. Changes wait while the caller holds the result. The caller must not call into the
+    /// log meanwhile.
     pub fn lock(&self) -> ProgressView<'_> {
         ProgressView(self.state.lock())
     }
 }
 
-/// A look at a [`Progress`], which does not change meanwhile.
+/// A locked view of a [`Progress`].
 #[derive(Debug)]
 pub struct ProgressView<'a>(MutexGuard<'a, Kept>);
 
@@ -306,19 +307,19 @@ impl std::ops::Deref for ProgressView<'_> {
     }
 }
 
-/// Everything, while the log is replayed.
+/// The complete state during replay.
 #[derive(Debug, Default)]
 pub struct State {
     pub(super) names: Names,
     pub(super) tables: Tables,
-    /// The offsets of groups in queues of which they have no progress: where they have, it is what counts.
+    /// Offsets of groups in queues without a progress. If a progress exists, it counts instead.
     pub(super) offsets: QueueMap<i64>,
     pub(super) progress: QueueMap<Progress>,
-    /// Everything before this place was synced.
+    /// Everything before this position is synced.
     pub(super) synced: Place,
-    /// How the JSON files of the directory are laid out.
+    /// The JSON dialect of the directory's files.
     pub(super) dialect: Dialect,
-    /// Where each progress was kept: what was appended before that is in it.
+    /// The position at which each stored progress was read; it includes all changes appended before.
     kept_at: HashMap<QueueKey, Place, RandomState>,
     kept_last: Option<QueueKey>,
 }
@@ -326,21 +327,21 @@ pub struct State {
 /// Topics and groups by name.
 #[derive(Debug, Default)]
 pub struct ListedTables {
-    /// The topics, as their JSON file has them.
+    /// The topics, as in their JSON file.
     pub table: TopicTable,
-    /// Topics that were removed; their queues may still be there.
+    /// Topics that were removed; their queues may still exist.
     pub removed: BTreeSet<String>,
     /// The groups, sorted.
     pub groups: Vec<String>,
 }
 
-/// Why a record cannot follow those before it.
-const NO_NAME: &str = "a record uses a number that stands for no name";
-const NO_CONFIG: &str = "a topic or group has a configuration that does not parse";
-const NO_PROGRESS: &str = "a kept progress does not hold together";
+/// Reasons why a record does not fit the records before it.
+const NO_NAME: &str = "a record uses a number without a name";
+const NO_CONFIG: &str = "a topic or group has an invalid configuration";
+const NO_PROGRESS: &str = "a stored progress is inconsistent";
 
 impl State {
-    /// Makes the changes of a frame that was appended at `place`; whether there are any.
+    /// Applies a frame that was appended at `place`. Returns whether any record changes the state.
     pub(super) fn apply_frame(&mut self, mut records: &[u8], place: Place) -> Result<bool, &'static str> {
         let mut decoded = Vec::new();
         while !records.is_empty() {
@@ -424,7 +425,7 @@ impl State {
         self.tables.json(JsonFile::Offsets).changed |= progress.offset() != before;
     }
 
-    /// Puts back what was kept after it had been removed at `place` and made again.
+    /// Restores progress whose stored value is newer than the removal at `place`: the topic or group was created again.
     fn restore_recreated(&mut self, removed: Vec<(QueueKey, Progress)>, place: Place) {
         for (queue, progress) in removed {
             if self.kept_at.get(&queue).is_some_and(|kept| place < *kept) {
@@ -433,13 +434,13 @@ impl State {
         }
     }
 
-    /// The offset that a group has in a queue.
+    /// Returns the group's offset in a queue.
     pub(super) fn offset(&self, queue: QueueKey) -> Option<i64> {
         let progress = self.progress.get(queue).and_then(Progress::offset);
         progress.or_else(|| self.offsets.get(queue).copied())
     }
 
-    /// Makes `offset` that of the group, as a broker's file has it.
+    /// Sets the group's offset to `offset`, as in a broker's file.
     pub(super) fn take_offset(&mut self, queue: QueueKey, offset: i64) {
         match self.progress.get(queue).map(|progress| progress.set_offset_record(offset)) {
             None => self.offsets.insert(queue, offset),
@@ -456,7 +457,7 @@ impl State {
         if known(queue.group) && known(queue.topic) { Ok(()) } else { Err(NO_NAME) }
     }
 
-    /// Forgets what replaying alone needed, and names that nothing uses any more.
+    /// Drops data that only replay needs, and names without a use.
     pub(super) fn settle(&mut self) {
         self.kept_at = HashMap::default();
         self.kept_last = None;
@@ -473,14 +474,14 @@ impl State {
         self.names.keep(&used);
     }
 
-    /// The names of all groups, sorted: those that have a configuration, an offset or a progress.
+    /// Returns the sorted names of all groups that have a configuration, an offset or a progress.
     fn groups(&self) -> Vec<String> {
         let ids = self.offsets.groups().into_iter().chain(self.progress.groups());
         let names = ids.filter_map(|id| self.names.name(id)).chain(self.tables.groups.keys().cloned());
         names.collect::<BTreeSet<_>>().iter().map(ToString::to_string).collect()
     }
 
-    /// What there is, by name.
+    /// Returns topics and groups by name.
     pub fn into_listed(self) -> ListedTables {
         let groups = self.groups();
         let topics = self.tables.topics.into_iter();
@@ -493,7 +494,7 @@ impl State {
         }
     }
 
-    /// The offsets that groups have, by `topic@group`.
+    /// Returns the offsets of groups, by `topic@group`.
     pub fn into_offsets(self) -> BTreeMap<String, QueueOffsets> {
         let mut table = ConsumerOffsets::default();
         let plain = self.offsets.iter().map(|(queue, offset)| (*queue, *offset));
@@ -506,7 +507,7 @@ impl State {
         table.table
     }
 
-    /// The number of `name`, given now where it has none; `None` when there are no more.
+    /// Returns the number of `name`, and assigns one if it has none; `None` if all are used.
     pub(super) fn name_id(&mut self, name: &str) -> Option<NameId> {
         if let Some(id) = self.names.id(name) {
             return Some(id);

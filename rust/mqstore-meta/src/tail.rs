@@ -1,12 +1,12 @@
 //! The end of the log, where frames are appended.
 //!
-//! Frames that nobody waits for are copied into a map of room that was allocated ahead, which takes no system call;
-//! those that are to be synced go through the file, because syncing a mapped page may write its neighbours too. Both
-//! are in the page cache when the append returns. One frame is appended at a time, so nothing but the last one is
-//! ever torn by the death of the process.
+//! A frame whose caller does not wait for a sync is copied into a map of space that is allocated ahead. This needs no
+//! system call. A frame that will be synced at once goes through the file, because a sync of a mapped page may write
+//! its neighbours too. Both kinds are in the page cache when the append returns. Frames are appended one at a time,
+//! so a kill can only tear the last one.
 //!
-//! What was synced is said in the log itself, in front of the next frame: see `record`. A sync that failed stops the
-//! log for good, and tells whoever asked to be told.
+//! The log itself states up to where it is synced, in a record before the next frame: see `record`. A failed sync
+//! stops the log permanently and calls the registered callback.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,26 +21,26 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::group_commit::GroupCommit;
 use mqstore_base::store_files::StoreFiles;
 
-/// Room that is allocated at once: as much as there is, within these bounds.
+/// Space that is allocated at once: as much as the tail already has, within these bounds.
 const LEAST_ROOM_BYTES: u64 = 64 << 10;
 const MOST_ROOM_BYTES: u64 = 4 << 20;
-/// Where a map may begin: a multiple of every page size.
+/// Alignment of the start of a map: a multiple of every page size.
 const MAP_STEP_BYTES: u64 = 64 << 10;
-/// Longer frames are written by system calls, whoever waits for them.
+/// Longer frames are always written by system calls.
 const MAPPED_FRAME_BYTES: usize = 32 << 10;
 
 const STAGE: &str = "syncing the metadata log";
 
-/// How a frame gets into the page cache.
+/// The way in which a frame gets into the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteMethod {
-    /// Nobody waits for its sync.
+    /// For a frame whose caller does not wait for a sync.
     Map,
-    /// It is synced at once.
+    /// For a frame that is synced at once.
     File,
 }
 
-/// See the module's text.
+/// The end of the log; see the module's text.
 #[derive(Debug)]
 pub(super) struct Tail {
     files: StoreFiles,
@@ -52,10 +52,10 @@ pub(super) struct Tail {
     commit: GroupCommit,
 }
 
-/// Called with the stage and the cause when the log stops, under the lock of the tail.
+/// The callback for a stop of the log. It gets the stage and the cause, and is called under the lock of the tail.
 pub(super) type StopCallback = Box<dyn Fn(&'static str, &str) + Send + Sync>;
 
-/// Who is told when the log stops.
+/// The registered callback.
 #[derive(Default)]
 struct StopListeners(OnceLock<StopCallback>);
 
@@ -65,24 +65,25 @@ impl fmt::Debug for StopListeners {
     }
 }
 
-/// The file that is appended to.
+/// The file that receives appends.
 #[derive(Debug)]
 pub(super) struct TailState {
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn VfsFile>,
-    /// Where its snapshot ends.
+    /// The end of the snapshot, in the file.
     pub(super) tail_start: u64,
-    /// Where the next frame goes: in the file, and its place.
+    /// Where the next frame goes: the offset in the file, and the metadata position.
     pub(super) at: u64,
     pub(super) place: u64,
-    /// What the log says to be synced.
+    /// The position up to which the log states that it is synced.
     pub(super) marked: u64,
-    /// Where nothing has been appended since it was said that all is synced.
+    /// The metadata position at which everything is known to be synced and stated as such. A close at this position
+    /// writes nothing.
     pub(super) settled: u64,
     pub(super) room: Option<TailMap>,
 }
 
-/// A map of the file's end.
+/// A map of the end of the file.
 #[derive(Debug)]
 pub(super) struct TailMap {
     region: Region,
@@ -94,7 +95,7 @@ impl TailState {
     fn write(&mut self, frame: &[u8], via: WriteMethod) -> Result<(), StoreError> {
         let len = frame.len() as u64;
         if via == WriteMethod::File || frame.len() > MAPPED_FRAME_BYTES {
-            // A file that is mapped does not grow.
+            // A mapped file does not grow.
             self.room.take_if(|room| room.end < self.at + len);
             self.file.write_all_at(frame, self.at).at(&self.path, "writing the metadata log")?;
         } else {
@@ -108,7 +109,7 @@ impl TailState {
         Ok(())
     }
 
-    /// A map with room for `len` bytes.
+    /// Returns a map with space for `len` more bytes.
     fn room(&mut self, len: u64) -> Result<&TailMap, StoreError> {
         if self.room.as_ref().is_none_or(|room| room.end < self.at + len) {
             let step = (self.at - self.tail_start).clamp(LEAST_ROOM_BYTES, MOST_ROOM_BYTES).max(len);
@@ -120,11 +121,11 @@ impl TailState {
             self.room =
                 Some(TailMap { region: region.at(&self.path, "mapping the metadata log")?, from, end });
         }
-        let none = || StoreError::corrupt(&self.path, self.at, "no room is mapped");
+        let none = || StoreError::corrupt(&self.path, self.at, "no space is mapped");
         self.room.as_ref().ok_or_else(none)
     }
 
-    /// Makes the file end with the last frame.
+    /// Truncates the file at its last frame.
     fn finish(&mut self) -> Result<(), StoreError> {
         self.room = None;
         let len = self.file.len().at(&self.path, "looking at the metadata log")?;
@@ -141,7 +142,7 @@ impl TailState {
 }
 
 impl Tail {
-    /// The end of a log that has no file yet, or none that can be appended to.
+    /// Creates the end of a log that has no file yet, or no file that can take appends.
     pub(super) fn new(files: &StoreFiles, place: Place) -> Self {
         Self {
             files: files.clone(),
@@ -154,7 +155,7 @@ impl Tail {
         }
     }
 
-    /// The end of a file that is durable up to its end.
+    /// Creates the end of a log that continues a file whose content is durable.
     pub(super) fn going_on(files: &StoreFiles, front: TailState) -> Self {
         let tail = Self::new(files, Place(front.place));
         *tail.front.lock() = Some(front);
@@ -162,24 +163,24 @@ impl Tail {
         tail
     }
 
-    /// Whether there is a file to append to.
+    /// Whether there is a file for appends.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// The place behind the last frame.
+    /// Returns the position after the last frame.
     #[inline]
     pub(super) fn place(&self) -> Place {
         Place(self.end.load(Ordering::Acquire))
     }
 
-    /// Everything before this place is durable.
+    /// Returns the position before which everything is durable.
     pub(super) fn durable(&self) -> Place {
         Place(self.commit.durable())
     }
 
-    /// Appends a sealed frame and answers the place behind it.
+    /// Appends a complete frame. Returns the position after it.
     pub(super) fn append(&self, frame: &[u8], via: WriteMethod) -> Result<Place, StoreError> {
         let mut front = self.front.lock();
         let Some(front) = &mut *front else { return Err(self.closed_error()) };
@@ -219,9 +220,9 @@ impl Tail {
         Ok(place)
     }
 
-    /// Has `tell` called when the log stops for good. It must not call into the log.
+    /// Registers `tell`, which is called when the log stops permanently. It must not call into the log.
     pub(super) fn on_stop(&self, tell: StopCallback) {
-        // The first one counts; there is one store to a log.
+        // Only the first registration counts; a log has one store.
         let _ = self.on_stop.0.set(tell);
     }
 
@@ -236,13 +237,13 @@ impl Tail {
         StoreError::Poisoned { path: self.files.root.clone(), stage: STAGE, cause: cause.to_owned() }
     }
 
-    /// What `look` sees of the file that is appended to, if there is one; appends wait meanwhile.
+    /// Calls `look` with the file that receives appends, if there is one. Appends wait meanwhile.
     pub(super) fn look<T>(&self, look: impl FnOnce(&TailState) -> T) -> Option<T> {
         self.front.lock().as_ref().map(look)
     }
 
-    /// Puts the file that `make` answers in the place of the one there is; appends wait meanwhile. Everything in it is
-    /// durable. An error once the name was given stops the log: nobody knows then which file an open will find.
+    /// Replaces the file with the one that `make` returns, whose content is durable. Appends wait meanwhile. If
+    /// `make` fails after it named the file, the log stops: it is unknown which file an open would find.
     pub(super) fn replace(
         &self,
         make: impl FnOnce(Option<&TailState>) -> Result<TailState, (bool, StoreError)>,
@@ -266,7 +267,7 @@ impl Tail {
         }
     }
 
-    /// Makes everything durable and lets go of the file; nothing can be appended afterwards.
+    /// Makes everything durable and closes the file. Nothing can be appended afterwards.
     pub(super) fn close(&self) -> Result<(), StoreError> {
         let outcome = if self.is_ready() { self.sync(self.place()) } else { Ok(()) };
         let Some(mut front) = self.front.lock().take() else { return outcome };

@@ -1,4 +1,5 @@
-//! Files that were cut off or changed: an error or a shorter state, never a panic and never another state.
+//! Truncated and changed files: an open returns an error or an earlier state; it never panics or finds a state that
+//! never existed.
 
 use mqstore_format::json::SubscriptionGroup;
 use mqstore_io::{SimVfs, Vfs};
@@ -9,7 +10,7 @@ use crate::{MetaLog, ProgressRecord, find_damage, newest_file};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::RecoveryMode;
 
-/// The bytes of a log with a snapshot and a tail that says what was synced, and the states after each of its frames.
+/// Returns the bytes of a log with a snapshot, a tail and a synced frame, and the states after each frame.
 fn written() -> (Vec<u8>, Vec<String>) {
     let vfs = SimVfs::default();
     let files = files_on(&vfs);
@@ -42,7 +43,7 @@ fn written() -> (Vec<u8>, Vec<String>) {
     (bytes[..end].to_vec(), states)
 }
 
-/// A store with `bytes` as its log.
+/// Creates a store with `bytes` as its log.
 fn store_with(bytes: &[u8]) -> SimVfs {
     let vfs = SimVfs::default();
     let files = files_on(&vfs);
@@ -52,7 +53,7 @@ fn store_with(bytes: &[u8]) -> SimVfs {
     vfs
 }
 
-/// Opens the store in every way; the states that were found.
+/// Opens the store in every mode. Returns the index of the state that a strict open found.
 fn look(bytes: &[u8], states: &[String], what: &str) -> Option<usize> {
     let vfs = store_with(bytes);
     let files = files_on(&vfs);
@@ -67,12 +68,12 @@ fn look(bytes: &[u8], states: &[String], what: &str) -> Option<usize> {
             assert!(!damaged, "{what}");
             let state = dump(&log);
             let at = states.iter().position(|known| *known == state);
-            assert!(at.is_some(), "{what}: a state that there never was\n{state}");
+            assert!(at.is_some(), "{what}: a state that never existed\n{state}");
             found = at;
             commit(&log, "more", "more", 0, 1);
             let more = dump(&log);
             drop(log);
-            assert_eq!(dump(&open(&files)), more, "{what}: it goes on from there");
+            assert_eq!(dump(&open(&files)), more, "{what}: a reopen finds the same state");
         }
         Err(StoreError::Corrupt { path, .. }) => {
             assert!(damaged, "{what}");
@@ -85,7 +86,7 @@ fn look(bytes: &[u8], states: &[String], what: &str) -> Option<usize> {
     let log = open_by(&files, RecoveryMode::Salvage).unwrap();
     let state = dump(&log);
     log.close().unwrap();
-    assert_eq!(dump(&open(&files)), state, "{what}: what was saved is whole");
+    assert_eq!(dump(&open(&files)), state, "{what}: the salvaged state is complete");
     assert!(find_damage(&files).unwrap().is_none(), "{what}");
     if damaged && !bytes.is_empty() {
         assert_eq!(vfs.list(&files.lost_and_found()).unwrap().len(), 1, "{what}: a copy is kept");
@@ -106,7 +107,7 @@ fn every_prefix_is_a_shorter_state_or_an_error() {
         }
     }
     assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
-    // What lies below the end of the snapshot was synced before the file had its name.
+    // The snapshot is synced before the file gets its name, so a cut in it is damage.
     assert!(errors > 48, "{errors}");
 }
 
@@ -125,7 +126,7 @@ fn every_changed_byte_is_a_shorter_state_or_an_error() {
             }
         }
     }
-    // Everything below the place that the last frames say was synced is missed.
+    // A change below the position that the last frames state as synced is always detected.
     assert_eq!((seen[0], seen[1]), (0, 0), "{seen:?}");
     assert!(seen[2] > 0 && seen[3] > 0 && errors > 0, "{seen:?}");
 }
@@ -133,7 +134,7 @@ fn every_changed_byte_is_a_shorter_state_or_an_error() {
 #[test]
 fn frames_behind_the_end_do_not_come_back() {
     let (bytes, states) = written();
-    // The first frame of the tail is lost, those behind it are not.
+    // The first frame of the tail is lost, the frames after it are not.
     let vfs = store_with(&bytes);
     let files = files_on(&vfs);
     let path = newest_file(&files).unwrap();
@@ -168,7 +169,7 @@ fn what_a_kill_left_counts_as_synced_once_it_was_found_and_closed() {
     put_topic(&log, "orders", 2);
     commit(&log, "billing", "orders", 0, 7);
     let state = dump(&log);
-    // Nobody has synced it.
+    // No frame states that it is synced.
     drop(log);
     let log = open(&files);
     assert_eq!(dump(&log), state);

@@ -1,4 +1,4 @@
-//! New generations while the old one is written, and what a stop leaves of them.
+//! New generations during appends, and the files after a stop at any moment of their creation.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ fn a_long_tail_makes_one_due() {
         offset += 1_000;
     }
     commit(&log, "g", "t", 0, offset);
-    assert!(!log.generation_is_due(), "the last one is not a second old");
+    assert!(!log.generation_is_due(), "the last one is less than a second old");
     clock.advance(Duration::from_secs(1));
     assert!(log.generation_is_due());
     log.step(0).unwrap();
@@ -97,7 +97,7 @@ fn an_older_generation_that_a_stop_left_is_removed() {
     assert_eq!(generations(&files).unwrap(), [2]);
 }
 
-/// Threads change everything while generations are made; what an open finds is what was there at the end.
+/// Threads change everything while generations are made; an open finds the final state.
 #[test]
 fn appends_go_on_while_a_generation_is_made() {
     let folder = tempfile::tempdir().unwrap();

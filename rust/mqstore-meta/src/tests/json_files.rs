@@ -1,4 +1,4 @@
-//! The JSON files beside the log, with changes from both sides.
+//! The JSON files and the log, with changes from brokers and from us.
 
 use std::path::PathBuf;
 
@@ -38,7 +38,7 @@ fn names(log: &MetaLog) -> Vec<String> {
     log.topics().iter().map(|topic| topic.name.clone()).collect()
 }
 
-/// Changes a file as a broker does.
+/// Changes a file like a broker.
 fn as_a_broker(vfs: &SimVfs, change: impl FnOnce(&mut TopicTable)) {
     let mut table = topics(vfs);
     change(&mut table);
@@ -46,7 +46,7 @@ fn as_a_broker(vfs: &SimVfs, change: impl FnOnce(&mut TopicTable)) {
     write(vfs, "topics.json", &table.to_json(Dialect::Rocketmq53));
 }
 
-/// A closed store with the topics a and b.
+/// Returns a closed store with the topics a and b.
 fn filled() -> SimVfs {
     let vfs = SimVfs::default();
     let log = open(&files_on(&vfs));
@@ -71,7 +71,7 @@ fn a_close_writes_what_a_broker_reads() {
     let log = open(&files_on(&vfs));
     commit(&log, "g", "a", 0, 6);
     log.close().unwrap();
-    assert_eq!(read(&vfs, "topics.json"), before, "what did not change is not written");
+    assert_eq!(read(&vfs, "topics.json"), before, "a file without changes is not written");
     assert_eq!(offsets(&vfs).get("a", "g", 0), Some(6));
 }
 
@@ -126,7 +126,7 @@ fn what_changed_here_since_the_last_export_stays() {
     put_topic(&log, "mine", 4);
     log.put_topics(&[TopicConfig { perm: 4, ..TopicConfig::new("a", 1) }]).unwrap();
     drop(log);
-    // A broker that comes after the stop knows the old file alone.
+    // A broker that starts after the stop only knows the old file.
     as_a_broker(&vfs, |table| {
         table.topics.remove("a");
         table.topics.remove("b");
@@ -165,7 +165,8 @@ fn offsets_with_the_same_version_and_another_content_are_a_broker_s() {
     assert!(version > DataVersion::default());
 }
 
-/// Each call of an export fails once: whatever is on the disk is ours, and a later open is not misled by it.
+/// Each call of an export fails once. The files on disk are always ours, and a later open does not mistake them for a
+/// broker's.
 #[test]
 fn an_export_that_ends_anywhere_is_told_from_a_broker() {
     for kind in [OperationKind::Write, OperationKind::Sync, OperationKind::Rename, OperationKind::SyncDir] {

@@ -1,4 +1,4 @@
-//! What is appended, and is there again after an open.
+//! Appends, and the state that an open finds after them.
 
 use mqstore_format::json::{SubscriptionGroup, TopicConfig};
 use mqstore_io::sim::{Fault, OperationKind};
@@ -12,7 +12,7 @@ fn lease(offset: i64) -> ProgressRecord {
     ProgressRecord::Leased { offset, until_ms: 30_000, attempt: 1 }
 }
 
-/// A log with something of everything.
+/// Creates a log with each kind of record.
 fn filled(vfs: &SimVfs) -> super::MetaLog {
     let log = open(&files_on(vfs));
     put_topic(&log, "orders", 4);
@@ -144,7 +144,7 @@ fn a_failed_sync_stops_the_log() {
     assert!(matches!(log.commit(&[change(&log)]), Err(StoreError::Poisoned { .. })));
     let before = dump(&log);
     drop(log);
-    // What the failed sync may have lost is written again.
+    // The open rewrites the bytes that the failed sync may have lost.
     let log = open(&files_on(&vfs));
     assert_eq!(dump(&log), before);
     let lost = vfs.crash_with(&mut |_| false).unwrap();
@@ -198,7 +198,7 @@ fn names_that_nothing_uses_are_forgotten() {
     assert_ne!(log.topic_id("new").unwrap(), known);
 }
 
-/// Where the next frame goes, and how many calls changed the disk so far.
+/// Returns the offset of the next frame, and the number of calls that changed the disk so far.
 fn cost(log: &super::MetaLog, vfs: &SimVfs) -> (u64, u64) {
     (log.tail.look(|front| front.at).unwrap(), vfs.operations())
 }
@@ -233,7 +233,7 @@ fn a_commit_is_a_few_bytes_however_many_groups_there_are() {
     }
     log.sync(log.place()).unwrap();
     let (before, _) = cost(&log, &vfs);
-    // A second: ten ticks, a hundred commits in each.
+    // One second: ten steps, a hundred commits in each.
     for number in 0..1_000 {
         log.commit(&[change(number * 49)]).unwrap();
         if number % 100 == 99 {

@@ -1,4 +1,4 @@
-//! Syncs that nobody waits for.
+//! Syncs that no caller waits for.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ fn a_sync_that_is_asked_for_makes_the_next_step_come_sooner() {
     });
     log.step(1_700_000_000_000).unwrap();
     assert!(!log.is_dirty());
-    // Nothing is to do for what is durable, and a step forgets what it was asked for.
+    // A durable position requests no sync, and a step clears the request.
     log.sync_within(log.place(), 0);
     std::thread::scope(|scope| {
         let rests = scope.spawn(move || log.rest(3_600_000, || stop.load(Ordering::Acquire)));

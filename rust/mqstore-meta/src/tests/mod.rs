@@ -20,7 +20,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::StoreFiles;
 
-/// A store's folder on `vfs`.
+/// Returns the files of a store on `vfs`.
 fn files_on(vfs: &SimVfs) -> StoreFiles {
     let files = StoreFiles::new(
         Arc::new(vfs.clone()),
@@ -54,7 +54,7 @@ fn put_topic(log: &MetaLog, name: &str, queues: i32) {
     log.put_topics(&[TopicConfig::new(name, queues)]).unwrap();
 }
 
-/// Everything that the log knows, in words.
+/// Returns the complete state of the log as text.
 fn dump(log: &MetaLog) -> String {
     let mut out = String::new();
     for topic in log.topics() {

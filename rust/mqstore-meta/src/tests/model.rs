@@ -1,4 +1,4 @@
-//! A progress against one that keeps every offset by itself.
+//! Compares a progress with a model that stores the state of each offset.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::{Lease, Progress, ProgressRecord, Waiting};
 
-/// Offsets that the tests use.
+/// Number of offsets that the tests use.
 const END: i64 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Naive {
         self.offsets.iter().take_while(|offset| **offset == Offset::Finished).count() as i64
     }
 
-    /// Makes the change, if it fits; whether it did.
+    /// Applies the change if it fits. Returns whether it did.
     fn apply(&mut self, record: &ProgressRecord) -> bool {
         let open = |offset: i64, naive: &mut Self| {
             (0..naive.next).contains(&offset) && *naive.at(offset) != Offset::Finished
@@ -129,7 +129,7 @@ impl Naive {
         assert_eq!(progress.next_event_ms(), events.iter().map(|event| event.0).min());
         let mut before = progress.committed();
         for (from, to) in progress.finished() {
-            assert!(before < from && from < to && to <= progress.next(), "ranges are apart, and in order");
+            assert!(before < from && from < to && to <= progress.next(), "ranges are apart and in order");
             before = to;
         }
     }
@@ -150,7 +150,7 @@ fn any_record() -> impl Strategy<Value = ProgressRecord> {
     })
 }
 
-/// The state that its parts make again.
+/// Returns the state that results from the parts.
 fn restored(progress: &Progress) -> Progress {
     let mut made = Progress::between(progress.committed(), progress.next()).unwrap();
     for part in progress.parts() {
@@ -198,7 +198,7 @@ proptest! {
         naive.compare(&progress);
         naive.compare(&restored(&progress));
         prop_assert!(progress.pop_taken_over_offset() >= place);
-        // Nothing of it is there a second time.
+        // A second takeover finds nothing new.
         prop_assert_eq!(progress.pop_takeover_records(&BTreeMap::new(), place).len(), 1);
     }
 

@@ -1,4 +1,4 @@
-//! A group has one offset in a queue, whether it consumes it by offset or message by message.
+//! A group has one offset in a queue, for consumers and for work queues.
 
 use mqstore_format::json::{ConsumerOffsets, Dialect};
 use mqstore_io::{SimVfs, Vfs};
@@ -26,7 +26,7 @@ fn advance(log: &MetaLog, records: &[ProgressRecord]) {
     log.append_progress(&log.progress(queue(log)), records).unwrap();
 }
 
-/// What a consumer of the group finds, then a work queue: offset, committed, next.
+/// Returns the offset that a consumer of the group finds, and what a work queue finds: committed and next.
 fn seen(log: &MetaLog) -> (Option<i64>, Option<(i64, i64)>) {
     let progress = log.known_progress(queue(log));
     let bounds = progress.map(|progress| {
@@ -43,7 +43,7 @@ fn exported(vfs: &SimVfs, log: &MetaLog) -> Option<i64> {
     ConsumerOffsets::parse(&text).unwrap().get("orders", "g", 0)
 }
 
-/// What an open finds after a kill, and after a kill behind a new generation.
+/// Checks that an open finds the same state after a kill, and after a new generation and a kill.
 fn again(vfs: &SimVfs, log: &MetaLog) {
     let (words, found) = (dump(log), seen(log));
     let check = |vfs: &SimVfs| {
@@ -65,7 +65,7 @@ fn a_work_queue_goes_on_where_a_consumer_was_and_a_consumer_where_it_was() {
     put_topic(&log, "orders", 1);
     commit(&log, "g", "orders", 0, 5);
     assert_eq!(seen(&log), (Some(5), None));
-    // The offset becomes the progress's.
+    // The progress takes over the offset.
     let progress = log.progress(queue(&log));
     assert_eq!(seen(&log), (Some(5), Some((5, 5))));
     assert!(log.append_progress(&progress, &[lease(7)]).is_err());
@@ -102,14 +102,14 @@ fn a_progress_of_which_nothing_was_said_is_no_offset() {
     assert_eq!(seen(&log), (None, Some((0, 0))));
     assert!(log.groups().is_empty());
     again(&vfs, &open(&files_on(&vfs.kill().unwrap())));
-    // Handed out to the consumer as well.
+    // The progress object from before sees the commit of a consumer.
     commit(&log, "g", "orders", 0, 3);
     assert_eq!(progress.lock().committed(), 3);
     assert_eq!(log.offset(queue(&log)), Some(3));
     again(&vfs, &log);
 }
 
-/// Writes the file of a store that nobody has open, as a broker that set the offset.
+/// Writes the offset file of a closed store like a broker that set the offset.
 fn as_a_broker(vfs: &SimVfs, offset: i64) {
     let path = files_on(vfs).config().join("consumerOffset.json");
     let mut table = ConsumerOffsets::parse(&vfs.read_file(&path, CONFIG_LIMIT_BYTES).unwrap()).unwrap();
@@ -159,7 +159,7 @@ fn what_was_kept_after_a_removal_is_not_removed_by_it() {
         let names = [MetaRecord::Name { id: group, name: "g" }, MetaRecord::Name { id: topic, name: "t" }];
         state.apply_frame(&frame(&names), Place(0)).unwrap();
         state.apply_frame(&frame(&[kept]), Place(0)).unwrap();
-        // The tail goes through what led there: an old offset, the removal, the beginning of the new progress.
+        // Replay of the tail passes an old offset, the removal and the start of the new progress.
         let old = MetaRecord::Offset(OffsetChange { queue, offset: 70 });
         let begun = MetaRecord::Progress { queue, record: ProgressRecord::Moved { to: 3 } };
         state.apply_frame(&frame(&[old]), Place(40)).unwrap();
@@ -168,7 +168,7 @@ fn what_was_kept_after_a_removal_is_not_removed_by_it() {
         let found =
             state.progress.get(queue).map(|progress: &Progress| (progress.committed(), progress.next()));
         assert_eq!((found, state.offset(queue)), (Some((3, 4)), Some(3)));
-        // One that comes later counts.
+        // A later removal counts.
         state.apply_frame(&frame(&[removed]), Place(100)).unwrap();
         assert!(state.progress.get(queue).is_none() && state.offset(queue).is_none());
     }

@@ -1,6 +1,6 @@
 //! The broker of one store: opens its consumers, work queues, transactions and delayed messages.
 //!
-//! Made once for a store; two of them would each give all queues to their own consumers.
+//! Create only one for a store. Two brokers would each assign all queues to their own consumers.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,10 +18,10 @@ use crate::groups::{Consumer, ConsumerOptions};
 use crate::transactions::Transactions;
 use crate::work::{WorkQueue, WorkQueueInner, WorkQueueOptions};
 
-/// The work queues that somebody has open, by topic and group.
+/// The open work queues, by topic and group.
 type OpenWorkQueues = Mutex<HashMap<(String, String), Weak<WorkQueueInner>>>;
 
-/// See the module's text. Cheap to clone; a clone is the same one.
+/// The broker of one store; see the module's text. Cheap to clone; all clones share one state.
 #[derive(Clone)]
 pub struct Broker {
     state: Arc<BrokerState>,
@@ -30,7 +30,7 @@ pub struct Broker {
 
 impl Broker {
     /// Starts delivery for a store that was opened for writing: completes decided transactions and delivers delayed
-    /// messages. A program calls it once, right after the open.
+    /// messages. Call it once, directly after the open.
     ///
     /// # Errors
     /// `StoreError::ReadOnly`, `StoreError::Closed`, and those of [`Self::start_delivery`].
@@ -40,7 +40,7 @@ impl Broker {
         Ok(broker)
     }
 
-    /// The broker of a store that is open for writing; delayed messages wait until [`Self::start_delivery`].
+    /// Creates the broker of a store that is open for writing. Delayed messages wait until [`Self::start_delivery`].
     ///
     /// # Errors
     /// `StoreError::ReadOnly` and `StoreError::Closed`.
@@ -48,7 +48,7 @@ impl Broker {
         Self::with_delays(store, DelayOptions::default())
     }
 
-    /// As [`Self::new`], with options of delayed messages.
+    /// Like [`Self::new`], with options for delayed messages.
     ///
     /// # Errors
     /// `StoreError::ReadOnly` and `StoreError::Closed`.
@@ -61,36 +61,36 @@ impl Broker {
         Ok(broker)
     }
 
-    /// The transactions of its store. Where an earlier process left decisions that were not complete, they are
-    /// complete when the broker is there.
+    /// Returns the transactions of the store. If an earlier process left incomplete decisions, [`Self::new`] has
+    /// completed them.
     ///
     /// # Errors
-    /// What keeps the topics of transactions from being made or read.
+    /// Errors of creating or reading the topics of transactions.
     pub fn transactions(&self) -> Result<Transactions, BrokerError> {
         self.state.transactions()
     }
 
-    /// The transactions of its store, where somebody asked for them or an earlier process left some.
+    /// Returns the transactions of the store, if they were requested before or an earlier process left some.
     pub fn transactions_if_open(&self) -> Option<Transactions> {
         self.state.transactions_if_open()
     }
 
-    /// Its store.
+    /// Returns the store.
     pub fn store(&self) -> &Store {
         self.state.store()
     }
 
-    /// The store's metadata.
+    /// Returns the store's metadata.
     pub fn meta(&self) -> &Arc<MetaLog> {
         self.state.meta()
     }
 
-    /// A consumer of `topics` in `group`; the group is made where there is none. Topics that do not exist yet are
-    /// consumed once they do.
+    /// Opens a consumer of `topics` in `group`, and creates the group if it is missing. A topic that does not exist
+    /// yet is consumed as soon as it exists.
     ///
     /// # Errors
-    /// `StoreError::InvalidOption` for a group that cannot be one, for no topic at all, and for a name that another
-    /// broadcast consumer has.
+    /// `StoreError::InvalidOption` for an invalid group name, for an empty list of topics, for a group with an open
+    /// work queue of one of the topics, and for a name that another broadcast consumer uses.
     pub fn consumer(
         &self,
         group: &str,
@@ -98,15 +98,15 @@ impl Broker {
         options: ConsumerOptions,
     ) -> Result<Consumer, BrokerError> {
         if topics.is_empty() {
-            return Err(invalid("topics", "names no topic").into());
+            return Err(invalid("topics", "give at least one topic").into());
         }
         if options.name.is_some() && !options.broadcast {
-            let reason = "is for broadcast consumers; the others of a group share its offsets";
+            let reason = "only a broadcast consumer has a name; others share the offsets of their group";
             return Err(invalid("name", reason).into());
         }
         for topic in topics {
             if self.work_queue_of(topic, group).is_some() {
-                let reason = format!("{group} has a work queue of topic {topic} open");
+                let reason = format!("group {group} has an open work queue of topic {topic}; close it first");
                 return Err(invalid("group", reason).into());
             }
         }
@@ -120,12 +120,12 @@ impl Broker {
         Ok(consumer)
     }
 
-    /// A handle on the work queue of `topic` for `group`; topic and group are made where there are none. Handles of one queue
-    /// share what is in it.
+    /// Opens a handle on the work queue of `topic` for `group`, and creates topic and group if they are missing.
+    /// Handles of one queue share its messages.
     ///
     /// # Errors
-    /// `StoreError::InvalidOption` for a group that cannot be one or that has consumers of the topic, for a topic with
-    /// batch queues, and for options that are out of bounds or differ from those of another handle.
+    /// `StoreError::InvalidOption` for an invalid group name, for a group that has consumers of the topic, for a
+    /// topic with batch queues, and for options that are out of bounds or differ from those of another open handle.
     pub fn work_queue(
         &self,
         topic: &str,
@@ -135,17 +135,18 @@ impl Broker {
         options.check()?;
         let retries =
             options.max_attempts.map_or(i32::MAX, |most| i32::try_from(most - 1).unwrap_or(i32::MAX));
-        // RocketMQ counts what follows the first delivery.
+        // RocketMQ does not count the first delivery.
         self.state.make_group(group, |config| config.retry_max_times = retries)?;
         if self.store().queue_ids(topic)?.is_empty() {
             self.store().make_topic(topic)?;
         }
         if self.store().has_batch_queues(topic) {
-            let reason = format!("{topic} keeps batch queues, whose records are of many messages each");
+            let reason = format!("{topic} has batch queues, whose records contain several messages each");
             return Err(invalid("topic", reason).into());
         }
         if self.state.coordinator(group).consumes(topic) {
-            return Err(invalid("group", format!("{group} has consumers of topic {topic} open")).into());
+            let reason = format!("group {group} has open consumers of topic {topic}; close them first");
+            return Err(invalid("group", reason).into());
         }
         let mut queues = self.work_queues.lock();
         queues.retain(|_, known| known.strong_count() > 0);
@@ -153,7 +154,7 @@ impl Broker {
         let invisible = options.invisible;
         if let Some(core) = queues.get(&key).and_then(Weak::upgrade) {
             if let Some(option) = core.difference(&options) {
-                let reason = "differs from that of another handle of this work queue that is open";
+                let reason = "the value differs from that of another open handle of this work queue";
                 return Err(invalid(option, reason).into());
             }
             return Ok(WorkQueue::new(core, invisible));
@@ -168,20 +169,21 @@ impl Broker {
     }
 }
 
-/// The delayed messages of its store.
+/// The delayed messages of the store.
 impl Broker {
-    /// Appends messages that are delivered later, each at its time, to where an append would put them now: one lock, one
-    /// sync. The answers name the records that wait, in the topics `rmq_sys_wheel_timer` and `SCHEDULE_TOPIC_XXXX`; what
-    /// was due already is where it belongs.
+    /// Appends messages that are delivered later. Each goes to the topic and queue that an append would choose now.
+    /// One lock, one sync. The results name the waiting records, in the topics `rmq_sys_wheel_timer` and
+    /// `SCHEDULE_TOPIC_XXXX`. A message that is already due is appended to its topic directly.
     ///
     /// # Errors
-    /// Those of [`Store::append_many`]; `StoreError::InvalidOption` for a time beyond the year 9999 and a level below 1.
+    /// Those of [`Store::append_many`]; `StoreError::InvalidOption` for a time after the year 9999 and for a level
+    /// below 1.
     pub fn append_later(&self, messages: &[(NewMessage<'_>, Due)]) -> Result<Vec<Accepted>, BrokerError> {
         Ok(self.state.delays()?.append(messages)?)
     }
 
-    /// Cancels the delayed message with this message id or unique id; whether it waited. A message that waits by a level
-    /// cannot be cancelled, and is never found.
+    /// Cancels the delayed message with this message id or unique id. Returns whether it was waiting. A message that
+    /// waits by a level cannot be cancelled; the result is then false.
     pub fn cancel(&self, id: &str) -> Result<bool, BrokerError> {
         if !Delays::are_there(self.store())? {
             return Ok(false);
@@ -189,8 +191,9 @@ impl Broker {
         Ok(self.state.delays()?.cancel(id)?)
     }
 
-    /// Has the delayed message with this message id or unique id delivered at `due_ms` instead, in epoch milliseconds. The
-    /// answer names the new record; `None` where no such message waits. After a stop in between both may be there.
+    /// Moves the delivery of the delayed message with this message id or unique id to `due_ms`, in epoch
+    /// milliseconds. Returns the new record, or `None` if no such message waits. After a crash during the call, both
+    /// records may exist.
     pub fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Accepted>, BrokerError> {
         if !Delays::are_there(self.store())? {
             return Ok(None);
@@ -198,7 +201,7 @@ impl Broker {
         Ok(self.state.delays()?.reschedule(id, due_ms)?)
     }
 
-    /// Where the delayed messages of the store stand. For a store that is open for reading there is
+    /// Returns the state of the store's delayed messages. For a store that is open for reading, use
     /// [`DelayCounts::of_reader`].
     pub fn delay_counts(&self) -> Result<DelayCounts, BrokerError> {
         if !Delays::are_there(self.store())? {
@@ -210,7 +213,7 @@ impl Broker {
     /// Starts to deliver delayed messages, if the store has any. [`Broker::start`] calls it.
     ///
     /// # Errors
-    /// Those of reading the timer files and the delay queues.
+    /// Errors of reading the timer files and the delay queues.
     pub fn start_delivery(&self) -> Result<(), BrokerError> {
         if Delays::are_there(self.store())? {
             self.state.delays()?;
@@ -218,7 +221,7 @@ impl Broker {
         Ok(())
     }
 
-    /// What a person should know about delayed messages, each once.
+    /// Returns notes for the user about delayed messages, each once.
     pub fn take_delay_notes(&self) -> Vec<String> {
         self.state.delays_if_open().map(|delays| delays.take_notes()).unwrap_or_default()
     }

@@ -1,8 +1,8 @@
-//! What the consumers, the work queues and the handles of one broker share.
+//! The state that the consumers, the work queues and the handles of one broker share.
 //!
 //! Owns the store and its metadata, the coordinator of each group, the names of broadcast consumers, and the delayed
-//! messages and transactions once they are open. Everything that a broker hands out holds the state: it lives as long
-//! as the last consumer or work queue, so that delayed messages are delivered until then.
+//! messages and transactions once they are open. Every object that a broker returns holds this state. So it lives as
+//! long as the last consumer or work queue, and delayed messages are delivered until then.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -20,25 +20,25 @@ use crate::error::{BrokerError, invalid};
 use crate::groups::Coordinator;
 use crate::transactions::Transactions;
 
-/// See the module's text.
+/// The shared state of one broker; see the module's text.
 pub(crate) struct BrokerState {
     store: Store,
     meta: Arc<MetaLog>,
-    /// The groups that have consumers now.
+    /// The groups that have open consumers.
     groups: Mutex<HashMap<String, Weak<Coordinator>>>,
-    /// Under which names broadcast consumers keep offsets now.
+    /// The names under which open broadcast consumers store offsets.
     names: Mutex<HashSet<String>>,
-    /// What a broker popped before, once it was looked for.
+    /// The pop state of an earlier RocketMQ broker, once it was read.
     popped: Mutex<Option<Arc<PopState>>>,
-    /// Made with the first delayed message, or where some wait.
+    /// Opened with the first delayed message, or if some wait.
     delays: Mutex<Option<Arc<Delays>>>,
     delay_options: DelayOptions,
-    /// Made with the first transaction, or where an earlier process left some.
+    /// Opened with the first transaction, or if an earlier process left some.
     transactions: Mutex<Option<Transactions>>,
 }
 
 impl BrokerState {
-    /// The state of a broker that has handed out nothing yet.
+    /// Creates the state of a new broker.
     ///
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
@@ -63,7 +63,7 @@ impl BrokerState {
         &self.meta
     }
 
-    /// The transactions of the store, opened with the first call.
+    /// Returns the transactions of the store; the first call opens them.
     pub(crate) fn transactions(&self) -> Result<Transactions, BrokerError> {
         let mut transactions = self.transactions.lock();
         if let Some(made) = transactions.as_ref() {
@@ -80,7 +80,7 @@ impl BrokerState {
         &self.popped
     }
 
-    /// The delayed messages of the store, opened with the first call.
+    /// Returns the delayed messages of the store; the first call opens them.
     pub(crate) fn delays(&self) -> Result<Arc<Delays>, BrokerError> {
         let mut delays = self.delays.lock();
         if let Some(known) = delays.as_ref() {
@@ -94,7 +94,7 @@ impl BrokerState {
         self.delays.lock().clone()
     }
 
-    /// Makes the group where there is none, as `config` has it.
+    /// Creates the group if it is missing, with the configuration that `config` sets.
     pub(crate) fn make_group(
         &self,
         group: &str,
@@ -120,12 +120,12 @@ impl BrokerState {
         made
     }
 
-    /// The group under which a broadcast consumer of this name keeps its offsets, for it alone.
+    /// Reserves the group name under which a broadcast consumer of this name stores its offsets, and returns it.
     pub(crate) fn claim_broadcast_name(&self, group: &str, name: &str) -> Result<String, BrokerError> {
         validate_group(name).map_err(|error| invalid("name", error.to_string()))?;
         let stored_as = format!("{group}|{name}");
         if !self.names.lock().insert(stored_as.clone()) {
-            let reason = format!("a broadcast consumer {name:?} of group {group} is open");
+            let reason = format!("a broadcast consumer {name:?} of group {group} is already open");
             return Err(invalid("name", reason).into());
         }
         Ok(stored_as)

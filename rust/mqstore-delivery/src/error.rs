@@ -1,36 +1,36 @@
-//! What can go wrong in delivery, as values.
+//! The errors of delivery, as values.
 //!
-//! What the store says is handed on as it is; the rest is what only a consumer or a work queue can say. The bindings
-//! map each variant to one Python class.
+//! Errors of the store are passed through. The other variants are specific to consumers, work queues and
+//! transactions. The bindings map each variant to one Python class.
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_format::RecordView;
 
-/// The fields of a record that the store handed out, and so decoded before.
+/// Decodes the fields of a record that the store returned, and so has decoded before.
 pub(crate) fn view(record: &StoredRecord) -> Result<RecordView<'_>, StoreError> {
     record.view().map_err(|error| StoreError::invalid_message(&error))
 }
 
-/// The error for an option with a value that it cannot have.
+/// Returns the error for an option with an invalid value.
 pub(crate) fn invalid(option: &'static str, reason: impl Into<String>) -> StoreError {
     StoreError::InvalidOption { option, reason: reason.into() }
 }
 
-/// Why a call of a consumer or of a work queue did not do what it was asked for.
+/// Reason why a call of a consumer, a work queue or a transaction failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokerError {
-    /// The store's answer.
+    /// An error of the store.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Nothing to get by now, or not within the time.
+    /// There is no message now, or there was none within the timeout.
     #[error("nothing to get from {queue}")]
     Empty {
         /// The work queue.
         queue: String,
     },
-    /// No room by now, or not within the time.
+    /// There is no free space now, or there was none within the timeout.
     #[error("{queue} holds {maxsize} messages, which is its maxsize")]
     Full {
         /// The work queue.
@@ -50,7 +50,7 @@ pub enum BrokerError {
         /// Its group.
         group: String,
     },
-    /// The queue is not, or no longer, this consumer's.
+    /// The queue is not assigned, or no longer assigned, to this consumer.
     #[error(
         "queue {topic}/{queue_id} is not assigned to this consumer of group {group}: its assignment says which are"
     )]
@@ -62,7 +62,7 @@ pub enum BrokerError {
         /// The queue.
         queue_id: i32,
     },
-    /// The lease of a message ended and somebody else has it, or it was given back.
+    /// The lease of a message ended and another caller has the message, or the message was returned.
     #[error(
         "message {topic}/{queue_id} offset {queue_offset} is no longer leased to this caller (attempt {attempt}): \
          a longer invisible_duration, or extend in time, keeps it"
@@ -74,10 +74,10 @@ pub enum BrokerError {
         queue_id: i32,
         /// The message.
         queue_offset: i64,
-        /// Which delivery the caller had.
+        /// Number of the delivery that the caller had.
         attempt: u32,
     },
-    /// The transaction was decided before, the other way or for good.
+    /// The transaction was already decided: in the other way, or finally.
     #[error("transaction {id} was {outcome}; begin another one")]
     TransactionEnded {
         /// The transaction.
@@ -85,7 +85,7 @@ pub enum BrokerError {
         /// How it ended.
         outcome: &'static str,
     },
-    /// `task_done` was called more often than messages were got.
+    /// `task_done` was called more often than messages were taken.
     #[error("task_done() called too many times")]
     NothingToDo,
 }

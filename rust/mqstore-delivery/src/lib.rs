@@ -1,12 +1,12 @@
-//! Delivery that remembers: consumer groups, work queues, delayed messages and transactions over a store.
+//! Stateful delivery: consumer groups, work queues, delayed messages and transactions of one store.
 //!
-//! Floor 4. A [`Broker`] is made once for a store that is open for writing and hands out [`Consumer`]s (log words: poll,
-//! commit, seek), [`WorkQueue`]s (queue words: put, get, ack) and [`Transactions`]. What groups have come to is kept by
-//! the store's metadata log (`mqstore_meta`); here is who gets what and when.
+//! Floor 4. A [`Broker`] is created once for a store that is open for writing. It returns [`Consumer`]s (log words:
+//! poll, commit, seek), [`WorkQueue`]s (queue words: put, get, ack) and [`Transactions`]. The metadata log of the
+//! store (`mqstore_meta`) keeps the state of groups. This crate decides which caller gets which message, and when.
 //!
-//! It starts no thread; delayed messages are a task of the store's background ([`delay`]). Whoever waits does so in its
-//! own call, woken by the append that brings a message (`Store::wait_with`) or by the time at which something is due. An
-//! event loop looks without waiting and is called ([`TryResult`]).
+//! It starts no thread. Delayed messages are a background task of the store ([`delay`]). A caller waits in its own
+//! call. The append of a message (`Store::wait_with`) or a due time wakes it. An event loop polls without waiting and
+//! registers a waker ([`TryResult`]).
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -1,13 +1,14 @@
-//! One look at a consumer or a work queue, and the two ways to wait when it finds nothing.
+//! One poll of a consumer or a work queue, and the two ways to wait if it finds nothing.
 //!
-//! Each verb is one look that never waits for an event ([`Look`]). A blocking call is a loop over it: look, sleep on the
-//! signal, look again ([`block_on`]). An event loop calls it with a waker, which is called when it is time to look
+//! Each verb is a poll that never waits for an event ([`Look`]). A blocking call is a loop over it: poll, sleep on
+//! the signal, poll again ([`block_on`]). An event loop polls with a waker, which is called when it is time to poll
 //! again ([`TryResult`]).
 //!
-//! A look of an event loop takes only messages that are in memory or were appended just now ([`ReadScope::AtHand`]). If
-//! it would have to read from the disk, build much of the queues, wait for another thread or sync, it does nothing and
-//! says so. A thread then *prepares*: it reads ahead and hands out nothing, and the event loop looks again. So a message
-//! is handed out only to the call that asked for it, and a call that gives up while a thread prepares loses nothing.
+//! A poll of an event loop takes only messages that are in memory or were appended just now ([`ReadScope::AtHand`]).
+//! If it would have to read from the disk, build much of the queues, wait for another thread or sync, it does nothing
+//! and says so. A thread then *prepares*: it reads ahead but hands out nothing. Then the event loop polls again. So a
+//! message is handed out only to the call that asked for it. A call that is cancelled while a thread prepares loses
+//! nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,27 +18,27 @@ use mqstore_io::sync::{Mutex, MutexGuard};
 
 use crate::error::BrokerError;
 
-/// Bytes of the log that are read without asking another thread.
+/// Maximum bytes of the log that a poll reads without another thread.
 pub(crate) const NEAR_BYTES: u64 = 256 << 10;
 
-/// What one look came to.
+/// The result of one poll.
 pub(crate) enum Look<T> {
-    /// What was asked for. A look that has more to go through may find nothing.
+    /// The requested value. A poll that stopped early may find nothing and still return this.
     Found(T),
-    /// There may be something, and this look may not or did not reach it: look again, after preparing where it is
-    /// not at hand.
+    /// There may be something that this poll did not reach or may not read. Poll again; in an event loop, prepare
+    /// first.
     NotAtHand,
     /// There is nothing yet.
     Wait {
-        /// How often the signal had rung before the look.
+        /// Number of rings of the signal before the poll.
         seen: u64,
-        /// When to look again at the latest, because something is due then that rings for nobody.
+        /// Maximum time until the next poll: something is due then that rings no signal.
         longest: Option<Duration>,
     },
 }
 
 impl<T> Look<T> {
-    /// The same look with another value.
+    /// Returns the same result with another value.
     pub(crate) fn map<U>(self, found: impl FnOnce(T) -> U) -> Look<U> {
         match self {
             Self::Found(value) => Look::Found(found(value)),
@@ -46,7 +47,7 @@ impl<T> Look<T> {
         }
     }
 
-    /// For an event loop: has `call` made by `signal`, or takes `nothing` for an answer without one.
+    /// For an event loop: registers `call` with `signal`. Without `call`, returns the value of `nothing`.
     pub(crate) fn or_call(
         self,
         signal: &Arc<Signal>,
@@ -64,8 +65,8 @@ impl<T> Look<T> {
     }
 }
 
-/// For a thread: looks, sleeps on `signal` for at most `wait` if there is nothing, and looks once more. `None` when the
-/// second look found nothing either, or there was no time to wait.
+/// For a thread: polls, sleeps on `signal` for at most `wait` if there is nothing, and polls once more. Returns
+/// `None` if the second poll finds nothing, or if `wait` is zero.
 pub(crate) fn block_on<T>(
     signal: &Signal,
     wait: Duration,
@@ -83,36 +84,36 @@ pub(crate) fn block_on<T>(
     })
 }
 
-/// What a look of an event loop came to.
+/// The result of a poll by an event loop.
 #[derive(Debug)]
 pub enum TryResult<T> {
-    /// What was asked for, or nothing where nobody wants to wait.
+    /// The requested value, or an empty result for a call that does not wait.
     Found(T),
-    /// It may take long: have a thread prepare, and ask again.
+    /// The poll may take long: let a thread prepare, then poll again.
     Prepare,
-    /// There is nothing by now. The call is made when it is time to look again.
+    /// There is nothing yet. The waker is called when it is time to poll again.
     Wait {
-        /// Dropped, it takes the call back.
+        /// The registration of the waker; dropping it removes the waker.
         listening: WakerRegistration,
-        /// When to look again at the latest, because something is due then that nobody calls for.
+        /// Maximum time until the next poll: something is due then that calls no waker.
         longest: Option<Duration>,
     },
 }
 
-/// How far a look may reach.
+/// How far a poll may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadScope {
-    /// Wherever what is wanted may be.
+    /// No limit.
     Anywhere,
-    /// To what is at hand; without `near` the queues are not built up to there.
+    /// Only what is in memory. Without `near`, the queues are not built up to their end.
     AtHand {
-        /// Whether the queues are built, but for little.
+        /// Whether at most [`NEAR_BYTES`] of the log must still be built into the queues.
         near: bool,
     },
 }
 
 impl ReadScope {
-    /// Whether what was read ahead is all that may be taken.
+    /// Whether only messages that were read ahead may be taken.
     pub(crate) fn is_at_hand(self) -> bool {
         self != Self::Anywhere
     }
@@ -123,18 +124,18 @@ impl ReadScope {
     }
 }
 
-/// What is left behind a look that went as far as it may.
+/// What remains after a poll that read as far as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remaining {
-    /// Nothing by now.
+    /// Nothing yet.
     Nothing,
-    /// There may be more to go through.
+    /// There may be more to read.
     GoesOn,
-    /// There may be something that is not at hand.
+    /// There may be something that is not in memory.
     NotAtHand,
 }
 
-/// The lock, unless somebody else has it and the caller has no patience.
+/// Locks the mutex. Without `patient`, returns `None` if another thread holds it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>, patient: bool) -> Option<MutexGuard<'_, T>> {
     if patient { Some(mutex.lock()) } else { mutex.try_lock() }
 }

@@ -1,23 +1,23 @@
-//! What waits in a store, for who looks at it: delayed messages, undecided transactions.
+//! Delayed messages and pending transactions of a store, counted for a reader.
 
 use mqstore_engine::Store;
 
 use crate::delay::PendingDelays;
 use crate::transactions::PendingGroup;
 
-/// What waits in a store that is open for reading, by its files alone.
+/// The waiting messages of a store that is open for reading, from its files alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
     /// Delayed messages.
     pub delays: PendingDelays,
-    /// Undecided transactions, by producer group.
+    /// Pending transactions, by producer group.
     pub undecided: Vec<PendingGroup>,
-    /// What a person should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 impl Waiting {
-    /// What waits in `store`; what cannot be read is left out, and a note tells of it.
+    /// Counts the waiting messages of `store`. Parts that cannot be read are left out, with a note.
     pub fn of(store: &Store) -> Self {
         let mut waiting = Self::default();
         match PendingDelays::of(store) {
@@ -25,11 +25,11 @@ impl Waiting {
                 waiting.notes.append(&mut delays.notes);
                 waiting.delays = delays;
             }
-            Err(error) => waiting.notes.push(format!("delayed messages are not shown ({error})")),
+            Err(error) => waiting.notes.push(format!("cannot count delayed messages ({error})")),
         }
         match PendingGroup::all_of(store) {
             Ok(groups) => waiting.undecided = groups,
-            Err(error) => waiting.notes.push(format!("undecided transactions are not shown ({error})")),
+            Err(error) => waiting.notes.push(format!("cannot list pending transactions ({error})")),
         }
         waiting
     }

@@ -1,11 +1,11 @@
-//! Taking over what a RocketMQ broker popped for a group, before the group is consumed here.
+//! Taking over the messages that a RocketMQ broker popped for a group, before the group consumes them here.
 //!
-//! A broker moves a group's offset behind what it hands out and keeps in records of its own who has what
-//! ([`mqstore_engine::PopState`]). Here each such message is leased, until the time at which the broker would have let it come
-//! again, and what lies between them is finished. One frame of the metadata log says that, and up to where in the
-//! commit log the broker's records were taken into account: an open after a stop finds all of it or nothing, and
-//! nothing is taken over twice. What a broker writes down later, when the directory is its own again, is taken over
-//! the next time.
+//! A broker moves a group's offset past the messages that it hands out. Its own records say which consumer has which
+//! message ([`mqstore_engine::PopState`]). Here each such message becomes leased, until the time at which the broker
+//! would have redelivered it. The messages between them become finished. One frame of the metadata log contains these
+//! changes and the commit-log offset up to which the broker's records are included. So after a crash either all of it
+//! is done or nothing, and nothing is taken over twice. If a broker uses the directory again, the next takeover
+//! includes its new records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::broker_state::BrokerState;
 use crate::error::BrokerError;
 
 impl BrokerState {
-    /// Takes over what a broker left of the group in `topics`; what a person should know.
+    /// Takes over the broker's state of the group in `topics`. Returns notes for the user.
     pub(crate) fn prepare_group(&self, group: &str, topics: &[&str]) -> Result<Vec<String>, BrokerError> {
         let mut notes = Vec::new();
         for topic in topics {
@@ -34,7 +34,7 @@ impl BrokerState {
         Ok(notes)
     }
 
-    /// What a broker left; looked for once, as nobody else writes.
+    /// Returns the broker's pop state. It is read only once, because no other process writes it.
     fn popped(&self) -> Result<Arc<PopState>, BrokerError> {
         let mut known = self.found_popped().lock();
         if let Some(popped) = &*known {
@@ -45,7 +45,7 @@ impl BrokerState {
         Ok(found)
     }
 
-    /// Takes over what a broker popped for `group` of the queues of `topic`; what a person should know of it.
+    /// Takes over the messages that a broker popped for `group` from the queues of `topic`. Returns notes for the user.
     fn take_over(&self, group: &str, topic: &str) -> Result<Vec<String>, BrokerError> {
         let popped = self.popped()?;
         let mut notes = Vec::new();
@@ -57,7 +57,7 @@ impl BrokerState {
             if count > 0 {
                 notes.push(format!(
                     "group {group}: {count} messages of queue {topic}/{} that a broker had handed out were not \
-                     acknowledged; they come again when their time is over",
+                     acknowledged; they are redelivered when their invisible duration ends",
                     queue.queue_id
                 ));
             }
@@ -91,8 +91,8 @@ impl BrokerState {
         Ok(count)
     }
 
-    /// What a person should know who consumes for `group` all but its retry topic: RocketMQ's push clients consume that
-    /// without being told.
+    /// Returns a note if messages wait in the retry topic of `group`. RocketMQ's push clients consume that topic
+    /// without naming it; a consumer here must name it.
     fn retry_topic_warning(&self, group: &str) -> Result<Option<String>, BrokerError> {
         let topic = format!("{RETRY_TOPIC_PREFIX}{group}");
         let mut left = 0;
@@ -102,12 +102,12 @@ impl BrokerState {
             left += max.saturating_sub(offset.max(min)).max(0);
         }
         Ok((left > 0).then(|| {
-            format!("group {group}: {left} messages wait in its retry topic {topic}, which is consumed where it is named")
+            format!("group {group}: {left} messages wait in its retry topic {topic}, which is read only if you name it")
         }))
     }
 }
 
-/// How often a message was delivered before it came to `topic`: RocketMQ counts that in its retry topics.
+/// Returns the number of deliveries before a message came to `topic`. RocketMQ counts them in its retry topics.
 pub(crate) fn previous_attempts(topic: &str, record: &StoredRecord) -> u32 {
     if !topic.starts_with(RETRY_TOPIC_PREFIX) {
         return 0;

@@ -2,8 +2,8 @@
 
 use crate::error::BrokerError;
 
-/// What becomes of the errors of some of `queues`, given with their places: where other queues have something, `note`
-/// is told of each; else the first is the outcome for who looks. The next look meets them again.
+/// Handles the read errors of some of `queues`, given with the index of the queue. If other queues have messages,
+/// calls `note` for each error. Otherwise returns the first error. The next poll meets the errors again.
 pub(crate) fn merge_queue_errors<Q>(
     queues: &mut [Q],
     failures: Vec<(usize, BrokerError)>,

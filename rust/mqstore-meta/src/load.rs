@@ -65,9 +65,9 @@ pub(super) struct FoundLogFile {
     pub(super) used: Option<u64>,
     /// Length of the file in bytes.
     pub(super) len: u64,
-    /// Reason for a log end that is damage.
+    /// If the end of the log is damage, the reason.
     pub(super) damage: Option<String>,
-    /// Reason for a log end before the last byte that is not damage.
+    /// If the log ends early without damage (a torn tail), the reason.
     pub(super) torn: Option<&'static str>,
 }
 

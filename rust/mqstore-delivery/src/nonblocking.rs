@@ -124,7 +124,7 @@ impl ReadScope {
     }
 }
 
-/// What remains after a poll that read as far as it may.
+/// The rest after a poll that read as far as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remaining {
     /// Nothing yet.

@@ -1,7 +1,8 @@
-//! Taking a message back that waits.
+//! Cancelling a waiting message.
 //!
-//! A cancellation is a record in the timer queue, as RocketMQ's own recall is, which names the message by key for brokers
-//! and by log offset for us. It and the message's delivery happen under one lock: one of them is in the log.
+//! A cancellation is a record in the timer queue, as in RocketMQ's own recall. It names the message by key for
+//! brokers and by log offset for mqstore. Cancellation and delivery of a message happen under one lock, so only one
+//! of them is in the log.
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{NewMessage, StoredRecord};
@@ -13,11 +14,11 @@ use super::engine::DelayEngine;
 use super::timer_record::{Timed, cancel_properties, has_delete_key, timed};
 use crate::error::view;
 
-/// Records of one unique id that are looked at.
+/// Records of one unique id in one read.
 const AT_ONCE: usize = 64;
 
 impl DelayEngine {
-    /// The record of the message with this id, if it waits: of several with one unique id the newest.
+    /// Returns the record of the waiting message with this id. If several have the unique id, returns the newest.
     pub(super) fn find_pending(&mut self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
         self.read_timer_queue()?;
         let mut unique_id = id.to_owned();
@@ -29,7 +30,7 @@ impl DelayEngine {
             }
             let view = view(&record)?;
             let Some(key) = view.unique_key().filter(|_| view.topic == TIMER_TOPIC) else { return Ok(None) };
-            // It may have been put back under another offset since.
+            // It may have been put back since, at another offset.
             key.clone_into(&mut unique_id);
             rolled_only = true;
         }
@@ -53,7 +54,7 @@ impl DelayEngine {
         }
     }
 
-    /// Cancels what `record` is about, which waits.
+    /// Cancels the waiting message of `record`.
     pub(super) fn cancel(&mut self, record: &StoredRecord) -> Result<(), StoreError> {
         let properties = cancel_records(record)?;
         let messages = properties.each_ref().map(|properties| NewMessage {
@@ -70,12 +71,12 @@ impl DelayEngine {
         self.read_timer_queue()
     }
 
-    /// Takes over all of the timer queue, so that it is known of each message whether it waits.
+    /// Reads all of the timer queue, so that the state of each message is known.
     fn read_timer_queue(&mut self) -> Result<(), StoreError> {
         self.read_timer_records().map(drop)
     }
 
-    /// Whether `record` is of a message that waits.
+    /// Whether `record` belongs to a waiting message.
     fn is_pending(&mut self, record: &StoredRecord) -> Result<bool, StoreError> {
         let Some(Timed { offset, slot, queue_offset, cancels: None, .. }) = timed(record) else {
             return Ok(false);
@@ -98,10 +99,10 @@ impl DelayEngine {
     }
 }
 
-/// The properties of what cancels `record`.
+/// Returns the properties of the records that cancel `record`.
 pub(super) fn cancel_records(record: &StoredRecord) -> Result<[Vec<u8>; 2], StoreError> {
     let none = || StoreError::InvalidMessage {
-        reason: "the message has no unique key, by which a broker would know it".to_owned(),
+        reason: "cannot cancel the message: it has no unique key to name it for a broker".to_owned(),
     };
     cancel_properties(&view(record)?, record.commit_log_offset).ok_or_else(none)
 }

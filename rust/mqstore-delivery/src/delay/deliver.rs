@@ -1,4 +1,4 @@
-//! Delivery: what is due is appended to where it belongs, many records under one lock.
+//! Delivery: appends due messages to their topics, many records under one lock.
 
 use std::cmp::Reverse;
 
@@ -9,26 +9,27 @@ use mqstore_format::delays::timer::ROLL_WINDOW_SLOTS;
 use super::engine::{DelayEngine, PendingMessage, slot_of};
 use super::timer_record::{OutgoingRecord, ReappendReason, is_message_error};
 
-/// Messages that are appended together, and bytes of them.
+/// Maximum messages, and approximate maximum bytes, of one append.
 const TOGETHER: usize = 512;
 const TOGETHER_BYTES: u64 = 1 << 20;
-/// How long a message is left alone that its topic refused.
+/// Pause before the next attempt for a message that its topic refused, in milliseconds.
 pub(super) const AGAIN_MS: i64 = 1_000;
 
-/// What became of a message.
+/// The outcome for one message.
 enum DeliveryOutcome {
     Done,
-    /// The topic refuses it, for the reason given.
+    /// The topic refuses it, for this reason.
     Refused(String),
     /// There is nothing to deliver.
     Gone,
 }
 
 impl DelayEngine {
-    /// Delivers some of what is due; whether there may be more.
+    /// Delivers some of the due messages. Returns whether there may be more.
     ///
-    /// No slot is passed before all of it is gone, and the wheel reaches no further than two weeks behind the first that is
-    /// not passed. So what its topic refuses for long is appended anew, to be due in a moment.
+    /// A slot is passed only when all its messages are gone, and the wheel reaches only two weeks past the first slot
+    /// that is not passed. So a message that its topic refuses for long is appended again to the timer topic, to be
+    /// due a moment later.
     pub(super) fn deliver(&mut self, now_ms: i64) -> Result<bool, StoreError> {
         let mut due: Vec<(u64, PendingMessage)> = Vec::new();
         let mut bytes = 0;
@@ -38,7 +39,7 @@ impl DelayEngine {
                 break;
             };
             self.heap.pop();
-            // What was cancelled is in the heap only.
+            // A cancelled message is still in the heap.
             if let Some(live) = self.live.get(&offset).filter(|live| live.at_ms == at_ms) {
                 bytes += u64::from(live.size);
                 due.push((offset, *live));
@@ -65,7 +66,7 @@ impl DelayEngine {
                     self.counts.dropped += 1;
                 }
                 DeliveryOutcome::Refused(reason) => {
-                    self.note(format!("a delayed message waits, because {reason}; it is tried again"));
+                    self.note(format!("cannot deliver a delayed message yet: {reason}; mqstore retries"));
                     let at_ms = now_ms.saturating_add(AGAIN_MS);
                     if let Some(live) = self.live.get_mut(offset) {
                         live.at_ms = at_ms;
@@ -104,7 +105,7 @@ impl DelayEngine {
                 };
                 Ok(parcels.iter().map(outcome).collect())
             }
-            // Those that can be delivered are; the others say why not.
+            // Deliver those that can be delivered, and keep the reasons of the others.
             Err(error) if is_message_error(&error) => {
                 Ok(parcels.iter().map(|parcel| self.append_alone(parcel.as_ref())).collect())
             }
@@ -114,7 +115,7 @@ impl DelayEngine {
 
     fn append_alone(&mut self, parcel: Option<&OutgoingRecord<'_>>) -> DeliveryOutcome {
         let Some(parcel) = parcel else { return DeliveryOutcome::Gone };
-        // What went out before is not to go out again: also where it is the store's fault, this one is tried once more.
+        // Earlier messages must not be delivered twice. So this one is retried even if the store caused the error.
         self.append(&[parcel])
             .map_or_else(|error| DeliveryOutcome::Refused(error.to_string()), |()| DeliveryOutcome::Done)
     }
@@ -127,7 +128,7 @@ impl DelayEngine {
         Ok(())
     }
 
-    /// Appends what a level has due, as far as it goes; how many records that were.
+    /// Appends the due records of a level. Stops at the first that is refused. Returns how many are done.
     pub(super) fn deliver_level(
         &mut self,
         records: &[StoredRecord],
@@ -144,14 +145,14 @@ impl DelayEngine {
                 Err(error) if is_message_error(&error) => {
                     for parcel in &parcels {
                         if let DeliveryOutcome::Refused(reason) = self.append_alone(parcel.as_ref()) {
-                            self.note(format!("a delay level waits, because {reason}; it is tried again"));
+                            self.note(format!("cannot deliver a delay level yet: {reason}; mqstore retries"));
                             return Ok(done);
                         }
                         done += 1;
                     }
                 }
                 Err(error) if done == 0 => return Err(error),
-                // What went out before counts.
+                // Earlier deliveries count.
                 Err(_) => return Ok(done),
             }
             let gone = parcels.iter().filter(|parcel| parcel.is_none()).count() as u64;

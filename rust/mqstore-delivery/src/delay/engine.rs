@@ -1,7 +1,7 @@
-//! What waits, in memory: the part of the wheel that comes next, to the millisecond.
+//! The waiting messages in memory: the next part of the wheel, to the millisecond.
 //!
-//! A record is in one of four places, in this order: in the timer queue behind `queue_next`; in `waiting`, by slot; in the
-//! wheel, once [`Core::save`] has written it there; and in `live`, from shortly before its slot's time on.
+//! A record passes through four places, in this order: the timer queue from `queue_next` on; `waiting`, by slot; the
+//! wheel, once [`DelayEngine::save`] has written it there; and `live`, from shortly before its slot's time on.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
@@ -16,9 +16,9 @@ use super::timer_log::TimerLog;
 use super::timer_record::{CancelTarget, Timed, delivery_key, has_delete_key, timed};
 use super::timer_wheel::TimerWheel;
 
-/// Records of the timer queue that are read at once.
+/// Records of the timer queue in one read.
 const AT_ONCE: usize = 1024;
-/// Messages in memory from which on no further slot is loaded before some went out.
+/// Number of messages in memory at which no further slot is loaded until some are delivered.
 const MOST_LIVE: usize = 1 << 19;
 
 /// A message in memory.
@@ -26,11 +26,11 @@ const MOST_LIVE: usize = 1 << 19;
 pub(super) struct PendingMessage {
     pub(super) slot: i64,
     pub(super) due_ms: i64,
-    /// When it is tried (again).
+    /// Time of the next attempt.
     pub(super) at_ms: i64,
     pub(super) size: u32,
     pub(super) rolls: bool,
-    /// Whether its topic refused it for so long that it goes on in a later slot, see [`Core::deliver`].
+    /// Whether it moves to a later slot because its topic refused it for over two days; see [`DelayEngine::deliver`].
     pub(super) held: bool,
     pub(super) write_ms: i64,
 }
@@ -38,26 +38,26 @@ pub(super) struct PendingMessage {
 /// A slot in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadedSlot {
-    /// Messages of it that are left.
+    /// Number of its messages that remain.
     pub(super) left: u64,
-    /// What was delivered of it lies behind this log offset.
+    /// The slot's deliveries are in the log after this log offset.
     pub(super) from: u64,
 }
 
-/// Deliveries that were found in the log after a stop, by what they were made of.
+/// Deliveries that an open found in the log, by the record that they were made from.
 #[derive(Debug, Default)]
 pub(super) struct FoundDeliveries {
-    /// By log offset: the slot of the record, and its queue offset.
+    /// From the log offset to the slot of the record and its queue offset.
     pub(super) records: HashMap<u64, (i64, i64)>,
-    /// Where they were looked for.
+    /// The log offset at which the search started.
     pub(super) from: u64,
-    /// Those of a broker, which names no record: unique key and slot time.
+    /// Deliveries of a broker, which names no origin: from the unique key and the slot time to their number.
     pub(super) keys: HashMap<(String, i64), u32>,
-    /// Whether what was counted as pending are the units of the wheel, those of these records among them.
+    /// Whether `pending` counts all units of the wheel, including those of these records.
     pub(super) counted: bool,
 }
 
-/// See the module's text.
+/// The state of delayed messages in memory; see the module's text.
 pub(super) struct DelayEngine {
     pub(super) store: Store,
     pub(super) wheel: TimerWheel,
@@ -68,7 +68,7 @@ pub(super) struct DelayEngine {
     pub(super) read_slot: i64,
     /// Slots before this one are in memory.
     pub(super) loaded_to: i64,
-    /// The offset of the timer queue that is next.
+    /// The next offset of the timer queue.
     pub(super) queue_next: i64,
     /// The log offset of the record before it.
     pub(super) last_record: i64,
@@ -77,11 +77,11 @@ pub(super) struct DelayEngine {
     pub(super) slots: BTreeMap<i64, LoadedSlot>,
     pub(super) live: HashMap<u64, PendingMessage>,
     pub(super) heap: BinaryHeap<Reverse<(i64, u64)>>,
-    /// Records of slots that are not in memory and not in the wheel.
+    /// Records of slots that are neither in memory nor in the wheel.
     pub(super) waiting: BTreeMap<i64, Vec<Timed>>,
     /// Records that are not in the timer log, in the order of their queue.
     pub(super) unwritten: Vec<Timed>,
-    /// What was cancelled of slots that are not in memory.
+    /// Cancelled records of slots that are not in memory.
     pub(super) cancelled: HashMap<i64, HashSet<u64>>,
     /// No message before this offset of the timer queue waits.
     pub(super) none_pending_before: i64,
@@ -91,7 +91,7 @@ pub(super) struct DelayEngine {
     pub(super) cancels_read_to: i64,
     /// What brokers cancelled, by key.
     pub(super) cancelled_keys: HashMap<i64, Vec<Box<str>>>,
-    /// Slots whose deletions in the wheel are in the two before.
+    /// Slots whose deletion units are already in `cancelled` and `cancelled_keys`.
     pub(super) known_cancelled: HashSet<i64>,
     pub(super) delivered: FoundDeliveries,
     pub(super) pending: u64,
@@ -100,7 +100,7 @@ pub(super) struct DelayEngine {
     pub(super) notes: Vec<String>,
 }
 
-/// What was done since the open.
+/// Counters since the open.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DelayCounters {
     pub(super) delivered: u64,
@@ -113,15 +113,15 @@ pub(super) fn slot_of(ms: i64) -> i64 {
 }
 
 impl DelayEngine {
-    /// Keeps `note` for the caller, once.
+    /// Adds `note` for the user, unless it is already there.
     pub(super) fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
     }
 
-    /// Takes over what the timer queue has got; whether that was anything. Stops early at what lies further ahead than the
-    /// wheel reaches.
+    /// Reads new records of the timer queue. Returns whether there were any. Stops at a record whose slot is too far
+    /// ahead for the wheel.
     pub(super) fn read_timer_records(&mut self) -> Result<bool, StoreError> {
         let mut any = false;
         let (min, max) = match self.store.bounds(TIMER_TOPIC, 0) {
@@ -200,7 +200,7 @@ impl DelayEngine {
             return Ok(());
         }
         if self.delivered.records.contains_key(&timed.offset) {
-            // Until its slot is read, somebody may ask for it.
+            // Until its slot is loaded, a cancellation may ask for it.
             if timed.slot < self.loaded_to {
                 self.delivered.records.remove(&timed.offset);
             }
@@ -221,7 +221,7 @@ impl DelayEngine {
         Ok(())
     }
 
-    /// The slot of the timer record at `offset` as it was put into the wheel; `None` where there is none any more.
+    /// Returns the slot in which the timer record at `offset` entered the wheel; `None` if the record no longer exists.
     fn slot_of_record(&self, offset: u64) -> Result<Option<i64>, StoreError> {
         if let Some(live) = self.live.get(&offset) {
             return Ok(Some(live.slot));
@@ -245,7 +245,7 @@ impl DelayEngine {
         Ok(true)
     }
 
-    /// Brings a message into memory.
+    /// Adds a message to memory.
     fn attach(&mut self, timed: &Timed) {
         let live = PendingMessage {
             slot: timed.slot,
@@ -267,14 +267,14 @@ impl DelayEngine {
         self.slots.entry(slot).or_insert(LoadedSlot { left: 0, from })
     }
 
-    /// As long as the slot is not passed, an open has to find what was delivered of it.
+    /// Until the slot is passed, an open must find its deliveries.
     fn mark_slot_unfinished(&mut self, slot: i64) {
         let from = self.delivered.from;
         let loaded = self.slot_in_memory(slot);
         loaded.from = loaded.from.min(from);
     }
 
-    /// Takes a message out of memory.
+    /// Removes a message from memory.
     pub(super) fn detach(&mut self, offset: u64) -> Option<PendingMessage> {
         let live = self.live.remove(&offset)?;
         if let Some(slot) = self.slots.get_mut(&live.slot) {
@@ -285,7 +285,7 @@ impl DelayEngine {
         Some(live)
     }
 
-    /// Cancels in memory what `target` names and still waits.
+    /// Cancels the waiting messages that `target` names.
     fn apply_cancel(&mut self, target: &CancelTarget, slot: i64) -> Result<(), StoreError> {
         match target {
             CancelTarget::Record(offset) if self.live.contains_key(offset) => {
@@ -319,14 +319,14 @@ impl DelayEngine {
         Ok(())
     }
 
-    /// The first slot that has messages and is not in memory.
+    /// Returns the first slot that has messages and is not in memory.
     pub(super) fn next_slot(&mut self) -> Result<Option<i64>, StoreError> {
         let waiting = self.waiting.range(self.loaded_to..).next().map(|(slot, _)| *slot);
         let used = self.wheel.next_used_slot(self.loaded_to)?;
         Ok(waiting.into_iter().chain(used).min())
     }
 
-    /// Brings the slots into memory whose time is near.
+    /// Loads the slots whose time is near.
     pub(super) fn load(&mut self, now_ms: i64) -> Result<(), StoreError> {
         let until = slot_of(now_ms.saturating_add(TIMER_PRECISION_MS)) + 1;
         while self.live.len() < MOST_LIVE && self.loaded_to < until {
@@ -341,7 +341,7 @@ impl DelayEngine {
         Ok(())
     }
 
-    /// The units of a slot of the wheel, oldest first: messages, then what cancels.
+    /// Returns the units of a slot of the wheel, oldest first: messages, then deletions.
     pub(super) fn units(&mut self, slot: i64) -> Result<[Vec<(u64, u32)>; 2], StoreError> {
         let [mut messages, mut deletions] = [Vec::new(), Vec::new()];
         let mut next = self.wheel.slot(slot)?.map_or(-1, |slot| slot.last);
@@ -354,7 +354,7 @@ impl DelayEngine {
         Ok([messages, deletions])
     }
 
-    /// Learns what cancels in a slot of the wheel.
+    /// Reads the deletion units of a slot of the wheel.
     pub(super) fn learn_cancelled(&mut self, slot: i64) -> Result<(), StoreError> {
         if !self.known_cancelled.insert(slot) {
             return Ok(());
@@ -362,7 +362,7 @@ impl DelayEngine {
         let [_, units] = self.units(slot)?;
         for record in self.store.records_at(&units)?.into_iter().flatten() {
             match timed(&record).and_then(|timed| timed.cancels) {
-                // Who put it there has counted it.
+                // Already counted when it entered the wheel.
                 Some(CancelTarget::Record(offset)) => {
                     self.cancelled.entry(slot).or_default().insert(offset);
                 }
@@ -373,7 +373,7 @@ impl DelayEngine {
         Ok(())
     }
 
-    /// Brings one slot into memory.
+    /// Loads one slot into memory.
     pub(super) fn load_slot(&mut self, slot: i64) -> Result<(), StoreError> {
         let [messages, _] = self.units(slot)?;
         self.learn_cancelled(slot)?;
@@ -422,7 +422,7 @@ impl DelayEngine {
         Ok(())
     }
 
-    /// Passes slots whose time is over and of which nothing is left.
+    /// Passes slots whose time is over and whose messages are all done.
     pub(super) fn pass(&mut self, now_ms: i64) {
         let until = slot_of(now_ms).min(self.loaded_to);
         while self.read_slot < until {

@@ -1,7 +1,9 @@
-//! Delay levels: a queue of [`SCHEDULE_TOPIC`] for each, whose messages all wait equally long and so are due in order. Where
-//! another table of levels came to count meanwhile, they come in the order of the queue all the same, none before its time.
+//! Delay levels: one queue of [`SCHEDULE_TOPIC`] for each level.
 //!
-//! A level has one number, the offset that is delivered next. Source: `ScheduleMessageService`.
+//! All messages of a level have the same delay, so they are due in queue order. If the table of levels changed
+//! meanwhile, they are still delivered in queue order, and none before its time.
+//!
+//! The state of a level is one number: the next offset to deliver. Source: `ScheduleMessageService`.
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
@@ -11,11 +13,11 @@ use super::deliver::AGAIN_MS;
 use super::engine::DelayEngine;
 use super::state_file::MOST_LEVELS;
 
-/// Messages of a level that are read at once.
+/// Messages of a level in one read.
 const AT_ONCE: usize = 512;
 
 impl DelayEngine {
-    /// Delivers what is due of the levels; when something is due next, in epoch milliseconds.
+    /// Delivers the due messages of all levels. Returns the next due time, in epoch milliseconds.
     pub(super) fn deliver_levels(&mut self, now_ms: i64) -> Result<Option<i64>, StoreError> {
         let mut next_due = None::<i64>;
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
@@ -46,7 +48,7 @@ impl DelayEngine {
                 next = max;
                 break;
             }
-            // Not before they were read: what was stored meanwhile would seem to be newer than the clock.
+            // Read the clock after the records. Otherwise records stored meanwhile would seem newer than the clock.
             let now_ms = self.store.clock().now_ms().max(now_ms);
             let dues = self.store.level_dues_of(queue_id, &records)?;
             let due_ms = |(record, due_ms)| level_due(record, due_ms, now_ms);
@@ -73,7 +75,7 @@ impl DelayEngine {
         Ok(None)
     }
 
-    /// Messages that wait in the levels.
+    /// Counts the waiting messages of all levels.
     pub(super) fn count_level_pending(&self) -> Result<u64, StoreError> {
         let mut pending = 0;
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
@@ -85,8 +87,9 @@ impl DelayEngine {
     }
 }
 
-/// When a record of a level is due, by its entry at `due_ms`: at once where the clock went back by more than it has to wait
-/// (`ScheduleMessageService#correctDeliverTimestamp`, which asks for no more than that the record is newer than the clock).
+/// Returns the due time of a record of a level, whose entry says `due_ms`. It is due immediately if the clock went
+/// back by more than its delay. (`ScheduleMessageService#correctDeliverTimestamp` only requires that the record is
+/// newer than the clock.)
 fn level_due(record: &StoredRecord, due_ms: Option<i64>, now_ms: i64) -> i64 {
     let Some(due_ms) = due_ms else { return now_ms };
     let stored = record.view().map_or(now_ms, |view| view.store_timestamp);

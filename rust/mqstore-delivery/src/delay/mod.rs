@@ -1,8 +1,8 @@
-//! Delayed messages: delivered at a time of their own, or after the delay of a level.
+//! Delayed messages: delivered at an exact time, or after the delay of a level.
 //!
-//! The files are RocketMQ's. A message with a time becomes a record of `rmq_sys_wheel_timer` and enters the timer wheel
-//! and the timer log. A message with a level becomes a record of `SCHEDULE_TOPIC_XXXX`. When it is due, the store
-//! appends it to the topic and queue that were chosen when it was accepted.
+//! The files are RocketMQ's. A message with a time becomes a record of `rmq_sys_wheel_timer` and enters the timer
+//! wheel and the timer log. A message with a level becomes a record of `SCHEDULE_TOPIC_XXXX`. When it is due, the
+//! store appends it to the topic and queue that were chosen when it was accepted.
 //!
 //! `Delays` lists the promises: never early, delivered exactly once in the log, and cancelled for good.
 
@@ -39,61 +39,64 @@ pub use options::DelayOptions;
 pub use pending::{DueCounts, PendingDelays};
 pub use stats::DelayCounts;
 
-/// How long a task rests at most while something waits.
+/// Maximum sleep of the background task while messages wait.
 const LONGEST_REST: Duration = Duration::from_secs(5);
-/// The same where the clock is set by hand, and nobody tells that it was.
+/// The same for a manual clock, whose changes wake no thread.
 const LONGEST_REST_BY_HAND: Duration = Duration::from_millis(20);
-/// The latest time that a message can be due at, in epoch milliseconds: the end of the year 9999.
+/// The latest due time of a message, in epoch milliseconds: the end of the year 9999.
 const LATEST_MS: i64 = 253_402_300_799_999;
 
-/// When a message is delivered.
+/// The due time of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// At this time, in epoch milliseconds; at once where it has passed.
+    /// At this time, in epoch milliseconds; immediately if it has passed.
     At(i64),
-    /// After the delay of this level, from 1; the highest level stands for all above it.
+    /// After the delay of this level, from 1. A level above the highest counts as the highest.
     Level(i32),
 }
 
-/// A message that was accepted.
+/// The result for an accepted message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Where its record is.
+    /// The position of its record.
     pub appended: Appended,
-    /// The topic that it waits in; `None` for what was due already and is where it belongs.
+    /// The topic in which it waits; `None` if it was already due and is in its own topic.
     pub waits_in: Option<&'static str>,
 }
 
 /// The delayed messages of one store.
 ///
-/// What it promises:
+/// The promises:
 ///
-/// * **Never early**, by the wall clock of the store. A message with `TIMER_DELIVER_MS` is due to the millisecond, any
-///   other at the end of its slot of one second. A level follows RocketMQ: if the clock goes back by more than the
-///   delay, or if the level gets a shorter delay, which then also counts for waiting messages, from their store time.
-/// * **Exactly once, in the log.** A delivery names the record that it was made from (`TIMER_ORIGIN_OFFSET`). The saved
-///   state of slots and offsets covers only durable deliveries. An open looks for later ones in the log, after the
-///   position that was saved with that state. So every message that survives a stop is either delivered or waiting.
-/// * **Cancelled is cancelled**: a cancelled message is not delivered, and a delivered one cannot be cancelled. Both
-///   are as durable as any append.
-/// * **Any delay**: a message that waits for longer than RocketMQ's window is put back into the wheel, as in RocketMQ.
-///   If the retention is shorter than two days, the record itself may be deleted before.
+/// * **Never early**, by the wall clock of the store. A message with `TIMER_DELIVER_MS` is due to the millisecond,
+///   any other at the end of its slot of one second. Levels behave as in RocketMQ, with two exceptions to this
+///   promise. They apply if the clock goes back by more than the delay, or if the level gets a shorter delay. The
+///   shorter delay then also counts for waiting messages, from their store time.
+/// * **Exactly once, in the log.** A delivered message names the record that it was made from
+///   (`TIMER_ORIGIN_OFFSET`). The saved state of slots and offsets covers only durable deliveries. An open searches
+///   the log for later ones, after the position that was saved with that state. So every message that survives a stop
+///   is either delivered or waiting.
+/// * **Cancelled is final**: a cancelled message is not delivered, and a delivered one cannot be cancelled. Both are
+///   as durable as any append.
+/// * **Any delay**: a message that waits for longer than RocketMQ's window is put back into the wheel, as in
+///   RocketMQ. If the retention is shorter than two days, the record itself may be deleted before.
 ///
-/// Across threads: one lock guards the state in memory; appends of delayed messages do not take it. The background is
-/// one task of the store ([`BackgroundTask`]), which starts with the first delayed message and sleeps until one is due.
+/// Across threads: one lock guards the state in memory; appends of delayed messages do not take it. One background
+/// task of the store ([`BackgroundTask`]) delivers. It starts with the first delayed message and sleeps until one is
+/// due.
 pub(crate) struct Delays {
     store: Store,
     options: DelayOptions,
     core: Mutex<DelayEngine>,
     signal: Signal,
-    /// Until when the task sleeps, in epoch milliseconds; what is due before wakes it.
+    /// The time until which the task sleeps, in epoch milliseconds. An earlier due time wakes it.
     sleeps_until_ms: AtomicI64,
-    /// Rings of the signal that the last step has heard.
+    /// Number of rings of the signal before the last step.
     heard: AtomicU64,
 }
 
 impl Delays {
-    /// Opens them, and has them done in the background.
+    /// Opens the delayed messages and starts their background task.
     pub(crate) fn open(store: &Store, options: DelayOptions) -> Result<Arc<Self>, StoreError> {
         let core = DelayEngine::open(store, &options)?;
         let delays = Arc::new(Self {
@@ -109,12 +112,12 @@ impl Delays {
         Ok(delays)
     }
 
-    /// Whether a store has delayed messages, or had some.
+    /// Whether a store has or had delayed messages.
     pub(crate) fn are_there(store: &Store) -> Result<bool, StoreError> {
         Ok(!store.queue_ids(TIMER_TOPIC)?.is_empty() || !store.queue_ids(SCHEDULE_TOPIC)?.is_empty())
     }
 
-    /// Appends messages that are delivered later, each at its time; one lock, one sync.
+    /// Appends messages that are delivered later, each at its own time; one lock, one sync.
     pub(crate) fn append(&self, messages: &[(NewMessage<'_>, Due)]) -> Result<Vec<Accepted>, StoreError> {
         let now_ms = self.store.clock().now_ms();
         let levels = self.store.delay_tables().latest();
@@ -129,7 +132,7 @@ impl Delays {
                 }
                 Due::At(due_ms) => (Some(TIMER_TOPIC), 0, Some(Ok(due_ms))),
                 Due::Level(level) if level < 1 => {
-                    let reason = format!("{level} is not a level: they begin with 1");
+                    let reason = format!("{level} is not a delay level; levels start at 1");
                     return Err(StoreError::InvalidOption { option: "delay_level", reason });
                 }
                 Due::Level(level) => {
@@ -166,7 +169,7 @@ impl Delays {
         Ok(accepted.map(|(appended, (waits_in, ..))| Accepted { appended, waits_in: *waits_in }).collect())
     }
 
-    /// Makes the topic that messages wait in, whatever the store does with unknown topics.
+    /// Creates the topic in which messages wait, even if the store does not create unknown topics.
     fn make_topic(&self, topic: &str) -> Result<(), StoreError> {
         let queues = match topic {
             TIMER_TOPIC => 1,
@@ -181,16 +184,16 @@ impl Delays {
         Ok(())
     }
 
-    /// Wakes the task where it would sleep for too long.
+    /// Wakes the task if it would sleep too long.
     fn told_of(&self, due_ms: i64) {
-        // A slot is brought into memory before its time.
+        // A slot is loaded into memory before its time.
         let near = due_ms.saturating_sub(2 * TIMER_PRECISION_MS);
         if near <= self.sleeps_until_ms.load(Ordering::SeqCst) {
             self.signal.ring();
         }
     }
 
-    /// Cancels the message with this message id or unique id; whether it waited.
+    /// Cancels the message with this message id or unique id. Returns whether it was waiting.
     pub(crate) fn cancel(&self, id: &str) -> Result<bool, StoreError> {
         let mut core = self.core.lock();
         let Some(record) = core.find_pending(id)? else { return Ok(false) };
@@ -200,13 +203,13 @@ impl Delays {
         Ok(true)
     }
 
-    /// Has the message with this id delivered at another time instead: a new record, whose ids are the answer; `None` where
-    /// none waits.
+    /// Replaces the waiting message with this id by a new record with another due time. Returns the new record, or
+    /// `None` if no such message waits.
     pub(crate) fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Accepted>, StoreError> {
         let mut core = self.core.lock();
         let Some(record) = core.find_pending(id)? else { return Ok(None) };
         let again = timer_record::ReappendedMessage::of(&record)?;
-        // Not both: what cannot be cancelled is not appended.
+        // A message that cannot be cancelled is not appended again; it would be delivered twice.
         cancel::cancel_records(&record)?;
         let appended = self.append(&[(again.message(), Due::At(due_ms))])?;
         core.cancel(&record)?;
@@ -215,7 +218,7 @@ impl Delays {
         Ok(appended.into_iter().next())
     }
 
-    /// Where they stand.
+    /// Returns the state of delayed messages.
     pub(crate) fn counts(&self) -> Result<DelayCounts, StoreError> {
         let mut core = self.core.lock();
         core.read_timer_records()?;
@@ -233,12 +236,12 @@ impl Delays {
         })
     }
 
-    /// Notes for the caller, each once.
+    /// Returns notes for the user, each once.
     pub(crate) fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut self.core.lock().notes)
     }
 
-    /// Does what is due; until when there is nothing to do then, in epoch milliseconds.
+    /// Delivers all due messages. Returns the time of the next work, in epoch milliseconds.
     fn run(&self) -> Result<i64, StoreError> {
         loop {
             let mut core = self.core.lock();
@@ -253,7 +256,7 @@ impl Delays {
             let next_level = core.deliver_levels(now_ms)?;
             core.save(false, self.options.save_interval)?;
             let next_live = core.heap.peek().map(|next| next.0.0);
-            // A slot is brought into memory one before its time.
+            // A slot is loaded one second before its time.
             let next_slot = core.next_slot()?.map(|slot| (slot - 1).saturating_mul(TIMER_PRECISION_MS));
             let unsaved = core.saved.dirty || core.saved.snapshot.is_some();
             let save = unsaved && !core.saved.failed;
@@ -271,7 +274,7 @@ impl BackgroundTask for Delays {
 
     fn step(&self) -> Result<Duration, StoreError> {
         self.heard.store(self.signal.ring_count(), Ordering::SeqCst);
-        // What comes in from here on rings.
+        // Messages that arrive from here on ring the signal.
         self.sleeps_until_ms.store(i64::MAX, Ordering::SeqCst);
         let until_ms = self.run()?;
         self.sleeps_until_ms.store(until_ms, Ordering::SeqCst);

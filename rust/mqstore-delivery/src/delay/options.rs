@@ -1,15 +1,17 @@
-//! How delayed messages are kept.
+//! Options of delayed messages.
 
 use std::time::Duration;
 
 use mqstore_format::delays::timer::TIMER_LOG_FILE_BYTES;
 
-/// How delays behave.
+/// Options of delayed messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelayOptions {
-    /// Bytes of a file of the timer log where there is none yet (`mappedFileSizeTimerLog`), 100 MiB.
+    /// Bytes of a new file of the timer log (`mappedFileSizeTimerLog`); the default is 100 MiB. Existing files keep
+    /// their length.
     pub timer_log_file_bytes: u64,
-    /// How often what happened is saved, so that an open finds it without looking for it (`timerFlushIntervalMs`), 1 s.
+    /// Interval between saves of the state (`timerFlushIntervalMs`); the default is 1 s. A short interval makes the
+    /// next open faster.
     pub save_interval: Duration,
 }
 

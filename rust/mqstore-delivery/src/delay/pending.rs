@@ -1,12 +1,12 @@
-//! Delayed messages of a store that is open for reading: counted by when they are due, not delivered, no file changed.
+//! Counts the delayed messages of a store that is open for reading, by due time. Changes no file.
 //!
 //! ```text
 //! timer topic   ... | in the wheel, by slot ................. | not in the wheel yet
-//! SCHEDULE_TOPIC_XXXX    delivered | waits, in the order in which it is due
+//! SCHEDULE_TOPIC_XXXX    delivered | waiting, in due order
 //! ```
 //!
-//! What is known is what the writer saved, a second old at most beside a running one; what it delivered since is still
-//! counted. Memory goes with the messages that were cancelled, and with the wheel, 38 MB at most.
+//! The counts are those that the writer saved; next to a running writer they are at most a second old. Deliveries
+//! since then are still counted. Memory grows with the number of cancelled messages; the wheel takes at most 38 MB.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,21 +26,21 @@ use super::timer_log::TimerLog;
 use super::timer_record::{CancelTarget, has_delete_key, timed};
 use super::timer_wheel::TimerWheel;
 
-/// Records that are read at once.
+/// Records in one read.
 const AT_ONCE: usize = 1024;
 
-/// Messages that wait, by when they are due.
+/// Waiting messages by due time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DueCounts {
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// When the first of them is due, in epoch milliseconds; of one that waits in the wheel the end of its second.
+    /// Due time of the first message, in epoch milliseconds. For a message in the wheel: the end of its second.
     pub first_due_ms: Option<i64>,
-    /// How many are overdue, are due within a minute, an hour, a day, three days, and later.
+    /// Numbers of messages that are overdue, due within a minute, an hour, a day, three days, and later.
     pub by_due: [u64; 6],
 }
 
-/// Where one part of [`DueCounts::by_due`] ends, in milliseconds from now.
+/// Ends of the parts of [`DueCounts::by_due`], in milliseconds from now.
 const ENDS_MS: [i64; 5] = [0, 60_000, 3_600_000, 86_400_000, 3 * 86_400_000];
 
 impl DueCounts {
@@ -58,22 +58,22 @@ impl DueCounts {
     }
 }
 
-/// Delayed messages that wait.
+/// Waiting delayed messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PendingDelays {
-    /// Those with a time of their own.
+    /// Messages with an exact time.
     pub timer: DueCounts,
-    /// Those with a delay level.
+    /// Messages with a delay level.
     pub levels: DueCounts,
-    /// What a person should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 impl PendingDelays {
-    /// What waits in `store` as of its clock, by the files alone; see the module's text.
+    /// Counts the waiting messages of `store` at the time of its clock, from its files alone; see the module's text.
     ///
     /// # Errors
-    /// Those of reading the files.
+    /// Errors of reading the files.
     pub fn of(store: &Store) -> Result<Self, StoreError> {
         let now_ms = store.clock().now_ms();
         let mut look =
@@ -89,10 +89,11 @@ impl PendingDelays {
 }
 
 impl DelayCounts {
-    /// What waits in `store`, as its writer's files have it: up to a second old beside a writer, and what was delivered since
-    /// its last save still counts.
+    /// Counts the waiting messages of `store` in its writer's files. Next to a writer the counts are up to a second
+    /// old, and deliveries since its last save still count.
     ///
     /// # Errors
+    /// Errors of reading the files.
     /// Those of reading the files.
     pub fn of_reader(store: &Store) -> Result<Self, StoreError> {
         let PendingDelays { timer, levels, .. } = PendingDelays::of(store)?;
@@ -104,7 +105,7 @@ impl DelayCounts {
     }
 }
 
-/// What was cancelled.
+/// Cancelled messages.
 #[derive(Debug, Default)]
 struct CancelledIds {
     records: HashSet<u64>,
@@ -151,10 +152,10 @@ impl PendingScan<'_> {
         let log = TimerLog::open(files, TIMER_LOG_FILE_BYTES, Access::Read)?;
         let read_slot = slot_of(check.last_read_time_ms);
         let (Some(mut wheel), Some(mut log)) = (wheel, log.filter(|log| log.bounds().1 > 0)) else {
-            // Nothing ever entered the wheel, or what had is gone.
+            // Nothing ever entered the wheel, or its files are lost.
             let (from, first_slot) = if check.last_timer_queue_offset > min {
-                let note = "timerwheel, timerlog: one of them is missing or damaged; delayed messages are counted by \
-                            the records of their topic";
+                let note = "timerwheel or timerlog is missing or damaged; delayed messages are counted from the \
+                            records of their topic";
                 notes.push(note.to_owned());
                 (min, read_slot)
             } else {
@@ -175,7 +176,7 @@ impl PendingScan<'_> {
         if by_us.is_none()
             && let Some(unit) = last
         {
-            // As an open has it: behind the record of the last unit, wherever a broker's checkpoint stands.
+            // As at an open: after the record of the last unit, whatever a broker's checkpoint says.
             let place = (unit.physical_offset as u64, unit.size.cast_unsigned());
             let record = self.store.records_at(&[place])?.pop().flatten();
             next = record.map_or(next, |record| record.queue_offset + 1);
@@ -191,7 +192,7 @@ impl PendingScan<'_> {
         self.count_queue(next, i64::MIN)
     }
 
-    /// Counts what waits in the slot of `time`, whose last unit is at `last`.
+    /// Counts the waiting messages in the slot of `time`, whose last unit is at `last`.
     fn count_slot(&mut self, log: &TimerLog, time: i64, last: i64) -> Result<(), StoreError> {
         let log_min = self.store.stats()?.log_min_offset;
         let (mut messages, mut deletions, mut rolls) = (0_u64, Vec::new(), false);
@@ -232,7 +233,7 @@ impl PendingScan<'_> {
             }
         }
         self.count_records(&some, time)?;
-        // All of the slot is done with.
+        // The slot is completely counted.
         self.cancelled.keys.remove(&time);
         Ok(())
     }
@@ -246,7 +247,7 @@ impl PendingScan<'_> {
         Ok(())
     }
 
-    /// Counts one record, which is in this slot, or in none yet.
+    /// Counts one record, which is in slot `slot`, or in no slot yet.
     fn count_record(&mut self, record: &StoredRecord, slot: Option<i64>) {
         let Ok(view) = record.view() else { return };
         let Some(found) = TimerRecord::of(&view) else { return };
@@ -257,7 +258,7 @@ impl PendingScan<'_> {
         self.counts.add(due_ms, self.now_ms, 1);
     }
 
-    /// Takes note of what cancels in the timer queue from `from` on.
+    /// Reads the cancellations in the timer queue from `from` on.
     fn learn_cancelled(&mut self, from: i64) -> Result<(), StoreError> {
         for_each_record(self.store, from, |record| {
             if let Some(timed) = timed(record)
@@ -268,7 +269,7 @@ impl PendingScan<'_> {
         })
     }
 
-    /// Counts the messages of the timer queue from `from` on whose slot is `first_slot` or a later one.
+    /// Counts the messages of the timer queue from `from` on whose slot is `first_slot` or later.
     fn count_queue(&mut self, from: i64, first_slot: i64) -> Result<(), StoreError> {
         for_each_record(self.store, from, |record| {
             let waits =
@@ -281,7 +282,7 @@ impl PendingScan<'_> {
         })
     }
 
-    /// Counts the messages of delay levels: those of one are due in the order of their queue.
+    /// Counts the messages of delay levels. Within one level, they are due in queue order.
     fn levels(&mut self) -> Result<(), StoreError> {
         let (state_files, state) = StateFiles::load(self.store.files());
         let mut levels = LevelOffsets::new(&state_files.offsets());
@@ -319,7 +320,7 @@ impl PendingScan<'_> {
     }
 }
 
-/// Shows `look` the records of the timer queue from `from` on.
+/// Calls `look` with the records of the timer queue from `from` on.
 fn for_each_record(store: &Store, from: i64, mut look: impl FnMut(&StoredRecord)) -> Result<(), StoreError> {
     let mut cursor = store.read(TIMER_TOPIC, 0, Some(from), None, None)?;
     loop {

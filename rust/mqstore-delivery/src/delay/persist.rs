@@ -1,15 +1,15 @@
-//! What a stop finds: timer log, wheel, what is known beside them, a broker's checkpoint.
+//! Saving the state of delayed messages: timer log, wheel, mqstore's own state, and a broker's checkpoint.
 //!
 //! ```text
-//! 0  a snapshot in memory: which slots were delivered, which records entered the wheel, where the log ended
+//! 0  a snapshot in memory: delivered slots, records that entered the wheel, end of the log
 //! 1  once the log is durable up to there: units appended to the timer log, synced
-//! 2  what is known, with that end of the timer log, and how far the wheel on the disk is behind it; synced
+//! 2  the own state, with that end of the timer log and the end up to which the wheel on disk has its units; synced
 //! 3  the wheel, synced
 //! 4  timercheck and delayOffset.json
 //! ```
 //!
-//! No step claims more than what was synced before it. A stop behind 2 is made up for from the timer log. Nothing here
-//! waits for a sync of the log: a snapshot waits instead.
+//! No step refers to bytes that earlier steps have not synced. After a stop later than step 2, recovery completes the
+//! wheel from the timer log. Nothing here waits for a sync of the log: the snapshot waits instead.
 
 use std::collections::HashMap;
 use std::collections::btree_map::Entry;
@@ -22,13 +22,13 @@ use super::engine::DelayEngine;
 use super::state_file::{SaveSnapshot, State};
 use super::timer_record::Timed;
 
-/// Records that are held in memory until the log is durable by itself; for more it is flushed.
+/// Maximum records in memory while waiting for a background sync of the log; above this, the log is flushed.
 const MOST_UNWRITTEN: usize = 1 << 20;
-/// Bytes of the log from which on it is noted anew where deliveries are to be looked for.
+/// Bytes of the log after which the start of the search for deliveries is saved again.
 const MOST_TO_SCAN: u64 = 64 << 20;
 
 impl DelayEngine {
-    /// Saves what happened, if it is time; with `now`, whatever the time, and waits for the log.
+    /// Saves the changes if it is time. With `now`, saves in any case and waits for the log.
     pub(super) fn save(&mut self, now: bool, interval: std::time::Duration) -> Result<(), StoreError> {
         if self.saved.failed {
             return Ok(());
@@ -51,11 +51,11 @@ impl DelayEngine {
         let outcome = self.write(&mut snapshot);
         if let Err(error) = &outcome {
             self.saved.dirty = true;
-            // Whether a sync that failed has kept anything, nobody knows.
+            // It is unknown whether a failed sync kept anything.
             if !matches!(error, StoreError::DiskFull { .. }) {
                 self.saved.failed = true;
                 self.note(format!(
-                    "delayed messages are not saved any more ({error}); the next open finds them"
+                    "cannot save the state of delayed messages ({error}); the next open recovers it from the log"
                 ));
             }
             self.unwritten.splice(0..0, snapshot.units);
@@ -66,7 +66,7 @@ impl DelayEngine {
         outcome
     }
 
-    /// Whether anything happened, or an open would have much to look through.
+    /// Whether anything changed, or an open would have to search much of the log.
     fn is_worth_saving(&mut self, now: bool) -> Result<bool, StoreError> {
         let saved = self.saved.state.read_slot;
         if !self.saved.dirty && (self.pending > 0 || self.wheel.next_used_slot(saved)?.is_some()) {
@@ -173,7 +173,7 @@ impl DelayEngine {
         Ok(slots)
     }
 
-    /// Those that are in the wheel now need not be in memory: all of these slots before `queue_offset`.
+    /// Removes records from `waiting` that are now in the wheel: those of these slots before `queue_offset`.
     fn unload_slots<'a>(&mut self, slots: impl Iterator<Item = &'a i64>, queue_offset: i64) {
         for slot in slots {
             if let Entry::Occupied(mut waiting) = self.waiting.entry(*slot) {
@@ -186,12 +186,12 @@ impl DelayEngine {
     }
 }
 
-/// A slot without units.
+/// Returns a slot without units.
 pub(super) fn empty(time: i64) -> TimerSlot {
     TimerSlot { time, first: -1, last: -1, count: 0, magic: 0 }
 }
 
-/// The slot once a unit at `place` is its last.
+/// Returns the slot after a unit at `place` became its last.
 pub(super) fn slot_ending_at(slot: TimerSlot, place: i64, deletes: bool) -> TimerSlot {
     TimerSlot {
         first: if slot.first < 0 { place } else { slot.first },
@@ -203,7 +203,7 @@ pub(super) fn slot_ending_at(slot: TimerSlot, place: i64, deletes: bool) -> Time
 
 fn unit(timed: &Timed, previous: i64) -> TimerUnit {
     let slot_ms = timed.slot.saturating_mul(TIMER_PRECISION_MS);
-    // A record that came too late for its slot is in a later one.
+    // A record that was late for its slot is in a later one.
     let write_ms = timed.write_ms.min(slot_ms);
     let (write_ms, delay_ms) = match i32::try_from(slot_ms.saturating_sub(write_ms)) {
         Ok(delay_ms) => (write_ms, delay_ms),

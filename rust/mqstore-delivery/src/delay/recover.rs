@@ -1,13 +1,15 @@
-//! What an open makes of what a stop, or a broker, has left.
+//! Opening the delayed messages after a stop, or after a broker used the directory.
 //!
-//! * **Ours** (the files are as this engine wrote them): the wheel gets what it lacks from the timer log, what lies behind
-//!   the log's known end is zeroed, and the log from `scan_from` on tells what was delivered since. That costs what
-//!   happened since the last save, however many messages wait.
-//! * **A broker's**: its checkpoint, its timer log and its wheel count, by its rules; the wheel is brought up to the log,
-//!   units without a record are dropped when their slot is read. Deliveries of the broker since its checkpoint are known
-//!   by unique key and slot time. Unlike a broker, an open loses nothing that was due during a long rest.
-//! * **Neither** (something is missing or damaged, or the commit log was cut below what is known): wheel and timer log
-//!   are made anew from the timer queue, all of it, and the commit log from its first record on tells what was delivered.
+//! * **Ours** (the files are as this engine wrote them): recovery adds missing units from the timer log to the wheel,
+//!   and zeroes the timer log after its known end. Then it searches the commit log from `scan_from` on for
+//!   deliveries. The cost depends on the work since the last save, not on the number of waiting messages.
+//! * **A broker's**: the broker's checkpoint, timer log and wheel count, by its rules. Recovery adds missing units to
+//!   the wheel; units without a record are dropped when their slot is read. The broker's deliveries since its
+//!   checkpoint are known by unique key and slot time. Unlike a broker, an open loses no message that became due
+//!   during a long downtime.
+//! * **Neither** (a file is missing or damaged, or the commit log ends before the known position): recovery builds
+//!   wheel and timer log again from the whole timer queue. It searches the commit log for deliveries from the first
+//!   record of the timer queue on.
 //!
 //! Source: `TimerMessageStore#recover`, `#recoverAndRevise`, `#reviseQueueOffset`.
 
@@ -30,12 +32,12 @@ use super::timer_log::TimerLog;
 use super::timer_record::{CancelTarget, delivery_key, is_copy_of, origin_of, timed};
 use super::timer_wheel::TimerWheel;
 
-/// Records of the log that are read at once.
+/// Records of the log in one read.
 const AT_ONCE: usize = 1024;
-/// How far before a broker's read time its deliveries are looked for, for clocks that went back.
+/// How far before a broker's read time the search for its deliveries starts, in case clocks went back.
 const BEFORE_MS: i64 = 60_000;
 
-/// What an open goes by.
+/// The files on which an open relies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecoveryBasis {
     Ours,
@@ -44,7 +46,7 @@ enum RecoveryBasis {
 }
 
 impl DelayEngine {
-    /// The engine of a store that is open for writing.
+    /// Opens the engine of a store that is open for writing.
     pub(super) fn open(store: &Store, options: &DelayOptions) -> Result<Self, StoreError> {
         let files = store.files();
         let (state_files, state) = StateFiles::load(files);
@@ -58,7 +60,7 @@ impl DelayEngine {
         } else {
             super::timer_wheel::remove(files, &files.root.join(mqstore_format::names::TIMERWHEEL_FILE))?;
             TimerWheel::open(files, Access::ReadWrite)?
-                .ok_or_else(|| StoreError::Busy { reason: "no timer wheel".into() })?
+                .ok_or_else(|| StoreError::Busy { reason: "cannot create the timer wheel".into() })?
         };
         let log = if let Some(log) = log {
             log
@@ -66,7 +68,7 @@ impl DelayEngine {
             let folder = files.root.join(mqstore_format::names::TIMERLOG_DIR);
             quarantine(store, &folder)?;
             TimerLog::open(files, options.timer_log_file_bytes, Access::ReadWrite)?
-                .ok_or_else(|| StoreError::Busy { reason: "no timer log".into() })?
+                .ok_or_else(|| StoreError::Busy { reason: "cannot create the timer log".into() })?
         };
         let levels = levels(&state_files, state.as_ref());
         let saved = SaveState {
@@ -118,10 +120,10 @@ impl DelayEngine {
         }
         core.loaded_to = core.read_slot;
         core.slots.clear();
-        // What came too late for its own slot is in the first one, whatever that one's time.
+        // Messages that were late for their own slot are in the first slot, whatever its time.
         core.load_slot(core.read_slot)?;
         core.loaded_to = core.read_slot + 1;
-        // Of slots that were passed nothing is looked for any more.
+        // Passed slots need no deliveries.
         let (loaded_to, queue_next) = (core.loaded_to, core.queue_next);
         core.delivered
             .records
@@ -157,7 +159,7 @@ impl DelayEngine {
         self.read_slot = slot_of(check.last_read_time_ms);
         self.saved.state.log_end = self.log.end();
         self.saved.state.wheel_end = from.min(self.log.end());
-        // Behind the record of the last unit, wherever the broker's checkpoint stands.
+        // After the record of the last unit, whatever the broker's checkpoint says.
         let mut last = None;
         self.last_unit(&mut last)?;
         let record = match last {
@@ -168,7 +170,7 @@ impl DelayEngine {
             None => None,
         };
         let behind = record.as_ref().and_then(timed).map(|timed| timed.queue_offset + 1);
-        // What we had taken over is in the timer log, or was delivered, and then has no unit.
+        // A record that we had read is in the timer log, or it was delivered and has no unit.
         let ours = match state.filter(|state| state.as_of <= self.log_seen && state.log_end <= self.log.end())
         {
             Some(state) if is_in_queue(&self.store, state)? => state.queue_next,
@@ -184,7 +186,7 @@ impl DelayEngine {
         self.scan_deliveries(known.max(by_time), None, true)
     }
 
-    /// Makes wheel and timer log anew. With `known`, there was something before.
+    /// Rebuilds wheel and timer log. With `known`, an earlier state exists.
     fn rebuild_from_queue(&mut self, known: bool) -> Result<(), StoreError> {
         if known || self.wheel.exists() || self.log.bounds().1 > 0 {
             self.log.reset()?;
@@ -216,7 +218,7 @@ impl DelayEngine {
         }
     }
 
-    /// Where the first record of a level lies that may be undelivered.
+    /// Returns the log offset of the first record of a level that may be undelivered.
     fn first_undelivered_level_record(&self) -> Result<u64, StoreError> {
         let mut first = self.log_seen;
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
@@ -231,7 +233,7 @@ impl DelayEngine {
         Ok(first)
     }
 
-    /// Has the wheel lead to the units of `from..end`, as far as it does not.
+    /// Adds the missing units of `from..end` to the wheel.
     fn replay_into_wheel(&mut self, from: u64, end: u64) -> Result<(), StoreError> {
         replay_units(&mut self.wheel, &mut self.log, from, end).map(drop)
     }
@@ -248,15 +250,15 @@ impl DelayEngine {
         Ok(())
     }
 
-    /// Counts what the wheel has: a broker's own counts are not true. What was cancelled by key alone counts until its slot
-    /// is in memory, as it does without a broker.
+    /// Counts the messages in the wheel, because a broker's own counts are not correct. Messages that are cancelled
+    /// by key alone count until their slot is loaded.
     fn count_pending(&mut self) -> Result<(), StoreError> {
         let mut next = self.wheel.next_used_slot(self.read_slot)?;
         while let Some(slot) = next {
             let [messages, deletions] = self.units(slot)?;
             let mut waiting: HashSet<u64> = messages.into_iter().map(|(offset, _)| offset).collect();
             for record in self.store.records_at(&deletions)?.into_iter().flatten() {
-                // Each of ours is there twice, in the forms of two versions.
+                // Each cancellation of ours has two records, for brokers of two versions.
                 if let Some(CancelTarget::Record(offset)) = timed(&record).and_then(|timed| timed.cancels) {
                     waiting.remove(&offset);
                 }
@@ -267,8 +269,8 @@ impl DelayEngine {
         Ok(())
     }
 
-    /// Finds in the log from `from` on what was delivered of what still looks as if it waited. What was delivered before
-    /// `as_of` is not counted as pending.
+    /// Searches the log from `from` on for deliveries of messages that still seem to wait. Deliveries before `as_of`
+    /// are already subtracted from `pending`.
     fn scan_deliveries(&mut self, from: u64, as_of: Option<u64>, by_key: bool) -> Result<(), StoreError> {
         let begin = self.store.stats()?.log_min_offset;
         self.delivered.from = from;
@@ -330,7 +332,7 @@ impl DelayEngine {
     }
 }
 
-/// Has `wheel`, in memory, lead to the units of `log` in `from..end`, as far as it does not; the last of them.
+/// Adds the missing units of `log` in `from..end` to `wheel`, in memory. Returns the last unit.
 pub(super) fn replay_units(
     wheel: &mut TimerWheel,
     log: &mut TimerLog,
@@ -350,7 +352,7 @@ pub(super) fn replay_units(
     Ok(last)
 }
 
-/// From where on a broker's timer log is looked through: the file before the one in which its checkpoint stands.
+/// Returns the position at which the search of a broker's timer log starts: the file before the one of its checkpoint.
 pub(super) fn broker_scan_start(log: &TimerLog, check: &TimerCheckpoint) -> u64 {
     let (begin, files_end) = log.bounds();
     let from = u64::try_from(check.last_timer_log_flush_pos).unwrap_or(0);
@@ -358,7 +360,7 @@ pub(super) fn broker_scan_start(log: &TimerLog, check: &TimerCheckpoint) -> u64 
     begin + (from - begin) / log.file_bytes().max(1) * log.file_bytes()
 }
 
-/// The fields of `timercheck`, or what there is of them.
+/// Returns the fields of `timercheck`, or the part of them that exists.
 pub(super) fn check_bytes_in_use(bytes: &[u8]) -> Vec<u8> {
     let len = mqstore_format::delays::timer::TIMER_CHECK_FIELD_BYTES;
     bytes.get(..len).unwrap_or(bytes).to_vec()
@@ -390,21 +392,21 @@ fn basis(
     Ok(if by_broker && wheel.exists() && end > 0 { RecoveryBasis::Broker } else { RecoveryBasis::Queue })
 }
 
-/// Whether the last record that entered the wheel is still where it was.
+/// Whether the last record that entered the wheel is still at its position.
 fn is_in_queue(store: &Store, state: &State) -> Result<bool, StoreError> {
     if state.last_record < 0 || state.queue_next == 0 {
         return Ok(true);
     }
     match store.message_at(TIMER_TOPIC, 0, state.queue_next - 1) {
         Ok(record) => Ok(record.is_some_and(|record| record.commit_log_offset as i64 == state.last_record)),
-        // It has expired, and all before it.
+        // It has expired, and so have all records before it.
         Err(StoreError::OffsetOutOfRange { min_offset, .. }) => Ok(min_offset >= state.queue_next),
         Err(StoreError::TopicNotFound { .. }) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// The levels, as the file has them where a broker wrote it last, else as the state has.
+/// Returns the levels: from the file if a broker wrote it last, otherwise from the state.
 fn levels(files: &StateFiles, state: Option<&State>) -> LevelOffsets {
     let text = files.offsets();
     let mut levels = LevelOffsets::new(&text);
@@ -414,7 +416,7 @@ fn levels(files: &StateFiles, state: Option<&State>) -> LevelOffsets {
     levels
 }
 
-/// Moves a folder that is no timer log out of the way.
+/// Moves a folder that is not a timer log to lost+found.
 fn quarantine(store: &Store, folder: &std::path::Path) -> Result<(), StoreError> {
     let files = store.files();
     let aside = files.unused_lost_and_found_name("timerlog")?;

@@ -1,9 +1,10 @@
-//! What the engine knows across a stop, beside RocketMQ's own files.
+//! The state of delayed messages that mqstore keeps in addition to RocketMQ's files.
 //!
-//! Owns `mqstore/delays`, two slots that are written in turn, and writes `config/timercheck` and
-//! `config/delayOffset.json`. All of it speaks of what is durable: a slot is written after the syncs that it relies on.
-//! The other two files are a broker's: their checksums, as they were and as they are about to be, tell whether one was
-//! here since. [`LevelOffsets`] has the values of the last one, [`SaveState`] what was saved and what is about to be.
+//! Owns `mqstore/delays`, two slots that are written alternately, and writes `config/timercheck` and
+//! `config/delayOffset.json`. The state describes only durable data: a slot is written after the syncs on which it
+//! relies. Brokers write the other two files too. The state has their checksums, known and intended, so an open
+//! detects whether a broker wrote them since. [`LevelOffsets`] holds the values of `delayOffset.json`. [`SaveState`]
+//! holds the saved state and the next one.
 //!
 //! ```text
 //! 0 and 4096: "MQSDELAY" | version 4 | number 8 | read slot 8 | scan from 8 | as of 8 | queue offset 8 | its record 8
@@ -30,36 +31,36 @@ use super::timer_record::Timed;
 const MAGIC: &[u8; 8] = b"MQSDELAY";
 const VERSION: u32 = 1;
 const SLOT: usize = 4096;
-/// Levels that a slot has room for.
+/// Maximum number of levels in a slot.
 pub(super) const MOST_LEVELS: usize = DelayLevels::MOST as usize;
-/// The longest `delayOffset.json` that is read.
+/// Maximum bytes of a `delayOffset.json`.
 const JSON_LIMIT: u64 = 1 << 20;
 
-/// See the module's text.
+/// The content of a slot; see the module's text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) number: u64,
-    /// Every slot before this time was delivered.
+    /// All slots before this time were delivered.
     pub(super) read_slot: i64,
-    /// What was delivered of later slots lies behind this offset of the commit log.
+    /// Deliveries of later slots are after this offset of the commit log.
     pub(super) scan_from: u64,
-    /// What was delivered before this offset of the commit log is not counted as pending.
+    /// `pending` excludes all deliveries before this offset of the commit log.
     pub(super) as_of: u64,
     /// The first offset of the timer queue that is in neither wheel nor timer log.
     pub(super) queue_next: i64,
-    /// The log offset of the record before it; -1 is none.
+    /// The log offset of the record before it; -1 if there is none.
     pub(super) last_record: i64,
-    /// Where the timer log begins, at the latest.
+    /// The begin of the timer log, at the latest.
     pub(super) log_begin: u64,
-    /// Where the timer log ends.
+    /// The end of the timer log.
     pub(super) log_end: u64,
-    /// Up to where the wheel on the disk has its units.
+    /// The position in the timer log up to which the wheel on disk has its units.
     pub(super) wheel_end: u64,
-    /// Messages that wait.
+    /// Number of waiting messages.
     pub(super) pending: u64,
-    /// `timercheck`: as it was, and as it is about to be.
+    /// Checksums of `timercheck`: known and intended.
     pub(super) check: [u32; 2],
-    /// `delayOffset.json`, likewise.
+    /// Checksums of `delayOffset.json`: known and intended.
     pub(super) offsets: [u32; 2],
     /// The next offset of each delay level.
     pub(super) levels: BTreeMap<i32, i64>,
@@ -128,7 +129,7 @@ impl State {
     }
 }
 
-/// The three files.
+/// The three files of the state.
 #[derive(Debug)]
 pub(super) struct StateFiles {
     files: StoreFiles,
@@ -141,7 +142,7 @@ impl StateFiles {
         files.side().join("delays")
     }
 
-    /// What the store at `files` knows.
+    /// Reads the state of the store at `files`.
     pub(super) fn load(files: &StoreFiles) -> (Self, Option<State>) {
         let bytes = files.vfs.read_file(&Self::path(files), 2 * SLOT as u64).unwrap_or_default();
         let slots = [bytes.get(..SLOT.min(bytes.len())), bytes.get(SLOT..)];
@@ -171,14 +172,14 @@ impl StateFiles {
                         place.copy_from_slice(&bytes);
                     }
                     let written = self.files.vfs.write_atomic(&path, &staged, &both);
-                    return written.at(&path, "writing what is known of delays");
+                    return written.at(&path, "writing the state of delays");
                 }
-                Err(error) => return Err(StoreError::io(&path, "opening what is known of delays", error)),
+                Err(error) => return Err(StoreError::io(&path, "opening the state of delays", error)),
             },
         };
         bytes.resize(SLOT, 0);
-        file.write_all_at(&bytes, at).at(&path, "writing what is known of delays")?;
-        switch::step("delay.sync_state", || file.sync_data()).at(&path, "syncing what is known of delays")
+        file.write_all_at(&bytes, at).at(&path, "writing the state of delays")?;
+        switch::step("delay.sync_state", || file.sync_data()).at(&path, "syncing the state of delays")
     }
 
     fn check_path(&self) -> PathBuf {
@@ -189,12 +190,12 @@ impl StateFiles {
         self.files.config().join(DELAY_OFFSET_FILE)
     }
 
-    /// `timercheck`; empty where there is none.
+    /// Reads `timercheck`; empty if there is none.
     pub(super) fn check(&self) -> Vec<u8> {
         self.files.vfs.read_file(&self.check_path(), 1 << 16).unwrap_or_default()
     }
 
-    /// `delayOffset.json`; empty where there is none.
+    /// Reads `delayOffset.json`; empty if there is none.
     pub(super) fn offsets(&self) -> Vec<u8> {
         let path = self.offsets_path();
         let read = |path: &std::path::Path| self.files.vfs.read_file(path, JSON_LIMIT).unwrap_or_default();
@@ -231,19 +232,19 @@ impl StateFiles {
     }
 }
 
-/// Where the levels stand.
+/// The next offsets of the delay levels.
 #[derive(Debug)]
 pub(super) struct LevelOffsets {
     pub(super) next: BTreeMap<i32, i64>,
-    /// `delayOffset.json` as it was read or written last.
+    /// `delayOffset.json` as last read or written.
     pub(super) file: DelayOffsets,
     pub(super) dialect: Dialect,
-    /// Whether it is to be written.
+    /// Whether the file must be written.
     pub(super) changed: bool,
 }
 
 impl LevelOffsets {
-    /// The levels as `text` has them, which is what `delayOffset.json` holds.
+    /// Creates the levels from `text`, the content of `delayOffset.json`.
     pub(super) fn new(text: &[u8]) -> Self {
         let file = DelayOffsets::parse(text).unwrap_or_default();
         let next = file.table.iter().filter(|(level, _)| (1..=MOST_LEVELS as i32).contains(*level));
@@ -251,7 +252,7 @@ impl LevelOffsets {
         Self { next, file, dialect: Dialect::of(text).unwrap_or_default(), changed: false }
     }
 
-    /// The text of `delayOffset.json` as of now.
+    /// Returns the current text of `delayOffset.json`.
     pub(super) fn write_json(&mut self, now_ms: i64) -> String {
         self.file.table.clone_from(&self.next);
         self.file.data_version = self.file.data_version.next(now_ms);
@@ -259,22 +260,22 @@ impl LevelOffsets {
     }
 }
 
-/// What was saved, and what is on its way.
+/// The saved state, and the next one.
 #[derive(Debug)]
 pub(super) struct SaveState {
     pub(super) files: StateFiles,
     pub(super) state: State,
     pub(super) check: TimerCheckpoint,
-    /// Whether anything happened since the last snapshot.
+    /// Whether anything changed since the last snapshot.
     pub(super) dirty: bool,
     pub(super) snapshot: Option<Box<SaveSnapshot>>,
-    /// When the last one was taken, on the interval clock.
+    /// Time of the last snapshot, on the interval clock.
     pub(super) taken: Duration,
-    /// A sync that failed: nothing is saved any more, and the next open goes by what was.
+    /// Whether a sync failed. Then nothing more is saved, and the next open uses the last saved state.
     pub(super) failed: bool,
 }
 
-/// What the next save writes: the state, and the records that enter the timer log.
+/// The content of the next save: the state, and the records that enter the timer log.
 #[derive(Debug)]
 pub(super) struct SaveSnapshot {
     pub(super) state: State,

@@ -1,9 +1,9 @@
-//! How late messages were, and what an engine has done.
+//! Lateness of deliveries, and counters of an engine.
 
-/// Milliseconds that are told apart.
+/// Lateness below this number of milliseconds is counted exactly.
 const TOLD_APART_MS: usize = 4096;
 
-/// How many messages were late by how much.
+/// A histogram of lateness.
 #[derive(Debug)]
 pub(super) struct Lateness {
     counts: Vec<u64>,
@@ -17,7 +17,7 @@ impl Default for Lateness {
 }
 
 impl Lateness {
-    /// One message more.
+    /// Counts one more message.
     pub(super) fn add(&mut self, late_ms: i64) {
         let place = usize::try_from(late_ms).unwrap_or(0).min(TOLD_APART_MS - 1);
         if let Some(count) = self.counts.get_mut(place) {
@@ -26,12 +26,12 @@ impl Lateness {
         self.most_ms = self.most_ms.max(late_ms);
     }
 
-    /// The most.
+    /// Returns the maximum lateness in milliseconds.
     pub(super) fn most_ms(&self) -> i64 {
         self.most_ms
     }
 
-    /// By how much 99 of 100 were late at most; no more than the most where it is beyond 4 s.
+    /// Returns the 99th percentile of lateness in milliseconds. If it is above 4 s, returns the maximum instead.
     pub(super) fn p99_ms(&self) -> i64 {
         let all: u64 = self.counts.iter().sum();
         let mut left = all / 100;
@@ -45,22 +45,22 @@ impl Lateness {
     }
 }
 
-/// Delayed messages of a store.
+/// The state of a store's delayed messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DelayCounts {
-    /// Messages that wait. What a client had a broker recall counts until a second before it was due.
+    /// Waiting messages. A message that a client recalled at a broker counts until a second before its due time.
     pub pending: u64,
-    /// When the first of them is due, in epoch milliseconds; within a second where that is not near.
+    /// Due time of the first message, in epoch milliseconds. If it is not near, precise to one second.
     pub next_due_ms: Option<i64>,
     /// Messages delivered since the open.
     pub delivered: u64,
     /// Messages cancelled since the open.
     pub cancelled: u64,
-    /// Messages that could not be delivered since the open, because their records are gone or say not where they belong.
+    /// Messages dropped since the open, because their records are gone or do not name their topic.
     pub dropped: u64,
-    /// By how much 99 of 100 deliveries since the open were late at most, in milliseconds.
+    /// 99th percentile of the lateness of deliveries since the open, in milliseconds.
     pub late_p99_ms: i64,
-    /// By how much the latest of them was.
+    /// Maximum lateness since the open, in milliseconds.
     pub late_max_ms: i64,
 }
 

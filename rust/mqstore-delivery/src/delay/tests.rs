@@ -62,7 +62,7 @@ fn advance(clock: &ManualClock, ms: u64) {
     clock.advance(Duration::from_millis(ms));
 }
 
-/// Lets `ms` pass in steps of `step_ms`, each with a step of the store.
+/// Advances the clock by `ms` in increments of `step_ms`, each followed by a step of the store.
 fn pass(world: &SimStore, store: &Store, ms: u64, step_ms: u64) {
     for _ in 0..ms.div_ceil(step_ms) {
         advance(&world.clock, step_ms);

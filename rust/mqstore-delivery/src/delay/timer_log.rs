@@ -1,8 +1,8 @@
-//! The timer log: which record entered which slot, in the order in which they did.
+//! The timer log: the order in which records entered the slots of the wheel.
 //!
-//! Owns `timerlog/`. Units are only appended, and only for records that are durable in the commit log. Who appended
-//! calls [`TimerLog::sync`] before anything refers to it. What lies behind the end that the caller knows is zeroed by
-//! [`TimerLog::cut`], so that a broker does not take it for units. Source: `TimerLog`, `MappedFileQueue`.
+//! Owns `timerlog/`. Units are only appended, and only for records that are durable in the commit log. After an
+//! append, call [`TimerLog::sync`] before any file refers to the units. [`TimerLog::cut`] zeroes the bytes after the
+//! known end, so that a broker does not read them as units. Source: `TimerLog`, `MappedFileQueue`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ use mqstore_io::{Access, FileKind, VfsFile, switch};
 use super::timer_wheel::{new_file, remove};
 
 const UNIT: u64 = TIMER_UNIT_BYTES as u64;
-/// Bytes that are read at once.
+/// Bytes in one read.
 const READ_BYTES: u64 = 8192 * UNIT;
 
-/// See the module's text.
+/// The timer log; see the module's text.
 #[derive(Debug)]
 pub(super) struct TimerLog {
     files: StoreFiles,
@@ -37,8 +37,8 @@ pub(super) struct TimerLog {
 }
 
 impl TimerLog {
-    /// The log of the store at `files`, whose files are `file_bytes` long unless there are others; its end is to be set.
-    /// `None` where what is there is no such log.
+    /// Opens the log of the store at `files`. New files have `file_bytes` bytes, unless files exist. The caller sets
+    /// the end of the log. `None` if the files are not a valid timer log.
     pub(super) fn open(
         files: &StoreFiles,
         file_bytes: u64,
@@ -76,12 +76,12 @@ impl TimerLog {
         self.end
     }
 
-    /// Bytes of a file.
+    /// Length of a file in bytes.
     pub(super) fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
 
-    /// Where the files begin and end.
+    /// Begin of the first file and end of the last one.
     pub(super) fn bounds(&self) -> (u64, u64) {
         let begin = self.segments.first_key_value().map_or(0, |(base, _)| *base);
         let end = self.segments.last_key_value().map_or(begin, |(base, _)| base + self.file_bytes);
@@ -97,14 +97,14 @@ impl TimerLog {
         position - position.saturating_sub(begin) % self.file_bytes
     }
 
-    /// The place of the unit that is appended behind `end`: in the next file where this one has no room for it and a
-    /// blank.
+    /// Returns the position of a unit that is appended after `end`. It is in the next file if this one has no space
+    /// for the unit and a blank.
     pub(super) fn next_unit_position(&self, end: u64) -> u64 {
         let next = self.base(end) + self.file_bytes;
         if next - end < UNIT + TIMER_BLANK_BYTES as u64 { next } else { end }
     }
 
-    /// Writes units at their places, which [`Self::next_unit_position`] gave out one after the other.
+    /// Writes units at the positions that consecutive calls of [`Self::next_unit_position`] returned.
     pub(super) fn append(&mut self, units: &[(u64, TimerUnit)]) -> Result<(), StoreError> {
         let mut end = self.end;
         let mut buffer = Vec::new();
@@ -140,7 +140,7 @@ impl TimerLog {
         file.write_all_at(bytes, position - base).at(&path, "writing the timer log")
     }
 
-    /// Makes what was appended durable.
+    /// Makes all appended units durable.
     pub(super) fn sync(&mut self) -> Result<(), StoreError> {
         for base in &self.unsynced {
             let Some(file) = self.segments.get(base) else { continue };
@@ -151,7 +151,7 @@ impl TimerLog {
         Ok(())
     }
 
-    /// The unit at `position`; `None` where none stands.
+    /// Returns the unit at `position`; `None` if there is none.
     pub(super) fn unit(&self, position: i64) -> Result<Option<TimerUnit>, StoreError> {
         let Ok(place) = u64::try_from(position) else { return Ok(None) };
         let base = self.base(place);
@@ -167,8 +167,8 @@ impl TimerLog {
         })
     }
 
-    /// Shows `visit` the units from `from` on, up to `end` or to what is no unit; where they end. The log's own end is
-    /// there then.
+    /// Calls `visit` with the units from `from` to `end`, or to the first bytes that are not a unit. Returns the
+    /// position at which it stops, and makes it the end of the log.
     pub(super) fn walk(
         &mut self,
         from: u64,
@@ -182,7 +182,7 @@ impl TimerLog {
             let Some(file) = self.segments.get(&base) else { break };
             let left = (base + self.file_bytes - at).min(end - at) / UNIT * UNIT;
             if left == 0 {
-                // What is left of a file is no room for a unit.
+                // The rest of the file is too short for a unit.
                 at = base + self.file_bytes;
                 continue;
             }
@@ -204,7 +204,7 @@ impl TimerLog {
         Ok(self.end)
     }
 
-    /// Makes `end` the end of the log: what is behind it is zero then, as far as anything was written.
+    /// Makes `end` the end of the log and zeroes all written bytes after it.
     pub(super) fn cut(&mut self, end: u64) -> Result<(), StoreError> {
         self.end = end;
         let bases: Vec<u64> =
@@ -235,12 +235,12 @@ impl TimerLog {
         self.sync()
     }
 
-    /// Where the log begins once [`Self::remove_before`] has removed the files whose records are all below `log_min`, the
-    /// first byte of the commit log.
+    /// Returns the begin of the log after [`Self::remove_before`]: files whose records are all below `log_min`, the
+    /// first offset of the commit log, can be removed.
     pub(super) fn first_kept_file(&self, log_min: u64) -> Result<u64, StoreError> {
         let (mut begin, _) = self.bounds();
         while begin + self.file_bytes < self.end {
-            // Whatever is left behind the last unit, it is the last that fits.
+            // The last position at which a unit fits, whatever the file has after its last unit.
             let units = (self.file_bytes - TIMER_BLANK_BYTES as u64) / UNIT;
             let last = self.unit((begin + (units - 1) * UNIT) as i64)?;
             if last.is_none_or(|unit| unit.physical_offset as u64 >= log_min) {

@@ -1,9 +1,9 @@
-//! Timer records: what an admission makes of a message, and what a delivery makes of the record.
+//! Timer records: the record made from an accepted message, and the message made from a due record.
 //!
-//! What is delivered keeps the properties that RocketMQ leaves on it (`REAL_TOPIC`, `REAL_QID`, all `TIMER_*`), so that the
-//! bytes are those that a broker would have written, but for one property more: `TIMER_ORIGIN_OFFSET`, the log offset
-//! of the record that it was made of. Source: `HookUtils#transformTimerMessage`, `#transformDelayLevelMessage`,
-//! `TimerMessageStore#convert`, `ScheduleMessageService#messageTimeUp`.
+//! A delivered message keeps the properties that RocketMQ leaves on it (`REAL_TOPIC`, `REAL_QID`, all `TIMER_*`). So
+//! its bytes are those that a broker would have written, with one additional property: `TIMER_ORIGIN_OFFSET`, the log
+//! offset of the record that it was made from. Source: `HookUtils#transformTimerMessage`,
+//! `#transformDelayLevelMessage`, `TimerMessageStore#convert`, `ScheduleMessageService#messageTimeUp`.
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{NewMessage, StoredRecord};
@@ -18,41 +18,41 @@ use mqstore_format::{RecordView, SCHEDULE_TOPIC, java_hash, push_property};
 
 use crate::error::view;
 
-/// After how long what goes back because of its topic is tried again, in milliseconds: in a slot that is not in memory.
+/// Delay until the next attempt for a message that its topic refuses, in milliseconds. Its slot must not be in memory.
 const HOLD_MS: i64 = 5_000;
-/// The tag of what cancels, as RocketMQ's own has it (`RecallMessageProcessor#RECALL_MESSAGE_TAG`).
+/// The tag of cancellations, as in RocketMQ (`RecallMessageProcessor#RECALL_MESSAGE_TAG`).
 const RECALL_TAG: &str = "_RECALL_TAG_";
 
 /// A record of the timer topic.
 #[derive(Clone, Debug)]
 pub(super) struct Timed {
-    /// Where it is in the commit log.
+    /// Its log offset.
     pub(super) offset: u64,
     /// Its bytes.
     pub(super) size: u32,
     pub(super) queue_offset: i64,
     /// Its slot of the wheel: a time in units of the precision.
     pub(super) slot: i64,
-    /// When it is delivered, or put back.
+    /// The time at which it is delivered or put back.
     pub(super) due_ms: i64,
     pub(super) write_ms: i64,
-    /// Whether it is put back then.
+    /// Whether it is put back at that time.
     pub(super) rolls: bool,
     pub(super) topic_hash: i32,
-    /// What it cancels.
+    /// What it cancels, if it is a cancellation.
     pub(super) cancels: Option<CancelTarget>,
 }
 
-/// What is to be cancelled.
+/// The target of a cancellation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CancelTarget {
-    /// The record at this log offset: an own one.
+    /// The record at this log offset, in a cancellation of ours.
     Record(u64),
-    /// Whatever is in the same slot and has this key, see [`has_delete_key`]: a broker's.
+    /// All records in the same slot with this key, in a broker's cancellation; see [`has_delete_key`].
     Key(Box<str>),
 }
 
-/// How a message with a time of its own waits; `None` for a record that is none.
+/// Decodes a record of the timer topic; `None` for other records.
 pub(super) fn timed(record: &StoredRecord) -> Option<Timed> {
     let view = record.view().ok()?;
     if view.topic != TIMER_TOPIC {
@@ -78,8 +78,8 @@ pub(super) fn timed(record: &StoredRecord) -> Option<Timed> {
     })
 }
 
-/// Whether a broker's deletion with `key` means this record: it names the unique key, with the topic before it up to
-/// RocketMQ 5.3 (`TimerMessageStore#buildDeleteKey`).
+/// Whether a broker's deletion with `key` means this record. `key` is the unique key; up to RocketMQ 5.3 the topic is
+/// before it (`TimerMessageStore#buildDeleteKey`).
 pub(super) fn has_delete_key(view: &RecordView<'_>, key: &str) -> bool {
     let [own, topic] = view.properties.get_many([UNIQ_KEY, REAL_TOPIC]);
     let (own, topic) = (own.unwrap_or_default(), topic.unwrap_or_default());
@@ -91,7 +91,7 @@ pub(super) fn round_down(ms: i64) -> i64 {
     ms.div_euclid(TIMER_PRECISION_MS).saturating_mul(TIMER_PRECISION_MS)
 }
 
-/// The properties of a message that waits: until `due_ms`, or as its level says.
+/// Returns the properties of a waiting message, with a due time (`Ok`) or a level (`Err`).
 pub(super) fn timer_properties(message: &NewMessage<'_>, queue_id: i32, due_ms: Result<i64, i32>) -> Vec<u8> {
     let mut text = Vec::with_capacity(message.properties.len() + message.topic.len() + 120);
     text.extend_from_slice(message.properties);
@@ -107,7 +107,7 @@ pub(super) fn timer_properties(message: &NewMessage<'_>, queue_id: i32, due_ms: 
     text
 }
 
-/// The properties of the two records that cancel `view`: one for brokers from RocketMQ 5.4 on, one for older ones.
+/// Returns the properties of the two records that cancel `view`: for brokers from RocketMQ 5.4 on, and for older ones.
 pub(super) fn cancel_properties(view: &RecordView<'_>, offset: u64) -> Option<[Vec<u8>; 2]> {
     let [key, out, deliver, topic, queue_id] =
         view.properties.get_many([UNIQ_KEY, TIMER_OUT_MS, TIMER_DELIVER_MS, REAL_TOPIC, REAL_QID]);
@@ -125,20 +125,20 @@ pub(super) fn cancel_properties(view: &RecordView<'_>, offset: u64) -> Option<[V
     }))
 }
 
-/// Why a record is appended anew.
+/// Reason for appending a record again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReappendReason {
-    /// Its time has come.
+    /// It is due.
     Due,
     /// It goes back into the wheel.
     Roll,
-    /// It goes back into the wheel, because its topic takes nothing; it is due in a moment.
+    /// It goes back into the wheel, because its topic refuses messages; it is due a moment later.
     Hold,
-    /// The time of its level has passed.
+    /// The delay of its level is over.
     Level,
 }
 
-/// A record on its way out: what [`NewMessage`] borrows.
+/// A message made from a record; [`NewMessage`] borrows its fields.
 pub(super) struct OutgoingRecord<'a> {
     view: RecordView<'a>,
     topic: &'a str,
@@ -147,7 +147,7 @@ pub(super) struct OutgoingRecord<'a> {
 }
 
 impl<'a> OutgoingRecord<'a> {
-    /// What becomes of `record`; `None` where it says not where it belongs.
+    /// Makes the message from `record`; `None` if the record does not name its topic.
     pub(super) fn of(
         record: &'a StoredRecord,
         turn: ReappendReason,
@@ -199,7 +199,7 @@ impl<'a> OutgoingRecord<'a> {
             topic: self.topic,
             body: self.view.body,
             properties: &self.properties,
-            // As it is, or none.
+            // The stored key, or none.
             unique_key: Some(self.view.unique_key().unwrap_or_default()),
             queue_id: Some(self.queue_id),
             flag: self.view.flag,
@@ -217,7 +217,7 @@ impl<'a> OutgoingRecord<'a> {
     }
 }
 
-/// A message that waits, as it was before: to be appended anew.
+/// The original form of a waiting message, for a new append.
 pub(super) struct ReappendedMessage<'a> {
     view: RecordView<'a>,
     topic: &'a str,
@@ -226,12 +226,12 @@ pub(super) struct ReappendedMessage<'a> {
 }
 
 impl<'a> ReappendedMessage<'a> {
-    /// The message that `record` makes wait.
+    /// Restores the original message from `record`.
     pub(super) fn of(record: &'a StoredRecord) -> Result<Self, StoreError> {
         let view = view(record)?;
         let [topic, queue_id] = view.properties.get_many([REAL_TOPIC, REAL_QID]);
         let (Some(topic), Some(queue_id)) = (topic, queue_id.and_then(|id| id.parse().ok())) else {
-            let reason = "the record does not say which topic it is for".to_owned();
+            let reason = "the record does not name the topic of the message".to_owned();
             return Err(StoreError::InvalidMessage { reason });
         };
         let mut properties = Vec::with_capacity(view.properties.raw().len());
@@ -259,8 +259,8 @@ impl<'a> ReappendedMessage<'a> {
     }
 }
 
-/// Where a record comes from that a delivery made, or a roll: the log offset of its origin, which `record` was before.
-/// What cancels names another one too, and is none.
+/// Returns the log offset of the record from which a delivery, or a record that was put back, was made. `None` for
+/// other records; a cancellation names an offset too, but is not made from that record.
 pub(super) fn origin_of(view: &RecordView<'_>) -> Option<u64> {
     let [origin, cancels] = view.properties.get_many([TIMER_ORIGIN_OFFSET, TIMER_DEL_UNIQKEY]);
     let origin = origin?.parse().ok()?;
@@ -268,7 +268,7 @@ pub(super) fn origin_of(view: &RecordView<'_>) -> Option<u64> {
         .then_some(origin)
 }
 
-/// Whether `copy` was made of `origin`, and of which kind.
+/// Whether `copy` was made from `origin`.
 pub(super) fn is_copy_of(copy: &RecordView<'_>, origin: &RecordView<'_>) -> bool {
     let [topic, queue_id] = origin.properties.get_many([REAL_TOPIC, REAL_QID]);
     let queue_id = queue_id.and_then(|queue_id| queue_id.parse().ok());
@@ -290,8 +290,8 @@ pub(super) fn is_message_error(error: &StoreError) -> bool {
     )
 }
 
-/// By what a broker's delivery and its timer record are known as the same: unique key and slot time. What was put back on
-/// the way has the same; each copy stands for one record before it.
+/// Returns the unique key and the slot time, which identify a broker's delivery and its timer record as the same
+/// message. A record that was put back has the same values; each copy stands for one earlier record.
 pub(super) fn delivery_key(record: &StoredRecord) -> Option<(String, i64)> {
     let view = record.view().ok()?;
     let [key, out, cancels] = view.properties.get_many([UNIQ_KEY, TIMER_OUT_MS, TIMER_DEL_UNIQKEY]);

@@ -1,8 +1,8 @@
-//! The timer wheel: for each second the last of its units in the timer log.
+//! The timer wheel: for each second, the position of its last unit in the timer log.
 //!
-//! Owns `timerwheel`. Pages are read when they are first needed, changed in memory, and written by [`Wheel::flush`]; a bit
-//! for each slot tells which are worth a look. A slot whose time is another than the one that is asked for is empty.
-//! Source: `TimerWheel`.
+//! Owns `timerwheel`. Pages are read at their first use, changed in memory, and written by [`TimerWheel::flush`]. One
+//! bit for each slot marks the slots that may be used. A slot counts as empty if its time differs from the requested
+//! one. Source: `TimerWheel`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,26 +17,26 @@ use mqstore_io::{Access, VfsFile, switch};
 
 const PAGE_BYTES: usize = 4096;
 const SLOTS_OF_PAGE: usize = PAGE_BYTES / SLOT_BYTES;
-/// Pages that are written by one call.
+/// Maximum pages in one write.
 const PAGES_AT_ONCE: usize = 64;
 
 type Page = [u8; PAGE_BYTES];
 
-/// See the module's text.
+/// The timer wheel; see the module's text.
 #[derive(Debug)]
 pub(super) struct TimerWheel {
     files: StoreFiles,
     path: PathBuf,
-    /// None until it is first flushed, where there was none.
+    /// `None` until the first flush, if there was no file.
     file: Option<Arc<dyn VfsFile>>,
     pages: Vec<Option<Box<Page>>>,
     dirty: BTreeSet<usize>,
-    /// Slots that were ever used, by index.
+    /// One bit for each slot index that was ever used.
     used: Vec<u64>,
 }
 
 impl TimerWheel {
-    /// The wheel of the store at `files`; `None` where there is a file that is none.
+    /// Opens the wheel of the store at `files`; `None` if the file is not a valid wheel.
     pub(super) fn open(files: &StoreFiles, access: Access) -> Result<Option<Self>, StoreError> {
         let path = files.root.join(TIMERWHEEL_FILE);
         let file = match files.vfs.open(&path, access) {
@@ -62,7 +62,7 @@ impl TimerWheel {
         Ok(Some(wheel))
     }
 
-    /// Whether there is a file.
+    /// Whether the file exists.
     pub(super) fn exists(&self) -> bool {
         self.file.is_some()
     }
@@ -97,7 +97,7 @@ impl TimerWheel {
 
     fn page(&mut self, number: usize) -> Result<&mut Page, StoreError> {
         let missing =
-            || StoreError::corrupt(&self.path, number as u64 * PAGE_BYTES as u64, "no such page of a wheel");
+            || StoreError::corrupt(&self.path, number as u64 * PAGE_BYTES as u64, "page outside the wheel");
         let Some(page) = self.pages.get_mut(number) else { return Err(missing()) };
         match page {
             Some(page) => Ok(page),
@@ -112,7 +112,7 @@ impl TimerWheel {
         }
     }
 
-    /// The slot of `time`, if it has units.
+    /// Returns the slot of `time`, if it has units.
     pub(super) fn slot(&mut self, time: i64) -> Result<Option<TimerSlot>, StoreError> {
         let index = TimerSlot::index(time) as usize;
         let place = index % SLOTS_OF_PAGE;
@@ -134,7 +134,7 @@ impl TimerWheel {
         Ok(())
     }
 
-    /// The first time from `from` on, within one turn, whose slot has units.
+    /// Returns the first time from `from` on, within one turn, whose slot has units.
     pub(super) fn next_used_slot(&mut self, from: i64) -> Result<Option<i64>, StoreError> {
         let end = from.saturating_add(WHEEL_SLOTS);
         let mut time = from;
@@ -142,7 +142,7 @@ impl TimerWheel {
             let index = TimerSlot::index(time) as usize;
             let rest = self.used.get(index / 64).map_or(0, |word| word >> (index % 64));
             if rest == 0 {
-                // To the next word, or to where the wheel begins anew.
+                // To the next word, or to the start of the wheel.
                 let step = (64 - index % 64).min(WHEEL_SLOTS as usize - index);
                 time += step as i64;
                 continue;
@@ -156,7 +156,7 @@ impl TimerWheel {
         Ok(None)
     }
 
-    /// Writes what changed; durable when this returns. What fails is written again by the next call.
+    /// Writes the changes; durable when this returns. After an error, the next call writes them again.
     pub(super) fn flush(&mut self) -> Result<(), StoreError> {
         if self.dirty.is_empty() {
             return Ok(());
@@ -198,7 +198,7 @@ impl TimerWheel {
     }
 }
 
-/// Makes a file of `len` bytes without any room taken; its name is durable, and it has its length under that name.
+/// Creates a sparse file of `len` bytes. It gets its name only with this length, and the name is durable.
 pub(super) fn new_file(
     files: &StoreFiles,
     path: &std::path::Path,
@@ -217,7 +217,7 @@ pub(super) fn new_file(
     Ok(file)
 }
 
-/// Removes a file, if it is there.
+/// Removes a file, if it exists.
 pub(super) fn remove(files: &StoreFiles, path: &std::path::Path) -> Result<(), StoreError> {
     match files.vfs.remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

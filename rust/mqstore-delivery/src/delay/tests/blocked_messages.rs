@@ -1,4 +1,4 @@
-//! Messages that something holds up for long, and that nothing else waits for.
+//! Messages that cannot be delivered for a long time do not block other messages.
 
 use mqstore_engine::TopicChange;
 use mqstore_format::delays::timer::slot_time_ms;

@@ -1,11 +1,11 @@
-//! What a broker has written, and what it would find.
+//! The files that a broker wrote, and the files that a broker would read.
 
 use mqstore_format::delays::timer::{TIMER_UNIT_BYTES, TimerCheckpoint, TimerEntry, TimerSlot, slot_time_ms};
 use mqstore_format::properties::{PropertiesBuilder, TIMER_DEL_UNIQKEY, UNIQ_KEY};
 
 use super::*;
 
-/// A timer record as a broker makes it of a message that says how long it waits.
+/// Appends a timer record as a broker makes it.
 fn put(store: &Store, text: &str, key: &str, due_ms: i64, more: &[(&str, &str)]) -> Appended {
     let mut properties = PropertiesBuilder::new();
     let out = slot_time_ms(due_ms).to_string();
@@ -83,7 +83,7 @@ fn a_directory_that_a_broker_used_last_goes_on_where_the_broker_stood() {
     assert!(broker.cancel(cancelled.unique_id.as_str()).unwrap());
     store.close().unwrap();
     drop(broker);
-    // The broker delivers what is due in the first two seconds, and one that it does not get to save.
+    // The broker delivers the messages of the first two seconds, and one more that its saved state does not cover.
     let store = world.open();
     let sources = read(&store, TIMER_TOPIC);
     for source in &sources[..3] {

@@ -1,11 +1,11 @@
-//! A stop at every call of the disk, as a kill and as a loss of power.
+//! A stop at every call of the disk: as a kill and as a power loss.
 
 use mqstore_io::SimVfs;
 
 use super::model::finish;
 use super::*;
 
-/// Some of everything, with saves, a roll of the timer log and a close.
+/// Uses every kind of delayed message, with saves, a roll of the timer log and a close.
 fn use_it(world: &SimStore) {
     let store = world.open();
     let broker = broker(&store);
@@ -31,7 +31,7 @@ fn use_it(world: &SimStore) {
     store.close().unwrap();
 }
 
-/// The disk at about `count` of the calls that `use_it` makes of it, each with the number of the call.
+/// Returns the disk at about `count` of the calls that `use_it` makes, each with the number of the call.
 pub(super) fn stops(count: u64, use_it: impl Fn(&SimStore)) -> Vec<(u64, SimVfs)> {
     let world = SimStore::new();
     use_it(&world);

@@ -1,4 +1,4 @@
-//! Damaged wheels and timer logs: `verify` finds them, and an open without them makes them anew.
+//! Damaged wheels and timer logs: `verify` finds them, and an open without the files rebuilds them.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ fn verify(world: &SimStore) -> VerifyReport {
     mqstore_inspect::verify(&files, &small(), &mut |_| Ok(())).unwrap()
 }
 
-/// Ten messages in three slots; four were delivered, one was cancelled.
+/// Ten messages in three slots; four are delivered, and an additional one is cancelled.
 fn filled() -> SimStore {
     let world = SimStore::new();
     let store = world.open();
@@ -59,7 +59,8 @@ fn write(world: &SimStore, name: &str, at: u64, bytes: &[u8]) {
     file.write_all_at(bytes, at).unwrap();
 }
 
-/// Spoils a copy of a filled store, and sees what is found; then has the files made anew, and everything delivered.
+/// Damages a copy of a filled store and checks what verify finds. Then removes the files and checks that an open
+/// rebuilds them and delivers everything.
 fn spoiled(kind: &str, words: &str, spoil: impl FnOnce(&SimStore)) {
     let filled = filled();
     assert!(verify(&filled).ok, "{:?}", verify(&filled).problems);
@@ -82,7 +83,7 @@ fn spoiled(kind: &str, words: &str, spoil: impl FnOnce(&SimStore)) {
     assert!(verify(&filled).ok);
 }
 
-/// Slots of what waits: three seconds, and five.
+/// Slots of waiting messages: after three seconds and after five.
 const FIRST: i64 = BEGIN_MS / 1000 + 3;
 const SECOND: i64 = BEGIN_MS / 1000 + 5;
 

@@ -1,4 +1,4 @@
-//! Tables of delay levels of a user's own.
+//! Custom tables of delay levels.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ fn no_problems(world: &SimStore) {
     assert!(report.ok, "{:?}", report.problems);
 }
 
-/// Every file of the queues that has an entry, by its path.
+/// Returns every queue file that has an entry, by its path.
 fn queue_files(world: &SimStore) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![Path::new(ROOT).join("consumequeue")];
@@ -74,7 +74,7 @@ fn messages_wait_by_the_table_that_was_given_and_it_is_remembered() {
     store.close().unwrap();
     drop(broker);
     no_problems(&world);
-    // Nobody says anything about levels from here on.
+    // From here on no open sets the levels.
     let store = world.open();
     let broker = self::broker(&store);
     later(&broker, "t", "three", Due::Level(1));
@@ -103,7 +103,7 @@ fn another_table_counts_for_what_comes_and_shortens_what_waits() {
     store.close().unwrap();
     drop(broker);
     let before = queue_files(&world);
-    // The first level is shorter now, the second one longer, the third one no level any more.
+    // Now the first level is shorter, the second is longer, and the third no longer exists.
     advance(&world.clock, 500);
     let store = world.try_open(&with("10s 1h")).unwrap();
     let broker = self::broker(&store);
@@ -135,7 +135,7 @@ fn another_table_counts_for_what_comes_and_shortens_what_waits() {
     no_problems(&world);
 }
 
-/// One open with each table, which appends a message of each of three levels; its body is the table.
+/// Opens the store once with each table, and appends a message of each of three levels. The body is the table.
 fn use_tables(world: &SimStore, tables: [&str; 3]) {
     for table in tables {
         let store = world.try_open(&with(table)).unwrap();
@@ -156,7 +156,7 @@ fn queues_are_made_again_as_they_were_also_after_a_change_of_the_table() {
     rebuild(&files(&world), &StoreOptions::default(), false, &mut |_| Ok(())).unwrap();
     assert_eq!(queue_files(&world), before);
     no_problems(&world);
-    // A reader derives the same where the files are gone.
+    // A reader derives the same if the files are missing.
     let store = world.open();
     let due: Vec<Vec<i64>> = (0..3).map(|queue_id| due_times(&store, queue_id)).collect();
     assert_eq!(due[0], [60_000, 7_000, 7_000, 7_000, 60_000]);
@@ -258,7 +258,7 @@ fn a_level_is_not_early_where_its_message_is_a_little_newer_than_the_clock() {
     assert!(read(&store, "t").is_empty());
     pass(&world, &store, 1, 1);
     assert_eq!(bodies(&read(&store, "t")), ["a second"]);
-    // More: it would wait for as long as the clock went back.
+    // More than its delay: the message would wait for as long as the clock went back.
     later(&broker, "t", "at once", Due::Level(1));
     world.clock.set(BEGIN_MS - 86_400_000);
     store.step().unwrap();

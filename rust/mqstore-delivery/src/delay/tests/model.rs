@@ -1,4 +1,4 @@
-//! Random use, random stops, a clock that jumps: what survives is delivered once and on time.
+//! Random use, random stops, a clock that jumps: every message that survives is delivered once and on time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,14 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// So many, due within so many milliseconds.
+    /// This number of messages, due within this number of milliseconds.
     Later(u8, u32),
     Level(u8),
     Cancel(usize),
     Flush,
     Step,
     Wait(u32),
-    /// The wall clock goes by so much, also back.
+    /// The wall clock changes by this number of milliseconds, forward or back.
     Jump(i32),
     Close,
     Kill,
@@ -40,7 +40,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Whether of everything that is in the log each message came once, or was cancelled, and none was early.
+/// Checks that each message in the log was delivered once, or was cancelled, and that none was early.
 pub(super) fn check(store: &Store) -> Result<(), String> {
     let mut cursor = store.scan_log(None).unwrap();
     let (mut due, mut cancelled) = (BTreeMap::new(), BTreeSet::new());
@@ -81,7 +81,7 @@ pub(super) fn check(store: &Store) -> Result<(), String> {
     Ok(())
 }
 
-/// Lets everything come that waits.
+/// Advances the clock until all waiting messages are delivered.
 pub(super) fn finish(world: &SimStore) -> Result<(), String> {
     let store = world.open();
     let broker = broker(&store);

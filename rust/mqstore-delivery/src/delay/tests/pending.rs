@@ -1,4 +1,4 @@
-//! What a look from outside finds of delayed messages.
+//! Delayed messages as a reader counts them.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn look(world: &SimStore) -> Result<PendingDelays, StoreError> {
     found
 }
 
-/// Removes all that is ours alone, as if only a broker had been here.
+/// Removes all files of mqstore itself, as if only a broker had used the store.
 fn without_side(vfs: &SimVfs) {
     let mut folders = vec![Path::new("/data/store/mqstore").to_path_buf()];
     while let Some(folder) = folders.pop() {
@@ -68,7 +68,7 @@ fn what_waits_is_counted_by_when_it_is_due() {
     let levels = DueCounts { messages: 4, first_due_ms: Some(BEGIN_MS + 5_000), by_due: [0, 3, 1, 0, 0, 0] };
     let expected = PendingDelays { timer, levels, notes: vec![] };
     assert_eq!(look(&world).unwrap(), expected);
-    // Nobody delivers: what was near is overdue.
+    // Nothing is delivered meanwhile: messages that were nearly due are overdue.
     advance(&world.clock, 2 * 60_000);
     let found = look(&world).unwrap();
     assert_eq!((found.timer.by_due, found.levels.by_due), ([5, 0, 0, 1, 1, 2], [3, 0, 1, 0, 0, 0]));
@@ -81,13 +81,13 @@ fn a_brokers_files_alone_say_the_same() {
     let broker = SimStore { vfs: world.vfs.look().unwrap(), clock: world.clock.clone() };
     without_side(&broker.vfs);
     assert_eq!(look(&broker).unwrap().timer, timer);
-    // Without the wheel the records say it, to the millisecond.
+    // Without the wheel the counts come from the records, precise to the millisecond.
     broker.vfs.remove_file(Path::new("/data/store/timerwheel")).unwrap();
     let found = look(&broker).unwrap();
     assert_eq!((found.timer.messages, found.timer.by_due), (timer.messages, timer.by_due));
     assert_eq!(found.timer.first_due_ms, Some(BEGIN_MS + 1_500));
     assert!(found.notes[0].contains("timerwheel"), "{:?}", found.notes);
-    // A wheel of all zeros is brought up from the timer log.
+    // A wheel of zeros gets its units from the timer log.
     let empty = SimStore { vfs: world.vfs.look().unwrap(), clock: world.clock.clone() };
     without_side(&empty.vfs);
     empty.vfs.remove_file(Path::new("/data/store/timerwheel")).unwrap();

@@ -13,10 +13,10 @@ use mqstore_io::{Access, Clock, ManualClock, OsVfs, SimVfs, SystemClock, Vfs};
 
 use crate::Broker;
 
-/// When every simulated world begins, in epoch milliseconds.
+/// Start time of every simulated world, in epoch milliseconds.
 pub(crate) const BEGIN_MS: i64 = 1_700_000_000_000;
 
-/// A disk in memory and a clock that stands still until told.
+/// A disk in memory and a manual clock.
 #[derive(Clone)]
 pub(crate) struct SimStore {
     pub(crate) vfs: SimVfs,
@@ -41,7 +41,7 @@ impl SimStore {
     }
 }
 
-/// A store on the machine's own file system, with its threads.
+/// A store on the real file system, with its threads.
 pub(crate) struct DiskStore {
     pub(crate) store: Store,
     _folder: tempfile::TempDir,
@@ -95,7 +95,7 @@ pub(crate) fn put(store: &Store, topic: &str, queue_id: i32, body: &str, tag: &s
     appended
 }
 
-/// `count` messages in turn over the queues of a topic, with their numbers as bodies.
+/// Appends messages with these numbers as bodies, round robin over the queues of a topic.
 pub(crate) fn fill(store: &Store, topic: &str, queues: i32, numbers: std::ops::Range<usize>) {
     for number in numbers {
         put(store, topic, number as i32 % queues, &number.to_string(), "T");
@@ -110,7 +110,7 @@ pub(crate) fn bodies(records: &[StoredRecord]) -> Vec<String> {
     records.iter().map(body).collect()
 }
 
-/// Closes the store, spoils the body of a message, and opens it again: what was read once is not verified again.
+/// Closes the store, damages the body of a message, and opens the store again, because a message is verified only once.
 pub(crate) fn corrupted_store(world: &SimStore, store: &Store, appended: &Appended) -> Store {
     store.close().unwrap();
     let log = Path::new("/data/store/commitlog/00000000000000000000");
@@ -119,7 +119,7 @@ pub(crate) fn corrupted_store(world: &SimStore, store: &Store, appended: &Append
     world.open()
 }
 
-/// A spoiled message in queue `bad` of two, and `sound` ones in the other.
+/// Returns a store with a damaged message in queue `bad` of two, and `sound` messages in the other queue.
 pub(crate) fn store_with_corrupt_queue(world: &SimStore, bad: i32, sound: &[&str]) -> Store {
     let store = world.open();
     store.create_topic("jobs", 2, &[]).unwrap();

@@ -1,4 +1,4 @@
-//! When the producer groups of undecided transactions are asked.
+//! The times at which the producer groups of pending transactions are asked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use mqstore_io::sync::{AtomicBool, Mutex};
 
 use crate::error::{BrokerError, invalid};
 
-/// When a group is asked.
+/// The times of the checks of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
-    /// How old a transaction is when its group is asked first; RocketMQ's `transactionTimeOut`, 6 s.
+    /// Age of a transaction at its first check; RocketMQ's `transactionTimeOut`. The default is 6 s.
     pub after: Duration,
-    /// Between two times; RocketMQ's `transactionCheckInterval`, 30 s.
+    /// Time between two checks; RocketMQ's `transactionCheckInterval`. The default is 30 s.
     pub interval: Duration,
-    /// How often; RocketMQ's `transactionCheckMax`, 15.
+    /// Maximum number of checks; RocketMQ's `transactionCheckMax`. The default is 15.
     pub max: u32,
 }
 
@@ -27,38 +27,38 @@ impl Default for CheckOptions {
 }
 
 impl CheckOptions {
-    /// Whether they can be.
+    /// Checks the bounds.
     ///
     /// # Errors
-    /// `InvalidOption` for an interval of nothing or of more than a year, and for no check at all.
+    /// `InvalidOption` if `after` is more than a year, if `interval` is not between 1 ms and a year, or if `max` is 0.
     pub fn check(&self) -> Result<(), BrokerError> {
         let year = Duration::from_secs(365 * 86_400);
         if self.after > year {
-            return Err(invalid("check_after", "is at most a year").into());
+            return Err(invalid("check_after", "the maximum is one year").into());
         }
         if self.interval < Duration::from_millis(1) || self.interval > year {
-            return Err(invalid("check_interval", "is between 1 ms and a year").into());
+            return Err(invalid("check_interval", "must be between 1 ms and one year").into());
         }
         if self.max == 0 {
-            return Err(invalid("check_max", "is at least 1").into());
+            return Err(invalid("check_max", "must be at least 1").into());
         }
         Ok(())
     }
 }
 
-/// Which groups are asked, and the signal of the thread that asks.
+/// The groups to ask, and the signal of the thread that asks.
 ///
-/// It is in memory only: a process that opens the store names the groups again.
+/// In memory only: each process that opens the store names its groups again.
 #[derive(Debug, Default)]
 pub(super) struct CheckTimer {
     pub(super) groups: Mutex<BTreeMap<Arc<str>, CheckOptions>>,
     pub(super) signal: Signal,
-    /// Whether the thread is to end.
+    /// Whether the thread must end.
     pub(super) over: AtomicBool,
 }
 
 impl CheckTimer {
-    /// There may be something to ask earlier than was known.
+    /// Signals that a check may be due earlier than known.
     pub(super) fn ring(&self) {
         self.signal.ring();
     }

@@ -1,13 +1,14 @@
-//! Asking producer groups about transactions that nobody decided, as a broker does; a step on a plain struct.
+//! Checks: asking producer groups about pending transactions, as a broker does. A step on a plain struct.
 //!
 //! ```text
 //! stored      + check_after    + check_interval   + check_interval ...        check_max times
 //! |           ask              ask                ask                         to TRANS_CHECK_MAX_TIME_TOPIC
 //! ```
 //!
-//! That a group is asked is noted before it is: after a stop it is asked as often as is left, and not at once again. A
-//! half message is never copied for it, as a broker does. A clock that was set back makes nobody wait longer than one
-//! interval; a transaction from the future is asked about at once.
+//! A check is logged before the group is asked. So after a stop the group is asked only the remaining number of times,
+//! and not immediately again. Unlike a broker, mqstore never copies a half message for a check. If the clock was set
+//! back, the next check is at most `check_interval` or `check_after` away, whichever is longer. A transaction with a
+//! store time in the future is checked at once.
 //!
 //! Source: `TransactionalMessageServiceImpl#check`, `BrokerConfig#transactionTimeOut`, `#transactionCheckInterval`,
 //! `#transactionCheckMax`.
@@ -27,14 +28,14 @@ use crate::error::BrokerError;
 /// Records in one frame of the metadata log.
 const MOST_RECORDS: usize = 4096;
 
-/// What a producer group says of a transaction.
+/// The answer of a producer group about a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckAnswer {
-    /// Its messages are to appear.
+    /// Make its messages visible.
     Commit,
-    /// They are to be hidden.
+    /// Hide its messages for ever.
     Rollback,
-    /// It does not know yet.
+    /// The group does not know the outcome yet.
     Unknown,
 }
 
@@ -42,7 +43,7 @@ fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// What is to be done about a transaction that may be due.
+/// The action for a transaction that may be due.
 enum DueAction {
     Later(i64),
     Discard,
@@ -51,11 +52,11 @@ enum DueAction {
 }
 
 impl Transactions {
-    /// Those transactions of `group` that nobody has open and about which it is to be asked now, at most `most`; each
-    /// counts as asked. Those that were asked about often enough are moved to `TRANS_CHECK_MAX_TIME_TOPIC`.
+    /// Returns up to `most` transactions of `group` that must be checked now and have no handle, and counts a check
+    /// for each. Moves transactions that used up their checks to `TRANS_CHECK_MAX_TIME_TOPIC`.
     ///
     /// # Errors
-    /// `InvalidOption`; what keeps one from being moved or a count from being noted.
+    /// `InvalidOption`; errors of moving a transaction or of logging a check.
     pub fn take_due(
         &self,
         group: &str,
@@ -71,19 +72,19 @@ impl Transactions {
             match due_action(&entry, options, now_ms, &mut records) {
                 DueAction::Later(due_ms) => self.wait_until(&entry, due_ms),
                 DueAction::Discard => {
-                    // Tried again later if it fails now.
+                    // If the move fails, it is retried after an interval.
                     self.wait_until(&entry, now_ms.saturating_add(millis(options.interval)));
                     if let Err(error) = self.decide(&entry, TransactionOutcome::Discarded, false) {
                         if asked.is_empty() {
                             return Err(error);
                         }
-                        // Those count as asked; the error comes again, with the next call.
+                        // The taken transactions count as asked. The next call meets the error again.
                         self.wait_until(&entry, now_ms);
                         break;
                     }
                     let note = format!(
-                        "transaction {} of group {group} was asked about {} times and not decided: its messages are in \
-                         TRANS_CHECK_MAX_TIME_TOPIC",
+                        "transaction {} of group {group} was asked about {} times without a decision; its messages are \
+                         in TRANS_CHECK_MAX_TIME_TOPIC",
                         entry.id, options.max
                     );
                     self.inner.note(note);
@@ -99,7 +100,7 @@ impl Transactions {
         Ok(asked)
     }
 
-    /// Does what a group answered about a transaction; one that was decided meanwhile is left as it is.
+    /// Applies the answer of a group. A transaction that was decided meanwhile does not change.
     ///
     /// # Errors
     /// Those of a commit.
@@ -116,7 +117,7 @@ impl Transactions {
         }
     }
 
-    /// Asks `check` about what is due now, at most about `most`, and does what it says; how many those were.
+    /// Calls `check` for up to `most` due transactions and applies the answers. Returns the number of transactions.
     ///
     /// # Errors
     /// Those of [`Self::take_due`] and [`Self::answer`].
@@ -136,21 +137,21 @@ impl Transactions {
         Ok(due.len())
     }
 
-    /// When somebody should look whether `group` is to be asked, in epoch milliseconds; `None` as long as nothing of it
-    /// is undecided that nobody has open.
+    /// Returns the next time to call [`Self::take_due`] for `group`, in epoch milliseconds. `None` if the group has
+    /// no pending transaction without a handle.
     pub fn next_check_ms(&self, group: &str) -> Option<i64> {
         let state = self.inner.state.lock();
         state.due.get(group).and_then(|due| due.first()).map(|(ms, _)| *ms)
     }
 
-    /// Takes the first of those that may be due out of the row.
+    /// Removes and returns the first transaction that may be due.
     fn first_due(&self, group: &str, options: &CheckOptions, now_ms: i64) -> Option<Arc<TransactionEntry>> {
         let mut state = self.inner.state.lock();
         let state = &mut *state;
         let row = state.due.get_mut(group)?;
         let furthest = now_ms.saturating_add(millis(options.interval.max(options.after)));
         while let Some((due_ms, id)) = row.last().cloned().filter(|(due_ms, _)| *due_ms > furthest) {
-            // Somebody set the clock back, or asked with longer intervals.
+            // The clock was set back, or an earlier call used longer intervals.
             row.remove(&(due_ms, Arc::clone(&id)));
             if let Some(entry) = state.pending.get(&id) {
                 entry.due_ms.store(furthest, Ordering::Relaxed);
@@ -166,7 +167,7 @@ impl Transactions {
         }
     }
 
-    /// Puts an undecided transaction into the row of its group.
+    /// Adds a pending transaction to the due times of its group.
     pub(super) fn wait_until(&self, entry: &TransactionEntry, due_ms: i64) {
         let mut state = self.inner.state.lock();
         let row = state.due.entry(Arc::clone(&entry.group)).or_default();
@@ -174,7 +175,7 @@ impl Transactions {
         row.insert((due_ms, Arc::clone(&entry.id)));
     }
 
-    /// Notes how often was asked about half messages; those decided meanwhile are left out.
+    /// Logs the number of checks of half messages. Half messages that were decided meanwhile are left out.
     fn record_checks(&self, records: &[ProgressRecord]) -> Result<(), BrokerError> {
         if records.is_empty() {
             return Ok(());
@@ -195,7 +196,7 @@ impl Transactions {
     }
 }
 
-/// What is to be done about `entry`; asking is added to `records`.
+/// Returns the action for `entry`, and adds the records of a check to `records`.
 fn due_action(
     entry: &TransactionEntry,
     options: &CheckOptions,

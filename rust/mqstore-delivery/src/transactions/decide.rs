@@ -1,4 +1,4 @@
-//! Deciding a transaction: one append of the op message and of what follows it.
+//! Deciding a transaction: one append of the op message and its final records.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::entry::{HalfMessage, Parts, TransactionEntry};
 use super::half_records::{mark, op_body, op_properties, origin, own_properties};
 use crate::error::{BrokerError, view};
 
-/// A record that follows an op message.
+/// A final record after an op message.
 struct FinalRecord<'a> {
     topic: &'a str,
     queue_id: i32,
@@ -28,7 +28,7 @@ struct FinalRecord<'a> {
 }
 
 impl Transactions {
-    /// Decides a transaction; again the same way changes nothing.
+    /// Decides a transaction. A second call with the same outcome changes nothing.
     pub(super) fn decide(
         &self,
         entry: &Arc<TransactionEntry>,
@@ -48,14 +48,13 @@ impl Transactions {
             }
         }
         parts.outcome = Some(outcome);
-        // What a commit needed is not needed any more.
+        // Only a commit needs the contents.
         parts.memory = Vec::new();
         drop(parts);
         self.forget(entry);
         if let Err(error) = self.record_progress_if_due() {
-            // It is decided all the same, by what lies in the log, and the next open finds it there.
-            self.inner
-                .note(format!("decisions of transactions cannot be noted in the metadata log: {error}"));
+            // The transaction is decided all the same: the op message is in the log, where the next open finds it.
+            self.inner.note(format!("cannot log decisions of transactions in the metadata log: {error}"));
         }
         Ok(())
     }
@@ -71,7 +70,7 @@ impl Transactions {
         if outcome == TransactionOutcome::RolledBack {
             return self.append_op(&halves, outcome, &[], durable);
         }
-        // What expired before anybody decided it is gone, as it is for an open.
+        // Messages that expired before the decision are lost, as they are for an open.
         let (first_half, _) = self.inner.store.bounds(HALF_TOPIC, 0)?;
         let is_there = |half: &&HalfMessage| half.content.is_some() || half.offset >= first_half;
         let gone = parts.halves.iter().filter(|half| !is_there(half)).count();
@@ -103,7 +102,7 @@ impl Transactions {
         let appended = self.append_op(&halves, outcome, &finals, durable)?;
         if gone > 0 {
             self.inner.note(format!(
-                "{gone} of {} messages of transaction {} expired before it was decided; they are gone",
+                "{gone} of {} messages of transaction {} expired before the decision and are lost",
                 halves.len(),
                 entry.id
             ));
@@ -111,7 +110,7 @@ impl Transactions {
         Ok(appended)
     }
 
-    /// Appends an op message and what follows it, and takes note of the decision; where the latter went.
+    /// Appends an op message and its final records, and records the decision. Returns the final records.
     fn append_op(
         &self,
         halves: &[i64],
@@ -158,7 +157,7 @@ impl Transactions {
         Ok(appended)
     }
 
-    /// Appends what a decision lacks: the records of `halves`, behind an op message that names them again.
+    /// Appends missing final records of `halves`, after an op message that names the half messages again.
     pub(super) fn append_missing_records(
         &self,
         halves: &[(i64, StoredRecord)],
@@ -170,7 +169,7 @@ impl Transactions {
         self.append_op(&offsets, outcome, &finals, true).map(drop)
     }
 
-    /// Takes half messages out of sight that stand for nothing.
+    /// Rolls back half messages that have no message of their own.
     pub(super) fn append_rollback(&self, halves: &[i64]) -> Result<(), BrokerError> {
         self.append_op(halves, TransactionOutcome::RolledBack, &[], false).map(drop)
     }
@@ -184,7 +183,7 @@ impl Transactions {
         }
     }
 
-    /// Whoever had it open does not decide it any more.
+    /// Records that the handle of the transaction was dropped.
     pub(super) fn give_up(&self, entry: &Arc<TransactionEntry>) {
         let mut parts = entry.lock();
         parts.open = false;
@@ -198,7 +197,7 @@ impl Transactions {
     }
 }
 
-/// Where the messages went that this process appended, with their own keys.
+/// Returns the final records of messages that this process appended, with their own keys.
 fn destinations(parts: &Parts, appended: Vec<Appended>) -> Vec<(usize, Appended)> {
     let own = parts.halves.iter().zip(appended).filter_map(|(half, appended)| {
         let content = half.content.as_ref()?;
@@ -207,11 +206,11 @@ fn destinations(parts: &Parts, appended: Vec<Appended>) -> Vec<(usize, Appended)
     own.collect()
 }
 
-/// The record that a half message becomes.
+/// Makes the final record of a half message.
 fn final_of(record: &StoredRecord, outcome: TransactionOutcome) -> Result<FinalRecord<'_>, BrokerError> {
     let view = view(record)?;
     let facts = HalfRecord::of(&view).ok_or_else(|| StoreError::InvalidMessage {
-        reason: format!("the half message at {} does not say where it belongs", record.commit_log_offset),
+        reason: format!("half message at log offset {}: no topic or queue", record.commit_log_offset),
     })?;
     Ok(FinalRecord {
         topic: facts.topic,

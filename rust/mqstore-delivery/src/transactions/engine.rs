@@ -1,4 +1,4 @@
-//! The transactions of one store: which are undecided, and the rounds that note what was decided.
+//! The transactions of one store: the pending ones, and the rounds that log decisions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -16,17 +16,17 @@ use super::entry::{PendingTransaction, TransactionEntry};
 use super::outcomes::OutcomeTracker;
 use crate::error::BrokerError;
 
-/// The group under which a broker keeps how far its checks have come (`MixAll#CID_SYS_RMQ_TRANS`).
+/// The group under which a broker stores the offset of its checks (`MixAll#CID_SYS_RMQ_TRANS`).
 pub(super) const CHECK_GROUP: &str = "CID_RMQ_SYS_TRANS";
-/// The group under which we keep which op messages an open need not read again.
+/// The group under which mqstore stores the first op message that an open must read.
 pub(super) const NOTED_GROUP: &str = "CID_RMQ_SYS_TRANS|noted";
 
-/// Between two rounds that note what was decided.
+/// Time between two rounds that log decisions.
 const ROUND: Duration = Duration::from_millis(200);
-/// For how long an undecided half message that is noted for the first time is left alone at least, in milliseconds.
+/// Minimum time until the check of a pending half message that is logged for the first time, in milliseconds.
 pub(super) const CHECK_AFTER_MS: i64 = 6000;
 
-/// The transactions of one store. Cheap to clone; a clone is the same.
+/// The transactions of one store. Cheap to clone; all clones share one state.
 ///
 /// ```text
 /// half topic   h12  h13  h14          one half message per append: invisible to readers of the real topics
@@ -34,18 +34,20 @@ pub(super) const CHECK_AFTER_MS: i64 = 6000;
 ///                                  └ one append, in one segment, published in one step
 /// ```
 ///
-/// The op message names all half messages of the transaction and is before the final records. If a crash truncates the
-/// append, the log has either no part of it, and the transaction is undecided, or the op message. In the second case
-/// the next open appends the missing final records, exactly once: a final record has the log position of its half
-/// message and comes after the op message that names it.
+/// The op message names all half messages of the transaction and is before the final records. If a crash truncates
+/// the append, the log has either no part of it, and the transaction is pending, or the op message. In the second
+/// case the next open appends the missing final records, exactly once: a final record stores the log offset of its
+/// half message and comes after the op message that names it.
 ///
-/// The state of half messages is the progress of RocketMQ's group `CID_RMQ_SYS_TRANS` in the metadata log. `committed`
-/// is the offset that a broker finds in `consumerOffset.json`. An undecided half message is leased until its next
-/// check, and its attempt is the number of checks. This state is derived: a decision is noted once the log is durable
-/// up to its end, so that a power loss never forgets a half message whose decision was noted. An open reads the
-/// decisions since then, from the op message that the offset of `NOTED_GROUP` names, and no half message from before.
+/// The state of half messages is the progress of RocketMQ's group `CID_RMQ_SYS_TRANS` in the metadata log.
+/// `committed` is the offset that a broker finds in `consumerOffset.json`. A pending half message is leased until its
+/// next check, and its attempt is the number of checks. This state is derived from the log. A decision is logged
+/// there only once the store's log is durable up to the decision's end, so a power loss never forgets a half message
+/// whose decision was logged. An open reads the later decisions, from the op message at the offset of `NOTED_GROUP`
+/// on, and no earlier half message except the pending ones.
 ///
 /// Across threads: each transaction has a lock, which is held while it changes. One more lock guards the state of all
+/// transactions. Neither is held while a callback runs.
 /// transactions. Neither is held while a callback runs.
 #[derive(Clone)]
 pub struct Transactions {
@@ -67,14 +69,15 @@ pub(super) struct Inner {
 pub(super) struct State {
     pub(super) known: OutcomeTracker,
     pub(super) pending: HashMap<Arc<str>, Arc<TransactionEntry>>,
-    /// Of each group those that nobody has open, by the time at which they are to be checked.
+    /// For each group, the transactions without a handle, by the time of their next check.
     pub(super) due: BTreeMap<Arc<str>, BTreeSet<(i64, Arc<str>)>>,
     last_round: Duration,
     pub(super) notes: Vec<String>,
 }
 
 impl Transactions {
-    /// The transactions of `store`, with what an earlier process left: decided ones are finished, the others are pending.
+    /// Opens the transactions of `store`. Completes the decisions of an earlier process; its other transactions are
+    /// pending.
     pub(crate) fn open(store: &Store) -> Result<Self, BrokerError> {
         for topic in [HALF_TOPIC, OP_TOPIC] {
             if store.queue_ids(topic)?.is_empty() {
@@ -104,14 +107,14 @@ impl Transactions {
         let engine = Self { inner: Arc::new(inner) };
         engine.recover(half_queue, known)?;
         if first_time {
-            // From the first decision on, every later open has to know that there may be some.
+            // After the first decision, every later open must know that there may be transactions.
             engine.inner.meta.sync(engine.inner.meta.place())?;
         }
         Ok(engine)
     }
 
-    /// Whether we had transactions in this store: a decision may lack its records then. Those of a broker alone never do,
-    /// and are left to whoever asks for them.
+    /// Whether mqstore had transactions in this store, so that a decision may lack final records. A broker's own
+    /// decisions never lack any; its transactions are opened only on request.
     pub(crate) fn has_transaction_history(store: &Store) -> Result<bool, StoreError> {
         if store.queue_ids(HALF_TOPIC)?.is_empty() {
             return Ok(false);
@@ -121,7 +124,7 @@ impl Transactions {
         Ok(meta.offset(noted).is_some())
     }
 
-    /// The transactions that nobody decided, the oldest first.
+    /// Returns the pending transactions, oldest first.
     pub fn pending(&self) -> Vec<PendingTransaction> {
         let entries: Vec<_> = self.inner.state.lock().pending.values().cloned().collect();
         let mut pending: Vec<_> = entries.iter().filter_map(|entry| entry.describe()).collect();
@@ -129,16 +132,16 @@ impl Transactions {
         pending
     }
 
-    /// Things that a person should know, each once.
+    /// Returns notes for the user, each once.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut self.inner.state.lock().notes)
     }
 
-    /// Notes what was decided as far as it is durable, and what is undecided for longer; in parts, so that nobody
-    /// waits long. Called now and then by decisions themselves.
+    /// Logs durable decisions, and the transactions that have been pending for longer. Works in parts, so that other
+    /// threads wait only briefly. Decisions call it from time to time.
     ///
     /// # Errors
-    /// What keeps the metadata log from being written.
+    /// Errors of writing the metadata log.
     pub fn record_progress(&self, all: bool) -> Result<(), BrokerError> {
         let inner = &*self.inner;
         let until_ms = inner.store.clock().now_ms().saturating_add(CHECK_AFTER_MS);
@@ -175,7 +178,7 @@ impl Transactions {
 }
 
 impl Inner {
-    /// Moves the two offsets of op messages on.
+    /// Advances the two offsets of op messages.
     fn advance_op_offsets(&self, known: &mut OutcomeTracker) -> Result<(), BrokerError> {
         let mut changes = Vec::new();
         if self.meta.offset(self.noted_queue) != Some(known.next_op) {
@@ -191,7 +194,7 @@ impl Inner {
         Ok(())
     }
 
-    /// From which op message on an open reads, between the bounds that the queue has.
+    /// Returns the first op message that an open reads, within the bounds of the queue.
     pub(super) fn first_op(&self, min: i64, max: i64) -> i64 {
         let stored = self.meta.offset(self.noted_queue).or_else(|| self.meta.offset(self.op_queue));
         stored.filter(|offset| *offset >= 0).unwrap_or(min).clamp(min, max)

@@ -1,4 +1,4 @@
-//! One transaction as the engine knows it: its half messages, and what is undecided of it.
+//! One transaction in memory: its half messages and its state.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,32 +9,32 @@ use mqstore_io::sync::{AtomicI64, Mutex, MutexGuard, Ordering};
 use super::TransactionOutcome;
 use crate::error::BrokerError;
 
-/// An undecided transaction.
+/// A pending transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingTransaction {
     /// Its id: `__transactionId__` of its first message.
     pub id: String,
     /// The producer group that may decide it.
     pub group: String,
-    /// The topics that its messages are for.
+    /// The topics of its messages.
     pub topics: Vec<String>,
-    /// How many messages it has so far.
+    /// Number of its messages so far.
     pub messages: usize,
-    /// When its first message was made, in epoch milliseconds.
+    /// Time when its first message was created, in epoch milliseconds.
     pub born_timestamp_ms: i64,
-    /// When its first message was stored, in epoch milliseconds.
+    /// Time when its first message was stored, in epoch milliseconds.
     pub stored_timestamp_ms: i64,
-    /// When somebody looks whether its group is to be asked, in epoch milliseconds; says nothing while it is open.
+    /// Time of the next look whether a check is due, in epoch milliseconds. Has no meaning while `open` is true.
     pub due_ms: i64,
-    /// How often its producer group was asked.
+    /// Number of checks so far.
     pub checks: u32,
-    /// Whether somebody in this process has it open, and so nobody is asked.
+    /// Whether a handle in this process has it open, so that its group is not asked.
     pub open: bool,
     /// Queue offsets of its half messages.
     pub half_offsets: Vec<i64>,
 }
 
-/// What this process appended, so that a commit need not read it again.
+/// The content of a half message that this process appended, so that a commit need not read it again.
 #[derive(Debug)]
 pub(super) struct AppendedContent {
     pub(super) topic: usize,
@@ -51,34 +51,34 @@ pub(super) struct AppendedContent {
 pub(super) struct HalfMessage {
     pub(super) offset: i64,
     pub(super) position: u64,
-    /// Where it is in memory; `None` is in the log alone.
+    /// Its content in memory; `None` if it is only in the log.
     pub(super) content: Option<AppendedContent>,
 }
 
-/// What changes of a transaction.
+/// The mutable state of a transaction.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     pub(super) halves: Vec<HalfMessage>,
     pub(super) topics: Vec<Arc<str>>,
     pub(super) memory: Vec<u8>,
-    /// Bytes that its records may need, together.
+    /// Maximum bytes of all its final records and its op message.
     pub(super) bytes: u64,
     pub(super) born_timestamp_ms: i64,
     pub(super) stored_timestamp_ms: i64,
     pub(super) checks: u32,
-    /// Whether somebody in this process has it open.
+    /// Whether a handle in this process has it open.
     pub(super) open: bool,
     pub(super) outcome: Option<TransactionOutcome>,
-    /// Of a transaction that was committed by whoever had it open: where its messages went, by the number of the topic.
+    /// After a commit by its handle: the final records, each with the index of its topic.
     pub(super) went: Vec<(usize, Appended)>,
 }
 
-/// A transaction as the engine knows it.
+/// A transaction in memory.
 #[derive(Debug)]
 pub(super) struct TransactionEntry {
     pub(super) id: Arc<str>,
     pub(super) group: Arc<str>,
-    /// Where it stands in the row of its group; changed with the engine's lock held.
+    /// Its key in the due times of its group; changed only under the engine's lock.
     pub(super) due_ms: AtomicI64,
     parts: Mutex<Parts>,
 }
@@ -93,7 +93,7 @@ impl TransactionEntry {
         self.parts.lock()
     }
 
-    /// What callers see of it; `None` once it is decided.
+    /// Returns its description for callers; `None` once it is decided.
     pub(super) fn describe(&self) -> Option<PendingTransaction> {
         let parts = self.lock();
         parts.outcome.is_none().then(|| PendingTransaction {
@@ -116,7 +116,7 @@ impl TransactionEntry {
 }
 
 impl Parts {
-    /// The number of `topic` among those that the transaction is for.
+    /// Returns the index of `topic` in the topics of the transaction, and adds it if needed.
     pub(super) fn topic(&mut self, topic: &str) -> usize {
         self.topics.iter().position(|known| **known == *topic).unwrap_or_else(|| {
             self.topics.push(topic.into());

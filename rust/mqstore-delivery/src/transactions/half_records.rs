@@ -1,13 +1,13 @@
-//! The bytes of half and op messages; they are read by [`mqstore_format::transaction`].
+//! The bytes of half and op messages. [`mqstore_format::transaction`] reads them.
 //!
 //! ```text
 //! half   topic RMQ_SYS_TRANS_HALF_TOPIC, queue 0, transaction bits none; the message's own properties, then
 //!        TRAN_MSG=true  PGROUP  __transactionId__ (its UNIQ_KEY)  REAL_TOPIC  REAL_QID
-//!        mqstore.transaction       the transaction, where that is not called as the message
+//!        mqstore.transaction       the id of the transaction, if it differs from the message's own id
 //! final  the real topic and queue, transaction bits commit, the position of the half message; all its properties
 //! op     topic RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0, tag d; the body has queue offsets of half messages: "12,13,14,"
-//!        mqstore.decision          commit, rollback or discard; a broker's op messages, which follow what they say,
-//!                                  have none
+//!        mqstore.decision          commit, rollback or discard; a broker's op messages have none, because the broker
+//!                                  writes them after the final records
 //! ```
 //!
 //! Source: `TransactionalMessageBridge#parseHalfMessageInner`, `#makeOpMessageInner`, `TransactionalMessageUtil`.
@@ -23,10 +23,10 @@ use mqstore_format::{RecordView, push_property, without_property};
 
 use super::TransactionOutcome;
 
-/// RocketMQ's group of producers that name none (`MixAll#DEFAULT_PRODUCER_GROUP`).
+/// The group of producers that name none, as in RocketMQ (`MixAll#DEFAULT_PRODUCER_GROUP`).
 pub const DEFAULT_PRODUCER_GROUP: &str = "DEFAULT_PRODUCER";
 
-/// Where a message is to go, and as what.
+/// The target of a half message.
 pub(super) struct HalfTarget<'a> {
     pub(super) topic: &'a str,
     pub(super) queue_id: i32,
@@ -34,8 +34,8 @@ pub(super) struct HalfTarget<'a> {
     pub(super) transaction: &'a str,
 }
 
-/// Appends the properties of a half message to `out`: `own` are those of the message, without a unique key unless it
-/// was `given`.
+/// Appends the properties of a half message to `out`. `own` are the properties of the message, with a unique key only
+/// if `given`.
 pub(super) fn half_properties(out: &mut Vec<u8>, own: &[u8], key: &str, given: bool, meant: &HalfTarget<'_>) {
     out.extend_from_slice(own);
     if out.last().is_some_and(|last| *last != b'\x02') {
@@ -56,7 +56,7 @@ pub(super) fn half_properties(out: &mut Vec<u8>, own: &[u8], key: &str, given: b
     }
 }
 
-/// The properties of an op message.
+/// Returns the properties of an op message.
 pub(super) fn op_properties(outcome: TransactionOutcome) -> Vec<u8> {
     let mut text = Vec::with_capacity(48);
     push_property(&mut text, WAIT, "true");
@@ -70,7 +70,7 @@ pub(super) fn op_properties(outcome: TransactionOutcome) -> Vec<u8> {
     text
 }
 
-/// The body of an op message that names half messages.
+/// Returns the body of an op message that names half messages.
 pub(super) fn op_body(offsets: impl Iterator<Item = i64>) -> Vec<u8> {
     let mut text = String::new();
     for offset in offsets {
@@ -79,7 +79,7 @@ pub(super) fn op_body(offsets: impl Iterator<Item = i64>) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// What was decided, where final records follow the op message.
+/// Returns the outcome of an op message, if final records follow it.
 pub(super) fn decision_of_op(op: &OpRecord) -> Option<TransactionOutcome> {
     match op.decision {
         Some(Decision::Commit) => Some(TransactionOutcome::Committed),
@@ -88,12 +88,12 @@ pub(super) fn decision_of_op(op: &OpRecord) -> Option<TransactionOutcome> {
     }
 }
 
-/// What a copy of this half message has.
+/// Returns the properties that a copy of this half message has.
 pub(super) fn own_properties<'a>(view: &RecordView<'a>) -> std::borrow::Cow<'a, [u8]> {
     without_property(view.properties.raw(), PROPERTY_CRC)
 }
 
-/// What marks the record that a transaction makes of a half message.
+/// Returns the mark of a final record.
 pub(super) fn mark(
     outcome: TransactionOutcome,
     position: u64,
@@ -106,7 +106,7 @@ pub(super) fn mark(
     }
 }
 
-/// What a half message from the log keeps of where it was made.
+/// Returns the origin of a half message from the log.
 pub(super) fn origin(view: &RecordView<'_>) -> MessageOrigin {
     MessageOrigin {
         sys_flag: view.sys_flag,

@@ -1,9 +1,9 @@
 //! Transactions: messages that all become visible in one step, or never.
 //!
-//! Each message of a transaction waits as a half message in RocketMQ's half topic. The op message is the decision. Ours
-//! also says what was decided (`mqstore.decision`). [`Transactions`] draws the log and says what survives a crash.
-//! If nobody decides a transaction, it stays undecided across any stop, until its producer is asked
-//! ([`Transactions::take_due`]) or decides it. `half_records` has the bytes, which are RocketMQ's.
+//! Each message of a transaction is stored as a half message in RocketMQ's half topic. The op message is the
+//! decision; ours also names the outcome (`mqstore.decision`). [`Transactions`] draws the log and describes what
+//! survives a crash. A transaction without a decision stays pending across any stop, until its producer group is
+//! asked ([`Transactions::take_due`]) or decides it. `half_records` defines the bytes, which are RocketMQ's.
 //!
 //! Source: `TransactionalMessageBridge`, `EndTransactionProcessor`, `TransactionalMessageServiceImpl`.
 
@@ -30,19 +30,19 @@ pub use half_records::DEFAULT_PRODUCER_GROUP;
 pub use pending::PendingGroup;
 pub use transaction::{NewHalfMessage, Transaction};
 
-/// How a transaction ended.
+/// The outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionOutcome {
     /// Its messages are in their topics.
     Committed,
-    /// They will never be.
+    /// Its messages will never be there.
     RolledBack,
-    /// Nobody decided it: its messages are in `TRANS_CHECK_MAX_TIME_TOPIC`.
+    /// It was never decided: its messages are in `TRANS_CHECK_MAX_TIME_TOPIC`.
     Discarded,
 }
 
 impl TransactionOutcome {
-    /// The word for it.
+    /// Returns the word for it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Committed => "committed",

@@ -1,13 +1,14 @@
-//! What is known of half messages and op messages, and what of it is noted in the metadata log.
+//! The decisions of half messages in memory, and the part of them that is in the metadata log.
 //!
 //! ```text
-//! half messages    noted | 0 | end | end | 0 | end | 0        0: undecided; else where its decision ends in the log
+//! half messages    noted | 0 | end | end | 0 | end | 0        0: pending; end: log offset of the end of its decision
 //!                        base
 //! ```
 //!
-//! From `base`, the `next` of the progress, on nothing is noted. A transaction that ends soon costs no record of its own
-//! there: a round notes a row of decided ones as one range, and of undecided ones only those that the round before
-//! had seen too. It stops at what is decided and not durable yet, for that costs a range when it is.
+//! `base` is the `next` of the progress; nothing from there on is in the metadata log. A transaction that ends soon
+//! needs no record of its own: a round logs consecutive decided half messages as one range. It logs pending ones only
+//! if the previous round saw them too. It stops at a decision that is not durable yet; once durable, that decision
+//! joins a range.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,31 +19,31 @@ use mqstore_meta::ProgressRecord;
 pub(super) struct OpPosition {
     /// One past the largest offset that it names.
     half_end: i64,
-    /// Where its decision ends in the log.
+    /// The end of its decision in the log.
     end: u64,
 }
 
-/// Op messages that a broker has to read again as long as an older half message is undecided are kept in so many
-/// steps.
+/// Maximum number of steps. The steps store which op messages a broker must read again while an older half message is
+/// pending.
 const MOST_STEPS: usize = 1024;
 
-/// See the module's text.
+/// Tracks decisions; see the module's text.
 #[derive(Debug, Default)]
 pub(super) struct OutcomeTracker {
     pub(super) base: i64,
     slots: VecDeque<u64>,
-    /// Decided, of those below `base`: where the decision ends, and the half message.
+    /// Decided half messages below `base`: the end of the decision, and the half message.
     pub(super) late: BTreeSet<(u64, i64)>,
     pub(super) ops: BTreeMap<i64, OpPosition>,
     /// The first op message that the next open reads.
     pub(super) next_op: i64,
-    /// Op messages below, by the end of half messages that they need: passed once the progress has come there.
+    /// Pairs of an op message and an offset: once the progress reaches the offset, earlier op messages are not needed.
     steps: VecDeque<(i64, i64)>,
-    /// Half messages below were seen by the round before.
+    /// Half messages below this offset were seen by the previous round.
     seen: i64,
 }
 
-/// What a round has to note, at most so much of it in one frame.
+/// The records of one frame of a round.
 #[derive(Debug, Default)]
 pub(super) struct PendingRecords {
     pub(super) records: Vec<ProgressRecord>,
@@ -54,13 +55,13 @@ pub(super) struct PendingRecords {
 const MOST_RECORDS: usize = 4096;
 
 impl OutcomeTracker {
-    /// Nothing is noted from `base` on, and op messages are read from `next_op` on; those below need half messages up to
-    /// `half_end`.
+    /// Creates a tracker. Nothing is logged from `base` on, and op messages are read from `next_op` on; earlier ones
+    /// need half messages up to `base`.
     pub(super) fn starting_at(base: i64, next_op: i64) -> Self {
         Self { base, next_op, steps: VecDeque::from([(next_op, base)]), seen: base, ..Self::default() }
     }
 
-    /// Takes note of a decision: its half messages, its op message, where it ends.
+    /// Records a decision: its half messages, its op message, and its end in the log.
     pub(super) fn record_decision(&mut self, halves: impl Iterator<Item = i64>, op: i64, end: u64) {
         let end = end.max(1);
         let mut half_end = 0;
@@ -78,7 +79,7 @@ impl OutcomeTracker {
         self.ops.insert(op, OpPosition { half_end, end });
     }
 
-    /// A half message is gone from the log: nobody decides it any more.
+    /// Records that a half message is no longer in the log and needs no decision.
     pub(super) fn lost(&mut self, half: i64) {
         match usize::try_from(half - self.base) {
             Err(_) => {
@@ -99,8 +100,8 @@ impl OutcomeTracker {
         }
     }
 
-    /// What can be noted now that the log is durable up to `durable` and half messages up to `half_max` are there.
-    /// With `all`, undecided ones are noted even if the round before had not seen them.
+    /// Returns the records to log now. The log is durable up to `durable`, and half messages exist up to `half_max`.
+    /// With `all`, pending half messages are included even if the previous round did not see them.
     pub(super) fn notes(&mut self, durable: u64, half_max: i64, until_ms: i64, all: bool) -> PendingRecords {
         let mut notes = PendingRecords::default();
         if let Some(last) = usize::try_from(half_max - self.base).ok().and_then(|count| count.checked_sub(1))
@@ -135,7 +136,7 @@ impl OutcomeTracker {
         notes
     }
 
-    /// They were noted.
+    /// Marks `notes` as logged.
     pub(super) fn noted(&mut self, notes: PendingRecords, durable: u64) {
         for _ in 0..MOST_RECORDS {
             match self.late.first() {
@@ -160,19 +161,19 @@ impl OutcomeTracker {
             }
         }
         while self.steps.len() > MOST_STEPS {
-            // Two steps become one, that needs what both need.
+            // Merge two steps into one that needs what both need.
             self.steps =
                 self.steps.make_contiguous().chunks(2).filter_map(|pair| pair.last()).copied().collect();
         }
     }
 
-    /// A round is over: what is undecided now may be noted by the next one.
+    /// Ends a round: the next one may log the half messages that are pending now.
     pub(super) fn finish_round(&mut self, half_max: i64) {
         self.seen = half_max;
     }
 
-    /// The first op message that a broker has to read whose first undecided half message is at `committed`, if that is
-    /// further than it was.
+    /// Returns the first op message that a broker must read if its first pending half message is at `committed`, if
+    /// that op message changed.
     pub(super) fn broker_op(&mut self, committed: i64) -> Option<i64> {
         let mut reached = None;
         while let Some((op, half_end)) = self.steps.front().copied() {

@@ -1,8 +1,8 @@
-//! Transactions that nobody decided, of a store that is open for reading: counted, not asked for, no file changed.
+//! Counts the pending transactions of a store that is open for reading. Checks none and changes no file.
 //!
-//! What is decided is what an op message names, and what is below the offset of RocketMQ's group for half messages. Op
-//! messages are read from the first that an open would read. Memory: a bit for each half message from the first undecided
-//! one on, and eight bytes for each undecided transaction.
+//! A half message is decided if an op message names it, or if it is below the offset of RocketMQ's group for half
+//! messages. Op messages are read from the first one that an open would read. Memory: a bit for each half message
+//! from the first pending one on, and eight bytes for each pending transaction.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,29 +16,29 @@ use mqstore_meta::Progress;
 
 use super::engine::{CHECK_GROUP, NOTED_GROUP};
 
-/// Records that are read at once.
+/// Records in one read.
 const AT_ONCE: usize = 256;
 
-/// Undecided transactions of one producer group.
+/// Pending transactions of one producer group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingGroup {
     /// The producer group.
     pub group: String,
-    /// Its transactions.
+    /// Number of its pending transactions.
     pub transactions: u64,
-    /// Half messages of them.
+    /// Number of their half messages.
     pub messages: u64,
-    /// When the first of these was stored, in epoch milliseconds.
+    /// Store time of the first of these messages, in epoch milliseconds.
     pub oldest_ms: i64,
-    /// How often the producer group was asked for the one that it was asked for most often.
+    /// The largest number of checks of one of the transactions.
     pub checks: u32,
 }
 
 impl PendingGroup {
-    /// The undecided transactions of `store` by producer group, in the order of their names; see the module's text.
+    /// Returns the pending transactions of `store` by producer group, sorted by name; see the module's text.
     ///
     /// # Errors
-    /// Those of reading the files.
+    /// Errors of reading the files.
     pub fn all_of(store: &Store) -> Result<Vec<Self>, StoreError> {
         let bounds = |topic: &str| match store.bounds(topic, 0) {
             Err(StoreError::TopicNotFound { .. }) => Ok((0, 0)),
@@ -74,7 +74,7 @@ impl PendingGroup {
     }
 }
 
-/// Which half messages op messages name.
+/// The half messages that op messages name.
 struct DecidedHalves {
     base: i64,
     end: i64,
@@ -119,7 +119,7 @@ impl DecidedHalves {
 #[derive(Default)]
 struct GroupTotals {
     by_name: BTreeMap<String, PendingGroup>,
-    /// Hashes of transactions that were seen.
+    /// Hashes of transactions that are already counted.
     seen: HashSet<u64>,
 }
 
@@ -139,7 +139,7 @@ impl GroupTotals {
 
     fn add_half(&mut self, record: &StoredRecord, checks: u32) {
         let Ok(view) = record.view() else { return };
-        // One that does not say where it belongs is passed over by an open too.
+        // An open skips a half message without topic or queue too.
         let Some(half) = HalfRecord::of(&view) else { return };
         let mut hash = DefaultHasher::new();
         (half.group, half.transaction).hash(&mut hash);

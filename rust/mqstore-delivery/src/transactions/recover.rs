@@ -1,8 +1,8 @@
-//! What an earlier process, or a broker, left: decisions are completed, undecided transactions are found.
+//! Opening transactions after an earlier process or a broker: completes decisions, finds pending transactions.
 //!
-//! Reads the op messages that were not noted, and of half messages those that are undecided, none from before. A broker
-//! may have been here: it decides half messages one by one, and may have copied undecided ones; of copies with one
-//! unique key the newest counts, the others are taken out of sight.
+//! Reads the op messages that are not logged yet. Of the half messages, reads only those that are pending, and none
+//! from before. A broker may have used the store: it decides half messages one by one, and it may have copied pending
+//! ones. Of copies with one unique key the newest counts, and the others are rolled back.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -21,36 +21,37 @@ use super::half_records::decision_of_op;
 use super::outcomes::OutcomeTracker;
 use crate::error::{BrokerError, view};
 
-/// Records that are read at once.
+/// Records in one read.
 const AT_ONCE: usize = 256;
 
-/// Which half messages are decided, and which of those lack their record.
+/// The decided half messages, and those of them without a final record.
 #[derive(Default)]
 struct DecidedHalves {
     halves: HashSet<i64>,
     owed: BTreeMap<i64, TransactionOutcome>,
 }
 
-/// An undecided half message as the metadata log has it.
+/// A pending half message, as in the metadata log.
 struct PendingHalf {
     offset: i64,
     checks: u32,
     due_ms: i64,
 }
 
-/// Undecided transactions that are being put together.
+/// The pending transactions that recovery collects.
 #[derive(Default)]
 struct FoundTransactions {
     entries: HashMap<Arc<str>, Arc<TransactionEntry>>,
-    /// By transaction and unique key: the newest half message.
+    /// From transaction and unique key to the newest half message.
     keys: HashMap<(Arc<str>, Box<str>), i64>,
-    /// Half messages of which there is a newer copy.
+    /// Half messages that have a newer copy.
     superseded: Vec<i64>,
     due: Vec<(Arc<TransactionEntry>, i64)>,
 }
 
 impl Transactions {
-    /// See the module's text; `known` says whether the metadata log has a progress of half messages.
+    /// Recovers the transactions; see the module's text. `known` says whether the metadata log has a progress of half
+    /// messages.
     pub(super) fn recover(&self, half_queue: QueueKey, known: bool) -> Result<(), BrokerError> {
         let inner = &*self.inner;
         let (half_min, half_max) = inner.store.bounds(HALF_TOPIC, 0)?;
@@ -73,7 +74,7 @@ impl Transactions {
         self.record_progress(true)
     }
 
-    /// Reads op messages from `first_op` on. What they name that is not there, up to `half_max`, is nothing.
+    /// Reads op messages from `first_op` on. Ignores half messages from `half_max` on, which do not exist.
     fn read_ops(&self, first_op: i64, half_max: i64) -> Result<DecidedHalves, BrokerError> {
         let inner = &*self.inner;
         let mut decided = DecidedHalves::default();
@@ -92,14 +93,14 @@ impl Transactions {
                 let open: Vec<_> =
                     op.half_offsets.iter().copied().filter(|half| !progress.is_finished(*half)).collect();
                 drop(progress);
-                // Whatever an open finds is durable.
+                // An open finds only durable records.
                 inner.state.lock().known.record_decision(open.into_iter(), record.queue_offset, 1);
             }
         }
     }
 
-    /// Looks for the records that are to follow an op message: each is made of a half message that this names, some of
-    /// which may have expired before.
+    /// Finds missing final records of an op message. Each final record is made from a half message that the op
+    /// message names. Some of these half messages may have expired.
     fn find_missing_records(
         &self,
         record: &StoredRecord,
@@ -125,7 +126,7 @@ impl Transactions {
         Ok(())
     }
 
-    /// The half messages at `offsets` that are still there.
+    /// Returns the half messages at `offsets` that still exist.
     fn halves_at(&self, offsets: &[i64]) -> Result<Vec<(i64, StoredRecord)>, BrokerError> {
         let (min, max) = self.inner.store.bounds(HALF_TOPIC, 0)?;
         let there: Vec<_> = offsets.iter().copied().filter(|offset| (min..max).contains(offset)).collect();
@@ -133,7 +134,7 @@ impl Transactions {
         Ok(there.into_iter().zip(records).filter_map(|(offset, record)| Some((offset, record?))).collect())
     }
 
-    /// Appends the records that decisions lack, durably: together, as they were to be.
+    /// Appends the missing final records of decisions durably, all records of one outcome together.
     fn complete(&self, owed: &BTreeMap<i64, TransactionOutcome>) -> Result<(), BrokerError> {
         for outcome in [TransactionOutcome::Committed, TransactionOutcome::Discarded] {
             let halves: Vec<_> =
@@ -146,7 +147,7 @@ impl Transactions {
         Ok(())
     }
 
-    /// Half messages that no op message names: those that were noted as undecided, and those since.
+    /// Returns the half messages that no op message names: those logged as pending, and later ones.
     fn open_halves(&self, decided: &DecidedHalves, half_max: i64) -> Vec<PendingHalf> {
         let progress = self.inner.progress.lock();
         let noted = progress.leases().map(|(offset, lease)| PendingHalf {
@@ -174,7 +175,7 @@ impl Transactions {
                     if record.is_some() {
                         let offset = open.offset;
                         self.inner.note(format!(
-                            "message {offset} of {HALF_TOPIC} does not say where it belongs; it is passed over"
+                            "cannot use message {offset} of {HALF_TOPIC}: it names no topic or queue; it is skipped"
                         ));
                     }
                 }
@@ -202,7 +203,7 @@ impl Transactions {
 }
 
 impl FoundTransactions {
-    /// Adds a half message to its transaction; whether it says which that is.
+    /// Adds a half message to its transaction. Returns whether it names one.
     fn add(&mut self, open: &PendingHalf, record: &StoredRecord) -> Result<bool, BrokerError> {
         let view = view(record)?;
         let Some(facts) = HalfRecord::of(&view) else { return Ok(false) };
@@ -212,7 +213,7 @@ impl FoundTransactions {
             .entry(Arc::clone(&id))
             .or_insert_with(|| TransactionEntry::new(Arc::clone(&id), facts.group.into(), false));
         let mut parts = entry.lock();
-        // A broker counts in each copy how often it asked. Messages of one transaction of ours may have one key.
+        // A broker stores its number of checks in each copy. Messages of one of our own transactions may share a key.
         let may_be_copy = facts.checks > 0 || facts.transaction == facts.unique_key;
         let before = self.keys.insert((id, facts.unique_key.into()), open.offset);
         if let Some(before) = before.filter(|_| may_be_copy) {
@@ -232,7 +233,7 @@ impl FoundTransactions {
     }
 }
 
-/// Of which half message, by its place in the log, this is the record that `outcome` makes; `None` where it is none.
+/// Returns the log offset of the half message from which `record` was made, if it is a final record of `outcome`.
 fn half_of_record(record: &StoredRecord, outcome: TransactionOutcome) -> Option<u64> {
     let view = record.view().ok()?;
     let is = match outcome {

@@ -1,4 +1,4 @@
-//! Transactions as their callers see them, and the records that they are made of.
+//! Transactions as callers see them, and their records.
 
 use std::path::Path;
 use std::time::Duration;
@@ -52,11 +52,11 @@ fn seen(store: &Store, topic: &str) -> Vec<String> {
     bodies(&all(store, topic))
 }
 
-/// The process dies: everything that it published is there, nothing was closed.
+/// Kills the process: everything that it published survives, nothing is closed.
 fn kill(world: &SimStore, store: &Store, broker: (Broker, Transactions)) -> SimStore {
     let after = SimStore { vfs: world.vfs.kill().unwrap(), clock: world.clock.clone() };
     drop(broker);
-    // Whatever it still does is not on the disk that goes on.
+    // Later writes of the old store do not reach the disk of the new one.
     store.disown_in_child();
     after
 }
@@ -86,7 +86,7 @@ fn a_commit_shows_all_messages_and_a_rollback_none() {
     assert_eq!(seen(&store, "orders"), ["kept 0", "kept 2"]);
     assert_eq!(seen(&store, "stock"), ["kept 1"]);
     assert!(transactions.pending().is_empty());
-    // Once more the same changes nothing, the other is refused.
+    // The same decision again changes nothing; the other decision is refused.
     kept.commit(true).unwrap();
     hidden.rollback(false).unwrap();
     for ended in
@@ -207,7 +207,7 @@ fn a_decision_without_its_records_is_completed_once() {
         engine.1.decide(&entry, outcome, false).unwrap();
         drop(transaction);
         let op = all(&store, OP_TOPIC).pop().unwrap();
-        // A loss of power keeps the op message and so many of the records behind it.
+        // A power loss keeps the op message and this number of its final records.
         let mut end = op.commit_log_offset + op.bytes().len() as u64;
         for _ in 0..whole {
             end += store.get_at(end).unwrap().bytes().len() as u64;
@@ -240,7 +240,7 @@ fn a_broker_s_half_messages_are_found_and_decided_one_by_one() {
     let world = SimStore::new();
     let store = world.open();
     store.create_topic(HALF_TOPIC, 1, &[]).unwrap();
-    // As its bridge writes them; the second one was copied by a check, with one check more.
+    // As a broker's bridge writes them. A check copied the second one and counted one check more.
     for (key, times) in [("K1", ""), ("K2", ""), ("K2", "TRANSACTION_CHECK_TIMES\x012\x02")] {
         let properties = format!(
             "REAL_TOPIC\x01t\x02TRAN_MSG\x01true\x02UNIQ_KEY\x01{key}\x02__transactionId__\x01{key}\x02WAIT\x01true\x02\
@@ -259,7 +259,7 @@ fn a_broker_s_half_messages_are_found_and_decided_one_by_one() {
         store.append(&half).unwrap();
     }
     let plain = Broker::new(&store).unwrap();
-    assert!(store.queue_ids(OP_TOPIC).unwrap().is_empty(), "nobody asked for transactions");
+    assert!(store.queue_ids(OP_TOPIC).unwrap().is_empty(), "transactions were not requested");
     drop(plain);
     let (_broker, transactions) = broker(&store);
     let pending = transactions.pending();
@@ -295,19 +295,19 @@ fn groups_are_asked_as_often_as_was_said() {
         asked
     };
     world.clock.advance(Duration::from_secs(60));
-    assert!(ask(&engine, &world).is_empty(), "who has it open is not asked");
+    assert!(ask(&engine, &world).is_empty(), "a transaction with a handle is not checked");
     drop(transaction);
     assert_eq!(ask(&engine, &world), [1]);
     assert!(ask(&engine, &world).is_empty());
     assert!(engine.1.step("another", &options, i64::MAX, 9, &mut |_| CheckAnswer::Commit).is_ok());
     world.clock.advance(Duration::from_secs(30));
-    // A stop in between changes nothing.
+    // A stop meanwhile changes nothing.
     world = kill(&world, &store, engine);
     store = world.open();
     engine = broker(&store);
     assert_eq!(engine.1.pending()[0].checks, 1);
     assert_eq!(ask(&engine, &world), [2]);
-    // Set back, nobody waits longer than an interval.
+    // After the clock is set back, the next check is at most one interval away.
     world.clock.set(world.clock.now_ms() - 86_400_000);
     assert!(ask(&engine, &world).is_empty());
     world.clock.advance(Duration::from_secs(30));
@@ -403,7 +403,7 @@ fn more_than_a_segment_holds_is_refused_before_the_commit() {
         assert!(count < 10, "a segment of {} bytes holds less", small().segment_bytes);
     };
     assert!(matches!(error, BrokerError::Store(mqstore_base::error::StoreError::TooLarge { .. })), "{error}");
-    // It goes on without that message.
+    // The transaction continues without that message.
     add(&transaction, "a", "small");
     transaction.commit(false).unwrap();
     assert_eq!(all(&store, "a").len(), count + 1);

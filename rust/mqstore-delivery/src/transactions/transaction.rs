@@ -1,4 +1,4 @@
-//! The handle of whoever began a transaction: appends its half messages and decides it.
+//! The handle of an open transaction: appends its half messages and decides it.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,11 +16,11 @@ use super::entry::{AppendedContent, HalfMessage, Parts, TransactionEntry};
 use super::half_records::{HalfTarget, half_properties};
 use crate::error::{BrokerError, invalid};
 
-/// Bytes of a record that are neither body nor properties nor topic, at most: two addresses, a checksum.
+/// Maximum bytes of a record without body, properties and topic: two addresses, a checksum.
 const FIXED_BYTES: u64 = 160;
-/// Bytes that an op message needs for one half message, at most.
+/// Maximum bytes of an op message for one half message.
 const OP_BYTES: u64 = 21;
-/// Bytes of an op message that names nothing, at most.
+/// Maximum bytes of an op message that names no half message.
 const OP_FIXED_BYTES: u64 = 320;
 
 /// A message to append to a transaction.
@@ -32,18 +32,18 @@ pub struct NewHalfMessage<'a> {
     pub body: &'a [u8],
     /// The properties in RocketMQ's text form, keys and tags included; see [`mqstore_base::message::encode_properties`].
     pub properties: &'a [u8],
-    /// The unique key when the caller gives one; it is in `properties` then.
+    /// The unique key if the caller gives one; then it is in `properties` too.
     pub unique_key: Option<&'a str>,
-    /// The queue; `None` takes one by the key or in turn.
+    /// The queue; `None` selects one by key hash or round robin.
     pub queue_id: Option<i32>,
-    /// A number of the application's own.
+    /// A number for use by the application.
     pub flag: i32,
-    /// When it was made, in epoch milliseconds; `None` is now.
+    /// Time of its creation, in epoch milliseconds; `None` means now.
     pub born_timestamp_ms: Option<i64>,
 }
 
 impl Parts {
-    /// Takes room for a record of a message; an error where a commit could not store all at once.
+    /// Reserves bytes for the final record of a message. Fails if one append could not store all of the commit.
     fn reserve_space(
         &mut self,
         message: &NewHalfMessage<'_>,
@@ -66,17 +66,18 @@ impl Parts {
     }
 }
 
-/// A transaction that somebody has open. One that is dropped undecided is pending, and its producer group is asked.
+/// The handle of a transaction. If it is dropped without a decision, the transaction is pending and its producer
+/// group is asked.
 pub struct Transaction {
     engine: Transactions,
     entry: Arc<TransactionEntry>,
 }
 
 impl Transactions {
-    /// Begins a transaction of `group`; nothing is written before its first message. Its id is new.
+    /// Begins a transaction of `group` with a new id. Nothing is written before its first message.
     ///
     /// # Errors
-    /// [`StoreError::InvalidOption`] for a group that cannot be one; [`StoreError::Closed`].
+    /// [`StoreError::InvalidOption`] for an invalid group name; [`StoreError::Closed`].
     pub fn begin(&self, group: &str) -> Result<Transaction, BrokerError> {
         validate_group(group).map_err(|error| invalid("group", error.to_string()))?;
         let id = self.inner.store.new_unique_key()?;
@@ -86,34 +87,34 @@ impl Transactions {
 }
 
 impl Transaction {
-    /// Its id, and the unique key of its first message unless that was given another one.
+    /// Returns its id, which is also the unique key of its first message unless that has another key.
     pub fn id(&self) -> &str {
         &self.entry.id
     }
 
-    /// Its producer group.
+    /// Returns its producer group.
     pub fn group(&self) -> &str {
         &self.entry.group
     }
 
-    /// How it ended, if it has.
+    /// Returns its outcome, once it is decided.
     pub fn outcome(&self) -> Option<TransactionOutcome> {
         self.entry.lock().outcome
     }
 
-    /// Where its messages went, with their topics, once it was committed here; in the order in which they were appended.
+    /// Returns its final records and their topics after a commit by this handle, in append order.
     pub fn went(&self) -> Vec<(Arc<str>, Appended)> {
         let parts = self.entry.lock();
         let topic = |number: usize| parts.topics.get(number).map(Arc::clone);
         parts.went.iter().filter_map(|(number, appended)| Some((topic(*number)?, appended.clone()))).collect()
     }
 
-    /// Stores a half message: it survives the process as an append to this store does, and nobody who reads its topic
-    /// sees it before the commit. The answer is its unique key.
+    /// Stores a half message and returns its unique key. The message survives a crash like any append to this store.
+    /// Readers of its topic do not see it before the commit.
     ///
     /// # Errors
-    /// [`BrokerError::TransactionEnded`]; those of an append; [`StoreError::TooLarge`] when a segment could not hold all
-    /// that the commit stores.
+    /// [`BrokerError::TransactionEnded`]; those of an append; [`StoreError::TooLarge`] if a segment could not hold
+    /// everything that the commit stores.
     pub fn append(&self, message: &NewHalfMessage<'_>) -> Result<UniqueKey, BrokerError> {
         let (inner, entry) = (&*self.engine.inner, &*self.entry);
         let mut parts = entry.lock();
@@ -121,7 +122,7 @@ impl Transaction {
             return Err(entry.ended(outcome));
         }
         if [HALF_TOPIC, OP_TOPIC].contains(&message.topic) {
-            let reason = format!("topic {} is kept by transactions themselves", message.topic);
+            let reason = format!("topic {} is reserved for transactions themselves", message.topic);
             return Err(StoreError::InvalidMessage { reason }.into());
         }
         let mut half = NewMessage {
@@ -191,19 +192,19 @@ impl Transaction {
         Ok(key)
     }
 
-    /// Makes its messages visible, all in one step. To commit again changes nothing.
+    /// Makes its messages visible, all in one step. A second commit changes nothing.
     ///
     /// # Errors
-    /// [`BrokerError::TransactionEnded`] when it was rolled back; those of an append, upon which it is undecided as
-    /// before, unless the store was stopped.
+    /// [`BrokerError::TransactionEnded`] if it was rolled back. If the append fails, its error is returned and the
+    /// transaction is still pending, unless the store was stopped.
     pub fn commit(&self, durable: bool) -> Result<(), BrokerError> {
         self.engine.decide(&self.entry, TransactionOutcome::Committed, durable)
     }
 
-    /// Hides its messages for ever. To roll back again changes nothing.
+    /// Hides its messages for ever. A second rollback changes nothing.
     ///
     /// # Errors
-    /// As [`Self::commit`].
+    /// The same as for [`Self::commit`].
     pub fn rollback(&self, durable: bool) -> Result<(), BrokerError> {
         self.engine.decide(&self.entry, TransactionOutcome::RolledBack, durable)
     }

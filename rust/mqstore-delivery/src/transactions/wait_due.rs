@@ -1,8 +1,8 @@
-//! Waiting for the moment at which producer groups are to be asked; for one thread of the floors above.
+//! Waiting until producer groups must be asked. One thread of the upper layers waits here.
 //!
-//! Which groups are asked here, and when, is kept in memory: whoever opens the store next says it again. The thread
-//! sleeps until the next transaction is due, until one more may be, or until it is to end; no lock is held meanwhile, nor
-//! while somebody is asked.
+//! The groups and their options are in memory only: the next process that opens the store sets them again. The thread
+//! sleeps until the next transaction is due, until a new one may be due, or until it must end. No lock is held
+//! meanwhile, nor while a group is asked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use super::engine::Transactions;
 use super::entry::PendingTransaction;
 use crate::error::{BrokerError, invalid};
 
-/// Transactions of one group that are asked about in one turn.
+/// Maximum number of transactions of one group in one call.
 const AT_ONCE: usize = 32;
-/// The longest sleep when something is due later: the wall clock may be set meanwhile.
+/// Maximum sleep while a check is due later: the wall clock may be set meanwhile.
 const LONGEST_REST: Duration = Duration::from_secs(5);
-/// As long with a clock that a test sets.
+/// The same with a manual clock.
 const LONGEST_REST_BY_HAND: Duration = Duration::from_millis(20);
-/// The longest sleep when nothing will be due.
+/// Maximum sleep while no check is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
 impl Transactions {
-    /// Has `group` asked from now on by whoever calls [`Self::wait_due`]; again to change the options.
+    /// Makes [`Self::wait_due`] return due transactions of `group` from now on. Call it again to change the options.
     ///
     /// # Errors
-    /// `InvalidOption` for a group that cannot be one, and for options out of bounds.
+    /// `InvalidOption` for an invalid group name and for options out of bounds.
     pub fn check_group(&self, group: &str, options: CheckOptions) -> Result<(), BrokerError> {
         validate_group(group).map_err(|error| invalid("group", error.to_string()))?;
         options.check()?;
@@ -37,15 +37,16 @@ impl Transactions {
         Ok(())
     }
 
-    /// Waits until groups are to be asked about transactions, as [`Self::take_due`] has them; `None` once the store is
-    /// closed or [`Self::end_checks`] was called.
+    /// Waits until checks are due, as in [`Self::take_due`]. Returns `None` once the store is closed or
+    /// [`Self::end_checks`] was called.
     ///
     /// # Errors
-    /// Those of [`Self::take_due`]; what was taken with one stays undecided and is due again later.
+    /// Those of [`Self::take_due`]. A transaction that was taken together with an error stays pending and is due
+    /// again later.
     pub fn wait_due(&self) -> Result<Option<Vec<PendingTransaction>>, BrokerError> {
         let (checker, clock) = (&self.inner.checker, self.inner.store.clock());
         loop {
-            // What comes in from here on rings.
+            // A change from here on rings the signal.
             let rings = checker.signal.ring_count();
             if checker.over.load(Ordering::SeqCst) || self.inner.store.is_closed() {
                 return Ok(None);
@@ -58,7 +59,7 @@ impl Transactions {
                 match self.take_due(group, options, now_ms, AT_ONCE) {
                     Ok(found) => due.extend(found),
                     Err(error) if due.is_empty() => return Err(error),
-                    // Those count as asked; the error comes again.
+                    // The taken transactions count as asked. The next call meets the error again.
                     Err(_) => break,
                 }
                 next_ms = next_ms.into_iter().chain(self.next_check_ms(group)).min();
@@ -75,7 +76,7 @@ impl Transactions {
         }
     }
 
-    /// Sleeps after an error of [`Self::wait_due`], for `longest` or until that has to end.
+    /// Sleeps after an error of [`Self::wait_due`], for `longest` or until [`Self::end_checks`].
     pub fn wait_after_error(&self, longest: Duration) {
         let signal = &self.inner.checker.signal;
         let rings = signal.ring_count();
@@ -84,14 +85,14 @@ impl Transactions {
         }
     }
 
-    /// Has [`Self::wait_due`] return, now and later.
+    /// Makes current and later calls of [`Self::wait_due`] return.
     pub fn end_checks(&self) {
         self.inner.checker.over.store(true, Ordering::SeqCst);
         self.inner.checker.signal.ring();
     }
 
-    /// When the group of a transaction is asked next, in epoch milliseconds; `None` while somebody has the transaction open
-    /// and where nobody asks its group.
+    /// Returns the time of the next check of a transaction, in epoch milliseconds. `None` while a handle has the
+    /// transaction open, or if this process does not check its group.
     pub fn next_check_of(&self, pending: &PendingTransaction) -> Option<i64> {
         let options = self.inner.checker.groups.lock().get(pending.group.as_str()).copied()?;
         let first_ms = pending.stored_timestamp_ms.saturating_add(options.after.as_millis() as i64);

@@ -1,4 +1,4 @@
-//! What a retention takes of transactions, and what others wrote into their topics.
+//! Transactions whose records the retention removed, and foreign records in their topics.
 
 use mqstore_base::message::NewMessage;
 use mqstore_base::options::StoreOptions;
@@ -6,7 +6,7 @@ use mqstore_base::options::StoreOptions;
 use super::*;
 use crate::testing::put;
 
-/// Keeps two segments.
+/// Retention that keeps two segments.
 fn expiring() -> StoreOptions {
     StoreOptions { retention_bytes: Some(2 * (16 << 10)), ..small() }
 }
@@ -15,7 +15,7 @@ fn open(world: &SimStore) -> Store {
     world.try_open(&expiring()).unwrap()
 }
 
-/// Fills segments, and has the store let the oldest go as long as there is something at `offset` of the half topic.
+/// Fills segments and expires the oldest until the half topic has no message at `offset`.
 fn let_go(store: &Store, offset: i64) {
     for _ in 0..400 {
         if store.bounds(HALF_TOPIC, 0).unwrap().0 > offset {
@@ -24,7 +24,7 @@ fn let_go(store: &Store, offset: i64) {
         put(store, "filler", 0, &"x".repeat(200), "T");
         store.expire(false, &mut || Ok(())).unwrap();
     }
-    panic!("half message {offset} is still there");
+    panic!("half message {offset} still exists");
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_commit_whose_first_half_message_expired_is_not_delivered_again() {
     let engine = broker(&store);
     let transaction = engine.1.begin(GROUP).unwrap();
     add(&transaction, "a", "one");
-    // The other half message lies in the next segment.
+    // The other half message is in the next segment.
     let end = small().segment_bytes;
     while store.stats().unwrap().log_max_offset < end {
         put(&store, "filler", 0, &"x".repeat(200), "T");
@@ -110,7 +110,7 @@ fn a_discard_that_fails_takes_no_check_of_another_transaction() {
     store.change_topic(CHECK_MAX_TIME_TOPIC, shut).unwrap();
     let now_ms = world.clock.now_ms() + 10_000;
     let options = CheckOptions { max: 1, ..CheckOptions::default() };
-    // The second one was asked about as often as allowed, and cannot be moved.
+    // The second one has used up its checks, and cannot be moved.
     let entry = transactions.inner.state.lock().pending.get(second.as_str()).cloned().unwrap();
     entry.lock().checks = 1;
     let asked = transactions.take_due(GROUP, &options, now_ms, 9).unwrap();
@@ -189,12 +189,12 @@ fn a_commit_that_cannot_be_noted_is_a_commit() {
     first.commit(false).unwrap();
     add(&second, "a", "second");
     store.flush().unwrap();
-    // The metadata log takes nothing of the group any more, and there is something to note.
+    // The metadata log accepts no change of the group any more, and there is a decision to log.
     store.meta().unwrap().remove_group(crate::transactions::engine::CHECK_GROUP).unwrap().unwrap();
     world.clock.advance(Duration::from_secs(1));
-    // It is in the log; whoever is told of an error would do it again.
+    // The decision is in the log. A caller that got an error would decide again.
     second.commit(false).unwrap();
-    assert!(transactions.take_notes()[0].contains("cannot be noted"));
+    assert!(transactions.take_notes()[0].contains("cannot log decisions"));
     assert!(transactions.record_progress(false).is_err());
     assert_eq!(seen(&store, "a"), ["first", "second"]);
 }

@@ -1,5 +1,5 @@
-//! Random transactions with deaths of the process, losses of power and clocks that jump: what was committed is there
-//! once and whole, what was not never is, what is undecided is found.
+//! Random transactions with kills, power losses and clocks that jump. Messages of a committed transaction are visible
+//! once and completely, other messages never, and pending transactions are found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ fn act() -> impl Strategy<Value = Act> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Open,
-    /// Committed or rolled back; whether that is durable.
+    /// The outcome, and whether it is durable.
     Ended(TransactionOutcome, bool),
 }
 
@@ -59,8 +59,8 @@ const TOPICS: [&str; 3] = ["a", "b", "c"];
 const OPTIONS: CheckOptions =
     CheckOptions { after: Duration::from_secs(6), interval: Duration::from_secs(30), max: 3 };
 
-/// Opens the store again. The clock may show what it showed before, and the machine is the same: without this, keys
-/// would be made again that are in use.
+/// Opens the store again. The clock may show an earlier time on the same machine; without this loop, unique keys that
+/// are in use would be made again.
 fn again(world: &SimStore, made: usize) -> (Store, (Broker, Transactions)) {
     let store = world.open();
     for _ in 0..made {
@@ -70,7 +70,7 @@ fn again(world: &SimStore, made: usize) -> (Store, (Broker, Transactions)) {
     (store, engine)
 }
 
-/// What is to be seen and what was seen, by topic.
+/// Compares the visible messages and the pending transactions with the expected ones.
 fn check(
     store: &Store,
     transactions: &Transactions,
@@ -106,7 +106,7 @@ fn check(
     Ok(())
 }
 
-/// After a loss of power: what was not durable may be as it was before.
+/// Adjusts the expectation after a power loss, which may undo changes that were not durable.
 fn adjust(
     store: &Store,
     transactions: &Transactions,
@@ -129,7 +129,7 @@ fn adjust(
                     one.messages.truncate(*count);
                     one.fate = Fate::Open;
                 }
-                // Its half messages are gone, or the rollback is there.
+                // Its half messages are lost, or the rollback is in the log.
                 None if one.fate != Fate::Ended(TransactionOutcome::RolledBack, false) => {
                     one.messages.clear();
                 }

@@ -1,4 +1,4 @@
-//! What a look from outside finds of undecided transactions.
+//! Pending transactions as a reader counts them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn what_nobody_decided_is_counted_by_producer_group() {
     first.commit(false).unwrap();
     begin("bank", 4).rollback(false).unwrap();
     let expected = [group("bank", 1, 1, BEGIN_MS + 30), group("shop", 2, 4, BEGIN_MS + 10)];
-    // Beside the writer, with and without what it notes, and after its death.
+    // Next to the writer, before and after a round logs the state, and after a kill.
     assert_eq!(look(&world), expected);
     transactions.record_progress(true).unwrap();
     assert_eq!(look(&world), expected);
@@ -114,7 +114,7 @@ fn what_decides_and_cannot_is_found() {
         report.problems.into_iter().map(|problem| (problem.kind, problem.detail)).collect::<Vec<_>>()
     };
     assert_eq!(found(), []);
-    // Decided once more, as before, otherwise, and by a broker; and one that was never there.
+    // Decided again: as before, differently, and by a broker; then one half message that never existed.
     let properties = |decision: &str| format!("TAGS\x01d\x02mqstore.decision\x01{decision}\x02").into_bytes();
     let (again, otherwise) = (properties("commit"), properties("rollback"));
     let store = world.open();

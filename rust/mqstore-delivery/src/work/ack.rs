@@ -1,4 +1,4 @@
-//! What becomes of a message that somebody got: finished, given back, or kept longer.
+//! Acknowledging, returning and extending a leased message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use super::leased_message::Lease;
 use super::options::{LONGEST, check_invisible};
 use crate::error::{BrokerError, invalid};
 
-/// How a lease stands.
+/// The state of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeaseStatus {
-    /// It is the caller's, ended or not.
+    /// The caller still has the message, even if the lease has ended.
     Own,
     /// The message is finished.
     Finished,
-    /// It was given back, somebody else has it, or it is a dead letter.
+    /// It was returned, another worker has it, or it is a dead letter.
     Lost,
 }
 
@@ -40,43 +40,43 @@ impl Lease {
         }
     }
 
-    /// Whether the message is still the caller's; not once it is finished.
+    /// Whether the caller still has the message; false once it is finished.
     pub fn is_held(&self) -> bool {
         standing(&self.place.progress.lock(), self) == LeaseStatus::Own
     }
 
-    /// Finishes the message: it is not delivered again. On the disk within the store's interval for metadata, or, with
-    /// `durable`, when this returns. To finish one again changes nothing.
+    /// Acknowledges the message: it is never delivered again. Durable within the store's interval for metadata or,
+    /// with `durable`, when this returns. A second call changes nothing.
     ///
     /// # Errors
-    /// [`BrokerError::LeaseLost`] when somebody else got it meanwhile, or it was given back.
+    /// [`BrokerError::LeaseLost`] if another worker got the message meanwhile, or if it was returned.
     pub fn ack(&self, durable: bool) -> Result<(), BrokerError> {
         self.core.ack(self, durable)
     }
 
-    /// Gives the message back, to be delivered again after `delay`, or after what the back-off says. One that was
-    /// delivered as often as it may be goes to the dead letters.
+    /// Returns the message. It is redelivered after `delay`, or after the back-off. A message that used up its
+    /// attempts goes to the dead letters.
     ///
     /// # Errors
-    /// [`BrokerError::LeaseLost`]; whatever keeps a dead letter from being moved, which is tried again later.
+    /// [`BrokerError::LeaseLost`]; errors of moving a dead letter, which is retried later.
     pub fn nack(&self, delay: Option<Duration>) -> Result<(), BrokerError> {
         self.core.nack(self, delay)
     }
 
-    /// Whether the message was delivered as often as it may be: given back, it is moved to the dead letters, which takes syncs.
+    /// Whether this is the last attempt. Then [`Self::nack`] moves the message to the dead letters, which takes syncs.
     pub fn is_last(&self) -> bool {
         self.core.options.max_attempts.is_some_and(|most| self.attempt >= most)
     }
 
-    /// Keeps the message for `time` from now.
+    /// Extends the lease to `time` from now.
     ///
     /// # Errors
-    /// [`BrokerError::LeaseLost`]; `InvalidOption` for a time that no message can be out of sight.
+    /// [`BrokerError::LeaseLost`]; `InvalidOption` for a time that is no valid visibility timeout.
     pub fn extend(&self, time: Duration) -> Result<(), BrokerError> {
         self.core.extend(self, time)
     }
 
-    /// Logs `record` if the lease is still the caller's; how it stood.
+    /// Logs `record` if the caller still has the message. Returns the state of the lease before.
     fn change(&self, record: ProgressRecord) -> Result<(LeaseStatus, LogPlace), BrokerError> {
         let changed = self.core.meta().change_progress(&self.place.progress, |progress, records| {
             let standing = standing(progress, self);
@@ -119,7 +119,7 @@ impl WorkQueueInner {
         }
         let delay = match delay {
             Some(delay) if delay > LONGEST => {
-                return Err(invalid("delay", format!("is at most {} s", LONGEST.as_secs())).into());
+                return Err(invalid("delay", format!("the maximum is {} s", LONGEST.as_secs())).into());
             }
             Some(delay) => delay,
             None => {
@@ -133,9 +133,9 @@ impl WorkQueueInner {
         if standing != LeaseStatus::Own {
             return Err(lease.lost());
         }
-        // Who sleeps until something is due has to reckon anew.
+        // A caller that sleeps until the next due time must compute it again.
         self.ready.wake_one();
-        // Behind a shutdown at once nobody waits for what is not somebody's.
+        // After an immediate shutdown, `join` waits only for leased messages.
         self.done.ring();
         Ok(())
     }
@@ -150,7 +150,7 @@ impl WorkQueueInner {
             return Err(lease.lost());
         }
         lease.set_expiry(until_ms);
-        // It may end earlier than who sleeps reckons with.
+        // The lease may end earlier than a sleeping caller expects.
         if self.ready.has_wakers() {
             self.ready.wake_one();
         }

@@ -1,19 +1,19 @@
-//! Messages that nobody could handle: their way to `%DLQ%group`, on which each arrives exactly once.
+//! Moving messages that used up their attempts to `%DLQ%group`, each exactly once.
 //!
 //! ```text
-//! 1  DeadLetter{offset, end of the dead-letter queue} in the metadata log, synced        nobody gets it any more
+//! 1  DeadLetter{offset, end of the dead-letter queue} in the metadata log, synced        no worker gets it any more
 //! 2  the copy, appended to %DLQ%group, synced
 //! 3  Finished{offset}
 //! ```
 //!
-//! A stop behind 1 is made up for by the next open: if a copy is found in the dead-letter queue from the offset on that
-//! the intent names, the message is finished, else it is copied. Because the intent is on the disk before the copy
-//! can be, there is no copy without it. A copy is known by `DLQ_ORIGIN_TOPIC` and `DLQ_ORIGIN_MESSAGE_ID`, the offset
-//! message id of the original: no two records of a store have the same.
+//! After a stop later than step 1, the next open completes the move. It searches the dead-letter queue for a copy,
+//! from the offset in the intent on. If it finds one, the message is finished; otherwise it is copied. The intent is
+//! durable before the copy can be, so there is no copy without an intent. A copy is identified by `DLQ_ORIGIN_TOPIC`
+//! and `DLQ_ORIGIN_MESSAGE_ID`, the offset message id of the original, which is unique in a store.
 //!
-//! The copy is what RocketMQ makes of a message that was given back too often: body, keys, tags and properties stay, how often
-//! it was consumed is one number, `RETRY_TOPIC` and `ORIGIN_MESSAGE_ID` name the first topic and message. Source:
-//! `AbstractSendMessageProcessor#consumerSendMsgBack`.
+//! The copy is the one that RocketMQ makes of a message that was returned too often. Body, keys, tags and properties
+//! stay, and one number counts the deliveries. `RETRY_TOPIC` and `ORIGIN_MESSAGE_ID` name the first topic and
+//! message. Source: `AbstractSendMessageProcessor#consumerSendMsgBack`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,20 +34,20 @@ use super::inner::{State, WorkQueueInner};
 use super::source::{ExhaustedOffsets, Place};
 use crate::error::{BrokerError, view};
 
-/// Copies that are appended, and synced, together.
+/// Number of copies that are appended and synced together.
 const TOGETHER: usize = 32;
 
-/// How long a copy that failed is left alone.
+/// Time until the next try after a copy failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Dead letters read at once when one is looked for.
+/// Dead letters in one read of the search for copies.
 const AT_ONCE: usize = 128;
 
 /// Properties that belong to one record and not to its copies.
 const NOT_COPIED: [&str; 5] =
     [PROPERTY_CRC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID];
 
-/// A message on its way.
+/// A message that is being moved.
 struct DeadLetter {
     place: Arc<Place>,
     offset: i64,
@@ -55,7 +55,7 @@ struct DeadLetter {
 }
 
 impl WorkQueueInner {
-    /// The offset that the next dead letter has at least.
+    /// Returns the minimum offset of the next dead letter.
     pub(super) fn dead_letters_end(&self) -> Result<i64, StoreError> {
         match self.store().bounds(self.dead_letter_topic(), 0) {
             Err(StoreError::TopicNotFound { .. }) => Ok(0),
@@ -63,7 +63,7 @@ impl WorkQueueInner {
         }
     }
 
-    /// Dead letters that are due for another try.
+    /// Returns the dead letters that are due for another try.
     pub(super) fn retryable_dead_letters(&self, state: &mut State) -> ExhaustedOffsets {
         if self.has_retryable_dead_letters(state) {
             std::mem::take(&mut state.unburied)
@@ -72,26 +72,26 @@ impl WorkQueueInner {
         }
     }
 
-    /// Whether there are such.
+    /// Whether there are any.
     pub(super) fn has_retryable_dead_letters(&self, state: &State) -> bool {
         let waited = self.store().clock().monotonic().saturating_sub(state.tried);
         !state.unburied.is_empty() && waited >= AGAIN
     }
 
-    /// Buries messages whose intents are written; what fails is noted and tried again later.
+    /// Moves messages whose intents are logged. Errors are noted, and the move is retried later.
     pub(super) fn move_or_retry_later(&self, fresh: ExhaustedOffsets, again: ExhaustedOffsets) {
         for (spent, tried) in [(fresh, false), (again, true)] {
             if let Err(error) = self.move_to_dead_letters(&spent, tried) {
                 self.note(format!(
-                    "{}: moving dead letters failed ({error}); it is tried again",
+                    "{}: cannot move dead letters yet ({error}); mqstore retries",
                     self.name()
                 ));
             }
         }
     }
 
-    /// Buries messages whose intents are written. What fails is kept for later, and the error is the answer. With
-    /// `tried`, there may be copies already.
+    /// Moves messages whose intents are logged. If this fails, they are kept for later and the error is returned.
+    /// With `tried`, copies may exist already.
     pub(super) fn move_to_dead_letters(
         &self,
         spent: &ExhaustedOffsets,
@@ -111,7 +111,7 @@ impl WorkQueueInner {
         if self.store().queue_ids(self.dead_letter_topic())?.is_empty() {
             self.store().create_topic(self.dead_letter_topic(), 1, &[])?;
         }
-        // No copy may be on the disk before the intent is.
+        // A copy must not be durable before its intent.
         self.meta().sync(self.meta().place())?;
         for some in spent.chunks(TOGETHER) {
             let mut letters = self.letters(some)?;
@@ -126,7 +126,7 @@ impl WorkQueueInner {
         Ok(())
     }
 
-    /// The messages, as far as they can still be read and are on their way.
+    /// Reads the messages that are still being moved and can be read.
     fn letters(&self, spent: &[(Arc<Place>, i64)]) -> Result<Vec<DeadLetter>, BrokerError> {
         let mut letters = Vec::with_capacity(spent.len());
         for (place, offset) in spent {
@@ -135,7 +135,7 @@ impl WorkQueueInner {
             }
             let record = match self.message(place, *offset) {
                 Err(BrokerError::Store(error @ StoreError::Corrupt { .. })) => {
-                    self.note(format!("{}: a dead letter cannot be read: {error}", self.name()));
+                    self.note(format!("{}: cannot read a dead letter: {error}", self.name()));
                     None
                 }
                 found => found?,
@@ -150,7 +150,7 @@ impl WorkQueueInner {
         Ok(letters)
     }
 
-    /// Finishes those of which there is a copy, and returns the others.
+    /// Finishes those that have a copy, and returns the others.
     fn without_copies(&self, letters: Vec<DeadLetter>) -> Result<Vec<DeadLetter>, BrokerError> {
         let intents = letters.iter().filter_map(|letter| {
             let progress = letter.place.progress.lock();
@@ -184,7 +184,7 @@ impl WorkQueueInner {
             }
         }
         if !found.is_empty() {
-            // It counts once it is on the disk.
+            // The copies count once they are durable.
             self.store().flush()?;
         }
         for DeadLetter { place, offset, .. } in &found {
@@ -207,7 +207,7 @@ impl WorkQueueInner {
                 topic: self.dead_letter_topic(),
                 body: view.body,
                 properties,
-                // As it is, or none.
+                // The stored key, or none.
                 unique_key: Some(view.unique_key().unwrap_or_default()),
                 queue_id: Some(0),
                 flag: view.flag,
@@ -221,7 +221,8 @@ impl WorkQueueInner {
             .map(|(view, _)| MessageOrigin {
                 sys_flag: view.sys_flag,
                 born_host: view.born_host,
-                // Those of a retry topic are among the attempts, which may be as many when it comes.
+                // In a retry topic, the earlier deliveries are already part of the attempts, and may already reach
+                // the limit.
                 reconsume_times: if view.topic.starts_with(RETRY_TOPIC_PREFIX) {
                     most.max(view.reconsume_times.saturating_add(1))
                 } else {
@@ -242,7 +243,7 @@ impl WorkQueueInner {
         Ok(())
     }
 
-    /// What a stop has left between the intent and the end.
+    /// Completes the moves that a stop interrupted between the intent and the end.
     pub(super) fn finish_intents(&self) {
         let state = self.state.lock();
         let mut open = ExhaustedOffsets::new();
@@ -255,12 +256,12 @@ impl WorkQueueInner {
     }
 }
 
-/// The topic that a message was sent to, also where it comes from a retry topic.
+/// Returns the topic to which a message was sent first, also for a message in a retry topic.
 fn origin_topic<'a>(view: &RecordView<'a>) -> &'a str {
     view.properties.get(RETRY_TOPIC).unwrap_or(view.topic)
 }
 
-/// The properties of the copy of a message.
+/// Returns the properties of the copy of a message.
 fn properties(view: &RecordView<'_>) -> Vec<u8> {
     let mut text = Vec::with_capacity(view.properties.raw().len() + 160);
     for (name, value) in view.properties.iter_raw() {

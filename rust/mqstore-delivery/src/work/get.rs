@@ -1,4 +1,4 @@
-//! Getting messages out: now, or as soon as there are some.
+//! Getting messages from a work queue: now, or as soon as there are some.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,23 +15,23 @@ use crate::error::BrokerError;
 use crate::nonblocking::{Look, ReadScope, Remaining, lock};
 use crate::queue_failures::merge_queue_errors;
 
-/// What a caller wants to get.
+/// A request for messages.
 #[derive(Clone, Copy)]
 pub(super) struct GetRequest {
     pub(super) count: usize,
-    /// How long the messages are out of sight of others.
+    /// The visibility timeout of the leases.
     pub(super) invisible: Duration,
-    /// That of the handle.
+    /// The generation of the handle.
     pub(super) generation: u64,
     pub(super) reach: ReadScope,
-    /// Whether it waits for another thread that uses this queue.
+    /// Whether to wait for the lock if another thread uses this queue.
     pub(super) patience: bool,
     /// Whether the caller waits if there is nothing.
     pub(super) waits: bool,
 }
 
 impl WorkQueueInner {
-    /// One look for messages. If there are none and the caller waits, `ready` rings when it is time to look again.
+    /// Polls once for messages. If there are none and the caller waits, `ready` rings at the time for the next poll.
     pub(super) fn get(
         self: &Arc<Self>,
         request: &GetRequest,
@@ -45,8 +45,8 @@ impl WorkQueueInner {
         self.arm(state, seen, request.reach)
     }
 
-    /// Leases up to `count` messages, and says whether another look may find what this one had no time for; `None` if
-    /// something is not at hand.
+    /// Leases up to `count` messages. The flag says whether another poll may find messages for which this one had no
+    /// time. `None` if something is not in memory.
     fn lease_messages(
         self: &Arc<Self>,
         request: &GetRequest,
@@ -78,8 +78,8 @@ impl WorkQueueInner {
             self.wake_next(&state, &picked, count, matches!(rest, Ok(Remaining::GoesOn)));
             (rest, again)
         };
-        // The caller owns the messages that were picked, whatever becomes of others. And messages whose end is logged
-        // become dead letters, whatever becomes of the look.
+        // The caller owns the leased messages, whatever happens to others. And messages whose end is logged become
+        // dead letters, whatever the result of this poll.
         self.move_or_retry_later(spent, again);
         let has_more = rest? == Remaining::GoesOn;
         if !picked.is_empty() {
@@ -97,20 +97,21 @@ impl WorkQueueInner {
         Ok(Some((messages, has_more)))
     }
 
-    /// Has another one look who waits, where there may be something for it.
+    /// Wakes another waiting caller if there may be messages for it.
     pub(super) fn wake_next(&self, state: &State, picked: &[LeasedRecord], count: usize, goes_on: bool) {
         if picked.is_empty() || !self.ready.is_waited_for() {
             return;
         }
         let more = || state.sources.iter().any(Source::has_buffered);
-        // A loop is to know when the new leases end.
+        // An event loop must know when the new leases end.
         if picked.len() == count || goes_on || self.ready.has_wakers() || more() {
             self.ready.wake_one();
         }
     }
 
-    /// Leases up to `wish.count` messages, from one queue after the other; what is left, or that nothing was taken
-    /// because something is not at hand. A queue that fails does not keep the others from being looked at, see `settle`.
+    /// Leases up to `wish.count` messages from one queue after the other. Returns what remains, or that nothing was
+    /// taken because something is not in memory. A queue that fails does not block the others; see
+    /// [`merge_queue_errors`].
     pub(super) fn pick(
         state: &mut State,
         wish: &LeaseRequest<'_>,
@@ -120,7 +121,7 @@ impl WorkQueueInner {
         let (count, sources) = (wish.count, state.sources.len());
         let mut rest = Remaining::Nothing;
         let (mut failures, mut unprepared) = (Vec::new(), false);
-        // A fair share of each first, then what is left.
+        // First an equal share of each queue, then the rest.
         for share in [count.div_ceil(sources.max(1)), count] {
             for step in 0..sources {
                 let left = count - picked.len();
@@ -131,11 +132,11 @@ impl WorkQueueInner {
                 let wish = LeaseRequest { count: share.min(left), ..*wish };
                 if let Some(source) = state.sources.get_mut(at) {
                     match source.take(&wish, picked, spent) {
-                        // A thread has tried to read it already.
+                        // A thread has already tried to read it.
                         Ok(Remaining::NotAtHand) if picked.is_empty() && source.failing => unprepared = true,
                         Ok(Remaining::NotAtHand) if picked.is_empty() => return Ok(Remaining::NotAtHand),
                         Ok(Remaining::Nothing) => source.failing = false,
-                        // What was leased is the caller's; the next look meets what is left.
+                        // The caller owns the leased messages; the next poll finds the rest.
                         Ok(_) => rest = Remaining::GoesOn,
                         Err(error) => failures.push((at, error)),
                     }
@@ -175,8 +176,8 @@ impl WorkQueueInner {
         }
     }
 
-    /// Turns messages that were delivered as often as they may be, and have ended, into dead letters: for who waits
-    /// until all is done while nobody gets anything.
+    /// Turns messages that used up their attempts and whose last lease ended into dead letters. A waiting `join`
+    /// needs this while no worker gets messages.
     pub(super) fn sweep(&self) -> Result<(), BrokerError> {
         let mut spent = ExhaustedOffsets::new();
         let (swept, again) = {
@@ -192,8 +193,8 @@ impl WorkQueueInner {
         swept
     }
 
-    /// Has `ready` ring when a message comes. Nothing at hand is the answer if there is a message already, or if it takes
-    /// long to find out.
+    /// Registers `ready` for new messages. Returns [`Look::NotAtHand`] if there is a message already, or if finding
+    /// out takes long.
     fn arm<T>(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
@@ -211,7 +212,7 @@ impl WorkQueueInner {
         Ok(if is_due { Look::NotAtHand } else { Look::Wait { seen, longest } })
     }
 
-    /// Adds the messages to those leases that have none at hand. A message that is gone is finished.
+    /// Reads the messages of those leases that have none in memory. Finishes messages that are no longer in the log.
     pub(super) fn load_records(
         self: &Arc<Self>,
         picked: Vec<LeasedRecord>,
@@ -233,7 +234,7 @@ impl WorkQueueInner {
         Ok(messages)
     }
 
-    /// The message at an offset; `None` when the log does not have it any more.
+    /// Returns the message at an offset; `None` if it is no longer in the log.
     pub(super) fn message(
         &self,
         place: &Place,
@@ -245,7 +246,7 @@ impl WorkQueueInner {
         }
     }
 
-    /// Finishes what the log does not have any more.
+    /// Finishes a message that is no longer in the log.
     pub(super) fn finish_lost(&self, place: &Place, offset: i64) -> Result<(), BrokerError> {
         let record = ProgressRecord::Finished { from: offset, to: offset.saturating_add(1) };
         self.meta().append_progress(&place.progress, &[record])?;
@@ -259,14 +260,14 @@ impl WorkQueueInner {
         Ok(())
     }
 
-    /// Whether nothing is left that could be got: nothing new, and nothing that waits or may come back.
+    /// Whether nothing is left to get: no new messages, and none that wait.
     pub(super) fn is_empty_for_good(&self) -> Result<bool, BrokerError> {
         let state = self.state.lock();
         Ok(self.size(&state)? == 0)
     }
 }
 
-/// Milliseconds, a part of one counted as one: nothing is due too early.
+/// Returns milliseconds, rounded up, so that nothing is due too early.
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
 }

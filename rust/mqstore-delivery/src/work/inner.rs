@@ -1,4 +1,4 @@
-//! What the handles of one work queue share, and how it is opened.
+//! The shared state of all handles of one work queue, and its opening.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::broker_state::BrokerState;
 use crate::error::BrokerError;
 use mqstore_base::wake_signal::{LOOK, Signal};
 
-/// See the module's text.
+/// The shared state of one work queue; see the module's text.
 pub(crate) struct WorkQueueInner {
     broker: Arc<BrokerState>,
     topic: Arc<str>,
@@ -26,52 +26,52 @@ pub(crate) struct WorkQueueInner {
     dead_letter_topic: String,
     pub(super) options: WorkQueueOptions,
     pub(super) state: Mutex<State>,
-    /// Rings when there may be something to get.
+    /// Rings when there may be a message to get.
     pub(super) ready: Arc<Signal>,
-    /// Rings when something was taken out.
+    /// Rings when a message was taken, which frees space.
     pub(super) room: Arc<Signal>,
-    /// Rings when something was finished.
+    /// Rings when a message was finished.
     pub(super) done: Arc<Signal>,
-    /// Handles are of the generation in which they were made; those up to this one are shut down.
+    /// Each handle has the generation of its creation. Handles up to this generation are shut down.
     pub(super) shut: AtomicU64,
-    /// Those up to this one get nothing more either.
+    /// Handles up to this generation get no messages either.
     pub(super) shut_at_once: AtomicU64,
-    /// Puts that are on their way. Grows with the state locked only.
+    /// Number of reserved messages of running puts. It grows only under the lock of the state.
     pub(super) reserved: AtomicU64,
     notes: Mutex<Vec<String>>,
 }
 
-/// What changes when messages are taken out.
+/// The state that changes when messages are taken.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) sources: Vec<Source>,
-    /// The source that the next look begins with.
+    /// The source at which the next poll starts.
     pub(super) turn: usize,
-    /// When the topic was looked at for new queues; monotonic.
+    /// Time of the last search for new queues; monotonic.
     looked: Option<Duration>,
-    /// Dead letters whose copy could not be made yet.
+    /// Dead letters whose copy failed.
     pub(super) unburied: ExhaustedOffsets,
-    /// When that was tried; monotonic.
+    /// Time of the last failure; monotonic.
     pub(super) tried: Duration,
-    /// The generation of handles that are made now; they begin with 1.
+    /// The generation of new handles; the first is 1.
     generation: u64,
 }
 
-/// How many messages are where in a work queue.
+/// Numbers of messages of a work queue by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkQueueCounts {
-    /// Nobody got them yet, or they were given back and are due.
+    /// Messages that were never leased, or were returned and are due.
     pub ready: u64,
-    /// Given back, and due later.
+    /// Messages that were returned and are due later.
     pub delayed: u64,
-    /// Somebody has them.
+    /// Messages that a worker has.
     pub leased: u64,
-    /// On their way to the dead letters.
+    /// Messages that are being moved to the dead letters.
     pub dying: u64,
 }
 
 impl WorkQueueInner {
-    /// The queue of `topic` for `group`, which goes on where it was.
+    /// Opens the queue of `topic` for `group`, in its stored state.
     pub(crate) fn open(
         broker: &Arc<BrokerState>,
         topic: &str,
@@ -111,32 +111,32 @@ impl WorkQueueInner {
         self.broker.meta()
     }
 
-    /// Which option differs from those it was opened with.
+    /// Returns an option that differs from those of the open queue.
     pub(crate) fn difference(&self, options: &WorkQueueOptions) -> Option<&'static str> {
         self.options.difference(options)
     }
 
-    /// The topic.
+    /// Returns the topic.
     pub(super) fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// The group.
+    /// Returns the group.
     pub(super) fn group(&self) -> &str {
         &self.group
     }
 
-    /// What errors call it.
+    /// Returns the name for error messages.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where messages go that nobody could handle.
+    /// Returns the topic of the group's dead letters.
     pub(super) fn dead_letter_topic(&self) -> &str {
         &self.dead_letter_topic
     }
 
-    /// What a person should know, each once.
+    /// Returns notes for the user, each once.
     pub(super) fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut self.notes.lock())
     }
@@ -148,12 +148,12 @@ impl WorkQueueInner {
         }
     }
 
-    /// The generation of a handle that is made now.
+    /// Returns the generation of a new handle.
     pub(super) fn generation(&self) -> u64 {
         self.state.lock().generation
     }
 
-    /// Shuts the handles down that were made up to now.
+    /// Shuts down all existing handles.
     pub(super) fn shut_down(&self, at_once: bool) {
         {
             let mut state = self.state.lock();
@@ -180,7 +180,7 @@ impl WorkQueueInner {
         BrokerError::ShutDown { queue: self.name.clone() }
     }
 
-    /// Takes up queues that came, now and then.
+    /// Adds new queues, at most once in [`LOOK`].
     pub(super) fn look_for_queues(&self, state: &mut State) -> Result<(), BrokerError> {
         let now = self.store().clock().monotonic();
         if state.looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK) {
@@ -203,16 +203,16 @@ impl WorkQueueInner {
         Ok(())
     }
 
-    /// Its own topic, and those in which RocketMQ keeps what this group popped of it and did not acknowledge in time.
-    /// Source: `KeyBuilder#buildPopRetryTopicV1`, `#buildPopRetryTopicV2`.
+    /// Returns its own topic, and the topics in which RocketMQ stores messages that this group popped from it and did
+    /// not acknowledge in time. Source: `KeyBuilder#buildPopRetryTopicV1`, `#buildPopRetryTopicV2`.
     fn topics(&self) -> [Arc<str>; 3] {
         let (group, topic) = (&self.group, &self.topic);
         let retry = |between: char| format!("{RETRY_TOPIC_PREFIX}{group}{between}{topic}").into();
         [Arc::clone(topic), retry('_'), retry('+')]
     }
 
-    /// What the group knows of a queue; where it knows nothing, from the offset that it has stored as a consumer, or from
-    /// the first message.
+    /// Returns the group's progress in a queue. A new progress starts at the offset that the group committed as a
+    /// consumer, or at the first message.
     fn place(&self, topic: &Arc<str>, queue_id: i32) -> Result<Place, BrokerError> {
         let meta = self.meta();
         let key = meta.queue_key(&self.group, topic, queue_id)?;
@@ -228,7 +228,7 @@ impl WorkQueueInner {
         Ok(Place { topic: Arc::clone(topic), queue_id, progress })
     }
 
-    /// How many messages are where.
+    /// Returns the number of messages in each state.
     pub(super) fn counts(&self, state: &State) -> Result<WorkQueueCounts, BrokerError> {
         let now_ms = self.store().clock().now_ms();
         let mut counts = WorkQueueCounts::default();
@@ -250,7 +250,7 @@ impl WorkQueueInner {
         Ok(counts)
     }
 
-    /// How many messages are in the queue that nobody has; those included that are not due yet.
+    /// Returns the number of messages that no worker has, including those that are not due yet.
     pub(super) fn size(&self, state: &State) -> Result<u64, StoreError> {
         let mut size = 0;
         for source in &state.sources {

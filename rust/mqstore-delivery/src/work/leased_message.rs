@@ -1,4 +1,4 @@
-//! A message that somebody got, and the lease on it.
+//! A leased message and its lease.
 
 use std::fmt;
 use std::ops::Deref;
@@ -10,7 +10,7 @@ use mqstore_io::sync::{AtomicI64, Ordering};
 use super::inner::WorkQueueInner;
 use super::source::Place;
 
-/// The right to finish a message, as long as nobody else got it.
+/// The right to finish a message, until the lease ends and another worker gets the message.
 #[derive(Clone)]
 pub struct Lease {
     pub(super) core: Arc<WorkQueueInner>,
@@ -34,12 +34,12 @@ impl Lease {
         }
     }
 
-    /// Which delivery of the message this is; 1 is the first.
+    /// Returns the number of the delivery; 1 is the first.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Until when nobody else gets it, in epoch milliseconds.
+    /// Returns the end of the lease, in epoch milliseconds.
     pub fn expires_ms(&self) -> i64 {
         self.until_ms.load(Ordering::Relaxed)
     }
@@ -61,7 +61,7 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// What a lease is in numbers.
+/// The numbers of a lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseNumbers {
     pub(super) offset: i64,
@@ -70,12 +70,12 @@ pub(super) struct LeaseNumbers {
     pub(super) until_ms: i64,
 }
 
-/// A message that was got; everything that its record is, and the lease.
+/// A leased message: its record and its lease.
 #[derive(Clone, Debug)]
 pub struct LeasedMessage {
     /// The message.
     pub record: StoredRecord,
-    /// The right to finish it.
+    /// The lease of this delivery.
     pub lease: Lease,
 }
 

@@ -1,13 +1,13 @@
 //! Work queues: messages that are finished one by one.
 //!
-//! A work queue is a topic as seen by one group whose consumers lease messages. One consumer alone has a leased message,
-//! until it is finished (`ack`), given back (`nack`) or its lease expires. The metadata log ([`mqstore_meta::Progress`])
-//! keeps these states: once a call returned, they survive a kill; after a power loss the state of the last tick is
-//! there. A message is delivered at least once, and never again once its `ack` is on the disk.
+//! A work queue is a topic as seen by one group whose workers lease messages. Only one worker has a leased message,
+//! until it acknowledges the message, returns it or its lease ends. The metadata log ([`mqstore_meta::Progress`])
+//! stores these states. Once a call returned, they survive a kill; a power loss may undo changes since the last
+//! maintenance step. A message is delivered at least once, and never again once its `ack` is durable.
 //!
-//! All handles of one queue in a process share a `WorkQueueInner`. Its lock orders the leases; finishing a message takes
-//! only the lock of its queue's progress. A waiting call costs no thread: it sleeps on the queue's signals until one is
-//! due.
+//! All handles of one queue in a process share a `WorkQueueInner`. Its lock orders the leases; an `ack` takes only
+//! the lock of its queue's progress. A waiting call needs no extra thread: it sleeps on the queue's signals until a
+//! message is due.
 
 mod ack;
 mod dead_letters;

@@ -1,7 +1,7 @@
-//! A work queue for a caller that must not wait: see [`crate::TryResult`].
+//! A work queue for callers that must not wait: see [`crate::TryResult`].
 //!
-//! A message is leased by the call that hands it out and by no other: a thread that prepares reads messages and leases
-//! none. Due times need no thread either: [`TryResult::Wait`] says when the next one is.
+//! Only the call that hands out a message leases it; a thread that prepares reads messages and leases none. Due times
+//! need no thread either: [`TryResult::Wait`] says when the next one is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,19 +22,20 @@ use crate::error::BrokerError;
 use crate::nonblocking::{Look, ReadScope, TryResult};
 use crate::queue_failures::merge_queue_errors;
 
-/// What a put that must not wait came to.
+/// The result of a put that must not wait.
 #[derive(Debug)]
 pub enum TryPut {
-    /// It is done.
+    /// All messages are appended.
     Done(Vec<Appended>),
-    /// There is room, which is kept, and the append may have to wait: it is the caller's to make, with these properties
-    /// in place of those of the messages that have some here.
+    /// Space is reserved, but the append may have to wait: the caller makes it. For a message with properties in this
+    /// list, they replace its own.
     Reserved(PutReservation, Vec<Option<Vec<u8>>>),
 }
 
 impl WorkQueue {
-    /// Gets up to `count` messages. If there are none, `call` is made when it is time to look again; without a call
-    /// the answer is no message. With `patience` it waits for another thread that uses this queue.
+    /// Gets up to `count` messages. If there are none, registers `call`, which is called at the time for the next
+    /// poll; without `call`, returns no messages. With `patience`, waits for the lock if another thread uses this
+    /// queue.
     ///
     /// # Errors
     /// [`BrokerError::ShutDown`].
@@ -50,19 +51,19 @@ impl WorkQueue {
         self.core.get(&request)?.or_call(&self.core.ready, call, || Ok(Vec::new()))
     }
 
-    /// For looks at once, in a thread: reads ahead what up to `count` messages may come from, and moves dead letters. Gets
-    /// nothing; but a message that is due again and cannot be read is out of sight like one that was got, so that it
-    /// does not stand in the way of others.
+    /// For polls of an event loop, in a thread: reads ahead up to `count` messages, and moves dead letters. Leases
+    /// none, with one exception: a message that is due again and cannot be read is hidden like a leased one, so that
+    /// it does not block others.
     pub fn prepare(&self, count: usize) -> Result<(), BrokerError> {
         self.check()?;
         self.core.prepare(count, self.invisible)
     }
 
-    /// Puts messages if there is room; with `appends` they are appended too if that waits for nothing. If there is no
-    /// room, `call` is made when it is time to look again; without a call it is an error.
+    /// Puts messages if there is space; with `appends`, also appends them if that needs no wait. If there is no
+    /// space, registers `call`, which is called at the time for the next try; without `call`, that is an error.
     ///
     /// # Errors
-    /// [`BrokerError::Full`], [`BrokerError::ShutDown`]; whatever [`mqstore_engine::Store::append`] says.
+    /// [`BrokerError::Full`], [`BrokerError::ShutDown`]; those of [`mqstore_engine::Store::append`].
     pub fn try_put(
         &self,
         messages: &[NewWork<'_>],
@@ -81,23 +82,23 @@ impl WorkQueue {
         reserved.or_call(&self.core.room, call, || Err(self.full()))
     }
 
-    /// Whether every message that was put is finished, or a dead letter, as [`Self::join`] has it. If not, `call` is made
-    /// when it is time to look again.
+    /// Polls whether every message is finished or a dead letter, as for [`Self::join`]. If not, registers `call`,
+    /// which is called at the time for the next poll.
     pub fn try_join(&self, patience: bool, call: Option<Waker>) -> Result<TryResult<bool>, BrokerError> {
         self.check()?;
         let reach = ReadScope::AtHand { near: self.core.store().is_caught_up() };
         self.look_for_end(reach, patience)?.map(|()| true).or_call(&self.core.done, call, || Ok(false))
     }
 
-    /// Has those look again who wait and whom nobody calls: for queues that came, a clock that was set, a store that was
-    /// closed. To be called now and then while somebody waits at once.
+    /// Wakes waiting callers after changes that ring no signal: new queues, a clock that was set, a store that was
+    /// closed. Call it from time to time while an event loop waits.
     pub fn look_around(&self) {
         self.core.look_around();
     }
 }
 
 impl WorkQueueInner {
-    /// How long it is until something is due by itself.
+    /// Returns the time until something is due without a ring of a signal.
     pub(super) fn next_event(&self, state: &State) -> Option<Duration> {
         let now_ms = self.store().clock().now_ms();
         let events = state.sources.iter().filter_map(|source| source.place.progress.lock().next_event_ms());
@@ -127,7 +128,7 @@ impl WorkQueueInner {
         prepared
     }
 
-    /// Prepares all queues, whichever of them fail.
+    /// Prepares all queues, even if some of them fail.
     fn prefetch_each(
         self: &Arc<Self>,
         sources: &mut [Source],
@@ -178,7 +179,7 @@ impl WorkQueueInner {
                 Err(_) => failed = true,
             }
         }
-        // Who deletes or moves rings for nobody.
+        // Deletions and moves of the group ring no signal.
         let mut has_room = false;
         if self.room.is_waited_for() && self.store().is_caught_up() {
             match self.taken(&state) {

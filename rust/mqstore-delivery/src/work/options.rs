@@ -1,4 +1,4 @@
-//! How a work queue behaves.
+//! Options of a work queue.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,19 +8,20 @@ use mqstore_format::DelayLevels;
 
 use crate::error::{BrokerError, invalid};
 
-/// How long a message that was given back waits before it is delivered again.
+/// The delay before the redelivery of a returned message.
 #[derive(Clone, Default)]
 pub enum Backoff {
-    /// RocketMQ's retry levels: level 3 after the first delivery, then one more each time, the highest at most. By its own
-    /// table: 10 s, 30 s, 1 min to 10 min, 20 min, 30 min, 1 h, 2 h. Source: `AbstractSendMessageProcessor#consumerSendMsgBack`.
+    /// RocketMQ's retry levels: level 3 after the first delivery, then one level more each time, up to the highest
+    /// level. With RocketMQ's own table: 10 s, 30 s, 1 min to 10 min, 20 min, 30 min, 1 h, 2 h. Source:
+    /// `AbstractSendMessageProcessor#consumerSendMsgBack`.
     #[default]
     Levels,
-    /// What the function says for the delivery that failed, counted from 1.
+    /// The result of the function for the number of the failed delivery, counted from 1.
     Function(Arc<dyn Fn(u32) -> Duration + Send + Sync>),
 }
 
 impl Backoff {
-    /// The wait after delivery `attempt` failed, in a store with these `levels`.
+    /// Returns the delay after failed delivery `attempt`, in a store with these `levels`.
     pub fn delay(&self, attempt: u32, levels: &DelayLevels) -> Duration {
         match self {
             Self::Levels => {
@@ -50,16 +51,18 @@ impl fmt::Debug for Backoff {
     }
 }
 
-/// How a work queue behaves. All handles of one queue in a process agree on all but `invisible`.
+/// Options of a work queue. All handles of one queue in a process have the same options, except `invisible`.
 #[derive(Clone, Debug)]
 pub struct WorkQueueOptions {
-    /// How long a message that was got stays out of sight of others. Default 30 s, 1 ms to 30 days.
+    /// Visibility timeout: how long a leased message is hidden from other workers. Default 30 s, 1 ms to 30 days.
     pub invisible: Duration,
-    /// After so many deliveries that failed a message goes to the dead letters; `None` for never. Default 16.
+    /// Maximum number of attempts; after the last failed one a message goes to the dead letters. `None` means no
+    /// limit. Default 16.
     pub max_attempts: Option<u32>,
-    /// How long a message waits that was given back without a delay.
+    /// The delay of a message that was returned without one.
     pub backoff: Backoff,
-    /// A put waits while so many messages are in the queue and nobody has them; 0, the default, for no limit.
+    /// Maximum number of messages that no worker has; a put waits while the queue is full. 0, the default, means no
+    /// limit.
     pub maxsize: u64,
 }
 
@@ -74,19 +77,19 @@ impl Default for WorkQueueOptions {
     }
 }
 
-/// The longest that a message may be out of sight, or held back.
+/// Maximum visibility timeout and maximum delay.
 pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl WorkQueueOptions {
     pub(crate) fn check(&self) -> Result<(), BrokerError> {
         check_invisible(self.invisible)?;
         if self.max_attempts == Some(0) {
-            return Err(invalid("max_attempts", "is at least 1").into());
+            return Err(invalid("max_attempts", "must be at least 1").into());
         }
         Ok(())
     }
 
-    /// Which option differs from that of another handle of the same queue.
+    /// Returns an option that differs from that of another handle of the same queue.
     pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
         if self.max_attempts != other.max_attempts {
             Some("max_attempts")
@@ -100,7 +103,7 @@ impl WorkQueueOptions {
     }
 }
 
-/// Fails for a time that no message can be out of sight.
+/// Checks the bounds of a visibility timeout.
 pub(super) fn check_invisible(invisible: Duration) -> Result<(), BrokerError> {
     if (Duration::from_millis(1)..=LONGEST).contains(&invisible) {
         return Ok(());

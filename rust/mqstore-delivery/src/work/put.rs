@@ -1,4 +1,4 @@
-//! Putting messages in.
+//! Putting messages into a work queue.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ pub struct NewWork<'a> {
     pub body: &'a [u8],
     /// The properties in RocketMQ's text form, keys and tags included; see [`mqstore_base::message::encode_properties`].
     pub properties: &'a [u8],
-    /// The unique key when the caller gives one; it is in `properties` then.
+    /// The unique key if the caller gives one; then it is in `properties` too.
     pub unique_key: Option<&'a str>,
-    /// A number of the application's own.
+    /// A number for use by the application.
     pub flag: i32,
-    /// When it was made, in epoch milliseconds; `None` is now.
+    /// Time of its creation, in epoch milliseconds; `None` means now.
     pub born_timestamp_ms: Option<i64>,
-    /// How long it is held back. It keeps its place in the log; every group holds it back.
+    /// How long it is held back. It keeps its position in the log, and every group holds it back.
     pub delay: Option<Duration>,
-    /// Whether to wait until it is on the disk.
+    /// Whether to wait until it is durable.
     pub durable: bool,
 }
 
-/// Of each message, its properties with the time of delivery if it is to be held back.
+/// For each message that is held back, its properties with the delivery time.
 pub(super) type DelayedProperties = Vec<Option<Vec<u8>>>;
 
-/// Room that is kept for messages on their way; given back when it is dropped.
+/// Reserved space for messages that are being appended. Dropping it releases the space.
 pub struct PutReservation {
     core: Arc<WorkQueueInner>,
     count: u64,
@@ -56,11 +56,11 @@ impl fmt::Debug for PutReservation {
 }
 
 impl WorkQueueInner {
-    /// One look for room for `messages`. Found, it is kept until the reservation is dropped; with it come the properties
-    /// with the time of delivery, of each message that is to be held back.
+    /// Polls once for space for `messages`. If there is space, it is reserved until the reservation is dropped. Also
+    /// returns the properties with the delivery time of each message that is held back.
     ///
-    /// A delay is stored as the time of delivery in RocketMQ's property for it. A reader that meets the message before
-    /// that time lets it wait at its offset.
+    /// A delay is stored as the delivery time, in RocketMQ's property for it. A reader that meets the message earlier
+    /// lets it wait at its offset.
     pub(super) fn reserve(
         self: &Arc<Self>,
         messages: &[NewWork<'_>],
@@ -123,16 +123,16 @@ impl WorkQueueInner {
         }
     }
 
-    /// The properties with the time of delivery, of each message that is to be held back.
+    /// Returns the properties with the delivery time for each message that is held back.
     fn delayed_properties_of_all(&self, messages: &[NewWork<'_>]) -> Result<DelayedProperties, BrokerError> {
         messages.iter().map(|message| self.delayed(message)).collect()
     }
 
-    /// The properties with the time of delivery, for a message that is to be held back.
+    /// Returns the properties with the delivery time, if the message is held back.
     fn delayed(&self, message: &NewWork<'_>) -> Result<Option<Vec<u8>>, BrokerError> {
         let Some(delay) = message.delay.filter(|delay| !delay.is_zero()) else { return Ok(None) };
         if delay > LONGEST {
-            return Err(invalid("delay", format!("is at most {} s", LONGEST.as_secs())).into());
+            return Err(invalid("delay", format!("the maximum is {} s", LONGEST.as_secs())).into());
         }
         let visible_ms = self.store().clock().now_ms().saturating_add(millis(delay));
         let mut properties = message.properties.to_vec();
@@ -140,10 +140,10 @@ impl WorkQueueInner {
         Ok(Some(properties))
     }
 
-    /// Keeps room for `count` messages; whether there was room.
+    /// Reserves space for `count` messages. Returns whether there was space.
     fn reserve_capacity(&self, state: &State, count: u64) -> Result<bool, BrokerError> {
         let maxsize = self.options.maxsize;
-        // More at once than there is room at all are put where there is nothing else.
+        // More messages than `maxsize` are accepted in one call if the queue is empty.
         let taken = self.taken(state)?;
         let fits = taken + count <= maxsize || (taken == 0 && count > maxsize);
         if fits {
@@ -152,18 +152,18 @@ impl WorkQueueInner {
         Ok(fits)
     }
 
-    /// How much room is taken: by what is in the queue and by puts on their way. These are read first, so that one that
-    /// ends meanwhile counts twice rather than not at all.
+    /// Returns the used space: messages in the queue and reserved ones. It reads the reserved ones first, so that a
+    /// put that ends meanwhile counts twice rather than not at all.
     pub(super) fn taken(&self, state: &State) -> Result<u64, StoreError> {
         let reserved = self.reserved.load(Ordering::Acquire);
         Ok(reserved + self.size(state)?)
     }
 
-    /// Lets go of room that was kept, whether the messages came or not: they may be taken out again by now, and who
-    /// looked meanwhile has seen none.
+    /// Releases reserved space and wakes waiting puts. Even if the messages were appended, they may already be taken
+    /// again, and a put that polled meanwhile saw no space.
     fn give_back(&self, count: u64) {
         if self.options.maxsize > 0 {
-            // Without the lock: who drops this must not wait for a look that reads from a disk.
+            // Without the lock: the drop must not wait for a poll that reads from a disk.
             self.reserved.fetch_sub(count, Ordering::AcqRel);
             self.room.ring();
         }

@@ -19,30 +19,30 @@ use super::put::NewWork;
 use crate::error::BrokerError;
 use crate::nonblocking::{Look, ReadScope, block_on, lock};
 
-/// Leases of one thread that are kept for [`WorkQueue::task_done`] before those that ended are looked for.
+/// Number of leases of one thread above which [`WorkQueue::task_done`] drops those that ended.
 const KEPT: usize = 64;
 
-/// How often a put that waits for a quota looks whether there is room.
+/// Interval at which a put that waits for a quota checks for free space.
 const QUOTA_LOOK: Duration = Duration::from_millis(50);
 
 /// A handle on the work queue of a topic for a group. Threads may share it.
 ///
-/// Dropped or closed, it gets and puts nothing more; what was got by it stays leased until its time is over.
+/// A dropped or closed handle gets and puts nothing more. Its messages stay leased until their leases end.
 pub struct WorkQueue {
     pub(super) core: Arc<WorkQueueInner>,
     pub(super) invisible: Duration,
-    /// What is shut down with it: see [`Self::shutdown`].
+    /// The generation to which a shutdown applies; see [`Self::shutdown`].
     pub(super) generation: u64,
     closed: AtomicBool,
-    /// What each thread got and has not finished, for [`Self::task_done`].
+    /// The unfinished leases of each thread, for [`Self::task_done`].
     got: Mutex<HashMap<ThreadId, ThreadLeases>>,
 }
 
-/// What one thread got and has not finished, the oldest first.
+/// The unfinished leases of one thread, oldest first.
 #[derive(Default)]
 struct ThreadLeases {
     leases: VecDeque<Lease>,
-    /// How many there may be before those that ended are looked for.
+    /// Number of leases at which those that ended are removed.
     room: usize,
 }
 
@@ -50,7 +50,7 @@ impl ThreadLeases {
     fn push(&mut self, lease: Lease) {
         if self.leases.len() >= self.room {
             self.leases.retain(Lease::is_held);
-            // Twice as many, so that a look costs no more than the calls before it.
+            // The limit doubles, so that the cleanup costs no more than the calls before it.
             self.room = KEPT.max(2 * self.leases.len());
         }
         self.leases.push_back(lease);
@@ -63,32 +63,32 @@ impl WorkQueue {
         Self { core, invisible, generation, closed: AtomicBool::new(false), got: Mutex::default() }
     }
 
-    /// The topic.
+    /// Returns the topic.
     pub fn topic(&self) -> &str {
         self.core.topic()
     }
 
-    /// The group.
+    /// Returns the group.
     pub fn group(&self) -> &str {
         self.core.group()
     }
 
-    /// The topic of the group's dead letters.
+    /// Returns the topic of the group's dead letters.
     pub fn dead_letters(&self) -> &str {
         self.core.dead_letter_topic()
     }
 
-    /// What it was opened with.
+    /// Returns the options of this handle.
     pub fn options(&self) -> WorkQueueOptions {
         WorkQueueOptions { invisible: self.invisible, ..self.core.options.clone() }
     }
 
-    /// What a person should know, each once.
+    /// Returns notes for the user, each once.
     pub fn take_notes(&self) -> Vec<String> {
         self.core.take_notes()
     }
 
-    /// Whether it was closed.
+    /// Whether the handle was closed.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -97,18 +97,18 @@ impl WorkQueue {
         if self.is_closed() { Err(self.core.shut_down_error()) } else { Ok(()) }
     }
 
-    /// Puts a message in. Without room it waits, at most `timeout`; `None` waits for ever.
+    /// Puts a message in. If the queue is full, waits for at most `timeout`; `None` waits without a limit.
     ///
     /// # Errors
-    /// [`BrokerError::Full`], [`BrokerError::ShutDown`]; whatever [`mqstore_engine::Store::append`] says, of which
-    /// [`StoreError::Full`] is waited for too.
+    /// [`BrokerError::Full`], [`BrokerError::ShutDown`], and those of [`mqstore_engine::Store::append`]. A
+    /// [`StoreError::Full`] is retried until `timeout` too.
     pub fn put(&self, message: &NewWork<'_>, timeout: Option<Duration>) -> Result<Appended, BrokerError> {
         self.put_all(std::slice::from_ref(message), timeout)?
             .pop()
             .ok_or_else(|| BrokerError::Full { queue: self.core.name().to_owned(), maxsize: 0 })
     }
 
-    /// Puts messages in together, under one lock and with one sync; waits until there is room for all of them.
+    /// Puts messages in together, under one lock and with one sync. Waits until all of them fit.
     pub fn put_all(
         &self,
         messages: &[NewWork<'_>],
@@ -127,8 +127,8 @@ impl WorkQueue {
         }
     }
 
-    /// As [`Self::put_all`]; `None` when there was no room within `wait`, or before. With no time to wait, a quota that is
-    /// used up is the store's error, [`StoreError::Full`].
+    /// Like [`Self::put_all`]. Returns `None` if there was no space within `wait`, or earlier. If `wait` is zero, a
+    /// used-up quota is the store's error [`StoreError::Full`].
     pub fn put_once(
         &self,
         messages: &[NewWork<'_>],
@@ -144,7 +144,7 @@ impl WorkQueue {
             let appended = self.core.append(messages, &delayed);
             drop(reservation);
             match appended {
-                // An expiry frees room and rings for nobody.
+                // An expiry frees space without a ring of the signal.
                 Err(StoreError::Full { .. }) if !wait.is_zero() => {
                     Ok(Look::Wait { seen, longest: Some(QUOTA_LOOK) })
                 }
@@ -153,13 +153,13 @@ impl WorkQueue {
         })
     }
 
-    /// The error for no room.
+    /// Returns the error for a full queue.
     pub fn full(&self) -> BrokerError {
         BrokerError::Full { queue: self.core.name().to_owned(), maxsize: self.core.options.maxsize }
     }
 
-    /// Gets a message, and has it alone for the time that it is out of sight. Waits for one, at most `timeout`; `None`
-    /// waits for ever.
+    /// Gets a message and leases it for the visibility timeout. Waits for a message for at most `timeout`; `None`
+    /// waits without a limit.
     ///
     /// # Errors
     /// [`BrokerError::Empty`], [`BrokerError::ShutDown`].
@@ -167,7 +167,7 @@ impl WorkQueue {
         self.get_many(1, timeout)?.pop().ok_or_else(|| self.empty())
     }
 
-    /// Gets up to `count` messages, at least one unless `timeout` passes first.
+    /// Gets up to `count` messages. Returns none only if `timeout` ends first.
     ///
     /// # Errors
     /// [`BrokerError::ShutDown`].
@@ -187,7 +187,7 @@ impl WorkQueue {
         }
     }
 
-    /// As [`Self::get_many`], which may also come back with nothing before `wait` has passed.
+    /// Like [`Self::get_many`], but may return no messages before `wait` ends.
     pub fn get_once(&self, count: usize, wait: Duration) -> Result<Vec<LeasedMessage>, BrokerError> {
         let request = GetRequest { waits: !wait.is_zero(), ..self.get_request(count, ReadScope::Anywhere) };
         let found = block_on(&self.core.ready, wait, || {
@@ -201,7 +201,7 @@ impl WorkQueue {
         Ok(found)
     }
 
-    /// What a get of this handle wants, of a caller that has patience and does not wait.
+    /// Returns the request of this handle for a caller that may wait for locks but not for messages.
     pub(super) fn get_request(&self, count: usize, reach: ReadScope) -> GetRequest {
         GetRequest {
             count,
@@ -213,7 +213,7 @@ impl WorkQueue {
         }
     }
 
-    /// The error for nothing to get.
+    /// Returns the error for an empty queue.
     pub fn empty(&self) -> BrokerError {
         BrokerError::Empty { queue: self.core.name().to_owned() }
     }
@@ -221,22 +221,22 @@ impl WorkQueue {
     fn track_lease(&self, lease: &Lease) {
         let mut got = self.got.lock();
         if got.len() >= KEPT && !got.contains_key(&std::thread::current().id()) {
-            // Threads that have ended.
+            // Entries of threads that have ended.
             got.retain(|_, own| own.leases.iter().any(Lease::is_held));
         }
         got.entry(std::thread::current().id()).or_default().push(lease.clone());
     }
 
-    /// Finishes a message: it is not delivered again. On the disk within the store's interval for metadata, or, with
-    /// `durable`, when this returns. To finish one again changes nothing.
+    /// Acknowledges a message: it is never delivered again. Durable within the store's interval for metadata or, with
+    /// `durable`, when this returns. A second call changes nothing.
     ///
     /// # Errors
-    /// [`BrokerError::LeaseLost`] when somebody else got it meanwhile, or it was given back.
+    /// [`BrokerError::LeaseLost`] if another worker got the message meanwhile, or if it was returned.
     pub fn ack(&self, lease: &Lease, durable: bool) -> Result<(), BrokerError> {
         lease.ack(durable)
     }
 
-    /// Finishes messages; with `durable` they are on the disk when this returns.
+    /// Acknowledges messages; with `durable` this is durable when the call returns.
     pub fn ack_all<'a>(
         &self,
         leases: impl IntoIterator<Item = &'a Lease>,
@@ -251,8 +251,8 @@ impl WorkQueue {
         Ok(())
     }
 
-    /// Gives a message back, to be delivered again after `delay`, or after what the back-off says. One that was
-    /// delivered as often as it may be goes to the dead letters.
+    /// Returns a message. It is redelivered after `delay`, or after the back-off. A message that used up its attempts
+    /// goes to the dead letters.
     ///
     /// # Errors
     /// [`BrokerError::LeaseLost`].
@@ -260,7 +260,7 @@ impl WorkQueue {
         lease.nack(delay)
     }
 
-    /// Keeps a message for `time` from now.
+    /// Extends the lease to `time` from now.
     ///
     /// # Errors
     /// [`BrokerError::LeaseLost`].
@@ -268,7 +268,7 @@ impl WorkQueue {
         lease.extend(time)
     }
 
-    /// Finishes the message that this thread got first of those that it has, of those got one by one.
+    /// Acknowledges the oldest unfinished message of this thread, among those that it got one by one.
     ///
     /// # Errors
     /// [`BrokerError::NothingToDo`].
@@ -279,7 +279,7 @@ impl WorkQueue {
                 let mut got = self.got.lock();
                 got.get_mut(&std::thread::current().id()).and_then(|own| own.leases.pop_front())
             };
-            // Some were finished or given back by name.
+            // Some were acknowledged or returned by their lease.
             let first = first.ok_or(BrokerError::NothingToDo)?;
             if first.is_held() {
                 return first.ack(false);
@@ -287,8 +287,8 @@ impl WorkQueue {
         }
     }
 
-    /// Waits until every message that was put is finished, or a dead letter; at most `timeout`; whether that is so.
-    /// After a shutdown at once it waits for what somebody has only.
+    /// Waits for at most `timeout` until every message is finished or a dead letter. Returns whether that is so.
+    /// After an immediate shutdown, waits only for leased messages.
     pub fn join(&self, timeout: Option<Duration>) -> Result<bool, BrokerError> {
         let clock = self.core.store().clock();
         let deadline = timeout.map(|timeout| clock.monotonic().saturating_add(timeout));
@@ -303,7 +303,7 @@ impl WorkQueue {
         }
     }
 
-    /// As [`Self::join`]; may come back with `false` before `wait` has passed.
+    /// Like [`Self::join`], but may return `false` before `wait` ends.
     pub fn join_once(&self, wait: Duration) -> Result<bool, BrokerError> {
         let done = block_on(&self.core.done, wait, || {
             self.check()?;
@@ -312,7 +312,7 @@ impl WorkQueue {
         Ok(done.is_some())
     }
 
-    /// One look whether [`Self::join`] is over.
+    /// Polls whether [`Self::join`] is over.
     pub(super) fn look_for_end(&self, reach: ReadScope, patience: bool) -> Result<Look<()>, BrokerError> {
         let core = &self.core;
         let seen = core.done.ring_count();
@@ -329,12 +329,12 @@ impl WorkQueue {
         if self.is_drained(core.counts(&state)?) {
             return Ok(Look::Found(()));
         }
-        // A lease that ends may leave a dead letter. What is due by now is for others to get.
+        // A lease that ends may leave a dead letter. Messages that are already due are left to other callers.
         let longest = core.next_event(&state).filter(|left| !left.is_zero());
         Ok(Look::Wait { seen, longest })
     }
 
-    /// Whether nothing is left to wait for.
+    /// Whether there is nothing left to wait for.
     fn is_drained(&self, counts: WorkQueueCounts) -> bool {
         let held = counts.leased + counts.dying;
         let rest = if self.core.is_shut_down_immediately(self.generation) {
@@ -345,33 +345,33 @@ impl WorkQueue {
         held + rest == 0
     }
 
-    /// How many messages are where.
+    /// Returns the number of messages in each state.
     pub fn counts(&self) -> Result<WorkQueueCounts, BrokerError> {
         let mut state = self.core.state.lock();
         self.core.look_for_queues(&mut state)?;
         self.core.counts(&state)
     }
 
-    /// How many messages are in the queue that nobody has; those included that are not due yet.
+    /// Returns the number of messages that no worker has, including those that are not due yet.
     pub fn qsize(&self) -> Result<u64, BrokerError> {
         let mut state = self.core.state.lock();
         self.core.look_for_queues(&mut state)?;
         Ok(self.core.size(&state)?)
     }
 
-    /// Refuses further puts on every handle of this queue that was made up to now, and gets once nothing is left; with
-    /// `immediate` gets too. Nothing is lost: what is in the queue is there for handles that are made later.
+    /// Shuts down all existing handles of this queue: they refuse further puts, and gets once the queue is empty.
+    /// With `immediate`, they refuse gets at once. No message is lost; later handles can get them.
     pub fn shutdown(&self, immediate: bool) {
         self.core.shut_down(immediate);
     }
 
-    /// Puts up to `limit` dead letters of the group back into the topics that they came from; how many.
+    /// Appends up to `limit` dead letters of the group again to their original topics. Returns their number.
     pub fn redrive(&self, limit: Option<u64>) -> Result<u64, BrokerError> {
         self.check()?;
         self.core.redrive(limit)
     }
 
-    /// Lets go of the queue. Closing twice is no error.
+    /// Closes the handle. A second call changes nothing.
     pub fn close(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) {
             self.got.lock().clear();

@@ -1,8 +1,8 @@
-//! Leases on the messages of one source: those that are due again, and new ones, which are read ahead.
+//! Leases on the messages of one source: messages that are due again, and new ones, which are read ahead.
 //!
-//! Everything here is done under the lock of the work queue. What it costs does not grow with what is finished (ranges), nor
-//! with what waits (by time, in the progress): new messages come from a cursor that goes on where it was, and of
-//! those that are due again only the first is looked at.
+//! All of this runs under the lock of the work queue. The cost does not grow with the finished messages, which are
+//! ranges, nor with the waiting ones, which the progress sorts by time. New messages come from a cursor that
+//! continues where it stopped. Of the messages that are due again, only the first is inspected.
 
 use std::mem;
 use std::sync::Arc;
@@ -21,21 +21,21 @@ use crate::error::BrokerError;
 use crate::nonblocking::{NEAR_BYTES, ReadScope, Remaining};
 use crate::pop_takeover::previous_attempts;
 
-/// Messages that are read ahead at most, and about how many bytes of them.
+/// Maximum messages, and approximate bytes, that are read ahead.
 const MOST_AHEAD: usize = 256;
 const AHEAD_BYTES: usize = 1 << 20;
 
-/// New messages that one call goes through at most although all are held back.
+/// Maximum new messages that one call passes if all of them are held back.
 const HELD_BACK_AT_ONCE: usize = 4096;
 
-/// What was taken out of a source: a lease, and the message if it is at hand.
+/// A lease taken from a source, and the message if it is in memory.
 pub(super) struct LeasedRecord {
     pub(super) place: Arc<Place>,
     pub(super) held: LeaseNumbers,
     pub(super) record: Option<StoredRecord>,
 }
 
-/// What a look at a source is to bring.
+/// A request for leases from a source.
 pub(super) struct LeaseRequest<'a> {
     pub(super) count: usize,
     pub(super) now_ms: i64,
@@ -46,19 +46,20 @@ pub(super) struct LeaseRequest<'a> {
 }
 
 impl Source {
-    /// Notes an error that nobody gets, because other queues had something, once until the queue is well again.
+    /// Notes a read error once until the queue can be read again. No caller gets the error, because other queues have
+    /// messages.
     pub(super) fn note_failure(&mut self, core: &WorkQueueInner, error: &BrokerError) {
         if !mem::replace(&mut self.failing, true) {
             let Place { topic, queue_id, .. } = &*self.place;
             core.note(format!(
-                "{}: queue {topic}/{queue_id} gives nothing, others go on: {error}",
+                "{}: cannot read queue {topic}/{queue_id}; other queues continue: {error}",
                 core.name()
             ));
         }
     }
 
-    /// Takes up to `wish.count` messages, of those that are due again and of new ones in turn; what is left of the new
-    /// ones, or that whose turn it is is not at hand.
+    /// Leases up to `wish.count` messages, alternating between messages that are due again and new ones. Returns what
+    /// remains of the new messages, or that the message whose turn it is is not in memory.
     pub(super) fn take(
         &mut self,
         wish: &LeaseRequest<'_>,
@@ -81,7 +82,7 @@ impl Source {
             {
                 rest = Remaining::NotAtHand;
             }
-            // What is not at hand keeps its turn.
+            // A message that is not in memory keeps its turn.
             if rest != Remaining::NotAtHand {
                 self.due_first = !due_first;
             }
@@ -98,8 +99,8 @@ impl Source {
         Ok(rest)
     }
 
-    /// Takes up to `count` messages that are due again, or whose lease has ended. Those in front of them that were
-    /// delivered as often as they may be become dead letters. Whether all of them were at hand that were met.
+    /// Leases up to `count` messages that are due again or whose lease has ended. Messages before them that used up
+    /// their attempts become dead letters. Returns whether all of these messages were in memory.
     pub(super) fn take_due(
         &mut self,
         wish: &LeaseRequest<'_>,
@@ -139,7 +140,7 @@ impl Source {
         }
     }
 
-    /// Leases a message that cannot be read, for nobody.
+    /// Hides a message that cannot be read: leases it without a worker.
     fn set_aside(&self, wish: &LeaseRequest<'_>, offset: i64) -> Result<(), BrokerError> {
         let first = due(&self.place.progress.lock(), wish.now_ms);
         if let Some(first @ (_, attempts)) = first.filter(|(first, _)| *first == offset) {
@@ -149,8 +150,8 @@ impl Source {
         Ok(())
     }
 
-    /// Logs what becomes of the message that is due first, unless that is another by now: who had it may finish it, give it
-    /// back or keep it longer at any time.
+    /// Logs `record` for the first due message, unless another message is first by now: the worker of the message may
+    /// acknowledge, return or extend it at any time.
     fn log_due_change(
         &self,
         wish: &LeaseRequest<'_>,
@@ -193,7 +194,7 @@ impl Source {
         Ok(Remaining::Nothing)
     }
 
-    /// Whether to read on takes no time: nothing came, or it was written just now.
+    /// Whether the next read needs no I/O: there is nothing new, or it was written just now.
     fn is_at_hand(&mut self, wish: &LeaseRequest<'_>) -> Result<bool, StoreError> {
         if self.wait.as_ref().is_some_and(|wait| !wait.is_over()) {
             return Ok(true);
@@ -202,15 +203,16 @@ impl Source {
             return Ok(false);
         }
         match self.cursor(wish.core.store()).and_then(|cursor| cursor.is_near_end(NEAR_BYTES)) {
-            // The retention was faster, and there is to skip.
+            // The retention deleted messages, and offsets must be skipped.
             Err(StoreError::OffsetOutOfRange { .. }) => Ok(false),
             near => near,
         }
     }
 
-    /// For looks at hand: turns messages that were delivered as often as they may be into dead letters, and reads up to
-    /// `count` messages that are due again, and new ones ahead. Leases nothing but what is due and cannot be read: its
-    /// lease is nobody's, and counts as a delivery, so that it goes the way of those that fail.
+    /// Prepares a poll of an event loop. Turns messages that used up their attempts into dead letters. Reads up to
+    /// `count` messages that are due again, and new messages ahead. Leases nothing, with one exception: a due message
+    /// that cannot be read. That lease has no worker and counts as an attempt, so that the message ends as a dead
+    /// letter.
     pub(super) fn prepare(
         &mut self,
         core: &Arc<WorkQueueInner>,
@@ -223,7 +225,7 @@ impl Source {
         }
         let due = self.place.progress.lock().due(wish.now_ms, wish.count.min(MOST_AHEAD));
         let (mut before, mut bytes) = (mem::take(&mut self.again), 0);
-        // The first of them is what a look takes next, however large the others are.
+        // The poll takes the first of them next, however large the others are.
         for offset in due {
             if bytes >= AHEAD_BYTES {
                 break;
@@ -238,7 +240,7 @@ impl Source {
                     self.again.insert(offset, record);
                 }
                 Ok(None) => core.finish_lost(&self.place, offset)?,
-                // Its turn comes.
+                // Its turn comes later.
                 Err(_) if !self.again.is_empty() => break,
                 Err(error) => {
                     self.set_aside(wish, offset)?;
@@ -252,7 +254,8 @@ impl Source {
         Ok(())
     }
 
-    /// Leases up to `count` of the messages that were read ahead, in one frame; how many, and how many were held back.
+    /// Leases up to `count` of the messages that were read ahead, in one frame. Returns how many, and how many were
+    /// held back.
     fn lease_buffered(
         &mut self,
         wish: &LeaseRequest<'_>,
@@ -269,7 +272,7 @@ impl Source {
                 }
                 through += 1;
                 let offset = message.record.queue_offset;
-                // Offsets that no message has.
+                // Offsets without a message.
                 if offset > next {
                     records.push(ProgressRecord::Finished { from: next, to: offset });
                 }
@@ -298,7 +301,7 @@ impl Source {
         Ok((leased, through - leased))
     }
 
-    /// Reads new messages; whether there are any.
+    /// Reads new messages. Returns whether there are any.
     fn read_ahead(&mut self, core: &WorkQueueInner, wanted: usize) -> Result<bool, BrokerError> {
         if let Some(wait) = &self.wait {
             if !wait.is_over() {
@@ -361,7 +364,7 @@ impl Source {
         }));
     }
 
-    /// Nothing is there up to `reached`: these offsets are done with.
+    /// Finishes the offsets up to `reached`, which have no messages.
     fn pass(&mut self, meta: &MetaLog, reached: i64) -> Result<(), BrokerError> {
         if reached > self.scanned {
             let from = self.place.progress.lock().next();
@@ -374,12 +377,13 @@ impl Source {
         Ok(())
     }
 
-    /// The retention was faster: what lies below `min` is gone.
+    /// Skips the messages below `min`, which the retention deleted.
     fn skip_to(&mut self, core: &WorkQueueInner, min: i64) -> Result<(), BrokerError> {
         let Place { topic, queue_id, progress } = &*self.place;
         let (_, max) = core.store().bounds(topic, *queue_id)?;
         core.note(format!(
-            "{}: messages {} to {min} of queue {topic}/{queue_id} were deleted before anybody got them; it goes on at {min}",
+            "{}: messages {} to {min} of queue {topic}/{queue_id} were deleted before they were read; the group \
+             continues at {min}",
             core.name(),
             self.scanned
         ));
@@ -389,7 +393,7 @@ impl Source {
         Ok(())
     }
 
-    /// Has the work queue ring when there is more; whether it is there already.
+    /// Registers a callback for new messages. Returns whether there are some already.
     pub(super) fn arm(&mut self, core: &Arc<WorkQueueInner>) -> Result<bool, BrokerError> {
         if self.has_buffered() {
             return Ok(true);
@@ -416,14 +420,14 @@ impl Source {
         Ok(false)
     }
 
-    /// Whether the first of those that are due is to become a dead letter.
+    /// Whether the first due message used up its attempts.
     pub(super) fn has_exhausted(&self, max_attempts: Option<u32>, now_ms: i64) -> bool {
         let Some(most) = max_attempts else { return false };
         due(&self.place.progress.lock(), now_ms).is_some_and(|(_, attempts)| attempts >= most)
     }
 }
 
-/// The message that is due again, or whose lease has ended, for the longest time, and how many deliveries it had.
+/// Returns the message that is due for the longest time, or whose lease ended first, and its number of deliveries.
 fn due(progress: &Progress, now_ms: i64) -> Option<(i64, u32)> {
     let waiting = progress.first_due().map(|(offset, waiting)| (waiting.visible_ms, offset, waiting.attempt));
     let ended = progress.first_ending().map(|(offset, lease)| (lease.until_ms, offset, lease.attempt));
@@ -431,7 +435,7 @@ fn due(progress: &Progress, now_ms: i64) -> Option<(i64, u32)> {
     (first.0 <= now_ms).then_some((first.1, first.2))
 }
 
-/// Until when a put wants its message held back.
+/// Returns the time until which a put delays its message.
 fn put_delay_until(record: &StoredRecord) -> Option<i64> {
     record.view().ok()?.properties.get(TIMER_DELIVER_MS)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Dead letters back to where they came from.
+//! Redriving dead letters to their original topics.
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
@@ -12,18 +12,18 @@ use mqstore_meta::OffsetChange;
 use super::inner::WorkQueueInner;
 use crate::error::{BrokerError, view};
 
-/// Dead letters that are appended and synced together.
+/// Number of dead letters that are appended and synced together.
 const TOGETHER: usize = 64;
 
-/// What a dead letter has that it did not have before.
+/// Properties that a dead letter has in addition to those of the original message.
 const ADDED: [&str; 6] =
     [PROPERTY_CRC, RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, TIMER_DELIVER_MS];
 
 impl WorkQueueInner {
-    /// Puts up to `limit` dead letters of the group back into the topics that they came from, the oldest first, as new
-    /// messages that nobody got yet; how many. A dead letter that does not say where it came from goes to this queue's
-    /// topic. How far this has come is the group's offset in its dead-letter topic; a stop between the copy and that
-    /// offset puts up to 64 messages back once more.
+    /// Appends up to `limit` dead letters of the group again to their original topics, oldest first, as new messages.
+    /// Returns their number. A dead letter that does not name its topic goes to this queue's topic. The group's
+    /// offset in its dead-letter topic stores the position. A stop between the copy and the commit of that offset
+    /// redrives up to 64 messages twice.
     pub(super) fn redrive(&self, limit: Option<u64>) -> Result<u64, BrokerError> {
         let (store, meta, topic) = (self.store(), self.meta(), self.dead_letter_topic());
         let (min, max) = match store.bounds(topic, 0) {

@@ -1,4 +1,4 @@
-//! One queue that a work queue draws from: what its group knows of it, and what was read ahead.
+//! One queue from which a work queue takes messages: the group's progress, and the messages that were read ahead.
 //!
 //! `queue_leases` fills a source and leases messages from it.
 
@@ -11,10 +11,10 @@ use mqstore_engine::{QueueCursor, Store, Waiter};
 use mqstore_io::sync::{AtomicBool, Ordering};
 use mqstore_meta::QueueProgress;
 
-/// Messages that are read ahead at first.
+/// Number of messages that the first read takes.
 pub(super) const FIRST_AHEAD: usize = 8;
 
-/// A queue that a work queue draws from, with what its group knows of it.
+/// A queue from which a work queue takes messages, with the group's progress.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) topic: Arc<str>,
@@ -22,36 +22,36 @@ pub(super) struct Place {
     pub(super) progress: Arc<QueueProgress>,
 }
 
-/// A queue that a work queue draws from, with what was read of it and is not handed out.
+/// A queue from which a work queue takes messages, with the messages that were read and not handed out.
 ///
 /// The lock of the work queue guards it.
 pub(super) struct Source {
     pub(super) place: Arc<Place>,
     /// New messages that were read and are not leased.
     pub(super) ahead: VecDeque<BufferedMessage>,
-    /// Messages that are due again and were read by `prepare`, by offset.
+    /// Messages that are due again and that `prepare` has read, by offset.
     pub(super) again: BTreeMap<i64, StoredRecord>,
-    /// Where reading goes on.
+    /// The offset at which reading continues.
     pub(super) scanned: i64,
     pub(super) cursor: Option<QueueCursor>,
     pub(super) count: usize,
     pub(super) wait: Option<QueueWait>,
-    /// Whether a message that is due again has its turn before a new one.
+    /// Whether the next single get first tries a message that is due again.
     pub(super) due_first: bool,
-    /// Whether an error of it was noted and it was not well since.
+    /// Whether an error was noted and no read has succeeded since.
     pub(super) failing: bool,
 }
 
 /// A new message that was read and is not leased.
 pub(super) struct BufferedMessage {
     pub(super) record: StoredRecord,
-    /// Until when it is held back, in epoch milliseconds.
+    /// The time until which it is held back, in epoch milliseconds.
     pub(super) visible_ms: Option<i64>,
-    /// How often it was delivered before it came here.
+    /// Number of deliveries in another topic, before it came to this queue.
     pub(super) delivered: u32,
 }
 
-/// A wait for more; over once `came` is set.
+/// A wait for more messages; it is over once `came` is set.
 pub(super) struct QueueWait {
     pub(super) waiter: Waiter,
     pub(super) came: Arc<AtomicBool>,
@@ -63,7 +63,7 @@ impl QueueWait {
     }
 }
 
-/// Messages that were delivered as often as they may be: their offsets.
+/// Offsets of messages that used up their attempts.
 pub(super) type ExhaustedOffsets = Vec<(Arc<Place>, i64)>;
 
 impl Source {
@@ -82,22 +82,22 @@ impl Source {
         }
     }
 
-    /// Whether new messages are at hand.
+    /// Whether new messages are in memory.
     pub(super) fn has_buffered(&self) -> bool {
         !self.ahead.is_empty()
     }
 
-    /// Whether messages that are due again were read for a look at hand.
+    /// Whether messages that are due again are in memory.
     pub(super) fn has_buffered_retries(&self) -> bool {
         !self.again.is_empty()
     }
 
-    /// Whether a look waits to be told of more.
+    /// Whether a callback waits for more messages.
     pub(super) fn is_armed(&self) -> bool {
         self.wait.as_ref().is_some_and(|wait| !wait.is_over())
     }
 
-    /// One past the last offset of the queue.
+    /// Returns one past the last offset of the queue.
     pub(super) fn max_offset(&self, store: &Store) -> Result<i64, StoreError> {
         Ok(store.bounds(&self.place.topic, self.place.queue_id)?.1)
     }

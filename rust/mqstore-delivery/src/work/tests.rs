@@ -1,4 +1,4 @@
-//! Work queues: who gets what and how often, what is finished, what becomes of the rest.
+//! Work queues: which worker gets which message and how often, and what happens to finished and unfinished messages.
 
 mod dead_letters;
 mod model;
@@ -71,7 +71,7 @@ fn a_message_is_somebodys_until_it_is_finished() {
     queue.ack(&second.lease, true).unwrap();
     assert_eq!(got(&queue), Some(("2".into(), 1)));
     assert_eq!(got(&queue), None);
-    // Its time is over, and nobody has it yet: it can still be finished.
+    // The lease has ended, but no other worker has the message: it can still be acknowledged.
     world.clock.advance(seconds(31));
     first.lease.ack(false).unwrap();
     assert_eq!(got(&queue), Some(("2".into(), 2)));
@@ -94,13 +94,13 @@ fn what_was_not_finished_in_time_is_delivered_again() {
     world.clock.advance(seconds(1));
     let second = get(&queue).unwrap();
     assert_eq!(second.lease.attempt(), 2);
-    // The first one is too late for anything.
+    // The first lease is too late for any change.
     assert!(!first.lease.is_held());
     assert!(is_lost(&first.lease.ack(false)));
     assert!(is_lost(&first.lease.nack(None)));
     assert!(is_lost(&first.lease.extend(seconds(1))));
     second.lease.ack(false).unwrap();
-    // Now it is done, whoever did it.
+    // The message is finished, so a late ack changes nothing.
     first.lease.ack(false).unwrap();
     assert!(queue.join(NOW).unwrap());
 }
@@ -123,7 +123,7 @@ fn what_is_given_back_waits_as_it_is_told() {
     assert_eq!((got(&queue), queue.counts().unwrap(), queue.qsize().unwrap()), (None, counts, 1));
     world.clock.advance(seconds(5));
     assert_eq!(queue.counts().unwrap(), WorkQueueCounts { ready: 1, ..WorkQueueCounts::default() });
-    // By RocketMQ's levels: after the third delivery one minute.
+    // By RocketMQ's levels: one minute after the third delivery.
     let third = get(&queue).unwrap();
     queue.nack(&third.lease, None).unwrap();
     world.clock.advance(seconds(59));
@@ -175,7 +175,7 @@ fn a_put_may_be_held_back() {
     assert_eq!(done(&other), None);
     world.clock.advance(seconds(1));
     assert_eq!(done(&other), Some(("late".into(), 1)));
-    // One that was looked at only once it was due is a message like any other.
+    // A delayed message that is first read after its due time is like any other.
     queue.put(&NewWork { body: b"later", delay: Some(seconds(5)), ..NewWork::default() }, NOW).unwrap();
     world.clock.advance(seconds(6));
     let both = [done(&queue).unwrap(), done(&queue).unwrap()];
@@ -202,7 +202,7 @@ fn many_at_once_come_from_all_queues() {
     assert_eq!(rest.len(), 15);
     queue.ack_all(many.iter().chain(&rest).map(|message| &message.lease), true).unwrap();
     assert_eq!(queue.counts().unwrap().leased, 6);
-    // Queues that come are taken up.
+    // New queues are added.
     store.create_topic("jobs", 4, &[]).unwrap();
     put(&store, "jobs", 3, "new queue", "T");
     world.clock.advance(seconds(1));
@@ -264,7 +264,7 @@ fn a_full_queue_takes_no_more() {
     let message = get(&queue).unwrap();
     put_work(&queue, "c");
     assert!(queue.put(&NewWork::default(), NOW).is_err());
-    // What comes back is not refused.
+    // A returned message is accepted even if the queue is full.
     message.lease.nack(Some(Duration::ZERO)).unwrap();
     assert_eq!(queue.qsize().unwrap(), 3);
     assert_eq!(queue.get_many(9, NOW).unwrap().len(), 2);
@@ -272,7 +272,7 @@ fn a_full_queue_takes_no_more() {
     assert!(matches!(queue.put_all(&three, NOW), Err(BrokerError::Full { .. })));
     world.clock.advance(seconds(9));
     assert_eq!(queue.get_many(9, NOW).unwrap().len(), 1);
-    assert_eq!(queue.put_all(&three, NOW).unwrap().len(), 3, "more than fit are put where there is nothing");
+    assert_eq!(queue.put_all(&three, NOW).unwrap().len(), 3, "an empty queue accepts more than maxsize");
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn tasks_are_done_in_the_order_in_which_a_thread_got_them() {
     assert!(!first.lease.is_held() && second.lease.is_held());
     second.lease.ack(false).unwrap();
     assert!(!queue.join(NOW).unwrap());
-    // Another thread has got nothing.
+    // Another thread has no messages.
     std::thread::scope(|scope| {
         let other = scope.spawn(|| queue.task_done());
         assert!(matches!(other.join().unwrap(), Err(BrokerError::NothingToDo)));
@@ -319,7 +319,7 @@ fn a_shutdown_loses_nothing() {
     queue.task_done().unwrap_err();
     other.shutdown(true);
     assert!(matches!(queue.get(None), Err(BrokerError::ShutDown { .. })));
-    // A handle that is made later finds what is left.
+    // A handle that is opened later finds the remaining messages.
     let later = work(&broker);
     put_work(&later, "c");
     assert_eq!(got(&later), Some(("c".into(), 1)));
@@ -357,7 +357,7 @@ fn a_group_is_one_or_the_other_at_a_time() {
     consumer.commit(false).unwrap();
     refused(broker.work_queue("jobs", "workers", options()).map(drop));
     drop(consumer);
-    // It goes on where the group was.
+    // The work queue continues at the group's offset.
     let queue = work(&broker);
     assert_eq!(got(&queue), Some(("2".into(), 1)));
     refused(broker.consumer("workers", &["jobs"], ConsumerOptions::default()).map(drop));

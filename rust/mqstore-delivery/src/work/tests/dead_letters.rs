@@ -1,4 +1,4 @@
-//! Messages that nobody could handle.
+//! Messages that used up their attempts.
 
 use mqstore_base::message::{NewMessage, encode_properties};
 use mqstore_format::Host;
@@ -31,7 +31,7 @@ fn the_last_delivery_that_fails_makes_a_dead_letter() {
     get(&queue).unwrap().lease.nack(Some(Duration::ZERO)).unwrap();
     assert!(dead(&store).is_empty());
     let last = get(&queue).unwrap();
-    // However long it was to wait.
+    // The delay does not matter for the last attempt.
     last.lease.nack(Some(seconds(99))).unwrap();
     assert_eq!(dead(&store), ["poison"]);
     assert_eq!(got(&queue), None);
@@ -78,7 +78,7 @@ fn leases_that_end_count_too() {
         world.clock.advance(seconds(30));
     }
     put_work(&queue, "new");
-    // Nobody has to wait for them, nor to ask.
+    // No worker has to call `get` for them.
     assert!(!queue.join(NOW).unwrap());
     assert_eq!(dead(&store), ["0", "1", "2", "3", "4"]);
     assert_eq!(got(&queue), Some(("new".into(), 1)));
@@ -121,7 +121,7 @@ fn dead_letters_go_back_where_they_came_from() {
     }
     put_work(&other, "elsewhere");
     get(&other).unwrap().lease.nack(None).unwrap();
-    // One that somebody else wrote there.
+    // A message that another program appended there.
     put(&store, "%DLQ%workers", 0, "stray", "T");
     assert_eq!(dead(&store).len(), 6);
     assert_eq!(queue.redrive(Some(1)).unwrap(), 1);
@@ -136,7 +136,7 @@ fn dead_letters_go_back_where_they_came_from() {
     let again: Vec<_> = queue.get_many(9, NOW).unwrap().iter().map(|message| body(message)).collect();
     assert_eq!(again, ["1", "2", "3", "stray"]);
     assert_eq!(got(&other), Some(("elsewhere".into(), 1)));
-    assert_eq!(dead(&store).len(), 6, "the letters stay where they are");
+    assert_eq!(dead(&store).len(), 6, "the dead letters stay in their topic");
     assert_eq!(queue.dead_letters(), "%DLQ%workers");
 }
 
@@ -152,7 +152,7 @@ fn a_copy_that_is_there_already_is_not_made_again() {
     let all = queue.get_many(3, NOW).unwrap();
     all[0].lease.nack(None).unwrap();
     assert_eq!(dead(&store), ["0"]);
-    // Two intents as a stop leaves them: the copy of one is there, behind a letter of somebody else.
+    // Two intents after a stop: one has its copy, after a message of another program.
     let meta = broker.meta();
     let progress = meta.progress(meta.queue_key("workers", "jobs", 0).unwrap());
     for offset in [1, 2] {

@@ -1,4 +1,5 @@
-//! Random work: every message is delivered until it is finished, never to two at a time, and dead letters are exact.
+//! Random work: every message is delivered until it is finished, never to two workers at a time, and dead letters are
+//! exact.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ enum Act {
     Nack(usize, u64),
     Extend(usize),
     Wait(u64),
-    /// All handles are given up and made anew.
+    /// Drops all handles and opens new ones.
     Reopen,
     Sweep,
 }
@@ -34,14 +35,14 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What is known of one message.
+/// The expected state of one message.
 #[derive(Clone, Debug, Default)]
 struct Known {
     attempts: u32,
     acked: bool,
-    /// When it may be delivered, by the clock.
+    /// Earliest delivery, by the clock.
     from_ms: i64,
-    /// Until when somebody has it.
+    /// End of the current lease.
     until_ms: Option<i64>,
 }
 
@@ -93,7 +94,7 @@ proptest! {
                     let name = body(&held[which]);
                     let lease = held[which].lease.clone();
                     let one = known.get_mut(&name).unwrap();
-                    // What is over may have become a dead letter meanwhile.
+                    // After its lease ended, the message may be a dead letter.
                     let over = one.until_ms.is_none_or(|until| until <= now(&world));
                     if !lease.is_held() {
                         prop_assert!(over);
@@ -133,7 +134,7 @@ proptest! {
                 }
             }
         }
-        // Until nothing is left.
+        // Until no message is left.
         for _ in 0..=MOST {
             world.clock.advance(seconds(3600));
             for message in queue.get_many(1000, NOW).unwrap() {

@@ -1,4 +1,4 @@
-//! A work queue for who must not wait: what is at hand, and who is called for the rest.
+//! A work queue for callers that must not wait: messages in memory, and wakers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ fn no_call() -> Waker {
     Box::new(|| ())
 }
 
-/// A call, and how often it was made.
+/// Returns a waker, and a counter of its calls.
 fn counted() -> (Waker, Arc<AtomicUsize>) {
     let made = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&made);
@@ -23,7 +23,7 @@ fn counted() -> (Waker, Arc<AtomicUsize>) {
     (call, made)
 }
 
-/// What a task does that must not wait: looks, and has a thread prepare, until it has its messages or has to wait.
+/// Acts like an event loop: polls, and lets a thread prepare, until it has messages or must wait.
 fn looked(queue: &WorkQueue, count: usize) -> Result<Vec<LeasedMessage>, BrokerError> {
     for _ in 0..20 {
         match queue.try_get(count, true, Some(no_call()))? {
@@ -32,10 +32,10 @@ fn looked(queue: &WorkQueue, count: usize) -> Result<Vec<LeasedMessage>, BrokerE
             TryResult::Wait { .. } => return Ok(Vec::new()),
         }
     }
-    panic!("what a thread prepared is never at hand");
+    panic!("a prepared message is never in memory");
 }
 
-/// Whether who looked before `change` and waits after it is told to look again.
+/// Whether a caller that polls before `change` and waits after it is woken.
 fn is_told(signal: &Arc<Signal>, change: impl FnOnce()) -> bool {
     let seen = signal.ring_count();
     change();
@@ -59,7 +59,7 @@ fn no_change_is_missed_between_a_look_and_its_wait() {
     let (ready, room, done) = (&queue.core.ready, &queue.core.room, &queue.core.done);
     let reservation = reserved(&queue);
     assert!(is_told(room, || drop(reservation)));
-    // Room that a put of a thread had kept until it was over.
+    // The put reserved this space until it ended.
     assert!(is_told(room, || put_work(&queue, "a")));
     put_work(&queue, "b");
     let mut got = Vec::new();
@@ -103,7 +103,7 @@ fn room_that_nobody_rings_for_is_found() {
     assert!(matches!(waiting, TryResult::Wait { .. }), "{waiting:?}");
     queue.look_around();
     assert_eq!(made.load(Ordering::SeqCst), 0);
-    // Somebody moves the group past it.
+    // The group is moved past the message.
     let meta = broker.meta();
     let progress = meta.progress(meta.queue_key("workers", "jobs", 0).unwrap());
     meta.append_progress(&progress, &[mqstore_meta::ProgressRecord::Moved { to: 1 }]).unwrap();
@@ -122,7 +122,7 @@ fn of_what_is_due_the_first_is_always_prepared() {
     }
     let [first, second] = queue.get_many(2, NOW).unwrap().try_into().unwrap();
     second.lease.nack(Some(Duration::ZERO)).unwrap();
-    // As much as may be read ahead is.
+    // The first prepare reads as much as it may.
     queue.prepare(2).unwrap();
     first.lease.nack(Some(Duration::ZERO)).unwrap();
     let found = looked(&queue, 2).unwrap();
@@ -147,7 +147,7 @@ fn a_damaged_message_does_not_keep_others_from_who_looks() {
     let broker = Broker::new(&store).unwrap();
     let queue = broker.work_queue("jobs", "workers", limits).unwrap();
     assert!(matches!(looked(&queue, 1), Err(BrokerError::Store(StoreError::Corrupt { .. }))));
-    // It is out of sight now, as if somebody had got it.
+    // The message is hidden now, as if a worker had it.
     let sound = looked(&queue, 1).unwrap();
     assert_eq!(body(&sound[0]), "sound");
     sound[0].lease.ack(false).unwrap();
@@ -218,12 +218,12 @@ fn a_queue_that_cannot_be_read_does_not_keep_others_from_being_read() {
             assert_eq!(body(&found[0]), text, "damage in queue {bad}, at once: {at_once}");
             found[0].lease.ack(false).unwrap();
         }
-        // Nothing else is left: who looks is told, each time.
+        // No other message is left: each poll returns the error.
         for _ in 0..2 {
             assert!(matches!(next(), Err(BrokerError::Store(StoreError::Corrupt { .. }))));
         }
         let notes = queue.take_notes();
-        let named = format!("queue jobs/{bad} gives nothing, others go on");
+        let named = format!("cannot read queue jobs/{bad}; other queues continue");
         assert_eq!(notes.iter().filter(|note| note.contains(&named)).count(), 1, "{notes:?}");
         put(&store, "jobs", 1 - bad, "late", "T");
         assert_eq!(next().unwrap().len(), 1);

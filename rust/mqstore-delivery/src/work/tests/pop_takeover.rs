@@ -1,4 +1,4 @@
-//! What a broker popped and left in the directory, as a work queue and a consumer of the group find it.
+//! Messages that a broker popped, as a work queue and a consumer of the group find them.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::testing::BEGIN_MS;
 const REVIVE: &str = "rmq_sys_REVIVE_LOG_c";
 const HOUR_MS: i64 = 3_600_000;
 
-/// Appends what a broker remembers: to the timer topic, due at `due_ms`, or to the revive topic.
+/// Appends a record of a broker: to the timer topic, due at `due_ms`, or to the revive topic.
 fn remember(store: &Store, due_ms: Option<i64>, tag: &str, body: &str) {
     let mut properties = format!("TAGS\x01{tag}\x02");
     if let Some(due_ms) = due_ms {
@@ -60,8 +60,8 @@ fn commit(broker: &Broker, group: &str, topic: &str, offset: i64) {
     broker.meta().commit(&[OffsetChange { queue, offset }]).unwrap();
 }
 
-/// Twenty messages, of which a broker popped 17 by three pops: all of the first are dealt with, of the second 4 of 10 are
-/// acknowledged, of the third none.
+/// Twenty messages, of which a broker popped 17 in three pops. All of the first pop are finished, 4 of 10 of the
+/// second are acknowledged, and none of the third.
 fn left_by_a_broker(world: &SimStore) -> Store {
     let store = world.open();
     fill(&store, "jobs", 1, 0..20);
@@ -71,7 +71,7 @@ fn left_by_a_broker(world: &SimStore) -> Store {
     commit(&broker, REVIVE_GROUP, REVIVE, 0);
     remember(&store, Some(BEGIN_MS + 1), "ck", &checkpoint(3, HOUR_MS, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
     remember(&store, Some(BEGIN_MS + 1), "bAck", &acks(3, &[4, 6]));
-    // Due again before: it was delivered, and comes from the revive topic.
+    // Already due: it was delivered, and is read from the revive topic.
     remember(&store, Some(BEGIN_MS - 9), "ck", &checkpoint(13, 60_000, &[0, 1, 3]));
     remember(&store, None, "ck", &checkpoint(13, 60_000, &[0, 1, 3]));
     remember(&store, None, "bAck", &acks(3, &[5, 8]));
@@ -106,7 +106,7 @@ fn what_was_popped_comes_back_and_what_was_acknowledged_does_not() {
     assert!(queue.take_notes().iter().any(|note| note.contains("9 messages of queue jobs/0")));
     let counts = WorkQueueCounts { ready: 3, leased: 9, ..WorkQueueCounts::default() };
     assert_eq!(queue.counts().unwrap(), counts);
-    // A broker that comes has to begin with the first of them.
+    // A broker that uses the store later must start with the first of them.
     let key = broker.meta().queue_key("workers", "jobs", 0).unwrap();
     assert_eq!(broker.meta().offset(key), Some(3));
     assert_eq!(store.popped().unwrap().queues, [], "it is this store's now");
@@ -135,7 +135,7 @@ fn it_is_taken_over_once() {
     assert_eq!(all.len(), 12);
     queue.ack_all(all.iter().map(|message| &message.lease), true).unwrap();
     drop((queue, all));
-    // The death of the process: what was written stays.
+    // The process is killed: everything that it wrote survives.
     let other = SimStore { vfs: world.vfs.clone(), ..world.clone() };
     store.close().unwrap();
     drop((broker, store));
@@ -144,7 +144,7 @@ fn it_is_taken_over_once() {
     let queue = work(&broker);
     assert_eq!(offsets(&queue), []);
     assert_eq!(queue.take_notes(), [] as [String; 0]);
-    // A broker has the directory again: it delivers the old checkpoint late, pops more, and stops.
+    // A broker uses the directory again: it delivers the old checkpoint late, pops more, and stops.
     drop(queue);
     remember(&store, None, "ck", &checkpoint(3, HOUR_MS, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
     fill(&store, "jobs", 1, 20..24);
@@ -172,12 +172,12 @@ fn a_consumer_begins_with_the_first_that_was_not_acknowledged() {
     drop(consumer);
     let consumer = broker.consumer("workers", &["jobs"], ConsumerOptions::default()).unwrap();
     assert_eq!(consumer.poll(100, NOW).unwrap().len(), 0);
-    // Other groups had nothing from a broker.
+    // A broker popped no messages for other groups.
     let queue = broker.work_queue("jobs", "others", options()).unwrap();
     assert_eq!(queue.get_many(100, NOW).unwrap().len(), 20);
 }
 
-/// Appends a message that was delivered `times` times before.
+/// Appends a message with `times` earlier deliveries.
 fn put_again(store: &Store, topic: &str, body: &str, times: i32) {
     let message = NewMessage {
         topic,

@@ -1,4 +1,4 @@
-//! Calls that wait, and what wakes them. On the machine's own file system, with threads.
+//! Calls that wait, and the events that wake them. On the real file system, with threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::*;
 use crate::testing::DiskStore;
 
-/// Long enough that whoever needs it has not been woken.
+/// So long that a test that needs it has missed a wake-up.
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
 fn short(ms: u64) -> Duration {
@@ -48,13 +48,13 @@ fn what_becomes_due_wakes() {
     // The lease ends.
     let second = queue.get(LONG).unwrap();
     assert_eq!(second.lease.attempt(), 2);
-    // Times of the clock on the wall are in whole milliseconds: what is due may have begun within one.
+    // The wall clock has whole milliseconds: a lease may have started within one.
     assert!(begun.elapsed() >= short(149));
     second.lease.extend(seconds(60)).unwrap();
     thread::scope(|scope| {
         let waits = scope.spawn(|| queue.get(LONG).unwrap());
         thread::sleep(short(20));
-        // Given back while somebody waits, to be due earlier than that one reckoned.
+        // A return while a caller waits, due earlier than that caller expects.
         let begun = Instant::now();
         second.lease.nack(Some(short(40))).unwrap();
         assert_eq!(waits.join().unwrap().lease.attempt(), 3);
@@ -174,7 +174,7 @@ fn workers_share_the_work() {
                 while done.load(Ordering::SeqCst) < MESSAGES {
                     for message in queue.get_many(1 + turn, Some(short(20))).unwrap() {
                         seen.lock()[body(&message).parse::<usize>().unwrap()] += 1;
-                        // Some are not done the first time.
+                        // Some are returned once.
                         if message.lease.attempt() == 1 && message.queue_offset % 7 == 0 {
                             message.lease.nack(Some(Duration::ZERO)).unwrap();
                             continue;

@@ -1,4 +1,4 @@
-//! One queue as a consumer has it: where it reads, what it handed out, and its wait for more.
+//! A queue that is assigned to a consumer: its read position, what it handed out, and its wait for more.
 
 use std::sync::Arc;
 
@@ -14,35 +14,35 @@ use super::options::Filter;
 use crate::nonblocking::{NEAR_BYTES, ReadScope};
 use mqstore_base::wake_signal::Signal;
 
-/// Offsets that one read of a filtered queue goes through at most: a filter that lets nothing pass must not keep a call
-/// from looking at the clock.
+/// Maximum offsets that one read of a filtered queue passes. So a filter that matches nothing cannot keep a call from
+/// checking the time.
 const FILTERED_AT_ONCE: i64 = 1 << 16;
 
-/// See the module's text.
+/// A queue that is assigned to a consumer; see the module's text.
 pub(super) struct AssignedQueue {
     pub(super) queue: Queue,
     pub(super) key: QueueKey,
-    /// Which ownership of the queue this is.
+    /// The generation of this ownership of the queue.
     pub(super) generation: u64,
-    /// Where this consumer began.
+    /// The offset at which this consumer started.
     pub(super) begun: i64,
-    /// All below was read, and handed out, filtered out, or is buffered.
+    /// All messages below were read. They were handed out or filtered out, or they are in the buffer.
     pub(super) scanned: i64,
-    /// All below was handed out or filtered out: what a commit stores.
+    /// All messages below were handed out or filtered out. A commit stores this offset.
     pub(super) returned: i64,
-    /// One past the last message that was handed out; behind it there are those that were filtered out.
+    /// One past the last message that was handed out; only filtered messages follow up to `returned`.
     handed_out: i64,
-    /// Messages of it in the consumer's buffer.
+    /// Number of its messages in the consumer's buffer.
     pub(super) buffered: usize,
-    /// Whether the position was moved on purpose, so that the next commit may go back.
+    /// Whether a seek or reset moved the position, so that the next commit may go back.
     pub(super) sought: bool,
-    /// Whether the last read failed, which was noted.
+    /// Whether the last read failed and the error was noted.
     pub(super) failing: bool,
     cursor: Option<QueueCursor>,
     wait: Option<QueueWait>,
 }
 
-/// A wait for more; over once `came` is set.
+/// A wait for more messages; it is over once `came` is set.
 struct QueueWait {
     waiter: Waiter,
     came: Arc<AtomicBool>,
@@ -54,10 +54,10 @@ impl QueueWait {
     }
 }
 
-/// What the end of a read was.
+/// The state at the end of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadEnd {
-    /// There is no more by now.
+    /// There is no more now.
     AtEnd,
     /// There may be more.
     GoesOn,
@@ -81,18 +81,19 @@ impl AssignedQueue {
         }
     }
 
-    /// Goes on at `offset`; what was read ahead is forgotten.
+    /// Continues at `offset`, and forgets messages that were read ahead.
     pub(super) fn move_to(&mut self, offset: i64) {
         self.scanned = offset;
         self.returned = offset;
-        // What lies behind is given up.
+        // Messages after it no longer count as handed out.
         self.handed_out = self.handed_out.min(offset);
         self.buffered = 0;
         self.cursor = None;
         self.wait = None;
     }
 
-    /// All below `returned` was handed out, `last` as the last of it, or filtered out.
+    /// Records that all messages below `returned` were handed out or filtered out. `last` is the last one that was
+    /// handed out.
     pub(super) fn mark_delivered(&mut self, last: Option<&StoredRecord>, returned: i64) {
         self.returned = returned;
         if let Some(last) = last {
@@ -100,12 +101,12 @@ impl AssignedQueue {
         }
     }
 
-    /// Whether a commit of `offset` is of all that was handed out.
+    /// Whether a commit of `offset` covers all messages that were handed out.
     pub(super) fn covers_delivered(&self, offset: i64) -> bool {
         offset >= self.handed_out
     }
 
-    /// Reads up to `max` further messages; stops early at the end, and in a filtered queue after a stretch of it.
+    /// Reads up to `max` more messages. Stops early at the end, and in a filtered queue after a limited range.
     pub(super) fn read(
         &mut self,
         store: &Store,
@@ -134,11 +135,11 @@ impl AssignedQueue {
             let moved = reached > self.scanned;
             self.scanned = reached.max(self.scanned);
             if into.len() >= wanted {
-                // Nobody knows when the next poll comes.
+                // It is unknown when the next poll comes.
                 cursor.rest();
                 return Ok(ReadEnd::GoesOn);
             }
-            // The cursor is at its end: that of the queue when it was opened, or of a stretch.
+            // The cursor is at its end: the end of the queue when it was opened, or of the range.
             self.cursor = None;
             if fresh {
                 return Ok(if moved && filter.is_some() { ReadEnd::GoesOn } else { ReadEnd::AtEnd });
@@ -146,7 +147,7 @@ impl AssignedQueue {
         }
     }
 
-    /// Whether to read on takes no time: nothing came, or, where the queues are built, it was written just now.
+    /// Whether the next read needs no I/O: there is nothing new, or the queues are built and it was written just now.
     pub(super) fn is_at_hand(
         &mut self,
         store: &Store,
@@ -161,18 +162,18 @@ impl AssignedQueue {
         }
         let cursor = cursor(&mut self.cursor, store, &self.queue, self.scanned, filter);
         match cursor.and_then(|cursor| cursor.is_near_end(NEAR_BYTES)) {
-            // What is to be done then is for a thread.
+            // A thread must handle this.
             Err(StoreError::OffsetOutOfRange { .. }) => Ok(false),
             near => near,
         }
     }
 
-    /// Whether it waits to be told of more.
+    /// Whether a callback waits for more messages.
     pub(super) fn is_armed(&self) -> bool {
         self.wait.as_ref().is_some_and(|wait| !wait.is_over())
     }
 
-    /// Has `signal` rung when there is more; whether it is there already.
+    /// Registers `signal` for new messages. Returns whether there are some already.
     pub(super) fn arm(&mut self, store: &Store, signal: &Arc<Signal>) -> Result<bool, StoreError> {
         if let Some(wait) = &self.wait {
             return Ok(wait.is_over());
@@ -193,13 +194,13 @@ impl AssignedQueue {
         Ok(false)
     }
 
-    /// The offset that the group has stored.
+    /// Returns the offset that the group has committed.
     pub(super) fn committed(&self, meta: &MetaLog) -> Option<i64> {
         meta.offset(self.key)
     }
 }
 
-/// The cursor, opened at `from` where there is none.
+/// Returns the cursor, and opens it at `from` if there is none.
 fn cursor<'a>(
     cursor: &'a mut Option<QueueCursor>,
     store: &Store,

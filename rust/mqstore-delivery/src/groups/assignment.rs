@@ -1,13 +1,14 @@
-//! Who gets which queue: a pure function.
+//! The assignment of queues to members: a pure function.
 //!
-//! What it promises, whatever happened before:
+//! Its promises, for any input:
 //!
-//! * Every queue of a topic that somebody consumes has exactly one owner, who consumes that topic.
-//! * No single move of a queue would make the shares more even: between the owner of a queue and any other who could
-//!   have it the difference is one queue at most. Where all consume the same topics, no two shares differ by more.
-//! * Sticky: a queue stays where it is unless its owner is gone, or has more than its share. Queues that are pinned
-//!   stay in any case.
-//! * The same question gets the same answer.
+//! * Every queue of a consumed topic has exactly one owner, and this owner consumes the topic.
+//! * No single move of a queue would make the shares more equal. The owner of a queue has at most one queue more than
+//!   any other member that could own this queue. If all members consume the same topics, any two shares differ by at
+//!   most one.
+//! * Sticky: a queue stays with its owner unless the owner left or has more than its share. Pinned queues stay in any
+//!   case.
+//! * The same input gives the same result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,16 +22,16 @@ pub struct Queue {
     pub queue_id: i32,
 }
 
-/// Tells the members of a group apart; grows in the order in which they joined.
+/// Identifies a member of a group; grows in the order of joining.
 pub type MemberId = u64;
 
-/// Members with the topics that each consumes.
+/// Members and the topics that each consumes.
 pub type Members = BTreeMap<MemberId, BTreeSet<Arc<str>>>;
 
-/// Owners of queues.
+/// The owner of each queue.
 pub type Owners = BTreeMap<Queue, MemberId>;
 
-/// The owners of `queues` from now on, given those of before; see the module's text.
+/// Returns the new owners of `queues`, given the previous ones; see the module's text.
 pub fn assign(
     queues: &BTreeSet<Queue>,
     members: &Members,
@@ -45,7 +46,7 @@ pub fn assign(
             None => free.push(queue),
         }
     }
-    // Those with the fewest takers first: whoever can take others has the choice later.
+    // Topics with the fewest members first, so that members with more topics can balance the shares later.
     free.sort_by_cached_key(|queue| (shares.takers(&queue.topic).len(), (*queue).clone()));
     for queue in free {
         let taker =
@@ -58,10 +59,10 @@ pub fn assign(
     shares.owners()
 }
 
-/// What each member has while it is being decided.
+/// The shares of the members during the assignment.
 struct MemberShares<'a> {
     members: &'a Members,
-    /// Who consumes a topic.
+    /// The members that consume each topic.
     takers: BTreeMap<&'a str, Vec<MemberId>>,
     counts: BTreeMap<MemberId, usize>,
     /// Queues that may move, by owner and topic.
@@ -105,8 +106,8 @@ impl<'a> MemberShares<'a> {
         }
     }
 
-    /// Moves a queue from the one who has most to the one who has fewest, among those between whom it makes the
-    /// shares more even; whether there was one.
+    /// Moves one queue from a member with more queues to one with fewer, if that makes the shares more equal. Returns
+    /// whether it did.
     fn balance_once(&mut self) -> bool {
         let mut by_count: Vec<(usize, MemberId)> =
             self.counts.iter().map(|(member, count)| (*count, *member)).collect();
@@ -123,7 +124,7 @@ impl<'a> MemberShares<'a> {
         false
     }
 
-    /// Takes a queue from `from` that `to` may have.
+    /// Removes a queue from `from` that `to` may own.
     fn take(&mut self, from: MemberId, to: MemberId) -> Option<Queue> {
         let wanted = self.members.get(&to)?;
         for topic in wanted {
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(owners[&queue("a", 0)], 2);
         let all: BTreeSet<_> = before.keys().cloned().collect();
         assert_eq!(assign(&queues, &two, &before, &all), before);
-        // Whoever is gone keeps nothing.
+        // A member that left keeps nothing.
         let other = members(&[(2, &["a"])]);
         assert_eq!(counts(&assign(&queues, &other, &before, &all)), [(2, 2)].into());
     }
@@ -261,7 +262,7 @@ mod tests {
                     }
                 }
             }
-            // Asked again, nothing moves.
+            // A second assignment moves nothing.
             prop_assert_eq!(assign(&queues, &members, &owners, &pinned), owners);
         }
 
@@ -276,7 +277,7 @@ mod tests {
             prop_assume!(!now.is_empty());
             let owners = assign(&queues, &now, &before, &BTreeSet::new());
             let moved = owners.iter().filter(|(queue, owner)| before[*queue] != **owner).count();
-            // As many as have lost their owner, or as those who joined get; whichever is more.
+            // The number of queues without owner, or of queues that new members get, whichever is larger.
             let orphaned = before.values().filter(|owner| !now.contains_key(owner)).count();
             let kept = counts(&before);
             let new: usize = counts(&owners)

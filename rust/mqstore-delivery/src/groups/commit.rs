@@ -1,7 +1,7 @@
-//! Storing how far a consumer has come.
+//! Committing the offsets of a consumer.
 //!
-//! Owners of queues and what they store change under one lock: of two consumers, one that lost a queue and one that got
-//! it, only the second can commit it.
+//! Owners of queues and committed offsets change under one lock. If one consumer lost a queue and another got it,
+//! only the second can commit it.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use super::consumer::{Consumer, State, out_of_range};
 use super::offset_history;
 use crate::error::BrokerError;
 
-/// What a commit stored, and where in the metadata log.
+/// The offsets that a commit stored, and the metadata position.
 pub(super) struct StoredCommit {
     offsets: Vec<(Queue, i64)>,
     place: Option<Place>,
 }
 
 impl Consumer {
-    /// Stores, for each queue that it has, the offset behind the last message that it handed out. With `sync` it is on
-    /// the disk when this returns.
+    /// Commits, for each of its queues, the offset after the last message that it handed out. With `sync` the commit
+    /// is durable when this returns.
     pub fn commit(&self, sync: bool) -> Result<(), BrokerError> {
         let mut state = self.state.lock();
         self.check()?;
@@ -32,10 +32,10 @@ impl Consumer {
         self.finish_commit(&stored, sync)
     }
 
-    /// Stores these offsets, the next ones to be read, of queues that it has.
+    /// Commits these offsets, which are the next ones to read, for queues that it owns.
     ///
     /// # Errors
-    /// [`BrokerError::NotAssigned`], and nothing is stored then.
+    /// [`BrokerError::NotAssigned`]; nothing is stored then.
     pub fn commit_offsets(&self, offsets: &[(Queue, i64)], sync: bool) -> Result<(), BrokerError> {
         let mut state = self.state.lock();
         self.check()?;
@@ -46,7 +46,7 @@ impl Consumer {
         self.finish_commit(&stored, sync)
     }
 
-    /// In which slot each of these offsets is to be stored.
+    /// Returns the slot for each of these offsets.
     pub(super) fn resolve_offsets(
         &self,
         state: &State,
@@ -64,14 +64,14 @@ impl Consumer {
         Ok(wanted)
     }
 
-    /// Stores offsets of slots in one frame, those that moved and are still its own; what was stored, and where.
+    /// Commits in one frame the offsets that moved and whose queues it still owns. Returns what was stored, and where.
     pub(super) fn store_offsets(
         &self,
         state: &mut State,
         wanted: &[(usize, i64)],
     ) -> Result<StoredCommit, BrokerError> {
         let meta = self.meta();
-        // Nobody else gets a queue in between.
+        // No other consumer gets a queue meanwhile.
         let group = self.member.as_ref().map(|(coordinator, member)| (coordinator.lock(), *member));
         let (mut changes, mut stored, mut settled) = (Vec::new(), Vec::new(), Vec::new());
         for (at, offset) in wanted {
@@ -107,7 +107,7 @@ impl Consumer {
         Ok(StoredCommit { offsets: stored, place })
     }
 
-    /// What follows a commit, without the consumer's lock.
+    /// Finishes a commit without the consumer's lock.
     pub(super) fn finish_commit(&self, stored: &StoredCommit, sync: bool) -> Result<(), BrokerError> {
         let StoredCommit { offsets, place } = stored;
         if self.options.history && !offsets.is_empty() {
@@ -121,7 +121,7 @@ impl Consumer {
                 self.meta().sync_within(*place, ms);
                 Ok(())
             }
-            // Another's commit may be what is to be durable.
+            // A commit of another consumer may have to become durable.
             (None, _) if sync => Ok(self.meta().sync(self.meta().place())?),
             _ => Ok(()),
         }

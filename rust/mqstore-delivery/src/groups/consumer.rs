@@ -1,12 +1,12 @@
-//! One consumer: polls the queues that it has in its group, and commits how far it has come.
+//! One consumer of a group: polls its queues and commits its offsets.
 //!
-//! What it promises: messages of a queue come in the order of the queue, each at least once as long as the group commits
-//! what it has handled and no more. A commit stores, for each queue, the offset behind the last message that was handed
-//! out; it survives the death of the process when the call returns, and a loss of power within the store's interval
-//! for metadata, or at once if asked for. The commits of one call are there together or not at all. Offsets only grow,
-//! unless a seek or a reset was made.
+//! The promises: messages of a queue come in queue order. Each comes at least once, as long as the group commits only
+//! messages that it has processed. A commit stores, for each queue, the offset after the last message that was handed
+//! out. When the call returns, the commit survives a kill. It survives a power loss after the store's interval for
+//! metadata, or immediately on request. The offsets of one commit are stored together or not at all. Offsets only
+//! grow, except after a seek or a reset.
 //!
-//! Across threads: calls may come from several; each message goes to one of them. A thread that waits holds no lock.
+//! Across threads: several threads may call; each message goes to one of them. A waiting thread holds no lock.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -28,18 +28,18 @@ use crate::error::BrokerError;
 use crate::nonblocking::{Look, ReadScope, Remaining, block_on, lock};
 use crate::queue_failures::merge_queue_errors;
 
-/// How long a filter that lets nothing pass may keep one look.
+/// Maximum time of one poll with a filter that matches nothing.
 const FILTER_TIME: Duration = Duration::from_millis(40);
 
-/// Messages that iteration reads ahead, at first and at most.
+/// Messages that iteration reads ahead: first number and maximum.
 const FIRST_AHEAD: usize = 16;
 pub(super) const MOST_AHEAD: usize = 512;
 
-/// See the module's text.
+/// One consumer of a group; see the module's text.
 pub struct Consumer {
     pub(super) broker: Arc<BrokerState>,
     pub(super) group: Arc<str>,
-    /// The group under which offsets are stored; `None` where they are not.
+    /// The group under which offsets are stored; `None` if they are not stored.
     pub(super) stored_as: Option<Arc<str>>,
     topics: BTreeSet<Arc<str>>,
     pub(super) options: ConsumerOptions,
@@ -50,33 +50,33 @@ pub struct Consumer {
     notes: Mutex<Vec<String>>,
 }
 
-/// What changes.
+/// The mutable state of a consumer.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) slots: Vec<AssignedQueue>,
-    /// The slot that the next poll begins with.
+    /// The slot at which the next poll starts.
     turn: usize,
-    /// Read ahead for [`Consumer::next`].
+    /// Messages that were read ahead for [`Consumer::next_once`].
     buffer: VecDeque<BufferedMessage>,
     ahead: usize,
-    /// The change of owners that `slots` are of.
+    /// The change of owners from which `slots` was made.
     pub(super) seen: Option<u64>,
-    /// When the topics were looked at for new queues; monotonic.
+    /// Time of the last search for new queues; monotonic.
     pub(super) looked: Option<Duration>,
-    /// How many queues there were then.
+    /// Number of queues at that time.
     pub(super) known: usize,
 }
 
 /// A message that was read and not handed out.
 struct BufferedMessage {
     slot: usize,
-    /// What the consumer's position is once it was handed out.
+    /// The consumer's position after this message is handed out.
     next: i64,
     record: StoredRecord,
 }
 
 impl Consumer {
-    /// A consumer of `topics`, which need not exist yet.
+    /// Opens a consumer of `topics`, which need not exist yet.
     pub(crate) fn new(
         broker: &Arc<BrokerState>,
         group: &str,
@@ -107,17 +107,17 @@ impl Consumer {
             state: Mutex::default(),
             notes: Mutex::default(),
         };
-        // Its queues are its own from here on, at the offsets where it begins.
+        // From here on it owns its queues, at their start offsets.
         consumer.refresh(&mut consumer.state.lock())?;
         Ok(consumer)
     }
 
-    /// Its group.
+    /// Returns its group.
     pub fn group(&self) -> &str {
         &self.group
     }
 
-    /// Its topics, sorted.
+    /// Returns its topics, sorted.
     pub fn topics(&self) -> impl Iterator<Item = &str> {
         self.topics.iter().map(|topic| &**topic)
     }
@@ -142,7 +142,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// What a person should know, each once: messages that were deleted unread, offsets that were moved back.
+    /// Returns notes for the user, each once: messages that were deleted unread, offsets that went back.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut self.notes.lock())
     }
@@ -151,7 +151,7 @@ impl Consumer {
         self.notes.lock().push(note);
     }
 
-    /// The queues that it has now, sorted.
+    /// Returns its current queues, sorted.
     pub fn assignment(&self) -> Result<Vec<Queue>, BrokerError> {
         let mut state = self.state.lock();
         if self.is_closed() {
@@ -161,7 +161,7 @@ impl Consumer {
         Ok(state.slots.iter().map(|slot| slot.queue.clone()).collect())
     }
 
-    /// Up to `max` messages, at least one unless `timeout` passes first; `None` waits for ever.
+    /// Returns up to `max` messages. Returns none only if `timeout` ends first; `None` waits without a limit.
     pub fn poll(&self, max: usize, timeout: Option<Duration>) -> Result<Vec<StoredRecord>, BrokerError> {
         let clock = self.store().clock();
         let deadline = timeout.map(|timeout| clock.monotonic().saturating_add(timeout));
@@ -174,7 +174,7 @@ impl Consumer {
         }
     }
 
-    /// As [`Self::poll`], which may also come back with nothing before `wait` has passed.
+    /// Like [`Self::poll`], but may return no messages before `wait` ends.
     pub fn poll_once(&self, max: usize, wait: Duration) -> Result<Vec<StoredRecord>, BrokerError> {
         let waits = !wait.is_zero();
         let found = block_on(&self.signal, wait, || {
@@ -185,7 +185,7 @@ impl Consumer {
         Ok(found.unwrap_or_default())
     }
 
-    /// The next message; `None` when there is none yet, after `wait` or before. Reads ahead.
+    /// Returns the next message, or `None` if there is none yet, at the latest after `wait`. Reads ahead.
     pub fn next_once(&self, wait: Duration) -> Result<Option<StoredRecord>, BrokerError> {
         let waits = !wait.is_zero();
         let found = block_on(&self.signal, wait, || {
@@ -196,8 +196,8 @@ impl Consumer {
         Ok(found.and_then(|mut found| found.pop()))
     }
 
-    /// One look: `read` brings the messages that are to be handed out. If there are none and the caller waits, the signal
-    /// rings when it is time to look again.
+    /// Polls once: `read` collects the messages to hand out. If there are none and the caller waits, the signal rings
+    /// at the time for the next poll.
     pub(super) fn look(
         &self,
         reach: ReadScope,
@@ -230,7 +230,7 @@ impl Consumer {
         Ok(Look::Wait { seen, longest: None })
     }
 
-    /// The next message, none or one; reads ahead.
+    /// Collects the next message, if there is one; reads ahead.
     pub(super) fn collect_next(
         &self,
         state: &mut State,
@@ -242,7 +242,7 @@ impl Consumer {
         Ok(rest)
     }
 
-    /// Reads up to `max` messages to be handed out at once; what is left where none was found.
+    /// Collects up to `max` messages to hand out. Returns what remains.
     pub(super) fn collect(
         &self,
         state: &mut State,
@@ -250,13 +250,13 @@ impl Consumer {
         found: &mut Vec<StoredRecord>,
         reach: ReadScope,
     ) -> Result<Remaining, BrokerError> {
-        // What iteration has read ahead comes first.
+        // Messages that iteration read ahead come first.
         while found.len() < max {
             let Some(record) = self.take_ahead(state) else { break };
             found.push(record);
         }
         self.read(state, max, found, reach, |state, at, found, from| {
-            // A queue of which nothing is handed out need not stay.
+            // A queue with nothing handed out need not stay.
             if found.len() > from && !self.keeps(state, at) {
                 found.truncate(from);
             } else if let Some(slot) = state.slots.get_mut(at) {
@@ -265,7 +265,7 @@ impl Consumer {
         })
     }
 
-    /// Reads ahead where nothing is left; what more there is.
+    /// Reads ahead if the buffer is empty. Returns what remains.
     pub(super) fn fill(&self, state: &mut State, reach: ReadScope) -> Result<Remaining, BrokerError> {
         if state.buffer.is_empty() {
             state.ahead = (state.ahead * 4).clamp(FIRST_AHEAD, MOST_AHEAD);
@@ -273,7 +273,7 @@ impl Consumer {
         self.read_ahead(state, state.ahead, reach)
     }
 
-    /// As [`Self::fill`], up to `max` messages.
+    /// Like [`Self::fill`], up to `max` messages.
     pub(super) fn read_ahead(
         &self,
         state: &mut State,
@@ -311,8 +311,8 @@ impl Consumer {
         Some(record)
     }
 
-    /// Has a queue stay here of which messages are about to be handed out, for an ordered consumer; whether it is
-    /// still here.
+    /// For an ordered consumer: pins a queue whose messages are about to be handed out. Returns whether the consumer
+    /// still owns it.
     fn keeps(&self, state: &mut State, at: usize) -> bool {
         let Some((coordinator, member)) = self.member.as_ref().filter(|_| self.options.ordered) else {
             return true;
@@ -325,9 +325,9 @@ impl Consumer {
         keeps
     }
 
-    /// Reads from one queue after the other until there are `max`; `done` is told of each with the place in `found`
-    /// where its messages begin. What is left where none was found. A queue that fails does not keep others from being
-    /// read, see [`settle`].
+    /// Reads from one queue after the other until there are `max` messages. Calls `done` for each queue with the
+    /// index in `found` of its first message. Returns what remains. A queue that cannot be read does not block the
+    /// others; see [`merge_queue_errors`].
     fn read(
         &self,
         state: &mut State,
@@ -352,7 +352,7 @@ impl Consumer {
                 let from = found.len();
                 let at_hand = if reach.is_at_hand() { self.is_at_hand(state, at, reach) } else { Ok(true) };
                 if let Ok(false) = at_hand {
-                    // It keeps its turn.
+                    // The queue keeps its turn.
                     if total == 0 {
                         return Ok(Remaining::NotAtHand);
                     }
@@ -366,7 +366,7 @@ impl Consumer {
                         goes_on |= read == ReadEnd::GoesOn;
                         state.slots.get_mut(at).into_iter().for_each(|slot| slot.failing = false);
                     }
-                    // Asked for by whoever does not go on where messages were lost.
+                    // With [`LostMessagePolicy::Fail`], deleted messages are an error.
                     Err(error @ BrokerError::Store(StoreError::OffsetOutOfRange { .. })) if total == 0 => {
                         return Err(error);
                     }
@@ -385,12 +385,13 @@ impl Consumer {
         }
     }
 
-    /// Notes an error that nobody gets, because other queues had something, once until the queue is well again.
+    /// Notes a read error once until the queue can be read again. No caller gets the error, because other queues have
+    /// messages.
     fn note_failure(&self, slot: &mut AssignedQueue, error: &BrokerError) {
         if !std::mem::replace(&mut slot.failing, true) {
             let (Queue { topic, queue_id }, group) = (&slot.queue, &self.group);
             self.note(format!(
-                "group {group}: queue {topic}/{queue_id} gives nothing, others go on: {error}"
+                "group {group}: cannot read queue {topic}/{queue_id}; other queues continue: {error}"
             ));
         }
     }
@@ -413,10 +414,10 @@ impl Consumer {
         let Queue { topic, queue_id } = &slot.queue;
         let group = &self.group;
         if offset > max_offset {
-            // The log has lost its end; what comes next takes these offsets again.
+            // The log lost its end. New messages will take these offsets.
             self.note(format!(
-                "group {group}: the offset {offset} in queue {topic}/{queue_id} is behind the queue's end {max_offset}; \
-                 the group goes on there"
+                "group {group}: the offset {offset} in queue {topic}/{queue_id} is beyond the queue's end {max_offset}; \
+                 the group continues there"
             ));
             slot.sought = true;
             slot.move_to(max_offset);
@@ -427,13 +428,13 @@ impl Consumer {
         }
         self.note(format!(
             "group {group}: messages {offset} to {min_offset} of queue {topic}/{queue_id} were deleted before the group \
-             read them; it goes on at {min_offset}"
+             read them; it continues at {min_offset}"
         ));
         slot.move_to(min_offset);
         Ok(ReadEnd::GoesOn)
     }
 
-    /// Takes up what has changed: queues that came, queues that went to others.
+    /// Applies changes: new queues, and queues that moved to other consumers.
     pub(super) fn refresh(&self, state: &mut State) -> Result<(), BrokerError> {
         let now = self.store().clock().monotonic();
         if state.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK) {
@@ -451,7 +452,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// The queues that its topics have.
+    /// Returns the queues of its topics.
     pub(super) fn queues(&self) -> Result<Vec<Queue>, BrokerError> {
         let mut queues = Vec::new();
         for topic in &self.topics {
@@ -474,7 +475,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Makes `owned` the queues that it has: keeps those that it had, and begins with the others.
+    /// Makes `owned` its queues: keeps those that it already had, and starts the others.
     fn take_over(&self, state: &mut State, owned: Vec<(Queue, u64)>) -> Result<(), BrokerError> {
         state.clear_buffer();
         let mut before = std::mem::take(&mut state.slots);
@@ -496,8 +497,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// Where a group begins elsewhere than at the first message is stored at once: it must begin there the next time
-    /// too, whatever came in between.
+    /// Commits the start offset of a group that does not start at the first message. So the group starts there the
+    /// next time too, even after new messages.
     fn store_start_offsets(&self, slots: &[AssignedQueue]) -> Result<(), BrokerError> {
         if self.stored_as.is_none() || self.options.start == StartOffset::Earliest {
             return Ok(());
@@ -511,7 +512,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// A queue that it has from now on, at the group's offset, or where a new group begins.
+    /// Starts a queue at the group's offset, or at the start of a new group.
     fn begin(&self, queue: Queue, generation: u64) -> Result<AssignedQueue, BrokerError> {
         let (store, meta) = (self.store(), self.meta());
         let stored_as = self.stored_as.as_deref().unwrap_or(&self.group);
@@ -520,7 +521,7 @@ impl Consumer {
         if let Some(offset) = stored {
             return Ok(AssignedQueue::new(queue, key, generation, offset));
         }
-        // A queue that came later begins at its first message, wherever the group began in the topic.
+        // A queue that was added later starts at its first message, wherever the group started in the topic.
         let knows_topic = self.stored_as.is_some()
             && meta.offsets(key.group).iter().any(|change| change.queue.topic == key.topic);
         let start = if knows_topic { StartOffset::Earliest } else { self.options.start };
@@ -535,7 +536,7 @@ impl Consumer {
         Ok(AssignedQueue::new(queue, key, generation, position))
     }
 
-    /// Where in `state` a queue that it has is.
+    /// Returns the slot of a queue that it owns.
     pub(super) fn slot(&self, state: &State, queue: &Queue) -> Result<usize, BrokerError> {
         state.slots.iter().position(|slot| slot.queue == *queue).ok_or_else(|| BrokerError::NotAssigned {
             group: self.group.to_string(),
@@ -544,8 +545,8 @@ impl Consumer {
         })
     }
 
-    /// Gives its queues to the others of its group; what was handed out and not committed comes again. Closing twice is
-    /// no error.
+    /// Closes the consumer. Its queues go to the other consumers of the group; messages that were handed out and not
+    /// committed come again. A second call changes nothing.
     pub fn close(&self) {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
@@ -564,7 +565,7 @@ impl Consumer {
 }
 
 impl State {
-    /// Forgets what was read ahead; it is read again.
+    /// Forgets the messages that were read ahead; they will be read again.
     pub(super) fn clear_buffer(&mut self) {
         if self.buffer.is_empty() {
             return;

@@ -1,11 +1,11 @@
-//! The members of one group in this process and the queues that each has.
+//! The members of one group in this process, and the queues of each.
 //!
-//! [`Group`] is a plain value: who joined, which queues there are, who owns which of them in which generation. Each
-//! change of an owner is a new generation of that queue; what an earlier owner commits afterwards is refused by its
-//! number. [`Coordinator`] is the same behind a lock, with the members' signals.
+//! [`Group`] is a plain value: the members, the known queues, and the owner of each queue with its generation. Each
+//! change of an owner gives the queue a new generation. A commit by an earlier owner has an old generation and is
+//! refused. [`Coordinator`] is the same with a lock and the signals of the members.
 //!
-//! A queue of an ordered consumer stays where it is while one of its messages was handed out and not committed; it
-//! moves on with that commit, or when the consumer leaves.
+//! A queue of an ordered consumer stays with it while any of its messages is handed out and not committed. It may
+//! move after that commit, or when the consumer leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use mqstore_io::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use super::assignment::{MemberId, Members, Owners, Queue, assign};
 use mqstore_base::wake_signal::Signal;
 
-/// See the module's text.
+/// The state of one group; see the module's text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Group {
     members: Members,
@@ -30,7 +30,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// A new member that consumes `topics`; its number.
+    /// Adds a member that consumes `topics`. Returns its number.
     pub(crate) fn join(&mut self, topics: BTreeSet<Arc<str>>) -> MemberId {
         self.joined += 1;
         self.members.insert(self.joined, topics);
@@ -38,7 +38,7 @@ impl Group {
         self.joined
     }
 
-    /// The member is gone; what it holds goes to others.
+    /// Removes a member; its queues go to others.
     pub(crate) fn leave(&mut self, member: MemberId) {
         self.members.remove(&member);
         let owners = &self.owners;
@@ -46,7 +46,7 @@ impl Group {
         self.settle();
     }
 
-    /// There are these queues, beside those that are known; whether one of them is new.
+    /// Adds queues to the known ones. Returns whether one of them is new.
     pub(crate) fn learn(&mut self, queues: impl IntoIterator<Item = Queue>) -> bool {
         let known = self.queues.len();
         self.queues.extend(queues);
@@ -57,18 +57,18 @@ impl Group {
         grew
     }
 
-    /// The queues of a member, each with its generation.
+    /// Returns the queues of a member, each with its generation.
     pub(crate) fn owned(&self, member: MemberId) -> Vec<(Queue, u64)> {
         let own = self.owners.iter().filter(|(_, owner)| **owner == member);
         own.map(|(queue, _)| (queue.clone(), self.generation_of(queue))).collect()
     }
 
-    /// Whether the member has this queue, still in this generation.
+    /// Whether the member owns this queue in this generation.
     pub(crate) fn has(&self, member: MemberId, queue: &Queue, generation: u64) -> bool {
         self.owners.get(queue) == Some(&member) && self.generation_of(queue) == generation
     }
 
-    /// Keeps the queue where it is until [`Self::free`].
+    /// Pins the queue to its owner until [`Self::free`].
     pub(crate) fn hold(&mut self, queue: &Queue) {
         self.held.insert(queue.clone());
     }
@@ -78,7 +78,7 @@ impl Group {
         self.members.values().any(|topics| topics.contains(topic))
     }
 
-    /// Lets queues move on that were held.
+    /// Unpins queues, so that they may move.
     pub(crate) fn free<'a>(&mut self, queues: impl IntoIterator<Item = &'a Queue>) {
         let mut freed = false;
         for queue in queues {
@@ -105,11 +105,11 @@ impl Group {
     }
 }
 
-/// The group of a store, as its consumers share it.
+/// The group of a store, shared by its consumers.
 #[derive(Debug, Default)]
 pub(crate) struct Coordinator {
     state: Mutex<Shared>,
-    /// Raised with each change of owners; members compare it with what they saw.
+    /// Increases with each change of owners; members compare it with the value that they saw last.
     changes: AtomicU64,
 }
 
@@ -120,7 +120,7 @@ struct Shared {
 }
 
 impl Coordinator {
-    /// Takes a consumer of `topics` into the group, which is woken by `signal` when its queues change.
+    /// Adds a consumer of `topics` to the group. `signal` wakes it when its queues change.
     pub(crate) fn join(&self, topics: BTreeSet<Arc<str>>, signal: Arc<Signal>) -> MemberId {
         let mut shared = self.state.lock();
         let member = shared.group.join(topics);
@@ -129,7 +129,7 @@ impl Coordinator {
         member
     }
 
-    /// The consumer is gone.
+    /// Removes a consumer.
     pub(crate) fn leave(&self, member: MemberId) {
         let mut shared = self.state.lock();
         shared.signals.remove(&member);
@@ -137,7 +137,7 @@ impl Coordinator {
         self.notify_members(&shared);
     }
 
-    /// There are these queues.
+    /// Adds queues to the known ones.
     pub(crate) fn learn(&self, queues: Vec<Queue>) {
         let mut shared = self.state.lock();
         if shared.group.learn(queues) {
@@ -145,12 +145,12 @@ impl Coordinator {
         }
     }
 
-    /// A number that changes whenever a queue changes hands.
+    /// Returns a number that changes whenever a queue gets another owner.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The group, which does not change meanwhile.
+    /// Locks the group for reading.
     pub(crate) fn lock(&self) -> GroupView<'_> {
         GroupView(self.state.lock())
     }
@@ -160,7 +160,7 @@ impl Coordinator {
         self.state.lock().group.consumes(topic)
     }
 
-    /// Keeps a queue of an ordered consumer where it is; whether it is still there.
+    /// Pins a queue to its ordered consumer. Returns whether the consumer still owns it.
     pub(crate) fn hold(&self, member: MemberId, queue: &Queue, generation: u64) -> bool {
         let mut shared = self.state.lock();
         let has = shared.group.has(member, queue, generation);
@@ -170,7 +170,7 @@ impl Coordinator {
         has
     }
 
-    /// Lets queues of an ordered consumer move on.
+    /// Unpins queues of an ordered consumer.
     pub(crate) fn free(&self, queues: &[Queue]) {
         let mut shared = self.state.lock();
         let before = shared.group.generation;
@@ -186,7 +186,7 @@ impl Coordinator {
     }
 }
 
-/// See [`Coordinator::lock`].
+/// A locked group; see [`Coordinator::lock`].
 pub(crate) struct GroupView<'a>(MutexGuard<'a, Shared>);
 
 impl std::ops::Deref for GroupView<'_> {
@@ -249,7 +249,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever was given a queue keeps its generation until the queue moves, and never gets it back in the same.
+        /// An owner keeps the generation of its queue until the queue moves, and never gets the queue back in the
+        /// same generation.
         #[test]
         fn generations_fence(acts in prop::collection::vec(act(), 1..40)) {
             let mut group = Group::default();

@@ -1,4 +1,4 @@
-//! Consumer groups: several consumers that share the queues of topics, and where each queue goes on.
+//! Consumer groups: several consumers that share the queues of topics, and the offset at which each queue continues.
 
 mod assigned_queue;
 pub mod assignment;

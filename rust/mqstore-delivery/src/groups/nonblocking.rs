@@ -1,6 +1,6 @@
-//! A consumer for who must not wait: see [`crate::TryResult`].
+//! A consumer for callers that must not wait: see [`crate::TryResult`].
 //!
-//! What a thread prepares is read ahead, as iteration does: it is not handed out, and no commit counts it.
+//! A thread that prepares reads ahead, like iteration. These messages are not handed out, and no commit includes them.
 
 use std::time::Duration;
 
@@ -13,11 +13,13 @@ use crate::error::BrokerError;
 use crate::nonblocking::{ReadScope, Remaining, TryResult};
 
 impl Consumer {
-    /// Up to `max` messages at once. Where there are none, `call` is made when it is time to look again; without one
-    /// nothing is found. With `patience` it waits for another thread that is at this consumer.
+    /// Returns up to `max` messages. If there are none, registers `call`, which is called at the time for the next
+    /// poll; without `call`, returns no messages. With `patience`, waits for the lock if another thread uses this
+    /// consumer.
     ///
     /// # Errors
-    /// [`BrokerError::ConsumerClosed`]; `OffsetOutOfRange` where it is to fail.
+    /// [`BrokerError::ConsumerClosed`]; `OffsetOutOfRange` if messages were deleted and the consumer is set to fail
+    /// then.
     pub fn try_poll(
         &self,
         max: usize,
@@ -33,7 +35,7 @@ impl Consumer {
         )
     }
 
-    /// The next message, none or one; reads ahead. The rest is as for [`Self::try_poll`].
+    /// Returns the next message, or none; reads ahead. Otherwise like [`Self::try_poll`].
     pub fn try_next(
         &self,
         patience: bool,
@@ -48,7 +50,8 @@ impl Consumer {
         ReadScope::AtHand { near: self.store().is_caught_up() }
     }
 
-    /// For looks at once, in a thread: takes up what changed, and reads up to `max` messages ahead.
+    /// For polls of an event loop, in a thread: applies changes of the assignment, and reads up to `max` messages
+    /// ahead.
     pub fn prepare(&self, max: usize) -> Result<(), BrokerError> {
         let mut state = self.state.lock();
         self.check()?;
@@ -63,14 +66,14 @@ impl Consumer {
         Ok(())
     }
 
-    /// As [`Self::commit`], or [`Self::commit_offsets`] with `offsets`, if that waits for nobody; `None` when it may, and
-    /// nothing was stored then. Otherwise whether a sync of the metadata is to follow.
+    /// Like [`Self::commit`], or [`Self::commit_offsets`] with `offsets`, if that needs no wait. Returns `None` if it
+    /// may need one; nothing is stored then. Otherwise returns whether the caller must sync the metadata.
     pub fn try_commit(
         &self,
         offsets: Option<&[(Queue, i64)]>,
         sync: bool,
     ) -> Result<Option<bool>, BrokerError> {
-        // Commits that are kept as messages are appended.
+        // Commits of the history are appended as messages.
         if self.options.history {
             return Ok(None);
         }
@@ -94,8 +97,8 @@ impl Consumer {
         Ok(Some(false))
     }
 
-    /// Has those look again who wait and whom nobody calls: for queues that came, a store that was closed. To be called
-    /// now and then while somebody waits at once.
+    /// Wakes waiting callers after changes that ring no signal: new queues, a store that was closed. Call it from
+    /// time to time while an event loop waits.
     pub fn look_around(&self) {
         let Some(mut state) = self.state.try_lock() else { return };
         let settled = self.has_stable_assignment(&mut state);
@@ -105,7 +108,7 @@ impl Consumer {
         }
     }
 
-    /// Whether to read a slot takes no time.
+    /// Whether reading a slot needs no I/O.
     pub(super) fn is_at_hand(
         &self,
         state: &mut State,
@@ -116,7 +119,7 @@ impl Consumer {
         Ok(slot.is_at_hand(self.store(), self.options.filter.as_ref(), reach)?)
     }
 
-    /// Whether it has the queues that are its own: none came, and none went to another consumer.
+    /// Whether its queues are up to date: none was added, and none moved to another consumer.
     pub(super) fn has_stable_assignment(&self, state: &mut State) -> Result<bool, BrokerError> {
         let now = self.store().clock().monotonic();
         if state.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK) {

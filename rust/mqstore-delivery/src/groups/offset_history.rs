@@ -1,13 +1,13 @@
-//! What groups have committed, kept as messages: an offset can be looked up as of any time.
+//! The history of commits, stored as messages, so that the offset of a group can be looked up for any time.
 //!
-//! Each commit of a consumer that asks for it adds one message a queue to [`HISTORY_TOPIC`], which has one queue and keeps,
-//! when it is compacted, the newest of each key. The key is `topic@group@queue`, the body JSON:
+//! Each commit of a consumer with this option appends one message for each queue to [`HISTORY_TOPIC`]. The topic has
+//! one queue. Its compaction keeps the newest message of each key. The key is `topic@group@queue`, the body is JSON:
 //!
 //! ```text
 //! {"group":"billing","topic":"orders","queueId":0,"offset":17}
 //! ```
 //!
-//! The time of a commit is the store time of its message. The topic is ours; RocketMQ has none for this.
+//! The time of a commit is the store time of its message. The topic is mqstore's own; RocketMQ has no such topic.
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{NewMessage, encode_properties};
@@ -17,10 +17,10 @@ use mqstore_format::json::{ConsumerOffsets, Map, TopicConfig, Value, parse};
 use super::assignment::Queue;
 use crate::error::BrokerError;
 
-/// The topic of what was committed.
+/// The topic of the history.
 pub const HISTORY_TOPIC: &str = "rmq_sys_OFFSET_HISTORY";
 
-/// Messages that are read at once.
+/// Messages in one read.
 const AT_ONCE: usize = 256;
 
 /// One commit of one queue.
@@ -30,13 +30,13 @@ pub struct OffsetCommit {
     pub topic: String,
     /// The queue.
     pub queue_id: i32,
-    /// The offset that the group was to consume next.
+    /// The next offset of the group.
     pub offset: i64,
-    /// When, in epoch milliseconds.
+    /// Time of the commit, in epoch milliseconds.
     pub timestamp_ms: i64,
 }
 
-/// Adds what was committed.
+/// Appends the commits to the history.
 pub(super) fn write(store: &Store, group: &str, offsets: &[(Queue, i64)]) -> Result<(), BrokerError> {
     let policy = (TopicConfig::CLEANUP_POLICY.to_owned(), "COMPACTION".to_owned());
     if store.queue_ids(HISTORY_TOPIC)?.is_empty() {
@@ -72,26 +72,26 @@ pub(super) fn write(store: &Store, group: &str, offsets: &[(Queue, i64)]) -> Res
     Ok(())
 }
 
-/// What a group has committed, oldest first.
+/// The commits of a group, oldest first.
 pub struct OffsetHistory {
     group: String,
     cursor: Option<QueueCursor>,
 }
 
 impl OffsetHistory {
-    /// What consumers of `group` that were made with [`super::ConsumerOptions::history`] have committed; readers of a
-    /// store may ask too.
+    /// Opens the commits of consumers of `group` that were opened with [`super::ConsumerOptions::history`]. Also
+    /// works for a store that is open for reading.
     pub fn open(store: &Store, group: &str) -> Result<Self, BrokerError> {
         let cursor = match store.read(HISTORY_TOPIC, 0, None, None, None) {
             Ok(cursor) => Some(cursor),
-            // Nobody asked for a history yet.
+            // No consumer used a history yet.
             Err(StoreError::TopicNotFound { .. }) => None,
             Err(error) => return Err(error.into()),
         };
         Ok(Self { group: group.to_owned(), cursor })
     }
 
-    /// Some further ones; none is the end.
+    /// Returns some more commits; none at the end.
     pub fn next_batch(&mut self) -> Result<Vec<OffsetCommit>, BrokerError> {
         let Some(cursor) = &mut self.cursor else { return Ok(Vec::new()) };
         loop {
@@ -109,7 +109,7 @@ impl OffsetHistory {
     }
 }
 
-/// A commit of `group`; `None` for one of another, and for what is none.
+/// Decodes a commit of `group`; `None` for another group, and for a message that is no commit.
 fn decode(body: &[u8], group: &str, timestamp_ms: i64) -> Option<OffsetCommit> {
     let Ok(Value::Object(members)) = parse(body) else { return None };
     let text = |members: &Map<String, Value>, name: &str| Some(members.get(name)?.as_str()?.to_owned());

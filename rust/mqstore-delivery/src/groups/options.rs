@@ -1,52 +1,52 @@
-//! How a consumer is to behave.
+//! Options of a consumer.
 
 use std::time::Duration;
 
 use mqstore_base::message::MessageFilter;
 
-/// Which messages a consumer wants; the others are passed over.
+/// The messages that a consumer wants; it skips the others.
 pub type Filter = MessageFilter;
 
-/// Where a group begins in a topic in which it has no offset.
+/// The start of a group in a topic in which it has no offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartOffset {
-    /// At the first message there is.
+    /// At the first existing message.
     #[default]
     Earliest,
-    /// Behind the last one.
+    /// After the last message.
     Latest,
     /// At the first message stored at or after this time, in epoch milliseconds.
     Time(i64),
 }
 
-/// What a consumer does when messages that its group has not read were deleted by the retention.
+/// What a consumer does if the retention deleted messages that its group has not read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LostMessagePolicy {
-    /// Goes on at the first message there is, and says so in [`super::Consumer::take_notes`].
+    /// Continues at the first existing message, with a note in [`super::Consumer::take_notes`].
     #[default]
     GoOn,
-    /// Fails with [`mqstore_base::error::StoreError::OffsetOutOfRange`] until it is moved.
+    /// Fails with [`mqstore_base::error::StoreError::OffsetOutOfRange`] until a seek or reset moves the consumer.
     Fail,
 }
 
-/// How a consumer behaves.
+/// Options of a consumer.
 #[derive(Clone, Debug, Default)]
 pub struct ConsumerOptions {
-    /// Which messages it wants; `None` is all.
+    /// The messages that it wants; `None` means all.
     pub filter: Option<Filter>,
-    /// Where a group without an offset begins.
+    /// The start of a group without an offset.
     pub start: StartOffset,
-    /// Whether a queue stays with this consumer as long as one of its messages was handed out and not committed.
+    /// Whether a queue stays with this consumer while any of its messages is handed out and not committed.
     pub ordered: bool,
-    /// Whether it gets the messages of all queues, whatever others of its group get.
+    /// Whether it gets the messages of all queues, independent of the other consumers of its group.
     pub broadcast: bool,
-    /// Under which name a broadcast consumer's offsets are kept; without one they are not.
+    /// The name under which the offsets of a broadcast consumer are stored; without a name they are not.
     pub name: Option<String>,
-    /// How long a commit may be lost to a failure of power, at most; zero syncs each, `None` leaves it to the store's
-    /// interval for metadata, which counts where it is shorter.
+    /// Maximum age of a commit that a power loss may undo. Zero syncs each commit. `None` uses the store's interval
+    /// for metadata, which also applies if it is shorter.
     pub commit_interval: Option<Duration>,
-    /// What happens when the retention was faster than the group.
+    /// What to do if the retention deleted messages that the group has not read.
     pub on_lost: LostMessagePolicy,
-    /// Whether each commit is also kept as a message: see [`super::OffsetHistory`].
+    /// Whether each commit is also stored as a message: see [`super::OffsetHistory`].
     pub history: bool,
 }

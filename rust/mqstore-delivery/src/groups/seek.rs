@@ -1,4 +1,4 @@
-//! Moving a consumer on purpose, and how far it is behind.
+//! Seeks, resets, positions and the lag of a consumer.
 
 use std::sync::Arc;
 
@@ -11,11 +11,12 @@ use super::options::StartOffset;
 use crate::error::BrokerError;
 
 impl Consumer {
-    /// Goes on at `offset` of a queue that it has; the next commit stores where it came to from there, also if that is
-    /// less than before.
+    /// Continues at `offset` of a queue that it owns. The next commit stores the new position, even if it is smaller
+    /// than before.
     ///
     /// # Errors
-    /// [`BrokerError::NotAssigned`]; `OffsetOutOfRange` for an offset that the queue does not hold, and is not its end.
+    /// [`BrokerError::NotAssigned`]; `OffsetOutOfRange` for an offset below the minimum or above the maximum of the
+    /// queue.
     pub fn seek(&self, topic: &str, queue_id: i32, offset: i64) -> Result<(), BrokerError> {
         let mut state = self.start_seek()?;
         let queue = Queue { topic: topic.into(), queue_id };
@@ -30,13 +31,13 @@ impl Consumer {
         Ok(())
     }
 
-    /// Goes on, in each queue that it has, at the first message stored at or after `time_ms` (epoch milliseconds).
+    /// Continues, in each of its queues, at the first message stored at or after `time_ms` (epoch milliseconds).
     pub fn seek_to_time(&self, time_ms: i64) -> Result<(), BrokerError> {
         self.seek_all(StartOffset::Time(time_ms)).map(drop)
     }
 
-    /// Moves the group in each queue that this consumer has, and stores that at once; with `sync` it is on the disk when
-    /// this returns.
+    /// Moves the group in each queue that this consumer owns, and commits that immediately. With `sync` the commit is
+    /// durable when this returns.
     pub fn reset(&self, to: StartOffset, sync: bool) -> Result<(), BrokerError> {
         let mut state = self.seek_all(to)?;
         let wanted: Vec<_> = state.slots.iter().map(|slot| slot.returned).enumerate().collect();
@@ -69,17 +70,18 @@ impl Consumer {
         let mut state = self.state.lock();
         self.check()?;
         self.refresh(&mut state)?;
-        // What was read ahead of the old place must not come behind the move.
+        // Messages that were read ahead at the old position must not come after the move.
         state.clear_buffer();
         Ok(state)
     }
 
-    /// The offset that the next message of a queue has at least; what is read ahead counts as not read.
+    /// Returns the minimum offset of the next message of a queue. Messages that were only read ahead do not count as
+    /// read.
     pub fn position(&self, topic: &str, queue_id: i32) -> Result<i64, BrokerError> {
         self.inspect_queue(topic, queue_id, |slot| slot.returned)
     }
 
-    /// The offset that the group has stored for a queue that this consumer has; `None` when there is none.
+    /// Returns the offset that the group committed for a queue that this consumer owns; `None` if there is none.
     pub fn committed(&self, topic: &str, queue_id: i32) -> Result<Option<i64>, BrokerError> {
         self.inspect_queue(topic, queue_id, |slot| {
             slot.committed(self.meta()).filter(|_| self.stored_as.is_some())
@@ -105,8 +107,9 @@ impl Consumer {
         })
     }
 
-    /// For each queue that it has, how many messages lie between what its group has committed and the end; where the
-    /// group committed nothing, and for a broadcast consumer without a name, between where it began and the end.
+    /// Returns, for each of its queues, the number of messages from the committed offset to the end. If the group
+    /// committed nothing, or for a broadcast consumer without a name, it counts from the offset at which this
+    /// consumer started.
     pub fn lag(&self) -> Result<Vec<(Queue, i64)>, BrokerError> {
         let mut state = self.state.lock();
         self.check()?;

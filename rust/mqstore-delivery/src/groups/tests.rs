@@ -1,4 +1,4 @@
-//! Consumers of a group: what they get, what they commit, who has which queue.
+//! Consumers of a group: their messages, their commits, and their queues.
 
 mod model;
 mod seek;
@@ -42,7 +42,7 @@ fn a_group_goes_on_where_it_committed() {
     assert_eq!(rest.len(), 6);
     first.close();
     assert!(matches!(first.poll(1, None), Err(BrokerError::ConsumerClosed { .. })));
-    // What was handed out and not committed comes again, in the order of its queue.
+    // Messages that were handed out and not committed come again, in queue order.
     let second = consumer(&broker, "g", "t");
     let again = poll(&second, 100);
     let sorted = |records: &[StoredRecord]| {
@@ -54,12 +54,12 @@ fn a_group_goes_on_where_it_committed() {
     second.commit(true).unwrap();
     drop(second);
     assert!(poll(&consumer(&broker, "g", "t"), 100).is_empty());
-    // Another group begins at the beginning.
+    // Another group starts at the first message.
     assert_eq!(poll(&consumer(&broker, "other", "t"), 100).len(), 10);
     assert_eq!(broker.meta().groups(), ["g", "other"]);
 }
 
-/// With polls and with iteration, which reads ahead.
+/// With polls, and with iteration, which reads ahead.
 #[test]
 fn a_queue_that_cannot_be_read_does_not_keep_others_from_being_read() {
     for (bad, ahead) in [(0, false), (1, false), (0, true), (1, true)] {
@@ -76,17 +76,17 @@ fn a_queue_that_cannot_be_read_does_not_keep_others_from_being_read() {
         for text in ["a", "b", "c"] {
             assert_eq!(bodies(&next().unwrap()), [text], "damage in queue {bad}, ahead: {ahead}");
         }
-        // Nothing else is left: who looks is told, each time.
+        // No other message is left: each poll returns the error.
         for _ in 0..2 {
             assert!(matches!(next(), Err(BrokerError::Store(StoreError::Corrupt { .. }))));
         }
         let notes = consumer.take_notes();
-        let named = format!("queue jobs/{bad} gives nothing, others go on");
+        let named = format!("cannot read queue jobs/{bad}; other queues continue");
         assert_eq!(notes.iter().filter(|note| note.contains(&named)).count(), 1, "{notes:?}");
         put(&store, "jobs", 1 - bad, "late", "T");
         assert_eq!(bodies(&next().unwrap()), ["late"]);
         assert_eq!(consumer.take_notes(), [""; 0]);
-        // Whoever goes past it is told nothing any more.
+        // A consumer that seeks past the message gets no more errors.
         consumer.seek("jobs", bad, 1).unwrap();
         assert!(next().unwrap().is_empty());
     }
@@ -125,11 +125,11 @@ fn a_new_group_begins_where_it_is_told() {
     assert_eq!(begin("a", StartOffset::Earliest), ["0", "1", "2", "3", "4"]);
     assert_eq!(begin("b", StartOffset::Time(time)), ["3", "4"]);
     assert!(begin("c", StartOffset::Latest).is_empty());
-    // It did begin there, although it committed nothing.
+    // The group started there, although it committed nothing.
     fill(&store, "t", 1, 5..6);
     assert_eq!(begin("c", StartOffset::Latest), ["5"]);
     assert_eq!(begin("b", StartOffset::Latest), ["3", "4", "5"]);
-    // Queues that come later begin at their first message.
+    // Queues that are added later start at their first message.
     store.create_topic("t", 2, &[]).unwrap();
     put(&store, "t", 1, "new queue", "T");
     assert_eq!(begin("c", StartOffset::Latest), ["5", "new queue"]);
@@ -149,7 +149,7 @@ fn queues_are_shared_and_what_was_lost_cannot_be_committed() {
     let (kept, moved) = (first.assignment().unwrap(), second.assignment().unwrap());
     assert_eq!((kept.len(), moved.len()), (2, 2));
     first.commit(false).unwrap();
-    // Only what it still has was committed: the others come again, at their new consumer.
+    // Only the queues that it still has were committed. The other messages come again, at the new consumer.
     let again = poll(&second, 100);
     assert_eq!(again.len(), 4);
     for record in &again {
@@ -164,7 +164,7 @@ fn queues_are_shared_and_what_was_lost_cannot_be_committed() {
     assert!(poll(&first, 100).is_empty());
 }
 
-/// An ordered consumer of what has the tag `T`.
+/// Opens an ordered consumer of messages with the tag `T`.
 fn ordered_by_tag(broker: &Broker) -> Consumer {
     let filter = MessageFilter::tags("T").unwrap();
     broker.consumer("g", &["t"], ConsumerOptions { ordered: true, filter, ..options() }).unwrap()
@@ -203,7 +203,7 @@ fn an_ordered_queue_stays_until_all_that_is_out_is_committed() {
     let second = ordered_by_tag(&broker);
     let owned = || [&first, &second].map(|one| one.assignment().unwrap().len());
     assert_eq!(owned(), [2, 0]);
-    // Behind the last one that was handed out, not behind what was filtered out.
+    // After the last message that was handed out, not after those that were filtered out.
     commit(3);
     assert_eq!(owned(), [1, 1]);
     assert!(poll(&second, 100).is_empty());
@@ -220,13 +220,13 @@ fn an_ordered_queue_waits_for_its_commit() {
     let first = ordered();
     assert_eq!(first.next_once(Duration::ZERO).unwrap().map(|record| body(&record)), Some("0".into()));
     let second = ordered();
-    // Queue 1 had nothing handed out and moves, queue 0 does not.
+    // No message of queue 1 was handed out, so it moves; queue 0 does not.
     assert_eq!(first.assignment().unwrap(), [queue("t", 0)]);
     assert_eq!(bodies(&poll(&second, 9)), ["1", "3"]);
     let third = ordered();
     assert!(third.assignment().unwrap().is_empty());
     first.close();
-    // What was not committed comes again, before what follows it.
+    // Messages that were not committed come again, before later ones.
     let heir = if third.assignment().unwrap().is_empty() { &second } else { &third };
     assert_eq!(bodies(&poll(heir, 9)), ["0", "2"]);
     heir.commit(false).unwrap();
@@ -296,7 +296,7 @@ fn a_commit_covers_what_was_filtered_out_and_no_more_than_was_handed_out() {
     };
     let next = || consumer.next_once(Duration::ZERO).unwrap().map(|record| body(&record));
     assert_eq!(next().as_deref(), Some("0"));
-    // All three were read ahead; the next one handed out will be 3.
+    // All three were read ahead; the next one to be handed out is 3.
     assert_eq!(committed(), Some(3));
     assert_eq!(next().as_deref(), Some("3"));
     assert_eq!(committed(), Some(4));

@@ -1,4 +1,5 @@
-//! Random consumers that come, go, poll and commit: nothing below a commit is lost, and queues keep their order.
+//! Random consumers that join, leave, poll and commit: every message below a commit was handed out, and queues keep
+//! their order.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +33,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What one consumer was given of each queue since it has it: the last offset, and nothing is given twice to it.
+/// For each queue of a consumer, the last offset that was handed out to it.
 type Given = BTreeMap<i32, i64>;
 
 proptest! {
@@ -46,7 +47,7 @@ proptest! {
         let broker = Broker::new(&store).unwrap();
         let mut consumers: Vec<(Consumer, Given)> = Vec::new();
         let (mut sent, mut queues) = (0, QUEUES);
-        // Which offsets somebody was given, by queue.
+        // The offsets that were handed out, by queue.
         let mut given: BTreeMap<i32, std::collections::BTreeSet<i64>> = BTreeMap::new();
         for act in acts {
             match act {
@@ -77,7 +78,7 @@ proptest! {
                         prop_assert!(own.contains(&queue("t", view.queue_id)));
                         given.entry(view.queue_id).or_default().insert(record.queue_offset);
                         if let Some(before) = last.insert(view.queue_id, record.queue_offset) {
-                            // One it lost and got back meanwhile begins again where the group is.
+                            // If the consumer lost the queue and got it back, it starts again at the group's offset.
                             prop_assert!(record.queue_offset == before + 1 || record.queue_offset <= before);
                         }
                     }
@@ -101,7 +102,7 @@ proptest! {
                 prop_assert_eq!(seen, committed, "queue {}: committed and never given", queue_id);
             }
         }
-        // Whoever comes last gets all that was not committed.
+        // A new consumer gets all messages that were not committed.
         consumers.clear();
         let last = consumer(&broker, "g", "t");
         for record in poll(&last, usize::MAX) {

@@ -1,4 +1,4 @@
-//! Seeks, resets, and what happens where the log was faster than the group.
+//! Seeks, resets, and queues whose messages the retention deleted before the group read them.
 
 use mqstore_base::options::StoreOptions;
 
@@ -80,7 +80,7 @@ fn what_was_read_ahead_does_not_come_behind_a_seek() {
     assert_eq!(next().as_deref(), Some("0"));
     consumer.seek("t", 0, 7).unwrap();
     assert_eq!(next().as_deref(), Some("7"));
-    // A poll takes what iteration has read ahead first.
+    // A poll first takes messages that iteration read ahead.
     assert_eq!(bodies(&poll(&consumer, 9)), ["8", "9"]);
     consumer.commit(false).unwrap();
     assert_eq!(consumer.committed("t", 0).unwrap(), Some(10));
@@ -114,7 +114,7 @@ fn the_retention_may_be_faster() {
     assert!(min > 3);
     for consumer in [&goes_on, &filtered] {
         let mut found = poll(consumer, 100);
-        // What it had looked up already may still have come.
+        // Messages whose units were already read may still come.
         found.extend(poll(consumer, 100));
         let offsets: Vec<_> = found.iter().map(|record| record.queue_offset).filter(|at| *at >= 3).collect();
         assert_eq!(offsets, (min..max).collect::<Vec<_>>());

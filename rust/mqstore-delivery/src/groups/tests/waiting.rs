@@ -1,4 +1,4 @@
-//! Consumers that wait, and what wakes them. On the machine's own file system, with threads.
+//! Consumers that wait, and the events that wake them. On the real file system, with threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::*;
 use crate::testing::DiskStore;
 
-/// Long enough that whoever needs it has not been woken.
+/// So long that a test that needs it has missed a wake-up.
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
 #[test]
@@ -102,7 +102,7 @@ fn threads_share_a_consumer_and_consumers_a_topic() {
         }
         fill(&real.store, "t", 4, 0..MESSAGES);
     });
-    // Nobody came or went: each message went to exactly one of them.
+    // No consumer joined or left, so each message went to exactly one of them.
     assert!(seen.lock().iter().all(|count| *count == 1));
     assert!(consumers.iter().all(|consumer| consumer.lag().unwrap().iter().all(|(_, lag)| *lag == 0)));
 }

@@ -416,7 +416,7 @@ impl Consumer {
         if offset > max_offset {
             // The log lost its end. New messages will take these offsets.
             self.note(format!(
-                "group {group}: the offset {offset} in queue {topic}/{queue_id} is beyond the queue's end {max_offset}; \
+                "group {group}: the offset {offset} in queue {topic}/{queue_id} is beyond its end {max_offset}; \
                  the group continues there"
             ));
             slot.sought = true;
@@ -427,8 +427,8 @@ impl Consumer {
             return Err(error.into());
         }
         self.note(format!(
-            "group {group}: messages {offset} to {min_offset} of queue {topic}/{queue_id} were deleted before the group \
-             read them; it continues at {min_offset}"
+            "group {group}: messages {offset} to {min_offset} of queue {topic}/{queue_id} were deleted before the \
+             group read them; it continues at {min_offset}"
         ));
         slot.move_to(min_offset);
         Ok(ReadEnd::GoesOn)

@@ -26,7 +26,7 @@ fn advance(log: &MetaLog, records: &[ProgressRecord]) {
     log.append_progress(&log.progress(queue(log)), records).unwrap();
 }
 
-/// Returns the offset that a consumer of the group finds, and what a work queue finds: committed and next.
+/// Returns the offset as a consumer of the group sees it, and the bounds as a work queue sees them: committed, next.
 fn seen(log: &MetaLog) -> (Option<i64>, Option<(i64, i64)>) {
     let progress = log.known_progress(queue(log));
     let bounds = progress.map(|progress| {

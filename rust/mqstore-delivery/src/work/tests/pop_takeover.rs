@@ -60,7 +60,7 @@ fn commit(broker: &Broker, group: &str, topic: &str, offset: i64) {
     broker.meta().commit(&[OffsetChange { queue, offset }]).unwrap();
 }
 
-/// Twenty messages, of which a broker popped 17 in three pops. All of the first pop are finished, 4 of 10 of the
+/// Twenty messages; a broker popped 17 of them in three pops. All of the first pop are finished, 4 of 10 of the
 /// second are acknowledged, and none of the third.
 fn left_by_a_broker(world: &SimStore) -> Store {
     let store = world.open();

@@ -77,7 +77,7 @@ pub enum BrokerError {
         /// Number of the delivery that the caller had.
         attempt: u32,
     },
-    /// The transaction was already decided: in the other way, or finally.
+    /// The transaction is decided: it has another outcome, or takes no more messages.
     #[error("transaction {id} was {outcome}; begin another one")]
     TransactionEnded {
         /// The transaction.

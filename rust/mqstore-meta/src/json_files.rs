@@ -7,7 +7,7 @@
 //! * **Written** in these steps, so that after a stop at any moment a file of ours can be distinguished from a
 //!   broker's: log that the write begins; build the text; log its stamp (`DataVersion`, length, checksum) as
 //!   intended, and sync; replace the file in one step; log the stamp as known.
-//! * **Read** at each open. A file with the known or the intended stamp is ours and contains no news. A file with
+//! * **Read** at each open. A file with the known or the intended stamp is ours and needs no import. A file with
 //!   other content and a `DataVersion` that is not older than the known one comes from a broker. Its entries win over
 //!   ours. Topics and groups that it lacks are removed, unless they changed here since they were last written.
 //!   Offsets that it lacks stay. A file with an older `DataVersion` is ignored. If the group consumes a queue message

@@ -161,7 +161,7 @@ pub struct Progress {
     finished: BTreeMap<i64, i64>,
     leases: BTreeMap<i64, Lease>,
     waiting: BTreeMap<i64, Waiting>,
-    /// From the offset to the smallest offset that the copy may have.
+    /// The smallest offset that the copy may have, by offset of the message.
     dead_letters: BTreeMap<i64, i64>,
     /// Leases and waiting messages, by the time at which they end or are due.
     ends: BTreeSet<(i64, i64)>,

@@ -1,6 +1,6 @@
 //! The state that results from the records of the metadata log.
 //!
-//! During an open, one [`State`] holds everything. After it, each part has its own lock.
+//! During an open, one [`State`] holds everything. Afterwards, each part has its own lock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

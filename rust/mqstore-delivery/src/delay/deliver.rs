@@ -152,7 +152,7 @@ impl DelayEngine {
                     }
                 }
                 Err(error) if done == 0 => return Err(error),
-                // Earlier deliveries count.
+                // The records before the error are delivered.
                 Err(_) => return Ok(done),
             }
             let gone = parcels.iter().filter(|parcel| parcel.is_none()).count() as u64;

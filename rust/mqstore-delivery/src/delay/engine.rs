@@ -47,11 +47,11 @@ pub(super) struct LoadedSlot {
 /// Deliveries that an open found in the log, by the record that they were made from.
 #[derive(Debug, Default)]
 pub(super) struct FoundDeliveries {
-    /// From the log offset to the slot of the record and its queue offset.
+    /// The slot and the queue offset of the record, by its log offset.
     pub(super) records: HashMap<u64, (i64, i64)>,
     /// The log offset at which the search started.
     pub(super) from: u64,
-    /// Deliveries of a broker, which names no origin: from the unique key and the slot time to their number.
+    /// Number of deliveries by a broker, which stores no origin, by unique key and slot time.
     pub(super) keys: HashMap<(String, i64), u32>,
     /// Whether `pending` counts all units of the wheel, including those of these records.
     pub(super) counted: bool,

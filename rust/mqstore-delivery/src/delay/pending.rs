@@ -94,7 +94,6 @@ impl DelayCounts {
     ///
     /// # Errors
     /// Errors of reading the files.
-    /// Those of reading the files.
     pub fn of_reader(store: &Store) -> Result<Self, StoreError> {
         let PendingDelays { timer, levels, .. } = PendingDelays::of(store)?;
         Ok(Self {

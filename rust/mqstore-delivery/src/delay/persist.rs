@@ -3,7 +3,8 @@
 //! ```text
 //! 0  a snapshot in memory: delivered slots, records that entered the wheel, end of the log
 //! 1  once the log is durable up to there: units appended to the timer log, synced
-//! 2  the own state, with that end of the timer log and the end up to which the wheel on disk has its units; synced
+//! 2  mqstore's own state, with that end of the timer log and the position up to which the wheel on disk is complete;
+//!    synced
 //! 3  the wheel, synced
 //! 4  timercheck and delayOffset.json
 //! ```

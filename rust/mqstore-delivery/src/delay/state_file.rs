@@ -8,8 +8,8 @@
 //!
 //! ```text
 //! 0 and 4096: "MQSDELAY" | version 4 | number 8 | read slot 8 | scan from 8 | as of 8 | queue offset 8 | its record 8
-//!             | log begin 8 | log end 8 | wheel end 8 | pending 8 | checksums: timercheck known 4, intended 4, delayOffset known 4,
-//!             intended 4 | levels 4 | (level 4 | offset 8)... | CRC 4 over all before it
+//!             | log begin 8 | log end 8 | wheel end 8 | pending 8 | checksums: timercheck known 4, intended 4,
+//!             delayOffset known 4, intended 4 | levels 4 | (level 4 | offset 8)... | CRC 4 over all before it
 //! ```
 
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub(super) struct State {
     pub(super) queue_next: i64,
     /// The log offset of the record before it; -1 if there is none.
     pub(super) last_record: i64,
-    /// The begin of the timer log, at the latest.
+    /// The timer log starts at this position or earlier.
     pub(super) log_begin: u64,
     /// The end of the timer log.
     pub(super) log_end: u64,

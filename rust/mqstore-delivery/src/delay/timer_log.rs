@@ -81,7 +81,7 @@ impl TimerLog {
         self.file_bytes
     }
 
-    /// Begin of the first file and end of the last one.
+    /// Returns the start of the first file and the end of the last one.
     pub(super) fn bounds(&self) -> (u64, u64) {
         let begin = self.segments.first_key_value().map_or(0, |(base, _)| *base);
         let end = self.segments.last_key_value().map_or(begin, |(base, _)| base + self.file_bytes);
@@ -235,8 +235,8 @@ impl TimerLog {
         self.sync()
     }
 
-    /// Returns the begin of the log after [`Self::remove_before`]: files whose records are all below `log_min`, the
-    /// first offset of the commit log, can be removed.
+    /// Returns the start of the first file to keep, for [`Self::remove_before`]. The records of all earlier files are
+    /// below `log_min`, the first offset of the commit log.
     pub(super) fn first_kept_file(&self, log_min: u64) -> Result<u64, StoreError> {
         let (mut begin, _) = self.bounds();
         while begin + self.file_bytes < self.end {

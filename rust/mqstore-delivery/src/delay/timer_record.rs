@@ -28,7 +28,7 @@ const RECALL_TAG: &str = "_RECALL_TAG_";
 pub(super) struct Timed {
     /// Its log offset.
     pub(super) offset: u64,
-    /// Its bytes.
+    /// Its size in bytes.
     pub(super) size: u32,
     pub(super) queue_offset: i64,
     /// Its slot of the wheel: a time in units of the precision.

@@ -48,7 +48,6 @@ pub(super) const CHECK_AFTER_MS: i64 = 6000;
 ///
 /// Across threads: each transaction has a lock, which is held while it changes. One more lock guards the state of all
 /// transactions. Neither is held while a callback runs.
-/// transactions. Neither is held while a callback runs.
 #[derive(Clone)]
 pub struct Transactions {
     pub(super) inner: Arc<Inner>,

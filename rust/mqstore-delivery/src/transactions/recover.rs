@@ -1,8 +1,8 @@
 //! Opening transactions after an earlier process or a broker: completes decisions, finds pending transactions.
 //!
-//! Reads the op messages that are not logged yet. Of the half messages, reads only those that are pending, and none
-//! from before. A broker may have used the store: it decides half messages one by one, and it may have copied pending
-//! ones. Of copies with one unique key the newest counts, and the others are rolled back.
+//! Reads the op messages that are not logged yet, and only the pending half messages. A broker may have used the store:
+//! it decides half messages one by one, and it may have copied pending ones. Of copies with one unique key the newest
+//! counts, and the others are rolled back.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ struct PendingHalf {
 #[derive(Default)]
 struct FoundTransactions {
     entries: HashMap<Arc<str>, Arc<TransactionEntry>>,
-    /// From transaction and unique key to the newest half message.
+    /// The newest half message, by transaction and unique key.
     keys: HashMap<(Arc<str>, Box<str>), i64>,
     /// Half messages that have a newer copy.
     superseded: Vec<i64>,

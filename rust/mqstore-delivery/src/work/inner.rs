@@ -180,7 +180,7 @@ impl WorkQueueInner {
         BrokerError::ShutDown { queue: self.name.clone() }
     }
 
-    /// Adds new queues, at most once in [`LOOK`].
+    /// Looks for new queues and adds them, at most once per [`LOOK`].
     pub(super) fn look_for_queues(&self, state: &mut State) -> Result<(), BrokerError> {
         let now = self.store().clock().monotonic();
         if state.looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK) {

@@ -287,7 +287,7 @@ impl WorkQueue {
         }
     }
 
-    /// Waits for at most `timeout` until every message is finished or a dead letter. Returns whether that is so.
+    /// Waits for at most `timeout` until every message is finished or a dead letter. Returns false on timeout.
     /// After an immediate shutdown, waits only for leased messages.
     pub fn join(&self, timeout: Option<Duration>) -> Result<bool, BrokerError> {
         let clock = self.core.store().clock();

@@ -59,7 +59,7 @@ impl Source {
     }
 
     /// Leases up to `wish.count` messages, alternating between messages that are due again and new ones. Returns what
-    /// remains of the new messages, or that the message whose turn it is is not in memory.
+    /// remains of the new messages, or that the next message in turn is not in memory.
     pub(super) fn take(
         &mut self,
         wish: &LeaseRequest<'_>,

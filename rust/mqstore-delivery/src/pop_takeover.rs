@@ -57,7 +57,7 @@ impl BrokerState {
             if count > 0 {
                 notes.push(format!(
                     "group {group}: {count} messages of queue {topic}/{} that a broker had handed out were not \
-                     acknowledged; they are redelivered when their invisible duration ends",
+                     acknowledged; they are redelivered when their visibility timeout ends",
                     queue.queue_id
                 ));
             }

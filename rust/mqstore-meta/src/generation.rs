@@ -115,11 +115,11 @@ impl MetaLog {
         let staged = files.staging().join("meta");
         match files.vfs.remove_file(&staged) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(StoreError::io(&staged, "making a metadata log", error));
+                return Err(StoreError::io(&staged, "creating a metadata log", error));
             }
             _ => {}
         }
-        let file = files.vfs.create_new(&staged).at(&staged, "making a metadata log")?;
+        let file = files.vfs.create_new(&staged).at(&staged, "creating a metadata log")?;
         let mut writer =
             SnapshotWriter { path: &staged, file: &*file, at: HEAD_BYTES, frame: Frame::default() };
         writer.frame.clear();
@@ -147,7 +147,7 @@ impl MetaLog {
             let named = files.vfs.rename(&staged, &path).and_then(|()| {
                 switch::step("meta.sync_generation_name", || files.vfs.sync_dir(&files.meta()))
             });
-            named.at(&path, "naming a metadata log").map_err(|error| (true, error))?;
+            named.at(&path, "renaming a metadata log").map_err(|error| (true, error))?;
             let place = place.0 + (copied.at - tail_start);
             Ok(TailState {
                 path: path.clone(),

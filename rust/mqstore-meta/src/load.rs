@@ -93,7 +93,7 @@ pub(super) fn read_newest(files: &StoreFiles, access: Access) -> Result<Option<F
 }
 
 fn read_file(path: &Path, file: &Arc<dyn VfsFile>, generation: u64) -> Result<FoundLogFile, StoreError> {
-    let len = file.len().at(path, "looking at the metadata log")?;
+    let len = file.len().at(path, "reading the length of the metadata log")?;
     let mut bytes = vec![0; HEAD_BYTES.min(len) as usize];
     file.read_exact_at(&mut bytes, 0).at(path, "reading the metadata log")?;
     let head = FileHeader::decode(&bytes).filter(|head| head.generation == generation);
@@ -215,7 +215,7 @@ fn truncate_tail(
     }
     if found.len > found.end {
         let (path, file) = (&found.path, &found.file);
-        switch::step("meta.cut_tail", || file.set_len(found.end)).at(path, "cutting the metadata log")?;
+        switch::step("meta.cut_tail", || file.set_len(found.end)).at(path, "truncating the metadata log")?;
         found.len = found.end;
         switch::step("meta.sync_cut", || file.sync_data()).at(path, "syncing the metadata log")?;
     }
@@ -232,7 +232,7 @@ fn backup_tail(
     let Some(used) = found.used.max(Some(found.end)).filter(|used| *used > from) else { return Ok(()) };
     let name = format!("meta_{}.log.cut-at-{from}", offset_file_name(found.head.generation));
     let kept = files.unused_lost_and_found_name(&name)?;
-    let copy = files.vfs.create_new(&kept).at(&kept, "keeping a copy of the cut metadata log")?;
+    let copy = files.vfs.create_new(&kept).at(&kept, "copying the cut end of the metadata log")?;
     copy_part(found, from..used, &*copy, &kept)?;
     switch::step("meta.sync_copy", || copy.sync_all()).at(&kept, "syncing a copy of the metadata log")?;
     files.sync_lost_and_found()?;
@@ -256,7 +256,7 @@ fn rewrite(found: &FoundLogFile) -> Result<(), StoreError> {
     if switch::on("meta.rewrite_tail") {
         let mut bytes = vec![0; (found.end - from) as usize];
         file.read_exact_at(&mut bytes, from).at(path, "reading the metadata log")?;
-        file.write_all_at(&bytes, from).at(path, "writing the metadata log again")?;
+        file.write_all_at(&bytes, from).at(path, "rewriting the metadata log")?;
     }
     switch::step("meta.sync_rewritten", || file.sync_data()).at(path, "syncing the metadata log")
 }

@@ -116,7 +116,7 @@ impl TailState {
             let end = (self.at + step).next_multiple_of(MAP_STEP_BYTES);
             let from = self.at - self.at % MAP_STEP_BYTES;
             self.room = None;
-            self.file.allocate(end).at(&self.path, "allocating room for the metadata log")?;
+            self.file.allocate(end).at(&self.path, "allocating space for the metadata log")?;
             let region = self.file.map(from, (end - from) as usize, MapAccess::ReadWrite);
             self.room =
                 Some(TailMap { region: region.at(&self.path, "mapping the metadata log")?, from, end });
@@ -128,14 +128,14 @@ impl TailState {
     /// Truncates the file at its last frame.
     fn finish(&mut self) -> Result<(), StoreError> {
         self.room = None;
-        let len = self.file.len().at(&self.path, "looking at the metadata log")?;
+        let len = self.file.len().at(&self.path, "reading the length of the metadata log")?;
         if self.settled < self.place {
             self.write(&synced_frame(Place(self.place)), WriteMethod::File)?;
         } else if len <= self.at {
             return Ok(());
         }
         if len > self.at {
-            self.file.set_len(self.at).at(&self.path, "cutting the metadata log")?;
+            self.file.set_len(self.at).at(&self.path, "truncating the metadata log")?;
         }
         switch::step("meta.sync_end", || self.file.sync_data()).at(&self.path, STAGE)
     }

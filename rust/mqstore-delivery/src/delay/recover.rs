@@ -421,6 +421,6 @@ fn quarantine(store: &Store, folder: &std::path::Path) -> Result<(), StoreError>
     let files = store.files();
     let aside = files.unused_lost_and_found_name("timerlog")?;
     let moved = files.vfs.rename(folder, &aside);
-    moved.map_err(|error| StoreError::io(folder, "moving a damaged timer log aside", error))?;
+    moved.map_err(|error| StoreError::io(folder, "moving a damaged timer log to lost+found", error))?;
     files.sync_lost_and_found()
 }

@@ -214,7 +214,7 @@ impl TimerLog {
             let Some(file) = self.segments.get(&base) else { continue };
             let mut at = end.max(base);
             let mut changed = false;
-            while let Some(data) = file.next_data(at - base).at(&path, "looking at the timer log")? {
+            while let Some(data) = file.next_data(at - base).at(&path, "looking for data in the timer log")? {
                 at = at.max(base + data);
                 let len = (base + self.file_bytes).saturating_sub(at).min(READ_BYTES) as usize;
                 let mut bytes = vec![0; len];

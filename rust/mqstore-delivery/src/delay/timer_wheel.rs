@@ -54,7 +54,7 @@ impl TimerWheel {
             used: vec![0; (WHEEL_SLOTS as usize).div_ceil(64)],
         };
         if let Some(file) = wheel.file.clone() {
-            if file.len().at(&wheel.path, "looking at the timer wheel")? != WHEEL_BYTES {
+            if file.len().at(&wheel.path, "reading the length of the timer wheel")? != WHEEL_BYTES {
                 return Ok(None);
             }
             wheel.scan_used_slots(file.as_ref())?;
@@ -70,7 +70,7 @@ impl TimerWheel {
     fn scan_used_slots(&mut self, file: &dyn VfsFile) -> Result<(), StoreError> {
         let mut buffer = vec![0; PAGES_AT_ONCE * PAGE_BYTES];
         let mut at = 0;
-        while let Some(data) = file.next_data(at).at(&self.path, "looking for slots")? {
+        while let Some(data) = file.next_data(at).at(&self.path, "looking for used slots")? {
             at = data / PAGE_BYTES as u64 * PAGE_BYTES as u64;
             let len = ((WHEEL_BYTES - at) as usize).min(buffer.len());
             let some = buffer.get_mut(..len).unwrap_or_default();
@@ -209,10 +209,10 @@ pub(super) fn new_file(
     files.ensure_folder(&files.staging())?;
     let staged = files.staging().join(path.file_name().unwrap_or_default());
     remove(files, &staged)?;
-    let file = files.vfs.create_new(&staged).at(&staged, "making a file")?;
-    file.set_len(len).at(&staged, "making a file")?;
+    let file = files.vfs.create_new(&staged).at(&staged, "creating a file")?;
+    file.set_len(len).at(&staged, "creating a file")?;
     switch::step("delay.sync_new_file", || file.sync_all()).at(&staged, "syncing a new file")?;
-    files.vfs.rename(&staged, path).at(path, "naming a file")?;
+    files.vfs.rename(&staged, path).at(path, "renaming a file")?;
     switch::step("delay.sync_new_name", || files.vfs.sync_dir(parent)).at(parent, "syncing a folder")?;
     Ok(file)
 }

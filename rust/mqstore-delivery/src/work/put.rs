@@ -20,7 +20,8 @@ use crate::nonblocking::{Look, lock};
 pub struct NewWork<'a> {
     /// The body.
     pub body: &'a [u8],
-    /// The properties in RocketMQ's text form, keys and tags included; see [`mqstore_base::message::encode_properties`].
+    /// The properties in RocketMQ's text form, including keys and tags; see
+    /// [`mqstore_base::message::encode_properties`].
     pub properties: &'a [u8],
     /// The unique key if the caller gives one; then it is in `properties` too.
     pub unique_key: Option<&'a str>,

@@ -151,7 +151,7 @@ def test_arguments(tmp_path: Path) -> None:
         with store.transaction() as transaction:
             with pytest.raises(TypeError, match=r"cannot wait: delay is for Store\.append"):
                 transaction.append("a", b"x", delay=5)  # type: ignore[call-arg]
-            with pytest.raises(TypeError, match="durable is said of the whole transaction"):
+            with pytest.raises(TypeError, match="durable applies to the whole transaction"):
                 transaction.append("a", b"x", durable=True)  # type: ignore[call-arg]
             with pytest.raises(TypeError, match="unexpected keyword argument 'no'"):
                 transaction.append("a", b"x", no=1)  # type: ignore[call-arg]

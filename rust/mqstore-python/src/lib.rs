@@ -1,12 +1,12 @@
 //! Python bindings of mqstore: conversion only, no rules. The module is `mqstore._mqstore`.
 //!
-//! It promises to `python/mqstore/_native.py`, which alone imports it:
-//! * The interpreter is released around every call that copies much, locks, waits or does I/O. It is never taken again
-//!   while a lock of the store is held.
-//! * A panic in the core becomes an exception, never an abort. Importing starts no thread and opens nothing.
-//! * After a fork the child's copy of a store raises an error and is never torn down.
+//! Only `python/mqstore/_native.py` imports it. The bindings promise:
+//! * Every call that copies much, locks, waits or does I/O releases the interpreter. No thread takes the interpreter
+//!   while it holds a lock of the store.
+//! * A panic in the core becomes an exception, never an abort. The import starts no thread and opens no file.
+//! * After a fork, the child's copy of a store raises an error and is never torn down.
 //!
-//! Arguments are checked for their shape here; the core validates everything that needs no Python object.
+//! The bindings check the shape of arguments. The core validates everything that needs no Python object.
 
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 #![allow(clippy::doc_markdown, reason = "the comments on exported items are Python docstrings")]
@@ -21,7 +21,7 @@ mod testing;
 
 use pyo3::prelude::*;
 
-/// The native part of `mqstore`; use the package, not this module.
+/// The native part of `mqstore`. Import the package, not this module.
 #[pymodule]
 fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

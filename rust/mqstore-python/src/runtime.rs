@@ -1,8 +1,7 @@
-//! Rules of calling out of the interpreter: release, panics, Ctrl-C, fork.
+//! Rules of calls that leave the interpreter: release, panics, Ctrl-C, fork.
 //!
-//! [`Shared`] is what a Python store and its iterators hold in common. It outlives each of them and is
-//! leaked on purpose in a forked child, where the store's threads do not exist and joining them would
-//! never end.
+//! A Python store and its iterators share one [`Shared`]. It outlives each of them. A forked child leaks it on purpose:
+//! the store's threads do not exist there, and a join of them would never end.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,33 +18,33 @@ use pyo3::prelude::*;
 
 use crate::convert::error::{ForkedProcessError, MQStoreError, broker_to_py, to_py, warn};
 
-/// The longest that a blocking call stays away from the interpreter, so that Ctrl-C is answered in time.
+/// The longest time that a blocking call runs without the interpreter, so that Ctrl-C is handled in time.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
-/// Every store that is alive in this process; only touched with the interpreter held, so that a fork
-/// never copies it locked.
+/// Every store that is alive in this process. Only a thread with the interpreter locks it, so that a fork never copies
+/// it locked.
 static ALIVE: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
-/// The clock that waits are measured by.
+/// The clock that measures waits.
 pub(crate) fn clock() -> &'static SystemClock {
     static CLOCK: LazyLock<SystemClock> = LazyLock::new(SystemClock::new);
     &CLOCK
 }
 
-/// A core store with what the bindings have to know of it.
+/// A core store and the state that the bindings keep for it.
 pub(crate) struct Shared {
     store: Option<Store>,
     path: String,
-    /// The file system that it is on, where a test has faults.
+    /// The store's file system, if a test injects faults.
     faulty: Option<FaultVfs>,
     forked: AtomicBool,
     notes_said: AtomicUsize,
-    /// Made with the first consumer or work queue.
+    /// Created with the first consumer or work queue.
     broker: Mutex<Option<Broker>>,
 }
 
 impl Shared {
-    /// Takes a store and enters it into the list that a fork goes through.
+    /// Wraps a store and adds it to the list that a fork walks through.
     pub(crate) fn new(store: Store, path: String, faulty: Option<FaultVfs>) -> Arc<Self> {
         let shared = Arc::new(Self {
             store: Some(store),
@@ -61,7 +60,7 @@ impl Shared {
         shared
     }
 
-    /// The store, unless this process is a fork of the one that opened it.
+    /// Returns the store, unless this process is a fork of the one that opened it.
     pub(crate) fn store(&self) -> PyResult<&Store> {
         match &self.store {
             Some(store) if !self.is_forked() => Ok(store),
@@ -69,7 +68,7 @@ impl Shared {
         }
     }
 
-    /// The broker of the store, started at the first call; called with the interpreter released.
+    /// Returns the store's broker and starts it at the first call. Call it with the interpreter released.
     pub(crate) fn broker(&self, store: &Store) -> Result<Broker, BrokerError> {
         let mut made = self.broker.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(broker) = made.as_ref() {
@@ -79,7 +78,7 @@ impl Shared {
         Ok(made.insert(broker).clone())
     }
 
-    /// Runs what closes the store; whoever waits to ask about transactions is woken.
+    /// Runs `close`, which closes the store, and wakes the threads that wait for transaction checks.
     pub(crate) fn closing<T>(&self, close: impl FnOnce() -> T) -> T {
         let broker = self.broker.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(transactions) = broker.and_then(|broker| broker.transactions_if_open()) {
@@ -88,28 +87,28 @@ impl Shared {
         close()
     }
 
-    /// The path as the caller gave it.
+    /// Returns the path as the caller gave it.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// Whether a test had its crash come.
+    /// Returns whether the crash that a test injected has happened.
     pub(crate) fn is_dead(&self) -> bool {
         self.faulty.as_ref().is_some_and(FaultVfs::is_dead)
     }
 
-    /// Whether this process is a fork of the one that opened the store.
+    /// Returns whether this process is a fork of the one that opened the store.
     pub(crate) fn is_forked(&self) -> bool {
         self.forked.load(Ordering::Relaxed)
     }
 
-    /// Whether the store was closed; a forked copy counts as closed, there is nothing left to close.
+    /// Returns whether the store is closed. A forked copy counts as closed, because it has nothing to close.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_forked() || self.store.as_ref().is_none_or(Store::is_closed)
     }
 
-    /// Says each of the store's notes once, as a warning; `frames` is the number of Python frames that
-    /// the caller is away, 1 when it calls the native method itself.
+    /// Emits each of the store's notes once, as a warning. `frames` is the distance to the caller in Python frames, 1
+    /// if the caller calls the native method itself.
     pub(crate) fn say_notes(&self, py: Python<'_>, frames: u32) -> PyResult<()> {
         let notes = self.store()?.notes();
         let said = self.notes_said.swap(notes.len(), Ordering::Relaxed);
@@ -132,7 +131,7 @@ impl Drop for Shared {
     }
 }
 
-/// Calls Python's `progress` where a recovery takes long, and looks for Ctrl-C in any case.
+/// Calls Python's `progress` if the recovery takes long, and checks for Ctrl-C in any case.
 pub(crate) fn tell_recovery(progress: Option<&Py<PyAny>>, step: RecoveryProgress) -> PyResult<()> {
     Python::attach(|py| {
         py.check_signals()?;
@@ -143,30 +142,30 @@ pub(crate) fn tell_recovery(progress: Option<&Py<PyAny>>, step: RecoveryProgress
     })
 }
 
-/// Something of the core's that is torn down in the process that made it, and leaked in a forked child.
+/// A value of the core that is dropped in the process that created it, and leaked in a forked child.
 pub(crate) struct Kept<T> {
     shared: Arc<Shared>,
     value: Option<T>,
 }
 
 impl<T> Kept<T> {
-    /// Keeps what belongs to a store.
+    /// Wraps a value that belongs to the store of `shared`.
     pub(crate) fn new(shared: Arc<Shared>, value: T) -> Self {
         Self { shared, value: Some(value) }
     }
 
-    /// It, unless this process is a fork of the one that made it.
+    /// Returns the value, unless this process is a fork of the one that created it.
     pub(crate) fn get(&self) -> PyResult<&T> {
         self.shared.store()?;
         self.value.as_ref().ok_or_else(|| ForkedProcessError::new_err((self.shared.path.clone(),)))
     }
 
-    /// It, to be changed; None in a fork.
+    /// Returns the value for a change; `None` in a fork.
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
         if self.shared.is_forked() { None } else { self.value.as_mut() }
     }
 
-    /// It, in a fork too, to be looked at.
+    /// Returns the value for a read, also in a fork.
     pub(crate) fn peek(&self) -> Option<&T> {
         self.value.as_ref()
     }
@@ -184,7 +183,7 @@ impl<T> Drop for Kept<T> {
     }
 }
 
-/// Marks every store as belonging to the parent and gives up its lock; called in a forked child.
+/// Marks every store as owned by the parent process and releases its lock. Called in a forked child.
 #[pyfunction]
 #[pyo3(name = "_after_fork_in_child")]
 pub(crate) fn after_fork_in_child() {
@@ -197,7 +196,7 @@ pub(crate) fn after_fork_in_child() {
     }
 }
 
-/// Runs `call` with the interpreter released; a panic in it becomes an error.
+/// Runs `call` with the interpreter released. A panic in it becomes an error.
 pub(crate) fn detached<T: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T, StoreError> + Send,
@@ -205,7 +204,7 @@ pub(crate) fn detached<T: Send>(
     released(py, call)?.map_err(to_py)
 }
 
-/// As [`detached`], for calls of consumers and work queues.
+/// Like [`detached`], for calls of consumers and work queues.
 pub(crate) fn delivered<T: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T, BrokerError> + Send,
@@ -213,7 +212,8 @@ pub(crate) fn delivered<T: Send>(
     released(py, call)?.map_err(broker_to_py)
 }
 
-/// Calls `step` until it brings something, each time with how long it may wait; `None` when `timeout` passes first.
+/// Calls `step` until it returns a value, each time with the longest time it may wait. Returns `None` if `timeout`
+/// passes first.
 pub(crate) fn awaited<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -238,7 +238,7 @@ fn released<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResul
     py.detach(|| catch_unwind(AssertUnwindSafe(call))).map_err(|panic| bug(panic.as_ref()))
 }
 
-/// The error for a panic.
+/// Returns the error for a panic.
 pub(crate) fn bug(panic: &(dyn Any + Send)) -> PyErr {
     let what = panic
         .downcast_ref::<&str>()

@@ -1,4 +1,4 @@
-//! `TestClock` and `TestFaults`: the machine that a program under test gets, for `mqstore.testing`.
+//! `TestClock` and `TestFaults`: the simulated clock and disk of `mqstore.testing`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use crate::convert::arguments::{duration, number};
 
-/// A clock whose wall time is set by hand, while intervals pass as on the machine.
+/// A clock whose wall time a test sets. Intervals pass as on the machine.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct TestClock(Arc<mqstore_io::TestClock>);
 
@@ -20,23 +20,23 @@ impl TestClock {
         Self(Arc::new(mqstore_io::TestClock::new(now)))
     }
 
-    /// The time that it shows, in epoch milliseconds.
+    /// Returns the wall time, in epoch milliseconds.
     fn now(&self) -> i64 {
         self.0.now_ms()
     }
 
-    /// Shows this time from now on.
+    /// Sets the wall time, in epoch milliseconds.
     fn set(&self, now: i64) {
         self.0.set(now);
     }
 
-    /// Shows so many milliseconds more.
+    /// Adds milliseconds to the wall time.
     fn advance(&self, milliseconds: i64) {
         self.0.advance(milliseconds);
     }
 }
 
-/// What goes wrong with the disk of the stores that were opened with it.
+/// Faults of the disk for the stores that are opened with this object.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct TestFaults(Faults);
 
@@ -47,20 +47,20 @@ impl TestFaults {
         Self(Faults::new())
     }
 
-    /// The disk is full once so many bytes more were taken.
+    /// Makes the disk full after the next `after_bytes` bytes.
     fn fill_disk(&self, after_bytes: u64) {
         self.0.fill_disk(after_bytes);
     }
 
-    /// So many syncs fail from now on; None is all of them.
+    /// Makes the next `times` syncs fail; None is all of them.
     fn fail_syncs(&self, times: Option<u64>) {
         self.0.fail_syncs(times.unwrap_or(u64::MAX));
     }
 
-    /// Every sync takes so much longer.
+    /// Makes every sync take `seconds` longer.
     fn slow_syncs(&self, seconds: &Bound<'_, PyAny>) -> PyResult<()> {
         let delay = duration("seconds", seconds)?;
-        // A thread that sleeps for longer than that is not slow.
+        // A longer sleep is a hang and not a slow disk.
         if delay > MOST_DELAY {
             return Err(PyValueError::new_err("seconds must be no more than 3600"));
         }
@@ -68,7 +68,7 @@ impl TestFaults {
         Ok(())
     }
 
-    /// Nothing reaches the disk after so many changes more.
+    /// Lets `after_writes` more changes reach the disk, and nothing after them.
     fn crash(&self, after_writes: &Bound<'_, PyAny>) -> PyResult<()> {
         let changes = number("after_writes", after_writes)?;
         let negative = |_| PyValueError::new_err("after_writes must not be negative");
@@ -76,31 +76,31 @@ impl TestFaults {
         Ok(())
     }
 
-    /// Nothing goes wrong any more; what crashed stays so.
+    /// Ends all faults. A file system that crashed stays crashed.
     fn clear(&self) {
         self.0.clear();
     }
 
-    /// Whether a crash came, and no store was opened with these faults since.
+    /// Returns whether a crash happened and no store was opened with these faults since.
     #[getter]
     fn crashed(&self) -> bool {
         self.0.crashed()
     }
 
-    /// Changes that reached the disk: calls that change it, and writes to mapped files.
+    /// Number of changes that reached the disk: calls that change it, and writes to mapped files.
     #[getter]
     fn writes(&self) -> u64 {
         self.0.changes()
     }
 
-    /// Syncs that succeeded.
+    /// Number of syncs that succeeded.
     #[getter]
     fn syncs(&self) -> u64 {
         self.0.syncs()
     }
 }
 
-/// Whether RocketMQ, or a store, gives a property this name.
+/// Returns whether RocketMQ or mqstore uses this name for a property of its own.
 #[pyfunction]
 pub(crate) fn is_reserved(name: &str) -> bool {
     mqstore_format::is_reserved(name)
@@ -108,16 +108,16 @@ pub(crate) fn is_reserved(name: &str) -> bool {
 
 const MOST_DELAY: Duration = Duration::from_secs(3600);
 
-/// What a store stands on.
+/// The file system and the clock of a store.
 pub(crate) struct TestEnv {
     pub(crate) vfs: Arc<dyn Vfs>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// The same file system, where a test has faults.
+    /// The same file system, if a test injects faults.
     pub(crate) faulty: Option<FaultVfs>,
 }
 
 impl TestEnv {
-    /// The real one, but for what a test brings.
+    /// Returns the real file system and clock, with the replacements of a test.
     pub(crate) fn new(clock: Option<&TestClock>, faults: Option<&TestFaults>) -> Self {
         let os = Arc::new(OsVfs::new());
         let faulty = faults.map(|faults| FaultVfs::new(Arc::clone(&os) as Arc<dyn Vfs>, &faults.0));

@@ -1,7 +1,7 @@
-//! `NativeConsumer`: a consumer's verbs, one Python call to one call of the broker crate.
+//! `NativeConsumer`: the methods of a consumer. Each Python method makes one call of the broker crate.
 //!
-//! `mqstore.Consumer` is its subclass and adds what needs no speed. What may wait does so in slices with the interpreter
-//! released, so that Ctrl-C is answered.
+//! The subclass `mqstore.Consumer` adds the methods that need no speed. A method that can block waits in slices with
+//! the interpreter released, so that Ctrl-C is handled.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::store::NativeStore;
 pub(crate) struct NativeConsumer {
     consumer: Kept<Consumer>,
     shared: Arc<Shared>,
-    /// Keeps the store from being forgotten while somebody consumes.
+    /// Keeps the store alive while the consumer exists.
     _owner: Py<NativeStore>,
 }
 
@@ -34,7 +34,7 @@ impl NativeConsumer {
         self.consumer.get()
     }
 
-    /// Calls the broker crate, and tells the log what it has to say.
+    /// Calls the broker crate and passes its notes to the logger.
     fn call<T: Send>(
         &self,
         py: Python<'_>,
@@ -47,7 +47,7 @@ impl NativeConsumer {
     }
 }
 
-/// Where to begin, or to go to: a word or a time.
+/// Converts a start position: a word or a time.
 fn place(name: &str, value: &Bound<'_, PyAny>) -> PyResult<StartOffset> {
     let Ok(word) = value.cast::<PyString>() else { return time(name, value).map(StartOffset::Time) };
     match word.to_str()? {
@@ -59,7 +59,7 @@ fn place(name: &str, value: &Bound<'_, PyAny>) -> PyResult<StartOffset> {
     }
 }
 
-/// Offsets by queue, as `commit` takes them.
+/// Converts the offsets by queue that `commit` takes.
 pub(crate) fn places(offsets: &Bound<'_, PyDict>) -> PyResult<Vec<(Queue, i64)>> {
     let mut known = HashMap::<String, Arc<str>>::new();
     let place = |(key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
@@ -70,14 +70,14 @@ pub(crate) fn places(offsets: &Bound<'_, PyDict>) -> PyResult<Vec<(Queue, i64)>>
     offsets.iter().map(place).collect()
 }
 
-/// The names of all groups, sorted; `Store.groups`.
+/// Returns the names of all groups, sorted; `Store.groups`.
 #[pyfunction]
 pub(crate) fn groups(store: &Bound<'_, NativeStore>) -> PyResult<Vec<String>> {
     let core = store.get().core()?;
     detached(store.py(), || core.groups())
 }
 
-/// What was committed, oldest first: topic, queue, offset and time; `Store.offset_history`.
+/// Returns the commits of a group, oldest first, as topic, queue, offset and time; `Store.offset_history`.
 #[pyfunction]
 pub(crate) fn offset_history(
     store: &Bound<'_, NativeStore>,
@@ -143,42 +143,43 @@ impl NativeConsumer {
         Ok(Self { consumer, shared, _owner: store.clone().unbind() })
     }
 
-    /// Its group.
+    /// The consumer's group.
     #[getter]
     fn group(&self) -> PyResult<&str> {
         Ok(self.consumer()?.group())
     }
 
-    /// Its topics, sorted.
+    /// The consumer's topics, sorted.
     #[getter]
     fn topics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.consumer()?.topics().collect::<Vec<_>>())
     }
 
-    /// Whether it was closed, or its store.
+    /// Whether the consumer or its store is closed.
     #[getter]
     fn closed(&self) -> bool {
         self.shared.is_closed() || self.consumer().map_or(true, Consumer::is_closed)
     }
 
-    /// The queues that it has now, each a topic and a queue id, sorted; none once it is closed.
+    /// The queues that the consumer owns now, as pairs of topic and queue id, sorted; empty once it is closed.
     #[getter]
     fn assignment<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let queues = self.call(py, Consumer::assignment)?;
         PyTuple::new(py, queues.iter().map(|queue| (&*queue.topic, queue.queue_id)).collect::<Vec<_>>())
     }
 
-    /// The next messages, in the order of their queue, from one queue after the other.
+    /// Returns the next messages: in order within a queue, and from one queue after the other.
     ///
     /// Args:
-    ///     max_messages: the most to return.
-    ///     timeout: how long to wait for the first, in seconds or as a `timedelta`; None is for ever, 0 does not wait.
+    ///     max_messages: maximum number of messages to return.
+    ///     timeout: longest wait for the first message, in seconds or as a `timedelta`; None waits without a limit, 0
+    ///         does not wait.
     ///
     /// Returns:
-    ///     At least one message unless `timeout` passes first.
+    ///     At least one message, or an empty list if `timeout` passes first.
     ///
     /// Raises:
-    ///     ConsumerClosedError: it was closed, before the call or during it.
+    ///     ConsumerClosedError: the consumer was closed, before the call or during it.
     ///     OffsetOutOfRangeError: messages were deleted before the group read them, and `on_lost` is `"raise"`.
     #[pyo3(signature = (max_messages = 1000, timeout = None))]
     fn poll<'py>(
@@ -206,7 +207,7 @@ impl NativeConsumer {
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<StoredMessage>> {
         let consumer = self.consumer()?;
         let found = awaited(py, None, |wait| match consumer.next_once(wait) {
-            // The end of the iteration.
+            // A closed consumer ends the iteration.
             Err(BrokerError::ConsumerClosed { .. }) => Ok(Some(None)),
             found => Ok(found?.map(Some)),
         });
@@ -214,17 +215,18 @@ impl NativeConsumer {
         Ok(found?.flatten().map(StoredMessage::from))
     }
 
-    /// Stores how far the group has come: for each queue the offset behind the last message that was returned here.
+    /// Stores the progress of the group: for each queue, the offset after the last message that this consumer returned.
     ///
-    /// It survives a kill of the process when this returns, and a loss of power within `commit_interval`.
+    /// After `commit` returns, the offset survives a kill of the process. It survives a loss of power after
+    /// `commit_interval` at the latest.
     ///
     /// Args:
-    ///     offsets: the next offset to be read of single queues instead, by topic and queue id: `{("orders", 0): 17}`.
-    ///     sync: whether to wait until it is on the disk.
+    ///     offsets: the next offset to read, for the listed queues only, by topic and queue id: `{("orders", 0): 17}`.
+    ///     sync: whether to wait until the offsets are on the disk.
     ///
     /// Raises:
-    ///     QueueNotAssignedError: a queue in `offsets` is not this consumer's; nothing was stored.
-    ///     OffsetOutOfRangeError: an offset lies behind the queue's end.
+    ///     QueueNotAssignedError: this consumer does not own a queue in `offsets`; nothing was stored.
+    ///     OffsetOutOfRangeError: an offset is after the end of its queue.
     #[pyo3(signature = (offsets = None, *, sync = false))]
     fn commit(&self, py: Python<'_>, offsets: Option<&Bound<'_, PyDict>>, sync: bool) -> PyResult<()> {
         match offsets {
@@ -236,13 +238,13 @@ impl NativeConsumer {
         }
     }
 
-    /// Goes on at `offset` of a queue.
+    /// Continues at `offset` of a queue.
     ///
-    /// The next commit stores where it came to from there, also if that is further back than before.
+    /// The next commit stores the position reached from there, even if it is lower than the committed offset.
     ///
     /// Raises:
-    ///     QueueNotAssignedError: the queue is not this consumer's.
-    ///     OffsetOutOfRangeError: the queue does not hold the offset, and it is not its end.
+    ///     QueueNotAssignedError: this consumer does not own the queue.
+    ///     OffsetOutOfRangeError: the offset is neither in the queue nor its end.
     #[pyo3(signature = (topic, queue_id, offset))]
     fn seek(
         &self,
@@ -254,27 +256,27 @@ impl NativeConsumer {
         self.call(py, |consumer| consumer.seek(topic, queue_id, offset))
     }
 
-    /// Goes on, in each queue that it has, at the first message stored at or after `time`.
+    /// Continues, in each owned queue, at the first message stored at or after `time`.
     fn seek_to_time(&self, py: Python<'_>, time: &Bound<'_, PyAny>) -> PyResult<()> {
         let when = crate::convert::arguments::time("time", time)?;
         self.call(py, |consumer| consumer.seek_to_time(when))
     }
 
-    /// Moves the group, in each queue that this consumer has, and stores that.
+    /// Moves the group in each queue that this consumer owns, and commits the new offsets.
     ///
     /// Args:
-    ///     to: `"earliest"`, `"latest"`, or a time: the first message stored at or after it.
-    ///     sync: whether to wait until it is on the disk.
+    ///     to: `"earliest"`, `"latest"`, or a time, which selects the first message stored at or after it.
+    ///     sync: whether to wait until the offsets are on the disk.
     #[pyo3(signature = (to, *, sync = false))]
     fn reset(&self, py: Python<'_>, to: &Bound<'_, PyAny>, sync: bool) -> PyResult<()> {
         let to = place("to", to)?;
         self.call(py, |consumer| consumer.reset(to, sync))
     }
 
-    /// The offset of the next message that it returns of a queue, at least.
+    /// Returns the lowest offset that the consumer can return next from a queue.
     ///
     /// Raises:
-    ///     QueueNotAssignedError: the queue is not this consumer's.
+    ///     QueueNotAssignedError: this consumer does not own the queue.
     #[pyo3(signature = (topic, queue_id))]
     fn position(
         &self,
@@ -285,10 +287,10 @@ impl NativeConsumer {
         self.call(py, |consumer| consumer.position(topic, queue_id))
     }
 
-    /// The offset that is stored for a queue: the next one the group is to read; None where none is.
+    /// Returns the committed offset of a queue: the next one that the group reads. None if there is none.
     ///
     /// Raises:
-    ///     QueueNotAssignedError: the queue is not this consumer's.
+    ///     QueueNotAssignedError: this consumer does not own the queue.
     #[pyo3(signature = (topic, queue_id))]
     fn committed(
         &self,
@@ -299,7 +301,7 @@ impl NativeConsumer {
         self.call(py, |consumer| consumer.committed(topic, queue_id))
     }
 
-    /// How many messages lie between what is committed and the end, for each queue that it has.
+    /// Returns, for each owned queue, the number of messages between the committed offset and the end.
     ///
     /// Returns:
     ///     The numbers by topic and queue id: `{("orders", 0): 17}`.
@@ -311,9 +313,9 @@ impl NativeConsumer {
         Ok(lags)
     }
 
-    /// Gives its queues to the others of its group; a second call does nothing.
+    /// Releases the queues to the other consumers of the group. A second call does nothing.
     ///
-    /// What was returned and not committed comes again.
+    /// Messages that were returned and not committed are delivered again.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.consumer().is_err() {
             return Ok(());

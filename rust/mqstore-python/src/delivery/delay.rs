@@ -1,4 +1,4 @@
-//! Delayed messages: the arguments of `append` that say when, and what is done to messages that wait.
+//! Delayed messages: the time arguments of `append`, and the functions that change waiting messages.
 
 use mqstore_base::message::NewMessage;
 use mqstore_base::options::OpenMode;
@@ -16,7 +16,7 @@ use crate::delivery::transactions;
 use crate::runtime::{Shared, delivered, detached};
 use crate::store::NativeStore;
 
-/// The arguments that say when.
+/// The arguments of `append` that give the time of delivery.
 pub(crate) struct DeliveryTime<'a, 'py> {
     pub(crate) delay: Option<&'a Bound<'py, PyAny>>,
     pub(crate) deliver_at: Option<&'a Bound<'py, PyAny>>,
@@ -24,12 +24,12 @@ pub(crate) struct DeliveryTime<'a, 'py> {
 }
 
 impl DeliveryTime<'_, '_> {
-    /// When a message is due; `None` for at once.
+    /// Returns the time at which a message is due; `None` for immediate delivery.
     pub(crate) fn due(&self, clock: &dyn Clock) -> PyResult<Option<Due>> {
         match (self.delay, self.deliver_at, self.level) {
             (None, None, None) => Ok(None),
             (Some(delay), None, None) => {
-                // Not early by what is less than a millisecond.
+                // Rounds up to a full millisecond, so that no message is early.
                 let delay = duration("delay", delay)?.as_micros().div_ceil(1000);
                 let delay_ms = i64::try_from(delay).unwrap_or(i64::MAX);
                 Ok(Some(Due::At(clock.now_ms().saturating_add(delay_ms))))
@@ -44,7 +44,7 @@ impl DeliveryTime<'_, '_> {
     }
 }
 
-/// Appends a message that is delivered later.
+/// Appends a message for later delivery.
 pub(crate) fn append(
     topic: &Bound<'_, PyString>,
     shared: &Shared,
@@ -54,7 +54,7 @@ pub(crate) fn append(
 ) -> PyResult<AppendResult> {
     let (py, core) = (topic.py(), store.core()?);
     let mut accepted = delivered(py, || shared.broker(core)?.append_later(&[(message, due)]))?;
-    let accepted = accepted.pop().ok_or_else(|| PyTypeError::new_err("an append came to nothing"))?;
+    let accepted = accepted.pop().ok_or_else(|| PyTypeError::new_err("the append returned no result"))?;
     Ok(result(topic, store, accepted))
 }
 
@@ -68,7 +68,7 @@ fn result(topic: &Bound<'_, PyString>, store: &NativeStore, accepted: Accepted) 
     }
 }
 
-/// Starts the broker of a store that was opened for writing; the core decides what it delivers.
+/// Starts the broker of a store that is open for writing. The core decides what it delivers.
 pub(crate) fn begin(py: Python<'_>, shared: &Shared, store: &Store) -> PyResult<()> {
     if store.mode() == OpenMode::Read {
         return Ok(());
@@ -77,14 +77,14 @@ pub(crate) fn begin(py: Python<'_>, shared: &Shared, store: &Store) -> PyResult<
     transactions::say_notes(py, shared, store)
 }
 
-/// Cancels a message that waits; `Store.cancel`.
+/// Cancels a delayed message; `Store.cancel`.
 #[pyfunction]
 pub(crate) fn cancel_delayed(store: &Bound<'_, NativeStore>, id: &str) -> PyResult<bool> {
     let (core, shared) = (store.get().core()?, store.get().shared());
     delivered(store.py(), || shared.broker(core)?.cancel(id))
 }
 
-/// Moves a message that waits to another time; `Store.reschedule`.
+/// Moves a delayed message to another time; `Store.reschedule`.
 #[pyfunction]
 #[pyo3(signature = (store, id, delay, deliver_at))]
 pub(crate) fn reschedule_delayed(
@@ -99,7 +99,7 @@ pub(crate) fn reschedule_delayed(
         return Err(PyTypeError::new_err("give delay or deliver_at"));
     };
     let moved = delivered(py, || shared.broker(core)?.reschedule(id, due_ms))?;
-    // What is due already went to its own topic.
+    // A message that is due is already in its own topic.
     let Some(accepted) = moved else { return Ok(None) };
     let topic = if let Some(topic) = accepted.waits_in {
         topic.to_owned()
@@ -111,7 +111,7 @@ pub(crate) fn reschedule_delayed(
     Ok(Some(result(&PyString::new(py, &topic), store.get(), accepted)))
 }
 
-/// Where the delayed messages stand; `Store.delays`.
+/// Returns the counts of delayed messages; `Store.delays`.
 #[pyfunction]
 pub(crate) fn delay_counts<'py>(store: &Bound<'py, NativeStore>) -> PyResult<Bound<'py, PyDict>> {
     let (py, core, shared) = (store.py(), store.get().core()?, store.get().shared());

@@ -1,4 +1,4 @@
-//! `LeasedMessage`: a message that a work queue handed out, with the right to finish it.
+//! `LeasedMessage`: a message that a work queue delivered, with its lease.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use pyo3::prelude::*;
 use crate::convert::stored_message::StoredMessage;
 use crate::runtime::{Kept, Shared};
 
-/// A message that was got from a work queue: a `StoredMessage`, and the lease on it.
+/// A message from a work queue: a `StoredMessage` and the lease on it.
 ///
-/// Whoever has it has it alone until it is finished (`ack`), given back (`nack`), or `invisible_until` has passed.
-/// Equal to the same stored message; a pickled copy is the stored message without the lease.
+/// No other worker gets the message until you finish it (`ack`), return it (`nack`), or `invisible_until` has passed.
+/// It is equal to the same stored message. A pickled copy is the stored message without the lease.
 #[pyclass(frozen, extends = StoredMessage, module = "mqstore")]
 pub(crate) struct LeasedMessage {
     lease: Kept<Lease>,
 }
 
 impl LeasedMessage {
-    /// The Python object of a message that was got.
+    /// Returns the Python object for a delivered message.
     pub(crate) fn from_core<'py>(
         py: Python<'py>,
         shared: &Arc<Shared>,
@@ -29,7 +29,7 @@ impl LeasedMessage {
         Bound::new(py, PyClassInitializer::from(StoredMessage::from(record)).add_subclass(own))
     }
 
-    /// The right to finish it.
+    /// Returns the lease, which is the right to finish the message.
     pub(crate) fn lease(&self) -> PyResult<&Lease> {
         self.lease.get()
     }
@@ -37,13 +37,13 @@ impl LeasedMessage {
 
 #[pymethods]
 impl LeasedMessage {
-    /// Which delivery of the message this is; 1 is the first.
+    /// The number of this delivery, counted from 1.
     #[getter]
     fn attempt(&self) -> PyResult<u32> {
         Ok(self.lease()?.attempt())
     }
 
-    /// Until when nobody else gets it, in epoch milliseconds; `extend` moves it.
+    /// The end of the lease, in epoch milliseconds; `extend` moves it.
     #[getter]
     fn invisible_until(&self) -> PyResult<i64> {
         Ok(self.lease()?.expires_ms())

@@ -1,7 +1,8 @@
-//! `NativeTransaction` and `NativeChecks`: messages that appear together, and who is asked about them.
+//! `NativeTransaction` and `NativeChecks`: messages that become visible together, and the checks of pending
+//! transactions.
 //!
-//! `mqstore.Transaction` is a subclass of the first. The second one is for the thread of
-//! `mqstore._delivery.transactions` that asks: it waits here, with the interpreter released, and runs callbacks there.
+//! `mqstore.Transaction` is a subclass of the first. The check thread of `mqstore._delivery.transactions` uses the
+//! second: it waits here with the interpreter released, and runs the check functions in Python.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,18 +24,18 @@ use crate::convert::error::log_notes;
 use crate::runtime::{Kept, Shared, delivered};
 use crate::store::NativeStore;
 
-/// How long the thread that asks leaves a store alone that failed.
+/// Pause of the check thread after an error of the store.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A pending transaction as Python's `PendingTransaction` takes it: id, group, topics, messages, begun, checks, when it is
-/// checked next, whether somebody has it open, queue offsets of its half messages.
+/// A pending transaction as Python's `PendingTransaction` takes it: id, group, topics, messages, begun, checks, time of
+/// the next check, whether a program has it open, queue offsets of its half messages.
 type PendingRow = (String, String, Vec<String>, usize, i64, u32, Option<i64>, bool, Vec<i64>);
 
 /// The native part of `mqstore.Transaction`.
 #[pyclass(frozen, subclass, module = "mqstore._mqstore")]
 pub(crate) struct NativeTransaction {
     transaction: Kept<Transaction>,
-    /// Keeps the store from being forgotten.
+    /// Keeps the store alive while the transaction exists.
     _owner: Py<NativeStore>,
     host: Host,
     durable: bool,
@@ -66,25 +67,26 @@ impl NativeTransaction {
         })
     }
 
-    /// Its id, by which a check knows it: the unique id of its first message, unless that was given another one.
+    /// The id by which a check identifies the transaction: the unique id of its first message, unless you gave another
+    /// one.
     #[getter]
     fn id(&self) -> PyResult<&str> {
         Ok(self.transaction()?.id())
     }
 
-    /// Its producer group.
+    /// The producer group.
     #[getter]
     fn group(&self) -> PyResult<&str> {
         Ok(self.transaction()?.group())
     }
 
-    /// How it ended: `"committed"` or `"rolled back"`; None while it is open.
+    /// The outcome: `"committed"` or `"rolled back"`; None while the transaction is open.
     #[getter]
     fn outcome(&self) -> PyResult<Option<&'static str>> {
         Ok(self.transaction()?.outcome().map(mqstore_delivery::TransactionOutcome::name))
     }
 
-    /// Where its messages went, in the order in which they were appended; empty until it is committed.
+    /// The positions of the messages, in the order of the appends; empty until the commit.
     #[getter]
     fn results<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, AppendResult>>> {
         let went = self.transaction()?.went().into_iter();
@@ -95,24 +97,24 @@ impl NativeTransaction {
         went.map(|(topic, appended)| result(topic, appended)).collect()
     }
 
-    /// Stores a message that is in its topic once the transaction is committed; its unique id.
+    /// Stores a message that becomes visible when the transaction is committed, and returns its unique id.
     ///
-    /// It survives the process as any append to the store does. Topic and queue are checked and settled now.
+    /// It survives a crash like any append to the store. Topic and queue are checked and fixed now.
     ///
     /// Args:
-    ///     topic: made with `default_queues` queues if it does not exist.
+    ///     topic: created with `default_queues` queues if it does not exist.
     ///     body: any bytes-like object.
     ///     keys: one key or several, as for `Store.append`.
-    ///     tags: the tag that filters go by.
-    ///     properties: the message's own, as for `Store.append`.
+    ///     tags: the tag that tag filters compare.
+    ///     properties: the message's own properties, as for `Store.append`.
     ///     queue_id: the queue; None takes the topic's queues in turn.
-    ///     flag: a number of the application's own, 32 bits.
-    ///     born_timestamp: when the message was made; None is now.
+    ///     flag: a 32-bit number for the application.
+    ///     born_timestamp: time at which the message was created; None is now.
     ///
     /// Raises:
     ///     RefusedError: the transaction has ended.
-    ///     InvalidMessageError: as for `Store.append`; and for topics with batch queues.
-    ///     MessageTooLargeError: as for `Store.append`; and where a segment could not hold what the commit stores.
+    ///     InvalidMessageError: as for `Store.append`, and if the topic has batch queues.
+    ///     MessageTooLargeError: as for `Store.append`, and if the records of the commit do not fit in one segment.
     #[pyo3(
         signature = (topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
                      born_timestamp = None, **others),
@@ -152,19 +154,19 @@ impl NativeTransaction {
         Ok(key.as_str().to_owned())
     }
 
-    /// Has its messages appear, all in one step; where they went. To commit again changes nothing.
+    /// Makes all messages visible in one step, and returns their positions. A second commit changes nothing.
     ///
     /// Raises:
-    ///     RefusedError: it was rolled back.
+    ///     RefusedError: the transaction was rolled back.
     fn commit<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.decide(py, true)?;
         PyList::new(py, self.results(py)?)
     }
 
-    /// Hides its messages for ever. To roll back again changes nothing.
+    /// Discards the messages for ever. A second rollback changes nothing.
     ///
     /// Raises:
-    ///     RefusedError: it was committed.
+    ///     RefusedError: the transaction was committed.
     fn rollback(&self, py: Python<'_>) -> PyResult<()> {
         self.decide(py, false)
     }
@@ -187,7 +189,7 @@ impl NativeTransaction {
     }
 }
 
-/// The error for arguments that `Transaction.append` does not take.
+/// Returns the error for arguments that `Transaction.append` does not take.
 fn refused(others: &Bound<'_, PyDict>) -> PyErr {
     let names: Vec<_> = others.keys().iter().map(|name| name.to_string()).collect();
     let name = names.first().map_or("", String::as_str);
@@ -198,13 +200,13 @@ fn refused(others: &Bound<'_, PyDict>) -> PyErr {
     }
     if name == "durable" {
         return PyTypeError::new_err(
-            "durable is said of the whole transaction: Store.transaction(durable=True)",
+            "durable applies to the whole transaction: Store.transaction(durable=True)",
         );
     }
     PyTypeError::new_err(format!("append() got an unexpected keyword argument '{name}'"))
 }
 
-/// What the thread that asks has of a store; it does not keep that from being forgotten.
+/// The store's state for the check thread. It does not keep the store alive.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct NativeChecks {
     transactions: Kept<Transactions>,
@@ -220,7 +222,7 @@ impl NativeChecks {
         Ok(Self { transactions: Kept::new(Arc::clone(&shared), transactions), shared })
     }
 
-    /// Has `group` asked from now on.
+    /// Registers `group` for checks from now on.
     fn set(
         &self,
         py: Python<'_>,
@@ -238,7 +240,7 @@ impl NativeChecks {
         delivered(py, || transactions.check_group(group, options))
     }
 
-    /// Waits until somebody is to be asked, and says about what; None once that is over.
+    /// Waits until checks are due, and returns their transactions; None once checks have ended.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Vec<PendingRow>>> {
         let transactions = self.transactions.get()?;
         let due = delivered(py, || transactions.wait_due());
@@ -246,7 +248,7 @@ impl NativeChecks {
         Ok(due?.map(|due| due.into_iter().map(|pending| row(transactions, pending)).collect()))
     }
 
-    /// Does what somebody answered.
+    /// Applies the answer of a check function.
     fn answer(&self, py: Python<'_>, id: &str, commit: bool) -> PyResult<()> {
         let transactions = self.transactions.get()?;
         let answer = if commit { CheckAnswer::Commit } else { CheckAnswer::Rollback };
@@ -262,14 +264,14 @@ impl NativeChecks {
         })
     }
 
-    /// Has `next` return None, now and later.
+    /// Makes `next` return None, now and later.
     fn end(&self) {
         if let Ok(transactions) = self.transactions.get() {
             transactions.end_checks();
         }
     }
 
-    /// Whether the store was closed.
+    /// Whether the store is closed.
     #[getter]
     fn closed(&self) -> bool {
         self.shared.is_closed()
@@ -291,12 +293,12 @@ fn row(transactions: &Transactions, pending: PendingTransaction) -> PendingRow {
     )
 }
 
-/// The transactions that nobody decided, the oldest first; `Store.pending_transactions`.
+/// Returns the pending transactions, oldest first; `Store.pending_transactions`.
 #[pyfunction]
 pub(crate) fn pending_transactions(store: &Bound<'_, NativeStore>) -> PyResult<Vec<PendingRow>> {
     let (py, core, shared) = (store.py(), store.get().core()?, store.get().shared());
     let rows = delivered(py, || {
-        // For one who only reads this is an error.
+        // A reader gets an error here.
         core.meta()?;
         if core.queue_ids(HALF_TOPIC)?.is_empty() {
             return Ok(Vec::new());
@@ -308,7 +310,7 @@ pub(crate) fn pending_transactions(store: &Bound<'_, NativeStore>) -> PyResult<V
     Ok(rows)
 }
 
-/// Tells the logger what a person should know of the transactions, those included that an open completed.
+/// Logs the notes about transactions, including those that the open completed.
 pub(crate) fn say_notes(py: Python<'_>, shared: &Shared, core: &Store) -> PyResult<()> {
     let notes = delivered(py, || {
         let transactions = shared.broker(core)?.transactions_if_open();

@@ -1,7 +1,7 @@
-//! `NativeWorkQueue`: a work queue's verbs, one Python call to one call of the broker crate.
+//! `NativeWorkQueue`: the methods of a work queue. Each Python method makes one call of the broker crate.
 //!
-//! `mqstore.WorkQueue` is its subclass and adds what needs no speed. What may wait does so in slices with the interpreter
-//! released, so that Ctrl-C is answered.
+//! The subclass `mqstore.WorkQueue` adds the methods that need no speed. A method that can block waits in slices with
+//! the interpreter released, so that Ctrl-C is handled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::delivery::leased_message::LeasedMessage;
 use crate::runtime::{Kept, Shared, awaited, delivered};
 use crate::store::NativeStore;
 
-/// Dead letters that are put back between two looks for Ctrl-C.
+/// Dead letters that are redriven between two checks for Ctrl-C.
 const REDRIVEN_AT_ONCE: u64 = 256;
 
 /// The native part of `mqstore.WorkQueue`.
@@ -29,7 +29,7 @@ const REDRIVEN_AT_ONCE: u64 = 256;
 pub(crate) struct NativeWorkQueue {
     queue: Kept<WorkQueue>,
     shared: Arc<Shared>,
-    /// Keeps the store from being forgotten while somebody works.
+    /// Keeps the store alive while the work queue exists.
     _owner: Py<NativeStore>,
     host: Host,
     topic: Py<PyString>,
@@ -41,7 +41,7 @@ impl NativeWorkQueue {
         self.queue.get()
     }
 
-    /// The results of messages that were put.
+    /// Returns the results of messages that were put.
     pub(crate) fn appended<'py>(
         &self,
         py: Python<'py>,
@@ -54,7 +54,7 @@ impl NativeWorkQueue {
             .collect()
     }
 
-    /// The messages that were got.
+    /// Returns the messages that were got.
     pub(crate) fn leased<'py>(
         &self,
         py: Python<'py>,
@@ -64,7 +64,7 @@ impl NativeWorkQueue {
         found.into_iter().map(|message| LeasedMessage::from_core(py, &self.shared, message)).collect()
     }
 
-    /// How long a message waits that is given back: what the caller says, or else what the queue's function does.
+    /// Returns the delay of a returned message: the caller's, or else the result of the queue's `backoff`.
     pub(crate) fn delay(
         &self,
         py: Python<'_>,
@@ -78,7 +78,7 @@ impl NativeWorkQueue {
         }
     }
 
-    /// Its topic.
+    /// The queue's topic.
     pub(crate) fn name<'a, 'py>(&'a self, py: Python<'py>) -> &'a Bound<'py, PyString> {
         self.topic.bind(py)
     }
@@ -92,7 +92,7 @@ impl NativeWorkQueue {
         let queue = self.queue()?;
         let mut appended = awaited(py, timeout, |wait| queue.put_once(work, wait))?;
         if appended.is_none() {
-            // Once more, to learn what there is no room in.
+            // Tries once more, to learn which limit is reached.
             appended = awaited(py, Some(Duration::ZERO), |wait| queue.put_once(work, wait))?;
         }
         let Some(appended) = appended else { return Err(broker_to_py(queue.full())) };
@@ -114,7 +114,7 @@ impl NativeWorkQueue {
     }
 }
 
-/// How long a call may wait, by the rules of `queue.Queue`; `None` is for ever.
+/// Returns the longest wait of a call, by the rules of `queue.Queue`; `None` is without a limit.
 fn patience(
     block: Option<&Bound<'_, PyAny>>,
     timeout: Option<&Bound<'_, PyAny>>,
@@ -123,7 +123,7 @@ fn patience(
         return Ok(Some(Duration::ZERO));
     }
     let Some(timeout) = timeout else { return Ok(None) };
-    // Less than nothing is nothing elsewhere.
+    // Other calls take a negative timeout as 0.
     if timeout.lt(0).unwrap_or(false) {
         return Err(PyValueError::new_err("'timeout' must be a non-negative number"));
     }
@@ -163,65 +163,65 @@ impl NativeWorkQueue {
         })
     }
 
-    /// The topic whose messages it hands out.
+    /// The topic whose messages the queue delivers.
     #[getter]
     fn topic(&self, py: Python<'_>) -> Py<PyString> {
         self.topic.clone_ref(py)
     }
 
-    /// The group that finishes them.
+    /// The group that acknowledges them.
     #[getter]
     fn group(&self) -> PyResult<&str> {
         Ok(self.queue()?.group())
     }
 
-    /// The topic of the group's dead letters: `%DLQ%` and the group's name.
+    /// The dead-letter topic of the group: `%DLQ%` and the group's name.
     #[getter]
     fn dead_letters(&self) -> PyResult<&str> {
         Ok(self.queue()?.dead_letters())
     }
 
-    /// How long a message that was got stays out of sight of others, in seconds.
+    /// The visibility timeout of a leased message, in seconds.
     #[getter]
     fn invisible_duration(&self) -> PyResult<f64> {
         Ok(self.queue()?.options().invisible.as_secs_f64())
     }
 
-    /// After so many deliveries a message goes to the dead letters; None is never.
+    /// The number of deliveries after which a message becomes a dead letter; None is without a limit.
     #[getter]
     fn max_attempts(&self) -> PyResult<Option<u32>> {
         Ok(self.queue()?.options().max_attempts)
     }
 
-    /// How many messages that nobody has the queue may hold before a put waits; 0 is no limit.
+    /// The number of messages without a lease at which `put` waits; 0 is no limit.
     #[getter]
     fn maxsize(&self) -> PyResult<u64> {
         Ok(self.queue()?.options().maxsize)
     }
 
-    /// Whether this handle was closed, or its store.
+    /// Whether this handle or its store is closed.
     #[getter]
     fn closed(&self) -> bool {
         self.shared.is_closed() || self.queue().map_or(true, WorkQueue::is_closed)
     }
 
-    /// Puts a message in.
+    /// Appends a message to the queue.
     ///
     /// Args:
     ///     body: any bytes-like object.
     ///     keys: one key or several, as for `Store.append`.
     ///     tags: the tag.
-    ///     properties: the message's own, as for `Store.append`.
-    ///     delay: how long it is held back, in seconds or as a `timedelta`, at most 30 days. It keeps its place in the
-    ///         log, and every group holds it back.
-    ///     durable: whether to wait for a sync whatever the store's durability.
-    ///     block: whether to wait for room where there is a `maxsize`.
-    ///     timeout: how long to wait; None is for ever.
+    ///     properties: the message's own properties, as for `Store.append`.
+    ///     delay: time before the first delivery, in seconds or as a `timedelta`, at most 30 days. The message keeps
+    ///         its place in the log, and the delay holds for every group.
+    ///     durable: whether to wait for a sync, whatever the store's durability.
+    ///     block: whether to wait if the queue has reached `maxsize`.
+    ///     timeout: longest wait; None is without a limit.
     ///
     /// Raises:
-    ///     Full: no room, or none in time.
-    ///     ShutDown: the queue was shut down, or this handle closed.
-    ///     InvalidMessageError: text or a number that the format cannot hold; nothing was written.
+    ///     Full: the queue is full, or stayed full until the timeout.
+    ///     ShutDown: the queue was shut down, or this handle is closed.
+    ///     InvalidMessageError: a text or number that the format cannot hold; nothing was written.
     #[pyo3(
         signature = (body, *, keys = None, tags = None, properties = None, delay = None, durable = false, block = None,
                      timeout = None),
@@ -255,20 +255,20 @@ impl NativeWorkQueue {
         put.map_or_else(|| Err(broker_to_py(self.queue()?.full())), Ok)
     }
 
-    /// Puts messages in together, under one lock and with one sync; results in the order given.
+    /// Appends several messages under one lock and with one sync; returns the results in the order given.
     ///
-    /// Waits until there is room for all of them. After a crash a prefix of them may be there.
+    /// Waits until the queue can take all of them. After a crash, a prefix of them may be in the queue.
     ///
     /// Args:
     ///     messages: bodies or `Message`s.
-    ///     delay: how long all of them are held back.
+    ///     delay: as for `put`, for all of them.
     ///     durable: as for `put`.
     ///     block: as for `put`.
     ///     timeout: as for `put`.
     ///
     /// Raises:
-    ///     Full: no room, or none in time; none was put in.
-    ///     ShutDown: the queue was shut down, or this handle closed.
+    ///     Full: the queue cannot take all of them, or could not until the timeout; none was put.
+    ///     ShutDown: the queue was shut down, or this handle is closed.
     #[pyo3(
         signature = (messages, *, delay = None, durable = false, block = None, timeout = None),
         text_signature = "($self, messages, *, delay=None, durable=False, block=True, timeout=None)"
@@ -299,15 +299,15 @@ impl NativeWorkQueue {
         PyList::new(py, self.put_work(py, &work, patience(block, timeout)?)?)
     }
 
-    /// Gets a message and has it alone for `invisible_duration`; a message that is due again and a new one in turn.
+    /// Gets a message and leases it for `invisible_duration`. Redeliveries and new messages take turns.
     ///
     /// Args:
-    ///     block: whether to wait for one.
-    ///     timeout: how long to wait; None is for ever.
+    ///     block: whether to wait for a message.
+    ///     timeout: longest wait; None is without a limit.
     ///
     /// Raises:
-    ///     Empty: there is none, or none in time.
-    ///     ShutDown: the queue was shut down and holds nothing more, or this handle was closed.
+    ///     Empty: no message, or none before the timeout.
+    ///     ShutDown: the queue was shut down and has no message left, or this handle is closed.
     #[pyo3(signature = (block = None, timeout = None), text_signature = "($self, block=True, timeout=None)")]
     fn get<'py>(
         &self,
@@ -319,14 +319,14 @@ impl NativeWorkQueue {
         got.map_or_else(|| Err(broker_to_py(self.queue()?.empty())), Ok)
     }
 
-    /// Gets up to `count` messages, at least one unless `timeout` passes first; none is an empty list.
+    /// Gets up to `count` messages: at least one, or an empty list if `timeout` passes first.
     ///
     /// Args:
-    ///     count: the most to get.
-    ///     timeout: how long to wait for the first; None is for ever, 0 does not wait.
+    ///     count: maximum number of messages.
+    ///     timeout: longest wait for the first message; None is without a limit, 0 does not wait.
     ///
     /// Raises:
-    ///     ShutDown: the queue was shut down and holds nothing more, or this handle was closed.
+    ///     ShutDown: the queue was shut down and has no message left, or this handle is closed.
     #[pyo3(signature = (count, timeout = None))]
     fn get_many<'py>(
         &self,
@@ -337,24 +337,24 @@ impl NativeWorkQueue {
         PyList::new(py, self.got(py, count, patience(None, timeout)?)?)
     }
 
-    /// Finishes a message: it is not delivered again. To finish one again changes nothing.
+    /// Acknowledges a message: it is not delivered again. A second `ack` changes nothing.
     ///
     /// Args:
-    ///     message: what `get` returned.
-    ///     durable: whether to wait until that is on the disk; else it is within 0.1 s.
+    ///     message: the message that `get` returned.
+    ///     durable: whether to wait until the acknowledgement is on the disk. Without it, that happens within 0.1 s.
     ///
     /// Raises:
-    ///     LeaseLostError: its time was over and somebody else got it, or it was given back.
+    ///     LeaseLostError: the lease ended and another worker got the message, or you returned it.
     #[pyo3(signature = (message, *, durable = false))]
     fn ack(&self, py: Python<'_>, message: &Bound<'_, LeasedMessage>, durable: bool) -> PyResult<()> {
         let (queue, lease) = (self.queue()?, message.get().lease()?);
         delivered(py, || queue.ack(lease, durable))
     }
 
-    /// Finishes messages; with `durable` one sync serves all of them.
+    /// Acknowledges messages; with `durable`, one sync covers all of them.
     ///
     /// Raises:
-    ///     LeaseLostError: one of them is somebody else's now; those before it are finished.
+    ///     LeaseLostError: you lost the lease of one message; the messages before it are acknowledged.
     #[pyo3(signature = (messages, *, durable = false))]
     fn ack_many(&self, py: Python<'_>, messages: &Bound<'_, PyAny>, durable: bool) -> PyResult<()> {
         let queue = self.queue()?;
@@ -364,17 +364,17 @@ impl NativeWorkQueue {
         delivered(py, || queue.ack_all(leases, durable))
     }
 
-    /// Gives a message back, to be delivered again later.
+    /// Returns a message, so that it is redelivered later.
     ///
-    /// One that was delivered `max_attempts` times goes to the dead letters.
+    /// A message that was delivered `max_attempts` times becomes a dead letter.
     ///
     /// Args:
-    ///     message: what `get` returned.
-    ///     delay: how long it waits, in seconds or as a `timedelta`, at most 30 days; None is what the queue's
-    ///         `backoff` says.
+    ///     message: the message that `get` returned.
+    ///     delay: time before the redelivery, in seconds or as a `timedelta`, at most 30 days; None uses the queue's
+    ///         `backoff`.
     ///
     /// Raises:
-    ///     LeaseLostError: its time was over and somebody else got it, or it was given back before.
+    ///     LeaseLostError: the lease ended and another worker got the message, or you returned it before.
     #[pyo3(signature = (message, delay = None))]
     fn nack(
         &self,
@@ -388,14 +388,14 @@ impl NativeWorkQueue {
         log_notes(py, queue.take_notes())
     }
 
-    /// Keeps a message for `duration` from now, whatever was left of its time.
+    /// Sets the end of the lease to `duration` from now, whatever time is left.
     ///
     /// Args:
-    ///     message: what `get` returned.
+    ///     message: the message that `get` returned.
     ///     duration: seconds or a `timedelta`, 1 ms to 30 days.
     ///
     /// Raises:
-    ///     LeaseLostError: its time was over and somebody else got it, or it was given back.
+    ///     LeaseLostError: the lease ended and another worker got the message, or you returned it.
     ///     InvalidOptionError: `duration` is out of bounds.
     #[pyo3(signature = (message, duration))]
     fn extend(
@@ -409,10 +409,11 @@ impl NativeWorkQueue {
         delivered(py, || queue.extend(lease, time))
     }
 
-    /// Finishes `message`; without one the message that this thread got first, by `get`, of those that it still has.
+    /// Acknowledges `message`. Without one, acknowledges the first message that this thread got with `get` and still
+    /// holds.
     ///
     /// Raises:
-    ///     ValueError: this thread has none.
+    ///     ValueError: this thread holds no message.
     ///     LeaseLostError: as for `ack`.
     #[pyo3(signature = (message = None))]
     fn task_done(&self, py: Python<'_>, message: Option<&Bound<'_, LeasedMessage>>) -> PyResult<()> {
@@ -423,15 +424,15 @@ impl NativeWorkQueue {
         delivered(py, || queue.task_done())
     }
 
-    /// Waits until every message that was put in is finished, or a dead letter.
+    /// Waits until every message of the queue is acknowledged or a dead letter.
     ///
-    /// After a shutdown at once it waits for what somebody has only.
+    /// After an immediate shutdown it waits for the leased messages only.
     ///
     /// Args:
-    ///     timeout: how long to wait; None is for ever.
+    ///     timeout: longest wait; None is without a limit.
     ///
     /// Returns:
-    ///     False when `timeout` passed first.
+    ///     False if `timeout` passed first.
     #[pyo3(signature = (timeout = None))]
     fn join(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let queue = self.queue()?;
@@ -440,18 +441,18 @@ impl NativeWorkQueue {
         Ok(done.is_some())
     }
 
-    /// How many messages the queue holds that nobody has, those included that are not due yet.
+    /// Returns the number of messages without a lease, including those that are not due yet.
     fn qsize(&self, py: Python<'_>) -> PyResult<u64> {
         let queue = self.queue()?;
         delivered(py, || queue.qsize())
     }
 
-    /// Whether `qsize()` is 0.
+    /// Returns whether `qsize()` is 0.
     fn empty(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.qsize(py)? == 0)
     }
 
-    /// Whether `qsize()` has reached `maxsize`; never without one.
+    /// Returns whether `qsize()` has reached `maxsize`; always False without a `maxsize`.
     fn full(&self, py: Python<'_>) -> PyResult<bool> {
         let maxsize = self.maxsize()?;
         Ok(maxsize > 0 && self.qsize(py)? >= maxsize)
@@ -463,12 +464,13 @@ impl NativeWorkQueue {
         Ok((counts.ready, counts.delayed, counts.leased, counts.dying))
     }
 
-    /// Refuses further puts on every handle of this queue that was made up to now, and gets once nothing is left.
+    /// Refuses further puts on every existing handle of this queue, and gets once the queue is empty.
     ///
-    /// Nothing is lost: what is in the queue is there for handles that are made later, in this process or another.
+    /// No message is lost. A handle that is created later, in this process or another, delivers the messages that are
+    /// left.
     ///
     /// Args:
-    ///     immediate: refuses gets at once.
+    ///     immediate: whether gets are refused too, even if messages are left.
     #[pyo3(signature = (immediate = false))]
     fn shutdown(&self, py: Python<'_>, immediate: bool) -> PyResult<()> {
         let queue = self.queue()?;
@@ -478,15 +480,16 @@ impl NativeWorkQueue {
         })
     }
 
-    /// Puts dead letters of the group back into the topics that they came from, the oldest first.
+    /// Appends dead letters of the group to their original topics, oldest first.
     ///
-    /// They are new messages there, that nobody got yet. A kill in the middle may put up to 64 of them back once more.
+    /// They are new messages there, with no delivery yet. After a kill during the call, up to 64 of them may be
+    /// appended twice.
     ///
     /// Args:
-    ///     limit: at most so many; None is all.
+    ///     limit: maximum number of dead letters; None is all.
     ///
     /// Returns:
-    ///     How many.
+    ///     The number of dead letters.
     #[pyo3(signature = (limit = None))]
     fn redrive(&self, py: Python<'_>, limit: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
         let queue = self.queue()?;
@@ -509,9 +512,9 @@ impl NativeWorkQueue {
         Ok(moved)
     }
 
-    /// Lets go of the queue: this handle gets and puts nothing more. A second call does nothing.
+    /// Closes this handle: it gets and puts no more messages. A second call does nothing.
     ///
-    /// What was got by it stays leased until its time is over, and can still be finished.
+    /// The messages that it got stay leased until their time is over. You can still acknowledge them.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Ok(queue) = self.queue() else { return Ok(()) };
         delivered(py, || {

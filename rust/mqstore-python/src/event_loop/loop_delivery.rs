@@ -1,7 +1,7 @@
-//! What the event loop of a thread has of consumers and work queues.
+//! Consumers and work queues for the event loop of a thread.
 //!
-//! A look answers at once, with what it found, with the wait for another look, or with None: then a thread has to
-//! prepare. See `mqstore_delivery::TryResult`; how tasks wait and take turns is `mqstore.aio`'s.
+//! An attempt never blocks. It returns its result, a `LoopWait` for the next attempt, or None: then a thread must call
+//! `prepare`. See `mqstore_delivery::TryResult`. `mqstore.aio` decides how tasks wait and take turns.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::event_loop::loop_link::{EventInbox, LoopLink, LoopWait, QueuedAppend,
 use crate::runtime::delivered;
 use crate::store::NativeStore;
 
-/// The look's answer for Python: what `found` makes of what was found, a `LoopWait`, or None.
+/// Converts an attempt's answer for Python: the result by `found`, a `LoopWait`, or None.
 fn answer<'py, T>(
     py: Python<'py>,
     look: TryResult<T>,
@@ -38,16 +38,16 @@ fn answer<'py, T>(
     }
 }
 
-/// The call to the loop under `number`, for who waits.
+/// Returns the function that calls the loop under `number`, for a waiting task.
 fn call(letters: &Arc<EventInbox>, number: Option<u64>) -> Option<Waker> {
     let number = number?;
     let letters = Arc::clone(letters);
     Some(Box::new(move || letters.call(number)))
 }
 
-/// A work queue for one event loop; made by `mqstore.aio`.
+/// A work queue for one event loop; created by `mqstore.aio`.
 ///
-/// A look answers with what it found, with the wait for another look, or with None: then a thread has to prepare.
+/// An attempt returns its result, a `LoopWait` for the next attempt, or None: then a thread must call `prepare`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LoopWorkQueue {
     queue: Py<NativeWorkQueue>,
@@ -61,9 +61,9 @@ impl LoopWorkQueue {
         Self { queue, letters: link.letters() }
     }
 
-    /// Gets up to `count` messages; where there are none, a call under `number` says when to look again.
+    /// Gets up to `count` messages. If there are none, a call under `number` announces the next attempt.
     ///
-    /// With `patience` it waits for another thread that is at this queue; without a number nothing is found.
+    /// With `patience` it waits for another thread that uses this queue. Without a number, an empty queue gives an empty list.
     fn get<'py>(
         &self,
         py: Python<'py>,
@@ -77,7 +77,7 @@ impl LoopWorkQueue {
         answer(py, look, |found| Ok(PyList::new(py, native.leased(py, found)?)?.into_any()))
     }
 
-    /// Reads ahead what up to `count` messages may come from, and moves dead letters; may take long.
+    /// Reads ahead for up to `count` messages, and moves dead letters; can block.
     fn prepare(&self, py: Python<'_>, count: usize) -> PyResult<()> {
         let queue = self.queue.get().queue()?;
         let done = delivered(py, || queue.prepare(count));
@@ -85,9 +85,10 @@ impl LoopWorkQueue {
         done
     }
 
-    /// Puts messages if `at_once` and that waits for nobody, else makes the append of them that is to be queued.
+    /// Puts messages if `at_once` is set and the put does not block. Otherwise returns the append for the queue of the
+    /// link.
     ///
-    /// Where there is no room, a call under `number` says when to look again; without a number it is an error.
+    /// If the queue is full, a call under `number` announces the next attempt; without a number it is an error.
     fn put<'py>(
         &self,
         py: Python<'py>,
@@ -100,7 +101,7 @@ impl LoopWorkQueue {
         let (queue, call) = (native.queue()?, call(&self.letters, number));
         let mut messages = locked(&put.messages);
         let Some(own) = messages.as_ref() else {
-            return Err(PyRuntimeError::new_err("the messages were put before"));
+            return Err(PyRuntimeError::new_err("the messages were already put"));
         };
         let work: Vec<_> = own.iter().map(|message| put.work(message)).collect();
         let look = delivered(py, || queue.try_put(&work, at_once, patience, call))?;
@@ -127,7 +128,7 @@ impl LoopWorkQueue {
         })
     }
 
-    /// Whether all is finished; where it is not, a call under `number` says when to look again.
+    /// Returns whether every message is finished. If not, a call under `number` announces the next attempt.
     fn join<'py>(&self, py: Python<'py>, patience: bool, number: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
         let native = self.queue.get();
         let (queue, call) = (native.queue()?, call(&self.letters, number));
@@ -136,7 +137,7 @@ impl LoopWorkQueue {
         answer(py, look, |done| Ok(done.into_pyobject(py)?.to_owned().into_any()))
     }
 
-    /// Gives a message back; False, and nothing was done, where that may take long.
+    /// Returns a message to the queue; False, without any change, if that can block.
     fn nack(
         &self,
         py: Python<'_>,
@@ -154,7 +155,7 @@ impl LoopWorkQueue {
         Ok(true)
     }
 
-    /// Has those look again who wait and whom nobody calls.
+    /// Wakes the waiting tasks that no event announces.
     fn look_around(&self, py: Python<'_>) -> PyResult<()> {
         let queue = self.queue.get().queue()?;
         delivered(py, || {
@@ -163,13 +164,13 @@ impl LoopWorkQueue {
         })
     }
 
-    /// Raises the error for nothing to get.
+    /// Raises the error for an empty queue.
     fn empty(&self) -> PyResult<()> {
         Err(broker_to_py(self.queue.get().queue()?.empty()))
     }
 }
 
-/// Messages to be put into a work queue, with their arguments checked.
+/// Messages for a work queue, with their arguments checked.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LoopPut {
     messages: Mutex<Option<Vec<OwnedMessage>>>,
@@ -205,7 +206,7 @@ impl LoopPut {
 
 #[pymethods]
 impl LoopPut {
-    /// The message of the arguments of `WorkQueue.put`.
+    /// Converts the arguments of `WorkQueue.put`.
     #[staticmethod]
     fn one(
         body: &Bound<'_, PyAny>,
@@ -219,14 +220,14 @@ impl LoopPut {
         Self::of(vec![part], false, delay, durable)
     }
 
-    /// Those of the arguments of `WorkQueue.put_many`.
+    /// Converts the arguments of `WorkQueue.put_many`.
     #[staticmethod]
     fn many(messages: &Bound<'_, PyAny>, delay: Option<&Bound<'_, PyAny>>, durable: bool) -> PyResult<Self> {
         Self::of(parts(messages)?, true, delay, durable)
     }
 }
 
-/// A consumer for one event loop; made by `mqstore.aio`. Looks answer as those of `LoopWorkQueue`.
+/// A consumer for one event loop; created by `mqstore.aio`. Attempts answer like those of `LoopWorkQueue`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LoopConsumer {
     consumer: Py<NativeConsumer>,
@@ -240,7 +241,7 @@ impl LoopConsumer {
         Self { consumer, letters: link.letters() }
     }
 
-    /// Up to `most` messages, or the next one where that is None.
+    /// Returns up to `most` messages, or the next message if `most` is None.
     fn poll<'py>(
         &self,
         py: Python<'py>,
@@ -260,7 +261,7 @@ impl LoopConsumer {
         })
     }
 
-    /// Takes up what changed, and reads up to `most` messages ahead; may take long.
+    /// Applies changes of the assignment, and reads up to `most` messages ahead; can block.
     fn prepare(&self, py: Python<'_>, most: usize) -> PyResult<()> {
         let consumer = self.consumer.get().consumer()?;
         let done = delivered(py, || consumer.prepare(most));
@@ -268,7 +269,7 @@ impl LoopConsumer {
         done
     }
 
-    /// Commits, and says whether a sync is to follow; None, and nothing was stored, where that may take long.
+    /// Commits, and returns whether a sync must follow; None, with nothing stored, if that can block.
     fn commit(
         &self,
         py: Python<'_>,
@@ -282,7 +283,7 @@ impl LoopConsumer {
         done
     }
 
-    /// Has those look again who wait and whom nobody calls.
+    /// Wakes the waiting tasks that no event announces.
     fn look_around(&self, py: Python<'_>) -> PyResult<()> {
         let consumer = self.consumer.get().consumer()?;
         delivered(py, || {
@@ -292,13 +293,13 @@ impl LoopConsumer {
     }
 }
 
-/// Whether a message that was got is still the caller's.
+/// Returns whether the caller still holds the lease of a message.
 #[pyfunction]
 fn is_held(message: &Bound<'_, LeasedMessage>) -> PyResult<bool> {
     Ok(message.get().lease()?.is_held())
 }
 
-/// Returns once all that is known of groups by now is on the disk.
+/// Returns once every change of the groups made so far is on the disk.
 #[pyfunction]
 fn sync_groups(store: &Bound<'_, NativeStore>) -> PyResult<()> {
     let (core, shared) = (store.get().core()?, store.get().shared());
@@ -309,7 +310,7 @@ fn sync_groups(store: &Bound<'_, NativeStore>) -> PyResult<()> {
     })
 }
 
-/// Adds them to the module.
+/// Adds the classes and functions to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<LoopWorkQueue>()?;
     module.add_class::<LoopPut>()?;

@@ -1,8 +1,8 @@
-//! `LoopLink`: what the event loop of a thread has of a store.
+//! `LoopLink`: a store for the event loop of a thread.
 //!
-//! Waits and appends go to the core, and what became of them comes back as news that the loop takes when the
-//! link's bell rings: a descriptor that the loop watches. Whoever brings news, the thread that dispatches for one,
-//! leaves them and rings; it asks for no interpreter. One thread of the loop's owner serves the appends that may wait.
+//! Waits and appends go to the core. Their results come back as events in an inbox. The thread that produces an event,
+//! for example the one that dispatches, puts it there and rings the bell, a descriptor that the loop watches. It needs
+//! no interpreter. One thread of the loop's owner serves the appends that can block.
 
 use std::collections::HashMap;
 use std::mem;
@@ -25,21 +25,21 @@ use crate::convert::error::to_py;
 use crate::runtime::{Shared, detached};
 use crate::store::NativeStore;
 
-/// What happened, by the number that it was asked for under.
+/// An event for the number of its request.
 enum LoopEvent {
-    /// It is time to look.
+    /// The loop should try again.
     Call,
     Appended(Result<Vec<Appended>, StoreError>),
 }
 
-/// News that the loop has not taken yet.
+/// The events that the loop has not taken yet.
 pub(crate) struct EventInbox {
     bell: WakeDescriptor,
     waiting: Mutex<Vec<(u64, LoopEvent)>>,
 }
 
 impl EventInbox {
-    /// Has the loop called under `number`.
+    /// Calls the loop under `number`.
     pub(crate) fn call(&self, number: u64) {
         self.leave(number, LoopEvent::Call);
     }
@@ -49,7 +49,7 @@ impl EventInbox {
         let first = waiting.is_empty();
         waiting.push((number, news));
         drop(waiting);
-        // The others are taken with it.
+        // The loop takes later events together with the first.
         if first {
             self.bell.ring();
         }
@@ -61,26 +61,26 @@ impl EventInbox {
     }
 }
 
-/// The link between a store and one event loop; made by `mqstore.aio`.
+/// The link between a store and one event loop; created by `mqstore.aio`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LoopLink {
     shared: Arc<Shared>,
-    /// Keeps the store from being forgotten.
+    /// Keeps the store alive while the link exists.
     _owner: Py<NativeStore>,
     host: Host,
     letters: Arc<EventInbox>,
     appends: AppendQueue,
-    /// Topic of the appends that were not answered yet, and whether the answer is a list.
+    /// The topic of each append without an answer, and whether the answer is a list.
     asked: Mutex<HashMap<u64, (Py<PyString>, bool)>>,
 }
 
 impl LoopLink {
-    /// Where news for the loop go.
+    /// Returns the inbox for the loop's events.
     pub(crate) fn letters(&self) -> Arc<EventInbox> {
         Arc::clone(&self.letters)
     }
 
-    /// The answers to an append.
+    /// Converts the results of an append.
     fn results<'py>(
         &self,
         topic: &Bound<'py, PyString>,
@@ -93,7 +93,7 @@ impl LoopLink {
         if many {
             return Ok(PyList::new(py, results.collect::<PyResult<Vec<_>>>()?)?.into_any());
         }
-        let one = results.next().ok_or_else(|| PyRuntimeError::new_err("an append came to nothing"))?;
+        let one = results.next().ok_or_else(|| PyRuntimeError::new_err("the append returned no result"))?;
         Ok(one?.into_any())
     }
 }
@@ -114,12 +114,12 @@ impl LoopLink {
         })
     }
 
-    /// The descriptor that is readable when there is something to take.
+    /// Returns the descriptor that is readable while the inbox has events.
     fn fileno(&self) -> i32 {
         self.letters.bell.descriptor()
     }
 
-    /// What happened since the last call: for each its number and None for a call, else the answer or the error.
+    /// Takes all events: for each its number, and None for a call, else the result or the error.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
         let mut taken = Vec::new();
         for (number, news) in self.letters.take() {
@@ -138,7 +138,7 @@ impl LoopLink {
         Ok(taken)
     }
 
-    /// Has a call come under `number` once `offset` of a queue may be there; None when it is there already.
+    /// Requests a call under `number` once `offset` of a queue may be readable; None if it is readable now.
     fn wait(
         &self,
         py: Python<'_>,
@@ -154,7 +154,7 @@ impl LoopLink {
         Ok((!waiter.is_over()).then(|| LoopWait::new(Box::new(waiter), None)))
     }
 
-    /// Whether `offset` of a queue can be read; None when to find out may take long.
+    /// Returns whether `offset` of a queue can be read; None if the answer can block.
     fn look(
         &self,
         py: Python<'_>,
@@ -168,13 +168,14 @@ impl LoopLink {
         })
     }
 
-    /// Which of these queues (topic, queue and offset) can be read at their offset; may take long.
+    /// Returns which of these queues (topic, queue and offset) can be read at their offset; can block.
     fn arrived(&self, py: Python<'_>, waits: Vec<(String, i32, i64)>) -> PyResult<Vec<bool>> {
         let store = self.shared.store()?;
         detached(py, || store.arrived(&waits))
     }
 
-    /// Appends as `Store.append` does if `at_once` and that waits for nobody; else the append to be queued.
+    /// Appends like `Store.append` if `at_once` is set and the append does not block; otherwise returns the append for
+    /// `put`.
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
     fn append<'py>(
         &self,
@@ -203,7 +204,7 @@ impl LoopLink {
         QueuedAppend::queued(&topic, queue_id, durable, false, vec![part])
     }
 
-    /// As `append`, for `Store.append_many`.
+    /// Like `append`, for `Store.append_many`.
     fn append_many<'py>(
         &self,
         topic: &Bound<'py, PyAny>,
@@ -226,10 +227,10 @@ impl LoopLink {
         QueuedAppend::queued(&topic, queue_id, durable, true, parts)
     }
 
-    /// Leaves an append, once, to whoever serves; what became of it comes under `number`. Numbers ascend.
+    /// Queues an append, once, for the thread in `serve`. The result arrives under `number`. Numbers ascend.
     fn put(&self, number: u64, append: &QueuedAppend) -> PyResult<()> {
         let Some(QueuedCall { request, topic, held }) = locked(&append.call).take() else {
-            return Err(PyRuntimeError::new_err("the append was queued before"));
+            return Err(PyRuntimeError::new_err("the append is already queued"));
         };
         locked(&self.asked).insert(number, (topic, request.many));
         let letters = Arc::clone(&self.letters);
@@ -244,7 +245,7 @@ impl LoopLink {
         Ok(())
     }
 
-    /// Takes an append back of which nothing was done; whether it was still there.
+    /// Takes back an append that was not started; returns whether it was still queued.
     fn take_back(&self, number: u64) -> bool {
         let taken = self.appends.take_back(number);
         if taken {
@@ -253,7 +254,7 @@ impl LoopLink {
         taken
     }
 
-    /// Appends what is queued until `end`; for a thread of its own.
+    /// Serves the queued appends until `end`; for a thread of its own.
     fn serve(&self, py: Python<'_>) -> PyResult<()> {
         let store = self.shared.store()?;
         detached(py, || {
@@ -262,24 +263,24 @@ impl LoopLink {
         })
     }
 
-    /// Has `serve` return once all that is queued is appended; what comes later is refused.
+    /// Makes `serve` return once all queued appends are done. Later appends are refused.
     fn end(&self) {
         self.appends.end();
     }
 }
 
-/// A wait of a loop; `cancel` or the end of this object takes it back.
+/// A wait of a loop. `cancel`, or the drop of this object, takes it back.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LoopWait {
-    /// What takes the wait back when it is dropped.
+    /// The value whose drop takes the wait back.
     wait: Mutex<Option<Box<dyn Send>>>,
-    /// In how many seconds to look again in any case; None where a call is all there is to wait for.
+    /// Seconds after which to try again in any case; None if only a call ends the wait.
     #[pyo3(get)]
     longest: Option<f64>,
 }
 
 impl LoopWait {
-    /// A wait that is taken back by dropping `wait`.
+    /// Creates a wait that the drop of `wait` takes back.
     pub(crate) fn new(wait: Box<dyn Send>, longest: Option<Duration>) -> Self {
         Self { wait: Mutex::new(Some(wait)), longest: longest.map(|longest| longest.as_secs_f64()) }
     }
@@ -287,21 +288,21 @@ impl LoopWait {
 
 #[pymethods]
 impl LoopWait {
-    /// Takes the wait back: no call comes from now on, but one may be among the news already.
+    /// Takes the wait back. No later event calls the loop, but the inbox may already contain one.
     fn cancel(&self) {
         let wait = locked(&self.wait).take();
         drop(wait);
     }
 }
 
-/// What is appended, and what is let go once that was answered.
+/// A request, and the objects that are released once it is answered.
 struct QueuedCall {
     request: AppendRequest,
     topic: Py<PyString>,
     held: Option<Box<dyn Send>>,
 }
 
-/// An append with its arguments checked, to be left to another thread.
+/// An append with checked arguments, for another thread.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct QueuedAppend {
     call: Mutex<Option<QueuedCall>>,
@@ -315,7 +316,7 @@ pub(crate) struct QueuedAppend {
 
 #[pymethods]
 impl QueuedAppend {
-    /// Gives up what is kept for it, if it was not left to another thread.
+    /// Releases the kept objects, if no other thread took the append.
     fn release(&self) {
         let call = locked(&self.call).take();
         drop(call);
@@ -340,7 +341,7 @@ impl QueuedAppend {
         Self::of(topic, request, None)
     }
 
-    /// The append of `request`; `held` is dropped when it is answered, or will not be made.
+    /// Creates the append of `request`. `held` is dropped when it is answered, or when it will not be made.
     pub(crate) fn of<'py>(
         topic: &Bound<'py, PyString>,
         request: AppendRequest,

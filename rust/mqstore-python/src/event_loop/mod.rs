@@ -1,4 +1,4 @@
-//! Calls of an asyncio event loop: verbs that never block, and the events that wake it.
+//! Calls of an asyncio event loop: methods that never block, and the events that wake the loop.
 
 pub(crate) mod loop_delivery;
 pub(crate) mod loop_link;

@@ -1,4 +1,4 @@
-//! Messages on their way in: what `append` and `append_many` take.
+//! Converts the messages that `append` and `append_many` take.
 
 use mqstore_base::message::NewMessage;
 use mqstore_engine::OwnedMessage;
@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PyString};
 use crate::convert::arguments::{EncodedProperties, body, encode, flag, time};
 use crate::convert::error::of_message;
 
-/// One message, with everything that its borrowed form points to.
+/// One message that owns everything its borrowed form points to.
 pub(crate) struct Part<'py> {
     pub(crate) body: Bound<'py, PyBytes>,
     pub(crate) encoded: EncodedProperties,
@@ -20,7 +20,7 @@ pub(crate) struct Part<'py> {
 }
 
 impl<'py> Part<'py> {
-    /// The message of the arguments of `append`.
+    /// Converts the arguments of `append`.
     pub(crate) fn of(
         message: &Bound<'py, PyAny>,
         keys: Option<&Bound<'py, PyAny>>,
@@ -37,7 +37,7 @@ impl<'py> Part<'py> {
         })
     }
 
-    /// As the store takes it.
+    /// Returns the borrowed form for the store.
     pub(crate) fn message<'a>(
         &'a self,
         topic: &'a str,
@@ -56,7 +56,7 @@ impl<'py> Part<'py> {
         }
     }
 
-    /// For another thread, with the caller's own `bytes`.
+    /// Converts the message for another thread. Its body stays the caller's `bytes`.
     pub(crate) fn into_owned(self) -> OwnedMessage {
         OwnedMessage {
             body: Box::new(PyBackedBytes::from(self.body)),
@@ -68,7 +68,7 @@ impl<'py> Part<'py> {
     }
 }
 
-/// The messages of one call: bodies or `Message`s.
+/// Converts the messages of one call: bodies or `Message`s.
 pub(crate) fn parts<'py>(messages: &Bound<'py, PyAny>) -> PyResult<Vec<Part<'py>>> {
     if messages.is_instance_of::<PyBytes>() || messages.is_instance_of::<PyString>() {
         let kind = messages.get_type().name()?;

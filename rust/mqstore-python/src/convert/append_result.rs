@@ -1,4 +1,4 @@
-//! `AppendResult`: what an append did. Small and frozen; the ids become text when they are asked for.
+//! `AppendResult`: the result of an append. Small and frozen; the ids become text on demand.
 
 use mqstore_base::message::Appended;
 use mqstore_format::{Host, offset_message_id, parse_offset_message_id};
@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
 
-/// Where a message went: its queue, its place in queue and log, its ids.
+/// The position of an appended message: its queue, its offsets in queue and log, its ids.
 ///
 /// Frozen, equal by value, picklable.
 #[pyclass(frozen, module = "mqstore")]
@@ -19,7 +19,7 @@ pub(crate) struct AppendResult {
 }
 
 impl AppendResult {
-    /// The result of one append to `topic` by a store that writes `host`.
+    /// Creates the result of one append to `topic` by a store that writes `host`.
     pub(crate) fn from_core(topic: &Bound<'_, PyString>, host: Host, appended: Appended) -> Self {
         Self { topic: topic.clone().unbind(), host, appended }
     }
@@ -88,19 +88,19 @@ impl AppendResult {
         self.appended.queue_offset
     }
 
-    /// The record's position in the commit log, in bytes.
+    /// The log offset of the record, in bytes.
     #[getter]
     fn commit_log_offset(&self) -> u64 {
         self.appended.commit_log_offset
     }
 
-    /// Bytes of the record.
+    /// Byte length of the record.
     #[getter]
     fn size(&self) -> u32 {
         self.appended.size
     }
 
-    /// The offset id: store host and log position, in upper-case hex.
+    /// The offset id: store host and log offset, in upper-case hex.
     #[getter]
     fn message_id(&self) -> String {
         offset_message_id(&self.host, self.appended.commit_log_offset as i64)
@@ -112,13 +112,13 @@ impl AppendResult {
         self.appended.unique_id.as_str()
     }
 
-    /// When the record was stored, in epoch milliseconds.
+    /// The time at which the record was stored, in epoch milliseconds.
     #[getter]
     fn store_timestamp(&self) -> i64 {
         self.appended.store_timestamp_ms
     }
 
-    /// Whether a sync covers the record already.
+    /// Whether a sync already covers the record.
     #[getter]
     fn durable(&self) -> bool {
         self.appended.durable

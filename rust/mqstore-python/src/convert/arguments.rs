@@ -1,7 +1,7 @@
-//! Arguments on their way in: bodies, keys, properties, numbers, times.
+//! Converts arguments: bodies, keys, properties, numbers, times.
 //!
-//! Checks shapes ("is it a str?"); what a message may hold is the core's business. Nothing is copied
-//! that can be borrowed: a `bytes` body goes to the core as it is.
+//! Checks types only ("is it a str?"); the core checks the values. Borrows instead of copying if possible: a `bytes`
+//! body goes to the core as it is.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyMapping, PyMemoryVi
 
 use crate::convert::error::{InvalidOptionError, invalid, to_py};
 
-/// A body as `bytes`: the caller's own object, or a copy of another bytes-like one.
+/// Returns a body as `bytes`: the caller's own object, or a copy of another bytes-like one.
 pub(crate) fn body<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     if let Ok(bytes) = value.cast::<PyBytes>() {
         return Ok(bytes.clone());
@@ -29,18 +29,18 @@ pub(crate) fn body<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyByte
         let kind = value.get_type().name()?;
         return Err(PyTypeError::new_err(format!("body must be bytes-like, not {kind}")));
     };
-    // Copied with the interpreter held: nobody changes a bytearray meanwhile.
+    // The copy holds the interpreter, so that no thread changes a bytearray during it.
     Ok(view.call_method0(intern!(value.py(), "tobytes"))?.cast_into::<PyBytes>()?)
 }
 
-/// What keys, tags and properties come to: the text form, and the unique key when one was given.
+/// The text form of keys, tags and properties, and the unique key if one was given.
 #[derive(Default)]
 pub(crate) struct EncodedProperties {
     pub(crate) properties: Vec<u8>,
     pub(crate) unique_key: Option<String>,
 }
 
-/// Encodes keys, tags and properties; the common case of none allocates nothing.
+/// Encodes keys, tags and properties. If all are absent, it allocates nothing.
 pub(crate) fn encode(
     keys: Option<&Bound<'_, PyAny>>,
     tags: Option<&Bound<'_, PyAny>>,
@@ -52,7 +52,7 @@ pub(crate) fn encode(
     if keys.is_empty() && tags.is_none() && pairs.is_empty() {
         return Ok(EncodedProperties::default());
     }
-    // The one reserved name that a caller may give: it stands in for the id that would be made.
+    // The one reserved name that a caller may use: it replaces the generated id.
     let unique_key = pairs.iter().position(|(name, _)| name == UNIQ_KEY).map(|at| pairs.swap_remove(at).1);
     let keys = keys.iter().map(|key| key.to_str()).collect::<PyResult<Vec<_>>>()?;
     let tags = tags.as_ref().map(|tags| tags.to_str()).transpose()?;
@@ -102,7 +102,7 @@ fn pairs(properties: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
     mapping.items()?.iter().map(|item| pair(item.extract()?)).collect()
 }
 
-/// A `str` argument.
+/// Checks a `str` argument.
 pub(crate) fn text<'py>(name: &str, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
     if let Ok(text) = value.cast::<PyString>() {
         return Ok(text.clone());
@@ -111,7 +111,7 @@ pub(crate) fn text<'py>(name: &str, value: &Bound<'py, PyAny>) -> PyResult<Bound
     Err(PyTypeError::new_err(format!("{name} must be a str, not {kind}")))
 }
 
-/// A whole number that fits an `i64`; a `bool` is not one.
+/// Converts an integer that fits an `i64`; a `bool` is refused.
 pub(crate) fn number(name: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     if !value.is_instance_of::<PyInt>() || value.is_instance_of::<PyBool>() {
         let kind = value.get_type().name()?;
@@ -120,7 +120,7 @@ pub(crate) fn number(name: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     value.extract().map_err(|_| PyValueError::new_err(format!("{name} {value} does not fit 64 bits")))
 }
 
-/// An option that counts something; what does not fit, a negative number included, is out of bounds.
+/// Converts an option that is a count. A value that does not fit, or is negative, is out of bounds.
 pub(crate) fn count<T: TryFrom<i64>>(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<T> {
     let fits = match number(name, value) {
         Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => return Err(error),
@@ -129,13 +129,13 @@ pub(crate) fn count<T: TryFrom<i64>>(name: &'static str, value: &Bound<'_, PyAny
     fits.ok_or_else(|| InvalidOptionError::new_err((name, format!("{value} is out of bounds"))))
 }
 
-/// A message's flag: 32 bits, signed as in Java.
+/// Converts a message's flag: 32 bits, signed as in Java.
 pub(crate) fn flag(value: &Bound<'_, PyAny>) -> PyResult<i32> {
     let value = number("flag", value)?;
     i32::try_from(value).map_err(|_| invalid(format!("flag {value} does not fit 32 bits")))
 }
 
-/// The queue of an append: not negative.
+/// Converts the queue of an append, which is not negative.
 pub(crate) fn queue_id(value: &Bound<'_, PyAny>) -> PyResult<i32> {
     let value = number("queue_id", value)?;
     match i32::try_from(value) {
@@ -144,28 +144,28 @@ pub(crate) fn queue_id(value: &Bound<'_, PyAny>) -> PyResult<i32> {
     }
 }
 
-/// The queue of a read; that it exists is checked by the core.
+/// Converts the queue of a read. The core checks that it exists.
 pub(crate) fn queue(value: &Bound<'_, PyAny>) -> PyResult<i32> {
     let value = number("queue_id", value)?;
     i32::try_from(value).map_err(|_| PyValueError::new_err(format!("queue_id {value} does not fit 32 bits")))
 }
 
-/// A queue offset; that it lies in the queue is checked by the core.
+/// Converts a queue offset. The core checks that the queue contains it.
 pub(crate) fn offset(value: &Bound<'_, PyAny>) -> PyResult<i64> {
     number("offset", value)
 }
 
-/// Queue offsets, in any iterable.
+/// Converts queue offsets of any iterable.
 pub(crate) fn offsets(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     value.try_iter()?.map(|each| offset(&each?)).collect()
 }
 
-/// A queue offset or None.
+/// Converts a queue offset or None.
 pub(crate) fn optional_offset(value: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     if value.is_none() { Ok(None) } else { offset(value).map(Some) }
 }
 
-/// Epoch milliseconds of an int or an aware datetime; the rules stand in `mqstore._times`.
+/// Converts an int or an aware datetime to epoch milliseconds, by the rules of `mqstore._times`.
 pub(crate) fn time(name: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     static CONVERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if value.is_exact_instance_of::<PyInt>() {
@@ -176,7 +176,7 @@ pub(crate) fn time(name: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     number(name, &convert.call1((name, value))?)
 }
 
-/// A span of time: seconds or a `timedelta`; less than nothing is nothing.
+/// Converts a duration: seconds or a `timedelta`. A negative one is 0.
 pub(crate) fn duration(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let seconds = if value.is_instance_of::<PyFloat>()
         || (value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>())
@@ -194,12 +194,12 @@ pub(crate) fn duration(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duratio
     Ok(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
 }
 
-/// A topic's attributes: a mapping of str to str.
+/// Converts a topic's attributes: a mapping of str to str.
 pub(crate) fn attributes(value: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<(String, String)>> {
     value.map(pairs).transpose().map(Option::unwrap_or_default)
 }
 
-/// The class `mqstore.Message`.
+/// Returns the class `mqstore.Message`.
 pub(crate) fn message_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     CLASS.import(py, "mqstore._message", "Message")

@@ -1,8 +1,7 @@
 //! A read-only buffer over stored bytes, without a copy.
 //!
-//! `StoredMessage.body_view` is a `memoryview` of one of these. It keeps the record's bytes alive, and
-//! with them the mapping they lie in; a view that is held therefore holds back the unmapping of its
-//! segment, never its deletion.
+//! `StoredMessage.body_view` is a `memoryview` of such a buffer. It keeps the record's bytes and their mapping alive.
+//! As long as a view exists, its segment stays mapped; the segment's file can still be deleted.
 
 #![expect(unsafe_code, reason = "the buffer protocol is a C interface; this file is its only user")]
 
@@ -22,7 +21,7 @@ pub(crate) struct RecordBuffer {
 }
 
 impl RecordBuffer {
-    /// The bytes of `record` that lie in `range`; a range outside them is empty.
+    /// Creates a buffer over the bytes of `record` in `range`. A range outside the record is empty.
     pub(crate) fn new(record: StoredRecord, range: Range<usize>) -> Self {
         Self { record, range }
     }
@@ -38,18 +37,18 @@ impl RecordBuffer {
         self.bytes().len()
     }
 
-    /// Fills `view`; the interpreter calls this with a `Py_buffer` of its own.
+    /// Fills `view`. The interpreter calls this with its own `Py_buffer`.
     ///
     /// # Safety
-    /// `view` is null or points to a `Py_buffer` that may be written.
+    /// `view` is null or points to a writable `Py_buffer`.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("no buffer to fill"));
         }
         let bytes = slf.get().bytes();
         let length = ffi::Py_ssize_t::try_from(bytes.len())?;
-        // SAFETY: `bytes` stays where it is for as long as the exporter lives, which `view` holds a
-        // reference to, and read-only is demanded, so that nobody writes through the pointer.
+        // SAFETY: `bytes` stays in place as long as the exporter lives, and `view` holds a reference to it. The view is
+        // read-only, so that no caller writes through the pointer.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes.as_ptr().cast_mut().cast(), length, 1, flags)
         };

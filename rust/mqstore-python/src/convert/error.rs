@@ -1,7 +1,7 @@
-//! One place where the core's errors become Python's.
+//! Converts the core's errors to Python exceptions.
 //!
-//! Each variant of [`StoreError`] has its class in `mqstore.errors`; a variant that this file does not
-//! know arrives as the base class with its text, so that nothing the core adds later is lost.
+//! Each variant of [`StoreError`] has its class in `mqstore.errors`. A variant that this file does not know becomes the
+//! base class with its text, so that no later error of the core is lost.
 
 use std::path::Path;
 
@@ -48,7 +48,7 @@ mod classes {
 
 pub(crate) use classes::*;
 
-/// The Python exception for a core error.
+/// Converts a core error to a Python exception.
 pub(crate) fn to_py(error: StoreError) -> PyErr {
     match error {
         StoreError::NotAStore { path, reason } => NotAStoreError::new_err((text(&path), reason)),
@@ -90,7 +90,7 @@ pub(crate) fn to_py(error: StoreError) -> PyErr {
     }
 }
 
-/// The Python exception for an error of a consumer or a work queue.
+/// Converts an error of a consumer or a work queue to a Python exception.
 pub(crate) fn broker_to_py(error: BrokerError) -> PyErr {
     match error {
         BrokerError::Store(error) => to_py(error),
@@ -105,24 +105,24 @@ pub(crate) fn broker_to_py(error: BrokerError) -> PyErr {
             LeaseLostError::new_err((topic, queue_id, queue_offset, attempt))
         }
         error @ BrokerError::TransactionEnded { .. } => RefusedError::new_err((error.to_string(),)),
-        // The class and the words of `queue.Queue`.
+        // The class and the texts of `queue.Queue`.
         error @ BrokerError::NothingToDo => PyValueError::new_err(error.to_string()),
         other => MQStoreError::new_err((other.to_string(),)),
     }
 }
 
-/// A format error in a record that was read from the log at `offset`.
+/// Returns the error for a record at `offset` of the log that does not decode.
 pub(crate) fn bad_record(offset: u64, error: &FormatError) -> PyErr {
     CorruptionError::new_err(("commitlog", offset, error.to_string()))
 }
 
-/// An argument that the format cannot hold.
+/// Returns the error for an argument that the format cannot hold.
 pub(crate) fn invalid(reason: impl Into<String>) -> PyErr {
     InvalidMessageError::new_err((reason.into(),))
 }
 
 fn io(path: &Path, action: &'static str, source: &std::io::Error) -> PyErr {
-    // The number of an error that no system call gave: "input/output error".
+    // The number for an error without a system call: "input/output error".
     const EIO: i32 = 5;
     let number = source.raw_os_error().unwrap_or(EIO);
     let reason = strip_number(&source.to_string());
@@ -133,7 +133,7 @@ fn io(path: &Path, action: &'static str, source: &std::io::Error) -> PyErr {
     StoreIOError::new_err(arguments)
 }
 
-/// Rust appends "(os error 13)" to the system's words; Python shows the number on its own.
+/// Removes Rust's suffix "(os error 13)": Python shows the number on its own.
 fn strip_number(text: &str) -> String {
     text.split(" (os error ").next().unwrap_or(text).to_owned()
 }
@@ -142,7 +142,7 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// The error's constructor arguments with "message `index`: " before the reason, for one of many messages.
+/// Adds "message `index`: " to the reason of an error, for one of many messages.
 pub(crate) fn of_message(py: Python<'_>, index: usize, error: PyErr) -> PyErr {
     if !error.is_instance_of::<InvalidMessageError>(py) {
         return error;
@@ -151,13 +151,13 @@ pub(crate) fn of_message(py: Python<'_>, index: usize, error: PyErr) -> PyErr {
     InvalidMessageError::new_err((format!("message {index}: {reason}"),))
 }
 
-/// Raises `StoreWarning(text)` as a warning on the line of the caller's `level`th Python frame.
+/// Emits `StoreWarning(text)` for the line of the caller's `level`th Python frame.
 pub(crate) fn warn(py: Python<'_>, text: &str, level: u32) -> PyResult<()> {
     py.import("warnings")?.call_method1("warn", (text, py.get_type::<StoreWarning>(), level))?;
     Ok(())
 }
 
-/// Tells the logger `mqstore` what a person should know of a group or a work queue.
+/// Logs the notes of a group or a work queue in the logger `mqstore`.
 pub(crate) fn log_notes(py: Python<'_>, notes: Vec<String>) -> PyResult<()> {
     static GET_LOGGER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if notes.is_empty() {

@@ -1,6 +1,6 @@
-//! `SqlFilter`, and what `filter=` takes.
+//! `SqlFilter`, and the values of `filter=`.
 //!
-//! Compiled once, when the Python object is made; reads and scans share it.
+//! A filter is compiled once, when the Python object is created. Reads and scans share it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::convert::arguments::{message_class, text};
 use crate::convert::error::{InvalidFilterError, to_py};
 use crate::convert::stored_message::StoredMessage;
 
-/// A condition on the properties of messages, in RocketMQ's SQL92; made by `mqstore.sql`.
+/// A condition on the properties of messages, in RocketMQ's SQL92; created by `mqstore.sql`.
 ///
 /// Frozen, equal by its text, picklable.
 #[pyclass(frozen, module = "mqstore")]
@@ -38,34 +38,34 @@ impl SqlFilter {
         Ok(Self { sql: Arc::new(sql) })
     }
 
-    /// The text.
+    /// The text of the condition.
     #[getter]
     fn expression(&self) -> &str {
         self.sql.expression()
     }
 
-    /// The names of the properties that it reads, sorted.
+    /// The names of the properties that the condition reads, sorted.
     #[getter]
     fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.sql.properties())
     }
 
-    /// What follows the condition and is ignored, as RocketMQ ignores it; None where nothing does.
+    /// The text after the condition, which is ignored as in RocketMQ; None if there is none.
     #[getter]
     fn ignored(&self) -> Option<&str> {
         self.sql.ignored().map(|(_, rest)| rest)
     }
 
-    /// What it means in plain words: a line for each condition, with what the properties in it are read as.
+    /// Explains the condition in words: one line for each comparison, with the type that each property is read as.
     fn explain(&self) -> String {
         self.sql.explain()
     }
 
-    /// Whether a message matches.
+    /// Returns whether a message matches.
     ///
     /// Args:
-    ///     properties: a mapping of str to str, or a `StoredMessage` or `Message`, whose keys and tags count as
-    ///         the properties `KEYS` and `TAGS`.
+    ///     properties: a mapping of str to str, or a `StoredMessage` or `Message`. The keys and tags of a message count
+    ///         as the properties `KEYS` and `TAGS`.
     fn matches(&self, properties: &Bound<'_, PyAny>) -> PyResult<bool> {
         if let Ok(message) = properties.cast::<StoredMessage>() {
             return Ok(self.sql.matches(message.get().view()?.properties));
@@ -74,13 +74,13 @@ impl SqlFilter {
         Ok(matches!(self.sql.evaluate_with(taker(values)), Ok(Some(true))))
     }
 
-    /// What a message comes to: True, False, or None where that is unknown. Only True matches.
+    /// Evaluates the condition for a message: True, False, or None if the result is unknown. Only True matches.
     ///
     /// Args:
     ///     properties: as for `matches`.
     ///
     /// Raises:
-    ///     ValueError: a property cannot be read as what it is compared with; such a message does not match.
+    ///     ValueError: a property cannot be read as the type that it is compared with; such a message does not match.
     fn evaluate(&self, properties: &Bound<'_, PyAny>) -> PyResult<Option<bool>> {
         let result = if let Ok(message) = properties.cast::<StoredMessage>() {
             self.sql.evaluate(message.get().view()?.properties)
@@ -109,7 +109,7 @@ impl SqlFilter {
 }
 
 impl SqlFilter {
-    /// The values of the properties that are read, in their order.
+    /// Returns the values of the properties that the condition reads, in their order.
     fn values(&self, given: &Bound<'_, PyAny>) -> PyResult<Vec<Option<String>>> {
         let names = self.sql.properties();
         if given.is_instance(message_class(given.py())?)? {
@@ -129,7 +129,7 @@ impl SqlFilter {
     }
 }
 
-/// A property of a `Message` as it would be stored.
+/// Returns a property of a `Message` as it would be stored.
 fn of_message(message: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<String>> {
     let py = message.py();
     match name {
@@ -154,13 +154,13 @@ fn owned(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(text(&format!("property {name}"), value)?.to_str()?.to_owned())
 }
 
-/// Hands out values in the order in which they are asked for.
+/// Returns a function that returns the values one by one.
 fn taker(values: Vec<Option<String>>) -> impl FnMut(&str) -> Option<Cow<'static, str>> {
     let mut values = values.into_iter();
     move |_| values.next().flatten().map(Cow::Owned)
 }
 
-/// What `filter=` asks for: tags or a condition; None where it asks for everything.
+/// Converts `filter=`: tags or a condition; None if every message matches.
 pub(crate) fn message_filter(filter: Option<&Bound<'_, PyAny>>) -> PyResult<Option<MessageFilter>> {
     let Some(filter) = filter else { return Ok(None) };
     if let Ok(filter) = filter.cast::<SqlFilter>() {

@@ -1,7 +1,7 @@
-//! Python's hooks: calls from the core's threads into Python, and verdicts back.
+//! Python's hooks: calls from the core's threads into Python, and their answers.
 //!
-//! A hook that raises is reported through `sys.unraisablehook` and changes nothing: an event is told
-//! to nobody then, a segment is kept. Once the interpreter ends, hooks are silent and segments stay.
+//! An exception of a hook goes to `sys.unraisablehook` and has no other effect: the event is lost, and the segment is
+//! kept. Once the interpreter shuts down, hooks are not called and segments are kept.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ fn ask(callback: &Py<PyAny>, file: &ExpiredFile) -> DeleteVerdict {
     asked.unwrap_or(DeleteVerdict::Keep)
 }
 
-/// None and True let it go, False keeps it, a span of time puts it off.
+/// Converts the answer: None and True delete the segment, False keeps it, a duration postpones the deletion.
 fn verdict(answer: Bound<'_, PyAny>) -> PyResult<DeleteVerdict> {
     if answer.is_none() {
         return Ok(DeleteVerdict::Delete);
@@ -72,7 +72,7 @@ fn verdict(answer: Bound<'_, PyAny>) -> PyResult<DeleteVerdict> {
     })
 }
 
-/// The dataclass `class` of `mqstore._reports` from its dict.
+/// Creates the dataclass `class` of `mqstore._reports` from its dict.
 fn made<'py>(py: Python<'py>, class: &str, values: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
     py.import("mqstore._reports")?.getattr(class)?.call_method1("_from_dict", (values,))
 }
@@ -98,7 +98,7 @@ fn file_dict<'py>(py: Python<'py>, file: &ExpiredFile) -> PyResult<Bound<'py, Py
     Ok(found)
 }
 
-/// The report of an expiry as `mqstore.ExpireReport` takes it.
+/// Converts the report of an expiry for `mqstore.ExpireReport`.
 pub(crate) fn report_dict<'py>(py: Python<'py>, report: &ExpireReport) -> PyResult<Bound<'py, PyDict>> {
     let found = PyDict::new(py);
     found.set_item("dry_run", report.dry_run)?;

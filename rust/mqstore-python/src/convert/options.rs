@@ -1,4 +1,4 @@
-//! Options on their way in: the dict that `mqstore._options.native_form` makes.
+//! Converts options: the dict of `mqstore._options.native_form`.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyString};
 
 use crate::convert::error::{InvalidOptionError, to_py};
 
-/// The core's options from a dict of plain values: sizes in bytes, durations in milliseconds.
+/// Converts a dict of plain values to the core's options: sizes in bytes, durations in milliseconds.
 pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
     let mut options = StoreOptions::default();
     for (name, value) in values.iter() {
@@ -68,7 +68,7 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
     Ok(options)
 }
 
-/// The open mode of its letter.
+/// Converts the mode argument of `open`.
 pub(crate) fn mode(text: &str) -> PyResult<(OpenMode, &'static str)> {
     match text {
         "r" => Ok((OpenMode::Read, "r")),

@@ -1,7 +1,7 @@
-//! `StoredMessage`: a record as Python sees it.
+//! `StoredMessage`: a stored record for Python.
 //!
-//! Holds the stored bytes and decodes a field when it is asked for, so that reading a million messages
-//! for their offsets costs no strings. The bytes cannot change and stay alive with the object.
+//! Holds the stored bytes and decodes a field on demand, so that a read of a million messages for their offsets creates
+//! no strings. The bytes never change, and live as long as the object.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::convert::error::bad_record;
 /// Bytes of a body that `repr` shows.
 const SHOWN_BYTES: usize = 40;
 
-/// One message of an inner batch, as a `Message`.
+/// Converts one message of an inner batch to a `Message`.
 fn batch_item<'py>(py: Python<'py>, item: &BatchItem<'_>) -> PyResult<Bound<'py, PyAny>> {
     static MESSAGE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let class = MESSAGE.import(py, "mqstore._message", "Message")?;
@@ -38,13 +38,13 @@ fn batch_item<'py>(py: Python<'py>, item: &BatchItem<'_>) -> PyResult<Bound<'py,
     class.call((PyBytes::new(py, item.body),), Some(&named))
 }
 
-/// A message as it is stored.
+/// A stored message.
 ///
-/// Frozen, equal by value, picklable. Integers are signed as in Java, timestamps are epoch milliseconds.
+/// Frozen, equal by value, picklable. Integers are signed as in Java. Timestamps are epoch milliseconds.
 #[pyclass(frozen, subclass, module = "mqstore")]
 pub(crate) struct StoredMessage {
     record: StoredRecord,
-    /// Kept for compressed bodies only, so that they are unpacked once.
+    /// The unpacked body, kept for compressed bodies only.
     unpacked: PyOnceLock<Py<PyBytes>>,
 }
 
@@ -70,7 +70,7 @@ impl StoredMessage {
         Ok(PyBytes::new(py, &body))
     }
 
-    /// What `repr` shows behind `kind`.
+    /// Returns the text of `repr` after `kind`.
     pub(crate) fn shown(&self, py: Python<'_>, kind: &str) -> PyResult<String> {
         let view = self.view()?;
         let shown = view.body.get(..SHOWN_BYTES).unwrap_or(view.body);
@@ -111,25 +111,25 @@ impl StoredMessage {
         Ok(self.view()?.queue_id)
     }
 
-    /// The offset in the queue that was read, else the record's own.
+    /// The offset in the queue that was read, or else the record's own.
     #[getter]
     fn queue_offset(&self) -> i64 {
         self.record.queue_offset
     }
 
-    /// The record's position in the commit log, in bytes.
+    /// The log offset of the record, in bytes.
     #[getter]
     fn commit_log_offset(&self) -> u64 {
         self.record.commit_log_offset
     }
 
-    /// Bytes of the record.
+    /// Byte length of the record.
     #[getter]
     fn size(&self) -> usize {
         self.record.bytes().len()
     }
 
-    /// The offset id: store host and log position, in upper-case hex.
+    /// The offset id: store host and log offset, in upper-case hex.
     #[getter]
     fn message_id(&self) -> PyResult<String> {
         Ok(self.view()?.offset_message_id())
@@ -141,9 +141,9 @@ impl StoredMessage {
         Ok(self.view()?.unique_key())
     }
 
-    /// The body, decompressed when the sender compressed it.
+    /// The body, decompressed if the sender compressed it.
     ///
-    /// Raises `CorruptionError` when it does not unpack; `body_view` has the stored bytes.
+    /// Raises `CorruptionError` if it does not unpack. `body_view` has the stored bytes.
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let view = self.view()?;
@@ -157,7 +157,7 @@ impl StoredMessage {
         Ok(self.unpacked.get_or_init(py, || body.unbind()).bind(py).clone())
     }
 
-    /// The stored bytes of the body, as they are on disk: a read-only memoryview, without a copy.
+    /// The body's bytes as stored on disk: a read-only memoryview, without a copy.
     #[getter]
     fn body_view<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         let view = self.view()?;
@@ -166,7 +166,7 @@ impl StoredMessage {
         PyMemoryView::from(Bound::new(py, buffer)?.as_any())
     }
 
-    /// The keys, in the order in which they were given.
+    /// The keys, in the order given.
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         Self::key_tuple(py, &self.view()?)
@@ -178,7 +178,7 @@ impl StoredMessage {
         Ok(self.view()?.tags())
     }
 
-    /// The complete stored map, reserved names included; a new dict each time.
+    /// All stored properties, including reserved names; a new dict each time.
     #[getter]
     fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let found = PyDict::new(py);
@@ -188,49 +188,49 @@ impl StoredMessage {
         Ok(found)
     }
 
-    /// The application's own number.
+    /// The application's 32-bit number.
     #[getter]
     fn flag(&self) -> PyResult<i32> {
         Ok(self.view()?.flag)
     }
 
-    /// RocketMQ's bits: compression, transaction state, address families.
+    /// RocketMQ's flag bits: compression, transaction state, address families.
     #[getter]
     fn sys_flag(&self) -> PyResult<i32> {
         Ok(self.view()?.sys_flag.0)
     }
 
-    /// When the message was made, in epoch milliseconds.
+    /// The time at which the message was created, in epoch milliseconds.
     #[getter]
     fn born_timestamp(&self) -> PyResult<i64> {
         Ok(self.view()?.born_timestamp)
     }
 
-    /// Where the message was made: `ip:port` or `[v6]:port`.
+    /// The host that created the message: `ip:port` or `[v6]:port`.
     #[getter]
     fn born_host(&self) -> PyResult<String> {
         Ok(self.view()?.born_host.to_string())
     }
 
-    /// When the record was stored, in epoch milliseconds.
+    /// The time at which the record was stored, in epoch milliseconds.
     #[getter]
     fn store_timestamp(&self) -> PyResult<i64> {
         Ok(self.view()?.store_timestamp)
     }
 
-    /// Where the record was stored: `ip:port` or `[v6]:port`.
+    /// The host that stored the record: `ip:port` or `[v6]:port`.
     #[getter]
     fn store_host(&self) -> PyResult<String> {
         Ok(self.view()?.store_host.to_string())
     }
 
-    /// How often a consumer group has sent the message back.
+    /// The number of times that a consumer group has sent the message back.
     #[getter]
     fn reconsume_times(&self) -> PyResult<i32> {
         Ok(self.view()?.reconsume_times)
     }
 
-    /// Where the transaction's half message lies in the log; 0 outside transactions.
+    /// The log offset of the transaction's half message; 0 outside transactions.
     #[getter]
     fn prepared_transaction_offset(&self) -> PyResult<i64> {
         Ok(self.view()?.prepared_transaction_offset)
@@ -254,12 +254,12 @@ impl StoredMessage {
         datetime(py, self.view()?.store_timestamp)
     }
 
-    /// The messages of an inner batch, in order, as they were given to `append_many`.
+    /// Returns the messages of an inner batch, in order, as given to `append_many`.
     ///
-    /// Empty for any other record. A batch is one record of a topic with batch queues; its n-th message has the
-    /// queue offset `queue_offset + n`.
+    /// Empty for any other record. A batch is one record in a topic with batch queues. Its n-th message, counted from
+    /// 0, has the queue offset `queue_offset + n`.
     ///
-    /// Raises `CorruptionError` when the body is no batch.
+    /// Raises `CorruptionError` if the body is not a batch.
     fn batch<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         if !self.view()?.sys_flag.inner_batch() {
             return Ok(Vec::new());
@@ -272,13 +272,13 @@ impl StoredMessage {
         items.collect()
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     #[pyo3(signature = (encoding = "utf-8", errors = "strict"))]
     fn text<'py>(&self, py: Python<'py>, encoding: &str, errors: &str) -> PyResult<Bound<'py, PyAny>> {
         self.body(py)?.call_method1(intern!(py, "decode"), (encoding, errors))
     }
 
-    /// The body parsed as JSON.
+    /// Returns the body parsed as JSON.
     fn json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         LOADS.import(py, "json", "loads")?.call1((self.body(py)?,))
@@ -310,7 +310,7 @@ impl StoredMessage {
     }
 }
 
-/// Makes a message from a record's bytes; what pickling stores.
+/// Creates a message from a record's bytes, for unpickling.
 #[pyfunction]
 #[pyo3(name = "_restore_message")]
 pub(crate) fn restore_message(

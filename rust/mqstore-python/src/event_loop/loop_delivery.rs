@@ -63,7 +63,8 @@ impl LoopWorkQueue {
 
     /// Gets up to `count` messages. If there are none, a call under `number` announces the next attempt.
     ///
-    /// With `patience` it waits for another thread that uses this queue. Without a number, an empty queue gives an empty list.
+    /// With `patience` it waits for another thread that uses this queue. Without a number, an empty queue gives an
+    /// empty list.
     fn get<'py>(
         &self,
         py: Python<'py>,

@@ -1,6 +1,6 @@
-//! Arrow columns on their way in, as the buffers that they are made of.
+//! Arrow columns for input, as raw buffers.
 //!
-//! Nothing that a buffer says is trusted: every offset is checked when it is used.
+//! The buffers are not trusted: every offset is checked when it is used.
 
 #![expect(clippy::host_endian_bytes, reason = "Arrow's buffers are in the byte order of the machine")]
 
@@ -14,17 +14,17 @@ pub(super) type RawText<'py> = (Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>
 /// Validity bits and values of a column of numbers.
 pub(super) type RawNumbers<'py> = (Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
 
-/// Validity bits and offsets of a column of lists, and what is in them.
+/// Validity bits and offsets of a column of lists, and the column of their items.
 pub(super) type RawList<'py> = (Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>, RawText<'py>);
 
-/// Validity bits and offsets of a column of maps; names and values.
+/// Validity bits and offsets of a column of maps, and the columns of names and values.
 pub(super) type RawMap<'py> = (Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>, RawText<'py>, RawText<'py>);
 
 pub(super) fn broken() -> StoreError {
-    StoreError::InvalidMessage { reason: "the buffers of an Arrow column do not fit each other".to_owned() }
+    StoreError::InvalidMessage { reason: "the buffers of an Arrow column contradict each other".to_owned() }
 }
 
-/// Which rows are null.
+/// The validity bits: which rows are null.
 #[derive(Clone, Copy)]
 pub(super) struct NullMask<'a>(Option<&'a [u8]>);
 
@@ -38,7 +38,7 @@ impl<'a> NullMask<'a> {
     }
 }
 
-/// Where the parts of rows begin and end.
+/// The bounds of each row's value.
 #[derive(Clone, Copy)]
 pub(super) struct Offsets32<'a>(&'a [u8]);
 

@@ -1,28 +1,27 @@
-//! Memory that batches give back.
+//! Memory of batches for reuse.
 //!
-//! Memory fresh from the system has no pages yet: making them takes longer than copying a body into them. What
-//! a consumer lets go of is used for a later batch of the same scan; one that keeps its batches gets fresh
-//! memory, as it must. Consumers may be any threads. What is kept for later is bounded, and gone with the scan
-//! and its last batch.
+//! Fresh memory of the system has no pages yet, and faulting them in takes longer than to copy a body into them. When a
+//! consumer drops a batch, a later batch of the same scan reuses its memory. A consumer that keeps its batches gets
+//! fresh memory. Consumers can be any threads. The kept memory is bounded, and freed with the scan and its last batch.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_buffer::Buffer;
 
-/// Smaller ones are not worth it: the allocator keeps their pages.
+/// Smaller buffers are not kept: the allocator keeps their pages.
 const LEAST_BYTES: usize = 64 << 10;
 
-/// Bytes that wait for use at most.
+/// Maximum bytes that are kept for reuse.
 const KEPT_BYTES: usize = 32 << 20;
 
-/// See the module's text.
+/// The pool of a scan; see the module's text.
 #[derive(Default)]
 pub(super) struct BufferPool {
     kept: Mutex<Vec<Vec<u8>>>,
 }
 
 impl BufferPool {
-    /// Makes `values` part of a batch and puts empty memory of the same size into their place.
+    /// Moves `values` into a batch, and replaces them with empty memory of the same size.
     pub(super) fn share(self: &Arc<Self>, values: &mut Vec<u8>) -> Buffer {
         let room = values.len() + values.len() / 8;
         if room < LEAST_BYTES {
@@ -48,7 +47,7 @@ impl BufferPool {
     }
 }
 
-/// Memory of a batch, on its way back when nobody reads it any more.
+/// Memory of a batch that returns to the pool when its last reader drops it.
 struct PooledBuffer {
     bytes: Vec<u8>,
     pool: Arc<BufferPool>,

@@ -1,7 +1,7 @@
-//! Rows into Arrow columns, in a scan's workers; the interpreter is not needed.
+//! Converts rows to Arrow columns, in a scan's workers and without the interpreter.
 //!
-//! Only the columns that were asked for are made: without `body` no body is copied, and a compressed one is
-//! unpacked for `body` and `body_size` alone.
+//! Only the requested columns are built. Without `body` no body is copied, and a compressed one is unpacked only for
+//! `body` and `body_size`.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use super::buffer_pool::BufferPool;
 use super::schema::{BodyForm, Column, Layout};
 use super::text_columns::{BytesColumn, KeyListColumn, MapColumn, PropertyColumns, taken};
 
-/// Bytes of the records and unpacked bodies of a batch, unless one message has more.
+/// Bytes of the records and unpacked bodies of a batch, unless one message is larger.
 const BATCH_BYTES: usize = 32 << 20;
 
-/// One column that does not come out of the properties.
+/// A column whose values are not properties.
 enum ColumnBuilder {
     Int32(Column, Vec<i32>),
     Int64(Column, Vec<i64>),
@@ -97,7 +97,7 @@ impl ColumnBuilder {
             }
             Self::BodySize(values, nulls) => {
                 let size = row.body().map(<[u8]>::len);
-                // No body unpacks to 2 GiB.
+                // Invariant: no body unpacks to 2 GiB.
                 values.push(size.unwrap_or(0) as i32);
                 nulls.append(size.is_some());
             }
@@ -125,7 +125,7 @@ impl ColumnBuilder {
     }
 }
 
-/// Whether a body can be given in this form.
+/// Returns whether a body is valid in this form.
 fn fits(body: &[u8], form: BodyForm) -> bool {
     match form {
         BodyForm::Binary => true,
@@ -136,7 +136,7 @@ fn fits(body: &[u8], form: BodyForm) -> bool {
     }
 }
 
-/// The columns of one worker.
+/// The columns that one worker builds.
 pub(super) struct BatchBuilder {
     layout: Arc<Layout>,
     growing: Vec<ColumnBuilder>,
@@ -147,7 +147,7 @@ pub(super) struct BatchBuilder {
 }
 
 impl BatchBuilder {
-    /// Bodies lie in memory of `pool`.
+    /// Creates a builder that keeps bodies in memory of `pool`.
     pub(super) fn new(layout: Arc<Layout>, pool: &Arc<BufferPool>) -> Self {
         let properties = PropertyColumns {
             unique_id: layout.has(Column::UniqueId).then(BytesColumn::default),
@@ -160,7 +160,7 @@ impl BatchBuilder {
         Self { layout, growing, properties, unpacks, rows: 0, bytes: 0 }
     }
 
-    /// What a row takes of a batch.
+    /// Returns the bytes that a row adds to a batch.
     #[inline]
     fn bytes_of(&self, row: &ScanRow<'_>) -> usize {
         let unpacked = if self.unpacks && row.record.sys_flag.compressed() {

@@ -1,6 +1,6 @@
-//! Expressions on Arrow columns: records into columns, hashes, ids.
+//! Functions on Arrow columns: decoded records, hashes, ids.
 //!
-//! Nulls are the caller's business: a null row gives a value that says nothing.
+//! The caller handles nulls: the result of a null row has no meaning.
 
 #![expect(clippy::host_endian_bytes, reason = "Arrow's buffers are in the byte order of the machine")]
 
@@ -18,7 +18,7 @@ use super::request::layout;
 use super::scan_rows::{ScanRows, arrow_bug};
 use crate::runtime::detached;
 
-/// The rows that are whole records, as columns, and which ones these are.
+/// Decodes the rows that are whole records to columns, and returns which rows these are.
 #[pyfunction]
 pub(crate) fn decode_records(
     request: &Bound<'_, PyDict>,
@@ -44,7 +44,7 @@ pub(crate) fn decode_records(
     Ok((rows.map(|rows| ScanRows { rows, end: 0 }), found))
 }
 
-/// The hash of each tag, as queue entries hold it: 64 bits a row.
+/// Returns the hash of each tag as in queue entries: 64 bits per row.
 #[pyfunction]
 pub(crate) fn tags_codes<'py>(
     py: Python<'py>,
@@ -62,7 +62,7 @@ pub(crate) fn tags_codes<'py>(
     Ok(PyBytes::new(py, &codes))
 }
 
-/// The hash of each topic and key, as the key index holds it: 32 bits a row.
+/// Returns the hash of each topic and key as in the key index: 32 bits per row.
 #[pyfunction]
 pub(crate) fn key_hashes<'py>(
     py: Python<'py>,
@@ -82,7 +82,7 @@ pub(crate) fn key_hashes<'py>(
     Ok(PyBytes::new(py, &hashes))
 }
 
-/// The offset id of each store host and log offset; None where the host is no host.
+/// Returns the offset id of each store host and log offset; None if the host is not valid.
 #[pyfunction]
 pub(crate) fn message_ids(
     py: Python<'_>,
@@ -101,7 +101,7 @@ pub(crate) fn message_ids(
     })
 }
 
-/// Adds them to the native module.
+/// Adds the functions to the native module.
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(decode_records, module)?)?;
     module.add_function(wrap_pyfunction!(tags_codes, module)?)?;

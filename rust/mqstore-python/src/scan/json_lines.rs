@@ -1,6 +1,7 @@
 //! Rows as JSON lines: the objects that `mqstore cat --format jsonl` prints, byte for byte.
 //!
-//! What Python's `json.dumps` makes of `cli.render.message_object`: pure ASCII, a space behind comma and colon.
+//! The form is that of Python's `json.dumps` for `cli.render.message_object`: ASCII only, a space after comma and
+//! colon.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::text_columns::each_once;
 /// Bytes of text after which a batch ends.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// The lines of one worker.
+/// The lines that one worker builds.
 pub(super) struct JsonLinesBuilder {
     layout: Arc<Layout>,
     text: Vec<u8>,
@@ -108,7 +109,7 @@ fn push_value(out: &mut Vec<u8>, column: Column, row: &ScanRow<'_>) {
     }
 }
 
-/// The body; the stored bytes, and why, where it does not unpack.
+/// Adds the body. If it does not unpack, adds the stored bytes and the error.
 fn push_body(out: &mut Vec<u8>, row: &ScanRow<'_>) {
     out.extend_from_slice(b"\"body_base64\": \"");
     push_base64(out, row.body().unwrap_or(row.record.body));
@@ -122,7 +123,7 @@ fn push_body(out: &mut Vec<u8>, row: &ScanRow<'_>) {
 }
 
 fn push_number(out: &mut Vec<u8>, number: i64) {
-    // Writing to memory does not fail.
+    // A write to memory cannot fail.
     let _ = write!(out, "{number}");
 }
 

@@ -1,11 +1,11 @@
 //! Scans as Arrow streams.
 //!
-//! A [`ScanStream`] is one pass over the messages: read either batch by batch from Python, or handed over as
-//! a whole through Arrow's C stream interface, whose consumer may be any library and any thread. Columns are
-//! made by the workers of the core's scan; nothing is copied on the way to the consumer.
+//! A [`ScanStream`] is one pass over the messages. Python reads it batch by batch, or passes it as a whole through
+//! Arrow's C stream interface to any library and thread. The workers of the core's scan build the columns, and the
+//! consumer gets them without a copy.
 //!
-//! A consumer of the C stream need not hold the interpreter. Between two batches it is taken for a moment
-//! when something has to be said to Python: a warning, or whether Ctrl-C came.
+//! A consumer of the C stream needs no interpreter. Between two batches the stream takes the interpreter for a moment
+//! if there is a warning to emit, or to check for Ctrl-C.
 
 mod arrow_input;
 mod buffer_pool;
@@ -40,7 +40,7 @@ use running_scan::{RunningScan, ScanHandle};
 use scan_rows::{ScanRows, arrow_bug, schema_capsule};
 use schema::Layout;
 
-/// One pass over the messages; made by `scan_open`.
+/// One pass over the messages; created by `scan_open`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct ScanStream {
     pass: ScanHandle<BatchBuilder>,
@@ -59,31 +59,32 @@ impl ScanStream {
         Ok(Some(ScanRows { rows, end: batch.end }))
     }
 
-    /// Where in the log the scan began.
+    /// The log offset at which the scan began.
     #[getter]
     fn start(&self) -> u64 {
         self.pass.start
     }
 
-    /// Where in the log it ends.
+    /// The log offset at which the scan ends.
     #[getter]
     fn limit(&self) -> u64 {
         self.pass.limit
     }
 
-    /// Whether it follows entries of queues; else it walks the log.
+    /// Whether the scan follows queue entries; otherwise it walks the log.
     #[getter]
     fn follows_entries(&self) -> bool {
         self.pass.follows_entries
     }
 
-    /// Where in the log it stands: all rows before were given.
+    /// The log offset before which the scan has returned all rows.
     #[getter]
     fn position(&self, py: Python<'_>) -> u64 {
         self.pass.position(py)
     }
 
-    /// What was passed over until now: `"damaged"`, or `"deleted"` before it was read; and where and why.
+    /// Returns the skipped records so far: `"damaged"`, or `"deleted"` before they were read; with the position and the
+    /// reason.
     fn passed(&self, py: Python<'_>) -> Vec<(&'static str, String)> {
         let passed = self.pass.passed(py).into_iter();
         let named = passed.filter_map(|(what, text)| match what {
@@ -94,12 +95,12 @@ impl ScanStream {
         named.collect()
     }
 
-    /// Ends the scan; its threads are gone when this returns.
+    /// Ends the scan. Its threads have stopped when this returns.
     fn close(&self, py: Python<'_>) {
         py.detach(|| drop(self.pass.take()));
     }
 
-    /// What is left of the pass, as a capsule of Arrow's C stream interface.
+    /// Returns the rest of the pass as a capsule of Arrow's C stream interface.
     #[pyo3(signature = (requested_schema = None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -109,7 +110,7 @@ impl ScanStream {
         let _ = requested_schema;
         let running = py
             .detach(|| self.pass.take())
-            .ok_or_else(|| PyValueError::new_err("this pass over the messages is over"))?;
+            .ok_or_else(|| PyValueError::new_err("the scan is over; start a new one"))?;
         let batches =
             BatchReader { running: Some(running), schema: Arc::clone(&self.layout.schema), said: 0 };
         let stream = FFI_ArrowArrayStream::new(Box::new(batches));
@@ -117,7 +118,7 @@ impl ScanStream {
     }
 }
 
-/// What a C stream reads.
+/// The reader of a C stream.
 struct BatchReader {
     running: Option<RunningScan<BatchBuilder>>,
     schema: SchemaRef,
@@ -134,7 +135,7 @@ impl BatchReader {
         }
     }
 
-    /// Says what there is to say to Python, and asks whether Ctrl-C came.
+    /// Emits new warnings in Python, and checks for Ctrl-C.
     fn look(running: &RunningScan<BatchBuilder>, said: &mut usize, waited: bool) -> Result<(), ArrowError> {
         let notes = running.shared.store().map_or(0, |store| store.notes().len());
         if notes == *said && !waited {
@@ -145,7 +146,7 @@ impl BatchReader {
             let signals = running.shared.say_notes(py, 1).and_then(|()| py.check_signals());
             signals.map_err(|error| {
                 if error.is_instance_of::<PyKeyboardInterrupt>(py) {
-                    // The consumer knows nothing of it: it is raised once the interpreter goes on.
+                    // The consumer cannot take the signal: the interpreter raises it when it continues.
                     let again = py.import("_thread").and_then(|module| module.call_method0("interrupt_main"));
                     drop(again);
                 }
@@ -183,7 +184,7 @@ impl RecordBatchReader for BatchReader {
     }
 }
 
-/// Begins a pass over an open store, or over the directory with this path.
+/// Starts a pass over an open store, or over the directory with this path.
 #[pyfunction]
 pub(crate) fn scan_open(source: &Bound<'_, PyAny>, request: &Bound<'_, PyDict>) -> PyResult<ScanStream> {
     let layout = Arc::new(layout(request)?);
@@ -195,13 +196,13 @@ pub(crate) fn scan_open(source: &Bound<'_, PyAny>, request: &Bound<'_, PyDict>) 
     Ok(ScanStream { pass: ScanHandle::begin(source, &request, make)?, layout })
 }
 
-/// The schema of a pass, as a capsule of Arrow's C data interface.
+/// Returns the schema of a pass as a capsule of Arrow's C data interface.
 #[pyfunction]
 pub(crate) fn scan_schema<'py>(request: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyCapsule>> {
     schema_capsule(request.py(), &layout(request)?.schema)
 }
 
-/// Where scans of a part of a queue may begin; see the core's `Store::scan_cuts`.
+/// Returns the offsets at which scans of a part of a queue may begin; see the core's `Store::scan_cuts`.
 #[pyfunction]
 #[pyo3(signature = (store, topic, queue_id, range, positions))]
 fn scan_cuts(
@@ -216,7 +217,7 @@ fn scan_cuts(
     detached(store.py(), || open.scan_cuts(topic, queue_id, range, &positions))
 }
 
-/// Adds what scans need to the native module.
+/// Adds the classes and functions of scans to the native module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ScanStream>()?;
     module.add_class::<ScanRows>()?;

@@ -1,4 +1,4 @@
-//! The dict with which Python asks for a scan, as the core takes it.
+//! Converts Python's request dict of a scan for the core.
 
 use mqstore_base::error::StoreError;
 use mqstore_engine::{ScanPlan, ScanRange, ScanRequest};
@@ -10,7 +10,7 @@ use super::schema::{BodyForm, Layout};
 use crate::convert::error::to_py;
 use crate::convert::filter::message_filter;
 
-/// An entry of the request that is not None.
+/// Returns an entry of the request, if it is not None.
 pub(super) fn entry<'py, T: FromPyObjectOwned<'py>>(
     request: &Bound<'py, PyDict>,
     name: &str,
@@ -21,7 +21,7 @@ pub(super) fn entry<'py, T: FromPyObjectOwned<'py>>(
     }
 }
 
-/// The columns that the request asks for.
+/// Returns the requested columns.
 pub(super) fn layout(request: &Bound<'_, PyDict>) -> PyResult<Layout> {
     let columns: Option<Vec<String>> = entry(request, "columns")?;
     let body: Option<String> = entry(request, "body")?;
@@ -30,7 +30,7 @@ pub(super) fn layout(request: &Bound<'_, PyDict>) -> PyResult<Layout> {
     Layout::new(columns.as_deref(), form, rows.unwrap_or(usize::MAX).max(1)).map_err(to_py)
 }
 
-/// The messages that the request asks for.
+/// Returns the request for messages.
 pub(super) fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest> {
     let filter: Option<Bound<'_, PyAny>> = entry(request, "filter")?;
     let body: Option<String> = entry(request, "body_matches")?;

@@ -1,4 +1,4 @@
-//! A scan that runs, as Python's objects hold it: turns, Ctrl-C, warnings, forks.
+//! A running scan for Python objects: turns, Ctrl-C, warnings, forks.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,16 +20,16 @@ pub(super) struct RunningScan<S: ScanSink> {
 }
 
 impl<S: ScanSink> RunningScan<S> {
-    /// What comes next, soon.
+    /// Returns the next output, within one slice.
     pub(super) fn next(&mut self) -> Result<ScanOutput<S::Batch>, StoreError> {
         self.scan.get_mut().map_or(Ok(ScanOutput::End), |scan| scan.next(SLICE))
     }
 }
 
-/// One pass over the messages. Threads that share one take turns.
+/// One pass over the messages. Threads that share a pass take turns.
 pub(super) struct ScanHandle<S: ScanSink> {
     running: Mutex<Option<RunningScan<S>>>,
-    /// What it had passed over when it ended.
+    /// The records that were skipped before the pass ended.
     passed: Mutex<Vec<(Passed, String)>>,
     shared: Arc<Shared>,
     pub(super) start: u64,
@@ -38,7 +38,7 @@ pub(super) struct ScanHandle<S: ScanSink> {
 }
 
 impl<S: ScanSink> ScanHandle<S> {
-    /// Begins a pass over an open store, or over the directory with this path.
+    /// Starts a pass over an open store, or over the directory with this path.
     pub(super) fn begin(
         source: &Bound<'_, PyAny>,
         request: &ScanRequest,
@@ -72,17 +72,17 @@ impl<S: ScanSink> ScanHandle<S> {
         })
     }
 
-    /// The store that is read.
+    /// Returns the store that the pass reads.
     pub(super) fn store(&self) -> PyResult<&Store> {
         self.shared.store()
     }
 
-    /// What is left of it; it is over then.
+    /// Takes the running scan, which ends this pass.
     pub(super) fn take(&self) -> Option<RunningScan<S>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The next rows.
+    /// Returns the next rows.
     pub(super) fn next(&self, py: Python<'_>) -> PyResult<Option<ScanBatch<S::Batch>>> {
         loop {
             let step = detached(py, || {
@@ -105,7 +105,7 @@ impl<S: ScanSink> ScanHandle<S> {
         }
     }
 
-    /// What it passed over until now.
+    /// Returns the records that were skipped so far.
     pub(super) fn passed(&self, py: Python<'_>) -> Vec<(Passed, String)> {
         py.detach(|| {
             let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,7 +114,7 @@ impl<S: ScanSink> ScanHandle<S> {
         })
     }
 
-    /// Where in the log it stands.
+    /// Returns the log offset before which all rows were returned.
     pub(super) fn position(&self, py: Python<'_>) -> u64 {
         py.detach(|| {
             let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Rows and schemas as Arrow's C data interface hands them to Python.
+//! Rows and schemas in Arrow's C data interface for Python.
 
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
 use arrow_array::{Array, RecordBatch, StructArray};
@@ -8,11 +8,11 @@ use pyo3::types::PyCapsule;
 
 use crate::convert::error::MQStoreError;
 
-/// Some rows of a scan, for whoever takes Arrow data.
+/// Rows of a scan, for any consumer of Arrow data.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct ScanRows {
     pub(super) rows: RecordBatch,
-    /// The log offset from which on a scan yields what comes after them.
+    /// The log offset from which a scan returns the following rows.
     #[pyo3(get)]
     pub(super) end: u64,
 }
@@ -23,7 +23,7 @@ impl ScanRows {
         self.rows.num_rows()
     }
 
-    /// Schema and data as capsules of Arrow's C data interface.
+    /// Returns schema and data as capsules of Arrow's C data interface.
     #[pyo3(signature = (requested_schema = None))]
     fn __arrow_c_array__<'py>(
         &self,
@@ -37,13 +37,13 @@ impl ScanRows {
     }
 }
 
-/// A schema as a capsule of Arrow's C data interface.
+/// Returns a schema as a capsule of Arrow's C data interface.
 pub(super) fn schema_capsule<'py>(py: Python<'py>, schema: &SchemaRef) -> PyResult<Bound<'py, PyCapsule>> {
     let schema = FFI_ArrowSchema::try_from(schema.as_ref()).map_err(|error| arrow_bug(&error))?;
     PyCapsule::new_with_value(py, schema, c"arrow_schema")
 }
 
-/// The error for data that Arrow itself refuses.
+/// Returns the error for data that Arrow itself refuses.
 pub(super) fn arrow_bug(error: &ArrowError) -> PyErr {
     MQStoreError::new_err((format!("internal error: {error}; this is a bug of mqstore, please report it"),))
 }

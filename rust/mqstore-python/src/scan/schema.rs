@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
 use mqstore_base::error::StoreError;
 
-/// A column; the names are those of `StoredMessage`.
+/// A column, with the name of the `StoredMessage` attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     Topic,
@@ -31,7 +31,7 @@ pub(super) enum Column {
     Body,
 }
 
-/// All of them, in their order.
+/// All columns in order.
 const COLUMNS: [(&str, Column); 21] = [
     ("topic", Column::Topic),
     ("queue_id", Column::QueueId),
@@ -56,14 +56,14 @@ const COLUMNS: [(&str, Column); 21] = [
     ("body", Column::Body),
 ];
 
-/// How the column `body` is given.
+/// The form of the column `body`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyForm {
-    /// The bytes.
+    /// Bytes.
     Binary,
-    /// Text; what is no UTF-8 is null.
+    /// Text; a body that is not valid UTF-8 is null.
     Text,
-    /// Text that is one JSON document; anything else is null.
+    /// Text that is one JSON document; any other body is null.
     Json,
 }
 
@@ -75,23 +75,23 @@ impl BodyForm {
             "json" => Ok(Self::Json),
             _ => Err(StoreError::InvalidOption {
                 option: "body",
-                reason: format!("{text:?} is none of \"binary\", \"text\", \"json\""),
+                reason: format!("{text:?} is not one of \"binary\", \"text\", \"json\""),
             }),
         }
     }
 }
 
-/// The columns that a scan makes.
+/// The columns that a scan builds.
 pub(super) struct Layout {
     pub(super) columns: Vec<Column>,
     pub(super) schema: SchemaRef,
     pub(super) body: BodyForm,
-    /// Rows of a batch at most.
+    /// Maximum rows of a batch.
     pub(super) batch_rows: usize,
 }
 
 impl Layout {
-    /// The columns called `names`, in this order; all of them for `None`.
+    /// Selects the columns called `names`, in this order; all columns for `None`.
     pub(super) fn new(
         names: Option<&[String]>,
         body: BodyForm,
@@ -153,17 +153,17 @@ fn data_type(column: Column, body: BodyForm) -> DataType {
     }
 }
 
-/// What the lists of `keys` are made of.
+/// Returns the item field of the lists of `keys`.
 pub(super) fn key_field() -> FieldRef {
     Arc::new(Field::new("item", DataType::Utf8, true))
 }
 
-/// Name and value of an entry of `properties`.
+/// Returns the name and value fields of an entry of `properties`.
 pub(super) fn entry_fields() -> Fields {
     Fields::from(vec![Field::new("key", DataType::Utf8, false), Field::new("value", DataType::Utf8, true)])
 }
 
-/// What the maps of `properties` are made of.
+/// Returns the entry field of the maps of `properties`.
 pub(super) fn entries_field() -> FieldRef {
     Arc::new(Field::new("entries", DataType::Struct(entry_fields()), false))
 }

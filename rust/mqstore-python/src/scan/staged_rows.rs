@@ -1,4 +1,4 @@
-//! Arrow columns into staged messages, and staged messages into a store.
+//! Converts Arrow columns to staged messages, and appends staged messages to a store.
 
 #![expect(clippy::host_endian_bytes, reason = "Arrow's buffers are in the byte order of the machine")]
 
@@ -22,7 +22,7 @@ use crate::convert::error::{invalid, to_py};
 use crate::runtime::{clock, detached};
 use crate::store::NativeStore;
 
-/// Makes staged messages of rows; one for each task that writes.
+/// Stages messages from rows; one for each task that writes.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct Stager {
     topic: Option<String>,
@@ -30,7 +30,7 @@ pub(crate) struct Stager {
     keys: Arc<UniqueKeyGenerator>,
 }
 
-/// The columns of some rows, as they were handed over.
+/// The input columns of some rows.
 struct ColumnBuffers<'py> {
     body: RawText<'py>,
     topic: Option<RawText<'py>>,
@@ -43,7 +43,7 @@ struct ColumnBuffers<'py> {
     born_timestamp: Option<RawNumbers<'py>>,
 }
 
-/// The same as slices, for who does not hold the interpreter.
+/// The same as slices, for a thread without the interpreter.
 struct ColumnSlices<'a> {
     body: TextColumn<'a>,
     topic: Option<TextColumn<'a>>,
@@ -99,7 +99,7 @@ fn missing(what: &str) -> StoreError {
     StoreError::InvalidMessage { reason: format!("{what} is null") }
 }
 
-/// The value of a column that may be missing.
+/// Returns the value of an optional column.
 fn text<'a>(column: Option<&TextColumn<'a>>, row: usize) -> Result<Option<&'a str>, StoreError> {
     column.map_or(Ok(None), |column| column.text(row))
 }
@@ -117,7 +117,7 @@ impl<'a> ColumnSlices<'a> {
         Ok(found)
     }
 
-    /// The properties that are the sender's own, and the unique key if it is among them.
+    /// Returns the properties of the sender, and the unique key if it is one of them.
     #[expect(clippy::type_complexity, reason = "two values of one look")]
     fn properties(&self, row: usize) -> Result<(Vec<(&'a str, &'a str)>, Option<&'a str>), StoreError> {
         let (mut own, mut unique) = (Vec::new(), None);
@@ -183,7 +183,7 @@ impl Stager {
         Self { topic, most_body_bytes, keys }
     }
 
-    /// Rows `start` and on as a block of staged messages, and how far it reaches.
+    /// Stages the rows from `start` as one block; returns the block and the row after its last one.
     fn stage<'py>(
         &self,
         py: Python<'py>,
@@ -204,7 +204,7 @@ fn messages(block: &[u8]) -> Result<Vec<NewMessage<'_>>, StoreError> {
     })
 }
 
-/// Topic and unique key of each message of a staged block.
+/// Returns topic and unique key of each message of a staged block.
 #[pyfunction]
 pub(crate) fn staged_ids(block: &Bound<'_, PyBytes>) -> PyResult<Vec<(String, String)>> {
     let found = messages(block.as_bytes()).map_err(to_py)?;
@@ -214,7 +214,7 @@ pub(crate) fn staged_ids(block: &Bound<'_, PyBytes>) -> PyResult<Vec<(String, St
     Ok(found.iter().map(id).collect())
 }
 
-/// Makes sure that staged messages of this topic can be appended.
+/// Checks that staged messages of this topic can be appended.
 #[pyfunction]
 pub(crate) fn check_staged(target: &Bound<'_, NativeStore>, topic: &str) -> PyResult<()> {
     let shared = target.get().shared();
@@ -222,7 +222,7 @@ pub(crate) fn check_staged(target: &Bound<'_, NativeStore>, topic: &str) -> PyRe
     detached(target.py(), || store.check_copies_to(topic))
 }
 
-/// Appends the messages of a staged block but for the first `skip`; all of them or, after an error in one, none.
+/// Appends the messages of a staged block except the first `skip`. After an error in one message, none is appended.
 #[pyfunction]
 pub(crate) fn append_staged(
     target: &Bound<'_, NativeStore>,
@@ -239,7 +239,7 @@ pub(crate) fn append_staged(
     })
 }
 
-/// Adds what writes from many processes need to the native module.
+/// Adds the classes and functions of parallel writers to the native module.
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Stager>()?;
     module.add_function(wrap_pyfunction!(staged_ids, module)?)?;

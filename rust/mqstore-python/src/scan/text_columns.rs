@@ -1,4 +1,4 @@
-//! Columns of text and of what is made of text, while they grow.
+//! Builders of text columns, and of columns of lists and maps of text.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use mqstore_format::properties::{KEYS, TAGS, UNIQ_KEY};
 use super::buffer_pool::BufferPool;
 use super::schema::{entries_field, entry_fields, key_field};
 
-/// A list with the room that the one before it took, as batches are much alike.
+/// Takes a list and leaves one with the capacity for a similar batch.
 pub(super) fn taken<T>(list: &mut Vec<T>) -> Vec<T> {
     let room = list.len() + list.len() / 8;
     std::mem::replace(list, Vec::with_capacity(room))
 }
 
-/// Where the pieces of a row of bytes end.
+/// Returns the end offset of a value.
 fn ends(bytes: &[u8]) -> i32 {
-    // Batches end long before this: see `BatchBuilder::has_room`.
+    // A batch ends long before this limit: see `BatchBuilder::has_room`.
     i32::try_from(bytes.len()).unwrap_or(i32::MAX)
 }
 
-/// Starts of pieces: one more than there are pieces.
+/// Returns the offsets of the values: one more than there are values.
 fn offsets(ends: &mut Vec<i32>) -> Result<OffsetBuffer<i32>, ArrowError> {
     let mut all = Vec::with_capacity(ends.len() + 1);
     all.push(0);
@@ -40,12 +40,12 @@ pub(super) struct BytesColumn {
     ends: Vec<i32>,
     values: Vec<u8>,
     pool: Option<Arc<BufferPool>>,
-    /// From the first null on.
+    /// Created at the first null.
     nulls: Option<NullBufferBuilder>,
 }
 
 impl BytesColumn {
-    /// One whose values lie in memory of `pool`.
+    /// Creates a column that keeps its values in memory of `pool`.
     pub(super) fn pooled(pool: &Arc<BufferPool>) -> Self {
         Self { pool: Some(Arc::clone(pool)), ..Self::default() }
     }
@@ -92,7 +92,7 @@ impl BytesColumn {
         }
     }
 
-    /// The bytes of all values.
+    /// Returns the bytes of all values.
     pub(super) fn values(&mut self) -> &mut Vec<u8> {
         &mut self.values
     }
@@ -101,7 +101,7 @@ impl BytesColumn {
         self.ends.len()
     }
 
-    /// Takes back the values from `rows` on, of which none is null.
+    /// Removes the values from row `rows` on. None of them is null.
     fn cut(&mut self, rows: usize, bytes: usize) {
         self.ends.truncate(rows);
         self.values.truncate(bytes);
@@ -130,7 +130,7 @@ impl BytesColumn {
     }
 }
 
-/// The columns that come out of the properties, found in one walk over them.
+/// The columns of properties, filled in one walk over them.
 #[derive(Default)]
 pub(super) struct PropertyColumns {
     pub(super) unique_id: Option<BytesColumn>,
@@ -144,8 +144,8 @@ impl PropertyColumns {
         self.unique_id.is_none() && self.tags.is_none() && self.keys.is_none() && self.map.is_none()
     }
 
-    /// Adds a row. As in `Properties::get` the later of two entries with one name counts, and what is no
-    /// UTF-8 is not there.
+    /// Adds a row. As in `Properties::get`, the later of two entries with one name counts, and an entry that is not
+    /// valid UTF-8 is skipped.
     #[inline]
     pub(super) fn push(&mut self, properties: Properties<'_>) {
         const UNIQUE_NAME: &[u8] = UNIQ_KEY.as_bytes();
@@ -214,9 +214,9 @@ pub(super) struct MapColumn {
     ends: Vec<i32>,
     names: BytesColumn,
     values: BytesColumn,
-    /// Where the row began: entries, and bytes of both columns.
+    /// Start of the row: entries, and bytes of both columns.
     row: (usize, usize, usize),
-    /// Marks of the names that the row has.
+    /// Hash bits of the names in the row.
     marks: u64,
     doubled: bool,
 }
@@ -232,7 +232,7 @@ impl MapColumn {
         let ends = usize::from(name.first().copied().unwrap_or(0))
             + 7 * usize::from(name.last().copied().unwrap_or(0));
         let mark = 1_u64 << ((name.len() + 5 * ends) % 64);
-        // Names that share a mark may be equal: then the row is made again.
+        // Names with the same bit may be equal. If they are, the row is built again.
         if self.marks & mark != 0 && !self.doubled {
             self.doubled = (self.row.0..self.names.rows()).any(|row| self.names.value(row) == name);
         }
@@ -262,7 +262,7 @@ impl MapColumn {
     }
 }
 
-/// The entries as a dict has them.
+/// Returns the entries as a dict has them.
 pub(super) fn each_once(properties: Properties<'_>) -> Vec<(&str, &str)> {
     let found = properties.to_vec();
     let few = found.len() <= 16;
@@ -271,7 +271,7 @@ pub(super) fn each_once(properties: Properties<'_>) -> Vec<(&str, &str)> {
     if doubled { last_of_each(properties) } else { found }
 }
 
-/// Each name once, where it came first, with the value that came last.
+/// Returns each name once, at its first position, with its last value.
 #[cold]
 fn last_of_each<'a>(properties: Properties<'a>) -> Vec<(&'a str, &'a str)> {
     let mut places = std::collections::HashMap::new();

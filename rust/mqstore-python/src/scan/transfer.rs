@@ -1,4 +1,4 @@
-//! Messages on their way out and in: JSON lines, and copies from store to store.
+//! Exports and imports: JSON lines, and copies from store to store.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -23,14 +23,14 @@ use crate::convert::error::{invalid, of_message, to_py};
 use crate::runtime::{Shared, detached};
 use crate::store::NativeStore;
 
-/// Records that are copied at once, and their bytes.
+/// Maximum records of one copied batch, and its bytes.
 const COPY_ROWS: usize = 1000;
 const COPY_BYTES: usize = 4 << 20;
 
-/// Properties that are not copied: the checksum is made anew, and the places in light queues were others.
+/// Properties that are not copied: the append computes a new checksum and new positions in light queues.
 const NOT_COPIED: [&str; 3] = [PROPERTY_CRC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET];
 
-/// One pass over the messages as JSON lines; made by `scan_lines`.
+/// One pass over the messages as JSON lines; created by `scan_lines`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LineStream {
     pass: ScanHandle<JsonLinesBuilder>,
@@ -42,32 +42,32 @@ impl LineStream {
         slf
     }
 
-    /// Some lines, how many, and the log offset from which on a scan yields what comes after them.
+    /// Returns some lines, their number, and the log offset from which a scan returns the following ones.
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, u64, u64)>> {
         let Some(batch) = self.pass.next(py)? else { return Ok(None) };
         let (text, rows) = batch.rows;
         Ok(Some((PyBytes::new(py, &text), rows, batch.end)))
     }
 
-    /// Where in the log the scan began.
+    /// The log offset at which the scan began.
     #[getter]
     fn start(&self) -> u64 {
         self.pass.start
     }
 
-    /// Where in the log it ends.
+    /// The log offset at which the scan ends.
     #[getter]
     fn limit(&self) -> u64 {
         self.pass.limit
     }
 
-    /// Ends the scan; its threads are gone when this returns.
+    /// Ends the scan. Its threads have stopped when this returns.
     fn close(&self, py: Python<'_>) {
         py.detach(|| drop(self.pass.take()));
     }
 }
 
-/// Begins a pass over an open store, or over the directory with this path, that makes JSON lines.
+/// Starts a pass that produces JSON lines, over an open store or the directory with this path.
 #[pyfunction]
 pub(crate) fn scan_lines(source: &Bound<'_, PyAny>, request: &Bound<'_, PyDict>) -> PyResult<LineStream> {
     let layout: Arc<Layout> = Arc::new(layout(request)?);
@@ -75,11 +75,11 @@ pub(crate) fn scan_lines(source: &Bound<'_, PyAny>, request: &Bound<'_, PyDict>)
     Ok(LineStream { pass: ScanHandle::begin(source, &scan_request(request)?, make)? })
 }
 
-/// Records as they are stored, one behind the other.
+/// Records as stored, one after the other.
 #[derive(Default)]
 struct RawRecords {
     bytes: Vec<u8>,
-    /// Where each ends, and where it lies in the log.
+    /// The end of each record, and its log offset.
     ends: Vec<(usize, u64)>,
 }
 
@@ -102,7 +102,7 @@ impl ScanSink for RawRecords {
     }
 }
 
-/// One pass over the messages that appends them to another store; made by `scan_copy`.
+/// One pass over the messages that appends them to another store; created by `scan_copy`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct CopyStream {
     pass: ScanHandle<RawRecords>,
@@ -113,9 +113,9 @@ pub(crate) struct CopyStream {
 
 #[derive(Default)]
 struct CopyState {
-    /// How many queues topics of the target have.
+    /// Number of queues of each topic of the target.
     queues: HashMap<String, u32>,
-    /// What an interrupted pass has appended already.
+    /// The messages that an interrupted pass has already appended.
     done: Option<LogCursor>,
 }
 
@@ -125,8 +125,8 @@ impl CopyStream {
         slf
     }
 
-    /// JSON lines that say what went where; how many messages; how many records were left out; the log offset
-    /// from which on a scan yields what comes after them.
+    /// Returns JSON lines with old and new positions, the number of messages, the number of skipped records, and the
+    /// log offset from which a scan returns the following ones.
     #[expect(clippy::type_complexity, reason = "a tuple for Python")]
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, u64, u64, u64)>> {
         let Some(batch) = self.pass.next(py)? else { return Ok(None) };
@@ -138,25 +138,25 @@ impl CopyStream {
         Ok(Some((PyBytes::new(py, &text), copied, left_out, batch.end)))
     }
 
-    /// Where in the log the scan began.
+    /// The log offset at which the scan began.
     #[getter]
     fn start(&self) -> u64 {
         self.pass.start
     }
 
-    /// Where in the log it ends.
+    /// The log offset at which the scan ends.
     #[getter]
     fn limit(&self) -> u64 {
         self.pass.limit
     }
 
-    /// Ends the scan; its threads are gone when this returns.
+    /// Ends the scan. Its threads have stopped when this returns.
     fn close(&self, py: Python<'_>) {
         py.detach(|| drop(self.pass.take()));
     }
 }
 
-/// Begins a pass that appends to `target`. What the target's log holds from `done` on are the first messages.
+/// Starts a pass that appends to `target`. The records of the target's log from `done` on are the first messages.
 #[pyfunction]
 pub(crate) fn scan_copy(
     source: &Bound<'_, PyAny>,
@@ -172,7 +172,7 @@ pub(crate) fn scan_copy(
     Ok(CopyStream { pass, target, host, state })
 }
 
-/// A record that is to be appended.
+/// A record to append.
 struct RecordCopy<'a> {
     record: RecordView<'a>,
     offset: u64,
@@ -241,7 +241,7 @@ impl CopyState {
         Ok((text, count, left_out))
     }
 
-    /// Those of `copies` that an interrupted pass has appended.
+    /// Returns those of `copies` that an interrupted pass has already appended.
     fn appended_before(&mut self, copies: &[RecordCopy<'_>]) -> Result<Vec<StoredRecord>, StoreError> {
         let Some(cursor) = &mut self.done else { return Ok(Vec::new()) };
         let mut found: Vec<StoredRecord> = Vec::new();
@@ -310,7 +310,7 @@ impl CopyState {
     }
 }
 
-/// Makes topics and queues that are missing, batch queues for a topic with batches.
+/// Creates missing topics and queues; batch queues if the topic has batches.
 fn make_queues<'a>(
     known: &mut HashMap<String, u32>,
     target: &Store,
@@ -318,7 +318,7 @@ fn make_queues<'a>(
 ) -> Result<(), StoreError> {
     let mut most: HashMap<&str, (u32, bool)> = HashMap::new();
     for (topic, queue_id, batch) in wanted {
-        // A queue that cannot be is refused by the append.
+        // The append refuses a queue that is not valid.
         let queues = queue_id.clamp(0, 65_535).unsigned_abs() + 1;
         let entry = most.entry(topic).or_default();
         *entry = (queues.max(entry.0), batch || entry.1);
@@ -347,11 +347,11 @@ fn make_queues<'a>(
     Ok(())
 }
 
-/// A line that says where a message lay and where it lies.
+/// Adds a line with the old and the new position of a message.
 fn push_mapping(out: &mut Vec<u8>, copy: &RecordCopy<'_>, host: Host, queue_offset: i64, offset: u64) {
     out.extend_from_slice(b"{\"topic\": ");
     push_text(out, copy.record.topic);
-    // Writing to memory does not fail.
+    // A write to memory cannot fail.
     let _ = writeln!(
         out,
         ", \"queue_id\": {}, \"queue_offset\": {}, \"commit_log_offset\": {}, \"message_id\": \"{}\", \
@@ -364,8 +364,8 @@ fn push_mapping(out: &mut Vec<u8>, copy: &RecordCopy<'_>, host: Host, queue_offs
     );
 }
 
-/// A message as `append_rows` takes it: topic, queue, body, properties, flag, born time and host, reconsume times, and
-/// the flags of a body that is given compressed.
+/// A message for `append_rows`: topic, queue, body, properties, flag, born time and host, reconsume times, and the
+/// flags of a compressed body.
 type Row<'py> = (
     String,
     Option<i32>,
@@ -378,7 +378,7 @@ type Row<'py> = (
     i32,
 );
 
-/// Appends messages that come from a file; all of them or, after an error in one, none.
+/// Appends messages of a file. After an error in one message, none is appended.
 #[pyfunction]
 pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<Row<'_>>) -> PyResult<u64> {
     let py = target.py();
@@ -395,7 +395,7 @@ pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<Row<'_>>) -
     Ok(appended.len() as u64)
 }
 
-/// Looks whether each message could be appended, to a store that is not there yet.
+/// Checks that each message can be appended to a store that does not exist yet.
 #[pyfunction]
 pub(crate) fn check_rows(py: Python<'_>, rows: Vec<Row<'_>>) -> PyResult<()> {
     let host = StoreOptions::default().store_host;
@@ -406,7 +406,7 @@ pub(crate) fn check_rows(py: Python<'_>, rows: Vec<Row<'_>>) -> PyResult<()> {
     Ok(())
 }
 
-/// A row, taken apart.
+/// The parts of a row.
 struct Parts<'py> {
     topic: String,
     queue_id: Option<i32>,
@@ -452,7 +452,7 @@ fn parts_of<'py>(py: Python<'py>, rows: Vec<Row<'py>>, host: Host) -> PyResult<V
     numbered.map(|(index, row)| part(row).map_err(|error| of_message(py, index, error))).collect()
 }
 
-/// Adds what exports and imports need to the native module.
+/// Adds the classes and functions of exports and imports to the native module.
 pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<LineStream>()?;
     module.add_class::<CopyStream>()?;

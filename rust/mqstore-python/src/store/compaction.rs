@@ -1,6 +1,7 @@
-//! Compaction jobs: in this process, and driven for workers in other processes.
+//! Compaction jobs: in this process, or with steps that workers in other processes run.
 //!
-//! Steps and answers are bytes of the core, which Python carries between processes and does not read; reports are JSON.
+//! Steps and answers are bytes of the core. Python carries them between processes and does not read them. Reports are
+//! JSON.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -23,10 +24,10 @@ use crate::store::NativeStore;
 /// A compacted record: queue offset, KEYS, body as stored, the whole record.
 type Record<'py> = (i64, Option<String>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
-/// Topics, options, threads, bytes a second: see `compaction_run`.
+/// Topics, options, threads, bytes per second: see `compaction_run`.
 type Request = (Option<Vec<String>>, String, usize, u64);
 
-/// The same for an open store, and the store that lost files are made anew from, if they are to be.
+/// The same for an open store, and the source store if lost compaction files must be restored.
 pub(crate) type StoreRequest = (Option<Vec<String>>, String, usize, u64, Option<Py<NativeStore>>);
 
 /// Adds the functions of this file to the module.
@@ -45,7 +46,7 @@ fn files_at(path: &Path) -> StoreFiles {
     StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), path)
 }
 
-/// A compaction whose steps other processes run.
+/// A compaction whose steps run in other processes.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 struct CompactionJob(Mutex<DistributedJob>);
 
@@ -54,8 +55,8 @@ type Steps<'py> = Vec<(u64, Bound<'py, PyBytes>)>;
 
 #[pymethods]
 impl CompactionJob {
-    /// Plans a job for the store at `path` and starts it; `topics` of `None` stands for all compaction topics, `options`
-    /// is a JSON object.
+    /// Plans and starts a job for the store at `path`. `topics=None` selects all compaction topics; `options` is a JSON
+    /// object.
     #[new]
     fn new(py: Python<'_>, path: PathBuf, topics: Option<Vec<String>>, options: &str) -> PyResult<Self> {
         detached(py, || {
@@ -76,25 +77,25 @@ impl CompactionJob {
         self.job().dir().into_os_string()
     }
 
-    /// Bytes that all steps read, estimated.
+    /// Estimated bytes that all steps read.
     #[getter]
     fn total_bytes(&self) -> u64 {
         self.job().total_bytes()
     }
 
-    /// Returns the first round of steps for about `parts` workers; `strategy` is `auto`, `partition` or `ranged`.
+    /// Returns the first round of steps for about `parts` workers. `strategy` is `auto`, `partition` or `ranged`.
     fn start<'py>(&self, py: Python<'py>, strategy: &str, parts: u32) -> PyResult<Steps<'py>> {
         let steps = detached(py, || self.job().start(Strategy::from_name(strategy)?, parts))?;
         Ok(steps_to_py(py, &steps))
     }
 
-    /// Takes the answers of a round in the order of its steps; returns the next round, empty after the last one.
+    /// Takes the answers of a round in the order of its steps. Returns the next round, empty after the last one.
     fn next<'py>(&self, py: Python<'py>, answers: Vec<Vec<u8>>) -> PyResult<Steps<'py>> {
         let steps = detached(py, || self.job().next(&answers))?;
         Ok(steps_to_py(py, &steps))
     }
 
-    /// Publishes the job, or only checks it with `dry_run`; returns the report as JSON.
+    /// Publishes the job, or only checks it if `dry_run` is set. Returns the report as JSON.
     fn publish(&self, py: Python<'_>, dry_run: bool) -> PyResult<String> {
         detached(py, || {
             let mut job = self.job();
@@ -103,7 +104,7 @@ impl CompactionJob {
         })
     }
 
-    /// Ends a job that will not be published; does nothing to one that is over.
+    /// Ends a job that will not be published. Does nothing if the job is over.
     fn abandon(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, || self.job().abandon())
     }
@@ -119,8 +120,8 @@ fn steps_to_py<'py>(py: Python<'py>, steps: &[WeightedStep]) -> Steps<'py> {
     steps.iter().map(|step| (step.weight, PyBytes::new(py, &step.bytes))).collect()
 }
 
-/// Runs one step in the folder `staging`; returns the answer. `progress` is called with the bytes that were read, and
-/// the bytes to read; an error that it raises ends the step.
+/// Runs one step in the folder `staging` and returns the answer. `progress` is called with the bytes read and the bytes
+/// to read. An error that it raises ends the step.
 #[pyfunction]
 #[pyo3(signature = (step, staging, progress))]
 fn compaction_run_step<'py>(
@@ -148,16 +149,16 @@ fn compaction_run_step<'py>(
     Ok(PyBytes::new(py, &answer))
 }
 
-/// The report of a published job as JSON; `None` when it was not published.
+/// Returns the report of a published job as JSON; `None` if the job was not published.
 #[pyfunction]
 #[pyo3(signature = (path, job_id))]
 fn compaction_report(py: Python<'_>, path: PathBuf, job_id: &str) -> PyResult<Option<String>> {
     detached(py, || published_report(&files_at(&path), job_id)?.map(|report| report.to_json()).transpose())
 }
 
-/// A whole job in this process, on at most `threads` threads that read and write at most
-/// `bytes_per_second` together (0: no limit); the report as JSON. Answers Ctrl-C; `progress` is called with
-/// the bytes done and the bytes in all.
+/// Runs a whole job in this process and returns the report as JSON. At most `threads` threads together read and write
+/// at most `bytes_per_second` (0: no limit). Ctrl-C ends the job. `progress` is called with the bytes done and the
+/// total bytes.
 #[pyfunction]
 #[pyo3(signature = (path, topics, options, threads, bytes_per_second, progress))]
 fn compaction_run(
@@ -177,7 +178,7 @@ fn compaction_run(
     drive(py, &path, JobControl::with_bytes_per_second(bytes_per_second), progress.as_ref(), work)
 }
 
-/// Lost compaction files made anew from the open store `source`; the report as JSON.
+/// Restores lost compaction files from the open store `source`; returns the report as JSON.
 #[pyfunction]
 #[pyo3(signature = (path, source, request, progress))]
 fn compaction_restore(
@@ -198,12 +199,12 @@ fn compaction_restore(
     drive(py, &path, JobControl::with_bytes_per_second(bytes_per_second), progress.as_ref(), work)
 }
 
-/// The store, unless it was closed.
+/// Returns the store, unless it is closed.
 fn open(shared: &Arc<Shared>) -> Result<&Store, StoreError> {
     shared.store().map_err(|_| StoreError::Closed { path: PathBuf::from(shared.path()) })
 }
 
-/// As `compaction_run`, of an open store; as `compaction_restore` with a `source`.
+/// Like `compaction_run`, for an open store; like `compaction_restore` if there is a `source`.
 pub(crate) fn compact_store(
     py: Python<'_>,
     shared: Arc<Shared>,
@@ -226,7 +227,7 @@ pub(crate) fn compact_store(
     drive(py, &path, JobControl::with_bytes_per_second(bytes_per_second), progress, work)
 }
 
-/// Runs `work` in a thread of its own; a signal, or an error of `progress`, ends it.
+/// Runs `work` in a thread of its own. A signal, or an error of `progress`, ends it.
 fn drive<T: Send + 'static>(
     py: Python<'_>,
     path: &Path,
@@ -264,8 +265,8 @@ fn drive<T: Send + 'static>(
     raised.map_or(report, Err)
 }
 
-/// Records of a compacted queue from the first one at or after `from_offset` on, at most `limit`: the
-/// minimum, the maximum and the records; `None` for a queue without compacted files.
+/// Reads at most `limit` records of a compacted queue, from the first one at or after `from_offset`. Returns the
+/// minimum, the maximum and the records; `None` for a queue without compaction files.
 #[pyfunction]
 #[pyo3(signature = (path, topic, queue_id, from_offset, limit))]
 fn compaction_read<'py>(
@@ -297,7 +298,7 @@ fn compaction_read<'py>(
     Ok(Some((min_offset, max_offset, rows)))
 }
 
-/// The queue offset below which reads of a queue are answered from its compaction files; `None` where nothing was compacted.
+/// Returns the queue offset below which reads use the compaction files; `None` if the queue was never compacted.
 #[pyfunction]
 #[pyo3(signature = (store, topic, queue_id))]
 fn compaction_end(store: &Bound<'_, NativeStore>, topic: &str, queue_id: i32) -> PyResult<Option<i64>> {

@@ -1,6 +1,6 @@
-//! Verbs on whole directories: `rebuild`, `repair`, `info`, and an open store's `stats` and `snapshot`.
+//! Functions on whole directories: `rebuild`, `repair`, `info`, and `stats` and `snapshot` of an open store.
 //!
-//! Their answers travel as dicts in the JSON form; `mqstore._reports` makes the dataclasses.
+//! They return dicts in the JSON form. `mqstore._reports` converts them to dataclasses.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use pyo3::types::{PyDict, PyList};
 use crate::convert::options;
 use crate::runtime::detached;
 
-/// Makes queues and index of the store at `path` anew; `options` is the dict that `mqstore._options.native_form` makes,
+/// Rebuilds queues and index of the store at `path`. `options` is the dict of `mqstore._options.native_form`;
 /// `progress` as for `verify`.
 #[pyfunction]
 pub(crate) fn rebuild<'py>(
@@ -39,7 +39,7 @@ pub(crate) fn rebuild<'py>(
     rebuild_dict(py, &report)
 }
 
-/// Makes queues and index of an open store anew.
+/// Rebuilds queues and index of an open store.
 pub(crate) fn rebuild_store<'py>(
     py: Python<'py>,
     store: &Store,
@@ -59,7 +59,7 @@ fn rebuild_dict<'py>(py: Python<'py>, report: &RebuildReport) -> PyResult<Bound<
     Ok(found)
 }
 
-/// Repairs the store at `path`, or a copy of it in `output`; `options` as for `rebuild`, `progress` as for `verify`.
+/// Repairs the store at `path`, or a copy of it in `output`. `options` as for `rebuild`, `progress` as for `verify`.
 #[pyfunction]
 pub(crate) fn repair<'py>(
     py: Python<'py>,
@@ -105,7 +105,7 @@ fn lost_range<'py>(py: Python<'py>, lost: &LostRange) -> PyResult<Bound<'py, PyD
     Ok(found)
 }
 
-/// Copies the store at `path`, which nobody writes, to the new folder `output`; `progress` as for `verify`.
+/// Copies the store at `path`, which no process writes, to the new folder `output`; `progress` as for `verify`.
 #[pyfunction]
 pub(crate) fn copy_store(
     py: Python<'_>,
@@ -117,7 +117,7 @@ pub(crate) fn copy_store(
     watched(py, progress.as_ref(), |watch| mqstore_inspect::copy_store(&files, &output, watch))
 }
 
-/// Makes a consistent copy of an open store.
+/// Copies an open store consistently.
 pub(crate) fn snapshot_store<'py>(
     py: Python<'py>,
     store: &Store,
@@ -134,7 +134,7 @@ pub(crate) fn snapshot_store<'py>(
     Ok(found)
 }
 
-/// What the store at `path` is, at a glance.
+/// Returns a summary of the store at `path`.
 #[pyfunction]
 pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>> {
     let (mut report, mut waiting) = detached(py, || {
@@ -188,7 +188,7 @@ pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>>
     Ok(found)
 }
 
-/// An open store's counters.
+/// Converts the counters of an open store.
 pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict>> {
     let found = PyDict::new(py);
     found.set_item("appends", stats.appends)?;
@@ -210,8 +210,7 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
     Ok(found)
 }
 
-/// Runs `work` without the interpreter; what it tells of its progress goes to Python, and what that raises
-/// ends it.
+/// Runs `work` without the interpreter and passes its progress to Python. An error raised there ends the work.
 pub(crate) fn watched<T: Send>(
     py: Python<'_>,
     progress: Option<&Py<PyAny>>,
@@ -221,7 +220,7 @@ pub(crate) fn watched<T: Send>(
     let outcome = detached(py, || {
         work(&mut |step| {
             tell(progress, step).map_err(|error| {
-                // It ends on any error; the one that Python raised is kept for the caller.
+                // Any error ends the work. The caller gets the one that Python raised.
                 raised = Some(error);
                 StoreError::Busy { reason: "stopped by the caller".to_owned() }
             })
@@ -233,7 +232,7 @@ pub(crate) fn watched<T: Send>(
     }
 }
 
-/// Calls Python's `progress`, and looks for Ctrl-C.
+/// Calls Python's `progress`, and checks for Ctrl-C.
 fn tell(progress: Option<&Py<PyAny>>, step: Progress) -> PyResult<()> {
     Python::attach(|py| {
         py.check_signals()?;

@@ -1,8 +1,8 @@
 //! `MessageIterator`: messages one by one, fetched in batches with the interpreter released.
 //!
-//! Serves one thread at a time: threads that share an iterator take turns, and each message goes to
-//! exactly one of them. A thread that waits (for its turn or for new messages) comes back to the
-//! interpreter every [`SLICE`], so that Ctrl-C is answered.
+//! It serves one thread at a time: threads that share an iterator take turns, and each message goes to exactly one of
+//! them. A thread that waits, for its turn or for new messages, returns to the interpreter every [`SLICE`], so that
+//! Ctrl-C is handled.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use crate::convert::stored_message::StoredMessage;
 use crate::runtime::{SLICE, Shared, clock, detached};
 use crate::store::NativeStore;
 
-/// Messages of the first fetch; a reader who wants one should not wait for hundreds.
+/// Messages of the first fetch. A caller that wants one message should not wait for hundreds.
 const FIRST_BATCH: usize = 16;
 
-/// Messages of a fetch once the reader has shown that it goes on.
+/// Messages of a later fetch, once the caller has asked for a second batch.
 const FULL_BATCH: usize = 512;
 
-/// What lies within so many bytes of the end of the log is read without another thread.
+/// Distance from the end of the log, in bytes, up to which a record is read without another thread.
 const NEAR_BYTES: u64 = 256 << 10;
 
-/// Messages that a fetch looks at for those that match, before it looks for signals.
+/// Messages that a fetch compares with the filter before it checks for signals.
 const LOOKS: usize = 1024;
 
-/// How long a thread sleeps between two tries for its turn.
+/// Sleep of a thread between two attempts to get its turn.
 const TURN: Duration = Duration::from_millis(5);
 
-/// Where the messages come from.
+/// The source of the messages.
 pub(crate) enum Source {
     Queue(Box<QueueCursor>),
     Log(Box<LogCursor>),
@@ -45,19 +45,19 @@ pub(crate) enum Source {
     Done,
 }
 
-/// A read of one queue that waits at its end.
+/// A read of one queue that waits at its end for new messages.
 pub(crate) struct Follow {
     pub(crate) topic: String,
     pub(crate) queue_id: i32,
     pub(crate) filter: Option<MessageFilter>,
-    /// Where the iterator stops even so.
+    /// The offset at which the iterator stops, if any.
     pub(crate) end: Option<i64>,
-    /// How long one `next` waits; `None` is for ever.
+    /// The longest wait of one `next`; `None` is without a limit.
     pub(crate) timeout: Option<Duration>,
-    /// The offset after the last entry that was read or filtered out.
+    /// The offset after the last entry that was returned or filtered out.
     pub(crate) next: i64,
     pub(crate) cursor: Option<QueueCursor>,
-    /// Whether the cursor was opened because a wait said that there is more.
+    /// Whether the cursor was opened because a wait found a new message.
     pub(crate) waited: bool,
 }
 
@@ -67,35 +67,35 @@ struct State {
     batch: usize,
 }
 
-/// Messages in order; made by `read` and `lookup`. Threads that share one take turns.
+/// Messages in order; created by `read` and `lookup`. Threads that share an iterator take turns.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct MessageIterator {
     shared: Arc<Shared>,
-    /// Keeps the store from being forgotten while somebody iterates: `for m in mqstore.open(p).read(t)`.
+    /// Keeps the store alive during the iteration: `for m in mqstore.open(p).read(t)`.
     _owner: Py<NativeStore>,
     state: Mutex<State>,
 }
 
-/// What one step of an iterator came to.
+/// The result of one step of an iterator.
 enum Step {
     Got(StoredRecord),
     End,
-    /// Nothing yet; ask again after looking for signals.
+    /// No message yet; call again after a check for signals.
     Later,
 }
 
-/// What one step for an event loop came to.
+/// The result of one step for an event loop.
 enum LoopStep {
     Got(VecDeque<StoredRecord>),
     End,
-    /// Nothing there: wait for the message at this queue offset.
+    /// No message: wait for the one at this queue offset.
     WaitFor(i64),
-    /// Ask again, in a thread that may wait.
+    /// Call again, in a thread that can block.
     Later,
 }
 
 impl MessageIterator {
-    /// An iterator over `source`.
+    /// Creates an iterator over `source`.
     pub(crate) fn new(owner: Py<NativeStore>, shared: Arc<Shared>, source: Source) -> Self {
         Self {
             shared,
@@ -104,7 +104,7 @@ impl MessageIterator {
         }
     }
 
-    /// The state, if no other thread is using it.
+    /// Returns the state, if no other thread is using it.
     fn turn(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -113,7 +113,7 @@ impl MessageIterator {
         }
     }
 
-    /// The store, unless it is closed.
+    /// Returns the store, unless it is closed.
     fn open_store(&self) -> PyResult<&Store> {
         let store = self.shared.store()?;
         if store.is_closed() {
@@ -129,8 +129,8 @@ impl MessageIterator {
         slf
     }
 
-    /// For asyncio: the next messages; the queue offset to wait for; or None at the end. An empty list is to be asked
-    /// again in a thread, without `at_once`: with it nothing is done that may take long.
+    /// For asyncio: returns the next messages, the queue offset to wait for, or None at the end. With `at_once` the
+    /// call does not block. If it returns an empty list, call it again in a thread, without `at_once`.
     fn _step<'py>(&self, py: Python<'py>, at_once: bool) -> PyResult<Bound<'py, PyAny>> {
         let store = self.open_store()?;
         let ahead = detached(py, || {
@@ -150,7 +150,7 @@ impl MessageIterator {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<StoredMessage>> {
         let store = self.open_store()?;
-        // The common case: a fetched message is at hand and nobody else is here.
+        // The common case: a fetched message is ready and no other thread uses the iterator.
         if let Some(record) = self.turn().and_then(|mut state| state.ready.pop_front()) {
             return Ok(Some(record.into()));
         }
@@ -174,7 +174,7 @@ impl MessageIterator {
 }
 
 impl State {
-    /// What `look` finds; an error is the last thing that an iterator tells.
+    /// Returns the result of `look`. After an error the iterator ends.
     fn or_done<T>(&mut self, look: impl FnOnce(&mut Self) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let found = look(self);
         if found.is_err() {
@@ -203,7 +203,7 @@ impl State {
         Ok(Step::End)
     }
 
-    /// A step that does not wait for messages; with `at_once` for nothing else either.
+    /// Takes a step that does not wait for messages, and with `at_once` does not block at all.
     fn ahead(&mut self, store: &Store, at_once: bool) -> Result<LoopStep, StoreError> {
         if !self.ready.is_empty() {
             return Ok(LoopStep::Got(std::mem::take(&mut self.ready)));
@@ -217,7 +217,7 @@ impl State {
                 }
                 cursor.next_of(self.batch, LOOKS)?.into()
             }
-            // An index and a log lie on a disk.
+            // A read of the index or the log can block on the disk.
             Source::Log(_) | Source::Lookup(_) if at_once => LoopStep::Later,
             Source::Log(cursor) => cursor.next_of(self.batch, LOOKS)?.into(),
             Source::Lookup(cursor) => {
@@ -243,7 +243,7 @@ impl From<RecordBatch> for LoopStep {
 }
 
 impl Follow {
-    /// As [`State::ahead`]; `most` messages at once.
+    /// Like [`State::ahead`], with at most `most` messages.
     fn ahead(&mut self, store: &Store, most: usize, at_once: bool) -> Result<LoopStep, StoreError> {
         loop {
             if let Some(cursor) = &mut self.cursor {
@@ -259,7 +259,7 @@ impl Follow {
                 let stuck = position == self.next && self.waited;
                 self.next = position;
                 if stuck {
-                    // Something is there and yields nothing, which should not be; at least do not spin.
+                    // An entry exists and yields no message. That is a bug; at least do not spin.
                     if !at_once {
                         clock().sleep(TURN);
                     }
@@ -282,7 +282,7 @@ impl Follow {
         }
     }
 
-    /// Waits for a message, so long as signals may be left alone; whether the iterator goes on.
+    /// Waits for a message, for at most one slice; returns whether the iterator continues.
     fn wait(&self, store: &Store, started: Duration) -> Result<bool, StoreError> {
         let waited = clock().monotonic().saturating_sub(started);
         let left = self.timeout.map_or(SLICE, |timeout| timeout.saturating_sub(waited));

@@ -1,6 +1,6 @@
-//! `NativeStore`: the store's verbs, one Python call to one core call.
+//! `NativeStore`: the methods of a store. Each Python method makes one call of the core.
 //!
-//! `mqstore.Store` is its subclass and adds what needs no speed. Signatures are those that users see.
+//! The subclass `mqstore.Store` adds the methods that need no speed. The signatures are those that users see.
 
 pub(crate) mod compaction;
 pub(crate) mod directory;
@@ -75,7 +75,7 @@ impl NativeStore {
         let opened = detached(py, || {
             Store::open_watched(vfs, clock, &path, open_mode, &options, &mut |step| {
                 tell_recovery(progress.as_ref(), step).map_err(|error| {
-                    // The open ends on any error; the one that Python raised is kept for the caller.
+                    // Any error ends the open. The caller gets the one that Python raised.
                     raised = Some(error);
                     StoreError::Closed { path: path.clone() }
                 })
@@ -89,19 +89,19 @@ impl NativeStore {
             mode = "r";
         }
         let store = Self { shared: Shared::new(store, text, faulty), path: name, mode, host, default_queues };
-        // `open`, `opened`, `Store._open`, this.
+        // The four frames are `open`, `opened`, `Store._open` and this function.
         store.shared.say_notes(py, 4)?;
         delay::begin(py, &store.shared, store.core()?)?;
         Ok(store)
     }
 
-    /// The directory, as it was given to `open`.
+    /// The directory, as given to `open`.
     #[getter]
     fn path(&self, py: Python<'_>) -> Py<PyString> {
         self.path.clone_ref(py)
     }
 
-    /// `"r"`, `"rw"` or `"create"`; `"r"` also where `recovery="read-only"` met damage.
+    /// `"r"`, `"rw"` or `"create"`; also `"r"` if `recovery="read-only"` found damage.
     #[getter]
     fn mode(&self) -> &'static str {
         self.mode
@@ -118,7 +118,7 @@ impl NativeStore {
         self.shared.is_forked()
     }
 
-    /// Makes a topic, or gives it more queues when it has fewer than `queues`.
+    /// Creates a topic, or adds queues if it has fewer than `queues`.
     ///
     /// Args:
     ///     topic: 1 to 127 characters of `%|a-zA-Z0-9_-`; retry and dead-letter topics up to 255.
@@ -127,7 +127,7 @@ impl NativeStore {
     ///     max_messages: the topic's quota, for a new topic only: see `update_topic`.
     ///
     /// Raises:
-    ///     InvalidMessageError: the name cannot be a topic's.
+    ///     InvalidMessageError: the name is not a valid topic name.
     ///     StoreReadOnlyError: the store is open for reading.
     #[pyo3(signature = (topic, queues = None, *, attributes = None, max_messages = None))]
     fn create_topic(
@@ -150,32 +150,34 @@ impl NativeStore {
         detached(py, || store.create_topic(topic, queues, &attributes))
     }
 
-    /// Appends one message and says where it went.
+    /// Appends one message and returns its position.
     ///
     /// Args:
-    ///     topic: made with `default_queues` queues if it does not exist.
+    ///     topic: created with `default_queues` queues if it does not exist.
     ///     body: any bytes-like object.
-    ///     keys: one key or several, by which `lookup` finds the message; a key holds no space.
-    ///     tags: the tag that filters go by.
-    ///     properties: the message's own; reserved names are refused, except `UNIQ_KEY`, which
-    ///         replaces the unique id that would be made.
+    ///     keys: one key or several, by which `lookup` finds the message. A key contains no space.
+    ///     tags: the tag that tag filters compare.
+    ///     properties: the message's own properties. Reserved names are refused, except `UNIQ_KEY`, which replaces the
+    ///         generated unique id.
     ///     queue_id: the queue; None takes the topic's queues in turn.
-    ///     flag: a number of the application's own, 32 bits.
-    ///     born_timestamp: when the message was made; None is now.
-    ///     durable: whether to wait for a sync whatever the store's durability.
-    ///     delay: how long it waits before it is in the topic, in seconds or as a `timedelta`.
-    ///     deliver_at: until when it waits instead; at once where that has passed.
-    ///     delay_level: RocketMQ's number for a delay instead, by the store's `delay_levels`; 18 of 1 s to 2 h.
+    ///     flag: a 32-bit number for the application.
+    ///     born_timestamp: time at which the message was created; None is now.
+    ///     durable: whether to wait for a sync, whatever the store's durability.
+    ///     delay: time before the message appears in its topic, in seconds or as a `timedelta`.
+    ///     deliver_at: the time of delivery, instead of `delay`. A time in the past delivers now.
+    ///     delay_level: RocketMQ's delay level, instead of `delay`, by the store's `delay_levels`; by default 18 levels
+    ///         of 1 s to 2 h.
     ///
     /// Returns:
-    ///     Where it went. Of a message that waits: the record that waits, by whose ids it can be cancelled.
+    ///     The position and the ids. For a delayed message they are those of the waiting record; its ids cancel the
+    ///     message.
     ///
     /// Raises:
-    ///     InvalidMessageError: text or a number that the format cannot hold; nothing was written.
-    ///     MessageTooLargeError: more than `max_message_size`, or than a segment holds.
+    ///     InvalidMessageError: a text or number that the format cannot hold; nothing was written.
+    ///     MessageTooLargeError: the message exceeds `max_message_size`, or does not fit in one segment.
     ///     StoreReadOnlyError: the store is open for reading.
     ///     StorePoisonedError: an earlier write or sync failed.
-    ///     TopicNotFoundError: no such queue, or no such topic and `auto_create_topics` is off.
+    ///     TopicNotFoundError: no such queue, or no such topic while `auto_create_topics` is off.
     ///     Full: a quota is used up, `max_messages` of the topic or `max_bytes` of the log.
     #[pyo3(
         signature = (topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
@@ -213,11 +215,11 @@ impl NativeStore {
         Ok(AppendResult::from_core(&topic, self.host, appended))
     }
 
-    /// Appends messages under one lock, with one sync where one is due; results in the order given.
+    /// Appends messages under one lock, with one sync if a sync is due; returns the results in the order given.
     ///
-    /// Everything is checked before anything is written. After a crash a prefix of them may be there. For a
-    /// topic with batch queues (attribute `queue.type` is `BatchCQ`) they become one record, which is there
-    /// whole or not at all, in one queue: see `StoredMessage.batch`.
+    /// All messages are checked before the first one is written. After a crash, a prefix of them may be in the store.
+    /// In a topic with batch queues (attribute `queue.type` is `BatchCQ`) they become one record in one queue, which a
+    /// crash keeps or loses as a whole: see `StoredMessage.batch`.
     ///
     /// Args:
     ///     topic: as for `append`.
@@ -226,8 +228,8 @@ impl NativeStore {
     ///     durable: as for `append`.
     ///
     /// Raises:
-    ///     InvalidMessageError: a message is not possible; more than 32,767 for a batch queue.
-    ///     Full: a quota has no room for all of them; none was appended.
+    ///     InvalidMessageError: a message is not valid, or there are more than 32,767 for a batch queue.
+    ///     Full: the messages would exceed a quota; none was appended.
     #[pyo3(signature = (topic, messages, *, queue_id = None, durable = false))]
     fn append_many<'py>(
         &self,
@@ -249,17 +251,17 @@ impl NativeStore {
         PyList::new(py, results.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// Makes everything appended before the call durable.
+    /// Makes every message appended before the call durable.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let store = self.core()?;
         detached(py, || store.flush())
     }
 
-    /// Makes everything durable and lets go of the directory; a second call does nothing.
+    /// Makes every message durable and releases the directory. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         match self.core() {
             Ok(store) => match detached(py, || self.shared.closing(|| store.close())) {
-                // A process that a test ended says nothing any more.
+                // After an injected crash, the process reports no more errors.
                 Err(_) if self.shared.is_dead() => Ok(()),
                 outcome => outcome,
             },
@@ -267,7 +269,7 @@ impl NativeStore {
         }
     }
 
-    /// The names of all topics, sorted.
+    /// Returns the names of all topics, sorted.
     fn topics(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let store = self.core()?;
         let found = detached(py, || store.topics())?;
@@ -287,12 +289,12 @@ impl NativeStore {
         stats_dict(py, &detached(py, || store.stats())?)
     }
 
-    /// Queues and index made anew; `progress` is called with the bytes done and the bytes in all.
+    /// Rebuilds queues and index. `progress` is called with the bytes done and the total bytes.
     fn _rebuild<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {
         rebuild_store(py, self.core()?, progress.as_ref())
     }
 
-    /// The newest message of every key kept; see `StoreRequest`.
+    /// Compacts: keeps the newest message of every key; see `StoreRequest`.
     fn _compact(
         &self,
         py: Python<'_>,
@@ -302,7 +304,7 @@ impl NativeStore {
         compact_store(py, self.shared(), request, progress.as_ref())
     }
 
-    /// A consistent copy in the new folder `output`; `progress` as for `_rebuild`.
+    /// Copies the store consistently to the new folder `output`; `progress` as for `_rebuild`.
     fn _snapshot<'py>(
         &self,
         py: Python<'py>,
@@ -312,18 +314,19 @@ impl NativeStore {
         snapshot_store(py, self.core()?, &output, progress.as_ref())
     }
 
-    /// What is due, deleted or only told; Ctrl-C ends it between two files.
+    /// Deletes the segments that are due, or only lists them if `dry_run` is set. Ctrl-C ends the call between two
+    /// files.
     fn _expire<'py>(&self, py: Python<'py>, dry_run: bool) -> PyResult<Bound<'py, PyDict>> {
         let store = self.core()?;
         let mut raised = None;
         let done = detached(py, || {
             store.expire(dry_run, &mut || {
                 let signalled = Python::attach(|py| {
-                    // A signal that came is raised here, in the middle of the work.
+                    // Raises a pending signal here, during the work.
                     py.check_signals()
                 });
                 signalled.map_err(|error| {
-                    // The work ends on any error; the one that Python raised is kept for the caller.
+                    // Any error ends the work. The caller gets the one that Python raised.
                     raised = Some(error);
                     StoreError::Closed { path: store.path().to_path_buf() }
                 })
@@ -342,16 +345,16 @@ impl NativeStore {
         detached(py, || store.confirm_offset())
     }
 
-    /// Shows readers nothing at or behind this offset of the commit log from now on.
+    /// Hides the records at and after this log offset from readers.
     ///
-    /// For replication, where a message counts once others have it too. The limit is not stored: the
-    /// next writer sees all of the log.
+    /// For replication, in which a message counts only after its replicas have it. The limit is not stored: the next
+    /// writer sees the whole log.
     ///
     /// Args:
-    ///     offset: where a record starts, or the end of the log; None lifts the limit.
+    ///     offset: the start of a record, or the end of the log; None removes the limit.
     ///
     /// Raises:
-    ///     InvalidOptionError: no record starts there, or readers may have seen what lies behind it.
+    ///     InvalidOptionError: no record starts there, or readers may have seen later records.
     ///     StoreReadOnlyError: the store is open for reading.
     #[pyo3(signature = (offset))]
     fn set_confirm_offset(&self, py: Python<'_>, offset: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
@@ -364,7 +367,7 @@ impl NativeStore {
         detached(py, || store.set_confirm_offset(offset))
     }
 
-    /// The ids of a topic's queues, those included that came with what was appended before.
+    /// Returns the ids of a topic's queues, including those of earlier appends that are not dispatched yet.
     fn _queue_ids(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<i32>> {
         let store = self.core()?;
         detached(py, || store.catch_up().and_then(|()| store.queue_ids(topic)))
@@ -388,16 +391,16 @@ impl NativeStore {
             .collect())
     }
 
-    /// Messages of one queue in ascending offset.
+    /// Returns the messages of one queue in ascending order of offsets.
     ///
     /// Args:
     ///     topic: the topic.
     ///     queue_id: the queue.
-    ///     start: the first offset; None is the smallest that can be read.
+    ///     start: the first offset; None is the smallest readable one.
     ///     end: the offset to stop before; None is the largest at the time of the call.
     ///     filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
-    ///     follow: whether to wait at the end for more instead of stopping.
-    ///     timeout: how long `follow` waits for one message before the iterator ends; None is for ever.
+    ///     follow: whether to wait at the end for new messages.
+    ///     timeout: longest wait of `follow` for one message, after which the iterator ends; None is without a limit.
     ///
     /// Raises:
     ///     TopicNotFoundError: no such topic or queue.
@@ -428,7 +431,7 @@ impl NativeStore {
         Self::iterator(slf, Source::Follow(Box::new(follow)))
     }
 
-    /// All messages in commit-log order from log offset `start` on, whatever the state of the queues.
+    /// Returns all messages in log order from log offset `start`, whatever the state of the queues.
     #[pyo3(signature = (start = None, filter = None))]
     fn _scan_log(
         slf: &Bound<'_, Self>,
@@ -440,7 +443,7 @@ impl NativeStore {
         Self::iterator(slf, Source::Log(Box::new(cursor.filtered(message_filter(filter)?))))
     }
 
-    /// The message with this `message_id` or `unique_id`, or None.
+    /// Returns the message with this `message_id` or `unique_id`, or None.
     fn get(&self, py: Python<'_>, id: &str) -> PyResult<Option<StoredMessage>> {
         let store = self.core()?;
         let found = detached(py, || store.get(id))?;
@@ -448,7 +451,7 @@ impl NativeStore {
         Ok(found.map(StoredMessage::from))
     }
 
-    /// The message whose record starts at this offset of the commit log.
+    /// Returns the message whose record starts at this log offset.
     ///
     /// Raises:
     ///     CorruptionError: no record starts there.
@@ -460,11 +463,11 @@ impl NativeStore {
         detached(py, || store.get_at(offset)).map(StoredMessage::from)
     }
 
-    /// The message at an offset of a queue; None where the queue has none, because a compaction dropped it.
+    /// Returns the message at an offset of a queue; None if a compaction removed it.
     ///
     /// Raises:
-    ///     TopicNotFoundError: there is no such topic or queue.
-    ///     OffsetOutOfRangeError: the queue does not hold this offset.
+    ///     TopicNotFoundError: no such topic or queue.
+    ///     OffsetOutOfRangeError: the queue does not contain this offset.
     fn message_at(
         &self,
         py: Python<'_>,
@@ -477,9 +480,9 @@ impl NativeStore {
         Ok(found.map(StoredMessage::from))
     }
 
-    /// The messages at these offsets of a queue, in the order asked for.
+    /// Returns the messages at these offsets of a queue, in the order given.
     ///
-    /// As `message_at` finds them; many in one call cost a fraction of many calls.
+    /// Each one is the result of `message_at`. One call for many offsets is much faster than many calls.
     fn messages_at(
         &self,
         py: Python<'_>,
@@ -492,15 +495,15 @@ impl NativeStore {
         Ok(found.into_iter().map(|found| found.map(StoredMessage::from)).collect())
     }
 
-    /// Messages of `topic` that carry `key`, or have it as unique id, oldest first.
+    /// Returns the messages of `topic` that have `key` as a key or as their unique id, oldest first.
     ///
     /// Args:
     ///     topic: the topic; an unknown one has no messages.
     ///     key: the key.
-    ///     start_time: only messages stored at or after it.
-    ///     end_time: only messages stored at or before it.
-    ///     limit: at most so many.
-    ///     newest_first: whether the newest one comes first.
+    ///     start_time: only messages stored at or after this time.
+    ///     end_time: only messages stored at or before this time.
+    ///     limit: maximum number of messages.
+    ///     newest_first: whether the newest message comes first.
     #[pyo3(signature = (topic, key, *, start_time = None, end_time = None, limit = None, newest_first = false))]
     fn lookup(
         slf: &Bound<'_, Self>,
@@ -524,14 +527,14 @@ impl NativeStore {
         Self::iterator(slf, Source::Lookup(Box::new(cursor)))
     }
 
-    /// The offset for a store time.
+    /// Returns the offset for a store time.
     ///
     /// Args:
     ///     topic: the topic.
     ///     queue_id: the queue.
     ///     time: the time.
-    ///     boundary: `"lower"`: the first message stored at or after `time`, else the largest offset;
-    ///         `"upper"`: the last one stored at or before it, else the smallest offset.
+    ///     boundary: `"lower"` finds the first message stored at or after `time`, else the largest offset. `"upper"`
+    ///         finds the last one stored at or before it, else the smallest offset.
     #[pyo3(signature = (topic, queue_id, time, *, boundary = "lower"))]
     fn offset_for_time(
         &self,
@@ -557,10 +560,10 @@ impl NativeStore {
         Ok(found)
     }
 
-    /// Waits until `offset` of a queue can be read; False when `timeout` passes first.
+    /// Waits until `offset` of a queue can be read; returns False if `timeout` passes first.
     ///
     /// Raises:
-    ///     StoreClosedError: the store was closed meanwhile.
+    ///     StoreClosedError: the store was closed during the wait.
     #[pyo3(signature = (topic, queue_id, offset, timeout = None))]
     fn wait(
         &self,

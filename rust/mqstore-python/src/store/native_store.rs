@@ -1,4 +1,4 @@
-//! The class `NativeStore`: an open store, as everything that works on it holds it. Its verbs are in `mod.rs`.
+//! The class `NativeStore`: an open store, shared by everything that works on it. Its methods are in `mod.rs`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::runtime::Shared;
 #[pyclass(frozen, subclass, module = "mqstore._mqstore")]
 pub(crate) struct NativeStore {
     pub(super) shared: Arc<Shared>,
-    /// As it was given: a name that is not UTF-8 goes back to Python unharmed.
+    /// The path as given: a name that is not UTF-8 returns to Python unchanged.
     pub(super) path: Py<PyString>,
     pub(super) mode: &'static str,
     pub(super) host: Host,
@@ -25,12 +25,12 @@ impl NativeStore {
         self.shared.store()
     }
 
-    /// What iterators and scans of this store share with it.
+    /// Returns the state that iterators and scans share with this store.
     pub(crate) fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
 
-    /// The host that its message ids name.
+    /// Returns the host in the store's message ids.
     pub(crate) fn host(&self) -> Host {
         self.host
     }

@@ -1,4 +1,4 @@
-//! What waits in a store, delayed or undecided, for who looks at it or at its records.
+//! Delayed messages and pending transactions, and the fields of their records.
 
 use mqstore_delivery::{DueCounts, PendingGroup, Waiting};
 use mqstore_format::DelayLevels;
@@ -11,7 +11,7 @@ use crate::convert::stored_message::StoredMessage;
 use crate::runtime::detached;
 use crate::store::NativeStore;
 
-/// A record as Python has it; what its kind does not have stays `None`.
+/// A record for Python; a field that its kind does not have stays `None`.
 #[derive(Default)]
 struct PendingMessageInfo<'a> {
     kind: &'static str,
@@ -59,8 +59,8 @@ impl<'a> PendingMessageInfo<'a> {
     }
 }
 
-/// What this message says, if it is a record of the system topics for delays and transactions. Without the store that it is
-/// of, delay levels are taken to be RocketMQ's.
+/// Returns the meaning of a message that is a record of the system topics for delays and transactions. Without the
+/// message's store, the delay levels are RocketMQ's defaults.
 #[pyfunction]
 #[pyo3(signature = (message, store = None))]
 pub(crate) fn waiting_record<'py>(
@@ -92,13 +92,13 @@ pub(crate) fn waiting_record<'py>(
     Ok(Some(found))
 }
 
-/// How messages wait, how many, when the first is due, and how many are due within what time.
+/// The mechanism, the number of messages, when the first is due, and how many are due within each of six times.
 type DelayedRow = (&'static str, u64, Option<i64>, [u64; 6]);
 
-/// Producer group, transactions, half messages, when the first was stored, how often somebody was asked.
+/// Producer group, transactions, half messages, store time of the first, number of checks.
 type UndecidedRow = (String, u64, u64, i64, u32);
 
-/// Adds what waits to what `info` answers.
+/// Adds delayed messages and pending transactions to the result of `info`.
 pub(crate) fn add_waiting(found: &Bound<'_, PyDict>, waiting: Waiting) -> PyResult<()> {
     let delays = [("timer", waiting.delays.timer), ("levels", waiting.delays.levels)];
     let row = |(name, counts): (&'static str, DueCounts)| {

@@ -1,4 +1,4 @@
-//! What a broker remembers of messages that it popped, for who looks at its records.
+//! The pop state of a broker, and the fields of its records.
 
 use mqstore_engine::PoppedQueue;
 use mqstore_format::json::{PopCheckpoint, PopRecord};
@@ -7,7 +7,7 @@ use pyo3::types::PyDict;
 
 use crate::convert::stored_message::StoredMessage;
 
-/// What a broker remembers by this message, if it is a record of the revive topic or one that waits to be delivered there.
+/// Returns the pop state in a message that is a record of the revive topic, or that waits for delivery there.
 #[pyfunction]
 pub(crate) fn pop_record<'py>(
     py: Python<'py>,
@@ -37,10 +37,10 @@ pub(crate) fn pop_record<'py>(
     Ok(Some(found))
 }
 
-/// Group, topic, queue, how many messages are out, and when the first and the last of them come again.
+/// Group, topic, queue, number of leased messages, and when the first and the last of them are redelivered.
 pub(crate) type PoppedRow = (String, String, i32, usize, i64, i64);
 
-/// A queue of which a broker popped, as Python has it.
+/// Converts a queue from which a broker popped messages.
 pub(crate) fn popped_row(queue: PoppedQueue) -> PoppedRow {
     let times = || queue.messages.iter().map(|message| message.until_ms);
     let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));

@@ -1,7 +1,7 @@
-//! `TableLoad` and `TableRows`: what a table knows, and a queue on its way there.
+//! `TableLoad` and `TableRows`: the keys of a table, and the load of a queue into it.
 //!
-//! The core reads, keeps one row a key and decides which message counts, with the interpreter released. Objects
-//! are made of what is asked for alone.
+//! The core reads, keeps one row for each key and decides which message is the newest, with the interpreter released.
+//! Only the rows that the caller asks for become Python objects.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,16 +15,16 @@ use crate::convert::stored_message::StoredMessage;
 use crate::runtime::{SLICE, Shared, clock, detached};
 use crate::store::NativeStore;
 
-/// Messages that are read between two looks at the clock.
+/// Messages that are read between two checks of the clock.
 const AT_ONCE: usize = 512;
 
-/// The load of one queue into a table; made by `Table`.
+/// The load of one queue into a table; created by `Table`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct TableLoad {
     shared: Arc<Shared>,
-    /// Keeps the store from being forgotten meanwhile.
+    /// Keeps the store alive during the load.
     _owner: Py<NativeStore>,
-    /// `None` once it was taken, or failed.
+    /// `None` once the load was absorbed, or failed.
     load: Mutex<Option<Load>>,
 }
 
@@ -43,7 +43,7 @@ impl TableLoad {
         Ok(Self { shared, _owner: store.clone().unbind(), load })
     }
 
-    /// Reads on for a while; False when all is read.
+    /// Continues to read for a while; returns False when the queue is read completely.
     fn step(&self, py: Python<'_>) -> PyResult<bool> {
         let goes_on = detached(py, || {
             let mut guard = locked(&self.load);
@@ -65,12 +65,12 @@ impl TableLoad {
     }
 }
 
-/// What a table knows of its keys.
+/// The keys of a table, with their newest messages.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct TableRows(Mutex<ColumnSlices>);
 
 impl TableRows {
-    /// The rows; the interpreter is released where another thread has them.
+    /// Runs `work` on the rows. Releases the interpreter if another thread uses them.
     fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut ColumnSlices) -> T + Send) -> T {
         match self.0.try_lock() {
             Ok(mut rows) => work(&mut rows),
@@ -92,11 +92,11 @@ impl TableRows {
 
     fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> bool {
         let Ok(key) = key.cast::<PyString>().map(|key| key.to_str()) else { return false };
-        // A text that is no UTF-8 is the key of no message.
+        // A text that is not valid UTF-8 is the key of no message.
         key.is_ok_and(|key| self.with(py, |rows| rows.contains(key)))
     }
 
-    /// Queue, offset and, where it is kept, message of a key.
+    /// Returns queue, offset and, if it is kept, message of a key.
     fn __getitem__(
         &self,
         py: Python<'_>,
@@ -108,12 +108,12 @@ impl TableRows {
         Ok((queue_id, row.queue_offset, row.record.map(StoredMessage::from)))
     }
 
-    /// The keys in the order of their newest messages.
+    /// Returns the keys in the order of their newest messages.
     fn keys(&self, py: Python<'_>) -> Vec<String> {
         py.detach(|| locked(&self.0).keys())
     }
 
-    /// Takes up a message of a queue, which it keeps if it is to.
+    /// Applies one message of a queue, and keeps it if the table keeps messages.
     fn put(
         &self,
         py: Python<'_>,
@@ -134,7 +134,7 @@ impl TableRows {
         Ok(())
     }
 
-    /// Takes up a queue that was read to its end; one past the last offset that was read.
+    /// Applies a queue that was loaded completely; returns the offset after the last one read.
     fn absorb(&self, py: Python<'_>, load: &TableLoad) -> i64 {
         py.detach(|| {
             let Some(read) = locked(&load.load).take() else { return 0 };

@@ -1,4 +1,4 @@
-//! Topics that change or go, and namespaces.
+//! Changes and removals of topics, and namespaces.
 
 use mqstore_engine::TopicChange;
 use mqstore_format::json::TopicConfig;
@@ -12,12 +12,12 @@ fn given(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Optio
     value.map(|value| number(name, value)).transpose()
 }
 
-/// As many queues as Python asked for; what does not fit is out of the core's bounds in any case.
+/// Converts a number of queues. A value that does not fit is out of the core's bounds in any case.
 fn queues(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
     Ok(given(name, value)?.map(|queues| u32::try_from(queues).unwrap_or(0)))
 }
 
-/// Makes a topic different; `Store.update_topic`.
+/// Changes a topic; `Store.update_topic`.
 #[pyfunction]
 pub(crate) fn update_topic(
     store: &Bound<'_, NativeStore>,
@@ -31,7 +31,7 @@ pub(crate) fn update_topic(
         read_queues: queues("read_queues", read_queues)?,
         write_queues: queues("write_queues", write_queues)?,
         perm: given("perm", perm)?.map(|perm| i32::try_from(perm).unwrap_or(-1)),
-        // What does not fit is out of the core's bounds in any case.
+        // A value that does not fit is out of the core's bounds in any case.
         max_messages: given("max_messages", max_messages)?
             .map(|most| u64::try_from(most).unwrap_or(u64::MAX)),
     };
@@ -39,7 +39,7 @@ pub(crate) fn update_topic(
     detached(store.py(), || core.change_topic(topic, change))
 }
 
-/// The attributes of a new topic, its quota among them.
+/// Returns the attributes of a new topic, including its quota.
 pub(crate) fn attributes(
     attributes: Option<&Bound<'_, PyAny>>,
     max_messages: Option<&Bound<'_, PyAny>>,
@@ -51,7 +51,7 @@ pub(crate) fn attributes(
     Ok(attributes)
 }
 
-/// The topics with a quota, what it is and how much there is; `Store.quotas`.
+/// Returns the topics with a quota: name, quota and messages; `Store.quotas`.
 #[pyfunction]
 pub(crate) fn quotas(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, u64, u64)>> {
     let core = store.get().core()?;
@@ -59,14 +59,14 @@ pub(crate) fn quotas(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, u6
     Ok(found.into_iter().map(|quota| (quota.topic, quota.max_messages, quota.messages)).collect())
 }
 
-/// Removes a topic; `Store.delete_topic`.
+/// Deletes a topic; `Store.delete_topic`.
 #[pyfunction]
 pub(crate) fn delete_topic(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<()> {
     let core = store.get().core()?;
     detached(store.py(), || core.remove_topic(topic))
 }
 
-/// The namespaces, with how many topics and groups each has; `Store.namespaces`.
+/// Returns the namespaces, with the numbers of their topics and groups; `Store.namespaces`.
 #[pyfunction]
 pub(crate) fn namespaces(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, u64, u64)>> {
     let core = store.get().core()?;
@@ -74,7 +74,7 @@ pub(crate) fn namespaces(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String
     Ok(found.into_iter().map(|(name, info)| (name, info.topics, info.groups)).collect())
 }
 
-/// Removes the topics and groups of a namespace; how many there were of each; `Store.delete_namespace`.
+/// Deletes the topics and groups of a namespace, and returns their numbers; `Store.delete_namespace`.
 #[pyfunction]
 pub(crate) fn delete_namespace(store: &Bound<'_, NativeStore>, namespace: &str) -> PyResult<(u64, u64)> {
     let core = store.get().core()?;

@@ -1,6 +1,6 @@
-//! The check of a store, in this process or shared out among several.
+//! The verification of a store, in this process or split between several.
 //!
-//! Plans, steps and answers are bytes of the core, which Python carries between processes and does not read.
+//! Plans, steps and answers are bytes of the core. Python carries them between processes and does not read them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,12 +33,12 @@ fn files_at(path: &Path) -> StoreFiles {
     StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), path)
 }
 
-/// One worker of several does with one thread.
+/// Returns the options of one of several workers, which uses one thread.
 fn of_a_worker() -> StoreOptions {
     StoreOptions { dispatch_threads: Some(1), ..StoreOptions::default() }
 }
 
-/// Checks the store at `path`; `progress` is called with the bytes done and the bytes in all.
+/// Verifies the store at `path`. `progress` is called with the bytes done and the total bytes.
 #[pyfunction]
 fn verify(py: Python<'_>, path: PathBuf, progress: Option<Py<PyAny>>) -> PyResult<Bound<'_, PyDict>> {
     let files = files_at(&path);
@@ -48,15 +48,15 @@ fn verify(py: Python<'_>, path: PathBuf, progress: Option<Py<PyAny>>) -> PyResul
     report_dict(py, &report)
 }
 
-/// Bytes of the log at `path` that hold data, and whether a store is around it.
+/// Returns the bytes of the log at `path` that hold data, and whether the log belongs to a store.
 #[pyfunction]
 fn verify_log_bytes(py: Python<'_>, path: PathBuf) -> PyResult<(u64, bool)> {
     detached(py, || log_bytes(&files_at(&path)))
 }
 
-/// Plans the check of the store at `path` by several workers; `None` for one that one process should check.
-/// `cut` says how many workers there are, the bytes of a stretch, and the bytes above which a log is cut; `job` is the
-/// folder of the job, `attempt` the one that this call makes in it.
+/// Plans the verification of the store at `path` by several workers; `None` if one process should do it. `cut` is the
+/// number of workers, the bytes of a range, and the log size above which the log is split. `job` is the folder of the
+/// job, `attempt` the attempt that this call creates in it.
 #[pyfunction]
 fn verify_plan(
     py: Python<'_>,
@@ -74,7 +74,7 @@ fn verify_plan(
     Ok(planned.map(|plan| PyBytes::new(py, plan.as_bytes())))
 }
 
-/// Returns the steps of a plan, each after the bytes that it reads, estimated.
+/// Returns the steps of a plan, each with the estimated bytes that it reads.
 #[pyfunction]
 fn verify_steps<'py>(py: Python<'py>, plan: &[u8]) -> PyResult<Vec<(u64, Bound<'py, PyBytes>)>> {
     let steps = detached(py, || {
@@ -84,7 +84,7 @@ fn verify_steps<'py>(py: Python<'py>, plan: &[u8]) -> PyResult<Vec<(u64, Bound<'
     Ok(steps.iter().map(|(bytes, step)| (*bytes, PyBytes::new(py, step.as_bytes()))).collect())
 }
 
-/// Runs one step in the folder `attempt`, which it makes; returns the answer.
+/// Runs one step in the folder `attempt`, which it creates; returns the answer.
 #[pyfunction]
 fn verify_run_step<'py>(
     py: Python<'py>,
@@ -99,7 +99,7 @@ fn verify_run_step<'py>(
     Ok(PyBytes::new(py, answer.as_bytes()))
 }
 
-/// The report of a check that was shared out: a plan, and the answers of its steps in their order.
+/// Combines a plan and the answers of its steps, in order, into the report.
 #[pyfunction]
 fn verify_assemble<'py>(
     py: Python<'py>,

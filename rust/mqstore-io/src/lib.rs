@@ -1,9 +1,9 @@
-//! Files, maps, time and locks: everything that a store asks of the machine.
+//! Files, maps, time and locks: all system calls of a store.
 //!
-//! No other crate of mqstore makes a system call. They hold an `Arc<dyn Vfs>` and an `Arc<dyn Clock>`, which are either
-//! real or simulated; [`Vfs`] compares both. The simulated ones forget what was not synced, and fail or fill up on
-//! request; they are behind the feature `sim`. [`MappedFile`], [`MappedFileQueue`] and [`FileCache`] use the traits
-//! alone and behave alike in both.
+//! No other crate of mqstore makes a system call. They hold an `Arc<dyn Vfs>` and an `Arc<dyn Clock>`, which are real
+//! or simulated; [`Vfs`] compares both. The simulated ones, with the feature `sim`, lose unsynced data, and fail or
+//! fill up on request. [`MappedFile`], [`MappedFileQueue`] and [`FileCache`] use only the traits and behave alike with
+//! both.
 //!
 //! This crate knows no message and no record. The only format that it knows is the name of a segment: twenty digits.
 

@@ -1,7 +1,7 @@
 //! One mapped file of fixed length: a commit-log segment or an index file.
 //!
-//! [`MappedFile`] owns the file's name, descriptor and map, and three positions in it. A crash leaves a complete file
-//! under the real name, or none.
+//! [`MappedFile`] owns the file's name, descriptor and map, and three positions in it. After a crash, a complete file
+//! exists under the real name, or none.
 //!
 //! Source of the life cycle and of the three positions: `DefaultMappedFile`, `ReferenceResource`.
 
@@ -38,10 +38,10 @@ mod tests;
 ///   name, and the folder is synced. A leftover in staging is garbage. The real name never replaces another file.
 /// * **Removal**: [`MappedFile::retire`] removes the name at once. Guards and views keep the bytes until the last one
 ///   is dropped; only then is the file unmapped. It is never truncated.
-/// * The descriptor and the map are made at first use, so that a store of ten thousand segments opens with neither.
+/// * The descriptor and the map are created at first use, so that a store of ten thousand segments opens with neither.
 ///   [`MappedFile::close_file`] closes the descriptor.
 ///
-/// Positions only grow, by atomics, except in recovery.
+/// Positions are atomics that only grow, except in recovery.
 pub struct MappedFile {
     vfs: Arc<dyn Vfs>,
     base_offset: u64,
@@ -71,8 +71,8 @@ impl fmt::Debug for MappedFile {
     }
 }
 
-/// The right to use a file although it may be retired meanwhile; counted, so that whoever would retire
-/// it can wait for its readers.
+/// The right to use a file that another thread may retire. Guards are counted, so that the thread that retires the file
+/// can wait for its readers.
 #[derive(Debug)]
 pub struct MappedFileGuard(Arc<MappedFile>);
 
@@ -104,15 +104,15 @@ impl Deref for MappedFileGuard {
 }
 
 impl MappedFile {
-    /// Makes a file of `len` zero bytes at `staging` and maps it for writing; all positions are 0.
+    /// Creates a file of `len` zero bytes at `staging` and maps it for writing. All positions are 0.
     ///
-    /// `base_offset` is the logical offset of its first byte. Its room is taken and synced when this
-    /// returns; nothing is left at `staging` after an error. The name comes by [`MappedFile::name`].
+    /// `base_offset` is the logical offset of its first byte. The disk space is reserved and synced when this returns.
+    /// After an error, no file is left at `staging`. [`MappedFile::name`] gives the file its name.
     pub fn stage(vfs: &Arc<dyn Vfs>, staging: &Path, base_offset: u64, len: u64) -> io::Result<Arc<Self>> {
         let file = vfs.create_new(staging)?;
         let made = Self::prepare(vfs, staging, file, base_offset, len);
         if made.is_err() {
-            // The first error is the one to report; a leftover in staging is garbage by contract.
+            // Reports the first error. A leftover in the staging folder is garbage by contract.
             let _ = vfs.remove_file(staging);
         }
         made
@@ -134,8 +134,8 @@ impl MappedFile {
         Ok(Arc::new(made))
     }
 
-    /// Gives a staged file its real name, which must be free. The name is durable once the caller has
-    /// synced its folder.
+    /// Gives a staged file its real name, which must be free. The name is durable after the caller has synced its
+    /// folder.
     pub fn name(&self, path: &Path) -> io::Result<()> {
         let mut name = self.path.lock();
         self.vfs.rename_noreplace(&name, path)?;
@@ -143,8 +143,8 @@ impl MappedFile {
         Ok(())
     }
 
-    /// An existing regular file, whatever its length; all three positions are its length until
-    /// recovery sets them. Neither opens nor maps it yet.
+    /// Creates the value for an existing regular file of any length, without an open or a map. All three positions are
+    /// its length until recovery sets them.
     pub fn open(
         vfs: &Arc<dyn Vfs>,
         path: &Path,
@@ -158,8 +158,8 @@ impl MappedFile {
         Ok(Self::from_stat(vfs, path, base_offset, &stat, access))
     }
 
-    /// The first `len` bytes, or fewer where it is shorter, of a regular file whose `stat` was just read, for reading.
-    /// A file that is longer is opened now.
+    /// Creates the value for the first `len` bytes, or fewer if it is shorter, of a regular file with a fresh `stat`,
+    /// for reading. A longer file is opened now.
     pub fn front(
         vfs: &Arc<dyn Vfs>,
         path: &Path,
@@ -175,7 +175,7 @@ impl MappedFile {
         Ok(file)
     }
 
-    /// [`MappedFile::open`] for a regular file whose `stat` was just read.
+    /// Like [`MappedFile::open`], for a regular file with a fresh `stat`.
     pub(crate) fn from_stat(
         vfs: &Arc<dyn Vfs>,
         path: &Path,
@@ -211,8 +211,8 @@ impl MappedFile {
         }
     }
 
-    /// Lets go of the map and the descriptor until they are needed again, unless somebody uses the map;
-    /// whether it did. Not for a retired file, which could not be opened again.
+    /// Drops the map and the descriptor until they are needed again, unless the map is in use; returns whether it did.
+    /// Does nothing for a retired file, which could not be opened again.
     pub fn unmap(&self) -> bool {
         let mut region = self.region.write();
         if self.is_retired() || region.as_ref().is_none_or(Region::is_shared) {
@@ -224,43 +224,43 @@ impl MappedFile {
         true
     }
 
-    /// Whether it is mapped.
+    /// Returns whether the file is mapped.
     pub fn is_mapped(&self) -> bool {
         self.region.read().is_some()
     }
 
-    /// Its bytes in memory if it is mapped now. The map stays as long as there is a handle.
+    /// Returns the mapped bytes, if the file is mapped now. The map stays as long as the returned handle.
     pub fn mapped(&self) -> Option<Region> {
         self.region.read().clone()
     }
 
-    /// Logical offset of its first byte.
+    /// Returns the logical offset of the first byte.
     pub fn base_offset(&self) -> u64 {
         self.base_offset
     }
 
-    /// Logical offset one past its last byte.
+    /// Returns the logical offset after the last byte.
     pub fn end_offset(&self) -> u64 {
         self.base_offset.saturating_add(self.len)
     }
 
-    /// Length in bytes, from birth to death.
+    /// Returns the length in bytes, which never changes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the file has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its name now.
+    /// Returns the current path.
     pub fn path(&self) -> PathBuf {
         self.path.lock().clone()
     }
 
-    /// Its descriptor, opened again if it was closed. Fails if the name leads to another file or to
-    /// one of another length by now.
+    /// Returns the descriptor, and opens the file again if it was closed. Fails if the name now refers to another file
+    /// or to one of another length.
     pub fn file(&self) -> io::Result<Arc<dyn VfsFile>> {
         let mut slot = self.file.lock();
         if let Some(file) = &*slot {
@@ -284,8 +284,8 @@ impl MappedFile {
         Ok(file)
     }
 
-    /// Gives the descriptor back until it is needed again; the map stays. Not on a retired file,
-    /// which could not be opened again.
+    /// Closes the descriptor until it is needed again; the map stays. Does nothing for a retired file, which could not
+    /// be opened again.
     pub fn close_file(&self) {
         let mut slot = self.file.lock();
         if !self.is_retired() {
@@ -293,104 +293,103 @@ impl MappedFile {
         }
     }
 
-    /// Its bytes in memory, mapped at the first call. Keep the handle where each nanosecond counts, and
-    /// only there: the map stays as long as there is one.
+    /// Returns the bytes in memory, and maps the file at the first call. Keep the handle only where each nanosecond
+    /// matters, because the map stays as long as the handle.
     pub fn region(&self) -> io::Result<Region> {
         if let Some(region) = &*self.region.read() {
             return Ok(region.clone());
         }
         let len = usize::try_from(self.len).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let region = self.file()?.map(0, len, self.access)?;
-        // Another thread may have been first; then this map goes.
+        // If another thread was first, this map is dropped.
         Ok(self.region.write().get_or_insert(region).clone())
     }
 
-    /// Its bytes through a map, and an open, that nobody else has. A system reports a failed write-back
-    /// once to each open of a file: who flushes through this map leaves the report to those who sync the
-    /// file by other means. The caller sees to it that the map goes when it is not needed.
+    /// Opens and maps the file separately, for the caller alone. A system reports a failed write-back once to each open
+    /// of a file. A flush through this map therefore leaves the report to those who sync the file otherwise. The caller
+    /// must drop the map when it is no longer needed.
     pub fn map_apart(&self) -> io::Result<Region> {
         let len = usize::try_from(self.len).map_err(|_| io::ErrorKind::FileTooLarge)?;
         self.open_again()?.map(0, len, self.access)
     }
 
-    /// `len` bytes from `position` on (relative to the file) without copying; they must lie below
-    /// [`MappedFile::wrote`], else `InvalidInput`.
+    /// Returns a view of `len` bytes from `position` (relative to the file) without a copy. They must be below
+    /// [`MappedFile::wrote`]; otherwise the error is `InvalidInput`.
     pub fn view(&self, position: u64, len: usize) -> io::Result<RegionView> {
         if position.checked_add(len as u64).is_none_or(|end| end > self.wrote()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "beyond what was written"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the range ends after the last written byte"));
         }
-        // A position below the length of a mapped file fits an address.
+        // A position below the length of a mapped file fits in an address.
         Ok(self.region()?.view(position as usize, len)?)
     }
 
-    /// Bytes published to readers, relative; all bytes below never change.
+    /// Returns the relative position up to which bytes are published to readers. These bytes never change.
     #[inline]
     pub fn wrote(&self) -> u64 {
         self.wrote.load(Ordering::Acquire)
     }
 
-    /// Bytes that are in the file; as [`MappedFile::wrote`] unless a pool buffer is in use.
+    /// Returns the position up to which bytes are in the file. It equals [`MappedFile::wrote`] unless a pool buffer is
+    /// in use.
     #[inline]
     pub fn committed(&self) -> u64 {
         self.committed.load(Ordering::Acquire)
     }
 
-    /// Bytes that are durable.
+    /// Returns the position up to which bytes are durable.
     #[inline]
     pub fn flushed(&self) -> u64 {
         self.flushed.load(Ordering::Acquire)
     }
 
-    /// Publishes everything below `position`, which the caller and those before it have written.
-    /// Never moves back.
+    /// Publishes all bytes below `position`, which must be written. Never moves back.
     #[inline]
     pub fn advance_wrote(&self, position: u64) {
         debug_assert!(position <= self.len, "position {position} in a file of {} bytes", self.len);
         self.wrote.raise(position, Ordering::AcqRel);
     }
 
-    /// Notes that everything below `position` is in the file. Never moves back.
+    /// Records that all bytes below `position` are in the file. Never moves back.
     #[inline]
     pub fn advance_committed(&self, position: u64) {
         debug_assert!(position <= self.len, "position {position} in a file of {} bytes", self.len);
         self.committed.raise(position, Ordering::AcqRel);
     }
 
-    /// Notes that everything below `position` is durable. Never moves back.
+    /// Records that all bytes below `position` are durable. Never moves back.
     #[inline]
     pub fn advance_flushed(&self, position: u64) {
         debug_assert!(position <= self.len, "position {position} in a file of {} bytes", self.len);
         self.flushed.raise(position, Ordering::AcqRel);
     }
 
-    /// Sets all three positions, back too; for recovery, while nobody else uses the file.
+    /// Sets all three positions, also backwards. For recovery, while no other thread uses the file.
     pub fn set_positions(&self, position: u64) {
         for place in [&self.wrote, &self.committed, &self.flushed] {
             place.store(position.min(self.len), Ordering::Release);
         }
     }
 
-    /// Whether no byte is left to write.
+    /// Returns whether the file is full.
     pub fn is_full(&self) -> bool {
         self.wrote() >= self.len
     }
 
-    /// Syncs the file when something below [`MappedFile::wrote`] is not durable yet, and returns the
-    /// position up to which all is. After an error the position stays, and the caller must not believe
-    /// a later success.
+    /// Syncs the file if bytes below [`MappedFile::wrote`] are not durable yet, and returns the position up to which
+    /// all bytes are durable. After an error the position stays, and the caller must not trust a later success.
     pub fn flush(&self) -> io::Result<u64> {
         self.flush_to(self.wrote(), false)
     }
 
-    /// Makes the bytes below `end` durable, which are written: nothing behind `end` counts as durable
-    /// then. With `pages` only the pages that hold them are written, where the file is mapped and the
-    /// system can: pages that were touched ahead of the writer stay out of it.
+    /// Makes the written bytes below `end` durable; bytes after `end` do not count as durable then. With `pages`,
+    /// writes only the pages of these bytes, if the file is mapped and the system can do it. Pages that were touched
+    /// ahead of the writer are then not written.
     pub fn flush_to(&self, end: u64, pages: bool) -> io::Result<u64> {
         let flushed = self.flushed();
         if flushed < end {
             let mapped = self.region.read().clone().filter(|_| pages && cfg!(target_os = "linux"));
             switch::step("mapped_file.sync_content", || match mapped {
-                // Positions in a mapped file fit an address.
+                // Positions in a mapped file fit in an address.
                 Some(region) => region.flush(flushed as usize..end as usize),
                 None => self.file()?.sync_data(),
             })?;
@@ -400,10 +399,10 @@ impl MappedFile {
         Ok(self.flushed())
     }
 
-    /// Whether its name still leads to it; `false` when somebody removed or replaced it, so that what
-    /// is written to it is lost when it is closed.
+    /// Returns whether the name still refers to this file. After `false`, another process has removed or replaced it,
+    /// and written bytes are lost when the file is closed.
     pub fn is_linked(&self) -> io::Result<bool> {
-        // An open file keeps its number: another one at its name has another number.
+        // An open file keeps its inode, so another file at its name has another inode.
         let _open = self.file()?;
         match self.vfs.inode(&self.path.lock()) {
             Ok(inode) => Ok(inode == self.inode),
@@ -412,41 +411,40 @@ impl MappedFile {
         }
     }
 
-    /// A guard that keeps the bytes; `None` once the file is retired.
+    /// Returns a guard that keeps the bytes; `None` if the file is retired.
     pub fn hold(self: &Arc<Self>) -> Option<MappedFileGuard> {
-        // Counted first, looked at then; whoever overwrites it does both the other way round, so that one
-        // of the two sees the other.
+        // Invariant: this thread counts first and then checks. A thread that overwrites the file does both in the other
+        // order, so that at least one of them sees the other.
         let guard = MappedFileGuard::new(self);
         fence(Ordering::SeqCst);
         (!self.is_retired()).then_some(guard)
     }
 
-    /// How many guards there are now.
+    /// Returns the current number of guards.
     pub fn holders(&self) -> usize {
         self.holders.load(Ordering::Acquire)
     }
 
-    /// Whether a guard, a view or another handle to its map exists, so that its bytes must not change.
+    /// Returns whether a guard, a view or another handle to the map exists. If so, the bytes must not change.
     pub fn is_in_use(&self) -> bool {
         fence(Ordering::SeqCst);
         self.holders() > 0 || self.region.read().as_ref().is_some_and(Region::is_shared)
     }
 
-    /// Whether [`MappedFile::retire`] succeeded.
+    /// Returns whether [`MappedFile::retire`] succeeded.
     pub fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Acquire)
     }
 
-    /// Removes the file's name now and its bytes when the last guard, view and handle is gone. No
-    /// guard is given out afterwards. A name that leads to another file by now is left alone. The
-    /// removal is durable after a sync of the folder; calling again does nothing.
+    /// Removes the file's name now, and its bytes when the last guard, view and handle is dropped. From now on the file
+    /// gives no guards. If the name now refers to another file, it stays. The removal is durable after a sync of the
+    /// folder. A second call does nothing.
     pub fn retire(&self) -> io::Result<()> {
         self.retire_by(|path| self.vfs.remove_file(path))
     }
 
-    /// As [`MappedFile::retire`], but the file gets the name `to`, on the same file system and free, so
-    /// that its bytes can be overwritten there once nobody uses them. Durable after a sync of both
-    /// folders.
+    /// Like [`MappedFile::retire`], but renames the file to `to`, on the same file system and free, so that its bytes
+    /// can be overwritten once no reader uses them. Durable after a sync of both folders.
     pub fn retire_to(&self, to: &Path) -> io::Result<()> {
         self.retire_by(|path| self.vfs.rename_noreplace(path, to))?;
         *self.path.lock() = to.to_path_buf();
@@ -457,7 +455,7 @@ impl MappedFile {
         let path = self.path();
         match self.vfs.stat(&path) {
             Ok(stat) if stat.inode == self.inode => {
-                // Whoever holds it may not have touched it yet and can do so only through a descriptor.
+                // A thread with a guard may not have accessed the file yet, and then needs the descriptor.
                 let file = self.file()?;
                 take_name(&path)?;
                 drop(file);

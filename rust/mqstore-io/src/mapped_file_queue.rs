@@ -1,11 +1,10 @@
-//! A sequence of equally long files that together hold one logical range of bytes.
+//! A sequence of files of equal length that together hold one logical range of bytes.
 //!
-//! Loading lists the folder. It never opens, maps, writes or removes a file. It reports a file that does not belong,
-//! with the reason, and leaves it alone; RocketMQ refuses to start or deletes such a file. Readers take a snapshot (one
-//! reference count) and never wait for the writer's push or for retention.
+//! A load lists the folder. It never opens, maps, writes or removes a file. It reports each file that does not belong
+//! to the sequence, with the reason, and leaves it alone. RocketMQ refuses to start or deletes such a file. Readers
+//! take a snapshot (one reference count) and never wait for the writer's push or for retention.
 //!
-//! Source: `MappedFileQueue#doLoad`, `#findMappedFileByOffset`, `#truncateDirtyFiles`,
-//! `MultiPathMappedFileQueue`.
+//! Source: `MappedFileQueue#doLoad`, `#findMappedFileByOffset`, `#truncateDirtyFiles`, `MultiPathMappedFileQueue`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,24 +27,23 @@ use crate::vfs::{DirEntry, FileKind, FileStat, Vfs, parent_dir};
 #[cfg(test)]
 mod tests;
 
-/// How long the files of a row are.
+/// The length of the files of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileLength {
-    /// This many bytes; others are strays.
+    /// This length in bytes. Files of another length are strays.
     Expected(u64),
-    /// What most of the files that are there have (the larger on a tie); this many bytes where there
-    /// is none.
+    /// The most frequent length of the existing files (the larger on a tie), or the default if there are none.
     Discover {
         /// Length of new files in an empty folder.
         default: u64,
     },
 }
 
-/// Why a name in the folder is not part of the row.
+/// The reason why a name in the folder is not part of the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StrayKind {
-    /// A regular file whose name is not twenty digits, or too large a number.
+    /// A regular file whose name is not twenty digits, or is too large a number.
     Name,
     /// A folder.
     Directory,
@@ -53,20 +51,20 @@ pub enum StrayKind {
     Symlink,
     /// A pipe, a socket or a device.
     Special,
-    /// A file without bytes: a creation that was cut short.
+    /// A file without bytes: an interrupted creation.
     Empty,
-    /// A file of another length than the row's.
+    /// A file of another length than the sequence's.
     Length {
         /// Its length in bytes.
         found: u64,
-        /// The row's.
+        /// The length of the sequence's files.
         expected: u64,
     },
-    /// A file that starts before the one in front of it ends.
+    /// A file that starts before the end of its predecessor.
     Overlap {
         /// Its first logical offset.
         base_offset: u64,
-        /// Where the one in front ends.
+        /// The end of the predecessor.
         previous_end: u64,
     },
 }
@@ -87,41 +85,41 @@ impl fmt::Display for StrayKind {
     }
 }
 
-/// Something in the folder that is not part of the row, and was left alone.
+/// An entry of the folder that is not part of the sequence. A load leaves it alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StrayFile {
-    /// Where it is.
+    /// The path of the entry.
     pub path: PathBuf,
-    /// Why it does not belong.
+    /// The reason why it does not belong.
     pub kind: StrayKind,
 }
 
-/// What loading found besides the row.
+/// The findings of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
-    /// What does not belong, in the order of the names.
+    /// The entries that do not belong, in the order of their names.
     pub strays: Vec<StrayFile>,
-    /// Logical ranges between files that no file holds.
+    /// Logical ranges between files that no file covers.
     pub gaps: Vec<Range<u64>>,
 }
 
-/// Why a file cannot be the next of a row.
+/// The reason why a file cannot be the next one of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
-    /// It does not start where the last one ends.
+    /// The file does not start at the end of the last one.
     #[error("the next file starts at offset {expected}, not at {found}")]
     Offset {
-        /// Where the last one ends.
+        /// The end of the last file.
         expected: u64,
-        /// Where it starts.
+        /// The start of the new file.
         found: u64,
     },
-    /// It has another length.
-    #[error("files of this row have {expected} bytes, not {found}")]
+    /// The file has another length.
+    #[error("files of this sequence have {expected} bytes, not {found}")]
     Length {
-        /// The row's.
+        /// The length of the sequence's files.
         expected: u64,
-        /// Its own.
+        /// The length of the new file.
         found: u64,
     },
 }
@@ -136,7 +134,7 @@ type Files = Arc<[Arc<MappedFile>]>;
 /// ```
 ///
 /// A file belongs to the sequence if it is a regular file, its name is twenty digits, its length is that of the others,
-/// and no file before it overlaps it. Gaps between files are reported too; look-ups handle them.
+/// and no file before it overlaps it. A load also reports gaps between files, and lookups handle them.
 ///
 /// Removal syncs the folders. It removes the newest file first when it truncates the end, and the oldest first when it
 /// deletes from the front. So a crash leaves no gap where the file system keeps the order.
@@ -148,13 +146,13 @@ pub struct MappedFileQueue {
 }
 
 impl MappedFileQueue {
-    /// A row without files; new ones will have `file_bytes` (at least 1).
+    /// Creates a sequence without files. New files will have `file_bytes` bytes (at least 1).
     pub fn new(vfs: &Arc<dyn Vfs>, file_bytes: u64) -> Self {
         Self { vfs: Arc::clone(vfs), file_bytes: file_bytes.max(1), files: RwLock::new(Arc::new([])) }
     }
 
-    /// Finds the row in `dir`. `access` is for later uses of the files; nothing is opened, mapped or
-    /// changed now. A missing folder is `NotFound`.
+    /// Loads the sequence in `dir`. `access` is for later uses of the files; the load opens, maps and changes nothing.
+    /// A missing folder is `NotFound`.
     pub fn load(
         vfs: &Arc<dyn Vfs>,
         dir: &Path,
@@ -164,7 +162,7 @@ impl MappedFileQueue {
         Self::load_dirs(vfs, &[dir.to_path_buf()], length, access)
     }
 
-    /// As [`MappedFileQueue::load`], for a row spread over several folders.
+    /// Like [`MappedFileQueue::load`], for a sequence in several folders.
     pub fn load_dirs(
         vfs: &Arc<dyn Vfs>,
         dirs: &[PathBuf],
@@ -182,51 +180,51 @@ impl MappedFileQueue {
         Ok((Self { vfs: Arc::clone(vfs), file_bytes, files: RwLock::new(files.into()) }, report))
     }
 
-    /// Length of each file in bytes.
+    /// Returns the length of each file in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
 
-    /// All files now, by offset.
+    /// Returns all current files, in the order of their offsets.
     pub fn snapshot(&self) -> Arc<[Arc<MappedFile>]> {
         Arc::clone(&self.files.read())
     }
 
-    /// How many files there are.
+    /// Returns the number of files.
     pub fn len(&self) -> usize {
         self.files.read().len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no files.
     pub fn is_empty(&self) -> bool {
         self.files.read().is_empty()
     }
 
-    /// The file with the smallest offset.
+    /// Returns the file with the smallest offset.
     pub fn first(&self) -> Option<Arc<MappedFile>> {
         self.files.read().first().cloned()
     }
 
-    /// The file with the largest offset.
+    /// Returns the file with the largest offset.
     pub fn last(&self) -> Option<Arc<MappedFile>> {
         self.files.read().last().cloned()
     }
 
-    /// Logical offset of the first byte.
+    /// Returns the logical offset of the first byte.
     pub fn min_offset(&self) -> Option<u64> {
         self.files.read().first().map(|file| file.base_offset())
     }
 
-    /// Logical offset one past the last byte written.
+    /// Returns the logical offset after the last written byte.
     pub fn max_offset(&self) -> Option<u64> {
         self.files.read().last().map(|file| file.base_offset().saturating_add(file.wrote()))
     }
 
-    /// The file that holds logical `offset`, written or not; `None` in a gap and outside.
+    /// Returns the file that contains logical `offset`, written or not; `None` in a gap and outside.
     pub fn find(&self, offset: u64) -> Option<Arc<MappedFile>> {
         let files = self.files.read();
         let first = files.first()?.base_offset();
-        // In a row without gaps the place is known; else it is searched.
+        // Without gaps, the position follows from the offset; otherwise search for it.
         let guess = usize::try_from(offset.checked_sub(first)? / self.file_bytes).ok()?;
         let holds = |file: &&Arc<MappedFile>| file.base_offset() <= offset && offset < file.end_offset();
         if let Some(file) = files.get(guess).filter(holds) {
@@ -236,7 +234,7 @@ impl MappedFileQueue {
         files.get(after.checked_sub(1)?).filter(holds).cloned()
     }
 
-    /// Adds the next file, which must start where the last one ends.
+    /// Adds the next file, which must start at the end of the last one.
     pub fn push(&self, file: Arc<MappedFile>) -> Result<(), PushError> {
         let mut files = self.files.write();
         if file.len() != self.file_bytes {
@@ -251,13 +249,14 @@ impl MappedFileQueue {
         Ok(())
     }
 
-    /// Takes the file that starts at logical `base` out of the row when it is the first one and not the
-    /// last, after `take_name` has taken its name ([`MappedFile::retire`], [`MappedFile::retire_to`]),
-    /// and makes that durable before it returns, so that a crash never leaves a row with a hole.
-    /// `false` when it is not the first, or the only one.
+    /// Removes the file that starts at logical `base` from the sequence, if it is the first one and not the last.
     ///
-    /// For retention, one caller at a time. Readers go on with their snapshots meanwhile. After an
-    /// error of `take_name` the row is unchanged; after a failed sync the file is gone from it.
+    /// First `take_name` takes its name ([`MappedFile::retire`], [`MappedFile::retire_to`]). The call makes that
+    /// durable before it returns, so that a crash never leaves a hole in the sequence. Returns `false` if the file is
+    /// not the first, or is the only one.
+    ///
+    /// For retention, one caller at a time. Readers continue with their snapshots. After an error of `take_name` the
+    /// sequence is unchanged. After a failed sync the file is no longer in it.
     pub fn retire_oldest(
         &self,
         base: u64,
@@ -267,7 +266,7 @@ impl MappedFileQueue {
             return Ok(false);
         };
         let path = file.path();
-        // Removing a large file takes a while; neither readers nor the writer's push wait for it.
+        // To remove a large file takes a while. Neither readers nor the writer's push wait for it.
         take_name(&file)?;
         {
             let mut files = self.files.write();
@@ -277,8 +276,7 @@ impl MappedFileQueue {
         Ok(true)
     }
 
-    /// Lets go of the maps and descriptors of all files that are full, durable and end at or before
-    /// logical `offset`, but for those that somebody uses.
+    /// Drops the maps and descriptors of all unused files that are full, durable and end at or before logical `offset`.
     pub fn unmap_before(&self, offset: u64) {
         for file in self.snapshot().iter().take_while(|file| file.end_offset() <= offset) {
             if file.is_mapped() && file.flushed() == file.len() {
@@ -288,7 +286,7 @@ impl MappedFileQueue {
     }
 }
 
-/// What the folders hold, before the length of the row is known.
+/// The contents of the folders, before the length of the sequence's files is known.
 #[derive(Default)]
 struct ListedFiles {
     candidates: Vec<(u64, PathBuf, FileStat)>,
@@ -357,7 +355,7 @@ impl ListedFiles {
     }
 }
 
-/// The offset that a name of exactly twenty digits stands for; it must fit RocketMQ's signed number.
+/// Returns the offset in a name of exactly twenty digits. It must fit in RocketMQ's signed number.
 fn parse_base_offset(name: &std::ffi::OsStr) -> Option<u64> {
     let text = name.to_str().filter(|text| text.len() == 20 && text.bytes().all(|b| b.is_ascii_digit()))?;
     text.parse().ok().filter(|offset| i64::try_from(*offset).is_ok())

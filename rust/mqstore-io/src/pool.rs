@@ -1,17 +1,17 @@
 //! Parallel work with ordered results, on a private rayon pool.
 //!
-//! A [`Pool`] belongs to one call. [`Pool::new`] starts its threads and the drop joins them, so that an import, an
-//! idle store and a forked child never see one. The global pool of rayon is not used. A thread of the pool takes over
-//! the mutation switches and the priority of the thread that made the pool, because that thread starts it.
+//! A [`Pool`] belongs to one call. [`Pool::new`] starts its threads and the drop joins them, so that an import, an idle
+//! store and a forked child have no threads. Rayon's global pool is not used. A thread of the pool inherits the
+//! mutation switches and the priority of the thread that created the pool, because that thread starts it.
 //!
 //! ```text
 //! calling thread: give ──► waiting jobs, oldest first ──► threads of the pool, and the calling thread while it waits
 //!                 take ◄── results in the order of `give`
 //! ```
 //!
-//! The calling thread reads, gives, takes and writes; while it waits for a result, it works on waiting jobs. With no
-//! helpers there is no thread, and each job runs within `give`. The crash simulator depends on that: its order of
-//! operations has no threads in it.
+//! The calling thread reads, gives, takes and writes. While it waits for a result, it runs waiting jobs. Without
+//! helpers there is no other thread, and each job runs in `give`. The crash simulator needs that: its order of
+//! operations must not depend on threads.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,7 +23,7 @@ use rayon::{Scope, ThreadPool, ThreadPoolBuilder};
 
 use crate::sync::{Arc, JoinHandle, Mutex, spawn};
 
-/// Items of a map that are too few to start a thread for.
+/// Number of items of a map below which no thread starts.
 const SEQUENTIAL_ITEMS: usize = 64;
 
 /// Items of one job of a map.
@@ -32,45 +32,45 @@ const JOB_ITEMS: usize = 16;
 /// The threads of one call.
 #[derive(Debug)]
 pub struct Pool {
-    /// `None`: the calling thread does all the work.
+    /// `None`: the calling thread runs all jobs.
     threads: Option<Threads>,
 }
 
 #[derive(Debug)]
 struct Threads {
-    /// Taken out by the drop, because the threads end only after this has ended.
+    /// The drop takes it out first, because the threads end only after it.
     pool: Option<ThreadPool>,
     handles: Vec<JoinHandle<()>>,
 }
 
 impl Pool {
-    /// Starts `helpers` threads called `name`, which work beside the calling thread.
+    /// Starts `helpers` threads called `name`, in addition to the calling thread.
     ///
-    /// If the system has no more threads to give, the pool has fewer, down to none.
+    /// If the system cannot start that many threads, the pool has fewer, or none.
     pub fn new(helpers: u32, name: &str) -> Self {
         let mut count = helpers as usize;
         while count > 0 {
             match Threads::start(count, name) {
                 Ok(threads) => return Self { threads: Some(threads) },
-                // Some of them started: try again with as many.
+                // Some threads started: try again with that number.
                 Err(started) => count = started.min(count - 1),
             }
         }
         Self { threads: None }
     }
 
-    /// Number of threads beside the calling thread.
+    /// Returns the number of threads without the calling thread.
     pub fn size(&self) -> usize {
         self.threads.as_ref().map_or(0, |threads| threads.handles.len())
     }
 
     /// Calls `main`, which gives items to `work` and takes the results in the same order.
     ///
-    /// `ahead` is the number of items that may be given and not taken. The call returns after all jobs have ended;
-    /// jobs that have not begun when `main` returns do not run.
+    /// `ahead` is the maximum number of items given and not yet taken. The call returns after all jobs have ended. Jobs
+    /// that have not started when `main` returns do not run.
     ///
     /// # Panics
-    /// When `work` panics: the panic continues in [`Jobs::take`], at the turn of its item.
+    /// If `work` panics, the panic continues in [`Jobs::take`], at the turn of its item.
     pub fn in_order<'env, I, R, T>(
         &self,
         ahead: usize,
@@ -87,12 +87,13 @@ impl Pool {
         }
     }
 
-    /// Calls `main` in this thread and `aside` in one of the pool at the same time, or afterwards if there is none.
+    /// Runs `main` in this thread and `aside` in a thread of the pool at the same time. Without a thread in the pool,
+    /// `aside` runs after `main`.
     ///
-    /// A panic of `aside` in a thread of the pool ends `aside` alone: the caller has to find out.
+    /// A panic of `aside` in a thread of the pool ends only `aside`. The caller must detect that.
     ///
     /// # Panics
-    /// When `main` does, or `aside` in the calling thread.
+    /// If `main` panics, or `aside` in the calling thread.
     pub fn run_alongside<'env, T>(
         &self,
         aside: &'env (dyn Fn() + Sync + 'env),
@@ -100,7 +101,7 @@ impl Pool {
     ) -> T {
         if let Some(pool) = self.pool() {
             return pool.in_place_scope(|scope| {
-                // The panic hook has reported a panic.
+                // The panic hook has already reported a panic.
                 scope.spawn(move |_| drop(catch_unwind(AssertUnwindSafe(aside))));
                 main()
             });
@@ -116,7 +117,7 @@ impl Pool {
 }
 
 impl Threads {
-    /// Starts `count` threads. The error is the number of those that did start; they have ended again.
+    /// Starts `count` threads. The error is the number of threads that started; they have already ended.
     fn start(count: usize, name: &str) -> Result<Self, usize> {
         let mut handles = Vec::with_capacity(count);
         let pool = ThreadPoolBuilder::new().num_threads(count).spawn_handler(|thread| {
@@ -125,7 +126,7 @@ impl Threads {
         });
         let pool = pool.build().ok();
         let (is_built, started) = (pool.is_some(), handles.len());
-        // If the build failed, the drop joins the threads that were started.
+        // If the build failed, the drop joins the started threads.
         let threads = Self { pool, handles };
         is_built.then_some(threads).ok_or(started)
     }
@@ -135,13 +136,13 @@ impl Drop for Threads {
     fn drop(&mut self) {
         drop(self.pool.take());
         for handle in self.handles.drain(..) {
-            // Jobs catch their panics, and rayon's own abort.
+            // Jobs catch their panics, and rayon catches its own.
             let _ = handle.join();
         }
     }
 }
 
-/// Jobs that nobody has begun, oldest first.
+/// Jobs that have not started, oldest first.
 type Waiting<I, R> = Mutex<VecDeque<(I, Sender<Outcome<R>>)>>;
 
 /// The jobs of one [`Pool::in_order`].
@@ -151,7 +152,7 @@ pub struct Jobs<'scope, 'env, I, R> {
     ahead: usize,
     work: &'env (dyn Fn(I) -> R + Sync + 'env),
     waiting: Arc<Waiting<I, R>>,
-    /// The results that are not taken, oldest first.
+    /// The results that are not taken yet, oldest first.
     given: VecDeque<Receiver<Outcome<R>>>,
 }
 
@@ -176,10 +177,11 @@ impl<'scope, 'env, I: Send + 'env, R: Send + 'env> Jobs<'scope, 'env, I, R> {
         }
     }
 
-    /// Waits for the result of the oldest item, and works on others meanwhile. `None`: no item is out.
+    /// Waits for the result of the oldest item, and runs other jobs during the wait. Returns `None` if no item is
+    /// pending.
     ///
     /// # Panics
-    /// When the work on this item did.
+    /// If the work on this item panicked.
     pub fn take(&mut self) -> Option<R> {
         let oldest = self.given.pop_front()?;
         let outcome = loop {
@@ -187,17 +189,17 @@ impl<'scope, 'env, I: Send + 'env, R: Send + 'env> Jobs<'scope, 'env, I, R> {
                 break outcome;
             }
             if !run_next(&self.waiting, self.work) {
-                // Jobs begin in the order of `give`; therefore a thread of the pool has this one.
+                // Jobs start in the order of `give`, so a thread of the pool runs this one.
                 break oldest.recv().ok()?;
             }
         };
         Some(outcome.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
-    /// Takes the result of the oldest item if it is there. Waits for it if more than `ahead` items are out.
+    /// Takes the result of the oldest item if it is ready. Waits for it if more than `ahead` items are pending.
     ///
     /// # Panics
-    /// When the work on this item did.
+    /// If the work on this item panicked.
     pub fn take_ready(&mut self) -> Option<R> {
         if self.given.len() > self.ahead {
             return self.take();
@@ -215,12 +217,12 @@ impl<I, R> Drop for Jobs<'_, '_, I, R> {
     }
 }
 
-/// Works on the oldest job that waits; `false` if none does.
+/// Runs the oldest waiting job; returns `false` if there is none.
 fn run_next<I, R>(waiting: &Waiting<I, R>, work: &dyn Fn(I) -> R) -> bool {
-    // The guard must not live while the job runs.
+    // The guard must be released before the job runs.
     let next = waiting.lock().pop_front();
     let Some((item, sender)) = next else { return false };
-    // If the call ended early, the receiver is gone.
+    // If the call ended early, the receiver no longer exists.
     let _ = sender.send(catch_unwind(AssertUnwindSafe(|| work(item))));
     true
 }
@@ -234,13 +236,13 @@ impl<I, R> fmt::Debug for Jobs<'_, '_, I, R> {
     }
 }
 
-/// Applies `work` to each of `items` with up to `helpers` more threads called `name`; results have the order of the
-/// items.
+/// Applies `work` to each of `items`, with up to `helpers` additional threads called `name`. The results are in the
+/// order of the items.
 ///
-/// The error of the first item that has one ends the call; items after it may or may not have been worked on.
+/// The call ends with the error of the first failed item. Later items may or may not be processed.
 ///
 /// # Panics
-/// When `work` does.
+/// If `work` panics.
 pub fn parallel_map<T: Sync, R: Send, E: Send>(
     helpers: u32,
     name: &str,
@@ -274,7 +276,7 @@ mod tests {
         for helpers in [0, 1, 3] {
             let pool = Pool::new(helpers, "mq-test");
             assert_eq!(pool.size(), helpers as usize);
-            // Early items take longest.
+            // Early items take the longest time.
             let work = |item: u64| {
                 std::thread::sleep(Duration::from_micros(500 / (item + 1)));
                 item
@@ -326,7 +328,7 @@ mod tests {
         let alive = Arc::new(());
         let pool = Pool::new(3, "mq-test");
         let work = |()| HELD.set(Some(Arc::clone(&alive)));
-        // `take` might do the work in this thread; `take_ready` does not.
+        // `take` can run the job in this thread; `take_ready` does not.
         pool.in_order(1, &work, |jobs| {
             jobs.give(());
             while jobs.take_ready().is_none() {
@@ -388,7 +390,7 @@ mod tests {
         let main = std::thread::current().id();
         let worked_here = AtomicBool::new(false);
         let pool = Pool::new(1, "mq-test");
-        // The one helper cannot end its job before the calling thread has begun the other.
+        // The one helper cannot finish its job before the calling thread has started the other job.
         let work = |()| {
             worked_here.fetch_or(std::thread::current().id() == main, Ordering::Relaxed);
             while !worked_here.load(Ordering::Relaxed) {

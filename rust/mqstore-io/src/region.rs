@@ -2,8 +2,8 @@
 //!
 //! [`Region`] is one concrete type for real and simulated files: a base pointer, a length and a backing that can flush.
 //! The backing is a shared map of a file (`os/mmap.rs`), the heap pages of a simulated file, or plain memory
-//! ([`Region::heap`]). So the part that needs `unsafe` (copying in and out, and handing out views) is the same code in
-//! production and under simulation. [`Region`] has the rule that makes it sound.
+//! ([`Region::heap`]). So the code that needs `unsafe`, which copies bytes and creates views, is the same in production
+//! and under simulation. [`Region`] has the rule that makes it sound.
 
 #![expect(unsafe_code, reason = "the one place where bytes of files become memory of ours")]
 
@@ -21,7 +21,7 @@ mod tests;
 
 pub(crate) use observed_region::MapObserver;
 
-/// How a file is mapped.
+/// The access mode of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapAccess {
     /// Shared pages that cannot be written through the map.
@@ -30,15 +30,15 @@ pub enum MapAccess {
     ReadWrite,
 }
 
-/// Why bytes of a region could not be reached.
+/// The reason why bytes of a region could not be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegionError {
-    /// The range ends beyond the region.
+    /// The range ends after the end of the region.
     #[error("bytes {at} to {at}+{len} are outside a region of {region_len} bytes")]
     OutOfBounds {
-        /// First byte asked for.
+        /// The first byte of the range.
         at: usize,
-        /// How many.
+        /// The length of the range.
         len: usize,
         /// Length of the region.
         region_len: usize,
@@ -46,14 +46,14 @@ pub enum RegionError {
     /// A write to a region mapped for reading.
     #[error("the region is mapped for reading only")]
     ReadOnly,
-    /// A change in one step to a place that allows none.
-    #[error("byte {at} is not where a number may be changed in one step")]
+    /// An atomic change of a number at an unaligned position.
+    #[error("byte {at} is not aligned for an atomic change of a number")]
     NotAligned {
         /// The first byte of the number.
         at: usize,
     },
-    /// A write after the crash that a test asked for; see [`crate::faults`].
-    #[error("nothing reaches the file after the crash that a test asked for")]
+    /// A write after a crash that a test injected; see [`crate::faults`].
+    #[error("the write was dropped: a test injected a crash")]
     Stopped,
 }
 
@@ -68,34 +68,34 @@ impl From<RegionError> for io::Error {
     }
 }
 
-/// What the kernel may do with the pages of a range. No advice changes a byte.
+/// A hint to the kernel about the pages of a range. No hint changes a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// Read them ahead, in the background.
     WillNeed,
     /// Do not read ahead.
     Random,
-    /// Read ahead far, forget behind.
+    /// Read far ahead, and drop pages that were read.
     Sequential,
-    /// Give the memory back to the system; the next touch reads again. Nothing written is lost.
+    /// Return the memory to the system; the next access reads again. Written bytes are not lost.
     DontNeed,
-    /// Make them present and writable now, so that later writes do not wait for the disk. Where the
-    /// kernel has no such call, each page is touched without changing it. An unallocated page on a
-    /// full disk is an error here, where a write would be a signal. Needs a writable region.
+    /// Fault in the pages for writes now, so that later writes do not wait for the disk. If the kernel has no such
+    /// call, each page is touched without a change. On a full disk, an unallocated page is an error here, while a later
+    /// write would be a signal. Needs a writable region.
     PopulateWrite,
 }
 
-/// What keeps the bytes of a region in place, and how they reach the disk.
+/// The owner of a region's memory, which also writes it to the disk.
 ///
-/// Offsets count from the base of the region that was made with this backing.
+/// Offsets count from the base of the region that was created with this backing.
 pub(crate) trait Backing: Send + Sync + fmt::Debug {
     /// Makes a range durable.
     fn flush(&self, at: usize, len: usize) -> io::Result<()>;
-    /// Passes advice on; the range is inside and not empty.
+    /// Passes a hint to the kernel. The range is in the region and not empty.
     fn advise(&self, at: usize, len: usize, advice: Advice) -> io::Result<()>;
     /// Pins a range in memory, or releases it.
     fn set_locked(&self, at: usize, len: usize, locked: bool) -> io::Result<()>;
-    /// Called instead of a plain copy when the region was made as observed; calls `copy` once, or fails.
+    /// Called instead of a plain copy if the region is observed. Calls `copy` once, or fails.
     fn observe(&self, _at: usize, _len: usize, copy: &mut dyn FnMut()) -> Result<(), RegionError> {
         copy();
         Ok(())
@@ -106,7 +106,7 @@ pub(crate) trait Backing: Send + Sync + fmt::Debug {
 ///
 /// # The rule that makes it sound
 ///
-/// A region has *published* bytes and others. Its user keeps the border between them.
+/// A region has *published* bytes and others. Its owner keeps the border between them.
 ///
 /// ```text
 /// 0 ........................ published ........................ len
@@ -114,30 +114,31 @@ pub(crate) trait Backing: Send + Sync + fmt::Debug {
 ///   views may be handed out     │   that range, through copies only
 /// ```
 ///
-/// * **Published bytes never change** while a view of them exists. Call [`Region::view`] for published ranges alone;
-///   the view is then an honest `&[u8]`.
+/// * **Published bytes never change** while a view of them exists. Call [`Region::view`] only for published ranges;
+///   then the view is a sound `&[u8]`.
 /// * **Unpublished bytes** belong to one thread per range. It fills them with [`Region::write`], which copies through
-///   raw pointers and never makes a reference. Threads may fill disjoint ranges at once.
-/// * **Publication** is a release store of the border, in an atomic of the owner. A thread that takes a view has loaded
-///   the border with acquire before. Other processes have no such atomic: for them the first field of a record is
-///   stored last, by [`Region::store_u32_be_release`], and they check what they read.
-/// * **Bytes that change in place** (index slots, checkpoint, `live`) are never viewed. They are read and written as
-///   values, under the owner's lock, or by the `store_`/`load_` pairs without one.
-/// * Nobody shortens a mapped file: a touched page beyond its end is a signal, not an error.
+///   raw pointers and never creates a reference. Threads can fill disjoint ranges at the same time.
+/// * **Publication** is a release store of the border, in an atomic of the owner. A thread loads the border with
+///   acquire before it takes a view. Other processes have no such atomic. For them, the writer stores the first field
+///   of a record last, with [`Region::store_u32_be_release`], and they check what they read.
+/// * **Bytes that change in place** (index slots, checkpoint, `live`) have no views. Threads read and write them as
+///   values, under the owner's lock, or with the `store_`/`load_` pairs without a lock.
+/// * No process truncates a mapped file: an access to a page after the end is a signal, not an error.
 ///
-/// Breaking the rule gives torn bytes. Bounds are always checked, so no access leaves the memory of the region.
+/// If the rule is broken, readers get torn bytes. Bounds are always checked, so no access leaves the memory of the
+/// region.
 #[derive(Clone)]
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
-    /// Writes go through [`Backing::observe`]; so in tests alone.
+    /// Whether writes go through [`Backing::observe`]; only in tests.
     observed: bool,
     backing: Arc<dyn Backing>,
 }
 
-// SAFETY: the bytes live as long as the backing, which any thread may drop, and are reached only by
-// the rule in the documentation of `Region`.
+// SAFETY: the bytes live as long as the backing, which any thread can drop. Accesses follow the rule in the
+// documentation of `Region`.
 unsafe impl Send for Region {}
 // SAFETY: as for Send; shared handles write through raw pointers to disjoint ranges only.
 unsafe impl Sync for Region {}
@@ -152,12 +153,12 @@ impl fmt::Debug for Region {
 }
 
 impl Region {
-    /// A region over memory that something else owns.
+    /// Creates a region over memory with another owner.
     ///
     /// # Safety
     ///
-    /// `base` to `base + len` must stay readable, and writable if `access` says so, at that address
-    /// until `backing` is dropped, and all who reach these bytes must keep the rule of this module.
+    /// `base` to `base + len` must stay readable, and writable if `access` says so, at that address until `backing` is
+    /// dropped. Every access to these bytes must follow the rule of [`Region`].
     pub(crate) unsafe fn from_raw(
         base: NonNull<u8>,
         len: usize,
@@ -167,48 +168,48 @@ impl Region {
         Self { base, len, writable: access == MapAccess::ReadWrite, observed: false, backing }
     }
 
-    /// `len` zero bytes of plain memory, without a file; flushing does nothing. For buffers that are
-    /// written to a file later. `OutOfMemory` if there are not as many.
+    /// Allocates `len` zero bytes of plain memory, without a file. A flush does nothing. For buffers that are written
+    /// to a file later. Returns `OutOfMemory` if the memory is not available.
     pub fn heap(len: usize) -> io::Result<Self> {
         let heap = Heap::new(len)?;
         Ok(Self { base: heap.base, len, writable: true, observed: false, backing: Arc::new(heap) })
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the region has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether a view of it or another handle to it exists.
+    /// Returns whether a view of the region, or another handle to it, exists.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.backing) > 1
     }
 
-    /// Whether writes are allowed.
+    /// Returns whether writes are allowed.
     #[inline]
     pub fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Copies `bytes` to position `at`. The caller owns that unpublished range.
+    /// Copies `bytes` to position `at`. The caller owns this unpublished range.
     #[inline]
     pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), RegionError> {
         let target = self.writable(at, bytes.len())?;
         self.change(at, bytes.len(), || {
-            // SAFETY: `target` has room for the bytes (checked above), and they cannot lie inside it,
-            // because a published byte is never inside a range that is still written.
+            // SAFETY: `target` has room for the bytes (checked above), and they cannot overlap it, because a published
+            // byte is never in a range that is still written.
             unsafe { target.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
         })
     }
 
-    /// Sets `len` bytes from `at` on to `byte`. The caller owns that unpublished range.
+    /// Sets `len` bytes from `at` to `byte`. The caller owns this unpublished range.
     pub fn fill(&self, at: usize, len: usize, byte: u8) -> Result<(), RegionError> {
         let target = self.writable(at, len)?;
         self.change(at, len, || {
@@ -217,7 +218,7 @@ impl Region {
         })
     }
 
-    /// Copies `out.len()` bytes from position `at` on. They are published, or under the caller's lock.
+    /// Copies `out.len()` bytes from position `at`. They are published, or under the caller's lock.
     #[inline]
     pub fn read(&self, at: usize, out: &mut [u8]) -> Result<(), RegionError> {
         let source = self.range(at, out.len())?;
@@ -226,19 +227,19 @@ impl Region {
         Ok(())
     }
 
-    /// The bytes `at` to `at + len` without copying. They must be published: the caller promises that
-    /// they never change while the view, or a clone or a part of it, exists. The view keeps the map
-    /// alive, also when the region, the file and its name are gone.
+    /// Returns a view of bytes `at` to `at + len` without a copy. They must be published: the caller promises that they
+    /// never change while the view, or a clone or slice of it, exists. The view keeps the map alive, even after the
+    /// region, the file and its name are gone.
     #[inline]
     pub fn view(&self, at: usize, len: usize) -> Result<RegionView, RegionError> {
         let base = self.range(at, len)?;
         Ok(RegionView { base, len, backing: Arc::clone(&self.backing) })
     }
 
-    /// Stores a big-endian `u32` at position `at` so that whoever sees it sees all that this thread
-    /// wrote before, in this process and in others that map the file. One store where `at` is a
-    /// multiple of 4; else byte by byte, so that a reader may meet a mixture of old and new bytes
-    /// (RocketMQ's records start anywhere) and has to check what follows.
+    /// Stores a big-endian `u32` at position `at`. A reader that sees the value, in this process or in another that
+    /// maps the file, also sees every earlier write of this thread. It is one store if `at` is a multiple of 4.
+    /// Otherwise the bytes are stored one by one, and a reader may see a mixture of old and new bytes. RocketMQ's
+    /// records start at any offset, so the reader must check the bytes that follow.
     #[inline]
     pub fn store_u32_be_release(&self, at: usize, value: u32) -> Result<(), RegionError> {
         let target = self.writable(at, 4)?;
@@ -253,8 +254,8 @@ impl Region {
         })
     }
 
-    /// Stores a big-endian `i64` at position `at`, with the promise of
-    /// [`Region::store_u32_be_release`]; one store where `at` is a multiple of 8.
+    /// Stores a big-endian `i64` at position `at`, with the promise of [`Region::store_u32_be_release`]. It is one
+    /// store if `at` is a multiple of 8.
     #[inline]
     pub fn store_i64_be_release(&self, at: usize, value: i64) -> Result<(), RegionError> {
         let target = self.writable(at, 8)?;
@@ -269,7 +270,7 @@ impl Region {
         })
     }
 
-    /// Loads what [`Region::store_u32_be_release`] stored; what was written before it is then seen.
+    /// Loads a value of [`Region::store_u32_be_release`]. Later reads see the writes before that store.
     #[inline]
     pub fn load_u32_be_acquire(&self, at: usize) -> Result<u32, RegionError> {
         let source = self.range(at, 4)?;
@@ -281,7 +282,7 @@ impl Region {
         Ok(u32::from_be_bytes(load_bytes_acquire(source)))
     }
 
-    /// Loads what [`Region::store_i64_be_release`] stored; what was written before it is then seen.
+    /// Loads a value of [`Region::store_i64_be_release`]. Later reads see the writes before that store.
     #[inline]
     pub fn load_i64_be_acquire(&self, at: usize) -> Result<i64, RegionError> {
         let source = self.range(at, 8)?;
@@ -293,8 +294,8 @@ impl Region {
         Ok(i64::from_be_bytes(load_bytes_acquire(source)))
     }
 
-    /// Raises the big-endian `u64` at position `at`, a multiple of 8, to `value` if it is less, with the
-    /// promise of [`Region::store_i64_be_release`]. Any number of threads may do so at once.
+    /// Raises the big-endian `u64` at position `at`, a multiple of 8, to `value` if it is lower, with the promise of
+    /// [`Region::store_i64_be_release`]. Any number of threads can call it at the same time.
     #[inline]
     pub fn raise_u64_be(&self, at: usize, value: u64) -> Result<(), RegionError> {
         let target = self.writable(at, 8)?;
@@ -303,19 +304,19 @@ impl Region {
             // SAFETY: inside, aligned, and reached concurrently by atomic accesses only.
             let cell = unsafe { cell.as_ref() };
             let higher = |present: u64| (u64::from_be(present) < value).then_some(value.to_be());
-            // Not to store is what is wanted where it is no less.
+            // If the number is not lower, no store is needed.
             let _ = cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, higher);
         })
     }
 
-    /// Says that bytes `at` to `at + len` will be read soon, so that the memory is near by then. It changes
-    /// nothing, and what is outside is left out.
+    /// Prefetches bytes `at` to `at + len` for a read that follows soon. Changes nothing, and skips bytes outside the
+    /// region.
     #[inline]
     pub fn expect_read(&self, at: usize, len: usize) {
         self.lines(at, len).for_each(prefetch::<READ>);
     }
 
-    /// As [`Region::expect_read`], for bytes that will be written.
+    /// Like [`Region::expect_read`], for a write.
     #[inline]
     pub fn expect_write(&self, at: usize, len: usize) {
         self.lines(at, len).for_each(prefetch::<WRITE>);
@@ -327,14 +328,14 @@ impl Region {
         (at..end).step_by(CACHE_LINE_BYTES).filter_map(|line| self.range(line, 1).ok())
     }
 
-    /// Makes the range durable, with the length of the file (not its name); waits for the disk. Syncs
-    /// whole pages, so neighbours may become durable too. After an error the state on disk is unknown.
+    /// Makes the range durable, with the length of the file, but not its name. Waits for the disk. Syncs whole pages,
+    /// so neighbouring bytes may become durable too. After an error, the state on disk is unknown.
     pub fn flush(&self, range: Range<usize>) -> io::Result<()> {
         let (at, len) = self.part(&range)?;
         if len == 0 { Ok(()) } else { self.backing.flush(at, len) }
     }
 
-    /// Tells the kernel how the range will be used. Whether to mind an error is the caller's choice.
+    /// Gives the kernel a hint about the use of the range. The caller decides whether an error matters.
     pub fn advise(&self, range: Range<usize>, advice: Advice) -> io::Result<()> {
         let (at, len) = self.part(&range)?;
         if advice == Advice::PopulateWrite && !self.writable {
@@ -343,14 +344,14 @@ impl Region {
         if len == 0 { Ok(()) } else { self.backing.advise(at, len, advice) }
     }
 
-    /// Keeps the range in memory until the map goes or [`Region::unlock_memory`]; fails with the
-    /// system's limit on locked memory (`ulimit -l`). Whole pages.
+    /// Locks the range in memory until the map is dropped or [`Region::unlock_memory`] is called. Fails at the system's
+    /// limit of locked memory (`ulimit -l`). Locks whole pages.
     pub fn lock_memory(&self, range: Range<usize>) -> io::Result<()> {
         let (at, len) = self.part(&range)?;
         if len == 0 { Ok(()) } else { self.backing.set_locked(at, len, true) }
     }
 
-    /// Ends [`Region::lock_memory`] for the pages of the range.
+    /// Undoes [`Region::lock_memory`] for the pages of the range.
     pub fn unlock_memory(&self, range: Range<usize>) -> io::Result<()> {
         let (at, len) = self.part(&range)?;
         if len == 0 { Ok(()) } else { self.backing.set_locked(at, len, false) }
@@ -374,13 +375,13 @@ impl Region {
         self.range(at, len)
     }
 
-    /// The address of byte `at`, when `len` bytes from there on are inside.
+    /// Returns the address of byte `at`, if `len` bytes from there are in the region.
     #[inline]
     fn range(&self, at: usize, len: usize) -> Result<NonNull<u8>, RegionError> {
         if at.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(RegionError::OutOfBounds { at, len, region_len: self.len });
         }
-        // SAFETY: `at` is at most the length of the memory behind `base`.
+        // SAFETY: `at` is at most the length of the memory at `base`.
         Ok(unsafe { self.base.add(at) })
     }
 
@@ -391,23 +392,23 @@ impl Region {
     }
 }
 
-/// Bytes that a processor fetches together, on most machines.
+/// Bytes that a processor fetches as one unit, on most machines.
 const CACHE_LINE_BYTES: usize = 64;
 
-/// As [`Region::expect_read`], of bytes wherever they are.
+/// Like [`Region::expect_read`], for bytes outside a region.
 #[inline]
 pub fn expect_read(bytes: &[u8]) {
     bytes.chunks(CACHE_LINE_BYTES).for_each(|line| prefetch::<READ>(NonNull::from(line).cast()));
 }
 
-/// What fetched memory is for, as x86-64 numbers its hints: `_MM_HINT_T0` and `_MM_HINT_ET0`.
+/// The purpose of a prefetch, in the numbers of x86-64's hints: `_MM_HINT_T0` and `_MM_HINT_ET0`.
 const READ: i32 = 3;
 const WRITE: i32 = 7;
 
 #[inline]
 fn prefetch<const FOR: i32>(place: NonNull<u8>) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which does nothing for an address that cannot be reached.
+    // SAFETY: a hint has no effect for an address that is not accessible.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<FOR>(place.as_ptr().cast());
     }
@@ -415,17 +416,17 @@ fn prefetch<const FOR: i32>(place: NonNull<u8>) {
     let _ = place;
 }
 
-/// The place as one of a `T`, when it is aligned for that.
+/// Returns the address as a pointer to `T`, if it is aligned.
 #[inline]
 fn aligned<T>(place: NonNull<u8>) -> Option<NonNull<T>> {
     Some(place.cast::<T>()).filter(|cell| cell.is_aligned())
 }
 
-/// Stores bytes one by one, after everything that this thread wrote before.
+/// Stores bytes one by one, after all earlier writes of this thread.
 fn store_bytes_release<const N: usize>(target: NonNull<u8>, bytes: &[u8; N]) {
     fence(Ordering::Release);
     for (index, byte) in bytes.iter().enumerate() {
-        // SAFETY: the caller has checked that `N` bytes from `target` on are inside.
+        // SAFETY: the caller has checked that `N` bytes from `target` are in the region.
         let place = unsafe { target.add(index) };
         // SAFETY: a valid byte, reached concurrently by atomic accesses only.
         let cell = unsafe { place.cast::<AtomicU8>().as_ref() };
@@ -435,7 +436,7 @@ fn store_bytes_release<const N: usize>(target: NonNull<u8>, bytes: &[u8; N]) {
 
 fn load_bytes_acquire<const N: usize>(source: NonNull<u8>) -> [u8; N] {
     let bytes = std::array::from_fn(|index| {
-        // SAFETY: the caller has checked that `N` bytes from `source` on are inside.
+        // SAFETY: the caller has checked that `N` bytes from `source` are in the region.
         let place = unsafe { source.add(index) };
         // SAFETY: a valid byte, changed concurrently by atomic stores only.
         let cell = unsafe { place.cast::<AtomicU8>().as_ref() };
@@ -445,7 +446,7 @@ fn load_bytes_acquire<const N: usize>(source: NonNull<u8>) -> [u8; N] {
     bytes
 }
 
-/// Published bytes of a region, or bytes of its own; cheap to clone, keeps its map alive.
+/// Published bytes of a region, or bytes of its own. Cheap to clone; keeps its map alive.
 #[derive(Clone)]
 pub struct RegionView {
     base: NonNull<u8>,
@@ -453,14 +454,13 @@ pub struct RegionView {
     backing: Arc<dyn Backing>,
 }
 
-// SAFETY: the bytes are immutable while the view exists and live as long as the backing, which any
-// thread may drop.
+// SAFETY: the bytes never change while the view exists, and live as long as the backing, which any thread can drop.
 unsafe impl Send for RegionView {}
 // SAFETY: as for Send.
 unsafe impl Sync for RegionView {}
 
 impl RegionView {
-    /// The part `range` of this view, sharing its bytes.
+    /// Returns the part `range` of this view. It shares the bytes.
     pub fn slice(&self, range: Range<usize>) -> Result<Self, RegionError> {
         let len = range.end.saturating_sub(range.start);
         if range.start.checked_add(len).is_none_or(|end| end > self.len) {
@@ -477,8 +477,8 @@ impl Deref for RegionView {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range was inside its region, the backing keeps it there, and whoever made the
-        // view promised that its bytes never change.
+        // SAFETY: the range is in its region, the backing keeps it in place, and the creator of the view promised that
+        // its bytes never change.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
@@ -504,7 +504,7 @@ impl fmt::Debug for RegionView {
     }
 }
 
-/// Bytes that were read from a file instead of mapped.
+/// Bytes that were read from a file and not mapped.
 impl From<Vec<u8>> for RegionView {
     fn from(bytes: Vec<u8>) -> Self {
         let base = NonNull::from(bytes.as_slice()).cast();
@@ -512,7 +512,7 @@ impl From<Vec<u8>> for RegionView {
     }
 }
 
-/// Backing of bytes that have no file and no region.
+/// The backing of bytes without a file and a region.
 struct Owned(#[expect(dead_code, reason = "held, so that the bytes stay")] Vec<u8>);
 
 impl fmt::Debug for Owned {
@@ -533,21 +533,21 @@ impl Backing for Owned {
     }
 }
 
-/// Zeroed memory at a fixed address, aligned for every integer.
+/// Zeroed memory at a fixed address, aligned for every integer type.
 #[derive(Debug)]
 struct Heap {
     base: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: plain memory, reached by the rule of this module.
+// SAFETY: plain memory, accessed by the rule of `Region`.
 unsafe impl Send for Heap {}
 // SAFETY: as for Send.
 unsafe impl Sync for Heap {}
 
 impl Heap {
     fn new(len: usize) -> io::Result<Self> {
-        // Alignment 16 lets the allocator hand out zero pages without touching them.
+        // With alignment 16, the allocator can return zero pages without touching them.
         let layout = Layout::from_size_align(len.max(1), 16).map_err(|_| io::ErrorKind::OutOfMemory)?;
         // SAFETY: the size is not zero.
         let base = unsafe { std::alloc::alloc_zeroed(layout) };
@@ -558,7 +558,7 @@ impl Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and no region or view is left that could reach it.
+        // SAFETY: allocated with this layout, and no region or view that could access it is left.
         unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) }
     }
 }

@@ -1,5 +1,5 @@
-//! Regions whose writes and flushes somebody watches: how a simulated file, or one with faults, sees what is done to
-//! its maps.
+//! Regions with an observer for writes and flushes. With them, a simulated file, or a file with faults, sees the
+//! changes of its maps.
 
 use std::fmt;
 use std::io;
@@ -7,19 +7,19 @@ use std::sync::Arc;
 
 use super::{Advice, Backing, MapAccess, Region, RegionError};
 
-/// What such a file wants to know about a map of it.
+/// The observer of the maps of a file.
 pub(crate) trait MapObserver: Send + Sync + fmt::Debug {
-    /// A write to bytes `at` to `at + len` of the map; calls `copy` once, which does it, or fails.
+    /// Handles a write to bytes `at` to `at + len` of the map: calls `copy` once, which writes, or fails.
     fn write(&self, at: usize, len: usize, copy: &mut dyn FnMut()) -> Result<(), RegionError>;
-    /// A flush of bytes `at` to `at + len` of the map.
+    /// Handles a flush of bytes `at` to `at + len` of the map.
     fn flush(&self, at: usize, len: usize) -> io::Result<()>;
 }
 
-/// Part of another region's memory, with somebody who watches.
+/// A part of another region's memory, with an observer.
 #[derive(Debug)]
 struct Observed {
     observer: Arc<dyn MapObserver>,
-    /// Keeps the memory.
+    /// Keeps the memory alive.
     _memory: Region,
 }
 
@@ -39,8 +39,8 @@ impl Backing for Observed {
 }
 
 impl Region {
-    /// Bytes `at` to `at + len` of this region as a region of its own: the same memory, but writes and
-    /// flushes are told to `observer`.
+    /// Returns bytes `at` to `at + len` of this region as a region of its own. It shares the memory, and `observer`
+    /// handles its writes and flushes.
     pub(crate) fn observed(
         &self,
         at: usize,
@@ -54,7 +54,7 @@ impl Region {
         Ok(Self { base, len, writable, observed: true, backing })
     }
 
-    /// How many other handles, maps and views keep this memory.
+    /// Returns the number of other handles, maps and views of this memory.
     #[cfg(feature = "sim")]
     pub(crate) fn sharers(&self) -> usize {
         Arc::strong_count(&self.backing) - 1

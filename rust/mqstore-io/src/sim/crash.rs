@@ -1,4 +1,4 @@
-//! Ends of the world: the process dies, or the power goes.
+//! Crashes: the process dies, or the power fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,7 +11,7 @@ use super::file_node::FileNode;
 use super::rng::Rng;
 use super::shared_state::State;
 
-/// Something that the disk may have in its old or its new form when the power goes.
+/// A part of the disk that a power loss may leave in its old or its new form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum CrashChoice {
@@ -20,38 +20,38 @@ pub enum CrashChoice {
         /// The file.
         inode: u64,
     },
-    /// The page, or the sector with torn sectors on, of file `inode` that starts at `offset`.
+    /// The page of file `inode` that starts at `offset`; with torn sectors on, the sector.
     Bytes {
         /// The file.
         inode: u64,
-        /// Where it starts.
+        /// The start of the page or sector.
         offset: u64,
     },
-    /// Change number `change`, in the order of the calls, of the names not covered by a sync. A rename
-    /// into another folder has three forms: neither, the new name beside the old one, both.
+    /// Change number `change`, in the order of the calls, of the names that no sync covers. A rename into another
+    /// folder has three forms: no change, both names, only the new name.
     Name {
-        /// Its number, from 0 on.
+        /// Its number, counted from 0.
         change: usize,
     },
 }
 
-/// One thing that is open when the power goes.
+/// A part of the disk that can have several forms at a power loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// What it is.
+    /// The part.
     pub what: CrashChoice,
-    /// How many forms it may have; number 0 is the synced one, the last one is that of now.
+    /// Number of possible forms. Form 0 is the synced one, the last form is the current one.
     pub forms: u32,
 }
 
-/// Tells for each open thing, with the number of its forms, in which one the disk has it.
+/// Chooses the form of each part on the disk, given the number of its forms.
 pub(super) type ChoiceFn<'a> = &'a mut dyn FnMut(CrashChoice, u32) -> u32;
 
 type Files = BTreeMap<u64, Arc<FileNode>>;
 
 impl State {
-    /// A copy of everything, with open ends; without handles, faults and history, and without locks
-    /// unless those of the living are asked for.
+    /// Copies everything, with the same choices, but without handles, faults and history. With `locks`, the copy keeps
+    /// the locks of the living process.
     pub(super) fn fork(&self, locks: bool) -> io::Result<Self> {
         let mut copy = Copier { locks, ..Copier::default() };
         let root = copy.dir(&self.tree.root)?;
@@ -72,7 +72,7 @@ impl State {
         Ok(state)
     }
 
-    /// What the disk may hold, as a file system on which everything is durable.
+    /// Returns one possible content of the disk, as a file system in which everything is durable.
     pub(super) fn crash(&self, rng: Rng, torn: bool, choose: ChoiceFn<'_>) -> io::Result<Self> {
         let mut disk = DiskNames::default();
         for (change, pending) in self.tree.pending.iter().enumerate() {
@@ -100,7 +100,7 @@ impl State {
         Ok(state)
     }
 
-    /// Everything that is open now: changes of names, then what files hold.
+    /// Returns all parts with several possible forms: changes of names first, then the content of files.
     pub(super) fn choices(&self, torn: bool) -> Vec<Choice> {
         let names = self.tree.pending.iter().enumerate();
         let mut choices: Vec<Choice> = names
@@ -139,10 +139,10 @@ impl Part {
     }
 }
 
-/// Copies a tree so that what was one file or folder stays one.
+/// Copies a tree; a file or folder with several names stays one.
 #[derive(Default)]
 struct Copier {
-    /// Whether what is locked stays so.
+    /// Whether locked files stay locked.
     locks: bool,
     files: Files,
     dirs: BTreeMap<u64, Arc<DirNode>>,
@@ -172,7 +172,7 @@ impl Copier {
             return Ok(Arc::clone(done));
         }
         let copy = DirNode::new(dir.id);
-        // Before what is in it: a folder may have been moved below one that it held on disk.
+        // Inserted before its content: a folder may have been moved below one that it contained on disk.
         self.dirs.insert(dir.id, Arc::clone(&copy));
         for (from, to) in [(&dir.live, &copy.live), (&dir.durable, &copy.durable)] {
             let names = from.lock().clone();
@@ -185,7 +185,7 @@ impl Copier {
     }
 }
 
-/// The names on the disk, with the changes that happened to reach it.
+/// The names on the disk, with the changes that reached it.
 #[derive(Default)]
 struct DiskNames {
     changed: BTreeMap<u64, Names>,
@@ -202,7 +202,7 @@ impl DiskNames {
         edit.apply(names);
     }
 
-    /// The folder as a new one, in which everything is durable.
+    /// Returns the folder as a new one, in which everything is durable.
     fn settle(
         &self,
         dir: &Arc<DirNode>,
@@ -222,7 +222,7 @@ impl DiskNames {
                     node.links.fetch_add(1, Ordering::Relaxed);
                     Node::File(node)
                 }
-                // A folder has one name, also when a change of it was only half chosen.
+                // A folder has one name, even if only a part of its rename was chosen.
                 Node::Dir(below) if seen.contains(&below.id) => continue,
                 Node::Dir(below) => Node::Dir(self.settle(&below, seen, file)?),
             };

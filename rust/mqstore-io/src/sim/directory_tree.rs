@@ -1,8 +1,8 @@
-//! Names: folders, what they hold now, and what they would hold after a crash.
+//! Names: folders, their current content, and their content after a crash.
 //!
-//! A folder has its names as the process sees them and as the disk has them. A change makes the
-//! first at once and is put on a list, in order, until a sync of the folder makes the second. A change
-//! may touch two names (rename, exchange); how much of it the disk may have alone is in [`Pending`].
+//! A folder has two sets of names: as the process sees them, and as the disk has them. A change is visible to the
+//! process immediately. It waits in an ordered list until a sync of the folder applies it to the disk. A change can
+//! affect two names (rename, exchange). [`PendingChange`] says which parts of it the disk may have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::file_node::FileNode;
 
-/// What a name stands for.
+/// The file or folder of a name.
 #[derive(Clone, Debug)]
 pub(super) enum Node {
     File(Arc<FileNode>),
@@ -31,7 +31,7 @@ impl Node {
         }
     }
 
-    /// Whether it is `place` or a folder above it.
+    /// Returns whether the node is `place` or a folder above it.
     fn holds(&self, place: &DirNode) -> bool {
         match self {
             Self::File(_) => false,
@@ -63,7 +63,7 @@ impl DirNode {
         self.live.lock().is_empty()
     }
 
-    /// All regular files in and below it, each once.
+    /// Returns all regular files in the folder and below it, each once.
     pub(super) fn files(&self) -> Vec<Arc<FileNode>> {
         let mut files = Vec::new();
         self.collect(&mut files, &mut BTreeSet::new());
@@ -81,7 +81,7 @@ impl DirNode {
     }
 }
 
-/// One name gets another meaning, or none.
+/// A change of one name: a new file or folder, or none.
 #[derive(Clone, Debug)]
 pub(super) struct Edit {
     pub(super) dir: Arc<DirNode>,
@@ -108,8 +108,8 @@ impl Edit {
 
 /// A change of names that is not durable yet.
 ///
-/// With `together` the disk has all of its edits or none; else it may have any leading part: a rename
-/// into another folder may be there with the old name still standing, never with both names gone.
+/// With `together`, the disk has all of its edits or none. Otherwise it can have any prefix of them: after a rename
+/// into another folder both names may exist, but never none.
 #[derive(Clone, Debug)]
 pub(super) struct PendingChange {
     pub(super) edits: Vec<Edit>,
@@ -117,12 +117,12 @@ pub(super) struct PendingChange {
 }
 
 impl PendingChange {
-    /// In how many ways the disk may have it, none and all of it included.
+    /// Returns the number of its possible states on disk, including none and all of it.
     pub(super) fn forms(&self) -> u32 {
         if self.together { 2 } else { self.edits.len() as u32 + 1 }
     }
 
-    /// How many of its edits a sync of folder `dir` makes durable.
+    /// Returns the number of its edits that a sync of folder `dir` makes durable.
     fn reach(&self, dir: u64) -> usize {
         let last = self.edits.iter().rposition(|edit| edit.dir.id == dir);
         match last {
@@ -141,7 +141,7 @@ pub(super) struct Tree {
     pub(super) next_id: u64,
 }
 
-/// A name in an existing folder, taken or free.
+/// A name in an existing folder, in use or free.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) dir: Arc<DirNode>,
@@ -164,7 +164,7 @@ impl Tree {
         self.next_id - 1
     }
 
-    /// What `path` stands for; relative paths start at the root.
+    /// Returns the file or folder at `path`. Relative paths start at the root.
     pub(super) fn resolve(&self, path: &Path) -> io::Result<Node> {
         let mut trail = vec![Arc::clone(&self.root)];
         let mut node = Node::Dir(Arc::clone(&self.root));
@@ -200,20 +200,20 @@ impl Tree {
         }
     }
 
-    /// The place that `path` names; its folder must exist.
+    /// Returns the place of `path`. Its folder must exist.
     pub(super) fn place(&self, path: &Path) -> io::Result<Place> {
         let name = path.file_name().ok_or(Errno::INVAL)?.to_os_string();
         let parent = path.parent().unwrap_or(Path::new(""));
         Ok(Place { dir: self.dir(parent)?, name })
     }
 
-    /// As [`Tree::place`], for a name that must be free.
+    /// Like [`Tree::place`], for a name that must be free.
     pub(super) fn free_place(&self, path: &Path) -> io::Result<Place> {
         let place = self.place(path)?;
         if place.node().is_some() { Err(Errno::EXIST.into()) } else { Ok(place) }
     }
 
-    /// Changes names now, and on the disk some time.
+    /// Changes names for the process now, and queues the change for the disk.
     pub(super) fn change(&mut self, edits: Vec<Edit>, together: bool) {
         for edit in &edits {
             let mut names = edit.dir.live.lock();
@@ -228,7 +228,7 @@ impl Tree {
         self.pending.push(PendingChange { edits, together });
     }
 
-    /// All regular files that a name leads to now, or may lead to after a crash, each once.
+    /// Returns all regular files that have a name now, or may have one after a crash, each once.
     pub(super) fn all_files(&self) -> Vec<Arc<FileNode>> {
         let mut found = Reachable::default();
         found.add(&Node::Dir(Arc::clone(&self.root)));
@@ -241,7 +241,7 @@ impl Tree {
         found.files.into_values().collect()
     }
 
-    /// A number for all names and bytes as they are now.
+    /// Returns a hash of all current names and bytes.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hash = Fingerprint(0x51_7C_C1_B7_27_22_0A_95);
         hash.folder(&self.root);
@@ -271,7 +271,7 @@ impl Tree {
             Some(old) => check_replace(&node, &old)?,
             None => {}
         }
-        // A folder has one name at any time; of a file both may be there.
+        // A folder always has exactly one name. A file may have both.
         let together = matches!(node, Node::Dir(_)) || source.dir.id == target.dir.id;
         self.change(vec![Edit::set(&target, node), Edit::clear(&source)], together);
         Ok(())
@@ -287,7 +287,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes the names below a folder, the deepest first, each a change of its own.
+    /// Removes the names below a folder, deepest first, each as a separate change.
     pub(super) fn clear_dir(&mut self, dir: &Arc<DirNode>) {
         let names: Vec<(OsString, Node)> =
             dir.live.lock().iter().map(|(name, node)| (name.clone(), node.clone())).collect();
@@ -300,13 +300,13 @@ impl Tree {
     }
 }
 
-/// Folds words into one (the multiplication and rotation of Firefox's hash).
+/// Combines words into a hash (the multiplication and rotation of Firefox's hash).
 struct Fingerprint(u64);
 
 impl Fingerprint {
     fn add(&mut self, word: u64) {
         self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517C_C1B7_2722_0A95);
-        // What one word changed must not stay in the high half.
+        // Mixes the changes of one word into the low half too.
         self.0 ^= self.0 >> 29;
     }
 
@@ -339,7 +339,7 @@ impl Fingerprint {
     }
 }
 
-/// Files by their numbers, and the folders that were looked into.
+/// Files by their inodes, and the visited folders.
 #[derive(Default)]
 struct Reachable {
     files: BTreeMap<u64, Arc<FileNode>>,

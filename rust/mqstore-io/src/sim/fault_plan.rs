@@ -1,4 +1,4 @@
-//! What happened, and what shall go wrong.
+//! The history of calls, and the faults to inject.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ pub enum OperationKind {
 }
 
 impl OperationKind {
-    /// Whether the disk, or what a crash may leave of it, can be another after such a call.
+    /// Returns whether such a call can change the disk, or its possible content after a crash.
     pub fn changes(self) -> bool {
         !matches!(
             self,
@@ -63,26 +63,26 @@ impl OperationKind {
     }
 }
 
-/// One call: `offset` and `len` are those of the bytes, 0 where there are none; the new length for
-/// [`OperationKind::SetLen`] and [`OperationKind::Allocate`].
+/// One call. `offset` and `len` give its bytes, or 0 if it has none. For [`OperationKind::SetLen`] and
+/// [`OperationKind::Allocate`], `len` is the new length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Its number; the first is 1.
+    /// Its number, counted from 1.
     pub number: u64,
-    /// What it was.
+    /// The kind of the call.
     pub kind: OperationKind,
-    /// The path that was given, or under which the file was opened; the target of a rename or link.
+    /// The given path, or the path at which the file was opened; for a rename or link the target.
     pub path: PathBuf,
     /// First byte.
     pub offset: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub len: u64,
 }
 
-/// An error to come.
+/// A fault to inject.
 ///
-/// A failed write may have written any part; after a failed sync any part is on the disk, all pages
-/// count as clean, and the next sync succeeds without writing them; other failed calls do nothing.
+/// After a failed write, any part may be written. After a failed sync, any part may be on the disk, all pages count as
+/// clean, and the next sync succeeds without writing them. Other failed calls do nothing.
 #[derive(Clone, Debug)]
 pub struct Fault {
     skip: u64,
@@ -93,46 +93,46 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// The `nth` call from now on fails (1 is the very next), once, with an I/O error.
+    /// Creates a fault that makes the `nth` call from now on fail once, with an I/O error (1 is the next call).
     pub fn nth(nth: u64) -> Self {
         let errno = Errno::IO.raw_os_error();
         Self { skip: nth.saturating_sub(1), kinds: Vec::new(), path: None, errno, sticky: false }
     }
 
-    /// Counts and hits calls of these kinds only.
+    /// Limits the fault to calls of these kinds. Other calls do not count.
     #[must_use]
     pub fn on(mut self, kinds: &[OperationKind]) -> Self {
         self.kinds = kinds.to_vec();
         self
     }
 
-    /// Counts and hits calls on this path, and on those below it, only.
+    /// Limits the fault to calls on this path and below it. Other calls do not count.
     #[must_use]
     pub fn under(mut self, path: &Path) -> Self {
         self.path = Some(path.to_path_buf());
         self
     }
 
-    /// Fails with the system's error number `errno`.
+    /// Sets the system's error number to `errno`.
     #[must_use]
     pub fn errno(mut self, errno: i32) -> Self {
         self.errno = errno;
         self
     }
 
-    /// Fails with "no space left on device".
+    /// Sets the error "no space left on device".
     #[must_use]
     pub fn no_space(self) -> Self {
         self.errno(Errno::NOSPC.raw_os_error())
     }
 
-    /// Fails with "read-only file system".
+    /// Sets the error "read-only file system".
     #[must_use]
     pub fn read_only(self) -> Self {
         self.errno(Errno::ROFS.raw_os_error())
     }
 
-    /// All matching calls after the first failure fail too.
+    /// Makes all matching calls after the first failure fail too.
     #[must_use]
     pub fn sticky(mut self) -> Self {
         self.sticky = true;
@@ -146,7 +146,7 @@ impl Fault {
     }
 }
 
-/// Faults that wait for their call, and how many have struck.
+/// The armed faults, and how often faults were injected.
 #[derive(Debug, Default)]
 pub(super) struct FaultPlan {
     armed: Vec<Fault>,
@@ -162,7 +162,7 @@ impl FaultPlan {
         self.armed.clear();
     }
 
-    /// The error of the first fault that strikes this call.
+    /// Returns the error of the first fault that matches this call.
     pub(super) fn strike(&mut self, kind: OperationKind, path: &Path) -> io::Result<()> {
         let mut hit = None;
         self.armed.retain_mut(|fault| {

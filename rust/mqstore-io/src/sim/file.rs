@@ -14,7 +14,7 @@ use super::shared_state::{Shared, State};
 use crate::region::{MapAccess, MapObserver, Region, RegionError};
 use crate::vfs::{Access, FileStat, VfsFile};
 
-/// A handle.
+/// A handle of an open file.
 pub(super) struct SimFile {
     pub(super) shared: Arc<Shared>,
     pub(super) node: Arc<FileNode>,
@@ -32,7 +32,7 @@ impl fmt::Debug for SimFile {
 }
 
 impl SimFile {
-    /// Runs `act` on the content after counting the call and letting a fault strike.
+    /// Counts the call, injects a fault if one matches, and runs `act` on the content.
     fn with<T>(
         &self,
         kind: OperationKind,
@@ -56,7 +56,7 @@ impl SimFile {
     }
 }
 
-/// The second half of every sync: durable, or given up when the call was struck by a fault.
+/// Ends a sync: the pages are durable, or dropped if a fault hit the call.
 fn finish_sync(
     state: &mut State,
     node: &FileNode,
@@ -118,7 +118,7 @@ impl VfsFile for SimFile {
         state.touch(&mut data);
         if let Err(error) = begun {
             let written = state.rng.below(buf.len() as u64 + 1) as usize;
-            // The write fails anyway, with the fault's error.
+            // The write fails with the fault's error in any case.
             let _ = data.write(buf.get(..written).unwrap_or_default(), offset);
             return Err(error);
         }
@@ -172,7 +172,7 @@ impl VfsFile for SimFile {
     }
 }
 
-/// Cuts bytes for `offset` at page borders, with the offset of each part.
+/// Splits bytes at `offset` at page borders; returns each part with its offset.
 fn pages_of(buf: &[u8], offset: u64) -> impl Iterator<Item = (u64, &[u8])> {
     let mut rest = buf;
     let mut at = offset;
@@ -186,12 +186,12 @@ fn pages_of(buf: &[u8], offset: u64) -> impl Iterator<Item = (u64, &[u8])> {
     })
 }
 
-/// What a map tells its file.
+/// The observer of a map, for its file.
 struct SimMap {
     shared: Arc<Shared>,
     node: Arc<FileNode>,
     path: Arc<Path>,
-    /// Where in the file the map starts.
+    /// The offset of the map in the file.
     offset: u64,
 }
 
@@ -208,7 +208,7 @@ impl MapObserver for SimMap {
     fn write(&self, at: usize, len: usize, copy: &mut dyn FnMut()) -> Result<(), RegionError> {
         let (offset, len) = (self.offset + at as u64, len as u64);
         let mut state = self.shared.state.lock();
-        // Counted and recorded; no fault strikes a store to memory.
+        // The call is counted and recorded. No fault hits a store to memory.
         let _ = state.begin(OperationKind::MapWrite, &self.path, offset, len);
         let mut data = self.node.data.lock();
         state.touch(&mut data);

@@ -1,15 +1,15 @@
-//! The content of one simulated file: as every reader sees it, and as the disk has it.
+//! The content of one simulated file: for its readers, and on the disk.
 //!
 //! The live image is one block of heap memory, which maps share. The disk's image is a set of pages:
 //!
 //! ```text
-//! memory   |p0|p1|p2|p3|   flags a page:  ROOM     the disk has promised a place for it
-//!                                         WRITTEN  it holds something, else it is a hole
-//! disk     |p0|  |p2|  |                  DIRTY    the next sync copies it to the disk
+//! memory   |p0|p1|p2|p3|   flags per page: ROOM     the disk has reserved space for it
+//!                                          WRITTEN  it has content; otherwise it is a hole
+//! disk     |p0|  |p2|  |                   DIRTY    the next sync copies it to the disk
 //! ```
 //!
-//! A page that a failed sync gave up has lost DIRTY without having reached the disk: later syncs pass
-//! it by, until somebody writes to it again. Memory beyond the length is always zero.
+//! A page that a failed sync dropped has lost DIRTY and is not on the disk. Later syncs skip it until the next write to
+//! it. Memory after the length is always zero.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,9 +21,9 @@ use rustix::io::Errno;
 use super::rng::Rng;
 use crate::region::Region;
 
-/// Pages are synced, lost and torn as a whole; sectors only with torn sectors on.
+/// The unit that is synced, lost and torn as a whole; sectors only with torn sectors on.
 pub(super) const PAGE: usize = 4096;
-/// What a disk writes in one go.
+/// The unit that a disk writes atomically.
 pub(super) const SECTOR: usize = 512;
 
 const ROOM: u8 = 1;
@@ -34,16 +34,16 @@ pub(super) type Page = [u8; PAGE];
 
 static ZERO_PAGE: Page = [0; PAGE];
 
-/// What the disk holds.
+/// The content on the disk.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DiskImage {
     pub(super) len: u64,
     pub(super) pages: BTreeMap<usize, Arc<Page>>,
-    /// Pages from 0 on that have room.
+    /// Which pages, counted from 0, have space.
     room: Vec<bool>,
 }
 
-/// Both images of a file.
+/// Both images of a file, in memory and on the disk.
 #[derive(Debug)]
 pub(super) struct FileData {
     pub(super) memory: Region,
@@ -51,12 +51,11 @@ pub(super) struct FileData {
     flags: Vec<u8>,
     pub(super) disk: DiskImage,
     pub(super) modified_ms: i64,
-    /// Every form that a page had since it was last synced, when those are kept.
+    /// Every form of each page since its last sync, if the forms are kept.
     pub(super) versions: Option<Versions>,
 }
 
-/// Forms of pages, the oldest first and the newest as it is in memory; what was synced is not among
-/// them.
+/// Forms of pages, oldest first; the newest is the one in memory. The synced form is not included.
 pub(super) type Versions = BTreeMap<usize, Vec<Arc<Page>>>;
 
 fn page_range(offset: u64, len: u64) -> Range<usize> {
@@ -78,7 +77,7 @@ impl FileData {
         })
     }
 
-    /// A file that is on the disk as it is in memory.
+    /// Creates a file whose disk image equals its memory.
     pub(super) fn settled(
         len: u64,
         pages: BTreeMap<usize, Arc<Page>>,
@@ -101,7 +100,7 @@ impl FileData {
         Ok(data)
     }
 
-    /// A copy that shares nothing with this one but what cannot change.
+    /// Copies the file. The copy shares only immutable parts.
     pub(super) fn fork(&self) -> io::Result<Self> {
         let mut data = Self::new()?;
         data.grow(self.len)?;
@@ -122,7 +121,7 @@ impl FileData {
         self.versions = keep.then(Versions::new);
     }
 
-    /// Notes the form that a page has now.
+    /// Records the current form of a page.
     fn note_version(&mut self, index: usize) {
         if self.versions.is_some() {
             let page = Arc::new(self.page(index));
@@ -133,7 +132,7 @@ impl FileData {
         }
     }
 
-    /// The forms that the disk may have page `index` in: as synced, then all newer ones.
+    /// Returns the possible forms of page `index` on the disk: the synced one, then all newer ones.
     pub(super) fn forms(&self, index: usize) -> Vec<Arc<Page>> {
         let base = self.disk.pages.get(&index).cloned().unwrap_or_else(zero_page);
         let mut forms = vec![base];
@@ -148,13 +147,13 @@ impl FileData {
         forms
     }
 
-    /// The live pages that are not all zero.
+    /// Returns the live pages that are not all zero.
     pub(super) fn used_pages(&self) -> impl Iterator<Item = (usize, Page)> + '_ {
         let written = self.pages_with(WRITTEN).into_iter();
         written.map(|index| (index, self.page(index))).filter(|(_, page)| *page != ZERO_PAGE)
     }
 
-    /// Pages whose form on the disk is open.
+    /// Returns the pages that can have several forms on the disk.
     pub(super) fn open_pages(&self) -> Vec<usize> {
         match &self.versions {
             Some(versions) => versions.keys().copied().filter(|index| *index < self.flags.len()).collect(),
@@ -162,7 +161,7 @@ impl FileData {
         }
     }
 
-    /// Takes the last bytes of the newest form of the pages in a range back to the form before it.
+    /// In the newest form of the pages in a range, replaces the last bytes with those of the form before it.
     pub(super) fn take_back(&mut self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.saturating_add(len).min(self.len);
         for index in page_range(offset, len) {
@@ -204,24 +203,24 @@ impl FileData {
         (0..self.flags.len()).filter(|index| self.has(*index, bits)).collect()
     }
 
-    /// The live content of a page; zeros where there is none.
+    /// Returns the live content of a page; zeros if it has none.
     pub(super) fn page(&self, index: usize) -> Page {
         let mut page = [0; PAGE];
         let start = index.saturating_mul(PAGE);
         let count = PAGE.min(self.memory.len().saturating_sub(start));
         if let Some(part) = page.get_mut(..count) {
-            // Inside by the line above, so that it cannot fail.
+            // The range is inside by the line above, so the read cannot fail.
             let _ = self.memory.read(start, part);
         }
         page
     }
 
-    /// Bytes that the file occupies.
+    /// Returns the bytes that the file occupies.
     pub(super) fn room_bytes(&self) -> u64 {
         self.pages_with(ROOM).len() as u64 * PAGE as u64
     }
 
-    /// How many pages of the range have no room yet.
+    /// Returns the number of pages in the range without space.
     pub(super) fn pages_without_room(&self, offset: u64, len: u64) -> u64 {
         page_range(offset, len).filter(|index| !self.has(*index, ROOM)).count() as u64
     }
@@ -248,7 +247,7 @@ impl FileData {
         Ok(())
     }
 
-    /// Cuts the file, or makes it longer by a hole.
+    /// Truncates the file, or extends it with a hole.
     pub(super) fn set_len(&mut self, len: u64) -> io::Result<()> {
         if len >= self.len {
             return self.grow(len);
@@ -265,7 +264,7 @@ impl FileData {
         Ok(())
     }
 
-    /// Gives room to all pages below `len`, which the caller has found free.
+    /// Reserves space for all pages below `len`. The caller has checked that the disk has it.
     pub(super) fn allocate(&mut self, len: u64) -> io::Result<()> {
         self.grow(len)?;
         page_range(0, len).for_each(|index| self.mark(index, ROOM));
@@ -283,7 +282,7 @@ impl FileData {
         Ok(())
     }
 
-    /// Notes that a range was changed; `false` when a page of it had no room.
+    /// Records a change of a range; returns `false` if a page of it had no space.
     pub(super) fn touched(&mut self, offset: u64, len: u64) -> bool {
         let had_room = self.pages_without_room(offset, len) == 0;
         for index in page_range(offset, len) {
@@ -306,7 +305,7 @@ impl FileData {
         Some(from.max(index as u64 * PAGE as u64)).filter(|at| *at < self.len)
     }
 
-    /// Brings a range of pages, and the length, to the disk.
+    /// Writes a range of pages, and the length, to the disk.
     pub(super) fn sync(&mut self, offset: u64, len: u64) {
         for index in page_range(offset, len).start..page_range(offset, len).end.min(self.flags.len()) {
             if self.has(index, DIRTY) {
@@ -321,11 +320,11 @@ impl FileData {
         self.disk.pages.retain(|index, _| *index < self.flags.len());
     }
 
-    /// What a sync that fails does: any dirty page may have reached the disk, none is dirty any more.
+    /// Applies a failed sync: any dirty page may be on the disk, and no page is dirty afterwards.
     pub(super) fn fail_sync(&mut self, offset: u64, len: u64, rng: &mut Rng) {
         for index in page_range(offset, len).start..page_range(offset, len).end.min(self.flags.len()) {
             if self.has(index, DIRTY) {
-                // With all forms kept, any of them may be the one.
+                // If all forms are kept, the crash chooses one of them.
                 if self.versions.is_none() && rng.chance(4) {
                     self.write_back(index);
                 }
@@ -334,8 +333,7 @@ impl FileData {
         }
     }
 
-    /// Lets any dirty pages reach the disk as they are now; they stay dirty, because the drive may
-    /// still forget them.
+    /// Writes random dirty pages to the disk. They stay dirty, because the drive can still lose them.
     pub(super) fn write_back_some(&mut self, rng: &mut Rng) {
         if self.versions.is_some() {
             return;
@@ -354,13 +352,13 @@ impl FileData {
         }
     }
 
-    /// The cache forgets clean pages: what the disk has is what is read from now on.
+    /// Drops clean pages from the cache: later reads see the content of the disk.
     pub(super) fn drop_cache(&mut self, rng: &mut Rng) -> io::Result<()> {
         for index in 0..self.flags.len() {
             if self.has(index, DIRTY) {
                 continue;
             }
-            // What a failed sync left on the disk is decided when somebody looks.
+            // The effect of a failed sync on the disk is chosen at the first read.
             if self.versions.as_mut().is_some_and(|versions| versions.contains_key(&index)) {
                 let forms = self.forms(index);
                 let form = forms.get(rng.below(forms.len() as u64) as usize).cloned();
@@ -393,8 +391,8 @@ impl FileData {
         Ok(())
     }
 
-    /// What the disk may hold after the loss of power. `choose` is asked for each thing that may be
-    /// in one of several forms, the oldest (0) as it was synced: the length, then each page or sector.
+    /// Returns a possible content of the disk after a power loss. `choose` is called for each part with several forms:
+    /// the length, then each page or sector. Form 0 is the synced one.
     pub(super) fn crash(
         &self,
         torn_sectors: bool,
@@ -428,14 +426,14 @@ impl FileData {
     }
 }
 
-/// One thing of a file that the disk may have in its old or its new form.
+/// A part of a file that the disk may have in its old or its new form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Length,
     Bytes(u64),
 }
 
-/// A page of which each sector has one of its forms.
+/// Builds a page from one form of each sector.
 fn mix(forms: &[Arc<Page>], index: usize, choose: &mut dyn FnMut(Part, u32) -> u32) -> Page {
     let mut page = [0; PAGE];
     for (number, target) in page.chunks_exact_mut(SECTOR).enumerate() {
@@ -451,7 +449,7 @@ fn mix(forms: &[Arc<Page>], index: usize, choose: &mut dyn FnMut(Part, u32) -> u
     page
 }
 
-/// The different forms that sector `number` of a page had, in order.
+/// Returns the different forms of sector `number` of a page, in order.
 pub(super) fn sector_forms(forms: &[Arc<Page>], number: usize) -> Vec<&[u8]> {
     let range = number * SECTOR..(number + 1) * SECTOR;
     let mut sectors: Vec<&[u8]> = forms.iter().filter_map(|form| form.get(range.clone())).collect();
@@ -464,7 +462,7 @@ fn zero_page() -> Arc<Page> {
     Arc::clone(ZERO.get_or_init(|| Arc::new([0; PAGE])))
 }
 
-/// Zeros what lies beyond the length.
+/// Zeros the bytes after the length.
 fn cut_page(page: &Arc<Page>, index: usize, len: u64) -> Arc<Page> {
     let inside = (len as usize).saturating_sub(index * PAGE);
     if inside >= PAGE {

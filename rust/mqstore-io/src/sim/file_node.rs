@@ -1,4 +1,4 @@
-//! A simulated file, whatever its names.
+//! A simulated file, under any name.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::file_content::FileData;
 use crate::vfs::{FileKind, FileStat};
 
-/// A file, whatever its names.
+/// A file, under any name.
 #[derive(Debug)]
 pub(super) struct FileNode {
     pub(super) id: u64,

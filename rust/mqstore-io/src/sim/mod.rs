@@ -1,12 +1,12 @@
-//! A simulated file system in memory, which forgets unsynced data and fails or fills up on request.
+//! A simulated file system in memory, which loses unsynced data and fails or fills up on request.
 //!
 //! [`SimVfs`] keeps two images of every file and name: *live*, which every call sees, and *disk*, which was synced. One
-//! seed gives one history: the random numbers come from our own generator, names are in order, and all calls take one
-//! lock. With several threads the scheduler decides their order.
+//! seed gives one history: the random numbers come from the simulation's own generator, names are in order, and all
+//! calls take one lock. With several threads, the scheduler decides their order.
 //!
-//! It is simpler than a real file system. It has only files and folders. A file cannot grow beyond its memory while it
-//! is mapped (`Unsupported`). The space of a file is free once its last name is gone, even if the file is still open. A
-//! sync of a map also makes the length of its file durable.
+//! It is simpler than a real file system. It has only files and folders. A mapped file cannot grow beyond its memory
+//! (`Unsupported`). When the last name of a file is removed, its space is free, even if the file is open. A sync of a
+//! map also makes the length of its file durable.
 
 use std::fmt;
 use std::io;
@@ -77,13 +77,13 @@ impl Default for SimVfs {
     }
 }
 
-/// The newest form that is reached by as many `true` answers in a row.
+/// Returns the newest form reachable by consecutive `true` answers.
 fn newest_if(forms: u32, mut newer: impl FnMut() -> bool) -> u32 {
     (1..forms).find(|_| !newer()).map_or(forms.saturating_sub(1), |first_no| first_no - 1)
 }
 
 impl SimVfs {
-    /// An empty file system; the root folder `/` exists.
+    /// Creates an empty file system; the root folder `/` exists.
     pub fn new(options: SimOptions) -> Self {
         Self::from_state(State::new(options))
     }
@@ -92,18 +92,18 @@ impl SimVfs {
         Self { shared: Arc::new(Shared { state: Mutex::new(state) }) }
     }
 
-    /// The file system after the process died now: everything written is there, synced or not, and
-    /// still not durable; nobody holds a lock. This one stays as it is. Fails when memory is short.
+    /// Returns the file system after the process dies now. Every write is in it, synced or not, and unsynced data is
+    /// still not durable. No locks are held. This file system does not change. Fails if memory is short.
     pub fn kill(&self) -> io::Result<Self> {
         Ok(Self::from_state(self.shared.state.lock().fork(false)?))
     }
 
-    /// The file system after the power went now, one possibility a seed: all that was synced, and a
-    /// random part, from none to all, of what was not. Everything in it is durable, nobody holds a
-    /// lock, no fault is armed. This one stays as it is. Fails when memory is short.
+    /// Returns the file system after a power loss now, one possible state per seed: all synced data, and a random part,
+    /// from none to all, of the rest. Everything in it is durable, no locks are held, no faults are armed. This file
+    /// system does not change. Fails if memory is short.
     pub fn crash(&self, seed: u64) -> io::Result<Self> {
         let mut rng = Rng::new(seed);
-        // Some seeds lose nearly all, some nearly nothing: both are where mistakes hide.
+        // Some seeds lose nearly all unsynced data, some nearly none. Bugs hide in both extremes.
         let odds = [0, 1, 4, 4, 7, 8];
         let eighths = odds.get(rng.below(odds.len() as u64) as usize).copied().unwrap_or(4);
         let later = Rng::new(seed ^ 0x5EED);
@@ -114,35 +114,35 @@ impl SimVfs {
         Ok(Self::from_state(crashed))
     }
 
-    /// The file system after the power went now, each choice made by `choose`: `true` for the newer
-    /// form. Always `false` gives what the syncs have promised and no more. The choices come in the
-    /// same order each time; what has more than two forms is asked for again after each `true`.
+    /// Returns the file system after a power loss now. `choose` makes each choice: `true` selects the newer form. If it
+    /// always returns `false`, the result is exactly the synced data. The choices come in the same order each time. For
+    /// a part with more than two forms, `choose` is called again after each `true`.
     pub fn crash_with(&self, choose: &mut dyn FnMut(CrashChoice) -> bool) -> io::Result<Self> {
         let torn = self.shared.state.lock().options.torn_sectors;
         self.crash_as(torn, &mut |what, forms| newest_if(forms, || choose(what)))
     }
 
-    /// Everything that is open when the power goes now, by page, or by sector if `torn`: changes of
+    /// Returns all parts with several possible forms at a power loss now, per page, or per sector if `torn`: changes of
     /// names in their order, then lengths and bytes of each file.
     pub fn choices(&self, torn: bool) -> Vec<Choice> {
         self.shared.state.lock().choices(torn)
     }
 
-    /// The file system after the power went now. `choose` gets each open thing with the number of its
-    /// forms, as [`SimVfs::choices`] lists them, and answers which one the disk has.
+    /// Returns the file system after a power loss now. `choose` gets each part of [`SimVfs::choices`] with the number
+    /// of its forms, and returns the form on the disk.
     pub fn crash_as(&self, torn: bool, choose: &mut dyn FnMut(CrashChoice, u32) -> u32) -> io::Result<Self> {
         let state = self.shared.state.lock();
         let rng = Rng::new(state.options.seed ^ state.boot);
         Ok(Self::from_state(state.crash(rng, torn, choose)?))
     }
 
-    /// Offset and length of the bytes that the last call wrote, if it wrote any.
+    /// Returns offset and length of the bytes that the last call wrote, if it was a write.
     pub fn last_write(&self) -> Option<(u64, u64)> {
         self.shared.state.lock().last_write.map(|(_, offset, len)| (offset, len))
     }
 
-    /// As [`SimVfs::kill`] in the middle of the last call, a write, of which only `done` bytes were
-    /// copied. `None` when it was no write of as many. Needs [`SimOptions::versions`].
+    /// Like [`SimVfs::kill`] during the last call, if it was a write: only the first `done` bytes were copied. Returns
+    /// `None` if the last call was not a write of more than `done` bytes. Needs [`SimOptions::versions`].
     pub fn tear(&self, done: u64) -> io::Result<Option<Self>> {
         let state = self.shared.state.lock();
         let Some((inode, offset, len)) = state.last_write.filter(|(_, _, len)| done < *len) else {
@@ -155,12 +155,12 @@ impl SimVfs {
         Ok(Some(Self::from_state(copy)))
     }
 
-    /// A copy in which the process still lives and holds its locks, for another one to look at.
+    /// Returns a copy in which the process still lives and holds its locks, for a second process to inspect.
     pub fn look(&self) -> io::Result<Self> {
         Ok(Self::from_state(self.shared.state.lock().fork(true)?))
     }
 
-    /// Keeps a copy of the state as it is just before call number `operation`; the run goes on.
+    /// Keeps a copy of the state just before call number `operation`; the run continues.
     pub fn freeze_at(&self, operation: u64) {
         self.freeze_at_each([operation]);
     }
@@ -172,78 +172,78 @@ impl SimVfs {
         state.frozen.clear();
     }
 
-    /// The copy that [`SimVfs::freeze_at`] asked for, as after [`SimVfs::kill`] at that moment; `None`
-    /// when that call has not come, or when the copy was taken already.
+    /// Returns the copy of [`SimVfs::freeze_at`], in the state after [`SimVfs::kill`] at that moment. Returns `None` if
+    /// that call has not happened, or if the copy was already taken.
     pub fn take_frozen(&self) -> Option<Self> {
         let (_, state) = self.shared.state.lock().frozen.pop()?;
         state.free_locks();
         Some(Self::from_state(state))
     }
 
-    /// The copies that [`SimVfs::freeze_at_each`] asked for, with the numbers of the calls before which
-    /// they were taken. The process lives in them, as in [`SimVfs::look`].
+    /// Returns the copies of [`SimVfs::freeze_at_each`], each with the number of the call before which it was taken.
+    /// The process lives in them, as in [`SimVfs::look`].
     pub fn take_all_frozen(&self) -> Vec<(u64, Self)> {
         let frozen = std::mem::take(&mut self.shared.state.lock().frozen);
         frozen.into_iter().map(|(call, state)| (call, Self::from_state(state))).collect()
     }
 
-    /// Lets a call to come fail.
+    /// Arms a fault, which makes a later call fail.
     pub fn inject(&self, fault: Fault) {
         self.shared.state.lock().faults.arm(fault);
     }
 
-    /// Takes all faults back.
+    /// Removes all faults.
     pub fn clear_faults(&self) {
         self.shared.state.lock().faults.clear();
     }
 
-    /// How many calls a fault has struck.
+    /// Returns the number of calls that a fault hit.
     pub fn faults_fired(&self) -> u64 {
         self.shared.state.lock().faults.fired
     }
 
-    /// Sets or lifts the size of the disk; files that are there stay.
+    /// Sets or removes the size limit of the disk. Existing files stay.
     pub fn set_space(&self, space_bytes: Option<u64>) {
         self.shared.state.lock().options.space_bytes = space_bytes;
     }
 
-    /// Half of the unsynced pages, chosen at random, reach the disk as they are now.
+    /// Writes half of the unsynced pages, chosen at random, to the disk.
     pub fn write_back(&self) {
         self.shared.state.lock().write_back();
     }
 
-    /// The page cache forgets what is clean: after a failed sync, reads then show what the disk has.
-    /// Not while views of such pages exist.
+    /// Drops clean pages from the page cache: after a failed sync, reads then see the content of the disk. Do not call
+    /// it while views of such pages exist.
     pub fn drop_cache(&self) -> io::Result<()> {
         let mut state = self.shared.state.lock();
         let files = state.tree.root.files();
         files.iter().try_for_each(|file| file.data.lock().drop_cache(&mut state.rng))
     }
 
-    /// A number for all names and bytes as they are now; equal ones are almost surely the same.
+    /// Returns a hash of all current names and bytes. Equal hashes mean equal states, almost certainly.
     pub fn fingerprint(&self) -> u64 {
         self.shared.state.lock().tree.fingerprint()
     }
 
-    /// Changes one byte of a file on the disk and in memory, by exclusive or with `mask`, as decay
-    /// does. Not while views of it exist.
+    /// Changes one byte of a file on the disk and in memory, by exclusive or with `mask`, as decay does. Do not call it
+    /// while views of the file exist.
     pub fn flip(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
         let state = self.shared.state.lock();
         let node = state.tree.file(path)?;
         node.data.lock().flip(offset, mask)
     }
 
-    /// How many calls there were; each call of a trait's method, write to a map and flush is one.
+    /// Returns the number of calls. Each call of a trait's method, each write to a map and each flush counts.
     pub fn operations(&self) -> u64 {
         self.shared.state.lock().operations
     }
 
-    /// All calls so far; empty without [`SimOptions::trace`].
+    /// Returns all calls so far; empty without [`SimOptions::trace`].
     pub fn trace(&self) -> Vec<Operation> {
         self.shared.state.lock().trace.clone()
     }
 
-    /// What would have killed a real process, or lost data behind its back.
+    /// Returns the accesses that would have killed a real process or silently lost data.
     pub fn violations(&self) -> Vec<String> {
         self.shared.state.lock().violations.clone()
     }

@@ -1,33 +1,33 @@
-//! How a simulated file system behaves.
+//! Options of a simulated file system.
 
 use std::sync::Arc;
 
 use crate::clock::Clock;
 
-/// How a simulated file system behaves. The default is without limits, repeatable, and kind.
+/// Options of a simulated file system. By default it has no limits, is repeatable and has no faults.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a property of its own")]
 pub struct SimOptions {
-    /// Decides everything that is left to chance.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// A crash may leave a mixture of old and new 512-byte sectors in a page.
+    /// Whether a crash can leave a mixture of old and new 512-byte sectors in a page.
     pub torn_sectors: bool,
-    /// A crash may leave each page, or sector, in any form that it had since it was last synced, and
-    /// not only in the synced one and the newest. Takes the place of `write_back_one_in`.
+    /// Whether a crash can leave each page, or sector, in any form since its last sync, and not only in the synced and
+    /// the newest one. Replaces `write_back_one_in`.
     pub versions: bool,
-    /// Size of the disk in bytes, in whole pages of 4 KiB; `None` for no limit.
+    /// Size of the disk in bytes, in whole pages of 4 KiB; `None` is no limit.
     pub space_bytes: Option<u64>,
-    /// At one call in so many, half of the unsynced pages reach the disk on their own, so that a crash
-    /// may find versions between the synced and the newest one; 0 for never.
+    /// Average number of calls between two random write-backs. Each one writes half of the unsynced pages to the disk,
+    /// so that a crash can find versions between the synced and the newest one. 0 is never.
     pub write_back_one_in: u32,
-    /// Keep a list of all calls.
+    /// Whether to keep a list of all calls.
     pub trace: bool,
-    /// Nothing may start threads: the test does what they would do, call by call.
+    /// Whether no thread may start: the test then makes each of their steps itself.
     pub by_hand: bool,
-    /// There is no call that exchanges two names.
+    /// Whether the call that exchanges two names is missing.
     pub no_exchange: bool,
-    /// Bytes of memory that the machine has; `None` for more than any test needs.
+    /// Bytes of memory of the machine; `None` is more than any test needs.
     pub memory_bytes: Option<u64>,
-    /// Where the times of files come from; all zero without one.
+    /// The source of file times; without one all times are zero.
     pub clock: Option<Arc<dyn Clock>>,
 }

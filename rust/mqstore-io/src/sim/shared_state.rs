@@ -1,4 +1,4 @@
-//! What all handles of one simulated file system share.
+//! The shared state of all handles of one simulated file system.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,8 +16,8 @@ use super::file_node::FileNode;
 use super::options::SimOptions;
 use super::rng::Rng;
 
-/// One lock for everything: calls happen one after the other, which is what makes runs repeatable.
-/// The lock of a file's content is taken inside of it, never around it.
+/// One lock for the whole file system: calls happen one after the other, which makes runs repeatable. Lock order: this
+/// lock first, then the lock of a file's content.
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
 }
@@ -38,11 +38,11 @@ pub(super) struct State {
     pub(super) violations: Vec<String>,
     pub(super) freeze_at: BTreeSet<u64>,
     pub(super) frozen: Vec<(u64, State)>,
-    /// The file, offset and length of the write that was the last call, if it was one.
+    /// File, offset and length of the last call, if it was a write.
     pub(super) last_write: Option<(u64, u64, u64)>,
-    /// Counts losses of power.
+    /// Number of power losses.
     pub(super) boot: u64,
-    /// Counts processes since the beginning.
+    /// Number of processes since the start.
     pub(super) process: u64,
 }
 
@@ -69,7 +69,7 @@ impl State {
         }
     }
 
-    /// Counts and records a call; fails when a fault strikes it.
+    /// Counts and records a call; fails if a fault hits it.
     pub(super) fn begin(
         &mut self,
         kind: OperationKind,
@@ -93,14 +93,14 @@ impl State {
         self.faults.strike(kind, path)
     }
 
-    /// Nobody holds a lock any more.
+    /// Releases all locks.
     pub(super) fn free_locks(&self) {
         for file in self.tree.all_files() {
             file.locked.store(false, Ordering::Release);
         }
     }
 
-    /// Any dirty pages reach the disk.
+    /// Writes random dirty pages to the disk.
     pub(super) fn write_back(&mut self) {
         for file in self.tree.root.files() {
             file.data.lock().write_back_some(&mut self.rng);
@@ -111,7 +111,7 @@ impl State {
         self.violations.push(what);
     }
 
-    /// The content is changed now.
+    /// Records that the content changes now.
     pub(super) fn touch(&self, data: &mut FileData) {
         data.modified_ms = self.now_ms();
     }
@@ -120,7 +120,7 @@ impl State {
         self.options.clock.as_ref().map_or(0, |clock| clock.now_ms())
     }
 
-    /// Pages that all named files occupy. The content of `held` is locked by the caller.
+    /// Returns the pages that all named files occupy. The caller holds the content lock of `held`.
     pub(super) fn used_pages(&self, held: Option<(&Arc<FileNode>, &FileData)>) -> u64 {
         let bytes = self.tree.root.files().into_iter().map(|file| match held {
             Some((node, data)) if node.id == file.id => data.room_bytes(),
@@ -129,7 +129,7 @@ impl State {
         bytes.sum::<u64>() / PAGE as u64
     }
 
-    /// Pages that are left, asked for by a call that holds the content of `node`.
+    /// Returns the number of free pages, for a call that holds the content lock of `node`.
     pub(super) fn free_pages(&self, node: &Arc<FileNode>, data: &FileData) -> u64 {
         match self.options.space_bytes {
             Some(space) => (space / PAGE as u64).saturating_sub(self.used_pages(Some((node, data)))),

@@ -11,7 +11,7 @@ fn p(path: &str) -> PathBuf {
     PathBuf::from(path)
 }
 
-/// A file whose name and content are durable.
+/// Creates a file whose name and content are durable.
 fn durable(sim: &SimVfs, path: &str, bytes: &[u8]) -> Arc<dyn VfsFile> {
     let file = sim.create_new(&p(path)).unwrap();
     file.write_all_at(bytes, 0).unwrap();
@@ -28,7 +28,7 @@ fn content(sim: &SimVfs, path: &str) -> Option<Vec<u8>> {
     sim.read_file(&p(path), 1 << 30).ok()
 }
 
-/// What the syncs have promised.
+/// Returns the state with the synced data only.
 fn oldest(sim: &SimVfs) -> SimVfs {
     sim.crash_with(&mut |_| false).unwrap()
 }
@@ -37,7 +37,7 @@ fn newest(sim: &SimVfs) -> SimVfs {
     sim.crash_with(&mut |_| true).unwrap()
 }
 
-/// All states that a crash may leave, by trying every combination of choices.
+/// Returns all possible states after a crash, by trying every combination of choices.
 fn all_crashes(sim: &SimVfs) -> Vec<SimVfs> {
     let mut choices = 0_u32;
     sim.crash_with(&mut |_| {
@@ -138,7 +138,7 @@ fn an_unsynced_rename_may_be_lost_and_never_loses_both_names() {
     assert_eq!(both.stat(&p("/b")).unwrap().links, 2);
     sim.sync_dir(&p("/tmp")).unwrap();
     assert_eq!(standing(&oldest(&sim)), (false, true));
-    // The sync of the old folder alone brings the new name too.
+    // A sync of the old folder alone also makes the new name durable.
     sim.rename(&p("/b"), &p("/tmp/a")).unwrap();
     sim.sync_dir(&p("/")).unwrap();
     assert_eq!(standing(&oldest(&sim)), (true, false));
@@ -198,7 +198,7 @@ fn a_killed_process_leaves_everything_and_no_lock() {
     assert!(killed.lock(&p("/lock")).is_ok());
     assert!(sim.lock(&p("/lock")).is_err());
     assert_eq!(killed.environment().boot_id, sim.environment().boot_id);
-    // What was not durable still is not, and the two worlds are apart.
+    // Unsynced data is still not durable, and the two file systems are separate.
     assert_eq!(content(&oldest(&killed), "/a").unwrap(), b"old");
     assert_eq!(content(&oldest(&killed), "/b"), None);
     killed.open(&p("/a"), Access::ReadWrite).unwrap().write_all_at(b"NEW", 0).unwrap();
@@ -364,7 +364,7 @@ fn after_a_failed_sync_the_next_one_proves_nothing() {
     let killed = sim.kill().unwrap();
     killed.drop_cache().unwrap();
     assert_eq!(content(&killed, "/a").unwrap(), disk);
-    // Writing the same bytes again makes the pages dirty, and the sync counts.
+    // Rewriting the same bytes makes the pages dirty, so that the next sync writes them.
     file.write_all_at(&pages(1, 16), 0).unwrap();
     file.sync_data().unwrap();
     assert_eq!(content(&oldest(&sim), "/a").unwrap(), pages(1, 16));
@@ -382,7 +382,7 @@ fn a_failed_flush_of_a_map_and_of_a_folder() {
     sim.create_new(&p("/b")).unwrap();
     assert!(sim.sync_dir(&p("/")).is_err());
     assert_eq!(content(&oldest(&sim), "/b"), None);
-    // No fault strikes a store to memory, nor is one used up by it.
+    // A store to memory neither hits nor uses up a fault.
     sim.clear_faults();
     sim.inject(Fault::nth(1));
     region.write(0, b"y").unwrap();

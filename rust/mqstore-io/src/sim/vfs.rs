@@ -20,7 +20,7 @@ use crate::vfs::{
     VfsFile,
 };
 
-/// The size that a file system without a limit claims to have.
+/// The reported size of a file system without a limit.
 const UNLIMITED: u64 = 1 << 50;
 
 impl SimVfs {
@@ -83,7 +83,7 @@ impl Vfs for SimVfs {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-        // The lock is kept: contents are locked inside of it only.
+        // The lock is kept, because the content locks are taken inside it.
         let state = self.begin(OperationKind::List, dir)?;
         let dir = state.tree.dir(dir)?;
         let names = dir.live.lock();
@@ -110,7 +110,7 @@ impl Vfs for SimVfs {
         }
         for part in missing.into_iter().rev() {
             if let Err(error) = self.create_dir(part) {
-                // With `..` in the path a part may turn out to exist.
+                // If the path contains `..`, a part may already exist.
                 if self.shared.state.lock().tree.dir(part).is_err() {
                     return Err(error);
                 }
@@ -231,7 +231,7 @@ impl Vfs for SimVfs {
     }
 }
 
-/// The lock, held.
+/// The lock while it is held.
 #[derive(Debug)]
 struct SimLock {
     node: Arc<FileNode>,

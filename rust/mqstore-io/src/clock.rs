@@ -1,14 +1,14 @@
 //! Time: the wall clock, the interval clock, sleeping and the local time zone.
 //!
-//! Store timestamps come from [`Clock::now_ms`], which may step back; intervals and timeouts come
-//! from [`Clock::monotonic`], which may not. Local time is asked for in one place only: RocketMQ names
-//! index files by it (`UtilAll#timeMillisToHumanString`).
+//! Store timestamps come from [`Clock::now_ms`], which can step back. Intervals and timeouts come from
+//! [`Clock::monotonic`], which cannot. Only one place uses local time: RocketMQ names index files by it
+//! (`UtilAll#timeMillisToHumanString`).
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A moment as the wall clock of some time zone shows it.
+/// A moment in the wall time of a time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalTime {
     /// Year, as in 2024.
@@ -27,27 +27,29 @@ pub struct LocalTime {
     pub millisecond: u32,
 }
 
-/// Where time comes from.
+/// The source of time.
 pub trait Clock: Send + Sync + Debug {
-    /// Milliseconds since 1970-01-01 UTC. May step back or jump.
+    /// Returns milliseconds since 1970-01-01 UTC. Can step back or jump.
     fn now_ms(&self) -> i64;
 
-    /// Time since some fixed moment. Never goes back.
+    /// Returns the time since a fixed moment. Never goes back.
     fn monotonic(&self) -> Duration;
 
-    /// Waits for `duration`. A manual clock moves itself on by as much and returns at once.
+    /// Sleeps for `duration`. A manual clock advances itself by `duration` and returns immediately.
     fn sleep(&self, duration: Duration);
 
-    /// Whether a program sets the wall time by hand, so that a wait for a time of day cannot be one for an interval.
+    /// Returns whether a program sets the wall time, so that a wait for a time of day cannot become a wait for an
+    /// interval.
     fn is_set_by_hand(&self) -> bool {
         false
     }
 
-    /// The moment `ms` (milliseconds since 1970-01-01 UTC) in the machine's time zone. Moments
-    /// outside of the years -9999 to 9999 give the nearest one inside.
+    /// Converts the moment `ms` (milliseconds since 1970-01-01 UTC) to the machine's time zone. A moment outside the
+    /// years -9999 to 9999 becomes the nearest one inside.
     fn local_time(&self, ms: i64) -> LocalTime;
 
-    /// How far the machine's time zone is ahead of UTC at the moment `ms`, in milliseconds.
+    /// Returns the offset of the machine's time zone from UTC at the moment `ms`, in milliseconds; positive east of
+    /// UTC.
     fn utc_offset_ms(&self, ms: i64) -> i64;
 }
 
@@ -59,7 +61,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// Reads the time zone once; [`Clock::monotonic`] counts from this call.
+    /// Reads the time zone once. [`Clock::monotonic`] counts from this call.
     pub fn new() -> Self {
         let zone = jiff::tz::TimeZone::try_system().unwrap_or(jiff::tz::TimeZone::UTC);
         Self { start: Instant::now(), zone }
@@ -95,7 +97,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves when told; for tests and simulations. Its time zone is UTC.
+/// A clock that a test or a simulation moves. Its time zone is UTC.
 #[derive(Debug)]
 pub struct ManualClock {
     now_ms: AtomicI64,
@@ -103,21 +105,21 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that shows `now_ms` (milliseconds since 1970-01-01 UTC).
+    /// Creates a clock that shows `now_ms` (milliseconds since 1970-01-01 UTC).
     pub fn new(now_ms: i64) -> Self {
         Self { now_ms: AtomicI64::new(now_ms), monotonic_ns: AtomicU64::new(0) }
     }
 
-    /// Steps the wall clock, also back; intervals are unaffected.
+    /// Sets the wall clock, also back. Intervals do not change.
     pub fn set(&self, now_ms: i64) {
         self.now_ms.store(now_ms, Ordering::SeqCst);
     }
 
-    /// Lets time pass, on both clocks.
+    /// Advances both clocks.
     pub fn advance(&self, duration: Duration) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let before = self.monotonic_ns.fetch_add(ns, Ordering::SeqCst);
-        // Whole milliseconds of the sum, so that many short steps add up to the right wall time.
+        // Counts whole milliseconds of the sum, so that many short steps add up to the right wall time.
         let passed_ms = before.wrapping_add(ns) / 1_000_000 - before / 1_000_000;
         self.now_ms.fetch_add(passed_ms as i64, Ordering::SeqCst);
     }
@@ -145,8 +147,8 @@ impl Clock for ManualClock {
     }
 }
 
-/// A clock whose wall time stands still until it is told, while intervals pass and sleeps last as on the machine:
-/// for programs under test, whose threads go on. Its time zone is the machine's.
+/// A clock whose wall time a program sets, while intervals and sleeps last as long as on the machine. For programs
+/// under test, whose threads continue to run. Its time zone is the machine's.
 #[derive(Debug)]
 pub struct TestClock {
     now_ms: AtomicI64,
@@ -154,17 +156,17 @@ pub struct TestClock {
 }
 
 impl TestClock {
-    /// A clock that shows `now_ms` (milliseconds since 1970-01-01 UTC).
+    /// Creates a clock that shows `now_ms` (milliseconds since 1970-01-01 UTC).
     pub fn new(now_ms: i64) -> Self {
         Self { now_ms: AtomicI64::new(now_ms), machine: SystemClock::new() }
     }
 
-    /// Steps the wall clock, also back.
+    /// Sets the wall clock, also back.
     pub fn set(&self, now_ms: i64) {
         self.now_ms.store(now_ms, Ordering::SeqCst);
     }
 
-    /// Moves the wall clock on by `ms`, or back.
+    /// Moves the wall clock by `ms`, forward or back.
     pub fn advance(&self, ms: i64) {
         self.now_ms.fetch_add(ms, Ordering::SeqCst);
     }
@@ -232,7 +234,7 @@ mod tests {
         ]
     }
 
-    /// The zone `minutes` east of UTC.
+    /// Returns the zone `minutes` east of UTC.
     fn zone(minutes: i32) -> jiff::tz::TimeZone {
         jiff::tz::Offset::from_seconds(minutes * 60).unwrap().to_time_zone()
     }

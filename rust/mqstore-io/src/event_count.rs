@@ -1,18 +1,18 @@
-//! Waiting for a condition that lives in atomics, without a lock around it.
+//! Waits for a condition in atomics, without a lock around it.
 //!
 //! ```text
 //! waiter                                   notifier
 //!   condition? no                            makes the condition true
-//!   counts itself among the waiters          nobody counted? done
-//!   reads the epoch                          moves the epoch on
+//!   counts itself among the waiters          no waiter counted? done
+//!   reads the epoch                          increments the epoch
 //!   condition? no                            wakes one or all
 //!   sleeps while the epoch is the same
 //! ```
 //!
-//! A notification without waiters is one fence and one load. Either the notifier sees the waiter, or
-//! the waiter sees the condition: both put a sequentially consistent fence between their write and
-//! their read. On Linux a sleep is a futex wait, so that waking many threads is one system call and
-//! none of them has to pass through a lock; elsewhere it is a mutex with a condition variable.
+//! A notification without waiters is one fence and one load. Either the notifier sees the waiter, or the waiter sees
+//! the condition: both have a sequentially consistent fence between their write and their read. On Linux a sleep is a
+//! futex wait, so that one system call wakes many threads and none of them needs a lock. On other systems it is a mutex
+//! with a condition variable.
 
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// See the head of this module.
+/// An event count; see the module's text.
 #[derive(Debug, Default)]
 pub struct EventCount {
     epoch: AtomicU32,
@@ -30,13 +30,13 @@ pub struct EventCount {
 }
 
 impl EventCount {
-    /// An event that nobody waits for yet.
+    /// Creates an event without waiters.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Returns once `ready` holds, `false` if it does not within `timeout`. Whoever makes `ready` true
-    /// must call [`EventCount::notify_all`] afterwards.
+    /// Waits until `ready` returns true; returns `false` if that does not happen within `timeout`. The thread that
+    /// makes `ready` true must call [`EventCount::notify_all`] afterwards.
     pub fn wait_until(&self, timeout: Option<Duration>, ready: impl Fn() -> bool) -> bool {
         if ready() {
             return true;
@@ -57,40 +57,40 @@ impl EventCount {
         }
     }
 
-    /// Counts the caller among the waiters and returns the key for [`EventCount::sleep`]. The caller
-    /// checks its condition once more, then calls that or [`EventCount::leave`].
+    /// Counts the caller among the waiters and returns the key for [`EventCount::sleep`]. The caller then checks its
+    /// condition again, and calls `sleep` or [`EventCount::leave`].
     pub fn enter(&self) -> u32 {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// Takes the caller off the waiters again.
+    /// Removes the caller from the waiters.
     pub fn leave(&self) {
         self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Sleeps until a notification that came after `key` was given out, the timeout, or for no reason
-    /// at all, and takes the caller off the waiters.
+    /// Sleeps until a notification after the call that returned `key`, until the timeout, or until a spurious wake-up.
+    /// Removes the caller from the waiters.
     pub fn sleep(&self, key: u32, timeout: Option<Duration>) {
         self.sleep.while_equal(&self.epoch, key, timeout);
         self.leave();
     }
 
-    /// Whether somebody waits.
+    /// Returns whether a thread waits.
     pub fn has_waiters(&self) -> bool {
         fence(Ordering::SeqCst);
         self.waiters.load(Ordering::SeqCst) > 0
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         fence(Ordering::SeqCst);
         self.notify_all_after_fence();
     }
 
-    /// As [`EventCount::notify_all`], for a caller who made the condition true by a sequentially consistent
-    /// change, or has passed such a fence since.
+    /// Like [`EventCount::notify_all`], for a caller that made the condition true by a sequentially consistent change,
+    /// or has passed such a fence since.
     #[inline]
     pub fn notify_all_after_fence(&self) {
         if self.waiters.load(Ordering::SeqCst) > 0 {
@@ -99,7 +99,7 @@ impl EventCount {
         }
     }
 
-    /// Wakes one of those who sleep, at least.
+    /// Wakes at least one sleeping waiter.
     pub fn notify_one(&self) {
         if self.has_waiters() {
             self.epoch.fetch_add(1, Ordering::SeqCst);
@@ -115,7 +115,7 @@ mod sleep {
 
     use rustix::thread::futex;
 
-    /// The kernel keeps the sleepers.
+    /// The sleep of a system with futexes: the kernel keeps the sleepers.
     #[derive(Debug, Default)]
     pub(super) struct FutexWait;
 
@@ -123,13 +123,13 @@ mod sleep {
         #[expect(clippy::unused_self, reason = "the same shape as where there is no futex")]
         pub(super) fn while_equal(&self, epoch: &AtomicU32, key: u32, timeout: Option<Duration>) {
             let timeout = timeout.and_then(|timeout| timeout.try_into().ok());
-            // Any outcome is a reason to look at the condition again.
+            // After any result, the caller checks its condition again.
             let _ = futex::wait(epoch, futex::Flags::PRIVATE, key, timeout.as_ref());
         }
 
         #[expect(clippy::unused_self, reason = "the same shape as where there is no futex")]
         pub(super) fn wake(&self, epoch: &AtomicU32, count: u32) {
-            // It fails for a bad address only.
+            // Fails only for a bad address.
             let _ = futex::wake(epoch, futex::Flags::PRIVATE, count);
         }
     }
@@ -142,7 +142,7 @@ mod sleep {
 
     use parking_lot::{Condvar, Mutex};
 
-    /// The sleepers of a system without futexes.
+    /// The sleep of a system without futexes.
     #[derive(Debug, Default)]
     pub(super) struct FutexWait {
         lock: Mutex<()>,
@@ -179,7 +179,7 @@ mod sleep {
     use loom::sync::atomic::{AtomicU32, Ordering};
     use loom::sync::{Condvar, Mutex};
 
-    /// A futex as the model checker can follow it.
+    /// A futex for the model checker.
     #[derive(Debug, Default)]
     pub(super) struct FutexWait {
         lock: Mutex<()>,

@@ -1,17 +1,16 @@
-//! A file system on which things go wrong when they are asked to, over another one.
+//! A file system over another one, with injected faults.
 //!
-//! For tests of programs that use a store, on real files. ([`crate::sim`] is for tests of the store: it knows what
-//! a loss of power may leave.) One set of [`Faults`] serves any number of [`FaultVfs`]:
+//! It is for tests of programs that use a store, on real files. ([`crate::sim`] is for tests of the store: it knows the
+//! possible states after a power loss.) One set of [`Faults`] serves any number of [`FaultVfs`]:
 //!
-//! * a **full disk**: what needs room beyond so many bytes from now on fails with `ENOSPC`: allocations, writes beyond
-//!   what a file occupies, new names once nothing is left. Room is taken in blocks. Writes to room that was taken
-//!   before succeed, as on a real disk;
-//! * **syncs that fail** with `EIO`, so many or all, and **syncs that are slow**;
-//! * a **crash**: after so many changes nothing reaches the disk any more, neither by calls, which fail, nor by
-//!   maps, to which writes fail too. What was written before is there, as after a kill. Who is to live on opens anew,
-//!   by another [`FaultVfs`].
+//! * **Full disk**: after a given number of new bytes, every call that needs space fails with `ENOSPC`: allocations,
+//!   writes after the occupied part of a file, and new names once no space is left. Space is used in blocks. As on a
+//!   real disk, writes to space in use succeed.
+//! * **Failing syncs**, with `EIO`, a given number or all, and **slow syncs**.
+//! * **Crash**: after a given number of changes, no change reaches the disk. Calls fail, and so do writes to maps.
+//!   Earlier changes are on the disk, as after a kill. To continue, open the files again through another [`FaultVfs`].
 //!
-//! Reads are never hindered. Across threads: a change that came before the crash may end after it.
+//! Reads never fail. Across threads: a change that started before the crash can end after it.
 
 use std::ffi::OsString;
 use std::io;
@@ -28,10 +27,10 @@ use crate::vfs::{
     VfsFile,
 };
 
-/// Bytes of a block of the disk, the least that is taken.
+/// Bytes of a block, the smallest unit of disk space.
 const BLOCK: u64 = 4096;
 
-/// What goes wrong; a clone is the same. Nothing does at first. See the head of this module.
+/// A set of faults, initially empty. Clones share it. See the module's text.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     state: Arc<Mutex<State>>,
@@ -39,68 +38,68 @@ pub struct Faults {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Bytes that can still be taken; `None` for as many as there are.
+    /// Bytes that can still be used; `None` is no limit.
     room: Option<u64>,
-    /// Syncs that fail from now on.
+    /// Number of later syncs that fail.
     failing_syncs: u64,
     sync_delay: Duration,
-    /// Changes that still reach the disk; `None` for all.
+    /// Changes that still reach the disk; `None` is all.
     changes_left: Option<u64>,
     changes: u64,
     syncs: u64,
-    /// How many crashes there were: file systems that were made before the last one are dead.
+    /// Number of crashes. File systems created before the last crash are dead.
     crashes: u64,
-    /// The same when the newest file system was made.
+    /// Number of crashes when the newest file system was created.
     crashes_seen: u64,
 }
 
 impl Faults {
-    /// No faults.
+    /// Creates a set without faults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The disk is full once `bytes` more were taken. What is deleted does not come back.
+    /// Makes the disk full after `bytes` more bytes. A deletion frees no space.
     pub fn fill_disk(&self, bytes: u64) {
         self.state.lock().room = Some(bytes);
     }
 
-    /// The next `count` syncs fail; `u64::MAX` for all.
+    /// Makes the next `count` syncs fail; `u64::MAX` is all.
     pub fn fail_syncs(&self, count: u64) {
         self.state.lock().failing_syncs = count;
     }
 
-    /// Every sync takes so much longer.
+    /// Makes every sync take `delay` longer.
     pub fn slow_syncs(&self, delay: Duration) {
         self.state.lock().sync_delay = delay;
     }
 
-    /// The crash comes after `changes` more changes: at once for 0.
+    /// Injects a crash after `changes` more changes; immediately for 0.
     pub fn crash(&self, changes: u64) {
         let mut state = self.state.lock();
         state.changes_left = Some(changes);
         state.crash_if_due();
     }
 
-    /// Nothing goes wrong any more. What crashed stays so.
+    /// Ends all faults. A file system that crashed stays crashed.
     pub fn clear(&self) {
         let mut state = self.state.lock();
         (state.room, state.changes_left) = (None, None);
         (state.failing_syncs, state.sync_delay) = (0, Duration::ZERO);
     }
 
-    /// Whether a crash came and no file system was made since.
+    /// Returns whether a crash happened and no file system was created since.
     pub fn crashed(&self) -> bool {
         let state = self.state.lock();
         state.crashes > state.crashes_seen
     }
 
-    /// Changes that reached the disk: each call that changes it and each write to a map is one.
+    /// Returns the number of changes that reached the disk. Each call that changes it and each write to a map counts.
     pub fn changes(&self) -> u64 {
         self.state.lock().changes
     }
 
-    /// Syncs that succeeded.
+    /// Returns the number of syncs that succeeded.
     pub fn syncs(&self) -> u64 {
         self.state.lock().syncs
     }
@@ -115,16 +114,16 @@ impl State {
     }
 }
 
-/// The faults, as one file system meets them.
+/// The faults of one file system.
 #[derive(Clone, Debug)]
 struct FaultGate {
     faults: Faults,
-    /// Crashes before it was made.
+    /// Number of crashes before it was created.
     born: u64,
 }
 
 fn dead() -> io::Error {
-    io::Error::other("nothing reaches the disk after the crash that a test asked for")
+    io::Error::other("the disk is unavailable: a test injected a crash")
 }
 
 impl FaultGate {
@@ -132,7 +131,7 @@ impl FaultGate {
         self.faults.state.lock().crashes > self.born
     }
 
-    /// Lets one change pass that takes `room` bytes.
+    /// Counts one change that uses `room` bytes of space, or fails.
     fn change(&self, room: u64) -> io::Result<()> {
         let mut state = self.faults.state.lock();
         if state.crashes > self.born {
@@ -149,7 +148,7 @@ impl FaultGate {
         Ok(())
     }
 
-    /// Lets the making of a name pass.
+    /// Counts the creation of a name, or fails.
     fn name(&self) -> io::Result<()> {
         if self.faults.state.lock().room == Some(0) {
             return Err(Errno::NOSPC.into());
@@ -186,7 +185,7 @@ pub struct FaultVfs {
 }
 
 impl FaultVfs {
-    /// `inner` with `faults`; alive, whatever crashed before.
+    /// Creates a file system over `inner` with `faults`. It works, even after an earlier crash.
     pub fn new(inner: Arc<dyn Vfs>, faults: &Faults) -> Self {
         let mut state = faults.state.lock();
         state.crashes_seen = state.crashes;
@@ -195,7 +194,7 @@ impl FaultVfs {
         Self { inner, gate: FaultGate { faults: faults.clone(), born } }
     }
 
-    /// Whether its crash came.
+    /// Returns whether its crash has happened.
     pub fn is_dead(&self) -> bool {
         self.gate.is_dead()
     }
@@ -238,7 +237,7 @@ impl Vfs for FaultVfs {
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        // Nothing changes where it is there, and a full disk has room for that.
+        // An existing folder needs no change, and no space on a full disk.
         if self.inner.stat(path).is_ok() {
             return self.inner.create_dir_all(path);
         }
@@ -314,12 +313,12 @@ impl Vfs for FaultVfs {
 struct FaultFile {
     inner: Arc<dyn VfsFile>,
     gate: FaultGate,
-    /// It has room up to here: what it occupied when it was opened, and what was written or allocated since.
+    /// The end of the file's space: its size on disk when it was opened, and the later writes and allocations.
     taken: AtomicU64,
 }
 
 impl FaultFile {
-    /// Lets a change pass that needs room up to `end`.
+    /// Makes a change that needs space up to `end`.
     fn grow(&self, end: u64, change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let end = end.checked_next_multiple_of(BLOCK).unwrap_or(end);
         self.gate.change(end.saturating_sub(self.taken.load(Ordering::Acquire)))?;
@@ -384,7 +383,7 @@ impl VfsFile for FaultFile {
     }
 }
 
-/// A map that is written.
+/// A writable map.
 #[derive(Debug)]
 struct FaultMap {
     memory: Region,
@@ -440,7 +439,7 @@ mod tests {
         let no_room = Some(Errno::NOSPC.raw_os_error());
         assert_eq!(errno(file.write_all_at(&[1; 5000], 8192)), no_room);
         file.write_all_at(&[1; 100], 8192).unwrap();
-        // The rest of the block is there.
+        // The rest of the block is free.
         file.write_all_at(&[1; 100], 8292).unwrap();
         assert_eq!(errno(file.write_all_at(&[1; 1], 12_288)), no_room);
         assert_eq!(errno(file.allocate(20_000)), no_room);
@@ -449,7 +448,7 @@ mod tests {
         assert_eq!(errno(world.vfs.create_new(&more).map(drop)), no_room);
         assert_eq!(errno(world.vfs.create_dir_all(&more)), no_room);
         world.vfs.create_dir_all(world.folder.path()).unwrap();
-        // What was there is written again, also through a map.
+        // Existing bytes can be overwritten, also through a map.
         file.write_all_at(&[2; 8292], 0).unwrap();
         file.map(0, 4096, MapAccess::ReadWrite).unwrap().write(0, b"x").unwrap();
         world.faults.clear();
@@ -506,7 +505,7 @@ mod tests {
         assert_eq!((&found[..3], &found[10..13], &found[20..25]), (&b"one"[..], &b"two"[..], &b"three"[..]));
         assert!(found[25..].iter().all(|byte| *byte == 0));
 
-        // Who is started anew lives.
+        // A new file system works again.
         let anew = FaultVfs::new(Arc::new(OsVfs::new()), &world.faults);
         assert!(!world.faults.crashed() && !anew.is_dead() && world.vfs.is_dead());
         anew.open(&path, Access::ReadWrite).unwrap().write_all_at(b"six", 50).unwrap();

@@ -1,8 +1,8 @@
-//! A bounded cache of open files, by path, which closes the least recently used one.
+//! A bounded cache of open files by path. It closes the least recently used file.
 //!
-//! It serves large sets of small files that are written by position and rarely touched, such as consume queues: a
-//! broker has tens of thousands, and a process may have a thousand open. [`FileCache`] says what closing a file may
-//! hide, so keep data that cannot be derived again out of this cache. A file that is read often may be mapped too
+//! It is for large sets of small files that are written at offsets and rarely used, such as consume queues: a broker
+//! has tens of thousands of them, and a process can have a thousand files open. [`FileCache`] says what an early close
+//! can hide, so keep data that cannot be rebuilt out of this cache. A file with frequent reads can also be mapped
 //! ([`FileCache::map`]).
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,12 +20,12 @@ mod tests;
 
 /// Open files by path.
 ///
-/// Closing a file with unsynced bytes loses nothing: the page cache has them, and a later sync through another handle
-/// covers them. An error of the write-back in between may go unseen.
+/// A close of a file with unsynced bytes loses nothing: the page cache has them, and a later sync through another
+/// handle covers them. An error of the write-back in between may stay unseen.
 ///
-/// Handles are shared: a file closes when its last clone is dropped, and its map goes with the handle. No lock is held
-/// while a file is opened. Call [`FileCache::forget`] before you remove or rename a file, or a later write goes to the
-/// old one.
+/// Handles are shared: a file closes when its last clone is dropped, and its map is dropped with the handle. No lock is
+/// held during an open. Call [`FileCache::forget`] before you remove or rename a file. Otherwise a later write goes to
+/// the old file.
 #[derive(Debug)]
 pub struct FileCache {
     vfs: Arc<dyn Vfs>,
@@ -36,11 +36,11 @@ pub struct FileCache {
 #[derive(Debug, Default)]
 struct State {
     entries: HashMap<PathBuf, CacheEntry>,
-    /// Paths by the moment of their last use.
+    /// Paths by the time of their last use.
     order: BTreeMap<u64, PathBuf>,
-    /// Counts uses.
+    /// Number of uses.
     now: u64,
-    /// Counts calls that forget; a file opened before one is not kept.
+    /// Number of calls that forget. A file opened before such a call is not kept.
     forgets: u64,
 }
 
@@ -53,12 +53,12 @@ struct CacheEntry {
 }
 
 impl FileCache {
-    /// Keeps at most `capacity` files open (at least 1).
+    /// Creates a cache that keeps at most `capacity` files open (at least 1).
     pub fn new(vfs: Arc<dyn Vfs>, capacity: usize) -> Self {
         Self { vfs, capacity: capacity.max(1), state: Mutex::default() }
     }
 
-    /// The file at `path`, opened if it is not open. A file open for writing also serves readers; one
+    /// Returns the file at `path`, and opens it if it is not open. A file open for writing also serves readers. A file
     /// open for reading is opened again for a writer.
     pub fn get(&self, path: &Path, access: Access) -> io::Result<Arc<dyn VfsFile>> {
         let forgets = {
@@ -73,7 +73,7 @@ impl FileCache {
         if state.forgets != forgets {
             return Ok(file);
         }
-        // Another thread may have opened it meanwhile; one handle is enough.
+        // Another thread may have opened the file too; one handle is enough.
         if let Some(other) = state.hit(path, access) {
             return Ok(other);
         }
@@ -83,15 +83,15 @@ impl FileCache {
         Ok(file)
     }
 
-    /// The first `len` bytes of the file at `path` in memory, for reading. They stay at their place for as
-    /// long as there is a clone of the answer, which nobody is to keep: the file would stay open.
+    /// Maps the first `len` bytes of the file at `path` for reading. They stay in place as long as a clone of the
+    /// result exists. Do not keep one: it keeps the file open.
     pub fn map(&self, path: &Path, access: Access, len: u64) -> io::Result<Arc<Region>> {
         if let Some(map) = self.state.lock().entries.get(path).and_then(|entry| entry.map.clone()) {
             return Ok(map);
         }
         let len = usize::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let map = Arc::new(self.get(path, access)?.map(0, len, MapAccess::Read)?);
-        // Gone from the table meanwhile, the file has no map that stays.
+        // If the file has left the table, its map is not kept.
         if let Some(entry) = self.state.lock().entries.get_mut(path) {
             return Ok(Arc::clone(entry.map.get_or_insert(map)));
         }
@@ -107,7 +107,7 @@ impl FileCache {
         drop(entry);
     }
 
-    /// Drops the handles of all files in and below `dir`.
+    /// Drops the handles of all files in `dir` and below it.
     pub fn forget_dir(&self, dir: &Path) {
         let mut state = self.state.lock();
         state.forgets += 1;
@@ -118,27 +118,27 @@ impl FileCache {
         drop(entries);
     }
 
-    /// How many files are open.
+    /// Returns the number of open files.
     pub fn len(&self) -> usize {
         self.state.lock().entries.len()
     }
 
-    /// Whether none is open.
+    /// Returns whether no file is open.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A few maps of one row of files, found without a path and without the cache's lock; the cache keeps them,
-/// or does not.
+/// The most recent maps of one sequence of files, found without a path and without the cache's lock. It holds weak
+/// references: only the cache keeps maps alive.
 #[derive(Debug, Default)]
 pub struct RecentMaps(Mutex<Vec<(u64, Weak<Region>)>>);
 
-/// Maps that are remembered of a row.
+/// Number of maps that are remembered for a sequence.
 const RECENT_MAPS: usize = 8;
 
 impl RecentMaps {
-    /// The map `key`; `map` asks the cache for it, if it is not remembered.
+    /// Returns the map `key`. If it is not remembered, calls `map`, which asks the cache.
     pub fn get(&self, key: u64, map: impl FnOnce() -> io::Result<Arc<Region>>) -> io::Result<Arc<Region>> {
         let mut recent = self.0.lock();
         let known = recent.iter().find(|(known, _)| *known == key).and_then(|(_, map)| map.upgrade());
@@ -167,7 +167,7 @@ impl State {
         Some(Arc::clone(&entry.file))
     }
 
-    /// Keeps `file`; returns what has to be closed for it, outside of the lock.
+    /// Keeps `file`, and returns the evicted entry, which the caller drops without the lock.
     fn insert(
         &mut self,
         path: &Path,

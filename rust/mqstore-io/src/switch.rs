@@ -1,7 +1,7 @@
-//! Named switches that let a test leave out one step, to see that the tests would notice.
+//! Named switches with which a test skips one step, to check that the tests detect the missing step.
 //!
-//! Every sync, every fence between two writes, every zeroing and every checksum comparison on the way
-//! of a record to the device and back has a name and goes through here:
+//! Every sync, every fence between two writes, every zeroing and every checksum comparison on a record's path to the
+//! device and back has a name and calls a function of this module:
 //!
 //! ```text
 //! switch::step("commit_log.sync_segment", || file.sync_data())?;      a call that returns a Result<(), E>
@@ -9,19 +9,19 @@
 //! if switch::on("scan.body_crc") && found != wanted { return Err(..) }
 //! ```
 //!
-//! * **Names** are `module.what_it_does`, in small letters, digits and `_` on both sides of one dot, and
-//!   written as a literal at exactly one place of the code; the list of mutants is read from the
-//!   sources. Two call sites of one step share a function, not a name.
-//! * A **known mistake** is a switch as well: `if !switch::on("recovery.h2_...") { the mistake }`.
-//! * **Product builds** hold nothing of this: without the feature `sim` both functions are constant, and
-//!   neither a branch nor a name is left.
-//! * **Test builds**: [`off`] turns one switch off for the calling thread and the threads that it starts
-//!   by [`crate::sync::spawn`], until the guard is dropped; [`passed`] tells how often the step was left
-//!   out, so that "nobody came by" differs from "nobody noticed".
+//! * **Names** have the form `module.what_it_does`: lower-case letters, digits and `_` on both sides of one dot. A name
+//!   is a literal at exactly one place of the code, because the list of mutants comes from the sources. Two call sites
+//!   of one step share a function, not a name.
+//! * A **known mistake** is a switch too: `if !switch::on("recovery.h2_...") { the mistake }`.
+//! * **Product builds** contain no switches: without the feature `sim` both functions are constant, and neither a
+//!   branch nor a name is left.
+//! * **Test builds**: [`off`] turns one switch off until the guard is dropped, for the calling thread and the threads
+//!   that it starts with [`crate::sync::spawn`]. [`passed`] returns how often the step was skipped. It distinguishes a
+//!   step that was never reached from a missing step that no test detected.
 //!
-//! The suite `tests/rust/sim` turns each switch off in turn and must find a broken promise each time.
+//! The suite `tests/rust/sim` turns each switch off in turn, and must find a broken promise each time.
 
-/// Whether the step called `name` shall be done: always, outside of tests that turned it off.
+/// Returns whether to do the step called `name`: always, except in a test that turned it off.
 #[cfg(not(feature = "sim"))]
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "nothing of it may be left in a product build")]
@@ -30,7 +30,7 @@ pub const fn on(name: &'static str) -> bool {
     true
 }
 
-/// Does `act`, unless a test turned the step called `name` off: then it succeeds without doing it.
+/// Runs `act`. If a test turned the step called `name` off, returns `Ok` without running it.
 #[cfg(not(feature = "sim"))]
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "nothing of it may be left in a product build")]
@@ -59,7 +59,7 @@ mod armed {
         static MUTANT: RefCell<Option<Arc<Mutant>>> = const { RefCell::new(None) };
     }
 
-    /// Whether the step called `name` shall be done: always, unless [`off`] is in force for it.
+    /// Returns whether to do the step called `name`: always, unless [`off`] is active for it.
     pub fn on(name: &'static str) -> bool {
         MUTANT.with_borrow(|mutant| {
             let off = mutant.as_ref().filter(|mutant| mutant.name == name);
@@ -70,20 +70,20 @@ mod armed {
         })
     }
 
-    /// Does `act`, unless [`off`] is in force for `name`: then it succeeds without doing it.
+    /// Runs `act`. If [`off`] is active for `name`, returns `Ok` without running it.
     pub fn step<E>(name: &'static str, act: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         if on(name) { act() } else { Ok(()) }
     }
 
-    /// Keeps a switch off; see [`off`].
+    /// A guard that keeps a switch off; see [`off`].
     #[derive(Debug)]
     #[must_use = "the switch is on again when this is dropped"]
     pub struct Off {
         before: Option<Arc<Mutant>>,
     }
 
-    /// Turns the switch called `name` off for this thread, and those it starts from now on, until the
-    /// result is dropped. One switch is off at a time; the inner of two nested guards counts.
+    /// Turns the switch called `name` off until the guard is dropped, for this thread and the threads that it starts
+    /// from now on. Only one switch is off at a time: the inner one of two nested guards.
     pub fn off(name: &str) -> Off {
         let mutant = Arc::new(Mutant { name: name.to_owned(), passed: AtomicU64::new(0) });
         Off { before: MUTANT.with_borrow_mut(|place| place.replace(mutant)) }
@@ -95,22 +95,22 @@ mod armed {
         }
     }
 
-    /// How often the step that is off now was left out; 0 when none is.
+    /// Returns how often the step that is off now was skipped; 0 if no switch is off.
     pub fn passed() -> u64 {
         MUTANT.with_borrow(|mutant| mutant.as_ref().map_or(0, |mutant| mutant.passed.load(Ordering::Relaxed)))
     }
 
-    /// What a thread hands to one that it starts.
+    /// The switches that a thread passes to a thread that it starts.
     #[derive(Clone, Debug)]
     pub struct Inherited(Option<Arc<Mutant>>);
 
-    /// What is off in this thread; [`Inherited::adopt`] takes it over in another.
+    /// Returns the switch that is off in this thread, for [`Inherited::adopt`] in another thread.
     pub fn inherited() -> Inherited {
         Inherited(MUTANT.with_borrow(Clone::clone))
     }
 
     impl Inherited {
-        /// Makes the calling thread see the switches of the one that [`inherited`] was called in.
+        /// Adopts the switches of the thread that called [`inherited`].
         pub fn adopt(&self) {
             MUTANT.with_borrow_mut(|place| place.clone_from(&self.0));
         }

@@ -1,9 +1,9 @@
-//! Locks, atomics and threads, from one place.
+//! Locks, atomics and threads for all crates.
 //!
-//! Mutexes, read-write locks and condition variables are `parking_lot`'s: no poisoning (a panic
-//! inside the engine poisons the store by its own rule), spin briefly and then sleep in the kernel,
-//! one byte each. Threads are made here and nowhere else, by name, and a system that has no thread to
-//! give is an error and not a panic.
+//! Mutexes, read-write locks and condition variables come from `parking_lot`. They have no poisoning: a panic in the
+//! engine poisons the store by the engine's own rule. They spin briefly and then sleep in the kernel, and a mutex is
+//! one byte. All threads start here, with a name. If the system cannot start a thread, that is an error and not a
+//! panic.
 
 use std::io;
 
@@ -14,9 +14,9 @@ pub use std::sync::atomic::{
 pub use std::sync::{Arc, OnceLock, Weak};
 pub use std::thread::JoinHandle;
 
-/// A number that is only ever raised.
+/// A number that only grows.
 pub trait Raise<T> {
-    /// Makes it `to`, unless it is that or more.
+    /// Sets it to `to`, unless it is already that or higher.
     fn raise(&self, to: T, order: Ordering);
 }
 
@@ -27,8 +27,8 @@ macro_rules! raise {
             fn raise(&self, to: $number, order: Ordering) {
                 #[cfg(not(tsan))]
                 self.fetch_max(to, order);
-                // The compiler does not tell the sanitizer of `fetch_max`, which would take what it hands over
-                // for a race.
+                // The compiler hides the synchronization of `fetch_max` from the thread sanitizer, which would report a
+                // race.
                 #[cfg(tsan)]
                 let _ = self.fetch_update(order, Ordering::Relaxed, |old| Some(old.max(to)));
             }
@@ -41,9 +41,9 @@ raise!(AtomicU32, u32);
 #[cfg(loom)]
 raise!(loom::sync::atomic::AtomicU64, u64);
 
-/// Starts a thread called `name` (at most 15 bytes are shown by Linux tools).
+/// Starts a thread called `name`. Linux tools show at most 15 bytes of the name.
 ///
-/// The thread ends when `run` returns; dropping the handle leaves it running.
+/// The thread ends when `run` returns. It continues if the handle is dropped.
 pub fn spawn<T, F>(name: &str, run: F) -> io::Result<JoinHandle<T>>
 where
     F: FnOnce() -> T + Send + 'static,
@@ -62,9 +62,11 @@ where
     thread.spawn(run)
 }
 
-/// Runs `main` here while up to `count` threads called `name` run `help`; returns when all of them have.
+/// Runs `main` in this thread while up to `count` threads called `name` run `help`. Returns when all of them have
+/// ended.
 ///
-/// Fewer threads where the system has none to give. One that panics ends alone: `main` has to find out.
+/// If the system cannot start that many threads, there are fewer. A panic of a helper ends only that helper: `main`
+/// must detect it.
 pub fn with_helpers<T>(count: u32, name: &str, help: &(dyn Fn() + Sync), main: impl FnOnce() -> T) -> T {
     #[cfg(feature = "sim")]
     let switches = &crate::switch::inherited();
@@ -79,27 +81,27 @@ pub fn with_helpers<T>(count: u32, name: &str, help: &(dyn Fn() + Sync), main: i
             .collect();
         let outcome = main();
         for handle in handles {
-            // A panic was told by its own thread.
+            // The panic hook of the thread has already reported a panic.
             let _ = handle.join();
         }
         outcome
     })
 }
 
-/// The model checker's locks in the shape of ours; nobody waits for a time in a model, only for a turn.
+/// The model checker's locks with the interface of ours. In a model a thread waits only for its turn, never for a time.
 #[cfg(loom)]
 pub mod model {
     use std::time::Duration;
 
     pub use loom::sync::MutexGuard;
 
-    /// As `parking_lot::Mutex`.
+    /// Like `parking_lot::Mutex`.
     #[derive(Debug, Default)]
     pub struct Mutex<T>(loom::sync::Mutex<T>);
 
     #[expect(clippy::unwrap_used, reason = "a model that panics has failed anyway")]
     impl<T> Mutex<T> {
-        /// A free lock.
+        /// Creates a free lock.
         pub fn new(value: T) -> Self {
             Self(loom::sync::Mutex::new(value))
         }
@@ -114,29 +116,29 @@ pub mod model {
             self.0.try_lock().ok()
         }
 
-        /// Waits for the lock, for as long as it takes.
+        /// Waits for the lock without a limit.
         pub fn try_lock_for(&self, _limit: Duration) -> Option<MutexGuard<'_, T>> {
             Some(self.lock())
         }
     }
 
-    /// As `parking_lot::RwLock`.
+    /// Like `parking_lot::RwLock`.
     #[derive(Debug, Default)]
     pub struct RwLock<T>(loom::sync::RwLock<T>);
 
     #[expect(clippy::unwrap_used, reason = "a model that panics has failed anyway")]
     impl<T> RwLock<T> {
-        /// A free lock.
+        /// Creates a free lock.
         pub fn new(value: T) -> Self {
             Self(loom::sync::RwLock::new(value))
         }
 
-        /// Waits until nobody writes.
+        /// Waits until no thread writes.
         pub fn read(&self) -> loom::sync::RwLockReadGuard<'_, T> {
             self.0.read().unwrap()
         }
 
-        /// Waits until nobody else reads or writes.
+        /// Waits until no other thread reads or writes.
         pub fn write(&self) -> loom::sync::RwLockWriteGuard<'_, T> {
             self.0.write().unwrap()
         }

@@ -142,7 +142,7 @@ fn opens_lazily_and_notices_a_replacement() {
         file.close_file();
         assert!(file.file().is_ok());
         file.close_file();
-        // Somebody puts another file in its place.
+        // Another process replaces the file.
         vfs.create_new(&root.join("other")).unwrap().set_len(LEN).unwrap();
         vfs.rename(&root.join("other"), &path).unwrap();
         assert!(file.file().is_err());

@@ -1,4 +1,4 @@
-//! Opens descriptors, asks the system what files are, and repeats calls that a signal interrupts.
+//! Opens descriptors, reads the kinds of files, and repeats interrupted system calls.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::vfs::{FileKind, FileStat};
 
-/// Calls again what a signal interrupted.
+/// Repeats a call that a signal interrupted.
 pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {
@@ -20,7 +20,7 @@ pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
     }
 }
 
-/// Opens a regular file and nothing else, without following, waiting or becoming a terminal's owner.
+/// Opens a file only if it is regular: without following a link, waiting for a pipe or taking a controlling terminal.
 pub(super) fn open_regular(path: &Path, flags: OFlags) -> io::Result<fs::File> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = above_stderr(retry(|| rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)))?)?;
@@ -31,7 +31,7 @@ pub(super) fn open_regular(path: &Path, flags: OFlags) -> io::Result<fs::File> {
     }
 }
 
-/// Moves a descriptor out of the range of stdin, stdout and stderr, which may have been closed.
+/// Moves a descriptor out of the range of stdin, stdout and stderr, which may be closed.
 pub(super) fn above_stderr(file: OwnedFd) -> io::Result<OwnedFd> {
     if file.as_raw_fd() > 2 {
         return Ok(file);
@@ -39,7 +39,7 @@ pub(super) fn above_stderr(file: OwnedFd) -> io::Result<OwnedFd> {
     Ok(retry(|| rustix::io::fcntl_dupfd_cloexec(&file, 3))?)
 }
 
-/// What `path` stands for, without following a link.
+/// Returns the data of the file at `path`, without following a link.
 pub(super) fn stat(path: &Path) -> io::Result<FileStat> {
     Ok(file_stat(&retry(|| rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW))?))
 }

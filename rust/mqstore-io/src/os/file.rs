@@ -1,4 +1,4 @@
-//! An open file of the real file system: positional reads and writes, room, sync, maps.
+//! An open file of the real file system: positional reads and writes, space, sync, maps.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use super::mmap;
 use crate::region::{MapAccess, Region};
 use crate::vfs::{FileStat, VfsFile};
 
-/// How much is written at once where room cannot be taken otherwise.
+/// The bytes of one write where space cannot be reserved otherwise.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// An open regular file.
@@ -26,7 +26,7 @@ impl OsFile {
         Self { file }
     }
 
-    /// Takes the room from `old_len` on by writing, as a file system without `fallocate` needs it.
+    /// Reserves the space from `old_len` by writes, for a file system without `fallocate`.
     fn write_zeros(&self, old_len: u64, len: u64) -> io::Result<()> {
         let mut at = old_len;
         while at < len {
@@ -38,7 +38,7 @@ impl OsFile {
     }
 
     fn take_room(&self, old_len: u64, len: u64) -> io::Result<()> {
-        // macOS cuts a file that is longer than what is asked for.
+        // macOS truncates a file that is longer than the given length.
         let end = if cfg!(target_os = "linux") { len } else { len.max(old_len) };
         match retry(|| rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, end)) {
             Err(Errno::NOTSUP | Errno::NOSYS) => self.write_zeros(old_len, len),
@@ -62,8 +62,8 @@ impl VfsFile for OsFile {
             return Ok(());
         }
         self.take_room(old_len, len).inspect_err(|_| {
-            // A failed call may have made the file longer and hold the last free blocks. Nothing
-            // better can be done if cutting it back fails too: the first error is the one to report.
+            // A failed call may have extended the file and hold the last free blocks. If the truncation fails too,
+            // nothing better can be done. The first error is the one to report.
             if self.len().is_ok_and(|now| now > old_len) {
                 let _ = self.file.set_len(old_len);
             }
@@ -76,7 +76,7 @@ impl VfsFile for OsFile {
 
     #[cfg(target_os = "linux")]
     fn expect_read(&self, offset: u64, len: u64) -> io::Result<()> {
-        // A length of 0 would stand for all of the file.
+        // A length of 0 would mean the whole file.
         let Some(len) = std::num::NonZeroU64::new(len) else { return Ok(()) };
         Ok(retry(|| rustix::fs::fadvise(&self.file, offset, Some(len), rustix::fs::Advice::WillNeed))?)
     }
@@ -84,7 +84,7 @@ impl VfsFile for OsFile {
     #[cfg(target_os = "linux")]
     fn start_writing(&self, offset: u64, len: u64) -> io::Result<()> {
         let Some(len) = std::num::NonZeroU64::new(len) else { return Ok(()) };
-        // Dirty pages begin their way to the disk, and stay in memory: only clean ones would go.
+        // Starts the write-back of dirty pages. They stay in memory: the kernel drops only clean pages.
         Ok(retry(|| rustix::fs::fadvise(&self.file, offset, Some(len), rustix::fs::Advice::DontNeed))?)
     }
 
@@ -92,7 +92,7 @@ impl VfsFile for OsFile {
         self.file.write_all_at(buf, offset)
     }
 
-    // On macOS std asks for F_FULLFSYNC in both, because fsync does not empty the drive's cache there.
+    // On macOS, std uses F_FULLFSYNC for both calls, because fsync does not empty the drive's cache there.
     fn sync_data(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -119,14 +119,14 @@ impl VfsFile for OsFile {
     fn map(&self, offset: u64, len: usize, access: MapAccess) -> io::Result<Region> {
         let refuse = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         if len == 0 || isize::try_from(len).is_err() {
-            return refuse("a map has at least one byte and fits the address space");
+            return refuse("a map must have at least one byte and fit in the address space");
         }
         if !offset.is_multiple_of(rustix::param::page_size() as u64) {
-            return refuse("a map starts at a page");
+            return refuse("a map must start at a page border");
         }
         let file_len = self.len()?;
         if offset.checked_add(len as u64).is_none_or(|end| end > file_len) {
-            return refuse("a map ends within the file");
+            return refuse("a map must end within the file");
         }
         mmap::map(&self.file, offset, len, access)
     }

@@ -1,16 +1,16 @@
 //! The writer's lock: byte 0, length 1, of the file `lock`.
 //!
-//! RocketMQ takes it with `FileChannel.tryLock(0, 1, false)`, which is a POSIX record lock. On Linux
-//! ours belongs to the open file description instead of the process: it conflicts with record locks
-//! both ways, excludes a second opening in the same process, and does not vanish because some other
-//! descriptor of the file is closed. `flock` would not do: it and a record lock ignore each other.
+//! RocketMQ takes it with `FileChannel.tryLock(0, 1, false)`, which is a POSIX record lock. On Linux, the lock of
+//! mqstore belongs to the open file description instead of the process. It and record locks exclude each other. It also
+//! excludes a second open in the same process, and stays when another descriptor of the file is closed. `flock` is not
+//! suitable: it and a record lock ignore each other.
 //!
-//! A child made by `fork` shares the description. It must neither release the lock (hence the check
-//! of the process number on drop) nor keep it alive (hence [`StoreLock::disown_in_child`]).
+//! A child made by `fork` shares the description. It must not release the lock, so the drop checks the process id. It
+//! must not keep the lock alive either: see [`StoreLock::disown_in_child`].
 //!
-//! macOS has no such locks in its documentation. There a plain record lock is taken, and a list of the
-//! files locked by this process does the rest: it refuses a second opening before the file is opened,
-//! because closing any descriptor of the file would release the lock.
+//! macOS does not document such locks. There, mqstore takes a plain record lock and keeps a list of the files that this
+//! process has locked. The list refuses a second open before the file is opened, because a close of any descriptor of
+//! the file would release the lock.
 //!
 //! Source: `DefaultMessageStore#start`, `DefaultMessageStore#shutdown`.
 
@@ -30,17 +30,17 @@ use rustix::process::{Pid, getpid};
 use super::descriptor::{file_stat, open_regular, retry, stat};
 use crate::vfs::{LockError, LockHolder, StoreLock};
 
-/// What RocketMQ writes into the file.
+/// RocketMQ's content of the file.
 const CONTENT: &[u8] = b"lock";
 
-// The system's constants have the field's type on macOS only.
+// Only on macOS do the system's constants have the type of the field.
 const TAKE: libc::c_short = libc::F_WRLCK as _;
 const RELEASE: libc::c_short = libc::F_UNLCK as _;
 
-/// How often the file may be replaced under us before we give up.
+/// How often another process may replace the file before the call gives up.
 const ATTEMPTS: usize = 16;
 
-/// The lock, held.
+/// The lock while it is held.
 #[derive(Debug)]
 pub(super) struct OsLock {
     file: Mutex<Option<File>>,
@@ -48,7 +48,7 @@ pub(super) struct OsLock {
     inode: u64,
 }
 
-/// The files that this process has locked, by number; not needed where locks tell by themselves.
+/// The inodes that this process has locked. Systems whose locks exclude the same process do not need it.
 #[cfg(not(target_os = "linux"))]
 struct Here(parking_lot::MutexGuard<'static, std::collections::BTreeSet<u64>>);
 
@@ -107,7 +107,7 @@ impl OsLock {
                 return Err(LockError::Held { pid });
             }
             let ours = file_stat(&retry(|| rustix::fs::fstat(&file)).map_err(io::Error::from)?);
-            // Whoever removed or replaced the file meanwhile made our lock one on nothing.
+            // If another process removed or replaced the file during the call, this lock protects nothing.
             match stat(path) {
                 Ok(named) if named.inode == ours.inode => {}
                 Ok(_) => continue,
@@ -120,13 +120,13 @@ impl OsLock {
             here.add(ours.inode);
             return Ok(Self { file: Mutex::new(Some(file)), owner: getpid(), inode: ours.inode });
         }
-        Err(LockError::Io(io::Error::other("the lock file is being replaced again and again")))
+        Err(LockError::Io(io::Error::other("another process keeps replacing the lock file")))
     }
 }
 
 impl StoreLock for OsLock {
     fn disown_in_child(&self) {
-        // Nobody holds this mutex for long, but a thread of the parent may have held it at the fork.
+        // Threads hold this mutex only briefly, but a thread of the parent may have held it at the fork.
         if let Some(mut file) = self.file.try_lock()
             && file.take().is_some()
             && getpid() == self.owner
@@ -141,13 +141,13 @@ impl Drop for OsLock {
         let Some(file) = self.file.get_mut().take() else { return };
         if getpid() == self.owner {
             Here::lock().remove(self.inode);
-            // Closing releases too, but not while a child that was forked still has a copy.
+            // A close releases the lock too, but not while a forked child still has a copy.
             let _ = set_lock(&file, RELEASE);
         }
     }
 }
 
-/// Who holds the lock of `path`.
+/// Returns the holder of the lock of `path`.
 pub(super) fn holder(path: &Path) -> io::Result<Option<LockHolder>> {
     if let Some(holder) = Here::lock().holder(path) {
         return Ok(Some(holder));
@@ -163,7 +163,7 @@ fn first_byte(kind: libc::c_short) -> libc::flock {
     libc::flock { l_type: kind, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 1, l_pid: 0 }
 }
 
-/// Takes or releases the lock; `false` when somebody else has it.
+/// Takes or releases the lock; returns `false` if another process has it.
 fn set_lock(file: impl AsFd, kind: libc::c_short) -> io::Result<bool> {
     let range = first_byte(kind);
     #[cfg(target_os = "linux")]
@@ -177,7 +177,7 @@ fn set_lock(file: impl AsFd, kind: libc::c_short) -> io::Result<bool> {
     }
 }
 
-/// Who would keep us from locking.
+/// Returns the holder that prevents this process from locking.
 fn query(file: impl AsFd) -> io::Result<Option<LockHolder>> {
     let mut range = first_byte(TAKE);
     #[cfg(target_os = "linux")]
@@ -188,7 +188,7 @@ fn query(file: impl AsFd) -> io::Result<Option<LockHolder>> {
     if range.l_type == RELEASE {
         return Ok(None);
     }
-    // -1 stands for the owner of an open file description, 0 for a process of another container.
+    // -1 means an open file description, 0 a process of another container.
     let may_be_ours = range.l_pid == -1 || cfg!(not(target_os = "linux"));
     Ok(Some(LockHolder { pid: Some(range.l_pid).filter(|pid| *pid > 0), may_be_ours }))
 }
@@ -213,7 +213,7 @@ mod tests {
         matches!(OsVfs.lock(path), Err(LockError::Held { .. }))
     }
 
-    /// Takes a record lock on byte 0 as Java does, says so, and holds it until its input ends.
+    /// A script that takes a record lock on byte 0 as Java does, reports it, and holds it until its input ends.
     const RECORD_LOCK: &str = "
 import fcntl, sys
 file = open(sys.argv[1], 'r+b')
@@ -254,7 +254,7 @@ else:
         assert_eq!(OsVfs.lock_holder(&path).unwrap(), None);
         let lock = OsVfs.lock(&path).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"lock");
-        // Opening and closing the file elsewhere does not release it, as it would a record lock.
+        // An open and a close of the file elsewhere do not release it, as they would release a record lock.
         drop(File::open(&path).unwrap());
         match OsVfs.lock(&path) {
             Err(LockError::Held { pid }) => assert_eq!(pid, None),
@@ -295,10 +295,10 @@ else:
         assert_eq!(std::fs::read(&path).unwrap(), b"their content");
     }
 
-    /// Set for the test process that tries the lock of its parent.
+    /// Set for the test process that tries its parent's lock.
     const TRY_LOCK: &str = "MQSTORE_IO_TRY_LOCK";
 
-    /// Run by [`excludes_another_process_of_ours`] in a process of its own.
+    /// Run by [`excludes_another_process_of_ours`] in a separate process.
     #[test]
     fn child_tries_the_lock() {
         let Some(path) = std::env::var_os(TRY_LOCK) else { return };
@@ -322,7 +322,7 @@ else:
         assert!(ask().contains("held: false"));
     }
 
-    /// Another descriptor of the same open file description, which is what a fork makes.
+    /// Returns another descriptor of the same open file description, as a fork creates it.
     fn forked_copy(lock: &OsLock) -> File {
         lock.file.lock().as_ref().unwrap().try_clone().unwrap()
     }

@@ -1,9 +1,9 @@
 //! Shared maps of files, and the two calls on them that the map library leaves unsafe.
 //!
-//! A map is a `memmap2::MmapRaw`: a pointer and a length, without any claim about who changes the
-//! bytes meanwhile, which is what a file shared with other processes is. [`Region`] adds the rules.
-//! The address stays valid until the last region or view drops the backing, whatever happens to the
-//! file's name or descriptor. Cutting the file below the map is the one thing that nobody may do.
+//! A map is a `memmap2::MmapRaw`: a pointer and a length, without a claim that the bytes do not change, because other
+//! processes share the file. [`Region`] adds the rules. The address stays valid until the last region or view drops the
+//! backing, whatever happens to the file's name or descriptor. No process may truncate the file below the end of the
+//! map.
 
 #![expect(unsafe_code, reason = "address arithmetic on maps and calls that take addresses")]
 
@@ -17,7 +17,7 @@ use memmap2::{Advice as MapAdvice, MmapOptions, MmapRaw, UncheckedAdvice};
 
 use crate::region::{Advice, Backing, MapAccess, Region};
 
-/// Maps `len` bytes of `file` from `offset` on; the caller has checked both against the file.
+/// Maps `len` bytes of `file` from `offset`. The caller has checked both against the file.
 pub(super) fn map(file: &File, offset: u64, len: usize, access: MapAccess) -> io::Result<Region> {
     let mut options = MmapOptions::new();
     options.offset(offset).len(len);
@@ -25,7 +25,7 @@ pub(super) fn map(file: &File, offset: u64, len: usize, access: MapAccess) -> io
         MapAccess::Read => options.map_raw_read_only(file)?,
         MapAccess::ReadWrite => options.map_raw(file)?,
     };
-    // A forked child must not write into the parent's store through memory that it inherited.
+    // A forked child must not write to the parent's store through inherited memory.
     #[cfg(target_os = "linux")]
     if access == MapAccess::ReadWrite {
         map.advise(MapAdvice::DontFork)?;
@@ -52,8 +52,8 @@ impl Backing for Mapped {
             Advice::Random => self.map.advise_range(MapAdvice::Random, at, len),
             Advice::Sequential => self.map.advise_range(MapAdvice::Sequential, at, len),
             Advice::DontNeed => {
-                // SAFETY: dropping pages of a shared map loses nothing: they are the file's, and the
-                // next touch brings them back.
+                // SAFETY: to drop pages of a shared map loses nothing. They are the file's pages, and the next access
+                // reads them again.
                 unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, at, len) }
             }
             Advice::PopulateWrite => self.populate(at, len),
@@ -66,10 +66,10 @@ impl Backing for Mapped {
         let len = len + (at - start);
         let address = self.address(start).cast();
         let result = if locked {
-            // SAFETY: the range lies in the map (the region has checked it), whose base is a page.
+            // SAFETY: the range is in the map (the region has checked it), and the map's base is a page border.
             unsafe { rustix::mm::mlock(address, len) }
         } else {
-            // SAFETY: as above; unlocking changes no byte.
+            // SAFETY: as above; an unlock changes no byte.
             unsafe { rustix::mm::munlock(address, len) }
         };
         Ok(result?)
@@ -85,7 +85,7 @@ impl Mapped {
     #[cfg(target_os = "linux")]
     fn populate(&self, at: usize, len: usize) -> io::Result<()> {
         match self.map.advise_range(MapAdvice::PopulateWrite, at, len) {
-            // Kernels before 5.14 do not know the call.
+            // Kernels before 5.14 do not have this call.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.touch(at, len);
                 Ok(())
@@ -100,14 +100,14 @@ impl Mapped {
         Ok(())
     }
 
-    /// Makes each page present and writable by adding nothing to one byte of it.
+    /// Faults in each page for writes, with an atomic OR of 0 on one byte.
     fn touch(&self, at: usize, len: usize) {
         let page = rustix::param::page_size();
         let first = at - at % page;
         for position in (first..at + len).step_by(page) {
-            // The first byte asked for, not the first of its page: the rest is not the caller's.
+            // Touches the first byte of the range, not of the page: the rest of the page is not the caller's.
             let place = self.address(position.max(at));
-            // SAFETY: a byte inside the map; an atomic access that leaves the value as it is.
+            // SAFETY: the byte is in the map, and the atomic access does not change the value.
             let byte = unsafe { AtomicU8::from_ptr(place) };
             byte.fetch_or(0, Ordering::Relaxed);
         }

@@ -1,9 +1,8 @@
 //! The real file system, by system calls.
 //!
-//! Linux first; what macOS does otherwise is behind `cfg` in the function that differs. Every
-//! descriptor is close-on-exec and above 2, so that a stray print never lands in a store file, and is
-//! opened without following a link and without waiting for a pipe; what is not a regular file is
-//! refused right after. Calls that a signal interrupts are made again.
+//! Linux comes first. What differs on macOS is under `cfg` in the function concerned. Every descriptor is close-on-exec
+//! and above 2, so that a stray print never reaches a store file. An open follows no link and does not wait for a pipe.
+//! A file that is not regular is refused after the open. Calls that a signal interrupts are repeated.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -39,12 +38,12 @@ pub use wake_descriptor::WakeDescriptor;
 use descriptor::{above_stderr, file_kind, file_stat, open_regular, retry};
 use file::OsFile;
 
-/// The machine's file system. Has no state: all values are the same one.
+/// The machine's file system. It has no state: all values are equal.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsVfs;
 
 impl OsVfs {
-    /// The machine's file system.
+    /// Creates the machine's file system.
     pub fn new() -> Self {
         Self
     }
@@ -71,7 +70,7 @@ impl Vfs for OsVfs {
     fn inode(&self, path: &Path) -> io::Result<u64> {
         let asked = StatxFlags::INO;
         match retry(|| rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, asked)) {
-            // Some sandboxes do not know the call.
+            // Some sandboxes do not support the call.
             Err(Errno::NOSYS | Errno::PERM) => Ok(self.stat(path)?.inode),
             result => Ok(result?.stx_ino),
         }
@@ -80,7 +79,7 @@ impl Vfs for OsVfs {
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         each_name(dir, |folder, name, _| {
-            // By its folder: a path would be walked anew for each of very many files.
+            // Relative to its folder: with a path, the system would resolve the path again for each file.
             let stat = stat_in(folder, name)?;
             entries.extend(stat.map(|stat| DirEntry { name: name.to_owned(), stat }));
             Ok(())
@@ -93,7 +92,7 @@ impl Vfs for OsVfs {
         let mut entries = Vec::new();
         each_name(dir, |folder, name, kind| {
             let kind = match kind {
-                // Some file systems do not keep the kind beside the name.
+                // Some file systems do not store the kind with the name.
                 FileType::Unknown => stat_in(folder, name)?.map(|stat| stat.kind),
                 kind => Some(file_kind(kind)),
             };
@@ -136,7 +135,7 @@ impl Vfs for OsVfs {
         match retry(|| rustix::fs::ioctl_ficlone(&target, &source)) {
             Ok(()) => Ok(Arc::new(OsFile::new(target))),
             Err(error) => {
-                // The name was free, and the file is empty.
+                // The name was free, and the new file is empty.
                 let _ = fs::remove_file(to);
                 let cannot = matches!(
                     error,
@@ -190,14 +189,14 @@ impl Vfs for OsVfs {
     }
 
     fn environment(&self) -> Environment {
-        // The hasher's keys are random, which is all that is asked of a token.
+        // The hasher's keys are random, which is enough for a token.
         let random_seed = RandomState::new().hash_one(std::time::Instant::now());
         Environment { pid: std::process::id(), random_seed, ..facts().clone() }
     }
 }
 
-/// What stays as it is while the process lives. A reader beside a writer asks for it with every message, and the
-/// processors alone are read from several files.
+/// Facts that do not change during the process. A reader that follows a writer asks for them with every message, and
+/// the number of processors alone needs reads of several files.
 fn facts() -> &'static Environment {
     static FACTS: OnceLock<Environment> = OnceLock::new();
     FACTS.get_or_init(|| Environment {
@@ -212,7 +211,7 @@ fn facts() -> &'static Environment {
     })
 }
 
-/// Bytes of memory of this machine.
+/// Returns the bytes of memory of this machine.
 #[cfg(target_os = "linux")]
 fn memory_bytes() -> u64 {
     let memory = rustix::system::sysinfo();
@@ -230,7 +229,7 @@ fn open_folder(dir: &Path) -> io::Result<OwnedFd> {
     above_stderr(retry(|| rustix::fs::open(dir, flags, Mode::empty()))?)
 }
 
-/// Shows `visit` each name in `dir` but `.` and `..`, with the folder and what the folder says of its kind.
+/// Calls `visit` for each name in `dir` except `.` and `..`, with the folder and the folder's information on the kind.
 fn each_name(
     dir: &Path,
     mut visit: impl FnMut(BorrowedFd<'_>, &OsStr, FileType) -> io::Result<()>,
@@ -246,26 +245,26 @@ fn each_name(
     Ok(())
 }
 
-/// What `name` in an open folder is, itself and not what it links to; `None` where it is gone.
+/// Returns the data of `name` in an open folder, without following a link; `None` if it no longer exists.
 fn stat_in(folder: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<FileStat>> {
     let stat = retry(|| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW));
     found(stat.map(|stat| file_stat(&stat)).map_err(io::Error::from))
 }
 
-/// The rename of file systems without `RENAME_NOREPLACE`: a second name, which never replaces, then
-/// the first one away. A crash in between leaves both.
+/// Renames on file systems without `RENAME_NOREPLACE`: adds the second name, which never replaces a file, then removes
+/// the first. A crash in between leaves both.
 fn rename_by_link(from: &Path, to: &Path) -> io::Result<()> {
     retry(|| rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty()))?;
     fs::remove_file(from)
 }
 
-/// The kernel's boot number; zeros where it has none.
+/// Returns the kernel's boot id; zeros if it has none.
 fn boot_id() -> [u8; 16] {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     parse_uuid(&text).unwrap_or_default()
 }
 
-/// 32 hex digits with any number of dashes and spaces between them.
+/// Parses 32 hex digits with any number of dashes and spaces between them.
 fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     let digits: Vec<u8> = text
         .chars()

@@ -1,12 +1,13 @@
-//! Which thread runs where there are fewer processors than threads.
+//! The priority of threads, if there are fewer processors than threads.
 
-/// The priority of threads that step back: they get about a tenth of what others of the process get.
+/// The nice value of background threads: each gets about a tenth of the time of the process's other threads.
 #[cfg(target_os = "linux")]
 const BEHIND: i32 = 10;
 
-/// Lets the threads of normal priority run before this one from now on. A request; nothing depends on it.
+/// Lowers the priority of this thread, so that threads of normal priority run first. It is a hint; nothing depends on
+/// it.
 pub fn lower_thread_priority() {
-    // To Linux a thread is a process of its own here; elsewhere all of the process would step back.
+    // On Linux the call affects one thread. On other systems it would affect the whole process.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::setpriority_process(None, BEHIND);
 }

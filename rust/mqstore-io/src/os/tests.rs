@@ -68,7 +68,7 @@ fn descriptors_do_not_survive_exec() {
     let (_keep, _file) = file_with(&dir, "plain", b"x");
     let _lock = OsVfs.lock(&dir.path().join("lock")).unwrap();
     let seen = Command::new("ls").args(["-l", "/proc/self/fd"]).output();
-    // Without /proc there is nothing to look at.
+    // Without /proc the test cannot check this.
     let Some(seen) = seen.ok().filter(|seen| seen.status.success()) else { return };
     let text = String::from_utf8_lossy(&seen.stdout).into_owned();
     assert!(!text.contains(&*dir.path().to_string_lossy()), "{text}");
@@ -162,7 +162,7 @@ fn an_unreadable_file_says_so() {
     let (vfs, dir) = temp();
     let (path, _) = file_with(&dir, "secret", b"x");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
-    // The superuser may read everything.
+    // The superuser can read everything.
     if let Err(error) = vfs.open(&path, Access::Read) {
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     }
@@ -184,7 +184,7 @@ fn maps_take_all_advice() {
     assert_eq!(&*region.view(5000, 4).unwrap(), b"kept");
     region.flush(5000..5004).unwrap();
     region.flush(0..64 * 1024).unwrap();
-    // A process may be allowed no locked memory at all.
+    // The limit of locked memory can be 0.
     if region.lock_memory(4097..4098).is_ok() {
         region.unlock_memory(4097..4098).unwrap();
     }
@@ -221,10 +221,10 @@ fn writable_maps_are_not_inherited_by_children() {
     assert!(flags.split(' ').any(|flag| flag == "dc"), "{flags}");
 }
 
-/// Set for the test process that runs on a small file system of its own.
+/// Set for the test process that runs on a small file system.
 const FULL_DISK: &str = "MQSTORE_IO_FULL_DISK";
 
-/// Run by [`a_full_disk_is_an_error`] in a process that sees 1 MiB of tmpfs at the given folder.
+/// Run by [`a_full_disk_is_an_error`] in a process with 1 MiB of tmpfs at the given folder.
 #[test]
 fn child_on_a_full_disk() {
     let Some(root) = std::env::var_os(FULL_DISK).map(PathBuf::from) else { return };
@@ -241,7 +241,7 @@ fn child_on_a_full_disk() {
     hole.set_len(4 << 20).unwrap();
     let region = hole.map(0, 4 << 20, MapAccess::ReadWrite).unwrap();
     if let Err(error) = region.advise(0..4 << 20, Advice::PopulateWrite) {
-        // Old kernels are not asked here, because touching the pages would end the process.
+        // Not tested on old kernels, because touching the pages would kill the process.
         assert!(error.raw_os_error().is_some());
     }
     vfs.remove_file(&root.join("hole")).unwrap();
@@ -249,7 +249,7 @@ fn child_on_a_full_disk() {
     let error = vfs.create_new(&root.join("big")).unwrap().write_all_at(&vec![1; 4 << 20], 0).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     vfs.remove_file(&root.join("big")).unwrap();
-    // What was allocated can be written when nothing else fits.
+    // Allocated bytes can be written even if the disk is full.
     let filler = vfs.create_new(&root.join("filler")).unwrap();
     while filler.write_all_at(&[1; 4096], filler.len().unwrap()).is_ok() {}
     let region = file.map(0, 256 * 1024, MapAccess::ReadWrite).unwrap();
@@ -269,7 +269,7 @@ fn a_full_disk_is_an_error() {
         .arg(dir.path())
         .env(FULL_DISK, dir.path())
         .output();
-    // Where a process may not have a mount of its own, the simulated disk stands in: see `sim`.
+    // If a process cannot mount a file system, the tests of `sim` cover this.
     let Ok(result) = result else { return };
     let text = String::from_utf8_lossy(&result.stdout).into_owned();
     let errors = String::from_utf8_lossy(&result.stderr).into_owned();

@@ -1,7 +1,7 @@
-//! A bell for a thread that sleeps on descriptors, such as one that runs an event loop.
+//! A bell for a thread that sleeps on descriptors, for example one that runs an event loop.
 //!
-//! Any thread rings; the descriptor is readable from then on until it is silenced. However often it is
-//! rung meanwhile, it is rung once. Nothing is handed over by it: who hears it looks for what there is.
+//! Any thread can ring it. From then on the descriptor is readable until the bell is silenced. Several rings count as
+//! one. The bell carries no data: a thread that hears it checks its inbox.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use super::above_stderr;
 
-/// See the head of this module. Not for a child process: a fork shares the bell with its parent.
+/// A bell; see the module's text. Not for a child process: a fork shares the bell with its parent.
 #[derive(Debug)]
 pub struct WakeDescriptor {
     button: UnixStream,
@@ -17,31 +17,31 @@ pub struct WakeDescriptor {
 }
 
 impl WakeDescriptor {
-    /// A silent bell.
+    /// Creates a silent bell.
     pub fn new() -> io::Result<Self> {
         let (button, bell) = UnixStream::pair()?;
         Ok(Self { button: end(button)?, bell: end(bell)? })
     }
 
-    /// What becomes readable; it stays this bell's own.
+    /// Returns the descriptor that becomes readable. The bell still owns it.
     pub fn descriptor(&self) -> RawFd {
         self.bell.as_raw_fd()
     }
 
-    /// Rings it. Never waits.
+    /// Rings the bell. Never waits.
     pub fn ring(&self) {
-        // A bell that takes no more was rung and not silenced since.
+        // If the buffer is full, the bell was rung and not silenced since.
         let _ = (&self.button).write(&[1]);
     }
 
-    /// Silences it: to be done before the look, so that what comes later rings anew.
+    /// Silences the bell. Call it before you check the inbox, so that a later event rings again.
     pub fn silence(&self) {
         let mut rings = [0; 256];
         while matches!((&self.bell).read(&mut rings), Ok(count) if count == rings.len()) {}
     }
 }
 
-/// One end, which never waits.
+/// Makes one end non-blocking.
 fn end(stream: UnixStream) -> io::Result<UnixStream> {
     let stream = UnixStream::from(above_stderr(OwnedFd::from(stream))?);
     stream.set_nonblocking(true)?;
@@ -62,7 +62,7 @@ mod tests {
         let bell = WakeDescriptor::new().unwrap();
         assert!(bell.descriptor() > 2);
         assert!(!is_rung(&bell));
-        // More than it can hold.
+        // More rings than the buffer can hold.
         for _ in 0..1_000_000 {
             bell.ring();
         }

@@ -1,4 +1,4 @@
-//! The simulated file system against the real one: random calls, same answers.
+//! Compares the simulated file system with the real one: random calls must give the same answers.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::os::OsVfs;
 use crate::sim::SimVfs;
 
-/// The numbers of one run, the same each time.
+/// The random numbers of one run, the same each time.
 struct TestRng(u64);
 
 impl TestRng {
@@ -76,7 +76,7 @@ fn call(dice: &mut TestRng) -> Call {
     }
 }
 
-/// What a caller can tell from a `FileStat` everywhere: kind, and for files length and links.
+/// Returns the parts of a `FileStat` that are the same on every file system: kind, and for files length and links.
 fn outline(stat: &FileStat) -> String {
     match stat.kind {
         FileKind::File => format!("file {} {}", stat.len, stat.links),
@@ -123,7 +123,7 @@ fn perform(vfs: &dyn Vfs, root: &Path, call: &Call) -> io::Result<String> {
         Call::RemoveDirAll(path) => vfs.remove_dir_all(&at(path)).map(nothing),
         Call::Sync(path) => edit(path)?.sync_data().map(nothing),
         Call::SyncDir(path) => vfs.sync_dir(&at(path)).map(nothing),
-        // Where data is known to start is the file system's choice; that it is found is not.
+        // The reported start of data depends on the file system. Only its existence is compared.
         Call::NextData(path, from) => {
             let found = edit(path)?.next_data(*from)?;
             Ok(format!("{}", found.is_none_or(|at| at >= *from)))

@@ -1,4 +1,4 @@
-//! What holds for every file system, real or simulated.
+//! Tests of every file system, real or simulated.
 
 use super::*;
 use crate::os::OsVfs;

@@ -4,16 +4,16 @@
 //! item: size (4), magic 0 (4), body CRC 0 (4), FLAG (4), BODYLEN (4), BODY, PROPLEN (2), PROPERTIES
 //! ```
 //!
-//! An ordinary batch is split: each item becomes a record of its own ([`split_batch`]), and nothing in the
-//! log tells that they came together. On a batch queue the whole body stays one record, an *inner batch*
-//! ([`crate::SysFlag::inner_batch`]), and readers take it apart. Source: `MessageDecoder#encodeMessage`,
-//! `#decodeMessage`, `MessageExtEncoder#encode(MessageExtBatch, ..)`.
+//! An ordinary batch is split: each item becomes a separate record ([`split_batch`]), and the log does not show that
+//! they came together. In a batch queue the whole body stays one record, an *inner batch*
+//! ([`crate::SysFlag::inner_batch`]), and readers split it. Source: `MessageDecoder#encodeMessage`, `#decodeMessage`,
+//! `MessageExtEncoder#encode(MessageExtBatch, ..)`.
 
 use crate::bytes::Reader;
 use crate::error::FormatError;
 use crate::record::{MAX_PROPERTIES_BYTES, RecordSpec};
 
-/// An item without body and properties.
+/// Byte length of an item without body and properties.
 pub const MIN_BATCH_ITEM_BYTES: usize = 22;
 
 /// One message of a batch.
@@ -54,7 +54,7 @@ impl BatchItem<'_> {
     }
 }
 
-/// Makes the body of a batch. On error `out` is as before.
+/// Encodes the body of a batch. On error `out` is unchanged.
 pub fn encode_batch<'a>(
     items: impl IntoIterator<Item = BatchItem<'a>>,
     out: &mut Vec<u8>,
@@ -63,8 +63,8 @@ pub fn encode_batch<'a>(
     items.into_iter().try_for_each(|item| item.encode_into(out)).inspect_err(|_| out.truncate(start))
 }
 
-/// Walks over the items of a batch body. As in RocketMQ the items' sizes, magics and checksums are not
-/// looked at; the lengths of body and properties lead from one to the next. Ends after the first error.
+/// Walks over the items of a batch body. Like RocketMQ, it ignores the items' sizes, magics and checksums: the lengths
+/// of body and properties lead to the next item. Ends after the first error.
 pub fn decode_batch(body: &[u8]) -> BatchItems<'_> {
     BatchItems { reader: Reader::new(body, "batch item") }
 }
@@ -103,13 +103,12 @@ impl<'a> Iterator for BatchItems<'a> {
     }
 }
 
-/// The records an ordinary batch becomes.
+/// Splits an ordinary batch into its records.
 ///
-/// `batch.body` is the batch body. Each record has the item's flag, body and properties, the batch's topic,
-/// queue, system flag, times, hosts and retries, prepared offset 0, and offsets that go on from the batch's.
-/// The batch's own properties are left out, as RocketMQ 5.5 does (5.3 appended them to each record).
-/// Whether a batch is acceptable at all (no transaction, no delay) is for the caller to say. Ends after the
-/// first error.
+/// `batch.body` is the batch body. Each record has the item's flag, body and properties, and the batch's topic, queue,
+/// system flag, times, hosts and retries. The prepared offset is 0, and the offsets continue from the batch's. The
+/// batch's own properties are left out, as in RocketMQ 5.5 (5.3 appended them to each record). The caller decides
+/// whether a batch is acceptable (no transaction, no delay). Ends after the first error.
 pub fn split_batch<'a>(
     batch: &RecordSpec<'a>,
 ) -> impl Iterator<Item = Result<RecordSpec<'a>, FormatError>> + use<'a> {

@@ -1,14 +1,14 @@
-//! Checked big-endian reading: the only place where this crate turns untrusted bytes into integers.
+//! Checked big-endian reads: the only place where this crate converts untrusted bytes to integers.
 //!
-//! All integers of the format are big-endian and signed (Java's `ByteBuffer` order). [`Reader`] walks over a
-//! slice and answers [`FormatError::Truncated`] instead of reading beyond it.
+//! All integers of the format are big-endian and signed (Java's `ByteBuffer` order). [`Reader`] walks over a slice and
+//! returns [`FormatError::Truncated`] at its end.
 
 use crate::error::FormatError;
 
 /// Defines the checked big-endian readers of fixed width.
 macro_rules! big_endian {
     ($($name:ident: $type:ty, $width:literal;)*) => {$(
-        #[doc = concat!("The next ", $width, " bytes as `", stringify!($type), "`.")]
+        #[doc = concat!("Returns the next ", $width, " bytes as `", stringify!($type), "`.")]
         #[inline]
         pub(crate) fn $name(&mut self) -> Result<$type, FormatError> {
             match self.rest.split_first_chunk::<$width>() {
@@ -30,7 +30,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Starts at the front of `bytes`; `what` names the value in errors.
+    /// Starts at the front of `bytes`. `what` names the value in errors.
     #[inline]
     pub(crate) fn new(bytes: &'a [u8], what: &'static str) -> Self {
         Self { rest: bytes, what }
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
         i64: i64, 8;
     }
 
-    /// The next `N` bytes.
+    /// Returns the next `N` bytes.
     #[inline]
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
         let Some((head, rest)) = self.rest.split_first_chunk::<N>() else { return Err(self.truncated(N)) };
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
-    /// The next `len` bytes, borrowed.
+    /// Returns the next `len` bytes, borrowed.
     #[inline]
     pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], FormatError> {
         let Some((head, rest)) = self.rest.split_at_checked(len) else { return Err(self.truncated(len)) };
@@ -70,7 +70,8 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// The next bytes, as many as a signed length field `what` says; it must be from 0 to what is left.
+    /// Returns the next `len` bytes. `what` names the signed length field; its value must be between 0 and the bytes
+    /// left.
     #[inline]
     pub(crate) fn take_length(&mut self, what: &'static str, len: i64) -> Result<&'a [u8], FormatError> {
         let fits = usize::try_from(len).ok().and_then(|len| self.rest.split_at_checked(len));
@@ -82,46 +83,46 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Big-endian numbers at the front of bytes that go on behind them, for files whose damage has one answer: `None`.
+/// Big-endian numbers at the front of a longer slice, for files in which every damage has the same result: `None`.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a>(
-    /// What is left.
+    /// The bytes left.
     pub &'a [u8],
 );
 
 impl<'a> Fields<'a> {
-    /// The next `count` bytes.
+    /// Returns the next `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(head)
     }
 
-    /// The next `N` bytes.
+    /// Returns the next `N` bytes.
     pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*head)
     }
 
-    /// The next 4 bytes as a number.
+    /// Returns the next 4 bytes as a number.
     pub fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_be_bytes)
     }
 
-    /// The next 8 bytes as a number.
+    /// Returns the next 8 bytes as a number.
     pub fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_be_bytes)
     }
 
-    /// The next 8 bytes as a signed number.
+    /// Returns the next 8 bytes as a signed number.
     pub fn i64(&mut self) -> Option<i64> {
         self.take().map(i64::from_be_bytes)
     }
 }
 
-/// `N` bytes of a fixed-size unit from position `at`; positions are constants of the layouts, so a miss is
-/// a slip in this crate and reads as zeros rather than as a panic.
+/// Returns `N` bytes of a fixed-size unit from position `at`. Positions are constants of the layouts. A position
+/// outside the unit is a bug of this crate, and reads as zeros instead of a panic.
 #[inline]
 pub(crate) fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     if let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk::<N>()) {
@@ -132,7 +133,7 @@ pub(crate) fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     }
 }
 
-/// Writes the bytes of a field of a fixed-size unit; the twin of [`field`].
+/// Writes the bytes of a field of a fixed-size unit; the counterpart of [`field`].
 #[inline]
 pub(crate) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
     if let Some(chunk) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<N>()) {

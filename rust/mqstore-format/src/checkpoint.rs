@@ -1,4 +1,4 @@
-//! The `checkpoint` file: up to which times the other files are durable.
+//! The `checkpoint` file: the times up to which the other files are durable.
 //!
 //! ```text
 //! 0  8  physicMsgTimestamp       24 8  masterFlushedOffset
@@ -7,16 +7,15 @@
 //! 48 .. 4095 zero
 //! ```
 //!
-//! The numbers are lower bounds; all zero, and no file at all, mean "nothing is known". Source:
-//! `StoreCheckpoint`.
+//! The numbers are lower bounds. All zeros, or a missing file, mean "nothing is known". Source: `StoreCheckpoint`.
 
 use crate::bytes::put;
 
-/// Bytes of the file.
+/// Byte length of the file.
 pub const CHECKPOINT_BYTES: usize = 4096;
-/// Bytes in use.
+/// Byte length of the used part.
 pub const CHECKPOINT_FIELD_BYTES: usize = 48;
-/// What [`Checkpoint::min_timestamp`] stays behind, in milliseconds.
+/// Distance of [`Checkpoint::min_timestamp`] before the stored times, in milliseconds.
 const SAFETY_MARGIN_MS: i64 = 3_000;
 
 /// The six numbers of the file.
@@ -28,16 +27,16 @@ pub struct Checkpoint {
     pub logics_msg_timestamp: i64,
     /// Store time up to which full index files are durable.
     pub index_msg_timestamp: i64,
-    /// Of replication: flushed position of the master.
+    /// For replication: flushed position of the master.
     pub master_flushed_offset: i64,
-    /// Physical offset that dispatch may trust; the start of the last record in a plain broker.
+    /// Log offset that dispatch can trust; the start of the last record in a plain broker.
     pub confirm_physical_offset: i64,
-    /// Physical offset of a record whose queue unit is durable; 0 from brokers before 5.5.
+    /// Log offset of a record whose queue unit is durable; 0 from brokers before 5.5.
     pub logics_physical_offset: i64,
 }
 
 impl Checkpoint {
-    /// The bytes in use, to be written over the front of an existing file.
+    /// Returns the used bytes, to overwrite the front of an existing file.
     pub fn encode_fields(&self) -> [u8; CHECKPOINT_FIELD_BYTES] {
         let mut bytes = [0; CHECKPOINT_FIELD_BYTES];
         for (at, value) in (0..).step_by(8).zip(self.values()) {
@@ -46,14 +45,14 @@ impl Checkpoint {
         bytes
     }
 
-    /// The whole file.
+    /// Returns the whole file.
     pub fn encode(&self) -> [u8; CHECKPOINT_BYTES] {
         let mut bytes = [0; CHECKPOINT_BYTES];
         put(&mut bytes, 0, self.encode_fields());
         bytes
     }
 
-    /// Reads a file of any length; what is missing is 0.
+    /// Reads a file of any length. Missing fields are 0.
     pub fn decode(bytes: &[u8]) -> Self {
         let mut values = [0; 6];
         for (value, stored) in values.iter_mut().zip(bytes.as_chunks().0) {
@@ -70,8 +69,8 @@ impl Checkpoint {
         }
     }
 
-    /// The store time from which an unclean start looks for lost records: the older of log and queue time,
-    /// less three seconds, and not below 0 (`StoreCheckpoint#getMinTimestamp`).
+    /// Returns the store time from which a start after a crash searches for lost records: the older of log and queue
+    /// time, minus three seconds, and not below 0 (`StoreCheckpoint#getMinTimestamp`).
     pub fn min_timestamp(&self) -> i64 {
         self.physic_msg_timestamp.min(self.logics_msg_timestamp).saturating_sub(SAFETY_MARGIN_MS).max(0)
     }

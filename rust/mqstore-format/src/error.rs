@@ -1,42 +1,42 @@
-//! What can be wrong with bytes, as values.
+//! Errors of decoders and encoders.
 //!
-//! Every decoder of this crate ends in a value or in a [`FormatError`]; none panics, and none allocates
-//! more than its input (or the limit it was given) justifies. An error says what was being read and which
-//! numbers disagreed; it knows neither file nor position, which the caller adds.
+//! Every decoder of this crate returns a value or a [`FormatError`]. None panics, and none allocates more than its
+//! input (or the given limit) justifies. An error names the part that was read and the numbers that disagree. The
+//! caller adds the file and the offset.
 
 use std::fmt;
 
-/// Why bytes are not what they should be, or why a value cannot be written.
+/// The reason why bytes do not decode, or why a value cannot be encoded.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// The bytes end before the value does. At the tail of a live log this means "not yet".
+    /// The bytes end before the value. At the tail of a live log this means "not yet".
     #[error("{what}: {needed} bytes needed, {available} available")]
     Truncated {
-        /// What was being read.
+        /// The part that was read.
         what: &'static str,
-        /// Bytes the value takes.
+        /// Byte length of the value.
         needed: usize,
-        /// Bytes that were there.
+        /// Available bytes.
         available: usize,
     },
-    /// The four bytes that name the kind of a record name none.
-    #[error("magic 0x{found:08x} is not that of a record")]
+    /// The four magic bytes belong to no kind of record.
+    #[error("magic 0x{found:08x} is not a record magic")]
     BadMagic {
         /// The bytes found, big-endian.
         found: u32,
     },
-    /// A length or count field is negative, too large for what contains it, or disagrees with the others.
-    #[error("{what} is {value}, which does not go with the limit {limit}")]
+    /// A length or count field is negative, too large for its container, or contradicts other fields.
+    #[error("{what} is {value}, but the limit is {limit}")]
     BadLength {
         /// The field.
         what: &'static str,
         /// Its value.
         value: i64,
-        /// The largest (or, for a minimum, the smallest) value possible there.
+        /// The largest possible value (or, for a minimum, the smallest).
         limit: i64,
     },
-    /// The body does not have the checksum of the record's header.
+    /// The body does not match the checksum in the record's header.
     #[error("body CRC is 0x{actual:08x}, the record says 0x{expected:08x}")]
     BodyCrc {
         /// The stored checksum.
@@ -44,7 +44,7 @@ pub enum FormatError {
         /// The checksum of the bytes.
         actual: u32,
     },
-    /// The record does not have the checksum of its `__CRC32#` property.
+    /// The record does not match the checksum in its `__CRC32#` property.
     #[error("record CRC is {actual}, the __CRC32# property says {expected}")]
     PropertyCrc {
         /// The stored checksum.
@@ -52,12 +52,12 @@ pub enum FormatError {
         /// The checksum of the bytes.
         actual: u32,
     },
-    /// A property cannot be written, or a stored one cannot be understood.
+    /// A property that cannot be written, or a stored one that does not decode.
     #[error("property {name:?}: {reason}")]
     BadProperty {
-        /// The property's name, or as much of it as is known.
+        /// The property's name, or the known part of it.
         name: String,
-        /// What is wrong.
+        /// The reason.
         reason: &'static str,
     },
     /// Text is not UTF-8.
@@ -66,20 +66,20 @@ pub enum FormatError {
         /// The text.
         what: &'static str,
     },
-    /// A topic name that must not be used.
+    /// A topic name that is not allowed.
     #[error("topic {topic:?}: {reason}")]
     InvalidTopic {
-        /// The name, shortened when very long.
+        /// The name, shortened if very long.
         topic: String,
         /// The rule it breaks.
         reason: &'static str,
     },
-    /// A value is larger than its field or than the limit given.
-    #[error("{what} is {value} bytes, at most {limit} are possible")]
+    /// A value that exceeds its field or the given limit.
+    #[error("{what} has {value} bytes, but the limit is {limit}")]
     TooLarge {
         /// The value.
         what: &'static str,
-        /// Its size; a lower bound where the size is found out by producing it.
+        /// Its size; a lower bound if the size is known only after the decompression.
         value: u64,
         /// The limit.
         limit: u64,
@@ -89,23 +89,23 @@ pub enum FormatError {
     Compression {
         /// `zlib`, `lz4`, `zstd` or `unknown`.
         kind: &'static str,
-        /// What the decoder said.
+        /// The decoder's message.
         reason: String,
     },
     /// A side file that is not JSON of the expected form.
     #[error("JSON at byte {position}: {reason}")]
     Json {
-        /// Byte position in the text; 0 for errors of meaning.
+        /// Byte position in the text; 0 if the text is valid JSON with a wrong value.
         position: usize,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// A file name, an id or another short text that does not have the required form.
+    /// A file name, an id or another short text of the wrong form.
     #[error("{name:?} is not {what}")]
     BadName {
-        /// The form required, for example `an offset message id`.
+        /// The required form, for example `an offset message id`.
         what: &'static str,
-        /// The text, shortened when very long.
+        /// The text, shortened if very long.
         name: String,
     },
 }
@@ -137,7 +137,7 @@ impl FormatError {
     }
 }
 
-/// Texts from outside are quoted in errors, but not by the megabyte.
+/// Shortens an external text for an error message.
 pub(crate) fn shortened(text: &str) -> String {
     const LIMIT_CHARS: usize = 120;
     match text.char_indices().nth(LIMIT_CHARS) {

@@ -9,8 +9,7 @@
 //! | [`index_key_hash`], [`index_tag_hash`], [`IndexHasher`] | index entries and slots | `IndexFile#indexKeyHashMethod` |
 //! | [`key_digest`] | key map of a compaction | `CompactionLog.OffsetMap` |
 //!
-//! Java hashes UTF-16 code units, so a character outside the basic plane counts twice. Nothing here
-//! allocates.
+//! Java hashes UTF-16 code units, so a character outside the basic plane counts twice. No function here allocates.
 
 use md5::{Digest, Md5};
 
@@ -28,15 +27,15 @@ const POWERS: [u32; 9] = [
     BASE.wrapping_pow(7),
     BASE.wrapping_pow(8),
 ];
-/// The top bit of each byte: set in no byte of ASCII.
+/// The top bit of each byte. ASCII bytes have it clear.
 const TOP_BITS: u64 = 0x8080_8080_8080_8080;
 
-/// Java's `String#hashCode`: `h = 31 * h + unit` over the UTF-16 units of `s`, wrapping.
+/// Returns Java's `String#hashCode`: `h = 31 * h + unit` over the UTF-16 units of `s`, wrapping.
 pub fn java_hash(s: &str) -> i32 {
     extend_hash(0, s).cast_signed()
 }
 
-/// [`java_hash`] of text that is not known to be UTF-8; `None` if it is not.
+/// Returns [`java_hash`] of untrusted bytes; `None` if they are not UTF-8.
 #[inline]
 pub(crate) fn java_hash_bytes(text: &[u8]) -> Option<i32> {
     extend_hash_bytes(0, text).map(u32::cast_signed)
@@ -48,7 +47,7 @@ fn extend_hash(hash: u32, s: &str) -> u32 {
         .unwrap_or_else(|| s.encode_utf16().fold(hash, |h, unit| extend_hash_unit(h, u32::from(unit))))
 }
 
-/// As [`extend_hash`]; `None` for text that is not UTF-8.
+/// Like [`extend_hash`]; `None` for bytes that are not UTF-8.
 #[inline]
 fn extend_hash_bytes(hash: u32, text: &[u8]) -> Option<u32> {
     extend_hash_ascii(hash, text)
@@ -60,8 +59,8 @@ fn extend_hash_unit(hash: u32, unit: u32) -> u32 {
     hash.wrapping_mul(BASE).wrapping_add(unit)
 }
 
-/// The hash, eight bytes in one step whose products do not wait for those of the step before; `None`
-/// where a byte is not ASCII.
+/// Continues a hash, eight bytes in one step whose products do not depend on the step before. Returns `None` if a byte
+/// is not ASCII.
 #[inline]
 fn extend_hash_ascii(mut hash: u32, bytes: &[u8]) -> Option<u32> {
     let [.., highest] = POWERS;
@@ -73,7 +72,7 @@ fn extend_hash_ascii(mut hash: u32, bytes: &[u8]) -> Option<u32> {
         hash = hash.wrapping_mul(highest).wrapping_add(hash_of_eight(eight));
     }
     if let Some(power) = POWERS.get(rest.len()).filter(|_| !rest.is_empty()) {
-        // Zeros in front of the rest change nothing.
+        // Zeros before the rest change nothing.
         let eight = match bytes.last_chunk() {
             Some(last) => u64::from_be_bytes(*last) & (u64::MAX >> (64 - 8 * rest.len())),
             None => rest.iter().fold(0, |eight, byte| eight << 8 | u64::from(*byte)),
@@ -84,9 +83,9 @@ fn extend_hash_ascii(mut hash: u32, bytes: &[u8]) -> Option<u32> {
     (seen & TOP_BITS == 0).then_some(hash)
 }
 
-/// The Java hash of eight bytes of ASCII, the first one on top: neighbours are joined in pairs, the pairs
-/// in fours, and those in one. No sum leaves its half before the last, which wraps; what is computed of
-/// other bytes means nothing.
+/// Returns the Java hash of eight ASCII bytes, the first one on top. Neighbours are combined in pairs, pairs in fours,
+/// and fours in one. Each sum fits in its half until the last one, which wraps. The result for other bytes has no
+/// meaning.
 #[inline]
 fn hash_of_eight(eight: u64) -> u32 {
     const BYTES: u64 = 0x00ff_00ff_00ff_00ff;
@@ -97,22 +96,22 @@ fn hash_of_eight(eight: u64) -> u32 {
     ((fours >> 32) as u32).wrapping_mul(four).wrapping_add(fours as u32)
 }
 
-/// CRC-32 (IEEE) with the top bit cleared, so that Java's signed `int` is never negative.
+/// Returns CRC-32 (IEEE) with the top bit cleared, so that Java's signed `int` is never negative.
 pub fn crc31(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes) & 0x7fff_ffff
 }
 
-/// CRC-32 (IEEE), all bits of it, for files that no Java program reads.
+/// Returns CRC-32 (IEEE) with all bits, for files that no Java program reads.
 pub fn crc32(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
 }
 
-/// [`crc31`] of bytes that come in pieces.
+/// [`crc31`] of bytes in several pieces.
 #[derive(Clone, Debug, Default)]
 pub struct Crc31(crc32fast::Hasher);
 
 impl Crc31 {
-    /// The checksum of no bytes yet.
+    /// Starts a checksum without bytes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -122,31 +121,31 @@ impl Crc31 {
         self.0.update(bytes);
     }
 
-    /// The checksum of everything added.
+    /// Returns the checksum of all added bytes.
     pub fn finish(self) -> u32 {
         self.0.finalize() & 0x7fff_ffff
     }
 }
 
-/// The tags code of a queue unit: the Java hash of the whole tags text, sign-extended; 0 for no tags.
+/// Returns the tags code of a queue unit: the Java hash of the whole tags text, sign-extended; 0 for no tags.
 ///
-/// The multi-tags flag changes nothing: the text is hashed as it is.
+/// The multi-tags flag has no effect: the text is hashed as a whole.
 pub fn tags_code(tags: &str) -> i64 {
     i64::from(java_hash(tags))
 }
 
-/// The hash of an index entry for `key` of `topic`: the absolute value of the Java hash of `topic#key`,
-/// and 0 where that hash is the smallest integer (which has no absolute value).
+/// Returns the hash of an index entry for `key` of `topic`: the absolute value of the Java hash of `topic#key`. If that
+/// hash is the smallest integer, which has no absolute value, returns 0.
 pub fn index_key_hash(topic: &str, key: &str) -> i32 {
     IndexHasher::new(topic).key(key)
 }
 
-/// The hash of the index entry RocketMQ 5.5 adds for the tags of a record: that of the key `T#tags`.
+/// Returns the hash of the index entry that RocketMQ 5.5 adds for the tags of a record: that of the key `T#tags`.
 pub fn index_tag_hash(topic: &str, tags: &str) -> i32 {
     IndexHasher::new(topic).tags(tags)
 }
 
-/// The hashes of index entries of one topic, whose name is hashed once.
+/// Computes the hashes of index entries of one topic, and hashes its name only once.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct IndexHasher {
     /// The hash of `topic#`.
@@ -154,24 +153,24 @@ pub struct IndexHasher {
 }
 
 impl IndexHasher {
-    /// For entries of `topic`.
+    /// Creates a hasher for entries of `topic`.
     pub fn new(topic: &str) -> Self {
         Self { topic: extend_hash_unit(extend_hash(0, topic), u32::from(b'#')) }
     }
 
-    /// [`index_key_hash`] of the topic and `key`.
+    /// Returns [`index_key_hash`] of the topic and `key`.
     #[inline]
     pub fn key(self, key: &str) -> i32 {
         positive(extend_hash(self.topic, key))
     }
 
-    /// As [`Self::key`] for a key that is not known to be UTF-8; `None` if it is not.
+    /// Like [`Self::key`], for an untrusted key; `None` if it is not UTF-8.
     #[inline]
     pub fn key_bytes(self, key: &[u8]) -> Option<i32> {
         extend_hash_bytes(self.topic, key).map(positive)
     }
 
-    /// [`index_tag_hash`] of the topic and `tags`.
+    /// Returns [`index_tag_hash`] of the topic and `tags`.
     pub fn tags(self, tags: &str) -> i32 {
         positive(extend_hash(extend_hash(self.topic, "T#"), tags))
     }
@@ -181,7 +180,7 @@ fn positive(hash: u32) -> i32 {
     hash.cast_signed().checked_abs().unwrap_or(0)
 }
 
-/// The MD5 of the key's UTF-8 bytes, by which a compaction tells keys apart.
+/// Returns the MD5 of the key's UTF-8 bytes, by which a compaction compares keys.
 pub fn key_digest(keys: &str) -> [u8; 16] {
     Md5::digest(keys.as_bytes()).into()
 }
@@ -236,7 +235,7 @@ mod tests {
         assert_eq!(index_key_hash("TopicTest", "7F00000100002A139A5528E4F2AB0000"), 1_259_389_491);
     }
 
-    /// Seven letters that bring the hash of `prefix` to `wanted`: the missing sum, written in base 31.
+    /// Returns seven letters that change the hash of `prefix` to `wanted`: the missing sum, written in base 31.
     fn suffix_for(prefix: &str, wanted: i32) -> String {
         let all_a = java_hash(&format!("{prefix}AAAAAAA"));
         let mut missing = wanted.wrapping_sub(all_a).cast_unsigned();

@@ -5,8 +5,8 @@
 //! unique key          address (4|16) pid (2) salt (4) month ms (4) counter (2)    32 or 56 hex digits
 //! ```
 //!
-//! Both are upper-case hex. The first names a place in a log, the second is made by the producer and means
-//! nothing to the store; RocketMQ's client reads the time out of it to narrow a search. Source:
+//! Both are upper-case hex. The first one is a position in a log. The producer creates the second one, and it has no
+//! meaning for the store. RocketMQ's client reads the time from it to narrow a search. Source:
 //! `MessageDecoder#createMessageId`, `#decodeMessageId`, `MessageClientIDSetter`.
 
 use std::fmt;
@@ -17,11 +17,11 @@ use crate::bytes::{field, put};
 use crate::error::FormatError;
 use crate::record::Host;
 
-/// The most bytes an id stands for.
+/// Maximum number of bytes in an id.
 const MAX_ID_BYTES: usize = 28;
 const DAY_MS: i64 = 86_400_000;
 
-/// The two hex digits of a byte.
+/// Returns the two hex digits of a byte.
 #[inline]
 const fn hex(byte: u8) -> [u8; 2] {
     [digit(byte >> 4), digit(byte & 0xf)]
@@ -32,7 +32,7 @@ const fn digit(nibble: u8) -> u8 {
     if nibble < 10 { b'0' + nibble } else { b'A' - 10 + nibble }
 }
 
-/// The id of the record at `physical_offset` of the store at `host`: 32 hex digits, 56 for IPv6.
+/// Returns the id of the record at `physical_offset` of the store at `host`: 32 hex digits, 56 for IPv6.
 pub fn offset_message_id(host: &Host, physical_offset: i64) -> String {
     let mut digits = Vec::with_capacity(2 * MAX_ID_BYTES);
     push_offset_message_id(host, physical_offset, &mut digits);
@@ -50,8 +50,7 @@ pub fn push_offset_message_id(host: &Host, physical_offset: i64, out: &mut Vec<u
     out.extend_from_slice(digits.as_flattened().get(..2 * (end + 8)).unwrap_or_default());
 }
 
-/// Reads an offset message id back; either case of hex digits is accepted. The offset may be negative: an
-/// id is any text somebody sends.
+/// Parses an offset message id, in upper or lower case. The offset may be negative, because an id is untrusted text.
 pub fn parse_offset_message_id(id: &str) -> Result<(Host, i64), FormatError> {
     let bad = || FormatError::bad_name("an offset message id (32 or 56 hex digits)", id);
     let bytes = parse_hex(id).ok_or_else(bad)?;
@@ -74,7 +73,7 @@ fn parse_hex(text: &str) -> Option<Vec<u8>> {
     pairs.iter().map(|[high, low]| Some(nibble(*high)? << 4 | nibble(*low)?)).collect()
 }
 
-/// A unique key: 32 characters, 56 for an IPv6 address; kept in place, so that making one allocates nothing.
+/// A unique key: 32 characters, 56 for an IPv6 address. It is stored inline, so that a new key allocates nothing.
 #[derive(Clone, Copy)]
 pub struct MadeKey {
     text: [u8; 2 * MAX_ID_BYTES],
@@ -82,14 +81,14 @@ pub struct MadeKey {
 }
 
 impl MadeKey {
-    /// Its characters.
+    /// Returns its characters.
     pub fn as_bytes(&self) -> &[u8] {
         self.text.get(..usize::from(self.len)).unwrap_or_default()
     }
 
-    /// Its characters.
+    /// Returns its characters.
     pub fn as_str(&self) -> &str {
-        // They are hex digits.
+        // The characters are hex digits.
         std::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 
@@ -109,10 +108,10 @@ impl fmt::Debug for MadeKey {
     }
 }
 
-/// Counts that a thread draws at once, so that threads do not take the counter from each other.
+/// Counts that a thread takes at once, so that threads do not compete for the counter.
 const BLOCK: u16 = 16;
 
-/// Counts of one millisecond that a thread has drawn and not used yet; see [`UniqueKeyGenerator::next_in`].
+/// Counts of one millisecond that a thread has taken and not used yet; see [`UniqueKeyGenerator::next_in`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyBlock {
     now_ms: i64,
@@ -120,24 +119,24 @@ pub struct KeyBlock {
     left: u16,
 }
 
-/// Makes unique keys for one process, as RocketMQ's client does.
+/// Creates unique keys for one process, as RocketMQ's client does.
 ///
-/// Unique among processes by address, process id and `salt`; within one by the time and a 16-bit counter:
-/// 65,536 keys a millisecond, from any number of threads, without a lock. The time starts over each month,
-/// the counter does not, as in the reference. A thread that makes many draws counts by the block
-/// ([`KeyBlock`]), which costs the others up to one less than a block of them a millisecond.
+/// Address, process id and `salt` make keys unique among processes. The time and a 16-bit counter make them unique in
+/// one process: 65,536 keys per millisecond, from any number of threads, without a lock. As in the reference, the time
+/// starts again each month, and the counter does not. A thread that needs many keys takes counts in blocks
+/// ([`KeyBlock`]). Each such thread can waste almost one block per millisecond.
 #[derive(Debug)]
 pub struct UniqueKeyGenerator {
     prefix: MadeKey,
     utc_offset_ms: i64,
     counter: AtomicU16,
-    /// When a month began, in local epoch milliseconds: mostly the present one.
+    /// The start of a month in local epoch milliseconds, usually of the current one.
     month_start_ms: AtomicI64,
 }
 
 impl UniqueKeyGenerator {
-    /// A generator for this address and process. `salt` tells apart what shares both (two containers with
-    /// one address, two stores in one process); any random number will do.
+    /// Creates a generator for this address and process. `salt` distinguishes two generators with the same address and
+    /// process id (two containers with one address, two stores in one process). Any random number is suitable.
     pub fn new(ip: IpAddr, pid: u32, salt: u32) -> Self {
         let mut prefix = MadeKey { text: [0; 2 * MAX_ID_BYTES], len: 0 };
         match ip {
@@ -150,24 +149,24 @@ impl UniqueKeyGenerator {
         Self { prefix, utc_offset_ms: 0, counter: AtomicU16::new(0), month_start_ms }
     }
 
-    /// Counts months in local time, `utc_offset_ms` east of UTC, as RocketMQ's client expects when it reads
-    /// the time out of a key. Default 0.
+    /// Counts months in local time, `utc_offset_ms` east of UTC, as RocketMQ's client expects when it reads the time of
+    /// a key. Default 0.
     #[must_use]
     pub fn with_utc_offset_ms(mut self, utc_offset_ms: i64) -> Self {
         self.utc_offset_ms = utc_offset_ms;
         self
     }
 
-    /// The next key; `now_ms` is the time in epoch milliseconds.
+    /// Returns the next key. `now_ms` is the time in epoch milliseconds.
     #[inline]
     pub fn next(&self, now_ms: i64) -> MadeKey {
         self.key(self.counter.fetch_add(1, Ordering::Relaxed), now_ms)
     }
 
-    /// The next key, with a count out of `block`, which belongs to this generator and to one thread.
+    /// Returns the next key, with a count of `block`, which belongs to this generator and one thread.
     #[inline]
     pub fn next_in(&self, block: &mut KeyBlock, now_ms: i64) -> MadeKey {
-        // Counts of an earlier millisecond may have come round by now.
+        // The counter may have wrapped since an earlier millisecond.
         if block.left == 0 || block.now_ms != now_ms {
             let next = self.counter.fetch_add(BLOCK, Ordering::Relaxed);
             *block = KeyBlock { now_ms, next, left: BLOCK };
@@ -185,8 +184,8 @@ impl UniqueKeyGenerator {
         key
     }
 
-    /// [`ms_in_month`], which is reckoned anew when 28 days have gone since the month began: each month has
-    /// as many.
+    /// Returns [`ms_in_month`], with a cached start of the month. Computes it again 28 days after that start, because
+    /// each month has at least 28 days.
     #[inline]
     fn ms_in_month(&self, time_ms: i64) -> u32 {
         let since_ms = time_ms.wrapping_sub(self.month_start_ms.load(Ordering::Relaxed));
@@ -199,10 +198,10 @@ impl UniqueKeyGenerator {
     }
 }
 
-/// Milliseconds since the first of the month, in the time zone of `time_ms`; less than 2^32 always.
+/// Returns milliseconds since the first of the month, in the time zone of `time_ms`; always less than 2^32.
 ///
-/// The day of the month from the day number, by the usual reckoning with years that begin in March, so that
-/// the leap day is the last of a year: eras of 400 years have 146,097 days.
+/// Computes the day of the month from the day number, with years that begin in March, so that the leap day is the last
+/// day of a year. An era of 400 years has 146,097 days.
 fn ms_in_month(time_ms: i64) -> u32 {
     // Days from 0000-03-01 to 1970-01-01.
     let days = time_ms.div_euclid(DAY_MS) + 719_468;
@@ -298,7 +297,7 @@ mod tests {
             let generator = &generator;
             let draw = move || {
                 let mut block = KeyBlock::default();
-                // Rounds of more counts than there are, each in a millisecond of its own.
+                // More rounds than counts, each in a separate millisecond.
                 (0..40)
                     .flat_map(|now_ms| (0..500).map(move |_| now_ms))
                     .map(move |now_ms| generator.next_in(&mut block, now_ms).as_str().to_owned())

@@ -9,28 +9,28 @@
 //! entry:  key hash (4) physical offset (8) seconds since begin time (4) number of the older entry (4)
 //! ```
 //!
-//! S and N are not in the file: it must be read with the geometry it was written with. The chains and the
-//! growth of the file are the engine's matter; here are the bytes. Source: `IndexFile`, `IndexHeader`.
+//! S and N are not in the file: read it with the geometry that it was written with. The engine owns the chains and the
+//! growth of the file; this module owns the bytes. Source: `IndexFile`, `IndexHeader`.
 
 use crate::bytes::{field, put};
 
-/// Bytes of the header.
+/// Byte length of the header.
 pub const INDEX_HEADER_BYTES: usize = 40;
-/// Bytes of a slot.
+/// Byte length of a slot.
 pub const INDEX_SLOT_BYTES: usize = 4;
-/// Bytes of an entry.
+/// Byte length of an entry.
 pub const INDEX_ENTRY_BYTES: usize = 20;
-/// Slots of an unchanged configuration (`maxHashSlotNum`).
+/// Default number of slots (`maxHashSlotNum`).
 pub const DEFAULT_INDEX_SLOTS: u32 = 5_000_000;
-/// Entries of an unchanged configuration (`maxIndexNum`).
+/// Default number of entries (`maxIndexNum`).
 pub const DEFAULT_INDEX_ENTRIES: u32 = 20_000_000;
 
-/// How many slots and entries an index file has.
+/// The numbers of slots and entries of an index file.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IndexGeometry {
     /// Slots, S; at least 1.
     pub slots: u32,
-    /// Entries, N; at least 2, of which one is never used.
+    /// Entries, N; at least 2. Entry 0 is never used.
     pub entries: u32,
 }
 
@@ -41,22 +41,22 @@ impl Default for IndexGeometry {
 }
 
 impl IndexGeometry {
-    /// The file's length, 420,000,040 by default.
+    /// Returns the file's length in bytes, 420,000,040 by default.
     pub const fn file_len(&self) -> u64 {
         self.entry_position(self.entries)
     }
 
-    /// Where a slot stands in the file.
+    /// Returns the position of a slot in the file.
     pub const fn slot_position(&self, slot: u32) -> u64 {
         INDEX_HEADER_BYTES as u64 + slot as u64 * INDEX_SLOT_BYTES as u64
     }
 
-    /// Where an entry stands in the file.
+    /// Returns the position of an entry in the file.
     pub const fn entry_position(&self, number: u32) -> u64 {
         self.slot_position(self.slots) + number as u64 * INDEX_ENTRY_BYTES as u64
     }
 
-    /// The slot of a key hash, see [`crate::index_key_hash`].
+    /// Returns the slot of a key hash, see [`crate::index_key_hash`].
     pub const fn slot_of(&self, hash: i32) -> u32 {
         match hash.unsigned_abs().checked_rem(self.slots) {
             Some(slot) => slot,
@@ -65,16 +65,16 @@ impl IndexGeometry {
     }
 }
 
-/// Every geometry with at least one slot and two entries that makes a file of `len` bytes, fewest entries
-/// first; there can be as many as `len / 20`, so the iterator makes them one by one.
+/// Returns every geometry with at least one slot and two entries whose file has `len` bytes, fewest entries first.
+/// There can be up to `len / 20`, so the iterator computes them one by one.
 pub fn geometries_for_len(len: u64) -> impl DoubleEndedIterator<Item = IndexGeometry> + Clone {
     const WORDS_AN_ENTRY: u64 = (INDEX_ENTRY_BYTES / INDEX_SLOT_BYTES) as u64;
-    // In words of 4 bytes the length is S + 5 N.
+    // In words of 4 bytes, the length is S + 5 N.
     let words = match len.checked_sub(INDEX_HEADER_BYTES as u64) {
         Some(body) if body % INDEX_SLOT_BYTES as u64 == 0 => body / INDEX_SLOT_BYTES as u64,
         _ => 0,
     };
-    // The reference counts in 32-bit signed numbers.
+    // The reference uses 32-bit signed numbers.
     let largest = i32::MAX as u64;
     let fewest = words.saturating_sub(largest).div_ceil(WORDS_AN_ENTRY).max(2);
     let most = (words.saturating_sub(1) / WORDS_AN_ENTRY).min(largest);
@@ -102,7 +102,7 @@ pub struct IndexHeader {
 }
 
 impl IndexHeader {
-    /// The header's bytes.
+    /// Returns the header's bytes.
     pub fn encode(&self) -> [u8; INDEX_HEADER_BYTES] {
         let mut bytes = [0; INDEX_HEADER_BYTES];
         put(&mut bytes, 0, self.begin_timestamp.to_be_bytes());
@@ -114,7 +114,7 @@ impl IndexHeader {
         bytes
     }
 
-    /// Any forty bytes are a header; zeros are that of an empty file.
+    /// Decodes a header. Any forty bytes are valid; zeros are the header of an empty file.
     pub fn decode(bytes: &[u8; INDEX_HEADER_BYTES]) -> Self {
         Self {
             begin_timestamp: i64::from_be_bytes(field(bytes, 0)),
@@ -126,14 +126,14 @@ impl IndexHeader {
         }
     }
 
-    /// The number of the next entry: a stored count of 0 or less means 1 (`IndexHeader#load`).
+    /// Returns the number of the next entry. A stored count of 0 or less means 1 (`IndexHeader#load`).
     #[inline]
     pub fn next_entry(&self) -> u32 {
         u32::try_from(self.index_count).unwrap_or(0).max(1)
     }
 
-    /// The seconds an entry stored now gets: whole seconds from the begin time, from 0 to 2,147,483,647;
-    /// 0 as long as there is no begin time (`IndexFile#putKey`).
+    /// Returns the time difference of an entry that is stored now: whole seconds from the begin time, from 0 to
+    /// 2,147,483,647; 0 if there is no begin time yet (`IndexFile#putKey`).
     #[inline]
     pub fn time_diff_s(&self, store_timestamp: i64) -> i32 {
         if self.begin_timestamp <= 0 {
@@ -149,16 +149,16 @@ impl IndexHeader {
 pub struct IndexEntry {
     /// [`crate::index_key_hash`] of topic and key.
     pub hash: i32,
-    /// Where the record starts in the log.
+    /// Log offset of the record.
     pub physical_offset: i64,
     /// Seconds from the header's begin time to the record's store time.
     pub time_diff_s: i32,
-    /// Number of the next older entry of the slot, 0 at the end of the chain.
+    /// Number of the next older entry of the slot; 0 at the end of the chain.
     pub previous: i32,
 }
 
 impl IndexEntry {
-    /// The entry's bytes.
+    /// Returns the entry's bytes.
     #[inline]
     pub fn encode(&self) -> [u8; INDEX_ENTRY_BYTES] {
         let mut bytes = [0; INDEX_ENTRY_BYTES];
@@ -169,7 +169,7 @@ impl IndexEntry {
         bytes
     }
 
-    /// Any twenty bytes are an entry.
+    /// Decodes an entry. Any twenty bytes are valid.
     pub fn decode(bytes: &[u8; INDEX_ENTRY_BYTES]) -> Self {
         Self {
             hash: i32::from_be_bytes(field(bytes, 0)),
@@ -179,7 +179,7 @@ impl IndexEntry {
         }
     }
 
-    /// The store time as the index knows it, in epoch milliseconds: the begin time plus whole seconds.
+    /// Returns the store time in the index, in epoch milliseconds: the begin time plus whole seconds.
     pub fn store_timestamp(&self, header: &IndexHeader) -> i64 {
         header.begin_timestamp.saturating_add(i64::from(self.time_diff_s) * 1000)
     }
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(header.time_diff_s(0), 0);
         assert_eq!(header.time_diff_s(i64::MAX), i32::MAX);
         assert_eq!(IndexHeader::default().time_diff_s(5_000), 0);
-        // A rolled file: the entry counts from the end of the previous file, then the header moves on.
+        // After a roll, the entry counts from the end of the previous file; then the header changes.
         let rolled = IndexHeader { begin_timestamp: 1_060_000, ..IndexHeader::default() };
         let time_diff_s = rolled.time_diff_s(1_090_000);
         let own = IndexHeader { begin_timestamp: 1_090_000, ..IndexHeader::default() };

@@ -1,7 +1,7 @@
 //! Names of files and folders in a store directory.
 //!
-//! Segments are named by the offset of their first byte in twenty digits; index files by local time in
-//! seventeen digits, year to millisecond. Source: `UtilAll#offset2FileName`, `#timeMillisToHumanString`,
+//! The name of a segment is the offset of its first byte in twenty digits. The name of an index file is the local time
+//! in seventeen digits, from year to millisecond. Source: `UtilAll#offset2FileName`, `#timeMillisToHumanString`,
 //! `StorePathConfigHelper`.
 
 use crate::error::FormatError;
@@ -18,11 +18,11 @@ pub const BATCHCONSUMEQUEUE_DIR: &str = "batchconsumequeue";
 pub const INDEX_DIR: &str = "index";
 /// See [`crate::Checkpoint`].
 pub const CHECKPOINT_FILE: &str = "checkpoint";
-/// Present while a store is open for writing, and after an unclean stop.
+/// Exists while a store is open for writing, and after a crash.
 pub const ABORT_FILE: &str = "abort";
 /// Locked by the writer.
 pub const LOCK_FILE: &str = "lock";
-/// What [`LOCK_FILE`] contains.
+/// Content of [`LOCK_FILE`].
 pub const LOCK_FILE_CONTENT: &[u8] = b"lock";
 /// JSON side files.
 pub const CONFIG_DIR: &str = "config";
@@ -34,7 +34,7 @@ pub const CONSUMER_OFFSET_FILE: &str = "consumerOffset.json";
 pub const DELAY_OFFSET_FILE: &str = "delayOffset.json";
 /// See [`crate::json::SubscriptionGroups`].
 pub const SUBSCRIPTION_GROUP_FILE: &str = "subscriptionGroup.json";
-/// Added to the name of a JSON side file's previous version.
+/// Suffix of the previous version of a JSON side file.
 pub const BACKUP_SUFFIX: &str = ".bak";
 /// Compaction topics.
 pub const COMPACTION_DIR: &str = "compaction";
@@ -42,7 +42,7 @@ pub const COMPACTION_DIR: &str = "compaction";
 pub const COMPACTION_LOG_DIR: &str = "compactionLog";
 /// Sparse queues of compaction topics, below [`COMPACTION_DIR`].
 pub const COMPACTION_CQ_DIR: &str = "compactionCq";
-/// Output of a compaction that runs, below a queue's folder.
+/// Output of a running compaction, below a queue's folder.
 pub const COMPACTING_DIR: &str = "compacting";
 /// Output of a replica's start, below a queue's folder.
 pub const REPLICATING_DIR: &str = "replicating";
@@ -62,12 +62,12 @@ const OFFSET_DIGITS: usize = 20;
 /// Digits of an index file's name.
 const TIME_DIGITS: usize = 17;
 
-/// The name of the segment that starts at `offset`: twenty digits.
+/// Returns the name of the segment that starts at `offset`: twenty digits.
 pub fn offset_file_name(offset: u64) -> String {
     format!("{offset:020}")
 }
 
-/// The offset a segment's name says: exactly twenty ASCII digits, at most the largest `i64`.
+/// Returns the offset in a segment's name: exactly twenty ASCII digits, at most the largest `i64`.
 pub fn parse_offset_file_name(name: &str) -> Option<u64> {
     let well_formed = name.len() == OFFSET_DIGITS && name.bytes().all(|byte| byte.is_ascii_digit());
     if !well_formed {
@@ -76,20 +76,20 @@ pub fn parse_offset_file_name(name: &str) -> Option<u64> {
     name.parse::<i64>().ok().map(i64::unsigned_abs)
 }
 
-/// A queue's folder name: what Java's `Integer.parseInt` reads and prints the same way.
+/// Parses a queue's folder name: a number that Java's `Integer.parseInt` reads and prints in the same form.
 pub fn parse_queue_dir_name(name: &str) -> Option<i32> {
     let id: i32 = name.parse().ok()?;
     (id >= 0 && id.to_string() == name).then_some(id)
 }
 
-/// A local time, which is what index files are named by.
+/// The local time in the name of an index file.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IndexFileTime {
     /// 0 to 9999.
     pub year: u16,
     /// 1 to 12.
     pub month: u8,
-    /// 1 to the month's last.
+    /// 1 to the last day of the month.
     pub day: u8,
     /// 0 to 23.
     pub hour: u8,
@@ -102,7 +102,7 @@ pub struct IndexFileTime {
 }
 
 impl IndexFileTime {
-    /// One millisecond later: the next free name when the clock stands still or was set back.
+    /// Returns the time one millisecond later: the next free name if the clock stands still or was set back.
     #[must_use]
     pub fn successor(self) -> Self {
         let Self { year, month, day, hour, minute, second, millis } = self;
@@ -144,14 +144,14 @@ fn days_in_month(year: u16, month: u8) -> u8 {
     }
 }
 
-/// The name of an index file made at this local time: `yyyyMMddHHmmssSSS`. Fails for what is no time.
+/// Returns the name of an index file created at this local time: `yyyyMMddHHmmssSSS`. Fails if the time is not valid.
 pub fn index_file_name(time: &IndexFileTime) -> Result<String, FormatError> {
     let IndexFileTime { year, month, day, hour, minute, second, millis } = time;
     let name = format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}{second:02}{millis:03}");
     if time.is_a_time() { Ok(name) } else { Err(FormatError::bad_name("a time", &name)) }
 }
 
-/// The time an index file's name says; `None` for anything but seventeen digits that are a time.
+/// Returns the time in an index file's name; `None` unless it is seventeen digits that are a valid time.
 pub fn parse_index_file_name(name: &str) -> Option<IndexFileTime> {
     if name.len() != TIME_DIGITS || !name.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;

@@ -4,17 +4,17 @@
 //! 54 41 47 53 01 54 61 67 41 02    T A G S 01 T a g A 02
 //! ```
 //!
-//! There is no escaping, so a name or value with either byte cannot be stored; the builder refuses it.
-//! Reading follows Java: the last `0x02` may be missing, an entry without a name, without `0x01` or with an
-//! empty value does not exist, a value may contain further `0x01`, and of two entries with one name the
-//! later counts. Source: `MessageDecoder#messageProperties2String`, `#string2messageProperties`.
+//! There is no escaping, so a name or value with either byte cannot be stored; the builder refuses it. Reading follows
+//! Java: the last `0x02` may be missing; an entry without a name, without `0x01` or with an empty value is ignored; a
+//! value may contain further `0x01`; of two entries with one name, the later counts. Source:
+//! `MessageDecoder#messageProperties2String`, `#string2messageProperties`.
 
 use std::borrow::Cow;
 
 use crate::error::FormatError;
 use crate::record::{MAX_PROPERTIES_BYTES, PROPERTY_CRC_BYTES};
 
-/// Stands between name and value.
+/// Separates name and value.
 pub const NAME_VALUE_SEPARATOR: u8 = 0x01;
 /// Ends an entry.
 pub const SEPARATOR: u8 = 0x02;
@@ -33,33 +33,33 @@ names! {
     KEYS = "KEYS";
     /// Tags; their hash is the third field of the queue unit.
     TAGS = "TAGS";
-    /// The id a producer gave; indexed.
+    /// The producer's id of the message; indexed.
     UNIQ_KEY = "UNIQ_KEY";
     /// `false`: do not wait for the disk.
     WAIT = "WAIT";
     /// Delay level, from 1.
     DELAY = "DELAY";
-    /// The topic a retried message came from.
+    /// The original topic of a retried message.
     RETRY_TOPIC = "RETRY_TOPIC";
-    /// The topic a delayed or half message is meant for.
+    /// The real topic of a delayed or half message.
     REAL_TOPIC = "REAL_TOPIC";
-    /// The queue a delayed or half message is meant for.
+    /// The real queue of a delayed or half message.
     REAL_QID = "REAL_QID";
     /// `true` on half messages.
     TRAN_MSG = "TRAN_MSG";
     /// Producer group.
     PGROUP = "PGROUP";
-    /// The id of the first try of a retried message.
+    /// The id of the first attempt of a retried message.
     ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID";
-    /// How often a message was retried.
+    /// Number of retries.
     RECONSUME_TIME = "RECONSUME_TIME";
-    /// How often a message may be retried.
+    /// Maximum number of retries.
     MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES";
     /// Messages in an inner batch.
     INNER_NUM = "INNER_NUM";
     /// Base queue offset of an inner batch.
     INNER_BASE = "INNER_BASE";
-    /// Names of the light queues a record also goes to, comma-separated.
+    /// Names of the light queues that also get the record, comma-separated.
     INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH";
     /// Offsets in those queues, comma-separated.
     INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET";
@@ -73,9 +73,9 @@ names! {
     MSG_REGION = "MSG_REGION";
     /// Tracing switch.
     TRACE_ON = "TRACE_ON";
-    /// Queue minimum, added for consumers.
+    /// Minimum offset of the queue, added for consumers.
     MIN_OFFSET = "MIN_OFFSET";
-    /// Queue maximum, added for consumers.
+    /// Maximum offset of the queue, added for consumers.
     MAX_OFFSET = "MAX_OFFSET";
     /// Historic.
     BUYER_ID = "BUYER_ID";
@@ -87,11 +87,11 @@ names! {
     MQ2_FLAG = "MQ2_FLAG";
     /// Further producer information.
     EXTEND_UNIQ_INFO = "EXTEND_UNIQ_INFO";
-    /// When a consumer began.
+    /// The time at which a consumer started.
     CONSUME_START_TIME = "CONSUME_START_TIME";
     /// Queue offset of a half message.
     TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET";
-    /// Name space.
+    /// Namespace.
     INSTANCE_ID = "INSTANCE_ID";
     /// Request-reply.
     CORRELATION_ID = "CORRELATION_ID";
@@ -109,69 +109,69 @@ names! {
     POP_CK = "POP_CK";
     /// Handle of a popped message.
     POP_CK_OFFSET = "POP_CK_OFFSET";
-    /// When a message was first popped.
+    /// The time at which a message was first popped.
     FIRST_POP_TIME = "1ST_POP_TIME";
     /// The producer's address, written by gateways.
     BORN_HOST = "__BORNHOST";
     /// The producer's time, written by gateways.
     BORN_TIMESTAMP = "BORN_TIMESTAMP";
-    /// Timer messages: deliver at this time.
+    /// Timer messages: the delivery time.
     TIMER_DELIVER_MS = "TIMER_DELIVER_MS";
-    /// Timer messages: deliver after this many seconds.
+    /// Timer messages: the delay in seconds.
     TIMER_DELAY_SEC = "TIMER_DELAY_SEC";
-    /// Timer messages: deliver after this many milliseconds.
+    /// Timer messages: the delay in milliseconds.
     TIMER_DELAY_MS = "TIMER_DELAY_MS";
-    /// Timer messages: the time they are due.
+    /// Timer messages: the time at which they are due.
     TIMER_OUT_MS = "TIMER_OUT_MS";
-    /// Timer messages: when they entered the wheel.
+    /// Timer messages: the time at which they entered the wheel.
     TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS";
-    /// Timer messages: when they left the wheel.
+    /// Timer messages: the time at which they left the wheel.
     TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS";
     /// Timer messages: rounds in the wheel.
     TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES";
-    /// Timer messages: deletes the one with this key.
+    /// Timer messages: cancels the message with this key.
     TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY";
-    /// Timer messages made of a delay level.
+    /// Timer messages with a delay level.
     TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL";
-    /// What became of a timer or delayed record: the log offset of that record. Ours; RocketMQ takes it for a property of the
-    /// application.
+    /// On the message that a timer or delayed record became: the log offset of that record. It is a property of
+    /// mqstore; RocketMQ treats it as a property of the application.
     TIMER_ORIGIN_OFFSET = "TIMER_ORIGIN_OFFSET";
-    /// Dead letters: the topic they came from.
+    /// Dead letters: the original topic.
     DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC";
-    /// Dead letters: the id they had.
+    /// Dead letters: the original message id.
     DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID";
     /// Priority of a message, since 5.5.
     SYS_MSG_PRIORITY = "_SYS_MSG_PRIORITY_";
     /// Light topic of a message, since 5.5.
     LITE_TOPIC = "__LITE_TOPIC";
-    /// Group a retried message came from, since 5.5.
+    /// The original group of a retried message, since 5.5.
     ORIGIN_GROUP = "ORIGIN_GROUP";
 }
 
-// Names with a meaning that applications may set themselves.
+// Names with a meaning that applications can also set.
 /// Tracing context.
 pub const TRACE_CONTEXT: &str = "TRACE_CONTEXT";
-/// Seconds in which a half message is not checked.
+/// Seconds during which a half message is not checked.
 pub const CHECK_IMMUNITY_TIME_IN_SECONDS: &str = "CHECK_IMMUNITY_TIME_IN_SECONDS";
 /// Transaction id.
 pub const TRANSACTION_ID: &str = "__transactionId__";
-/// How often a half message was checked.
+/// Number of checks of a half message.
 pub const TRANSACTION_CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
-/// What an ordered producer chose the queue by.
+/// The key by which an ordered producer chose the queue.
 pub const SHARDING_KEY: &str = "__SHARDINGKEY";
 /// Static topics.
 pub const FORWARD_QUEUE_ID: &str = "PROPERTY_FORWARD_QUEUE_ID";
 /// Static topics.
 pub const REDIRECT: &str = "REDIRECT";
-/// Timer messages: why the last round ended.
+/// Timer messages: the reason why the last round ended.
 pub const TIMER_ROLL_LABEL: &str = "TIMER_ROLL_LABEL";
 
-/// Properties that start so are for one hop and are never stored.
+/// Prefix of properties for a single hop, which are never stored.
 pub const TRANSIENT_PREFIX: &str = "__RMQ.TRANSIENT.";
 
-/// Whether an application must not use `name` for a property of its own: the names RocketMQ 5.5 refuses
-/// (`MessageConst.STRING_HASH_SET`), those of inner batches, light queues and deliveries, which the store interprets,
-/// and those for one hop.
+/// Returns whether an application must not set a property with this name. Reserved are the names that RocketMQ 5.5
+/// refuses (`MessageConst.STRING_HASH_SET`), the names of inner batches, light queues and deliveries, which the store
+/// interprets, and the names for a single hop.
 pub fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name) || name.starts_with(TRANSIENT_PREFIX)
 }
@@ -183,38 +183,38 @@ pub struct Properties<'a> {
 }
 
 impl<'a> Properties<'a> {
-    /// Wraps the text form; any bytes are accepted.
+    /// Wraps the text form. Any bytes are accepted.
     pub fn new(raw: &'a [u8]) -> Self {
         Self { raw }
     }
 
-    /// The text form as stored.
+    /// Returns the text form as stored.
     pub fn raw(&self) -> &'a [u8] {
         self.raw
     }
 
-    /// No bytes at all; there may be bytes without any entry that counts.
+    /// Returns whether there are no bytes. A text with bytes can still have no valid entry.
     pub fn is_empty(&self) -> bool {
         self.raw.is_empty()
     }
 
-    /// The entries in stored order, duplicates included. Entries that are not UTF-8 are left out; see
+    /// Returns the entries in stored order, including duplicates. Skips entries that are not UTF-8; see
     /// [`iter_raw`](Self::iter_raw).
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         self.iter_raw().filter_map(|(name, value)| Some((utf8(name)?, utf8(value)?)))
     }
 
-    /// The entries as bytes.
+    /// Returns the entries as bytes.
     pub fn iter_raw(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         Entries::new(self.raw)
     }
 
-    /// The value of `name`; the later one if it occurs twice. `None` also for a value that is not UTF-8.
+    /// Returns the value of `name`, or the later one of two. `None` also for a value that is not UTF-8.
     pub fn get(&self, name: &str) -> Option<&'a str> {
         self.get_raw(name).and_then(utf8)
     }
 
-    /// The value of `name` as bytes.
+    /// Returns the value of `name` as bytes.
     pub fn get_raw(&self, name: &str) -> Option<&'a [u8]> {
         let mut found = None;
         for (entry, value) in self.iter_raw() {
@@ -225,7 +225,7 @@ impl<'a> Properties<'a> {
         found
     }
 
-    /// The values of several names in one walk.
+    /// Returns the values of several names in one walk.
     pub fn get_many<const N: usize>(&self, names: [&str; N]) -> [Option<&'a str>; N] {
         let mut found = [None; N];
         for (entry, value) in self.iter_raw() {
@@ -238,7 +238,7 @@ impl<'a> Properties<'a> {
         found
     }
 
-    /// The entries as [`iter`](Self::iter) gives them.
+    /// Returns the entries of [`iter`](Self::iter) as a list.
     pub fn to_vec(&self) -> Vec<(&'a str, &'a str)> {
         self.iter().collect()
     }
@@ -248,14 +248,14 @@ fn utf8(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok()
 }
 
-/// Walks over entries; each byte is looked at once, eight in one step.
+/// Walks over entries, eight bytes in one step, and reads each byte once.
 struct Entries<'a> {
     raw: &'a [u8],
-    /// Where the next eight bytes begin.
+    /// Position of the next eight bytes.
     next: usize,
-    /// The top bits of those of the eight bytes before that may be separators and were not met yet.
+    /// Top bits of the last eight bytes that may be separators and are not processed yet.
     marks: u64,
-    /// Where the entry begins.
+    /// Start of the current entry.
     start: usize,
 }
 
@@ -265,7 +265,7 @@ impl<'a> Entries<'a> {
         Self { raw, next: 0, marks: 0, start: 0 }
     }
 
-    /// The next separator and its position.
+    /// Returns the next separator and its position.
     #[inline]
     fn separator(&mut self) -> Option<(usize, u8)> {
         loop {
@@ -276,7 +276,7 @@ impl<'a> Entries<'a> {
             let first = self.marks.leading_zeros();
             self.marks &= !(1 << 63 >> first);
             let at = self.next - 8 + first as usize / 8;
-            // Zeros are marked as well, and are no separators.
+            // Zeros are marked too, and are not separators.
             if let Some(byte) = self.raw.get(at).filter(|byte| **byte != 0) {
                 return Some((at, *byte));
             }
@@ -284,7 +284,7 @@ impl<'a> Entries<'a> {
     }
 }
 
-/// The top bit of each of the first eight bytes that is 0, 1 or 2, and no other bit.
+/// Returns the top bit of each of the first eight bytes that is 0, 1 or 2, and no other bit.
 #[inline]
 fn small_bytes(bytes: &[u8]) -> u64 {
     const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
@@ -297,7 +297,7 @@ fn small_bytes(bytes: &[u8]) -> u64 {
         eight
     };
     let eight = u64::from_be_bytes(eight);
-    // No carry passes from byte to byte.
+    // No carry passes from one byte to the next.
     !(((eight & LOW_BITS) + UP_FROM_THREE) | eight | LOW_BITS)
 }
 
@@ -311,7 +311,7 @@ impl<'a> Iterator for Entries<'a> {
             let (at, byte) = self.separator()?;
             self.start = at + 1;
             if byte == SEPARATOR {
-                // The entry ends before any 0x01: it has no value.
+                // The entry ends before any 0x01, so it has no value.
                 continue;
             }
             let end = loop {
@@ -329,10 +329,10 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// The text without the entries called `name`, borrowed if there is none.
+/// Returns the text without the entries called `name`, borrowed if there are none.
 ///
-/// An appender removes a `__CRC32#` that came with the message before it adds its own
-/// (`MessageUtils#deleteProperty`). All other bytes stay as they are.
+/// An append removes a `__CRC32#` of the message before it adds its own (`MessageUtils#deleteProperty`). All other
+/// bytes stay unchanged.
 pub fn without_property<'a>(properties: &'a [u8], name: &str) -> Cow<'a, [u8]> {
     let is_named = |entry: &[u8]| {
         entry.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&NAME_VALUE_SEPARATOR))
@@ -344,16 +344,16 @@ pub fn without_property<'a>(properties: &'a [u8], name: &str) -> Cow<'a, [u8]> {
     Cow::Owned(kept.flatten().copied().collect())
 }
 
-/// The front of the CRC property.
+/// The start of the CRC property.
 pub(crate) const PROPERTY_CRC_HEAD: &[u8] = b"__CRC32#\x01";
 
-/// Where its digits stand.
+/// Position of its digits.
 const DIGITS: std::ops::Range<usize> = PROPERTY_CRC_HEAD.len()..PROPERTY_CRC_HEAD.len() + 10;
 
-/// The twenty bytes of the CRC property for `crc`: ten decimal digits, the last one first.
+/// Returns the twenty bytes of the CRC property for `crc`: ten decimal digits, the last one first.
 pub(crate) fn property_crc_text(crc: u32) -> [u8; PROPERTY_CRC_BYTES] {
     let mut text = *b"__CRC32#\x010000000000\x02";
-    // Two halves, whose divisions need not wait for each other.
+    // Two halves, so that their divisions can run in parallel.
     let (mut low, mut high) = (crc % 100_000, crc / 100_000);
     if let Some((lower, higher)) = text.get_mut(DIGITS).and_then(|digits| digits.split_at_mut_checked(5)) {
         for (lower, higher) in lower.iter_mut().zip(higher) {
@@ -364,7 +364,7 @@ pub(crate) fn property_crc_text(crc: u32) -> [u8; PROPERTY_CRC_BYTES] {
     text
 }
 
-/// The number in the twenty bytes of a CRC property, if they are one.
+/// Returns the number in the twenty bytes of a CRC property, if they are valid.
 pub(crate) fn property_crc_value(text: &[u8; PROPERTY_CRC_BYTES]) -> Option<u32> {
     let digits = text.strip_prefix(PROPERTY_CRC_HEAD)?.strip_suffix(&[SEPARATOR])?;
     let value = digits.iter().rev().try_fold(0u64, |value, digit| {
@@ -373,7 +373,7 @@ pub(crate) fn property_crc_value(text: &[u8; PROPERTY_CRC_BYTES]) -> Option<u32>
     u32::try_from(value).ok()
 }
 
-/// Appends an entry to the text form as it is: for names and values that were checked before, or are copied.
+/// Appends an entry to the text form without a check: for names and values that are already checked, or copied.
 pub fn push_property(text: &mut Vec<u8>, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
     text.extend_from_slice(name.as_ref());
     text.push(NAME_VALUE_SEPARATOR);
@@ -381,19 +381,19 @@ pub fn push_property(text: &mut Vec<u8>, name: impl AsRef<[u8]>, value: impl AsR
     text.push(SEPARATOR);
 }
 
-/// Makes the text form, entry by entry.
+/// Builds the text form, entry by entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PropertiesBuilder {
     text: Vec<u8>,
 }
 
 impl PropertiesBuilder {
-    /// No entries.
+    /// Creates a builder without entries.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends a property of the application. Refused: reserved names, and what
+    /// Appends a property of the application. Refuses reserved names, and everything that
     /// [`push_reserved`](Self::push_reserved) refuses.
     pub fn push(&mut self, name: &str, value: &str) -> Result<(), FormatError> {
         if is_reserved(name) {
@@ -402,8 +402,8 @@ impl PropertiesBuilder {
         self.push_reserved(name, value)
     }
 
-    /// Appends any property. Refused: an empty name or value, the bytes `0x01` and `0x02` in either, and
-    /// growth beyond 32,767 bytes. On error nothing is appended.
+    /// Appends any property. Refuses an empty name or value, the bytes `0x01` and `0x02` in either, and a text of more
+    /// than 32,767 bytes. On error nothing is appended.
     pub fn push_reserved(&mut self, name: &str, value: &str) -> Result<(), FormatError> {
         let separates =
             |text: &str| text.bytes().any(|byte| byte == NAME_VALUE_SEPARATOR || byte == SEPARATOR);
@@ -427,17 +427,17 @@ impl PropertiesBuilder {
         Err(FormatError::bad_property(name, reason))
     }
 
-    /// The text so far.
+    /// Returns the text so far.
     pub fn as_bytes(&self) -> &[u8] {
         &self.text
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn finish(self) -> Vec<u8> {
         self.text
     }
 
-    /// Starts anew and keeps the memory.
+    /// Removes all entries and keeps the memory.
     pub fn clear(&mut self) {
         self.text.clear();
     }

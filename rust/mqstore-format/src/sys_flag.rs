@@ -10,10 +10,10 @@
 //!
 //! Source: `MessageSysFlag`, `CompressionType#findByValue`.
 
-/// How a compressed body was compressed.
+/// The compression of a body.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Compression {
-    /// zlib (RFC 1950); number 3, and 0 from writers that knew no other.
+    /// zlib (RFC 1950); number 3, and 0 from writers that know no other.
     Zlib,
     /// LZ4 frame; number 1.
     Lz4,
@@ -22,7 +22,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The name used in messages: `zlib`, `lz4`, `zstd`.
+    /// Returns the name used in messages: `zlib`, `lz4`, `zstd`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Zlib => "zlib",
@@ -32,16 +32,16 @@ impl Compression {
     }
 }
 
-/// The part a record plays in a transaction.
+/// The role of a record in a transaction.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TransactionType {
     /// An ordinary record.
     None,
-    /// A half message, visible to nobody; current brokers store it as an ordinary record of a system topic.
+    /// A half message, hidden from readers. Current brokers store it as an ordinary record of a system topic.
     Prepared,
     /// The final record of a committed transaction.
     Commit,
-    /// The mark of a transaction rolled back.
+    /// The mark of a rolled back transaction.
     Rollback,
 }
 
@@ -71,13 +71,13 @@ impl SysFlag {
         self.with(bit, if on { bit } else { 0 })
     }
 
-    /// The stored body is compressed.
+    /// Returns whether the stored body is compressed.
     pub const fn compressed(self) -> bool {
         self.has(Self::COMPRESSED)
     }
 
-    /// The compression that bits 8-10 name, whether or not [`compressed`](Self::compressed); `None` for the
-    /// numbers 4 to 7, which no writer uses and RocketMQ refuses.
+    /// Returns the compression in bits 8-10, whether or not the body is [`compressed`](Self::compressed). `None` for
+    /// the numbers 4 to 7, which no writer uses and RocketMQ refuses.
     pub const fn compression(self) -> Option<Compression> {
         match (self.0 & Self::COMPRESSION) >> 8 {
             0 | 3 => Some(Compression::Zlib),
@@ -87,13 +87,13 @@ impl SysFlag {
         }
     }
 
-    /// How the body is compressed, and nothing else.
+    /// Returns only the bits for the body's compression.
     #[must_use]
     pub const fn compression_only(self) -> Self {
         Self(self.0 & (Self::COMPRESSED | Self::COMPRESSION))
     }
 
-    /// The transaction type, bits 2-3.
+    /// Returns the transaction type, bits 2-3.
     pub const fn transaction(self) -> TransactionType {
         match self.0 & Self::TRANSACTION {
             0x4 => TransactionType::Prepared,
@@ -103,33 +103,33 @@ impl SysFlag {
         }
     }
 
-    /// The born host takes 20 bytes instead of 8.
+    /// Returns whether the born host has 20 bytes instead of 8.
     pub const fn born_host_v6(self) -> bool {
         self.has(Self::BORN_HOST_V6)
     }
 
-    /// The store host takes 20 bytes instead of 8.
+    /// Returns whether the store host has 20 bytes instead of 8.
     pub const fn store_host_v6(self) -> bool {
         self.has(Self::STORE_HOST_V6)
     }
 
-    /// The body is a batch that stands for several messages of a batch queue.
+    /// Returns whether the body is a batch of several messages in a batch queue.
     pub const fn inner_batch(self) -> bool {
         self.has(Self::INNER_BATCH)
     }
 
-    /// The sender said that the tags are more than one. It changes nothing: the tags text is hashed whole.
+    /// Returns whether the sender set several tags. It has no effect: the whole tags text is hashed.
     pub const fn multi_tags(self) -> bool {
         self.has(Self::MULTI_TAGS)
     }
 
-    /// With the compressed bit alone, as a reader sees the flag of a body it has decompressed.
+    /// Returns the flag with the compressed bit set to `on`. A reader clears it for a decompressed body.
     #[must_use]
     pub const fn with_compressed(self, on: bool) -> Self {
         self.with_bit(Self::COMPRESSED, on)
     }
 
-    /// With this transaction type.
+    /// Returns the flag with this transaction type.
     #[must_use]
     pub const fn with_transaction(self, kind: TransactionType) -> Self {
         let bits = match kind {
@@ -141,36 +141,36 @@ impl SysFlag {
         self.with(Self::TRANSACTION, bits)
     }
 
-    /// With the born host's address family.
+    /// Returns the flag with the born host's address family.
     #[must_use]
     pub const fn with_born_host_v6(self, on: bool) -> Self {
         self.with_bit(Self::BORN_HOST_V6, on)
     }
 
-    /// With the store host's address family.
+    /// Returns the flag with the store host's address family.
     #[must_use]
     pub const fn with_store_host_v6(self, on: bool) -> Self {
         self.with_bit(Self::STORE_HOST_V6, on)
     }
 
-    /// With the two bits of an inner batch.
+    /// Returns the flag with the two bits of an inner batch set to `on`.
     #[must_use]
     pub const fn with_inner_batch(self, on: bool) -> Self {
         self.with_bit(Self::INNER_BATCH, on).with_bit(Self::NEEDS_UNWRAP, on)
     }
 
-    /// With the multi-tags bit.
+    /// Returns the flag with the multi-tags bit set to `on`.
     #[must_use]
     pub const fn with_multi_tags(self, on: bool) -> Self {
         self.with_bit(Self::MULTI_TAGS, on)
     }
 
-    /// The bytes a born host takes under this flag.
+    /// Returns the byte length of a born host with this flag.
     pub const fn born_host_bytes(self) -> usize {
         if self.born_host_v6() { 20 } else { 8 }
     }
 
-    /// The bytes a store host takes under this flag.
+    /// Returns the byte length of a store host with this flag.
     pub const fn store_host_bytes(self) -> usize {
         if self.store_host_v6() { 20 } else { 8 }
     }

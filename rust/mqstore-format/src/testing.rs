@@ -1,6 +1,6 @@
-//! What the unit tests share.
+//! Helpers of the unit tests.
 
-/// Bytes written as hex digits, with spaces and line breaks anywhere.
+/// Parses bytes from hex digits, with spaces and line breaks anywhere.
 pub(crate) fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text
         .chars()

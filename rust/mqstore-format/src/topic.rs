@@ -1,30 +1,30 @@
-//! Topic names: what may be made, and what is read.
+//! Topic names: rules for new names and for stored names.
 //!
 //! Source: `TopicValidator#validateTopic`, `HookUtils#checkBeforePutMessage`.
 
 use crate::error::FormatError;
 
-/// Front of the topics that hold messages a group will try again.
+/// Prefix of the topics with a group's messages for retry.
 pub const RETRY_TOPIC_PREFIX: &str = "%RETRY%";
-/// Front of the topics that hold messages a group gave up.
+/// Prefix of the topics with a group's dead letters.
 pub const DLQ_TOPIC_PREFIX: &str = "%DLQ%";
-/// Front of the topics that hold what RocketMQ keeps for itself.
+/// Prefix of RocketMQ's own topics.
 pub const SYSTEM_TOPIC_PREFIX: &str = "rmq_sys_";
-/// Messages of transactions that are not committed, in queue 0.
+/// Topic of half messages, in queue 0.
 pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
-/// Which half messages are decided, in queue 0.
+/// Topic of op messages, which decide half messages, in queue 0.
 pub const OP_TOPIC: &str = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
-/// Where half messages go that nobody decided.
+/// Topic of half messages without a decision after the last check.
 pub const CHECK_MAX_TIME_TOPIC: &str = "TRANS_CHECK_MAX_TIME_TOPIC";
-/// Front of the names of light queues, which hold entries for records of other topics.
+/// Prefix of the names of light queues, whose units point to records of other topics.
 pub const LIGHT_QUEUE_PREFIX: &str = "%LMQ%";
-/// The longest name of a topic, in bytes.
+/// Maximum length of a topic name, in bytes.
 pub const MAX_TOPIC_BYTES: usize = 127;
-/// The longest name of a topic with one of the two prefixes.
+/// Maximum length of a name with one of the two prefixes, in bytes.
 pub const MAX_PREFIXED_TOPIC_BYTES: usize = 255;
 
-/// Checks the name of a topic that is to be written to: `%`, `|`, letters, digits, `_` and `-`; at most 127
-/// bytes, or 255 with the prefix `%RETRY%` or `%DLQ%`.
+/// Checks the name of a topic for writing: `%`, `|`, letters, digits, `_` and `-`; at most 127 bytes, or 255 with the
+/// prefix `%RETRY%` or `%DLQ%`.
 pub fn validate_topic(name: &str) -> Result<(), FormatError> {
     let prefixed = name.starts_with(RETRY_TOPIC_PREFIX) || name.starts_with(DLQ_TOPIC_PREFIX);
     let limit = if prefixed { MAX_PREFIXED_TOPIC_BYTES } else { MAX_TOPIC_BYTES };
@@ -42,11 +42,11 @@ pub fn validate_topic(name: &str) -> Result<(), FormatError> {
     }
 }
 
-/// The longest name of a consumer group, in bytes.
+/// Maximum length of a consumer group's name, in bytes.
 pub const MAX_GROUP_BYTES: usize = 120;
 
-/// Checks the name of a consumer group that is to be made: `%`, `|`, letters, digits, `_` and `-`; at most 120 bytes.
-/// Source: `Validators#checkGroup`, and the limit of brokers.
+/// Checks the name of a new consumer group: `%`, `|`, letters, digits, `_` and `-`; at most 120 bytes. Source:
+/// `Validators#checkGroup`, and the limit of brokers.
 pub fn validate_group(name: &str) -> Result<(), FormatError> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'%' | b'|' | b'_' | b'-');
     if !name.is_empty() && name.len() <= MAX_GROUP_BYTES && name.bytes().all(allowed) {
@@ -56,7 +56,7 @@ pub fn validate_group(name: &str) -> Result<(), FormatError> {
     Err(FormatError::bad_name(what, name))
 }
 
-/// Checks a name found in a record or a folder: whatever can be the name of one folder.
+/// Checks a name found in a record or a folder. Every valid folder name is allowed.
 pub fn validate_stored_topic(name: &str) -> Result<(), FormatError> {
     let reason = match name {
         "" => "the name is empty",
@@ -68,8 +68,8 @@ pub fn validate_stored_topic(name: &str) -> Result<(), FormatError> {
     Err(FormatError::invalid_topic(name, reason))
 }
 
-/// The namespace in the name of a topic or a group: what stands before its first `%`, behind the prefix of a retry or a
-/// dead-letter topic. Source: `NamespaceUtil#getNamespaceFromResource`.
+/// Returns the namespace in the name of a topic or a group: the part before its first `%`, after the prefix of a retry
+/// or dead-letter topic. Source: `NamespaceUtil#getNamespaceFromResource`.
 pub fn namespace_of(name: &str) -> Option<&str> {
     let without = |prefix| name.strip_prefix(prefix);
     let name = without(RETRY_TOPIC_PREFIX).or_else(|| without(DLQ_TOPIC_PREFIX)).unwrap_or(name);

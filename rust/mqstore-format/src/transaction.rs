@@ -1,11 +1,11 @@
-//! Half messages and op messages: what records of a transaction say.
+//! Half messages and op messages: the fields of a transaction's records.
 //!
 //! ```text
 //! half  RMQ_SYS_TRANS_HALF_TOPIC, queue 0: PGROUP  __transactionId__ (or its UNIQ_KEY)  REAL_TOPIC  REAL_QID
-//!       TRANSACTION_CHECK_TIMES    how often a broker asked the producer group
-//!       mqstore.transaction        ours: the transaction, where that is not called as the message
+//!       TRANSACTION_CHECK_TIMES    number of a broker's checks
+//!       mqstore.transaction        ours: the transaction id, if it differs from the message's
 //! op    RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0, tag d: the body has queue offsets of half messages: "12,13,14,"
-//!       mqstore.decision           ours: commit, rollback or discard; a broker's have none
+//!       mqstore.decision           ours: commit, rollback or discard; a broker's op message has none
 //! ```
 //!
 //! Source: `TransactionalMessageBridge#parseHalfMessageInner`, `#makeOpMessageInner`, `TransactionalMessageUtil`.
@@ -17,24 +17,24 @@ use crate::record::RecordView;
 
 /// The tag of op messages (`TransactionalMessageUtil#REMOVE_TAG`).
 pub const REMOVE_TAG: &str = "d";
-/// Ours: the transaction of a half message, where that is not called as the message.
+/// Ours: the transaction id of a half message, if it differs from the message's.
 pub const TRANSACTION: &str = "mqstore.transaction";
-/// Ours: what an op message decides.
+/// Ours: the decision of an op message.
 pub const DECISION: &str = "mqstore.decision";
 
-/// What an op message decides.
+/// The decision of an op message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The messages are delivered.
     Commit,
-    /// They never are.
+    /// The messages are never delivered.
     Rollback,
-    /// Nobody decided in time: they go to `TRANS_CHECK_MAX_TIME_TOPIC`.
+    /// No decision came in time: the messages go to `TRANS_CHECK_MAX_TIME_TOPIC`.
     Discard,
 }
 
 impl Decision {
-    /// The word for it, as [`DECISION`] has it.
+    /// Returns the word in [`DECISION`].
     pub const fn name(self) -> &'static str {
         match self {
             Self::Commit => "commit",
@@ -48,17 +48,17 @@ impl Decision {
     }
 }
 
-/// What an op message says.
+/// The fields of an op message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpRecord {
-    /// Queue offsets of the half messages that it decides.
+    /// Queue offsets of the decided half messages.
     pub half_offsets: Vec<i64>,
-    /// What was decided; `None` in those of a broker.
+    /// The decision; `None` in a broker's op message.
     pub decision: Option<Decision>,
 }
 
 impl OpRecord {
-    /// Reads an op message; one of which nothing can be made names nothing, as for a broker.
+    /// Reads an op message. If its body is not readable, it decides no half message, as in a broker.
     pub fn of(view: &RecordView<'_>) -> Self {
         let [tags, decision] = view.properties.get_many([TAGS, DECISION]);
         let body = std::str::from_utf8(view.body).unwrap_or_default();
@@ -70,25 +70,25 @@ impl OpRecord {
     }
 }
 
-/// What a half message says of where it belongs.
+/// The fields of a half message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HalfRecord<'a> {
-    /// Its transaction.
+    /// The transaction id.
     pub transaction: &'a str,
-    /// The producer group that may decide it.
+    /// The producer group that can decide it.
     pub group: &'a str,
-    /// The topic that it is for.
+    /// The topic of the message.
     pub topic: &'a str,
     /// The queue.
     pub queue_id: i32,
-    /// Its unique key.
+    /// The unique key of the message.
     pub unique_key: &'a str,
-    /// How often a broker asked its producer group before it was written.
+    /// Number of checks before it was written.
     pub checks: u32,
 }
 
 impl<'a> HalfRecord<'a> {
-    /// Reads a half message; `None` where it lacks what every one has.
+    /// Reads a half message; `None` if a required field is missing.
     pub fn of(view: &RecordView<'a>) -> Option<Self> {
         let [ours, id, key, group, topic, queue_id, checks] = view.properties.get_many([
             TRANSACTION,

@@ -1,8 +1,8 @@
-//! Bytes to a borrowed view of a record.
+//! Decodes bytes to a borrowed view of a record.
 //!
-//! Decoding checks structure: every length against what contains it, and their sum against TOTALSIZE.
-//! Checksums are a second, separate step, because the dispatcher of a live store does not need them and
-//! recovery does. RocketMQ checks in the same order (`CommitLog#checkMessageAndReturnSize`).
+//! Decoding checks the structure: every length against its container, and their sum against TOTALSIZE. Checksums are a
+//! second, separate step, because the dispatcher of a live store does not need them and recovery does. RocketMQ checks
+//! in the same order (`CommitLog#checkMessageAndReturnSize`).
 
 use std::borrow::Cow;
 
@@ -19,13 +19,13 @@ use crate::ids::offset_message_id;
 use crate::properties::{KEYS, Properties, TAGS, UNIQ_KEY};
 use crate::sys_flag::SysFlag;
 
-/// No body unpacks to more than this: see [`RecordView::unpacked_body`].
+/// Maximum size of an unpacked body: see [`RecordView::unpacked_body`].
 const UNPACKED_LIMIT_BYTES: usize = 1 << 30;
 
-/// What any body may unpack to.
+/// Size to which every body may unpack.
 const UNPACKED_FLOOR_BYTES: usize = 64 << 20;
 
-/// A record in the bytes it was decoded from.
+/// A record, borrowed from the bytes that it was decoded from.
 ///
 /// ```text
 /// position (IPv4 hosts)   bytes  field
@@ -53,7 +53,7 @@ const UNPACKED_FLOOR_BYTES: usize = 64 << 20;
 pub struct RecordView<'a> {
     /// TOTALSIZE: the length of [`bytes`](Self::bytes).
     pub size: u32,
-    /// From the magic.
+    /// The version of the magic.
     pub version: Version,
     /// BODYCRC as stored.
     pub body_crc: u32,
@@ -63,7 +63,7 @@ pub struct RecordView<'a> {
     pub flag: i32,
     /// QUEUEOFFSET; 0 for prepared and rollback records.
     pub queue_offset: i64,
-    /// PHYSICALOFFSET: where the record says it is, which is for the caller to compare.
+    /// PHYSICALOFFSET: the position that the record claims. The caller compares it with the real one.
     pub physical_offset: i64,
     /// SYSFLAG.
     pub sys_flag: SysFlag,
@@ -90,10 +90,10 @@ pub struct RecordView<'a> {
 }
 
 impl<'a> RecordView<'a> {
-    /// Decodes the record at the front of `bytes`, which may go on behind it.
+    /// Decodes the record at the front of `bytes`, which may be longer.
     ///
-    /// Structure only: magic, every length, and the sum of the parts against TOTALSIZE. No allocation.
-    /// `Truncated` means that `bytes` ends before the record does.
+    /// Checks only the structure: magic, every length, and the sum of the parts against TOTALSIZE. Does not allocate.
+    /// `Truncated` means that `bytes` ends before the record.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
         let frame = Frame::of(bytes)?;
         let (record, head) = (frame.record, frame.head);
@@ -120,7 +120,7 @@ impl<'a> RecordView<'a> {
         })
     }
 
-    /// The part of it that decides its entries.
+    /// Returns the part of the record that determines its entries.
     pub fn outline(&self) -> RecordOutline<'a> {
         RecordOutline {
             size: self.size,
@@ -147,27 +147,27 @@ impl<'a> RecordView<'a> {
         self.outline().has_property_crc()
     }
 
-    /// The `KEYS` property: keys separated by single spaces.
+    /// Returns the `KEYS` property: keys separated by single spaces.
     pub fn keys(&self) -> Option<&'a str> {
         self.properties.get(KEYS)
     }
 
-    /// The pieces of `KEYS` that the index gets: split on single spaces, empty pieces left out.
+    /// Returns the keys for the index: `KEYS` split on single spaces, without empty parts.
     pub fn key_list(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.keys().unwrap_or_default().split(' ').filter(|key| !key.is_empty())
     }
 
-    /// The `TAGS` property.
+    /// Returns the `TAGS` property.
     pub fn tags(&self) -> Option<&'a str> {
         self.properties.get(TAGS)
     }
 
-    /// The `UNIQ_KEY` property: the id the producer gave.
+    /// Returns the `UNIQ_KEY` property: the producer's id.
     pub fn unique_key(&self) -> Option<&'a str> {
         self.properties.get(UNIQ_KEY)
     }
 
-    /// The third field of the record's queue unit; see [`EntryFields::tags_code`].
+    /// Returns the third field of the record's queue unit; see [`EntryFields::tags_code`].
     pub fn tags_code(&self, levels: &DelayLevels) -> i64 {
         EntryFields::of(self.properties).tags_code(self.topic, self.store_timestamp, levels)
     }
@@ -187,25 +187,25 @@ impl<'a> RecordView<'a> {
         self.outline().inner_batch()
     }
 
-    /// The body as the producer gave it: decompressed if the flag says so, at most `limit_bytes` long.
+    /// Returns the body as the producer gave it: decompressed if the flag says so, at most `limit_bytes` long.
     pub fn decompressed_body(&self, limit_bytes: usize) -> Result<Cow<'a, [u8]>, FormatError> {
         if !self.sys_flag.compressed() {
             return Ok(Cow::Borrowed(self.body));
         }
         match self.sys_flag.compression() {
             Some(kind) => decompress(kind, self.body, limit_bytes).map(Cow::Owned),
-            None => Err(FormatError::compression("unknown", "the flag names no known compression")),
+            None => Err(FormatError::compression("unknown", "the flag has an unknown compression number")),
         }
     }
 
-    /// The body as the producer gave it, for readers of any store: at most 1,032 times as long as it is stored,
-    /// which is the most that deflate can do, and 1 GiB; 64 MiB are always allowed.
+    /// Returns the body as the producer gave it, for readers of any store. The limit is 1,032 times the stored length,
+    /// which is the maximum of deflate, but at least 64 MiB and at most 1 GiB.
     pub fn unpacked_body(&self) -> Result<Cow<'a, [u8]>, FormatError> {
         let most = self.body.len().saturating_mul(1032);
         self.decompressed_body(most.clamp(UNPACKED_FLOOR_BYTES, UNPACKED_LIMIT_BYTES))
     }
 
-    /// The id made of store host and physical offset, upper-case hex.
+    /// Returns the id of store host and physical offset, in upper-case hex.
     pub fn offset_message_id(&self) -> String {
         offset_message_id(&self.store_host, self.physical_offset)
     }

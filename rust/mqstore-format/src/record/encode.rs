@@ -1,10 +1,9 @@
-//! The parts of a record to bytes.
+//! Encodes the parts of a record to bytes.
 //!
-//! An append encodes before it takes any lock, with queue offset, physical offset and store timestamp still
-//! open; [`RecordParts::place`] fills these in once they are known and then writes the checksum that
-//! covers them ([`patch_position`] and [`seal_property_crc`] do so for a record that is in one piece).
-//! Neither changes a length. Source: `MessageExtEncoder#encode`,
-//! `CommitLog.DefaultAppendMessageCallback#doAppend`.
+//! An append encodes before it takes any lock, when queue offset, physical offset and store timestamp are not known
+//! yet. [`RecordParts::place`] writes these fields later, and then the checksum that covers them. ([`patch_position`]
+//! and [`seal_property_crc`] do the same for a record in one piece.) Neither changes a length. Source:
+//! `MessageExtEncoder#encode`, `CommitLog.DefaultAppendMessageCallback#doAppend`.
 
 use super::{
     BODY_CRC_POSITION, BORN_HOST_POSITION, BORN_TIMESTAMP_POSITION, FLAG_POSITION, Host, MAGIC_POSITION,
@@ -18,10 +17,10 @@ use crate::hash::{Crc31, crc31};
 use crate::properties::{PROPERTY_CRC_HEAD, SEPARATOR, property_crc_text};
 use crate::sys_flag::SysFlag;
 
-/// What stands before the body, with two IPv6 addresses.
+/// Maximum byte length of the part before the body, with two IPv6 addresses.
 const MAX_HEAD_BYTES: usize = BORN_HOST_POSITION + 20 + 8 + 20 + 16;
 
-/// Everything a record is made of.
+/// All parts of a record.
 ///
 /// ```
 /// use mqstore_format::{CrcCheck, Host, PropertiesBuilder, RecordSpec, RecordView, properties::TAGS};
@@ -44,7 +43,7 @@ const MAX_HEAD_BYTES: usize = BORN_HOST_POSITION + 20 + 8 + 20 + 16;
 /// ```
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct RecordSpec<'a> {
-    /// Topic; above 127 bytes the record becomes V2. Names are checked by [`crate::validate_topic`], not here.
+    /// Topic; above 127 bytes the record is V2. [`crate::validate_topic`] checks names; this type does not.
     pub topic: &'a str,
     /// Queue id.
     pub queue_id: i32,
@@ -54,7 +53,7 @@ pub struct RecordSpec<'a> {
     pub queue_offset: i64,
     /// The record's position in the log.
     pub physical_offset: i64,
-    /// System flag; the address-family bits are set from the hosts.
+    /// System flag. The encoder sets the address-family bits from the hosts.
     pub sys_flag: SysFlag,
     /// Epoch milliseconds of the producer's clock.
     pub born_timestamp: i64,
@@ -64,21 +63,21 @@ pub struct RecordSpec<'a> {
     pub store_timestamp: i64,
     /// The store's address.
     pub store_host: Host,
-    /// How often consumers gave the message back.
+    /// Number of times that consumers sent the message back.
     pub reconsume_times: i32,
     /// Physical offset of the half message, else 0.
     pub prepared_transaction_offset: i64,
-    /// The body as it is to be stored (compressed, if the flag says so).
+    /// The body to store (compressed, if the flag says so).
     pub body: &'a [u8],
-    /// The properties in their text form, see [`crate::PropertiesBuilder`]. They should have no `__CRC32#`
-    /// of their own when `property_crc` is set ([`crate::without_property`]).
+    /// The properties in their text form, see [`crate::PropertiesBuilder`]. If `property_crc` is set, they should not
+    /// contain a `__CRC32#` ([`crate::without_property`]).
     pub properties: &'a [u8],
-    /// Append the checksum of the whole record as a property.
+    /// Whether to append the checksum of the whole record as a property.
     pub property_crc: bool,
 }
 
 impl<'a> RecordSpec<'a> {
-    /// A spec for `body` in queue 0 of `topic`: all numbers 0, no properties, no property CRC.
+    /// Creates a spec for `body` in queue 0 of `topic`: all numbers are 0, no properties, no property CRC.
     pub fn new(topic: &'a str, body: &'a [u8], born_host: Host, store_host: Host) -> Self {
         Self {
             topic,
@@ -99,15 +98,15 @@ impl<'a> RecordSpec<'a> {
         }
     }
 
-    /// V2 for topics longer than 127 bytes.
+    /// Returns V2 for topics longer than 127 bytes.
     ///
-    /// RocketMQ counts UTF-16 units; the two agree for every legal name, and where they do not its V1 record
+    /// RocketMQ counts UTF-16 units. For every legal name both counts are equal. For other names RocketMQ's V1 record
     /// could not be read.
     pub fn version(&self) -> Version {
         if self.topic.len() > MAX_TOPIC_BYTES_V1 { Version::V2 } else { Version::V1 }
     }
 
-    /// A property CRC needs a terminated property, if any, before it.
+    /// The property CRC needs a separator after the last property, if there is one.
     fn needs_separator(&self) -> bool {
         self.property_crc && self.properties.last().is_some_and(|last| *last != SEPARATOR)
     }
@@ -117,8 +116,8 @@ impl<'a> RecordSpec<'a> {
         self.properties.len().saturating_add(crc).saturating_add(usize::from(self.needs_separator()))
     }
 
-    /// The length of the record, or which part is too long: the properties (with CRC) above 32,767 bytes,
-    /// the topic above 32,767, the whole above the largest 32-bit integer.
+    /// Returns the length of the record, or an error if a part is too long: the properties (with CRC) above 32,767
+    /// bytes, the topic above 32,767, the whole record above the largest 32-bit integer.
     pub fn encoded_len(&self) -> Result<usize, FormatError> {
         let properties = self.properties_len();
         within("properties", properties, MAX_PROPERTIES_BYTES)?;
@@ -126,16 +125,15 @@ impl<'a> RecordSpec<'a> {
         within("body", self.body.len(), i32::MAX as usize)?;
         let hosts = self.born_host.encoded_len() + self.store_host.encoded_len();
         let fixed = 74 + hosts + self.version().topic_length_bytes();
-        // At most 4 GiB + 64 KiB: in range of usize on 64-bit, saturating elsewhere.
+        // At most 4 GiB + 64 KiB: fits in usize on 64-bit systems, saturates elsewhere.
         let total = self.body.len().saturating_add(fixed + self.topic.len() + properties);
         within("record", total, i32::MAX as usize)?;
         Ok(total)
     }
 
-    /// Appends the record to `out` and returns its length; `out` is unchanged on error.
+    /// Appends the record to `out` and returns its length. On error `out` is unchanged.
     ///
-    /// With `property_crc` the checksum is valid for the numbers in this spec; after [`patch_position`] it
-    /// has to be sealed again.
+    /// With `property_crc`, the checksum is valid for the numbers in this spec. Seal it again after [`patch_position`].
     pub fn encode_into(&self, out: &mut Vec<u8>) -> Result<usize, FormatError> {
         let start = out.len();
         let total = self.encode_unsealed(out)?;
@@ -147,8 +145,8 @@ impl<'a> RecordSpec<'a> {
         Ok(total)
     }
 
-    /// As [`RecordSpec::encode_into`], but leaves room only for a property CRC, until
-    /// [`RecordParts::place`] seals it.
+    /// Like [`RecordSpec::encode_into`], but only reserves the bytes of the property CRC. [`RecordParts::place`] seals
+    /// it.
     pub fn encode_unsealed(&self, out: &mut Vec<u8>) -> Result<usize, FormatError> {
         let total = self.encoded_len()?;
         let start = out.len();
@@ -160,11 +158,11 @@ impl<'a> RecordSpec<'a> {
         Ok(total)
     }
 
-    /// Appends what stands before the body to `head` and what stands behind it to `tail`, and returns the
-    /// length of the whole record; both are unchanged on error.
+    /// Appends the part before the body to `head` and the part after it to `tail`, and returns the length of the whole
+    /// record. On error both are unchanged.
     ///
-    /// So a record can be put together at its final place without a copy of its body in between. A property
-    /// CRC is room only, until [`RecordParts::place`] seals it.
+    /// So a record can be assembled at its final place without another copy of its body. The bytes of a property CRC
+    /// are only reserved. [`RecordParts::place`] seals it.
     pub fn encode_parts(&self, head: &mut Vec<u8>, tail: &mut Vec<u8>) -> Result<usize, FormatError> {
         let total = self.encoded_len()?;
         self.encode_head(total, head);
@@ -216,37 +214,37 @@ impl<'a> RecordSpec<'a> {
     }
 }
 
-/// An encoded record on its way to its place: in the three parts that [`RecordSpec::encode_parts`] made,
-/// or, as one piece of [`RecordSpec::encode_unsealed`], all of it head.
+/// An encoded record before it is placed: the three parts of [`RecordSpec::encode_parts`], or one piece of
+/// [`RecordSpec::encode_unsealed`], with everything in the head.
 #[derive(Debug)]
 pub struct RecordParts<'a> {
-    /// Up to the length of the body.
+    /// The bytes up to and including the length of the body.
     pub head: &'a mut [u8],
     /// The body.
     pub body: &'a [u8],
-    /// From the length of the topic on.
+    /// The bytes from the length of the topic.
     pub tail: &'a mut [u8],
-    /// Whether the record ends in room for a property CRC.
+    /// Whether the record ends with reserved bytes for a property CRC.
     pub property_crc: bool,
 }
 
 impl RecordParts<'_> {
-    /// Length of the whole record.
+    /// Returns the length of the whole record.
     pub fn len(&self) -> usize {
         self.head.len() + self.body.len() + self.tail.len()
     }
 
-    /// Whether there are no bytes, which no record is.
+    /// Returns whether there are no bytes. Every record has some.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The three parts in the order of the record.
+    /// Returns the three parts in the order of the record.
     pub fn slices(&self) -> [&[u8]; 3] {
         [self.head, self.body, self.tail]
     }
 
-    /// Writes the fields that are known last and seals the property CRC, if the record has one.
+    /// Writes the fields that are known last, and seals the property CRC if the record has one.
     pub fn place(
         &mut self,
         queue_offset: i64,
@@ -270,7 +268,7 @@ impl RecordParts<'_> {
         }
         let covered = self.tail.len().saturating_sub(PROPERTY_CRC_BYTES);
         let Some((bytes, crc)) = self.tail.split_at_mut_checked(covered) else {
-            return Err(FormatError::bad_property("__CRC32#", "no room for it"));
+            return Err(FormatError::bad_property("__CRC32#", "the record has no bytes for it"));
         };
         if !crc.starts_with(PROPERTY_CRC_HEAD) {
             return Err(FormatError::bad_property("__CRC32#", "is not the last property of the record"));
@@ -292,8 +290,8 @@ fn within(what: &'static str, value: usize, limit: usize) -> Result<(), FormatEr
     }
 }
 
-/// Writes the three fields of an encoded record that are known last. `record` is the whole record and
-/// nothing else. A property CRC becomes invalid: seal it again.
+/// Writes the three fields of an encoded record that are known last. `record` is exactly one record. A property CRC
+/// becomes invalid: seal it again.
 pub fn patch_position(
     record: &mut [u8],
     queue_offset: i64,
@@ -305,11 +303,11 @@ pub fn patch_position(
     Ok(())
 }
 
-/// Writes the position of its half message into an encoded record, of which `head` has all that stands before the body.
-/// A property CRC becomes invalid: seal it again.
+/// Writes the position of the half message into an encoded record. `head` contains everything before the body. A
+/// property CRC becomes invalid: seal it again.
 ///
 /// # Errors
-/// [`FormatError::Truncated`] for less than a head.
+/// [`FormatError::Truncated`] if `head` is too short.
 pub fn patch_prepared_offset(head: &mut [u8], half_physical_offset: i64) -> Result<(), FormatError> {
     let needed = BORN_HOST_POSITION;
     let truncated = |needed, available| FormatError::Truncated { what: "record", needed, available };
@@ -317,7 +315,7 @@ pub fn patch_prepared_offset(head: &mut [u8], half_physical_offset: i64) -> Resu
         return Err(truncated(needed, head.len()));
     }
     let sys_flag = SysFlag(i32::from_be_bytes(field(head, SYS_FLAG_POSITION)));
-    // Behind the hosts, the store timestamp between them and the number of deliveries.
+    // After the hosts, the store timestamp between them, and the number of deliveries.
     let at = BORN_HOST_POSITION + sys_flag.born_host_bytes() + 8 + sys_flag.store_host_bytes() + 4;
     if head.len() < at + 8 {
         return Err(truncated(at + 8, head.len()));
@@ -334,13 +332,13 @@ fn patch_numbers(record: &mut [u8], queue_offset: i64, physical_offset: i64, sto
     put(record, STORE_TIMESTAMP_POSITION + v6_bytes, store_timestamp.to_be_bytes());
 }
 
-/// Computes the checksum of the whole record anew and writes it into the `__CRC32#` property that must be
-/// its last 20 bytes. `record` is the whole record and nothing else.
+/// Computes the checksum of the whole record and writes it into the `__CRC32#` property, which must be its last 20
+/// bytes. `record` is exactly one record.
 pub fn seal_property_crc(record: &mut [u8]) -> Result<(), FormatError> {
     whole_record(record)?;
     let covered = record.len() - PROPERTY_CRC_BYTES;
     let Some((bytes, tail)) = record.split_at_mut_checked(covered) else {
-        return Err(FormatError::bad_property("__CRC32#", "no room for it"));
+        return Err(FormatError::bad_property("__CRC32#", "the record has no bytes for it"));
     };
     if !tail.starts_with(PROPERTY_CRC_HEAD) {
         return Err(FormatError::bad_property("__CRC32#", "is not the last property of the record"));

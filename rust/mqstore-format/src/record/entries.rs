@@ -1,10 +1,10 @@
-//! What decides the entries of a record in queues and index, taken out of it in one pass.
+//! The fields of a record that determine its entries in queues and index, read in one pass.
 //!
-//! The dispatcher asks every record for the same few things. [`RecordOutline`] is the part of a
-//! [`RecordView`](super::RecordView) that it needs, cut by the same rules. [`EntryFields`] looks at each byte
-//! of the properties once and remembers where the values are; only those that are used are checked to be
-//! UTF-8. The answers are those of [`Properties::get`]: of two entries with one name the later counts, a
-//! value that is not UTF-8 is none.
+//! The dispatcher needs the same few fields of every record. [`RecordOutline`] is the part of a
+//! [`RecordView`](super::RecordView) with these fields, decoded by the same rules. [`EntryFields`] reads each byte of
+//! the properties once and remembers the positions of the values. Only used values are checked for UTF-8. The results
+//! are those of [`Properties::get`]: of two entries with one name the later counts, and a value that is not UTF-8 is
+//! ignored.
 //!
 //! Source: `CommitLog#checkMessageAndReturnSize`, `IndexService#buildIndex`.
 
@@ -23,12 +23,12 @@ use crate::properties::{
 use crate::sys_flag::{SysFlag, TransactionType};
 use crate::topic::{LIGHT_QUEUE_PREFIX, RETRY_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX};
 
-/// Which checksums [`RecordOutline::check_crc`] verifies.
+/// The checksums that [`RecordOutline::check_crc`] verifies.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct CrcCheck {
     /// BODYCRC against the body; an empty body is never checked, as in RocketMQ.
     pub body: bool,
-    /// The `__CRC32#` property against the whole record, where there is one.
+    /// The `__CRC32#` property against the whole record, if it has one.
     pub property: bool,
 }
 
@@ -37,7 +37,7 @@ impl CrcCheck {
     pub const ALL: Self = Self { body: true, property: true };
 }
 
-/// The part of a record that decides its entries.
+/// The part of a record that determines its entries.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RecordOutline<'a> {
     /// TOTALSIZE.
@@ -46,7 +46,7 @@ pub struct RecordOutline<'a> {
     pub queue_id: i32,
     /// QUEUEOFFSET; 0 for prepared and rollback records.
     pub queue_offset: i64,
-    /// PHYSICALOFFSET: where the record says it is, which is for the caller to compare.
+    /// PHYSICALOFFSET: the position that the record claims. The caller compares it with the real one.
     pub physical_offset: i64,
     /// SYSFLAG.
     pub sys_flag: SysFlag,
@@ -65,8 +65,8 @@ pub struct RecordOutline<'a> {
 }
 
 impl<'a> RecordOutline<'a> {
-    /// Decodes the record at the front of `bytes`, which may go on behind it; takes and refuses what
-    /// [`RecordView::decode`](super::RecordView::decode) does.
+    /// Decodes the record at the front of `bytes`, which may be longer. Accepts and refuses the same bytes as
+    /// [`RecordView::decode`](super::RecordView::decode).
     #[inline]
     pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
         let frame = Frame::of(bytes)?;
@@ -85,10 +85,10 @@ impl<'a> RecordOutline<'a> {
         })
     }
 
-    /// Verifies the checksums asked for.
+    /// Verifies the selected checksums.
     ///
-    /// A record without a `__CRC32#` property passes the property check; RocketMQ's
-    /// `forceVerifyPropCRC` would refuse it. [`has_property_crc`](Self::has_property_crc) tells.
+    /// A record without a `__CRC32#` property passes the property check. RocketMQ's `forceVerifyPropCRC` would refuse
+    /// it; see [`has_property_crc`](Self::has_property_crc).
     pub fn check_crc(&self, check: CrcCheck) -> Result<(), FormatError> {
         if check.body && !self.body.is_empty() {
             let actual = crc31(self.body);
@@ -102,8 +102,8 @@ impl<'a> RecordOutline<'a> {
         Ok(())
     }
 
-    /// Whether the record ends with a `__CRC32#` property that covers it. The name alone says so: where what
-    /// follows is no checksum, the record is damaged.
+    /// Returns whether the record ends with a `__CRC32#` property. The name alone decides: if no valid checksum follows
+    /// it, the record is damaged.
     #[inline]
     pub fn has_property_crc(&self) -> bool {
         self.property_crc_tail().is_some_and(|tail| tail.starts_with(PROPERTY_CRC.as_bytes()))
@@ -126,9 +126,9 @@ impl<'a> RecordOutline<'a> {
         Err(FormatError::PropertyCrc { expected, actual })
     }
 
-    /// Whether the checksum, which does not fit, may be that of the record that this one was made of: a broker that
-    /// appends none itself hands on all properties when it delivers a message again, or later. The body has to be as it
-    /// was sent. Source: `PopReviveService#reviveRetry`, `AbstractSendMessageProcessor#consumerSendMsgBack`,
+    /// Returns whether a wrong checksum may belong to the record from which this one was copied. A broker that appends
+    /// no checksum copies all properties when it redelivers or delays a message. The body must be unchanged. Source:
+    /// `PopReviveService#reviveRetry`, `AbstractSendMessageProcessor#consumerSendMsgBack`,
     /// `ScheduleMessageService#messageTimeUp`, `TimerMessageStore#convert`.
     #[cold]
     fn has_another_records_crc(&self) -> bool {
@@ -136,35 +136,36 @@ impl<'a> RecordOutline<'a> {
         marks.iter().any(Option::is_some) && (self.body.is_empty() || crc31(self.body) == self.body_crc)
     }
 
-    /// What of its properties decides its entries.
+    /// Returns the properties that determine the record's entries.
     #[inline]
     pub fn entry_fields(&self) -> EntryFields<'a> {
         EntryFields::of(self.properties)
     }
 
-    /// The record gets a queue unit: it is no half message and no rollback (`CommitLogDispatcherBuildConsumeQueue`).
+    /// Returns whether the record gets a queue unit: it is not a half message and not a rollback
+    /// (`CommitLogDispatcherBuildConsumeQueue`).
     #[inline]
     pub fn dispatches_to_queue(&self) -> bool {
         matches!(self.sys_flag.transaction(), TransactionType::None | TransactionType::Commit)
     }
 
-    /// Base queue offset and number of messages, if the record has both `INNER_BASE` and `INNER_NUM`.
+    /// Returns base queue offset and number of messages, if the record has both `INNER_BASE` and `INNER_NUM`.
     ///
-    /// Numbers may be negative (a batch queue then drops the record); text that is no number, or a count
-    /// beyond 16 bits, is `None`.
+    /// Numbers may be negative (a batch queue then drops the record). A text that is not a number, or a count of more
+    /// than 16 bits, is `None`.
     pub fn inner_batch(&self) -> Option<(i64, i32)> {
         let [base, count] = self.properties.get_many([INNER_BASE, INNER_NUM]);
         Some((base?.parse().ok()?, i32::from(count?.parse::<i16>().ok()?)))
     }
 
-    /// The record's keys are indexed: it is no rollback (`IndexService#buildIndex`).
+    /// Returns whether the record's keys are indexed: it is not a rollback (`IndexService#buildIndex`).
     #[inline]
     pub fn indexed(&self) -> bool {
         self.sys_flag.transaction() != TransactionType::Rollback
     }
 }
 
-/// The properties in front of the checksum, where an entry ends before it.
+/// Returns the properties before the checksum, if an entry ends there.
 #[inline]
 fn without_crc(properties: Properties<'_>) -> Properties<'_> {
     match properties.raw().split_last_chunk::<PROPERTY_CRC_BYTES>() {
@@ -175,7 +176,7 @@ fn without_crc(properties: Properties<'_>) -> Properties<'_> {
     }
 }
 
-/// The properties that decide a record's entries, as bytes.
+/// The properties that determine a record's entries, as bytes.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryFields<'a> {
     unique_key: Option<&'a [u8]>,
@@ -187,7 +188,7 @@ pub struct EntryFields<'a> {
 }
 
 impl<'a> EntryFields<'a> {
-    /// Looks for them.
+    /// Finds them in `properties`.
     #[inline]
     pub fn of(properties: Properties<'a>) -> Self {
         const UNIQ_KEY_NAME: &[u8] = UNIQ_KEY.as_bytes();
@@ -211,31 +212,31 @@ impl<'a> EntryFields<'a> {
         found
     }
 
-    /// The `UNIQ_KEY` property: the id the producer gave.
+    /// Returns the `UNIQ_KEY` property: the producer's id.
     #[inline]
     pub fn unique_key(&self) -> Option<&'a str> {
         self.unique_key.and_then(utf8)
     }
 
-    /// The `KEYS` property: keys separated by single spaces.
+    /// Returns the `KEYS` property: keys separated by single spaces.
     #[inline]
     pub fn keys(&self) -> Option<&'a str> {
         self.keys.and_then(utf8)
     }
 
-    /// The pieces of `KEYS` that the index gets: split on single spaces, empty pieces left out.
+    /// Returns the keys for the index: `KEYS` split on single spaces, without empty parts.
     #[inline]
     pub fn key_list(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.keys().unwrap_or_default().split(' ').filter(|key| !key.is_empty())
     }
 
-    /// The `TAGS` property.
+    /// Returns the `TAGS` property.
     #[inline]
     pub fn tags(&self) -> Option<&'a str> {
         self.tags.and_then(utf8)
     }
 
-    /// Shows `visit` the hashes of the index entries of the unique key and of each key, in this order; see
+    /// Calls `visit` with the hashes of the index entries of the unique key and of each key, in this order; see
     /// [`Self::unique_key`] and [`Self::key_list`].
     #[inline]
     pub fn key_hashes(&self, hasher: IndexHasher, mut visit: impl FnMut(i32)) {
@@ -251,9 +252,9 @@ impl<'a> EntryFields<'a> {
         }
     }
 
-    /// The light queues that get an entry of a record of `topic`, each with the queue offset there; their queue
-    /// id is 0. None unless both lists are as long as each other. What is no light queue, or no offset, is
-    /// left out. Source: `ConsumeQueue#multiDispatchLmqQueue`.
+    /// Returns the light queues that get an entry of a record of `topic`, each with its queue offset. Their queue id is
+    /// 0. Returns none unless both lists have the same length. Skips invalid names and offsets. Source:
+    /// `ConsumeQueue#multiDispatchLmqQueue`.
     #[inline]
     pub fn light_queues(&self, topic: &str) -> impl Iterator<Item = (&'a str, i64)> + use<'a> {
         let lists = self.light_queues.and_then(utf8).zip(self.light_offsets.and_then(utf8));
@@ -267,11 +268,11 @@ impl<'a> EntryFields<'a> {
         })
     }
 
-    /// The third field of the queue unit of a record of `topic` that was stored at `store_timestamp`.
+    /// Returns the third field of the queue unit of a record of `topic` that was stored at `store_timestamp`.
     ///
-    /// The hash of the tags, 0 without; for records of `SCHEDULE_TOPIC_XXXX` with a `DELAY` above 0 the time
-    /// of delivery by `levels` instead. A `DELAY` that is no number (RocketMQ refuses the record for it)
-    /// counts as none. Source: `CommitLog#checkMessageAndReturnSize`.
+    /// It is the hash of the tags, or 0 without tags. For records of `SCHEDULE_TOPIC_XXXX` with a `DELAY` above 0 it is
+    /// the delivery time by `levels`. A `DELAY` that is not a number counts as none (RocketMQ refuses such a record).
+    /// Source: `CommitLog#checkMessageAndReturnSize`.
     #[inline]
     pub fn tags_code(&self, topic: &str, store_timestamp: i64, levels: &DelayLevels) -> i64 {
         if self.delay.is_some() && topic == SCHEDULE_TOPIC {
@@ -281,13 +282,13 @@ impl<'a> EntryFields<'a> {
             }
         }
         let Some(tags) = self.tags else { return 0 };
-        // Tags that are not UTF-8 hash as Java would read them: with replacement characters.
+        // Tags that are not UTF-8 are hashed as Java reads them: with replacement characters.
         let hash = java_hash_bytes(tags).unwrap_or_else(|| java_hash(&String::from_utf8_lossy(tags)));
         i64::from(hash)
     }
 }
 
-/// Retry topics and RocketMQ's own have none.
+/// Retry topics and RocketMQ's own topics have no light queues.
 #[cold]
 fn may_have_light_queues(topic: &str) -> bool {
     !topic.starts_with(RETRY_TOPIC_PREFIX)
@@ -308,8 +309,8 @@ mod tests {
     use super::*;
     use crate::hash::index_key_hash;
 
-    /// Text that is nearly properties: names that count and others like them, values of all kinds, and
-    /// separators in odd places.
+    /// Generates almost valid properties: names that matter and similar ones, values of all kinds, and separators in
+    /// odd places.
     fn texts() -> impl Strategy<Value = Vec<u8>> {
         const WORDS: &[&str] =
             &["UNIQ_KEY", "KEYS", "TAGS", "DELAY", "KEY", "TAGS2", "UNIQ_KEX", "a", "3", " ", "k1 k2", "é"];
@@ -323,7 +324,7 @@ mod tests {
         vec(piece, 0..40).prop_map(|pieces| pieces.concat())
     }
 
-    /// Whole entries, so that most names have a value.
+    /// Generates complete entries, so that most names have a value.
     fn entries() -> impl Strategy<Value = Vec<u8>> {
         let names = proptest::sample::select(&["UNIQ_KEY", "KEYS", "TAGS", "DELAY", "other"][..]);
         let values = prop_oneof!["[a-z0-9 ]{0,12}", "-?[0-9]{1,3}", Just("2147483648".to_owned()), ".{0,4}"];
@@ -331,7 +332,7 @@ mod tests {
         vec(entry, 0..8).prop_map(|entries| entries.concat().into_bytes())
     }
 
-    /// What may stand at the end of properties: a checksum, or what looks like one at first.
+    /// Generates the end of properties: a checksum, or a similar text.
     fn tails() -> impl Strategy<Value = &'static str> {
         proptest::sample::select(
             &[
@@ -344,7 +345,7 @@ mod tests {
         )
     }
 
-    /// The rule of the tags code as the format states it, by separate look-ups.
+    /// Computes the tags code by the format's definition, with separate lookups.
     fn plain_tags_code(properties: Properties<'_>, topic: &str, stored: i64, levels: &DelayLevels) -> i64 {
         let level = properties.get(DELAY).filter(|_| topic == SCHEDULE_TOPIC);
         let level =

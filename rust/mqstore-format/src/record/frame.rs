@@ -1,4 +1,4 @@
-//! The parts of a record, as its lengths cut them.
+//! The parts of a record, split by its lengths.
 
 use super::{BORN_HOST_POSITION, Host, MIN_RECORD_BYTES, SYS_FLAG_POSITION, Version};
 use crate::bytes::{Reader, field};
@@ -6,11 +6,11 @@ use crate::error::FormatError;
 use crate::properties::Properties;
 use crate::sys_flag::SysFlag;
 
-/// The parts of a record as its lengths cut them; the one place that decides what a whole record is.
+/// The parts of a record, split by its lengths. Only this type decides what a whole record is.
 pub(super) struct Frame<'a> {
     pub(super) record: &'a [u8],
     pub(super) version: Version,
-    /// What comes before the hosts has one place in every record.
+    /// The part before the hosts, which has a fixed length.
     pub(super) head: &'a [u8; BORN_HOST_POSITION],
     pub(super) sys_flag: SysFlag,
     pub(super) born_host: &'a [u8],
@@ -69,7 +69,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The bytes of the record at the front, by its length and magic.
+/// Returns the bytes of the record at the front, by its length and magic.
 #[inline]
 fn cut(bytes: &[u8]) -> Result<(&[u8], Version), FormatError> {
     let mut head = Reader::new(bytes, "record header");

@@ -1,4 +1,4 @@
-//! The address of a host as a record holds it: 4 or 16 address bytes, then the port in 4 bytes.
+//! The address of a host in a record: 4 or 16 address bytes, then the port in 4 bytes.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,24 +7,24 @@ use std::str::FromStr;
 use crate::bytes::{Reader, put};
 use crate::error::FormatError;
 
-/// An address and a port. The port is a signed 32-bit number in the file and is kept as such.
+/// An address and a port. The port is a signed 32-bit number in the file and here.
 ///
 /// As text: `127.0.0.1:10911`, `[2001:db8::1]:10911`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Host {
-    /// The address; its family decides the flag bits of the record.
+    /// The address; its family determines the flag bits of the record.
     pub ip: IpAddr,
     /// The port.
     pub port: i32,
 }
 
 impl Host {
-    /// A host from its parts.
+    /// Creates a host from its parts.
     pub fn new(ip: impl Into<IpAddr>, port: i32) -> Self {
         Self { ip: ip.into(), port }
     }
 
-    /// Bytes in a record: 8 or 20.
+    /// Returns the byte length in a record: 8 or 20.
     pub const fn encoded_len(&self) -> usize {
         match self.ip {
             IpAddr::V4(_) => 8,
@@ -41,7 +41,7 @@ impl Host {
         Ok(Self { ip, port: reader.i32()? })
     }
 
-    /// Writes it to position `at` of `out` and returns where it ends.
+    /// Writes the host at position `at` of `out` and returns the position after it.
     #[inline]
     pub(crate) fn put_at(&self, out: &mut [u8], at: usize) -> usize {
         match self.ip {
@@ -53,7 +53,7 @@ impl Host {
         end
     }
 
-    /// The bytes of a host, not looked at.
+    /// Returns the bytes of a host without decoding them.
     #[inline]
     pub(crate) fn skip<'a>(reader: &mut Reader<'a>, v6: bool) -> Result<&'a [u8], FormatError> {
         let start = reader.rest();

@@ -1,8 +1,8 @@
 //! One record of the commit log: encoding, decoding and its fields.
 //!
-//! [`RecordView`] borrows from the bytes that it was decoded from and draws the layout; [`RecordSpec`] borrows from its
-//! parts. Neither allocates. Records follow each other without gaps. If the next record does not fit into the segment,
-//! the rest of the segment begins with a blank: its length and [`MAGIC_BLANK`].
+//! [`RecordView`] borrows from the decoded bytes and shows the layout; [`RecordSpec`] borrows from its parts. Neither
+//! allocates. Records follow each other without gaps. If the next record does not fit in the segment, the rest of the
+//! segment starts with a blank: its length and [`MAGIC_BLANK`].
 //!
 //! Source: `MessageExtEncoder#encode`, `CommitLog#checkMessageAndReturnSize`, `MessageDecoder`.
 
@@ -31,9 +31,9 @@ pub const MAGIC_BLANK: u32 = 0xCBD4_3194;
 
 /// The smallest record: V1, IPv4 hosts, empty body, topic and properties.
 pub const MIN_RECORD_BYTES: usize = 91;
-/// What a blank writes: its length and its magic. Every segment keeps this much free behind a record.
+/// Byte length of a blank: its length and its magic. Every segment keeps this much free after a record.
 pub const BLANK_HEADER_BYTES: usize = 8;
-/// The `__CRC32#` property: 8 bytes name, `0x01`, 10 digits, `0x02`.
+/// Byte length of the `__CRC32#` property: 8 bytes name, `0x01`, 10 digits, `0x02`.
 pub const PROPERTY_CRC_BYTES: usize = 20;
 
 /// Position of MAGICCODE.
@@ -54,15 +54,15 @@ pub const SYS_FLAG_POSITION: usize = 36;
 pub const BORN_TIMESTAMP_POSITION: usize = 40;
 /// Position of BORNHOST.
 pub const BORN_HOST_POSITION: usize = 48;
-/// Position of STORETIMESTAMP with an IPv4 born host; an IPv6 one adds 12.
+/// Position of STORETIMESTAMP with an IPv4 born host; an IPv6 host adds 12.
 pub const STORE_TIMESTAMP_POSITION: usize = 56;
 
-/// The longest topic of a V1 record, in bytes: its length is a signed byte.
+/// Maximum topic length of a V1 record, in bytes: the length is a signed byte.
 pub const MAX_TOPIC_BYTES_V1: usize = 127;
-/// The longest properties text, the CRC property included: its length is a signed 16-bit number.
+/// Maximum length of the properties text, including the CRC property, in bytes: the length is a signed 16-bit number.
 pub const MAX_PROPERTIES_BYTES: usize = 32_767;
 
-/// What the topic length takes.
+/// The size of the topic length field.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
     /// One byte; topics up to 127 bytes.
@@ -72,7 +72,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// The version of this magic.
+    /// Returns the version of a magic.
     pub const fn from_magic(magic: u32) -> Option<Self> {
         match magic {
             MAGIC_V1 => Some(Self::V1),
@@ -81,7 +81,7 @@ impl Version {
         }
     }
 
-    /// The magic of this version.
+    /// Returns the magic of this version.
     pub const fn magic(self) -> u32 {
         match self {
             Self::V1 => MAGIC_V1,
@@ -89,7 +89,7 @@ impl Version {
         }
     }
 
-    /// The bytes a topic length takes.
+    /// Returns the byte length of the topic length field.
     pub const fn topic_length_bytes(self) -> usize {
         match self {
             Self::V1 => 1,
@@ -98,24 +98,24 @@ impl Version {
     }
 }
 
-/// What the first eight bytes at a record boundary announce.
+/// The meaning of the first eight bytes at a record boundary.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Peek {
-    /// A record of `size` bytes, [`MIN_RECORD_BYTES`] at least.
+    /// A record of `size` bytes, at least [`MIN_RECORD_BYTES`].
     Record {
         /// TOTALSIZE.
         size: u32,
-        /// From the magic.
+        /// The version of the magic.
         version: Version,
     },
     /// The filler up to the end of the segment.
     Blank {
-        /// Bytes to the end of the segment, the header's eight included.
+        /// Bytes to the end of the segment, including the eight bytes of the header.
         size: u32,
     },
-    /// Length and magic are 0: nothing was written here.
+    /// Length and magic are 0: no record was written here.
     Zero,
-    /// Neither: damage, or the remains of something older.
+    /// Neither: damage, or remains of old data.
     Invalid {
         /// The first four bytes.
         size: i32,
@@ -124,7 +124,7 @@ pub enum Peek {
     },
 }
 
-/// Tells what starts at the front of `head`, of which only the first eight bytes are looked at.
+/// Returns the meaning of the first eight bytes of `head`.
 pub fn peek(head: &[u8]) -> Result<Peek, FormatError> {
     let mut reader = Reader::new(head, "record header");
     let size = reader.i32()?;
@@ -138,10 +138,10 @@ pub fn peek(head: &[u8]) -> Result<Peek, FormatError> {
     })
 }
 
-/// The eight bytes of a blank that covers `size` bytes up to the end of the segment.
+/// Returns the eight bytes of a blank that covers `size` bytes up to the end of the segment.
 ///
-/// A record of length L goes into a segment with `free` bytes left only if `L + 8 <= free`; otherwise the
-/// blank is written with `size = free` and the record starts the next segment.
+/// A record of length L fits in a segment with `free` bytes left only if `L + 8 <= free`. Otherwise the blank is
+/// written with `size = free`, and the record starts the next segment.
 pub fn encode_blank(size: u32) -> [u8; BLANK_HEADER_BYTES] {
     let mut blank = [0; BLANK_HEADER_BYTES];
     crate::bytes::put(&mut blank, 0, size.to_be_bytes());
@@ -149,7 +149,7 @@ pub fn encode_blank(size: u32) -> [u8; BLANK_HEADER_BYTES] {
     blank
 }
 
-/// TOTALSIZE of a whole record, if it is the length of the slice.
+/// Checks that TOTALSIZE is the length of the slice.
 fn whole_record(record: &[u8]) -> Result<(), FormatError> {
     if record.len() < MIN_RECORD_BYTES {
         let needed = MIN_RECORD_BYTES;

@@ -1,13 +1,13 @@
-//! Records of ours that stand where damaged ones stood.
+//! Records of mqstore that replace damaged ones.
 //!
-//! RocketMQ takes a blank only as the rest of a segment. What was lost between two records is therefore
-//! filled by records that nobody gets to see: marks of a rolled back transaction, for which RocketMQ
-//! builds neither queue entries nor index entries, and which no compaction looks at.
+//! RocketMQ accepts a blank only at the end of a segment. A repair therefore fills a lost range between two records
+//! with records that no reader sees: marks of a rolled back transaction. RocketMQ builds neither queue entries nor
+//! index entries for them, and no compaction reads them.
 //!
 //! ```text
-//! FLAG      0x4D51_4C4F ("MQLO")          SYSFLAG   0xC, rolled back
-//! TOPIC     the front of "MQSTORE_LOST"   BODY      zeros
-//! STORETIMESTAMP   that of a neighbour    __CRC32#  where there is room for it
+//! FLAG      0x4D51_4C4F ("MQLO")           SYSFLAG   0xC, rolled back
+//! TOPIC     the start of "MQSTORE_LOST"    BODY      zeros
+//! STORETIMESTAMP   that of a neighbour     __CRC32#  if the record is large enough
 //! everything else 0
 //! ```
 //!
@@ -20,17 +20,17 @@ use crate::bytes::field;
 use crate::error::FormatError;
 use crate::sys_flag::{SysFlag, TransactionType};
 
-/// The topic that placeholders name; cut where a record is too small for it.
+/// The topic of placeholders, truncated in a very small record.
 pub const PLACEHOLDER_TOPIC: &str = "MQSTORE_LOST";
 
-/// What placeholders have in FLAG: "MQLO".
+/// The FLAG of placeholders: "MQLO".
 const PLACEHOLDER_FLAG: i32 = 0x4D51_4C4F;
 
-/// The largest placeholder. RocketMQ's own limit of a message is as much.
+/// Maximum size of a placeholder, equal to RocketMQ's own limit of a message.
 const MAX_PLACEHOLDER_BYTES: u64 = 4 << 20;
 
 impl RecordOutline<'_> {
-    /// Whether it only fills the place of records that were lost.
+    /// Returns whether the record only replaces lost records.
     #[inline]
     pub fn is_placeholder(&self) -> bool {
         is_placeholder(self.sys_flag, || i32::from_be_bytes(field(self.bytes, FLAG_POSITION)), self.topic)
@@ -38,7 +38,7 @@ impl RecordOutline<'_> {
 }
 
 impl RecordView<'_> {
-    /// As [`RecordOutline::is_placeholder`].
+    /// Like [`RecordOutline::is_placeholder`].
     #[inline]
     pub fn is_placeholder(&self) -> bool {
         is_placeholder(self.sys_flag, || self.flag, self.topic)
@@ -52,21 +52,20 @@ fn is_placeholder(sys_flag: SysFlag, flag: impl FnOnce() -> i32, topic: &str) ->
         && PLACEHOLDER_TOPIC.starts_with(topic)
 }
 
-/// The size of the first of the placeholders that fill `stretch_bytes` exactly; `None` where no record fits.
+/// Returns the size of the first of the placeholders that fill `stretch_bytes` exactly; `None` if no record fits.
 ///
-/// It depends on what is left alone, so that a row that was begun is ended as it would have been.
+/// It depends only on the bytes left, so that an interrupted sequence is finished in the same way.
 pub fn placeholder_bytes(stretch_bytes: u64) -> Option<u64> {
     match stretch_bytes {
         _ if stretch_bytes < MIN_RECORD_BYTES as u64 => None,
         ..=MAX_PLACEHOLDER_BYTES => Some(stretch_bytes),
-        // The last two share, so that neither is too small.
+        // The last two have about the same size, so that neither is too small.
         _ if stretch_bytes <= 2 * MAX_PLACEHOLDER_BYTES => Some(stretch_bytes.div_ceil(2)),
         _ => Some(MAX_PLACEHOLDER_BYTES),
     }
 }
 
-/// Appends the placeholder of `size` bytes for log offset `physical_offset` to `out`, which is unchanged on
-/// error.
+/// Appends the placeholder of `size` bytes for log offset `physical_offset` to `out`. On error `out` is unchanged.
 pub fn encode_placeholder(
     size: u64,
     physical_offset: i64,
@@ -97,7 +96,7 @@ mod tests {
     use super::super::CrcCheck;
     use super::*;
 
-    /// The sizes that fill a stretch.
+    /// Returns the sizes that fill a range.
     fn row(mut left: u64) -> Vec<u64> {
         let mut sizes = Vec::new();
         while left > 0 {
@@ -116,7 +115,7 @@ mod tests {
             let sizes = row(stretch);
             assert_eq!(sizes.iter().sum::<u64>(), stretch);
             assert!(sizes.iter().all(|size| (91..=MAX).contains(size)), "{stretch}: {sizes:?}");
-            // A row that was begun goes on as it was planned.
+            // An interrupted sequence continues as planned.
             assert_eq!(row(stretch - sizes[0]), sizes[1..]);
         }
     }

@@ -1,4 +1,4 @@
-//! The worked examples of the format, and what must hold for all records and all bytes.
+//! The worked examples of the format, and properties of all records and all bytes.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -15,7 +15,7 @@ const BORN: i64 = 1_700_000_000_000;
 const STORED: i64 = 1_700_000_000_123;
 const UNIQUE: &str = "7F00000100002A139A5528E4F2AB0000";
 
-/// Example (a) of the format: the record all other examples vary.
+/// Example (a) of the format, on which the other examples are based.
 const EXAMPLE_A: &str = "
     00 00 00 a7 da a3 20 a7 77 d1 89 82 00 00 00 01
     00 00 00 00 00 00 00 00 00 00 00 07 00 00 00 00
@@ -95,7 +95,7 @@ fn example_b_property_crc() {
     assert_eq!(record.check_crc(CrcCheck::ALL), Ok(()));
     assert_eq!(record.properties.get("__CRC32#"), Some("8490082691"));
 
-    // A checksum that does not parse is damage; one without its name is none.
+    // A checksum that does not parse is damage; without its name there is no checksum.
     for at in 167..187 {
         let mut other = bytes.clone();
         other[at] ^= 0x80;
@@ -166,7 +166,7 @@ fn peek_tells_records_zeros_and_damage() {
 
 #[test]
 fn total_size_must_be_the_sum_of_the_parts() {
-    // Checked by RocketMQ in the same way: one byte more in TOTALSIZE and in the file is still no record.
+    // RocketMQ checks this too: one more byte in TOTALSIZE and in the file is still not a record.
     let mut bytes = hex(EXAMPLE_A);
     bytes[3] = 0xa8;
     bytes.push(0);
@@ -259,7 +259,7 @@ fn a_copy_that_a_broker_made_ends_with_the_checksum_of_another_record() {
     };
     for mark in [&b"1ST_POP_TIME\x015\x02"[..], b"ORIGIN_MESSAGE_ID\x01x\x02", b"REAL_TOPIC\x01t\x02"] {
         assert_eq!(checked(mark, None), Ok(()));
-        // The body is covered by its own checksum still.
+        // The body's own checksum still covers the body.
         assert!(matches!(checked(mark, Some(90)), Err(FormatError::PropertyCrc { .. })));
     }
     assert!(matches!(checked(b"TAGS\x01a\x02", None), Err(FormatError::PropertyCrc { .. })));
@@ -311,7 +311,7 @@ fn limits_of_topics() {
         assert_eq!((record.version, bytes.len()), (version, size));
     }
     assert!(plain(&"t".repeat(32_768), b"").encoded_len().is_err());
-    // 100 characters in 300 bytes would not fit a V1 length.
+    // 100 characters in 300 bytes do not fit in a V1 length.
     let topic = "中".repeat(100);
     assert_eq!(RecordView::decode(&encoded(&plain(&topic, b""))).unwrap().topic, topic);
 }
@@ -412,7 +412,7 @@ fn any_host() -> impl Strategy<Value = Host> {
     })
 }
 
-/// Numbers and hosts of a record; topic, body and properties come beside them.
+/// Numbers and hosts of a record, without topic, body and properties.
 fn any_numbers() -> impl Strategy<Value = RecordSpec<'static>> {
     let integers = any::<(i32, i32, i64, i64, i32, i64, i64, i32, i64)>();
     (integers, any_host(), any_host(), any::<bool>()).prop_map(|(n, born_host, store_host, property_crc)| {
@@ -481,7 +481,7 @@ proptest! {
         let mut bytes = encoded(&spec);
         bytes[at] ^= 1 << bit;
         let checked = RecordView::decode(&bytes).and_then(|record| record.check_crc(CrcCheck::ALL).map(|()| record));
-        // What hides the CRC property itself leaves a record without one; its body is still checked.
+        // If damage hides the CRC property, the record has none; its body is still checked.
         prop_assert!(checked.is_err() || checked.is_ok_and(|record| !record.has_property_crc()));
     }
 

@@ -81,8 +81,8 @@ def test_the_object() -> None:
         condition.expression = "x"  # type: ignore[misc]
     assert condition.explain().splitlines() == [
         "all of:",
-        "  price > 5: price is read as a 32-bit integer (int), unknown where it is not set",
-        "  region IN ('eu'): compared as text, unknown where region is not set",
+        "  price > 5: price is read as a 32-bit integer (int), unknown if it is not set",
+        "  region IN ('eu'): compared as text, unknown if region is not set",
         "reads: price, region",
     ]
 
@@ -131,7 +131,7 @@ def test_what_is_ignored_is_said() -> None:
         condition = mqstore.sql("name LIKE 'x%'")
     assert caught[0].filename == __file__
     assert condition.ignored == "LIKE 'x%'"
-    assert "behind the first 5 characters" in condition.explain()
+    assert "after the first 5 characters" in condition.explain()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert pickle.loads(pickle.dumps(condition)).ignored == condition.ignored

@@ -317,7 +317,7 @@ impl MappedFile {
     /// [`MappedFile::wrote`]; otherwise the error is `InvalidInput`.
     pub fn view(&self, position: u64, len: usize) -> io::Result<RegionView> {
         if position.checked_add(len as u64).is_none_or(|end| end > self.wrote()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the range ends after the last written byte"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the range is not written"));
         }
         // A position below the length of a mapped file fits in an address.
         Ok(self.region()?.view(position as usize, len)?)

@@ -1,4 +1,4 @@
-//! The worked examples of batches, and what must hold for all.
+//! The worked examples of batches, and properties of all batches.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

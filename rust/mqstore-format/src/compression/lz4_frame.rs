@@ -5,10 +5,11 @@
 //! block: length (4, top bit: stored as it is), data, [checksum 4]
 //! ```
 //!
-//! Little-endian, unlike everything else here. Accepted is what lz4-java's `LZ4FrameInputStream` accepts:
-//! independent blocks, frames one after another, skippable frames between them; all checksums are verified.
-//! A frame decoder of our own because a frame names a block size of up to 4 MiB, which ready-made decoders
-//! set aside for a body of a hundred bytes. Written are frames as RocketMQ's: 4 MiB blocks, no checksums.
+//! All integers are little-endian, unlike in the rest of this crate. The decoder accepts the same as lz4-java's
+//! `LZ4FrameInputStream`: independent blocks, consecutive frames, and skippable frames between them. It verifies all
+//! checksums. This crate has its own decoder, because a frame announces a block size of up to 4 MiB, and other decoders
+//! allocate that much for a body of a hundred bytes. The encoder writes frames like RocketMQ's: 4 MiB blocks, no
+//! checksums.
 #![expect(clippy::little_endian_bytes, reason = "the LZ4 frame format is little-endian")]
 
 use lz4_flex::block::{DecompressError, compress as compress_block, decompress_into};
@@ -17,7 +18,7 @@ use crate::bytes::Reader;
 use crate::error::FormatError;
 
 const MAGIC: u32 = 0x184D_2204;
-/// Skippable frames have sixteen magics from here.
+/// The first of the sixteen magics of skippable frames.
 const SKIPPABLE_MAGIC: u32 = 0x184D_2A50;
 const BLOCK_STORED: u32 = 1 << 31;
 /// Bits of FLG.
@@ -28,7 +29,7 @@ const BLOCK_CHECKSUM: u8 = 0x10;
 const CONTENT_SIZE: u8 = 0x08;
 const CONTENT_CHECKSUM: u8 = 0x04;
 const UNSUPPORTED: u8 = 0x03;
-/// The descriptor RocketMQ writes: version 1, independent blocks; blocks of at most 4 MiB.
+/// RocketMQ's descriptor: version 1, independent blocks of at most 4 MiB.
 const DESCRIPTOR: [u8; 2] = [VERSION_1 | INDEPENDENT_BLOCKS, 0x70];
 const BLOCK_BYTES: usize = 4 << 20;
 
@@ -55,7 +56,7 @@ pub(super) fn decompress(bytes: &[u8], limit_bytes: usize) -> Result<Vec<u8>, Fo
                 let len = read_u32(&mut reader)?;
                 read_bytes(&mut reader, len as usize)?;
             }
-            _ => return Err(failed("not a frame")),
+            _ => return Err(failed("the bytes are not a frame")),
         }
         frames = frames.saturating_add(1);
     }
@@ -73,10 +74,10 @@ fn read_header(reader: &mut Reader<'_>) -> Result<FrameHeader, FormatError> {
     let early = |_| failed("the frame ends early");
     let [flags, block] = reader.array().map_err(early)?;
     if flags & VERSION_MASK != VERSION_1 || flags & UNSUPPORTED != 0 || block & 0x8f != 0 || block < 0x40 {
-        return Err(failed("frame descriptor of an unknown kind"));
+        return Err(failed("the frame descriptor is not supported"));
     }
     if flags & INDEPENDENT_BLOCKS == 0 {
-        return Err(failed("blocks that depend on each other are not used by RocketMQ"));
+        return Err(failed("blocks that depend on each other are not supported"));
     }
     let content_bytes = match flags & CONTENT_SIZE {
         0 => None,
@@ -87,7 +88,7 @@ fn read_header(reader: &mut Reader<'_>) -> Result<FrameHeader, FormatError> {
     if checksum != (xxh32(descriptor) >> 8) as u8 {
         return Err(failed("header checksum"));
     }
-    // 4..=7 stand for 64 KiB, 256 KiB, 1 MiB, 4 MiB.
+    // 4..=7 mean 64 KiB, 256 KiB, 1 MiB, 4 MiB.
     let max_block_bytes = 1usize << (8 + 2 * (block >> 4));
     Ok(FrameHeader { flags, max_block_bytes, content_bytes })
 }
@@ -124,7 +125,7 @@ fn decompress_frame(reader: &mut Reader<'_>, limit: usize, out: &mut Vec<u8>) ->
         return Err(failed("content checksum"));
     }
     if header.content_bytes.is_some_and(|size| size != content.len() as u64) {
-        return Err(failed("the content is not as long as the frame says"));
+        return Err(failed("the content does not have the length in the frame header"));
     }
     Ok(())
 }
@@ -135,7 +136,7 @@ fn decompress_block(
     limit: usize,
     out: &mut Vec<u8>,
 ) -> Result<(), FormatError> {
-    // One byte of a block makes at most 255 of output.
+    // One byte of a block gives at most 255 bytes of output.
     let possible = max_block.min(block.len().saturating_mul(255).saturating_add(16));
     let allowed = limit.saturating_sub(out.len());
     let start = out.len();
@@ -170,7 +171,7 @@ pub(super) fn compress(bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
     Ok(out)
 }
 
-/// XXH32 with seed 0, the checksum of the frame format.
+/// Returns XXH32 with seed 0, the checksum of the frame format.
 pub(super) fn xxh32(bytes: &[u8]) -> u32 {
     const P1: u32 = 0x9E37_79B1;
     const P2: u32 = 0x85EB_CA77;

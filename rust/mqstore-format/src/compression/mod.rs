@@ -1,10 +1,9 @@
-//! Bodies that the sender compressed: zlib, LZ4 frames, Zstandard.
+//! Compressed bodies: zlib, LZ4 frames, Zstandard.
 //!
-//! The flag of the record says which ([`crate::SysFlag::compression`]). Every decompression has a limit
-//! that the output may not exceed, and memory grows with the output, not with what a header claims. Each
-//! thread keeps its zlib and Zstandard decoder (some 200 KiB) for the next body: making one takes longer
-//! than opening a small body.
-//! Source: `ZlibCompressor`, `Lz4Compressor` (lz4-java's `LZ4FrameOutputStream`), `ZstdCompressor`.
+//! The record's flag names the compression ([`crate::SysFlag::compression`]). Every decompression has a limit on its
+//! output. Memory grows with the output, not with the size that a header claims. Each thread keeps its zlib and
+//! Zstandard decoder (some 200 KiB) for the next body, because a new decoder takes longer than a small body. Source:
+//! `ZlibCompressor`, `Lz4Compressor` (lz4-java's `LZ4FrameOutputStream`), `ZstdCompressor`.
 
 mod lz4_frame;
 
@@ -18,13 +17,13 @@ use zstd::zstd_safe::{self, DCtx};
 use crate::error::FormatError;
 use crate::sys_flag::Compression;
 
-/// The level RocketMQ's client uses unless told otherwise (`compressLevel`).
+/// The default level of RocketMQ's client (`compressLevel`).
 pub const DEFAULT_COMPRESSION_LEVEL: i32 = 5;
 
-/// Decompresses a body of at most `limit_bytes`; more is [`FormatError::TooLarge`].
+/// Decompresses a body to at most `limit_bytes`; a longer one is [`FormatError::TooLarge`].
 ///
-/// As in the reference, bytes behind a zlib stream are ignored, and LZ4 and Zstandard frames may follow each
-/// other, and no bytes at all are an empty body to zlib and Zstandard.
+/// As in the reference, bytes after a zlib stream are ignored, and LZ4 and Zstandard frames can follow each other. For
+/// zlib and Zstandard, no bytes are an empty body.
 pub fn decompress(kind: Compression, bytes: &[u8], limit_bytes: usize) -> Result<Vec<u8>, FormatError> {
     match kind {
         Compression::Zlib => inflate(bytes, limit_bytes),
@@ -33,9 +32,9 @@ pub fn decompress(kind: Compression, bytes: &[u8], limit_bytes: usize) -> Result
     }
 }
 
-/// Compresses a body. `level` is 0 to 9 for zlib and 1 to 22 for Zstandard (others are clamped); LZ4 has none.
+/// Compresses a body. `level` is 0 to 9 for zlib and 1 to 22 for Zstandard (other levels are clamped); LZ4 has none.
 ///
-/// The bytes are not those a Java writer would make, but every reader understands them.
+/// The bytes differ from those of a Java writer, but every reader understands them.
 pub fn compress(kind: Compression, bytes: &[u8], level: i32) -> Result<Vec<u8>, FormatError> {
     match kind {
         Compression::Zlib => {
@@ -52,7 +51,7 @@ pub fn compress(kind: Compression, bytes: &[u8], level: i32) -> Result<Vec<u8>, 
     }
 }
 
-/// A first guess at the size of the output.
+/// Returns a first guess at the size of the output.
 fn first_capacity(compressed: usize, limit_bytes: usize) -> usize {
     compressed.saturating_mul(4).clamp(512, 1 << 20).min(limit_bytes)
 }
@@ -62,7 +61,7 @@ thread_local! {
     static ZSTD: Cell<Option<DCtx<'static>>> = const { Cell::new(None) };
 }
 
-/// Runs `work` with this thread's decoder, or with a new one where there is none (the first time, and while a
+/// Runs `work` with this thread's decoder, or with a new one if the thread has none (at the first call, and while the
 /// thread ends).
 fn with_decoder<T, R>(
     kept: &'static LocalKey<Cell<Option<T>>>,
@@ -71,7 +70,7 @@ fn with_decoder<T, R>(
 ) -> Option<R> {
     let mut decoder = kept.try_with(Cell::take).ok().flatten().or_else(make)?;
     let result = work(&mut decoder);
-    // A thread that ends has no place for it any more; then it is dropped.
+    // If the thread ends, its slot no longer exists, and the decoder is dropped.
     let _ = kept.try_with(|kept| kept.set(Some(decoder)));
     Some(result)
 }
@@ -96,7 +95,7 @@ fn inflate_with(stream: &mut Decompress, bytes: &[u8], limit_bytes: usize) -> Re
     let mut out = Vec::with_capacity(first_capacity(bytes.len(), limit_bytes));
     loop {
         if out.len() == out.capacity() {
-            // One byte beyond the limit shows that there is more.
+            // One byte over the limit shows that the output is too long.
             let more = out.len().max(512).min(limit_bytes.saturating_add(1).saturating_sub(out.len()));
             out.reserve_exact(more);
         }
@@ -117,7 +116,7 @@ fn inflate_with(stream: &mut Decompress, bytes: &[u8], limit_bytes: usize) -> Re
     }
 }
 
-/// libzstd's code for an output buffer that is too small, as its functions return it.
+/// libzstd's return code for an output buffer that is too small.
 const ZSTD_DESTINATION_TOO_SMALL: usize = 70usize.wrapping_neg();
 
 fn unzstd(bytes: &[u8], limit_bytes: usize) -> Result<Vec<u8>, FormatError> {
@@ -130,8 +129,8 @@ fn unzstd_with(decoder: &mut DCtx<'_>, bytes: &[u8], limit_bytes: usize) -> Resu
     if claimed.is_some_and(|size| size > limit_bytes as u64) {
         return Err(FormatError::decompressed_too_large(limit_bytes));
     }
-    // A claimed size is a hint to start from. Whole-buffer decompression needs no window, whatever the
-    // frame's header asks for, so memory is bounded by the limit alone.
+    // A claimed size is only a hint for the first buffer. Decompression into a whole buffer needs no window, whatever
+    // the frame's header asks for, so the limit alone bounds the memory.
     let hint = claimed.map_or(0, |size| (size as usize).min(1 << 22));
     let mut capacity = first_capacity(bytes.len(), limit_bytes).max(hint);
     let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! The three compressions against other implementations, with limits and with damage.
+//! Compares the three compressions with other implementations, with limits and with damage.
 
 use std::io::{Read, Write};
 
@@ -48,7 +48,7 @@ fn bombs_stop_at_the_limit() {
 
 #[test]
 fn nothing_is_no_compressed_body() {
-    // As in Java: no bytes are an empty body to the two formats that need no end.
+    // As in Java, no bytes are an empty body in the two formats that need no end.
     assert_eq!(decompress(Compression::Zlib, b"", 10), Ok(vec![]));
     assert_eq!(decompress(Compression::Zstd, b"", 10), Ok(vec![]));
     assert!(matches!(decompress(Compression::Lz4, b"", 10), Err(FormatError::Compression { .. })));
@@ -57,7 +57,7 @@ fn nothing_is_no_compressed_body() {
     }
 }
 
-/// Bodies compressed by the Java classes RocketMQ uses: `ZlibCompressor`, `Lz4Compressor`, `ZstdCompressor`.
+/// Bodies compressed by RocketMQ's Java classes: `ZlibCompressor`, `Lz4Compressor`, `ZstdCompressor`.
 #[test]
 fn bodies_of_java_writers() {
     let body = b"Hello RocketMQ, Hello RocketMQ, Hello RocketMQ";

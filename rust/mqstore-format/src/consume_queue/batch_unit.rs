@@ -7,16 +7,16 @@
 //! 20 8  store timestamp          42 4  reserved, 0
 //! ```
 //!
-//! Units stand one after another; unlike in a consume queue their place does not follow from the queue
-//! offset, so readers search. A sparse queue's file that is closed early ends with [`END_MARKER`].
-//! Source: `BatchConsumeQueue` (`CQ_STORE_UNIT_SIZE`), `SparseConsumeQueue#putEndPositionInfo`.
+//! Units follow each other. Unlike in a consume queue, the position of a unit does not follow from its queue offset, so
+//! readers search. A sparse queue's file that is closed early ends with [`END_MARKER`]. Source: `BatchConsumeQueue`
+//! (`CQ_STORE_UNIT_SIZE`), `SparseConsumeQueue#putEndPositionInfo`.
 
 use crate::bytes::{field, put};
 
-/// Bytes of a unit.
+/// Byte length of a unit.
 pub const BATCH_CQ_UNIT_BYTES: usize = 46;
 
-/// Closes a file of a sparse queue.
+/// The unit that closes a file of a sparse queue.
 pub const END_MARKER: BatchCqUnit = BatchCqUnit {
     physical_offset: -1,
     size: 0,
@@ -31,9 +31,9 @@ pub const END_MARKER: BatchCqUnit = BatchCqUnit {
 /// One entry of a batch queue or a sparse queue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BatchCqUnit {
-    /// Where the record starts: in the commit log for batch queues, in the compaction log for sparse ones.
+    /// Offset of the record: in the commit log for batch queues, in the compaction log for sparse ones.
     pub physical_offset: i64,
-    /// The record's whole length in bytes.
+    /// Byte length of the record.
     pub size: i32,
     /// Sign-extended hash of the tags.
     pub tags_code: i64,
@@ -41,16 +41,16 @@ pub struct BatchCqUnit {
     pub store_timestamp: i64,
     /// Queue offset of the record's first message.
     pub base_offset: i64,
-    /// Messages in the record; 1 in sparse queues.
+    /// Number of messages in the record; 1 in sparse queues.
     pub batch_size: i16,
-    /// -1.
+    /// Always -1.
     pub compacted_offset: i32,
-    /// 0.
+    /// Always 0.
     pub reserved: i32,
 }
 
 impl BatchCqUnit {
-    /// A unit with the two constant fields filled in.
+    /// Creates a unit with the two constant fields filled in.
     pub fn new(
         physical_offset: i64,
         size: i32,
@@ -62,7 +62,7 @@ impl BatchCqUnit {
         Self { physical_offset, size, tags_code, store_timestamp, base_offset, batch_size, ..END_MARKER }
     }
 
-    /// The unit's bytes.
+    /// Returns the unit's bytes.
     pub fn encode(&self) -> [u8; BATCH_CQ_UNIT_BYTES] {
         let mut bytes = [0; BATCH_CQ_UNIT_BYTES];
         put(&mut bytes, 0, self.physical_offset.to_be_bytes());
@@ -76,7 +76,7 @@ impl BatchCqUnit {
         bytes
     }
 
-    /// Any 46 bytes are a unit; whether it means something tells [`is_valid`](Self::is_valid).
+    /// Decodes a unit. Any 46 bytes decode; [`is_valid`](Self::is_valid) checks the meaning.
     pub fn decode(bytes: &[u8; BATCH_CQ_UNIT_BYTES]) -> Self {
         Self {
             physical_offset: i64::from_be_bytes(field(bytes, 0)),
@@ -90,22 +90,23 @@ impl BatchCqUnit {
         }
     }
 
-    /// The units of a stretch of a queue; an incomplete one at the end is left out.
+    /// Decodes the units of a part of a queue, without an incomplete unit at the end.
     pub fn decode_all(bytes: &[u8]) -> impl DoubleEndedIterator<Item = Self> + ExactSizeIterator + '_ {
         bytes.as_chunks().0.iter().map(Self::decode)
     }
 
-    /// The unit names a record: offsets 0 or more, size and count above 0 (`BatchConsumeQueue#recover`).
+    /// Returns whether the unit points to a record: offsets 0 or more, size and count above 0
+    /// (`BatchConsumeQueue#recover`).
     pub fn is_valid(&self) -> bool {
         self.physical_offset >= 0 && self.size > 0 && self.base_offset >= 0 && self.batch_size > 0
     }
 
-    /// The queue offset after the record's last message.
+    /// Returns the queue offset after the record's last message.
     pub fn next_offset(&self) -> i64 {
         self.base_offset.saturating_add(i64::from(self.batch_size))
     }
 
-    /// Where the record ends.
+    /// Returns the offset after the record's end.
     pub fn physical_end(&self) -> i64 {
         self.physical_offset.saturating_add(i64::from(self.size))
     }

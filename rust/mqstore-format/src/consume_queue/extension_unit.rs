@@ -1,5 +1,5 @@
-//! The extension unit of a consume queue: tags code, store time and a filter bit map, kept beside the queue
-//! when RocketMQ runs with `enableConsumeQueueExt`.
+//! The extension unit of a consume queue: tags code, store time and a filter bit map. RocketMQ writes it to separate
+//! files if `enableConsumeQueueExt` is set.
 //!
 //! ```text
 //! 0  2  size of the unit, 20 + bit map
@@ -9,20 +9,20 @@
 //! 20 n  bit map
 //! ```
 //!
-//! A file ends with size -1 (`FF FF`) where the next unit would leave less than four bytes. The queue's unit
-//! then holds an *address* in place of the tags code: the offset in the extension with the top bit set.
-//! Source: `ConsumeQueueExt`, `ConsumeQueueExt.CqExtUnit`.
+//! A file ends with size -1 (`FF FF`) if less than four bytes would be left after the next unit. The queue's unit then
+//! holds an *address* in place of the tags code: the offset in the extension with the top bit set. Source:
+//! `ConsumeQueueExt`, `ConsumeQueueExt.CqExtUnit`.
 
 use crate::bytes::Reader;
 use crate::error::FormatError;
 
-/// A unit without bit map.
+/// Byte length of a unit without bit map.
 pub const MIN_CQ_EXT_UNIT_BYTES: usize = 20;
-/// What a unit must leave at the end of its file.
+/// Bytes that must be left after the last unit of a file.
 pub const CQ_EXT_END_BYTES: usize = 4;
-/// Ends an extension file.
+/// The marker that ends an extension file.
 pub const CQ_EXT_END_MARKER: [u8; 2] = [0xff, 0xff];
-/// The largest address; a sign-extended 32-bit hash is never as low.
+/// The largest address. A sign-extended 32-bit hash is always larger.
 pub const CQ_EXT_MAX_ADDRESS: i64 = i32::MIN as i64 - 1;
 
 /// One unit of a consume queue's extension.
@@ -37,7 +37,7 @@ pub struct CqExtUnit<'a> {
 }
 
 impl<'a> CqExtUnit<'a> {
-    /// The unit's length.
+    /// Returns the unit's byte length.
     pub fn encoded_len(&self) -> usize {
         MIN_CQ_EXT_UNIT_BYTES.saturating_add(self.bitmap.len())
     }
@@ -57,8 +57,8 @@ impl<'a> CqExtUnit<'a> {
         Ok(total)
     }
 
-    /// The unit at the front of `bytes`. A size that is not 20 + bit map (0 where nothing was written, -1 at
-    /// the end of a file) is [`FormatError::BadLength`].
+    /// Decodes the unit at the front of `bytes`. A size that is not 20 + bit map (0 in unwritten space, -1 at the end
+    /// of a file) is [`FormatError::BadLength`].
     pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
         let mut reader = Reader::new(bytes, "extension unit");
         let size = i64::from(reader.i16()?);
@@ -77,19 +77,19 @@ impl<'a> CqExtUnit<'a> {
         Ok(Self { tags_code, store_timestamp, bitmap })
     }
 
-    /// Bit `index` of the bit map: byte `index / 8`, lowest bit first (`BitsArray`). `None` beyond its end.
+    /// Returns bit `index` of the bit map: byte `index / 8`, lowest bit first (`BitsArray`). `None` after its end.
     pub fn bit(&self, index: usize) -> Option<bool> {
         self.bitmap.get(index / 8).map(|byte| byte >> (index % 8) & 1 == 1)
     }
 }
 
-/// The address of the unit at `offset`, to be stored in place of a tags code; `None` for offsets that are
-/// negative or above `0x7FFF_FFFF_7FFF_FFFF`.
+/// Returns the address of the unit at `offset`, which replaces a tags code; `None` for offsets that are negative or
+/// above `0x7FFF_FFFF_7FFF_FFFF`.
 pub fn ext_address(offset: i64) -> Option<i64> {
     if offset < 0 { None } else { Some(offset.wrapping_add(i64::MIN)).filter(|a| *a <= CQ_EXT_MAX_ADDRESS) }
 }
 
-/// The offset in the extension that a unit's third field names, or `None` if the field is no address.
+/// Returns the offset in the extension that a unit's third field contains, or `None` if the field is not an address.
 pub fn ext_offset(tags_code: i64) -> Option<i64> {
     (tags_code <= CQ_EXT_MAX_ADDRESS).then(|| tags_code.wrapping_sub(i64::MIN))
 }

@@ -3,33 +3,33 @@
 //! ```text
 //! 0  8  physical offset of the record
 //! 8  4  size of the record
-//! 12 8  tags code; in delay queues the time of delivery; or the address of an extension unit
+//! 12 8  tags code; in delay queues the delivery time; or the address of an extension unit
 //! ```
 //!
-//! The unit of queue offset n stands at byte 20 n of the queue; there is no header. Space that was never
-//! written is zero. Source: `ConsumeQueue` (`CQ_STORE_UNIT_SIZE`, `#fillPreBlank`).
+//! The unit of queue offset n is at byte 20 n of the queue. There is no header. Space that was never written is zero.
+//! Source: `ConsumeQueue` (`CQ_STORE_UNIT_SIZE`, `#fillPreBlank`).
 
 use crate::bytes::{field, put};
 
-/// Bytes of a unit.
+/// Byte length of a unit.
 pub const CQ_UNIT_BYTES: usize = 20;
 
-/// The unit that fills a queue in front of its first entry, or a hole in it.
+/// The unit that fills a queue before its first entry, or fills a gap.
 pub const BLANK_UNIT: CqUnit = CqUnit { physical_offset: 0, size: i32::MAX, tags_code: 0 };
 
 /// One entry of a consume queue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CqUnit {
-    /// Where the record starts in the log.
+    /// Log offset of the record.
     pub physical_offset: i64,
-    /// The record's whole length in bytes.
+    /// Byte length of the record.
     pub size: i32,
     /// Sign-extended hash of the tags, delivery time or extension address.
     pub tags_code: i64,
 }
 
 impl CqUnit {
-    /// The unit's bytes.
+    /// Returns the unit's bytes.
     #[inline]
     pub fn encode(&self) -> [u8; CQ_UNIT_BYTES] {
         let mut bytes = [0; CQ_UNIT_BYTES];
@@ -39,7 +39,7 @@ impl CqUnit {
         bytes
     }
 
-    /// Any twenty bytes are a unit; whether it means something tells [`is_valid`](Self::is_valid).
+    /// Decodes a unit. Any twenty bytes decode; [`is_valid`](Self::is_valid) checks the meaning.
     pub fn decode(bytes: &[u8; CQ_UNIT_BYTES]) -> Self {
         Self {
             physical_offset: i64::from_be_bytes(field(bytes, 0)),
@@ -48,28 +48,29 @@ impl CqUnit {
         }
     }
 
-    /// The units of a stretch of a queue; an incomplete one at the end is left out.
+    /// Decodes the units of a part of a queue, without an incomplete unit at the end.
     pub fn decode_all(bytes: &[u8]) -> impl DoubleEndedIterator<Item = Self> + ExactSizeIterator + '_ {
         bytes.as_chunks().0.iter().map(Self::decode)
     }
 
-    /// The unit names a record: offset 0 or more, size above 0, and no [blank](Self::is_blank).
+    /// Returns whether the unit points to a record: offset 0 or more, size above 0, and not [blank](Self::is_blank).
     pub fn is_valid(&self) -> bool {
         self.is_written() && !self.is_blank()
     }
 
-    /// The unit was written, blank or not: what RocketMQ's recovery takes for valid (`ConsumeQueue#recover`).
+    /// Returns whether the unit was written, blank or not: the units that RocketMQ's recovery accepts
+    /// (`ConsumeQueue#recover`).
     pub fn is_written(&self) -> bool {
         self.physical_offset >= 0 && self.size > 0
     }
 
-    /// The unit is a [`BLANK_UNIT`].
+    /// Returns whether the unit is a [`BLANK_UNIT`].
     #[inline]
     pub fn is_blank(&self) -> bool {
         *self == BLANK_UNIT
     }
 
-    /// Where the record ends in the log.
+    /// Returns the log offset after the record's end.
     pub fn physical_end(&self) -> i64 {
         self.physical_offset.saturating_add(i64::from(self.size))
     }
@@ -110,7 +111,7 @@ mod tests {
         for (physical_offset, size) in [(-1, 100), (100, 0), (100, -1)] {
             assert!(!CqUnit { physical_offset, size, tags_code: 0 }.is_valid());
         }
-        // The first record of a log is at 0, which makes its unit no blank.
+        // The first record of a log is at offset 0, and its unit is not blank.
         assert!(CqUnit { physical_offset: 0, size: 91, tags_code: 0 }.is_valid());
     }
 

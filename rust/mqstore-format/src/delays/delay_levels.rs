@@ -1,8 +1,7 @@
-//! Delay levels: a number in the `DELAY` property stands for a waiting time.
+//! Delay levels: the number in the `DELAY` property of a message stands for a delay.
 //!
-//! A delayed record lies in [`SCHEDULE_TOPIC`], queue level - 1, and its queue unit holds the time of
-//! delivery instead of a tags code. Source: `ScheduleMessageService#parseDelayLevel`,
-//! `DefaultMessageStore#computeDeliverTimestamp`.
+//! A delayed record is in [`SCHEDULE_TOPIC`], queue level - 1. Its queue unit holds the delivery time instead of a tags
+//! code. Source: `ScheduleMessageService#parseDelayLevel`, `DefaultMessageStore#computeDeliverTimestamp`.
 
 use std::fmt;
 
@@ -10,9 +9,9 @@ use crate::error::FormatError;
 
 /// The topic of delayed records.
 pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
-/// The levels of an unchanged configuration (`messageDelayLevel`), level 1 first.
+/// The default levels (`messageDelayLevel`), level 1 first.
 pub const DEFAULT_DELAY_LEVELS: &str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h";
-/// What a level that is not in the table waits, in milliseconds.
+/// Delay of a level that is not in the table, in milliseconds.
 const UNKNOWN_LEVEL_DELAY_MS: i64 = 1_000;
 
 /// The table of delays, level 1 first.
@@ -22,11 +21,11 @@ pub struct DelayLevels {
 }
 
 impl DelayLevels {
-    /// Levels of a store's table at most: a queue is kept for each.
+    /// Maximum number of levels in a store's table: each level has a queue.
     pub const MOST: i32 = 256;
 
-    /// Reads a table as it stands in a configuration: numbers with the units `s`, `m`, `h`, `d`, separated by
-    /// single spaces.
+    /// Parses a table in the form of a configuration: numbers with the units `s`, `m`, `h`, `d`, separated by single
+    /// spaces.
     pub fn parse(text: &str) -> Result<Self, FormatError> {
         let bad = || FormatError::bad_name("a table of delay levels such as \"1s 5s 1m 2h\"", text);
         let parsed = |level: &str| {
@@ -43,30 +42,30 @@ impl DelayLevels {
         Ok(Self { delays_ms })
     }
 
-    /// The highest level, 18 by default.
+    /// Returns the highest level, 18 by default.
     pub fn max_level(&self) -> i32 {
         i32::try_from(self.delays_ms.len()).unwrap_or(i32::MAX)
     }
 
-    /// The delay of a level in milliseconds, or `None` for levels below 1 and above the highest.
+    /// Returns the delay of a level in milliseconds, or `None` for levels below 1 and above the highest.
     pub fn delay_ms(&self, level: i32) -> Option<i64> {
         let at = usize::try_from(level).ok()?.checked_sub(1)?;
         self.delays_ms.get(at).copied()
     }
 
-    /// When a record of this level, stored at `store_timestamp`, is due, in epoch milliseconds; one second
-    /// later for a level that is not in the table.
+    /// Returns the delivery time of a record of this level, stored at `store_timestamp`, in epoch milliseconds. A level
+    /// that is not in the table has a delay of one second.
     pub fn delivery_time(&self, level: i32, store_timestamp: i64) -> i64 {
         store_timestamp.wrapping_add(self.delay_ms(level).unwrap_or(UNKNOWN_LEVEL_DELAY_MS))
     }
 
-    /// The longest delay, in milliseconds.
+    /// Returns the longest delay, in milliseconds.
     pub fn longest_ms(&self) -> i64 {
         self.delays_ms.iter().copied().max().unwrap_or(0)
     }
 
-    /// Whether `code` can be when a record is due that was stored at `store_timestamp`, by any table: a whole number of
-    /// seconds later, as all tables have it.
+    /// Returns whether `code` can be the delivery time of a record stored at `store_timestamp`: in every table, it is a
+    /// whole number of seconds later.
     pub const fn is_delivery_time(code: i64, store_timestamp: i64) -> bool {
         match code.checked_sub(store_timestamp) {
             Some(wait_ms) => wait_ms >= 0 && wait_ms % 1_000 == 0,
@@ -74,14 +73,14 @@ impl DelayLevels {
         }
     }
 
-    /// The queue of [`SCHEDULE_TOPIC`] that holds a level.
+    /// Returns the queue of [`SCHEDULE_TOPIC`] for a level.
     pub const fn queue_id(level: i32) -> i32 {
         level.saturating_sub(1)
     }
 }
 
 impl Default for DelayLevels {
-    /// The levels of [`DEFAULT_DELAY_LEVELS`].
+    /// Returns the levels of [`DEFAULT_DELAY_LEVELS`].
     fn default() -> Self {
         const S: i64 = 1_000;
         const M: i64 = 60 * S;
@@ -93,7 +92,7 @@ impl Default for DelayLevels {
 }
 
 impl fmt::Display for DelayLevels {
-    /// As [`DelayLevels::parse`] reads it, each delay in the largest unit of which it is a whole number.
+    /// Writes the form that [`DelayLevels::parse`] reads, each delay in the largest unit that gives a whole number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, delay_ms) in self.delays_ms.iter().enumerate() {
             let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m")];

@@ -1,4 +1,4 @@
-//! Delayed messages: delay levels, the timer log and wheel, and records that wait.
+//! Delayed messages: delay levels, the timer log and wheel, and waiting records.
 
 pub mod delay_levels;
 pub mod pending;

@@ -1,4 +1,4 @@
-//! What a record says that waits in a system topic: delayed, in a transaction, or given up.
+//! Decodes the records of the system topics: delayed messages, transactions and discarded half messages.
 //!
 //! Source: `HookUtils#transformTimerMessage`, `#transformDelayLevelMessage`, `TransactionalMessageBridge`,
 //! `DefaultTransactionalMessageCheckListener#resolveDiscardMsg`.
@@ -15,47 +15,48 @@ use crate::transaction::{HalfRecord, OpRecord};
 /// A record of a system topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitingRecord<'a> {
-    /// A message with a time of its own, or what cancels one.
+    /// A message with a delivery time, or the cancellation of one.
     Timer(TimerRecord<'a>),
     /// A message with a delay level.
     Level(LevelRecord<'a>),
     /// A half message.
     Half(HalfRecord<'a>),
-    /// What decides half messages.
+    /// A decision about half messages.
     Op(OpRecord),
-    /// A half message that nobody decided.
+    /// A half message without a decision.
     Discarded(HalfRecord<'a>),
 }
 
 /// A record of the timer topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerRecord<'a> {
-    /// The topic that the message is for; a record that has none is never delivered.
+    /// The topic of the message. A record without one is never delivered.
     pub topic: Option<&'a str>,
-    /// The queue.
+    /// The queue of the message.
     pub queue_id: Option<i32>,
-    /// When the message is due, in epoch milliseconds; of what cancels, when the cancelled one is.
+    /// The time at which the message is due, in epoch milliseconds; for a cancellation, the time of the cancelled
+    /// message.
     pub due_ms: i64,
-    /// The time of its slot of the wheel, in epoch milliseconds.
+    /// The time of its slot in the wheel, in epoch milliseconds.
     pub slot_ms: i64,
     /// Whether the message is not due yet when its slot is read.
     pub rolls: bool,
-    /// What happens when its slot is read.
+    /// The action when its slot is read.
     pub turn: TimerTurn<'a>,
 }
 
-/// What happens with a record of the timer topic when its slot is read.
+/// The action for a record of the timer topic when its slot is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimerTurn<'a> {
     /// The message is delivered.
     Deliver,
-    /// The message is not due yet and is put back, as a new record.
+    /// The message is not due yet, and is appended again as a new record.
     PutBack,
     /// Another record is cancelled.
     Cancel {
-        /// What the cancelled one is called by brokers: its unique key, with the topic before it up to RocketMQ 5.3.
+        /// The broker's name of the cancelled record: its unique key, up to RocketMQ 5.3 with the topic before it.
         key: &'a str,
-        /// Where the cancelled one is in the commit log; a broker does not say.
+        /// Log offset of the cancelled record; a broker does not store it.
         record: Option<u64>,
     },
 }
@@ -63,18 +64,18 @@ pub enum TimerTurn<'a> {
 /// A record of a delay level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelRecord<'a> {
-    /// The topic that the message is for.
+    /// The topic of the message.
     pub topic: &'a str,
-    /// The queue.
+    /// The queue of the message.
     pub queue_id: i32,
-    /// The level, from 1.
+    /// The level, counted from 1.
     pub level: i32,
-    /// When it is due, in epoch milliseconds.
+    /// The time at which it is due, in epoch milliseconds.
     pub due_ms: i64,
 }
 
 impl<'a> WaitingRecord<'a> {
-    /// What `record` says; `None` for a record of another topic, and for one that lacks what every one has. `levels` tell
+    /// Decodes `record`; `None` for a record of another topic, and for one without a required field. `levels` determine
     /// when a message with a level is due.
     pub fn of(record: &RecordView<'a>, levels: &DelayLevels) -> Option<Self> {
         match record.topic {
@@ -89,7 +90,7 @@ impl<'a> WaitingRecord<'a> {
 }
 
 impl<'a> TimerRecord<'a> {
-    /// Reads a record of the timer topic; `None` where it lacks what every one has.
+    /// Decodes a record of the timer topic; `None` if a required field is missing.
     pub fn of(record: &RecordView<'a>) -> Option<Self> {
         let [out, deliver, topic, queue_id, key, origin] = record.properties.get_many([
             TIMER_OUT_MS,
@@ -123,7 +124,7 @@ impl<'a> TimerRecord<'a> {
 impl<'a> LevelRecord<'a> {
     fn of(record: &RecordView<'a>, levels: &DelayLevels) -> Option<Self> {
         let [topic, queue_id] = record.properties.get_many([REAL_TOPIC, REAL_QID]);
-        // As a broker does, by the queue and not by the property.
+        // A broker uses the queue and not the property too.
         let level = record.queue_id.saturating_add(1);
         Some(Self {
             topic: topic?,
@@ -183,7 +184,8 @@ mod tests {
         look((TIMER_TOPIC, 0), b"", &properties, |found| {
             assert_eq!(found, Some(WaitingRecord::Timer(TimerRecord { turn, ..expected })));
         });
-        // In four days: put back after two. A broker without the exact time delivers at the end of the second.
+        // Due in four days: appended again after two. A broker without the exact time delivers at the end of the
+        // second.
         let far = (STORED / 1000 * 1000 + 4 * 86_400_000).to_string();
         look((TIMER_TOPIC, 0), b"", &[(TIMER_OUT_MS, &far)], |found| {
             let Some(WaitingRecord::Timer(found)) = found else { panic!("{found:?}") };

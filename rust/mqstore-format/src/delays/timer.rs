@@ -1,7 +1,8 @@
-//! The files of messages that are due at times of their own: wheel, timer log, checkpoint.
+//! The files of messages with a delivery time: wheel, timer log, checkpoint.
 //!
-//! A timer record lies in queue 0 of [`TIMER_TOPIC`]. The wheel has a slot for each second, a slot leads to the last of
-//! its units in the timer log, and each unit to the one before it in the same slot and to its record in the commit log.
+//! A timer record is in queue 0 of [`TIMER_TOPIC`]. The wheel has a slot for each second. A slot points to the last of
+//! its units in the timer log. Each unit points to the one before it in the same slot, and to its record in the commit
+//! log.
 //!
 //! ```text
 //! timerwheel           slots of 32 bytes: time 8 | first 8 | last 8 | count 4 | magic 4     by time modulo slots
@@ -16,46 +17,46 @@
 
 use crate::bytes::put;
 
-/// The topic that timer records wait in, queue 0.
+/// The topic of timer records, queue 0.
 pub const TIMER_TOPIC: &str = "rmq_sys_wheel_timer";
-/// How far apart slots are, in milliseconds (`timerPrecisionMs`).
+/// Distance between two slots, in milliseconds (`timerPrecisionMs`).
 pub const TIMER_PRECISION_MS: i64 = 1_000;
 /// Slots of a wheel: twice seven days of seconds (`TIMER_WHEEL_TTL_DAY`).
 pub const WHEEL_SLOTS: i64 = 2 * 7 * 86_400;
-/// Bytes of a slot.
+/// Byte length of a slot.
 pub const SLOT_BYTES: usize = 32;
-/// Bytes of the wheel file.
+/// Byte length of the wheel file.
 pub const WHEEL_BYTES: u64 = WHEEL_SLOTS as u64 * SLOT_BYTES as u64;
-/// Bytes of a unit of the timer log.
+/// Byte length of a unit of the timer log.
 pub const TIMER_UNIT_BYTES: usize = 52;
-/// Bytes of what ends a file of the timer log; at least so many are left behind the last unit.
+/// Byte length of the blank that ends a file of the timer log. At least this many bytes are free after the last unit.
 pub const TIMER_BLANK_BYTES: usize = 16;
 /// The magic number of a blank (`TimerLog#BLANK_MAGIC_CODE`).
 pub const TIMER_BLANK_MAGIC: u32 = 0xCBD4_3194;
-/// Bytes of a file of the timer log, unless there are others (`mappedFileSizeTimerLog`).
+/// Default byte length of a file of the timer log (`mappedFileSizeTimerLog`). Existing files determine the real length.
 pub const TIMER_LOG_FILE_BYTES: u64 = 100 << 20;
-/// Bytes of `config/timercheck`.
+/// Byte length of `config/timercheck`.
 pub const TIMER_CHECK_BYTES: usize = 4096;
-/// Bytes of it that are in use.
+/// Byte length of its used part.
 pub const TIMER_CHECK_FIELD_BYTES: usize = 56;
-/// Who waits longer than so many slots is put back into the wheel once on the way (`timerRollWindowSlot`).
+/// Number of slots after which a longer wait is put back into the wheel (`timerRollWindowSlot`).
 pub const ROLL_WINDOW_SLOTS: i64 = 2 * 86_400;
 
 /// Set in every unit.
 const MAGIC: i32 = 1;
-/// The record is not due yet when its slot is read, and is put back.
+/// The record is not due yet when its slot is read, and is appended again.
 const MAGIC_ROLL: i32 = 1 << 1;
 /// The record cancels another one.
 const MAGIC_DELETE: i32 = 1 << 2;
 
-/// The slot time (`TIMER_OUT_MS`) of a message that is due at `due_ms`: the last multiple of the precision before it. A
-/// slot is read once the clock has passed its time by the precision, so that nothing is early.
+/// Returns the slot time (`TIMER_OUT_MS`) of a message that is due at `due_ms`: the last multiple of the precision
+/// before it. A slot is read one precision after its time, so that no message is early.
 pub const fn slot_time_ms(due_ms: i64) -> i64 {
     due_ms.saturating_sub(1).div_euclid(TIMER_PRECISION_MS).saturating_mul(TIMER_PRECISION_MS)
 }
 
-/// The slot time of a record whose `TIMER_OUT_MS` is `out_ms` and that was written at `write_ms`, and whether it is put
-/// back from there: who waits longer than the window wakes after it, or after half of it where little would be left.
+/// Returns the slot time of a record with `TIMER_OUT_MS` `out_ms` that was written at `write_ms`, and whether it is put
+/// back from there. A wait longer than the window ends after the window, or after half of it if little would be left.
 pub const fn roll(out_ms: i64, write_ms: i64) -> (i64, bool) {
     const WINDOW_MS: i64 = ROLL_WINDOW_SLOTS * TIMER_PRECISION_MS;
     const THIRD_MS: i64 = ROLL_WINDOW_SLOTS / 3 * TIMER_PRECISION_MS;
@@ -75,23 +76,23 @@ pub const fn roll(out_ms: i64, write_ms: i64) -> (i64, bool) {
 pub struct TimerSlot {
     /// Its time divided by the precision: seconds.
     pub time: i64,
-    /// The position of its first unit in the timer log; -1 is none.
+    /// The position of its first unit in the timer log; -1 if it has none.
     pub first: i64,
     /// The position of its last unit.
     pub last: i64,
-    /// Its messages, as far as somebody counted; what cancels subtracts one.
+    /// The number of its messages, as a hint; a cancellation subtracts one.
     pub count: i32,
     /// Unused.
     pub magic: i32,
 }
 
 impl TimerSlot {
-    /// Which slot of the wheel a time, in units of the precision, has.
+    /// Returns the slot of the wheel for a time in units of the precision.
     pub const fn index(time: i64) -> i64 {
         time.rem_euclid(WHEEL_SLOTS)
     }
 
-    /// The bytes.
+    /// Returns the slot's bytes.
     pub fn encode(&self) -> [u8; SLOT_BYTES] {
         let mut bytes = [0; SLOT_BYTES];
         put(&mut bytes, 0, self.time.to_be_bytes());
@@ -102,7 +103,7 @@ impl TimerSlot {
         bytes
     }
 
-    /// The slot; `None` for one that was never used.
+    /// Decodes a slot; `None` for one that was never used.
     pub fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<Self> {
         (*bytes != [0; SLOT_BYTES]).then(|| Self {
             time: long(bytes, 0),
@@ -117,25 +118,25 @@ impl TimerSlot {
 /// One unit of the timer log.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct TimerUnit {
-    /// The unit before it in the same slot; -1 is none.
+    /// The position of the unit before it in the same slot; -1 if there is none.
     pub previous: i64,
-    /// The record is put back when its slot is read.
+    /// Whether the record is put back when its slot is read.
     pub rolls: bool,
-    /// The record cancels another one.
+    /// Whether the record cancels another one.
     pub deletes: bool,
-    /// When it was written, in epoch milliseconds.
+    /// The time at which it was written, in epoch milliseconds.
     pub write_ms: i64,
-    /// How much later its slot is, in milliseconds.
+    /// The difference between the slot's time and that time, in milliseconds.
     pub delay_ms: i32,
-    /// Where its record is in the commit log.
+    /// Log offset of its record.
     pub physical_offset: i64,
-    /// Bytes of the record.
+    /// Byte length of the record.
     pub size: i32,
-    /// The hash of the topic that the message is for.
+    /// The hash of the message's real topic.
     pub topic_hash: i32,
 }
 
-/// What stands at a place of the timer log.
+/// The entry at a position of the timer log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TimerEntry {
     /// A unit.
@@ -144,17 +145,17 @@ pub enum TimerEntry {
     Blank,
     /// Nothing was written.
     Empty,
-    /// Neither, in words.
+    /// Neither, with the reason.
     Wrong(String),
 }
 
 impl TimerUnit {
-    /// The time of its slot, in epoch milliseconds.
+    /// Returns the time of its slot, in epoch milliseconds.
     pub fn slot_ms(&self) -> i64 {
         self.write_ms.saturating_add(i64::from(self.delay_ms))
     }
 
-    /// The bytes.
+    /// Returns the unit's bytes.
     pub fn encode(&self) -> [u8; TIMER_UNIT_BYTES] {
         let mut bytes = [0; TIMER_UNIT_BYTES];
         let rolls = if self.rolls { MAGIC_ROLL } else { 0 };
@@ -172,7 +173,7 @@ impl TimerUnit {
 }
 
 impl TimerEntry {
-    /// Reads what stands at `own`, a position in the timer log.
+    /// Decodes the entry at `own`, a position in the timer log.
     pub fn decode(bytes: &[u8; TIMER_UNIT_BYTES], own: i64) -> Self {
         let (size, magic) = (int(bytes, 0), int(bytes, 12));
         if *bytes == [0; TIMER_UNIT_BYTES] {
@@ -182,7 +183,7 @@ impl TimerEntry {
             return Self::Blank;
         }
         if size != TIMER_UNIT_BYTES as i32 || magic & !0xF != 0 || magic & MAGIC == 0 {
-            return Self::Wrong(format!("no unit of a timer log: size {size}, magic {magic:#x}"));
+            return Self::Wrong(format!("not a unit of a timer log: size {size}, magic {magic:#x}"));
         }
         let unit = TimerUnit {
             previous: long(bytes, 4),
@@ -197,18 +198,18 @@ impl TimerEntry {
         if unit.previous < -1 || unit.previous >= own {
             let previous = unit.previous;
             return Self::Wrong(format!(
-                "its previous unit would be at {previous}; it stands at {own} itself"
+                "its previous unit at {previous} is not before its own position {own}"
             ));
         }
         if unit.physical_offset < 0 || unit.size <= 0 {
-            let reason = format!("leads to log offset {} ({} bytes)", unit.physical_offset, unit.size);
+            let reason = format!("points to log offset {} ({} bytes)", unit.physical_offset, unit.size);
             return Self::Wrong(reason);
         }
         Self::Unit(unit)
     }
 }
 
-/// What ends a file of the timer log of which `left` bytes are left.
+/// Encodes the blank that ends a file of the timer log with `left` bytes left.
 pub fn encode_timer_blank(left: u32) -> [u8; TIMER_BLANK_BYTES] {
     let mut bytes = [0; TIMER_BLANK_BYTES];
     put(&mut bytes, 0, left.to_be_bytes());
@@ -219,13 +220,13 @@ pub fn encode_timer_blank(left: u32) -> [u8; TIMER_BLANK_BYTES] {
 /// `config/timercheck`.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimerCheckpoint {
-    /// Slots before this time, in epoch milliseconds, were read.
+    /// All slots before this time, in epoch milliseconds, were read.
     pub last_read_time_ms: i64,
-    /// Up to where the timer log is on the disk.
+    /// The position up to which the timer log is synced.
     pub last_timer_log_flush_pos: i64,
     /// The offset of [`TIMER_TOPIC`] that enters the wheel next.
     pub last_timer_queue_offset: i64,
-    /// The same of a replica's master; a broker goes by the smaller one.
+    /// The same offset of a replica's master. A broker uses the smaller one.
     pub master_timer_queue_offset: i64,
     /// `DataVersion` state.
     pub state_version: i64,
@@ -236,7 +237,7 @@ pub struct TimerCheckpoint {
 }
 
 impl TimerCheckpoint {
-    /// The bytes in use, to be written over the front of an existing file.
+    /// Returns the used bytes, to overwrite the front of an existing file.
     pub fn encode_fields(&self) -> [u8; TIMER_CHECK_FIELD_BYTES] {
         let values = [
             self.last_read_time_ms,
@@ -254,7 +255,7 @@ impl TimerCheckpoint {
         bytes
     }
 
-    /// Reads a file of any length; what is missing is 0.
+    /// Reads a file of any length. Missing fields are 0.
     pub fn decode(bytes: &[u8]) -> Self {
         let mut values = [0; 7];
         for (value, stored) in values.iter_mut().zip(bytes.as_chunks().0) {

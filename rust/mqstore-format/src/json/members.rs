@@ -1,7 +1,7 @@
-//! Taking typed members out of parsed objects.
+//! Typed access to the members of parsed objects.
 //!
-//! As tolerant as RocketMQ's library: a number may be text, an integer may have a zero fraction, and `null`
-//! is the same as absent. Everything else of the wrong kind is an error that names the member.
+//! It is as tolerant as RocketMQ's library: a number can be text, an integer can have a zero fraction, and `null` is
+//! the same as absent. A member of any other wrong type is an error with the member's name.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::parse::parse;
 use crate::error::FormatError;
 
-/// The members of an object that are not taken yet.
+/// The members of an object that were not taken yet.
 pub(super) struct Members(Map<String, Value>);
 
 fn wrong(name: &str, wanted: &str) -> FormatError {
@@ -34,12 +34,12 @@ pub(super) fn whole(name: &str, value: &Value) -> Result<i64, FormatError> {
 }
 
 fn whole_of_real(real: f64) -> Option<i64> {
-    // 2^63 itself is not an i64; the comparison keeps the conversion exact.
+    // 2^63 is not an i64. The comparison keeps the conversion exact.
     let in_range = real.fract() == 0.0 && real.abs() < 9_223_372_036_854_775_808.0;
     in_range.then_some(real as i64)
 }
 
-/// The whole file as an object.
+/// Parses the whole file as an object.
 pub(super) fn parse_object(text: &[u8]) -> Result<Members, FormatError> {
     object("the text", parse(text)?).map(Members)
 }
@@ -81,7 +81,7 @@ impl Members {
         }
     }
 
-    /// Takes a member whose own members all have the same form.
+    /// Takes a member that is an object with values of one type.
     pub(super) fn take_table<K: Ord, V>(
         &mut self,
         name: &str,
@@ -92,27 +92,27 @@ impl Members {
         entries.map(|entries| entries.map(|(key, value)| entry(key, value)).collect()).transpose()
     }
 
-    /// What nobody took.
+    /// Returns the members that were not taken.
     pub(super) fn rest(self) -> Map<String, Value> {
         self.0
     }
 }
 
-/// An entry with an integer key and an integer value, such as queue id and offset.
+/// Converts an entry with an integer key and an integer value, such as queue id and offset.
 #[expect(clippy::needless_pass_by_value, reason = "one signature for all kinds of entries")]
 pub(super) fn numbered(key: String, value: Value) -> Result<(i32, i64), FormatError> {
     let id = key.trim().parse().map_err(|_| wrong(&key, "an integer key"))?;
     Ok((id, whole(&key, &value)?))
 }
 
-/// An entry with an integer value.
+/// Converts an entry with an integer value.
 #[expect(clippy::needless_pass_by_value, reason = "one signature for all kinds of entries")]
 pub(super) fn counted(key: String, value: Value) -> Result<(String, i64), FormatError> {
     let number = whole(&key, &value)?;
     Ok((key, number))
 }
 
-/// An entry that is a text.
+/// Converts an entry with a text value.
 pub(super) fn text(key: String, value: Value) -> Result<(String, String), FormatError> {
     match value {
         Value::String(text) => Ok((key, text)),
@@ -120,14 +120,14 @@ pub(super) fn text(key: String, value: Value) -> Result<(String, String), Format
     }
 }
 
-/// An entry that is a table of integers by integers.
+/// Converts an entry whose value is a table of integers by integer.
 pub(super) fn numbered_table(key: String, value: Value) -> Result<(String, BTreeMap<i32, i64>), FormatError> {
     let table = object(&key, value)?.into_iter().filter(|(_, value)| !value.is_null());
     let table = table.map(|(id, value)| numbered(id, value)).collect::<Result<_, _>>()?;
     Ok((key, table))
 }
 
-/// An entry that is a table of integers by text.
+/// Converts an entry whose value is a table of integers by text.
 pub(super) fn counted_table(
     key: String,
     value: Value,

@@ -1,10 +1,10 @@
 //! The JSON side files: topics, consumer groups, and consumer, delay and compaction offsets.
 //!
-//! It also has the bodies of the records in which a broker remembers what it popped.
+//! The module also decodes the records in which a broker stores its pop state.
 //!
 //! RocketMQ writes these files with a library whose dialect is not JSON, and reads more than it writes. [`parse`]
-//! accepts the same texts as RocketMQ. The tables keep members that they do not know. [`Dialect`] writes the layout of
-//! RocketMQ 5.3 or 5.5 byte for byte. Both versions read both layouts, and plain JSON.
+//! accepts the same texts as RocketMQ. The tables keep unknown members. [`Dialect`] writes the layout of RocketMQ 5.3
+//! or 5.5 byte for byte. Both versions read both layouts, and plain JSON.
 //!
 //! Source: `ConfigManager`, `RemotingSerializable`, and the class that each table names.
 

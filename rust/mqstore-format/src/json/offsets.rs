@@ -14,38 +14,37 @@ pub type QueueOffsets = BTreeMap<i32, i64>;
 
 /// `config/consumerOffset.json`. Source: `ConsumerOffsetManager`.
 ///
-/// Keys are `topic@group`. The member `groupTopicMap` says nothing new: it is not read, and written from the
-/// keys.
+/// Keys are `topic@group`. The member `groupTopicMap` is redundant: it is not read, and is written from the keys.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConsumerOffsets {
     /// `dataVersion`.
     pub data_version: DataVersion,
     /// `offsetTable`.
     pub table: BTreeMap<String, QueueOffsets>,
-    /// `pullOffsetTable`, since 5.5: what consumers asked for last. `None` where the file has none; the 5.5
-    /// dialect writes it always.
+    /// `pullOffsetTable`, since 5.5: the offsets of the consumers' last requests. `None` if the file has none. The 5.5
+    /// dialect always writes it.
     pub pull_table: Option<BTreeMap<String, QueueOffsets>>,
-    /// Members this crate does not know.
+    /// Unknown members.
     pub unknown: Map<String, Value>,
 }
 
 impl ConsumerOffsets {
-    /// The key of a topic and group.
+    /// Returns the key of a topic and group.
     pub fn key(topic: &str, group: &str) -> String {
         format!("{topic}@{group}")
     }
 
-    /// Topic and group of a key; `None` unless there is exactly one `@`, and then RocketMQ ignores the entry.
+    /// Returns topic and group of a key; `None` unless there is exactly one `@`. RocketMQ ignores other entries.
     pub fn split_key(key: &str) -> Option<(&str, &str)> {
         key.split_once('@').filter(|(_, group)| !group.contains('@'))
     }
 
-    /// The next offset a group consumes from a queue.
+    /// Returns the next offset that a group consumes from a queue.
     pub fn get(&self, topic: &str, group: &str, queue_id: i32) -> Option<i64> {
         self.table.get(&Self::key(topic, group))?.get(&queue_id).copied()
     }
 
-    /// Sets the next offset a group consumes from a queue.
+    /// Sets the next offset that a group consumes from a queue.
     pub fn set(&mut self, topic: &str, group: &str, queue_id: i32, offset: i64) {
         self.table.entry(Self::key(topic, group)).or_default().insert(queue_id, offset);
     }
@@ -62,7 +61,7 @@ impl ConsumerOffsets {
         })
     }
 
-    /// The file's text.
+    /// Returns the file's text.
     pub fn to_json(&self, dialect: Dialect) -> String {
         let mut topics_of_group: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (topic, group) in self.table.keys().filter_map(|key| Self::split_key(key)) {
@@ -96,7 +95,7 @@ pub struct DelayOffsets {
     pub data_version: DataVersion,
     /// `offsetTable`: level, next queue offset.
     pub table: BTreeMap<i32, i64>,
-    /// Members this crate does not know.
+    /// Unknown members.
     pub unknown: Map<String, Value>,
 }
 
@@ -111,7 +110,7 @@ impl DelayOffsets {
         })
     }
 
-    /// The file's text.
+    /// Returns the file's text.
     pub fn to_json(&self, dialect: Dialect) -> String {
         let known =
             vec![("dataVersion", self.data_version.node()), ("offsetTable", Node::numbered(&self.table))];
@@ -119,32 +118,32 @@ impl DelayOffsets {
     }
 }
 
-/// `compaction/position-checkpoint`: up to which queue offset each compacted queue is compacted. Source:
+/// `compaction/position-checkpoint`: the queue offset up to which each queue is compacted. Source:
 /// `CompactionPositionMgr`.
 ///
-/// Keys are `topic_queueId`; the queue id is what follows the last underscore. The member `empty` is not
-/// read, and written from the table.
+/// Keys are `topic_queueId`; the queue id comes after the last underscore. The member `empty` is not read, and is
+/// written from the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CompactionPositions {
     /// `queueOffsetMap`.
     pub table: BTreeMap<String, i64>,
-    /// Members this crate does not know.
+    /// Unknown members.
     pub unknown: Map<String, Value>,
 }
 
 impl CompactionPositions {
-    /// The key of a queue.
+    /// Returns the key of a queue.
     pub fn key(topic: &str, queue_id: i32) -> String {
         format!("{topic}_{queue_id}")
     }
 
-    /// Topic and queue id of a key.
+    /// Returns topic and queue id of a key.
     pub fn split_key(key: &str) -> Option<(&str, i32)> {
         let (topic, queue_id) = key.rsplit_once('_')?;
         Some((topic, queue_id.parse().ok()?))
     }
 
-    /// The last queue offset a compaction of this queue has seen.
+    /// Returns the last queue offset that a compaction of this queue has read.
     pub fn get(&self, topic: &str, queue_id: i32) -> Option<i64> {
         self.table.get(&Self::key(topic, queue_id)).copied()
     }
@@ -159,7 +158,7 @@ impl CompactionPositions {
         })
     }
 
-    /// The file's text.
+    /// Returns the file's text.
     pub fn to_json(&self, dialect: Dialect) -> String {
         let table = self.table.iter().map(|(key, offset)| (key.clone(), Node::from(*offset)));
         let known = vec![("empty", self.table.is_empty().into()), ("queueOffsetMap", Node::object(table))];

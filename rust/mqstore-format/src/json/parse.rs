@@ -1,23 +1,23 @@
-//! Text in the dialect of RocketMQ's side files to values.
+//! Parses text in the dialect of RocketMQ's side files to values.
 //!
-//! Recursive descent with a depth limit. Nothing is allocated ahead: values grow with the text that was
-//! read, so memory and time are linear in it.
+//! The parser is recursive descent with a depth limit. It allocates nothing in advance: values grow with the text, so
+//! memory and time are linear in it.
 
 use serde_json::{Map, Number, Value};
 
 use crate::error::FormatError;
 
-/// How deep objects and arrays may be nested. RocketMQ's own files need 6.
+/// Maximum nesting of objects and arrays. RocketMQ's own files need 6.
 pub const MAX_JSON_DEPTH: usize = 64;
 
-/// Reads a text in the dialect of RocketMQ's JSON library.
+/// Parses a text in the dialect of RocketMQ's JSON library.
 ///
-/// RocketMQ writes integer keys of maps without quotes, and accepts more in such files. So does this function: either
-/// kind of quotes, names without quotes, trailing commas, comments, number suffixes and a byte-order mark. Depth is
-/// bounded by [`MAX_JSON_DEPTH`].
+/// RocketMQ writes integer keys of maps without quotes, and accepts more in such files. This function accepts the same:
+/// either kind of quotes, names without quotes, trailing commas, comments, number suffixes and a byte-order mark.
+/// [`MAX_JSON_DEPTH`] bounds the depth.
 ///
-/// If two members have one name, the later counts. Integers that fit 64 bits stay integers; larger ones become floating
-/// point, as do those with a fraction.
+/// If two members have the same name, the later counts. Integers that fit in 64 bits stay integers. Larger ones become
+/// floating point, as do numbers with a fraction.
 pub fn parse(text: &[u8]) -> Result<Value, FormatError> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let text = std::str::from_utf8(text).map_err(|_| FormatError::BadUtf8 { what: "JSON" })?;
@@ -26,7 +26,7 @@ pub fn parse(text: &[u8]) -> Result<Value, FormatError> {
     parser.skip_space()?;
     match parser.peek() {
         None => Ok(value),
-        Some(_) => Err(parser.error("text behind the value")),
+        Some(_) => Err(parser.error("text after the value")),
     }
 }
 
@@ -50,7 +50,7 @@ impl<'a> Parser<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// Goes over `byte`, which must be ASCII, if it is next.
+    /// Skips `byte`, which must be ASCII, if it is next; returns whether it was.
     fn eat(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         if found {
@@ -59,7 +59,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// The longest run of characters that `belongs` accepts.
+    /// Takes the longest run of characters that `belongs` accepts.
     fn run(&mut self, belongs: impl Fn(char) -> bool) -> &'a str {
         let rest = self.rest();
         let end = rest.find(|c| !belongs(c)).unwrap_or(rest.len());
@@ -74,7 +74,7 @@ impl<'a> Parser<'a> {
                 return Ok(());
             }
             let comment = self.rest().get(2..).and_then(|body| body.find("*/"));
-            let Some(len) = comment else { return Err(self.error("a comment without end")) };
+            let Some(len) = comment else { return Err(self.error("an unclosed comment")) };
             self.at += 2 + len + 2;
         }
     }
@@ -134,7 +134,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A comma, or nothing before the closing bracket.
+    /// Parses a comma, or nothing before the closing bracket.
     fn separator(&mut self, closing: u8) -> Result<(), FormatError> {
         self.skip_space()?;
         if self.eat(b',') || self.peek() == Some(closing) {
@@ -144,7 +144,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A member's name: in quotes, or an integer or identifier without.
+    /// Parses a member's name: in quotes, or an integer or identifier without quotes.
     fn name(&mut self) -> Result<String, FormatError> {
         if let Some(quote @ (b'"' | b'\'')) = self.peek() {
             return self.string(quote);
@@ -165,14 +165,14 @@ impl<'a> Parser<'a> {
                 return Ok(text);
             }
             if !self.eat(b'\\') {
-                return Err(self.error("a text without end"));
+                return Err(self.error("an unclosed text"));
             }
             text.push(self.escape()?);
         }
     }
 
     fn escape(&mut self) -> Result<char, FormatError> {
-        let Some(kind) = self.rest().chars().next() else { return Err(self.error("a text without end")) };
+        let Some(kind) = self.rest().chars().next() else { return Err(self.error("an unclosed text")) };
         self.at += kind.len_utf8();
         Ok(match kind {
             '"' | '\'' | '\\' | '/' => kind,
@@ -188,7 +188,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// What follows `\u`, with the second half of a surrogate pair; halves alone become U+FFFD.
+    /// Parses the text after `\u`, with the second half of a surrogate pair. A single half becomes U+FFFD.
     fn unicode_escape(&mut self) -> Result<char, FormatError> {
         let unit = self.hex_digits(4)?;
         if (0xd800..0xdc00).contains(&unit) && self.rest().starts_with("\\u") {
@@ -212,7 +212,7 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    /// A number, with the type suffix Java's library may put behind it.
+    /// Parses a number, with the type suffix that Java's library may write after it.
     fn number(&mut self) -> Result<Value, FormatError> {
         let start = self.at;
         self.eat(b'-');

@@ -1,8 +1,9 @@
-//! What a broker remembers of messages that it popped: bodies of records in the revive topic.
+//! The pop state of a broker: bodies of records in the revive topic.
 //!
-//! A client that pops has a message for a time and acknowledges it. The broker writes down, as messages of
-//! `rmq_sys_REVIVE_LOG_<cluster>`, what it handed out of one queue at once (tag `ck`) and what was acknowledged of
-//! that (`ack`, or `bAck` for several). They lie in the timer topic first and reach the revive topic when they are due.
+//! A client that pops a message leases it for a time and acknowledges it. The broker stores two kinds of messages in
+//! `rmq_sys_REVIVE_LOG_<cluster>`: which messages of one queue it leased together (tag `ck`), and which of them were
+//! acknowledged (`ack`, or `bAck` for several). They are in the timer topic first, and in the revive topic once they
+//! are due.
 //!
 //! ```text
 //! ck    {"bm":0,"bn":"broker-a","c":"g1","d":[0,1,4],"it":60000,"n":3,"pt":1700000000000,"q":2,"ro":0,"so":100,"t":"t1"}
@@ -10,9 +11,9 @@
 //! bAck  {"ao":-1,"aol":[100,104],"bn":"broker-a","c":"g1","pt":1700000000000,"q":2,"so":100,"t":"t1"}
 //! ```
 //!
-//! Names are short, or long as the fields of the classes are. Old checkpoints lack `d`: their offsets follow each
-//! other. What does not name a message that can be there is an error, whatever else the text holds. Source:
-//! `PopCheckPoint`, `AckMsg`, `BatchAckMsg`, `PopAckConstants`.
+//! Names are short, or long like the fields of the classes. Old checkpoints lack `d`: their offsets are consecutive. A
+//! record with an impossible queue or offset is an error, whatever else it contains. Source: `PopCheckPoint`, `AckMsg`,
+//! `BatchAckMsg`, `PopAckConstants`.
 
 use serde_json::Value;
 
@@ -22,9 +23,9 @@ use crate::error::FormatError;
 use crate::properties::REAL_TOPIC;
 use crate::record::RecordView;
 
-/// Front of the topics of a cluster's checkpoints and acknowledgements.
+/// Prefix of the topics with a cluster's checkpoints and acknowledgements.
 pub const REVIVE_TOPIC_PREFIX: &str = "rmq_sys_REVIVE_LOG_";
-/// The group whose offsets in the revive topic are those of the last records that were dealt with.
+/// The group whose offsets in the revive topic are those of the last processed records.
 pub const REVIVE_GROUP: &str = "CID_RMQ_SYS_REVIVE_GROUP";
 /// The tag of a checkpoint.
 pub const CHECKPOINT_TAG: &str = "ck";
@@ -33,69 +34,69 @@ pub const ACK_TAG: &str = "ack";
 /// The tag of several acknowledgements in one record.
 pub const BATCH_ACK_TAG: &str = "bAck";
 
-/// Messages that a checkpoint can be of: it has 32 bits for them. Source: `PopCheckPoint#bitMap`.
+/// Maximum number of messages in a checkpoint: its bit map has 32 bits. Source: `PopCheckPoint#bitMap`.
 const MOST_MESSAGES: i64 = 32;
 
 /// One record of the revive topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PopRecord {
-    /// Messages were handed out.
+    /// Messages were leased.
     Checkpoint(PopCheckpoint),
     /// Messages were acknowledged.
     Ack(PopAck),
 }
 
-/// Messages of one queue that were handed out together.
+/// Messages of one queue that were leased together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PopCheckpoint {
-    /// Who has them, of which queue, since when.
+    /// The group, queue and time of the lease.
     pub handle: PopHandle,
-    /// For how long, in milliseconds.
+    /// The length of the lease, in milliseconds.
     pub invisible_time_ms: i64,
     /// Their queue offsets.
     pub offsets: Vec<i64>,
-    /// A bit for each of them, the lowest for the first: acknowledged before this was written.
+    /// One bit for each of them, the lowest for the first. A set bit means: acknowledged before this was written.
     pub acked_bits: u32,
-    /// The offset in the revive queue that the broker's memory had for it; 0 in the file.
+    /// The offset in the revive queue, in the broker's memory; 0 in the file.
     pub revive_offset: i64,
-    /// How often reviving it failed, as the broker writes it.
+    /// Number of failed revivals, in the broker's text form.
     pub re_put_times: Option<String>,
 }
 
-/// What of a checkpoint was acknowledged.
+/// The acknowledged messages of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PopAck {
-    /// That of the checkpoint.
+    /// The handle of the checkpoint.
     pub handle: PopHandle,
     /// The queue offsets of the messages.
     pub offsets: Vec<i64>,
 }
 
-/// What a checkpoint and its acknowledgements have in common. The broker's name is not part of what they are matched
-/// by, as it may be missing; a directory is one broker's.
+/// The fields that a checkpoint and its acknowledgements share. The broker's name may be missing, and is not used to
+/// match them: a directory belongs to one broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PopHandle {
-    /// The topic that was popped from; it may be a retry topic.
+    /// The popped topic; it can be a retry topic.
     pub topic: String,
     /// The group.
     pub group: String,
     /// The queue.
     pub queue_id: i32,
-    /// Where the pop began.
+    /// The first offset of the pop.
     pub start_offset: i64,
-    /// When it was made, in epoch milliseconds.
+    /// The time of the pop, in epoch milliseconds.
     pub pop_time_ms: i64,
-    /// The broker.
+    /// The broker's name.
     pub broker_name: Option<String>,
 }
 
 impl PopCheckpoint {
-    /// When messages that were not acknowledged come again, in epoch milliseconds.
+    /// Returns when unacknowledged messages are redelivered, in epoch milliseconds.
     pub fn revive_time_ms(&self) -> i64 {
         self.handle.pop_time_ms.saturating_add(self.invisible_time_ms)
     }
 
-    /// The offsets of the messages that were not acknowledged before it was written.
+    /// Returns the offsets of the messages that were not acknowledged before it was written.
     pub fn unacked(&self) -> impl Iterator<Item = i64> + '_ {
         let bits = self.acked_bits;
         self.offsets.iter().enumerate().filter(move |(at, _)| bits >> at & 1 == 0).map(|(_, offset)| *offset)
@@ -103,8 +104,8 @@ impl PopCheckpoint {
 }
 
 impl PopRecord {
-    /// What a broker remembers by a record of its store: one of a revive topic, or one that waits in the timer topic to
-    /// be delivered there; `None` for others, and for one that does not decode.
+    /// Decodes a record of a broker's store: one of a revive topic, or one that waits for it in the timer topic.
+    /// Returns `None` for other records, and for one that does not decode.
     pub fn of(record: &RecordView<'_>) -> Option<Self> {
         let topic = match record.topic {
             TIMER_TOPIC => record.properties.get(REAL_TOPIC)?,
@@ -114,10 +115,10 @@ impl PopRecord {
         Self::parse(tag, record.body).ok().flatten()
     }
 
-    /// Reads the body of a record with the tag `tag`; `None` for a tag that no such record has.
+    /// Decodes the body of a record with the tag `tag`; `None` for a tag that no such record has.
     ///
     /// # Errors
-    /// [`FormatError`] for a body that is not what the tag says.
+    /// [`FormatError`] for a body that does not match its tag.
     pub fn parse(tag: &str, body: &[u8]) -> Result<Option<Self>, FormatError> {
         Ok(match tag {
             CHECKPOINT_TAG => Some(Self::Checkpoint(checkpoint(body)?)),
@@ -127,7 +128,7 @@ impl PopRecord {
         })
     }
 
-    /// What it is matched by.
+    /// Returns the handle, by which records are matched.
     pub fn handle(&self) -> &PopHandle {
         match self {
             Self::Checkpoint(checkpoint) => &checkpoint.handle,
@@ -146,7 +147,7 @@ fn checkpoint(body: &[u8]) -> Result<PopCheckpoint, FormatError> {
     if !(0..=MOST_MESSAGES).contains(&count) {
         return Err(FormatError::json(
             0,
-            format!("n is {count}; a checkpoint is of 0 to {MOST_MESSAGES} messages"),
+            format!("n is {count}; a checkpoint has 0 to {MOST_MESSAGES} messages"),
         ));
     }
     if invisible_time_ms < 0 {
@@ -154,7 +155,7 @@ fn checkpoint(body: &[u8]) -> Result<PopCheckpoint, FormatError> {
     }
     let acked_bits = i32::try_from(bits).map_err(|_| FormatError::json(0, "bm is not a 32-bit integer"))?;
     let differences = match differences {
-        // Old ones, and those of the one message that they begin with.
+        // An old checkpoint, or the form for one message at the start offset.
         None => (0..count).collect(),
         Some(differences) if differences.is_empty() => (0..count).collect(),
         Some(differences) if differences.len() as i64 == count => differences,
@@ -163,7 +164,7 @@ fn checkpoint(body: &[u8]) -> Result<PopCheckpoint, FormatError> {
     let offset = |difference: i64| {
         let offset =
             handle.start_offset.checked_add(difference).filter(|offset| (0..i64::MAX).contains(offset));
-        offset.ok_or_else(|| FormatError::json(0, "d leads to no queue offset"))
+        offset.ok_or_else(|| FormatError::json(0, "d gives an offset that is not valid"))
     };
     Ok(PopCheckpoint {
         offsets: differences.into_iter().map(offset).collect::<Result<_, _>>()?,

@@ -1,4 +1,4 @@
-//! Files as RocketMQ 5.3.3 and 5.5.0 wrote them, the dialect, and any text at all.
+//! Files of RocketMQ 5.3.3 and 5.5.0, the dialect, and arbitrary text.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -289,7 +289,7 @@ fn escapes_in_both_directions() {
         parse(r#"["\u0041\ud83d\ude00","\ud83d","\ud83dx","\ud83dA","\'\/\v\x41"]"#.as_bytes()).unwrap(),
         json!(["A😀", "\u{fffd}", "\u{fffd}x", "\u{fffd}A", "'/\u{b}A"])
     );
-    // As the two versions wrote a topic of this name.
+    // The two versions wrote a topic of this name in these forms.
     let name = "a\"b\\/\u{1}\t\u{7f}\u{85}\u{2028}\u{2029}é😀<>&'\u{8}\u{c}\n\r\u{b}";
     let table =
         TopicTable { topics: [("t".to_owned(), TopicConfig::new(name, 1))].into(), ..TopicTable::default() };

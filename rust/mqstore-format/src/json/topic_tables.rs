@@ -9,19 +9,19 @@ use super::parse::parse;
 use super::write::{Dialect, Node};
 use crate::error::FormatError;
 
-/// Tells the newer of two states of a table; orders by state, counter, time (`DataVersion#compare`).
+/// Orders two states of a table by state, counter and time (`DataVersion#compare`).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataVersion {
-    /// Changes, counted.
+    /// Number of changes.
     pub counter: i64,
-    /// Term of a controller, 0 without.
+    /// Term of a controller; 0 without a controller.
     pub state_version: i64,
     /// Time of the last change, epoch milliseconds.
     pub timestamp: i64,
 }
 
 impl DataVersion {
-    /// The state after one more change at `now_ms`.
+    /// Returns the state after one more change at `now_ms`.
     #[must_use]
     pub fn next(self, now_ms: i64) -> Self {
         Self { counter: self.counter.saturating_add(1), timestamp: now_ms, ..self }
@@ -65,34 +65,34 @@ impl Ord for DataVersion {
 pub struct TopicConfig {
     /// `topicName`.
     pub name: String,
-    /// `readQueueNums`, 16 unless given.
+    /// `readQueueNums`, default 16.
     pub read_queues: i32,
-    /// `writeQueueNums`, 16 unless given.
+    /// `writeQueueNums`, default 16.
     pub write_queues: i32,
-    /// `perm`: 1 inherit, 2 write, 4 read, 8 priority; 6 unless given.
+    /// `perm`: 1 inherit, 2 write, 4 read, 8 priority; default 6.
     pub perm: i32,
-    /// `order`: messages of the topic are ordered.
+    /// `order`: whether messages of the topic are ordered.
     pub order: bool,
-    /// `topicFilterType`, `SINGLE_TAG` unless given.
+    /// `topicFilterType`, default `SINGLE_TAG`.
     pub filter_type: String,
     /// `topicSysFlag`.
     pub sys_flag: i32,
     /// `attributes`: `queue.type`, `cleanup.policy`, `message.type`, `reserve.time` and others.
     pub attributes: BTreeMap<String, String>,
-    /// Members this crate does not know.
+    /// Unknown members.
     pub unknown: Map<String, Value>,
 }
 
 impl TopicConfig {
-    /// Attribute for the kind of queue.
+    /// Attribute for the type of the queues.
     pub const QUEUE_TYPE: &'static str = "queue.type";
-    /// Attribute for what happens to old messages.
+    /// Attribute for the cleanup of old messages.
     pub const CLEANUP_POLICY: &'static str = "cleanup.policy";
 
-    /// Attribute of ours for the messages that a topic may hold. Brokers keep attributes that they do not know.
+    /// Attribute of mqstore for the maximum number of messages. Brokers keep unknown attributes.
     pub const MAX_MESSAGES: &'static str = "mqstore.max.messages";
 
-    /// A topic to read and write with this many queues.
+    /// Creates a topic with this many read and write queues.
     pub fn new(name: impl Into<String>, queues: i32) -> Self {
         Self {
             name: name.into(),
@@ -107,29 +107,28 @@ impl TopicConfig {
         }
     }
 
-    /// The topic keeps the last message of each key (`cleanup.policy` is `COMPACTION`).
+    /// Returns whether the topic keeps the last message of each key (`cleanup.policy` is `COMPACTION`).
     pub fn is_compaction(&self) -> bool {
         self.attributes.get(Self::CLEANUP_POLICY).is_some_and(|policy| policy == "COMPACTION")
     }
 
-    /// The topic has batch queues (`queue.type` is `BatchCQ`).
+    /// Returns whether the topic has batch queues (`queue.type` is `BatchCQ`).
     pub fn is_batch_queue(&self) -> bool {
         self.attributes.get(Self::QUEUE_TYPE).is_some_and(|kind| kind == "BatchCQ")
     }
 
-    /// How many messages the topic may hold; `None` where nothing is said, or no number from 1 to 2^53.
+    /// Returns the maximum number of messages; `None` if it is not set, or not a number from 1 to 2^53.
     pub fn max_messages(&self) -> Option<u64> {
         let most = self.attributes.get(Self::MAX_MESSAGES)?.parse().ok()?;
         (1..=1 << 53).contains(&most).then_some(most)
     }
 
-    /// What the table says of topic `name` where it differs from the values of members that are not given, as JSON on
-    /// one line.
+    /// Returns the members of topic `name` that differ from the defaults, as JSON on one line.
     pub fn to_text(&self, name: &str) -> String {
         self.node().differing(&Self::new(name, 16).node())
     }
 
-    /// What [`Self::to_text`] wrote for `name`.
+    /// Parses the result of [`Self::to_text`] for `name`.
     pub fn parse(name: &str, text: &[u8]) -> Result<Self, FormatError> {
         Ok(Self::read(name.to_owned(), parse(text)?)?.1)
     }
@@ -174,7 +173,7 @@ pub struct TopicTable {
     pub data_version: DataVersion,
     /// `topicConfigTable`: the topics by name.
     pub topics: BTreeMap<String, TopicConfig>,
-    /// Members this crate does not know.
+    /// Unknown members.
     pub unknown: Map<String, Value>,
 }
 
@@ -189,7 +188,7 @@ impl TopicTable {
         })
     }
 
-    /// The file's text.
+    /// Returns the file's text.
     pub fn to_json(&self, dialect: Dialect) -> String {
         let topics = self.topics.iter().map(|(name, topic)| (name.clone(), topic.node()));
         let known =
@@ -204,36 +203,36 @@ impl TopicTable {
 pub struct SubscriptionGroup {
     /// `groupName`.
     pub name: String,
-    /// `consumeEnable`, true unless given.
+    /// `consumeEnable`, default true.
     pub consume_enable: bool,
-    /// `consumeFromMinEnable`, true unless given.
+    /// `consumeFromMinEnable`, default true.
     pub consume_from_min_enable: bool,
-    /// `consumeBroadcastEnable`, true unless given.
+    /// `consumeBroadcastEnable`, default true.
     pub consume_broadcast_enable: bool,
     /// `consumeMessageOrderly`.
     pub consume_message_orderly: bool,
-    /// `retryQueueNums`, 1 unless given.
+    /// `retryQueueNums`, default 1.
     pub retry_queues: i32,
-    /// `retryMaxTimes`, 16 unless given.
+    /// `retryMaxTimes`, default 16.
     pub retry_max_times: i32,
-    /// `consumeTimeoutMinute`, 15 unless given.
+    /// `consumeTimeoutMinute`, default 15.
     pub consume_timeout_minutes: i32,
-    /// `notifyConsumerIdsChangedEnable`, true unless given.
+    /// `notifyConsumerIdsChangedEnable`, default true.
     pub notify_consumer_ids_changed_enable: bool,
     /// `brokerId`.
     pub broker_id: i64,
-    /// `whichBrokerWhenConsumeSlowly`, 1 unless given.
+    /// `whichBrokerWhenConsumeSlowly`, default 1.
     pub which_broker_when_consume_slowly: i64,
     /// `groupSysFlag`.
     pub sys_flag: i32,
     /// `attributes`.
     pub attributes: BTreeMap<String, String>,
-    /// Members this crate does not know; `groupRetryPolicy` among them.
+    /// Unknown members, including `groupRetryPolicy`.
     pub unknown: Map<String, Value>,
 }
 
 impl SubscriptionGroup {
-    /// A group with RocketMQ's defaults.
+    /// Creates a group with RocketMQ's defaults.
     pub fn new(name: impl Into<String>) -> Self {
         let policy = Map::from_iter([("type".to_owned(), Value::from("CUSTOMIZED"))]);
         Self { unknown: Map::from_iter([("groupRetryPolicy".to_owned(), policy.into())]), ..Self::bare(name) }
@@ -258,12 +257,12 @@ impl SubscriptionGroup {
         }
     }
 
-    /// As [`TopicConfig::to_text`].
+    /// Like [`TopicConfig::to_text`].
     pub fn to_text(&self, name: &str) -> String {
         self.node().differing(&Self::bare(name).node())
     }
 
-    /// What [`Self::to_text`] wrote for `name`.
+    /// Parses the result of [`Self::to_text`] for `name`.
     pub fn parse(name: &str, text: &[u8]) -> Result<Self, FormatError> {
         Ok(Self::read(name.to_owned(), parse(text)?)?.1)
     }
@@ -326,9 +325,9 @@ pub struct SubscriptionGroups {
     pub data_version: DataVersion,
     /// `subscriptionGroupTable`: the groups by name.
     pub groups: BTreeMap<String, SubscriptionGroup>,
-    /// `forbiddenTable`: group, topic, bits of what is forbidden.
+    /// `forbiddenTable`: group, topic, bits of the forbidden operations.
     pub forbidden: BTreeMap<String, BTreeMap<String, i64>>,
-    /// Members this crate does not know.
+    /// Unknown members.
     pub unknown: Map<String, Value>,
 }
 
@@ -346,7 +345,7 @@ impl SubscriptionGroups {
         })
     }
 
-    /// The file's text.
+    /// Returns the file's text.
     pub fn to_json(&self, dialect: Dialect) -> String {
         let groups = self.groups.iter().map(|(name, group)| (name.clone(), group.node()));
         let forbidden = self.forbidden.iter().map(|(group, topics)| {

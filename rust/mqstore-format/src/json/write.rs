@@ -1,10 +1,10 @@
-//! Values to text, laid out as RocketMQ's library lays it out.
+//! Writes values as text, in the layout of RocketMQ's library.
 
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-/// Whose layout is written. Every RocketMQ reads both.
+/// The layout of the text. Every RocketMQ reads both.
 ///
 /// ```text
 /// RocketMQ 5.3                      RocketMQ 5.5
@@ -16,31 +16,31 @@ use serde_json::{Map, Value};
 /// ```
 ///
 /// Members of an object are in alphabetical order. Keys of a table are too; RocketMQ writes them in the order of its
-/// hash maps. UTF-8, tabs, no final line break.
+/// hash maps. The text is UTF-8, with tabs and without a final line break.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
     /// RocketMQ up to 5.3 (fastjson 1): entries with integer keys and sets on one line.
     #[default]
     Rocketmq53,
-    /// RocketMQ 5.5 (fastjson 2): one entry a line always.
+    /// RocketMQ 5.5 (fastjson 2): always one entry per line.
     Rocketmq55,
 }
 
-/// A tree to be written.
+/// A tree to write.
 #[derive(PartialEq)]
 pub(super) enum Node {
-    /// Anything of JSON.
+    /// Any JSON value.
     Plain(Value),
     /// An object; members in the order given.
     Object(Vec<(String, Node)>),
-    /// An object whose keys are integers, which get no quotes.
+    /// An object with integer keys, which have no quotes.
     Numbered(Vec<(i32, Node)>),
-    /// An array made of a Java set.
+    /// An array for a Java set.
     Set(Vec<String>),
 }
 
 impl Node {
-    /// An object whose members, known and unknown, stand in alphabetical order, as those of a Java bean.
+    /// Creates an object whose members, known and unknown, are in alphabetical order, like those of a Java bean.
     pub(super) fn bean(known: Vec<(&str, Self)>, unknown: &Map<String, Value>) -> Self {
         let mut members: Vec<(String, Self)> =
             known.into_iter().map(|(name, node)| (name.to_owned(), node)).collect();
@@ -51,7 +51,7 @@ impl Node {
         Self::Object(members)
     }
 
-    /// The members of this object that `plain` has not, or with another value, as JSON on one line.
+    /// Returns the members of this object that `plain` lacks, or has with another value, as JSON on one line.
     pub(super) fn differing(self, plain: &Self) -> String {
         let (Self::Object(members), Self::Object(usual)) = (self, plain) else { return "{}".to_owned() };
         let others = members.into_iter().filter(|member| !usual.contains(member));
@@ -105,7 +105,7 @@ impl From<&String> for Node {
 }
 
 impl Dialect {
-    /// Whose layout `text` has; `None` where there is nothing in it that tells.
+    /// Returns the layout of `text`; `None` if both layouts are possible.
     pub fn of(text: &[u8]) -> Option<Self> {
         text.iter().enumerate().find_map(|(at, byte)| {
             let rest = text.get(at + 1..).unwrap_or_default();
@@ -120,7 +120,7 @@ impl Dialect {
         })
     }
 
-    /// The whole text.
+    /// Returns the whole text.
     pub(super) fn write(self, node: &Node) -> String {
         let mut writer = Writer { dialect: self, out: String::new(), indent: 0 };
         writer.node(node);
@@ -176,7 +176,7 @@ impl Writer {
             Value::Number(number) => self.out.push_str(&number.to_string()),
             Value::String(text) => self.text(text),
             Value::Array(items) => self.block('[', items.iter(), ']', Self::value),
-            // Java leaves members without a value out.
+            // Java leaves out members without a value.
             Value::Object(members) => {
                 let present = members.iter().filter(|(_, value)| !value.is_null());
                 self.block('{', present, '}', |writer, (name, value)| {
@@ -194,7 +194,7 @@ impl Writer {
         self.node(node);
     }
 
-    /// One item a line, between brackets that stand alone; no items, no lines.
+    /// Writes one item per line, between brackets on their own lines. Without items it writes no lines.
     fn block<T>(
         &mut self,
         open: char,
@@ -261,7 +261,7 @@ impl Writer {
         }
     }
 
-    /// The older library has upper-case digits, the newer one lower-case.
+    /// The older library writes upper-case digits, the newer one lower-case.
     fn unicode_escape(&mut self, c: char) {
         let unit = u32::from(c);
         let written = match self.dialect {

@@ -1,4 +1,4 @@
-//! Java's rules of decoding, and what the builder refuses.
+//! Java's rules of decoding, and the properties that the builder refuses.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ fn decoded(raw: &[u8]) -> Vec<(&str, &str)> {
 
 #[test]
 fn the_specified_example() {
-    // {A:1, B:""} as Java writes it; the empty value does not come back.
+    // Java's form of {A:1, B:""}. The empty value is lost.
     let raw = [0x41, 0x01, 0x31, 0x02, 0x42, 0x01, 0x02];
     assert_eq!(decoded(&raw), [("A", "1")]);
 }
@@ -79,7 +79,7 @@ fn builder_stops_at_the_limit() {
 
 #[test]
 fn reserved_names_are_those_of_the_reference() {
-    // MessageConst.STRING_HASH_SET of RocketMQ 5.5.0, and the four names the store itself interprets.
+    // MessageConst.STRING_HASH_SET of RocketMQ 5.5.0, and the four names that the store itself interprets.
     let reference = "1ST_POP_TIME ARRIVE_TIME BORN_TIMESTAMP BUYER_ID CLUSTER CONSUME_START_TIME CORRECTION_FLAG \
         CORRELATION_ID DELAY DLQ_ORIGIN_MESSAGE_ID DLQ_ORIGIN_TOPIC DUP_INFO EXTEND_UNIQ_INFO \
         INNER_MULTI_QUEUE_OFFSET INSTANCE_ID KEYS MAX_OFFSET MAX_RECONSUME_TIMES MIN_OFFSET MQ2_FLAG MSG_REGION \
@@ -114,7 +114,7 @@ fn crc_digits_are_reversed() {
     assert_eq!(property_crc_value(b"__CRC32#\x019999999999\x02"), None);
 }
 
-/// The reference's algorithm, on text, step by step (`MessageDecoder#string2messageProperties`).
+/// The reference's algorithm step by step (`MessageDecoder#string2messageProperties`).
 fn by_the_book(text: &str) -> HashMap<String, String> {
     let text: Vec<char> = text.chars().collect();
     let find = |wanted: char, from: usize| text[from..].iter().position(|c| *c == wanted).map(|at| at + from);

@@ -1,12 +1,11 @@
-//! Parts of an expression, put together as far as RocketMQ compiles them.
+//! Assembles the parts of an expression, with the same restrictions as RocketMQ.
 
 use std::cmp::Ordering;
 
 use super::evaluate;
 use super::expression::{Condition, Operand, Order, Property, Search};
 
-/// How many conditions may be nested in each other; parentheses by themselves and chains of `AND` and `OR` do
-/// not count.
+/// Maximum nesting of conditions. Parentheses alone, and chains of `AND` and `OR`, do not count.
 pub const MAX_SQL_DEPTH: usize = 256;
 
 /// An error at a byte of the expression.
@@ -22,14 +21,14 @@ pub(super) fn stop<T>(at: usize, reason: impl Into<String>) -> Step<T> {
     Err(Stop { at, reason: reason.into() })
 }
 
-/// A part that is complete.
+/// A complete part.
 pub(super) struct Part {
     operand: Operand,
-    /// Whether RocketMQ sees a constant: a literal, also in parentheses or behind a `+`.
+    /// Whether RocketMQ treats it as a constant: a literal, also in parentheses or after a `+`.
     is_literal: bool,
-    /// How many conditions and negatives are nested in it.
+    /// Number of nested conditions and negatives in it.
     depth: usize,
-    /// Where it begins.
+    /// Its first byte.
     at: usize,
 }
 
@@ -47,12 +46,12 @@ impl Part {
         Self::literal(Operand::Condition(Box::new(Condition::Constant(truth))), at)
     }
 
-    /// A text in its quotes.
+    /// Creates a text from its quoted form.
     pub(super) fn text(quoted: &str, at: usize) -> Self {
         Self::literal(Operand::Text(unquoted(quoted)), at)
     }
 
-    /// A whole number, with or without an `L`: an `int` where it is one.
+    /// Creates a whole number, with or without an `L`: an `int` if it fits.
     pub(super) fn whole(text: &str, at: usize) -> Step<Self> {
         let Ok(number) = text.trim_end_matches(['l', 'L']).parse::<i64>() else {
             return stop(at, format!("{text} does not fit 64 bits"));
@@ -60,19 +59,16 @@ impl Part {
         Ok(Self::literal(i32::try_from(number).map_or(Operand::Long(number), Operand::Int), at))
     }
 
-    /// A number with a point or an exponent.
+    /// Creates a number with a point or an exponent.
     pub(super) fn real(text: &str, at: usize) -> Step<Self> {
         match text.parse::<f64>() {
-            Ok(number) if number.is_infinite() => stop(at, format!("{text} is more than any double")),
-            // RocketMQ means what is too small for a double, and refuses 0.0 with it.
-            Ok(0.0) => stop(
-                at,
-                format!(
-                    "{text} is less than the least double that RocketMQ takes, 4.9e-324: for nothing write 0"
-                ),
-            ),
+            Ok(number) if number.is_infinite() => stop(at, format!("{text} exceeds the largest double")),
+            // RocketMQ means numbers that are too small for a double, but refuses 0.0 too.
+            Ok(0.0) => {
+                stop(at, format!("{text} is below RocketMQ's smallest double, 4.9e-324: for zero write 0"))
+            }
             Ok(number) => Ok(Self::literal(Operand::Double(number), at)),
-            Err(_) => stop(at, format!("{text} is no number")),
+            Err(_) => stop(at, format!("{text} is not a number")),
         }
     }
 
@@ -81,7 +77,7 @@ impl Part {
         Ok(Self { operand: Operand::Condition(Box::new(condition)), is_literal: false, depth, at })
     }
 
-    /// As a condition, and how much is nested in it.
+    /// Returns it as a condition, with its depth.
     pub(super) fn into_condition(self) -> Step<(Condition, usize)> {
         let what = match self.operand {
             Operand::Condition(condition) => return Ok((*condition, self.depth)),
@@ -90,18 +86,18 @@ impl Part {
             Operand::Negative(_) => "a negative",
             Operand::Int(_) | Operand::Long(_) | Operand::Double(_) => "a number",
         };
-        stop(self.at, format!("{what} by itself is no condition"))
+        stop(self.at, format!("{what} by itself is not a condition"))
     }
 
-    /// `+`, which changes nothing.
+    /// Applies `+`, which changes nothing.
     pub(super) fn plus(self, at: usize) -> Self {
         Self { at, ..self }
     }
 
-    /// `-`. Only numbers have a negative.
+    /// Applies `-`. Only numbers have a negative.
     pub(super) fn minus(self, at: usize) -> Step<Self> {
         let (operand, depth) = match self.operand {
-            // Literals have no sign, so none is the least number, which has no negative.
+            // Literals have no sign, so none is the smallest number, which has no negative.
             Operand::Int(number) => (Operand::Int(number.wrapping_neg()), self.depth),
             Operand::Long(number) => (Operand::Long(number.wrapping_neg()), self.depth),
             Operand::Double(number) => (Operand::Double(-number), self.depth),
@@ -110,13 +106,13 @@ impl Part {
         Ok(Self { operand, is_literal: false, depth, at })
     }
 
-    /// `NOT`.
+    /// Applies `NOT`.
     pub(super) fn not(self, at: usize) -> Step<Self> {
         let (condition, depth) = self.into_condition()?;
         Self::condition(Condition::Not(Box::new(condition)), depth, at)
     }
 
-    /// `AND`, or with `is_or` `OR`.
+    /// Joins parts with `AND`, or with `OR` if `is_or`.
     pub(super) fn joined(parts: Vec<Self>, is_or: bool) -> Step<Self> {
         let at = parts.first().map_or(0, |part| part.at);
         let mut inside = 0;
@@ -130,7 +126,7 @@ impl Part {
         Self::condition(joined, inside, at)
     }
 
-    /// `=`, or with `negated` `<>`.
+    /// Creates `=`, or `<>` if `negated`.
     pub(super) fn equal(left: Self, right: Self, negated: bool) -> Step<Self> {
         if let Some(null) = [&left, &right].into_iter().find(|part| part.is_null_literal()) {
             return stop(null.at, "nothing is equal to NULL: write IS NULL");
@@ -143,7 +139,7 @@ impl Part {
         Self::condition(Condition::Equal { left, right, negated }, inside, at)
     }
 
-    /// `<` and its like.
+    /// Creates `<`, `<=`, `>` or `>=`.
     pub(super) fn ordered(left: Self, order: Order, right: Self) -> Step<Self> {
         left.must_have_order()?;
         right.must_have_order()?;
@@ -170,7 +166,7 @@ impl Part {
         Self::condition(Condition::IsNull { operand: self.operand, negated }, self.depth, self.at)
     }
 
-    /// `IN`, with the texts in their quotes.
+    /// Creates `IN`. The texts are in their quotes.
     pub(super) fn listed(self, quoted: &[&str], negated: bool) -> Step<Self> {
         let Operand::Property(property) = self.operand else {
             return stop(self.at, "only a property can be IN a list");
@@ -181,7 +177,7 @@ impl Part {
         Self::condition(Condition::In { property, texts, negated }, self.depth, self.at)
     }
 
-    /// `CONTAINS` and its like, with the text in its quotes.
+    /// Creates `CONTAINS`, `STARTSWITH` or `ENDSWITH`. The text is in its quotes.
     pub(super) fn searched(self, how: Search, quoted: &str, negated: bool) -> Step<Self> {
         let (operand, text) = (self.operand, unquoted(quoted));
         Self::condition(Condition::Search { operand, how, text, negated }, self.depth, self.at)
@@ -196,27 +192,27 @@ impl Part {
         self.is_literal && matches!(**condition, Condition::Constant(None))
     }
 
-    /// Fails for what is no number and cannot become one.
+    /// Fails if it is not a number and cannot become one.
     fn must_have_order(&self) -> Step<()> {
         let what = match self.operand {
             Operand::Text(_) if self.is_literal => "a text",
             Operand::Condition(_) => "a condition",
             _ => return Ok(()),
         };
-        stop(self.at, format!("{what} is neither less nor more: <, <=, >, >= and BETWEEN compare numbers"))
+        stop(self.at, format!("{what} has no order: <, <=, >, >= and BETWEEN compare numbers"))
     }
 }
 
-/// The text that stands in quotes.
+/// Returns the text inside quotes.
 fn unquoted(quoted: &str) -> Box<str> {
     let inside = quoted.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')).unwrap_or(quoted);
     inside.replace("''", "'").into()
 }
 
-/// The depth of what has `inside` in it.
+/// Returns the depth of a condition that contains one of depth `inside`.
 fn deeper(inside: usize, at: usize) -> Step<usize> {
     if inside >= MAX_SQL_DEPTH {
-        return stop(at, format!("more than {MAX_SQL_DEPTH} conditions are nested in each other here"));
+        return stop(at, format!("conditions are nested more than {MAX_SQL_DEPTH} levels deep here"));
     }
     Ok(inside + 1)
 }

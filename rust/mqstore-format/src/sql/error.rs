@@ -2,21 +2,21 @@
 
 use std::fmt;
 
-/// Why an expression does not compile.
+/// The reason why an expression does not compile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqlError {
-    /// Where, as the number of characters before that place.
+    /// The position, as the number of characters before it.
     pub position: usize,
-    /// The line of that place, from 1.
+    /// The line of the position, counted from 1.
     pub line: usize,
-    /// The character in that line, from 1.
+    /// The character in that line, counted from 1.
     pub column: usize,
-    /// What is wrong there and, where something else could stand there, what was expected.
+    /// The error and, if another token is possible there, what was expected.
     pub reason: String,
 }
 
 impl SqlError {
-    /// An error at a byte of `expression`.
+    /// Creates an error at a byte of `expression`.
     #[cold]
     pub(super) fn new(expression: &str, at: usize, reason: impl Into<String>) -> Self {
         let before = expression.get(..at).unwrap_or(expression);

@@ -1,6 +1,6 @@
-//! What a condition comes to for the properties of one message, as RocketMQ's expressions evaluate.
+//! Evaluates a condition for the properties of one message, with the same result as RocketMQ's expressions.
 //!
-//! Nothing is allocated; the depth of calls is bounded by [`MAX_SQL_DEPTH`](super::compile::MAX_SQL_DEPTH).
+//! Evaluation allocates nothing. [`MAX_SQL_DEPTH`](super::compile::MAX_SQL_DEPTH) bounds the depth of calls.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -9,7 +9,7 @@ use std::fmt;
 use super::expression::{Condition, Operand, Order, Search};
 use super::java_number;
 
-/// The values of the properties that an expression reads, each at its place.
+/// The values of the properties that an expression reads, each at its index.
 #[derive(Clone, Copy)]
 pub(super) struct Row<'v>(pub(super) &'v [Option<Cow<'v, str>>]);
 
@@ -20,13 +20,13 @@ impl<'v> Row<'v> {
     }
 }
 
-/// A text that cannot be read as what it is compared with. RocketMQ throws an exception there, and the message
-/// does not match.
+/// A text that does not parse as the type that it is compared with. RocketMQ throws an exception, and the message does
+/// not match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
     /// The text.
     pub text: String,
-    /// What it should be.
+    /// The required type.
     pub wanted: &'static str,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Unreadable {
 
 impl std::error::Error for Unreadable {}
 
-/// The same, borrowed: most of the time nobody asks.
+/// The same, borrowed, because callers rarely need the error.
 #[derive(Clone, Copy)]
 pub(super) struct Misread<'v> {
     text: &'v str,
@@ -54,7 +54,7 @@ impl From<Misread<'_>> for Unreadable {
 /// True, false or unknown.
 type Truth<'v> = Result<Option<bool>, Misread<'v>>;
 
-/// What an operand comes to.
+/// The value of an operand.
 #[derive(Clone, Copy)]
 enum Value<'v> {
     Nothing,
@@ -92,7 +92,7 @@ impl Condition {
     pub(super) fn evaluate<'v>(&'v self, row: Row<'v>) -> Truth<'v> {
         Ok(match self {
             Self::Constant(truth) => *truth,
-            // RocketMQ casts, but text is not what it casts.
+            // RocketMQ casts the value to a boolean, which fails for text.
             Self::Alone(property) => row.get(property.place).map(|_| false),
             Self::Not(condition) => condition.evaluate(row)?.map(|truth| !truth),
             Self::All(conditions) => return joined(conditions, false, row),
@@ -107,7 +107,7 @@ impl Condition {
                 } else {
                     (Order::GreaterOrEqual, Order::LessOrEqual)
                 };
-                // Not the opposite of each other, where the value is not set.
+                // If the value is not set, the two forms are not opposites.
                 let decides = Some(*negated);
                 let first = ordered(value, above, low, row)?;
                 if first == decides {
@@ -124,7 +124,7 @@ impl Condition {
                 row.get(property.place).map(|text| is_listed(text) != *negated)
             }
             Self::Search { operand, how, text, negated } => {
-                // False in both cases where there is nothing to search, or nothing to search for.
+                // Both forms are false if the value is not set or the searched text is empty.
                 if text.is_empty() {
                     return Ok(Some(false));
                 }
@@ -140,7 +140,8 @@ impl Condition {
     }
 }
 
-/// `AND` and `OR`: the first condition that is `decisive` decides, else any unknown one.
+/// Evaluates `AND` and `OR`: the first condition equal to `decisive` decides; otherwise an unknown one makes the result
+/// unknown.
 fn joined<'v>(conditions: &'v [Condition], decisive: bool, row: Row<'v>) -> Truth<'v> {
     let mut result = Some(!decisive);
     for condition in conditions {
@@ -153,7 +154,7 @@ fn joined<'v>(conditions: &'v [Condition], decisive: bool, row: Row<'v>) -> Trut
     Ok(result)
 }
 
-/// `=`. Not symmetrical: nothing on the left is unknown, nothing on the right is false.
+/// Evaluates `=`. It is not symmetrical: a left value that is not set gives unknown, a right one gives false.
 #[inline]
 fn equal<'v>(left: Value<'v>, right: Value<'v>) -> Truth<'v> {
     Ok(match (left, right) {
@@ -184,7 +185,7 @@ fn ordered<'v>(left: &'v Operand, order: Order, right: &'v Operand, row: Row<'v>
     }))
 }
 
-/// How two values stand to each other that are not both text. What cannot be compared is "less".
+/// Returns the order of two values that are not both text. Values that cannot be compared are "less".
 #[inline]
 fn compared<'v>(left: Value<'v>, right: Value<'v>) -> Result<Ordering, Misread<'v>> {
     Ok(match (left, right) {
@@ -205,7 +206,7 @@ fn compared<'v>(left: Value<'v>, right: Value<'v>) -> Result<Ordering, Misread<'
         (Value::Double(left), Value::Long(right)) => order_of(left, right as f64),
         (Value::Text(left), Value::Truth(right)) => left.eq_ignore_ascii_case("true").cmp(&right),
         (Value::Truth(left), Value::Truth(right)) => left.cmp(&right),
-        // RocketMQ takes the wrong one of the two for the text.
+        // RocketMQ reads the wrong one of the two as text.
         (Value::Truth(_), Value::Text(text)) => {
             return Err(Misread { text, wanted: "TRUE or FALSE on the right of a comparison" });
         }
@@ -213,13 +214,13 @@ fn compared<'v>(left: Value<'v>, right: Value<'v>) -> Result<Ordering, Misread<'
     })
 }
 
-/// How two literals stand to each other.
+/// Returns the order of two literals.
 pub(super) fn order_of_literals(left: &Operand, right: &Operand) -> Option<Ordering> {
     let (left, right) = (left.value(Row(&[])).ok()?, right.value(Row(&[])).ok()?);
     compared(left, right).ok()
 }
 
-/// Java's order of doubles: minus zero before zero, NaN behind everything and equal to itself.
+/// Compares in Java's order of doubles: minus zero before zero, NaN after all others and equal to itself.
 #[inline]
 fn order_of(left: f64, right: f64) -> Ordering {
     let same_nan = |number: f64| if number.is_nan() { f64::NAN.abs() } else { number };

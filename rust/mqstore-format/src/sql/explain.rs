@@ -1,17 +1,17 @@
-//! An expression in plain words.
+//! Explains an expression in words.
 //!
-//! A line for each condition, indented by its nesting, with what the properties in it are read as and what
-//! becomes of it where they are not set.
+//! One line for each condition, indented by its nesting, with the type that its properties are read as and the result
+//! if they are not set.
 
 use std::fmt::Write as _;
 
 use super::expression::{Condition, Operand};
 use crate::error::shortened;
 
-/// More texts of a list are counted, not named.
+/// Number of texts of a list that are named; the rest is counted.
 const LISTED: usize = 10;
 
-/// Explains a condition that reads the properties `names`; `ignored` is the rest of the expression and the number of
+/// Explains a condition that reads the properties `names`. `ignored` is the rest of the expression and the number of
 /// characters before it.
 pub(super) fn explain<'a>(
     condition: &Condition,
@@ -25,7 +25,7 @@ pub(super) fn explain<'a>(
     lines.add(0, &format!("reads: {names}"));
     if let Some((characters, rest)) = ignored {
         let rest = format!("{:?}", shortened(rest));
-        lines.add(0, &format!("ignored, as by RocketMQ, behind the first {characters} characters: {rest}"));
+        lines.add(0, &format!("ignored, as in RocketMQ, after the first {characters} characters: {rest}"));
     }
     lines.text
 }
@@ -37,7 +37,7 @@ struct Lines {
 impl Lines {
     fn add(&mut self, level: usize, words: &str) {
         let before = if self.text.is_empty() { "" } else { "\n" };
-        // Writing to a string does not fail.
+        // A write to a string cannot fail.
         let _ = write!(self.text, "{before}{:indent$}{words}", "", indent = 2 * level);
     }
 
@@ -49,7 +49,7 @@ impl Lines {
             Condition::Alone(property) => {
                 let name = &property.name;
                 let why = "a property is text, which is never TRUE";
-                self.add(level, &format!("{name}: false where it is set ({why}), unknown where it is not"));
+                self.add(level, &format!("{name}: false if it is set ({why}), unknown if it is not"));
             }
             Condition::Not(inside) => self.block(level, "not:", [&**inside]),
             Condition::All(conditions) => self.block(level, "all of:", conditions),
@@ -82,7 +82,7 @@ impl Lines {
             Condition::In { property, texts, negated } => {
                 let (name, list) = (&property.name, listed(texts));
                 let words = format!(
-                    "{name}{} IN ({list}): compared as text, unknown where {name} is not set",
+                    "{name}{} IN ({list}): compared as text, unknown if {name} is not set",
                     not(*negated)
                 );
                 self.add(level, &words);
@@ -91,7 +91,7 @@ impl Lines {
                 let meaning = match operand {
                     _ if text.is_empty() => "always false, because the text is empty".to_owned(),
                     Operand::Property(property) => {
-                        format!("compared as text, false where {} is not set", property.name)
+                        format!("compared as text, false if {} is not set", property.name)
                     }
                     Operand::Text(_) => "the same for every message".to_owned(),
                     _ => "always false, because only texts are searched".to_owned(),
@@ -107,7 +107,7 @@ impl Lines {
         conditions.into_iter().for_each(|each| self.condition(level + 1, each));
     }
 
-    /// A line, and below it the conditions among its operands, which it only shows as `(…)`.
+    /// Adds a line, and below it the conditions among its operands, which the line only shows as `(…)`.
     fn comparison(&mut self, level: usize, words: &str, operands: &[&Operand]) {
         self.add(level, words);
         for operand in operands {
@@ -140,7 +140,7 @@ fn listed(texts: &[Box<str>]) -> String {
     list.join(", ")
 }
 
-/// An operand in a line.
+/// Returns an operand for a line.
 fn short(operand: &Operand) -> String {
     match operand {
         Operand::Property(property) => property.name.to_string(),
@@ -157,7 +157,7 @@ fn short(operand: &Operand) -> String {
     }
 }
 
-/// What a property is read as beside `other`.
+/// Returns the type that a property is read as when it is compared with `other`.
 fn kind(other: &Operand) -> Option<&'static str> {
     match other {
         Operand::Int(_) => Some("a 32-bit integer (int)"),
@@ -167,19 +167,19 @@ fn kind(other: &Operand) -> Option<&'static str> {
     }
 }
 
-/// For `BETWEEN`.
+/// Explains `BETWEEN`.
 fn bounded(value: &Operand, low: &Operand, high: &Operand) -> String {
     let (first, second) = (read_as(value, low), read_as(value, high));
     match (value, kind(low), kind(high)) {
         _ if first == second => first,
         (Operand::Property(property), Some(low), Some(high)) => {
-            format!("{} is read as {low} and as {high}, unknown where it is not set", property.name)
+            format!("{} is read as {low} and as {high}, unknown if it is not set", property.name)
         }
         _ => format!("{first}; {second}"),
     }
 }
 
-/// For `=` with a literal.
+/// Explains `=` with a literal.
 fn compared_as(name: &str, other: &Operand) -> String {
     kind(other).map_or_else(|| "compared as text".into(), |kind| format!("{name} is read as {kind}"))
 }
@@ -187,53 +187,53 @@ fn compared_as(name: &str, other: &Operand) -> String {
 const NO_NEGATIVE: &str = "only numbers have a negative";
 const CONSTANT: &str = "the same for every message";
 
-/// For `<` and its like.
+/// Explains `<`, `<=`, `>` and `>=`.
 fn read_as(left: &Operand, right: &Operand) -> String {
     match (left, right) {
         (Operand::Negative(_), _) | (_, Operand::Negative(_)) => format!("always unknown: {NO_NEGATIVE}"),
         (Operand::Property(left), Operand::Property(right)) if left == right => {
-            format!("{0} is read as a double, unknown where it is not set", left.name)
+            format!("{0} is read as a double, unknown if it is not set", left.name)
         }
         (Operand::Property(left), Operand::Property(right)) => {
             let (left, right) = (&left.name, &right.name);
-            format!("{left} and {right} are read as doubles, unknown where either is not set")
+            format!("{left} and {right} are read as doubles, unknown if either is not set")
         }
         (Operand::Property(property), other) | (other, Operand::Property(property)) => {
             let (name, kind) = (&property.name, kind(other).unwrap_or("text"));
-            format!("{name} is read as {kind}, unknown where it is not set")
+            format!("{name} is read as {kind}, unknown if it is not set")
         }
         _ => CONSTANT.into(),
     }
 }
 
-/// For `=` and `<>`.
+/// Explains `=` and `<>`.
 fn equality(left: &Operand, right: &Operand, negated: bool) -> String {
     let (equal, different) = (!negated, negated);
     match (left, right) {
         (Operand::Negative(_), _) | (_, Operand::Negative(_)) => {
-            format!("{NO_NEGATIVE}; this one is as a property that is not set")
+            format!("{NO_NEGATIVE}; the value counts as not set")
         }
         (Operand::Property(left), Operand::Property(right)) => {
             let (left, right) = (&left.name, &right.name);
-            let both = format!("{equal} where neither is set");
+            let both = format!("{equal} if neither is set");
             format!(
-                "compared as text, {both}, unknown where only {left} is not, {different} where only {right} is not"
+                "compared as text, {both}, unknown if only {left} is not, {different} if only {right} is not"
             )
         }
         (Operand::Property(property), Operand::Condition(_)) => {
-            format!("{0} is true where it reads true in any case, unknown where it is not set", property.name)
+            format!("{0} is true if it reads true in any case, unknown if it is not set", property.name)
         }
         (Operand::Condition(_), Operand::Property(property)) => {
             let name = &property.name;
             format!(
-                "never true where {name} is set, because RocketMQ compares no condition with text: write {name} first"
+                "never true if {name} is set, because RocketMQ compares no condition with text: write {name} first"
             )
         }
         (Operand::Property(property), other) => {
-            format!("{}, unknown where {} is not set", compared_as(&property.name, other), property.name)
+            format!("{}, unknown if {} is not set", compared_as(&property.name, other), property.name)
         }
         (other, Operand::Property(property)) => {
-            format!("{}, {different} where {} is not set", compared_as(&property.name, other), property.name)
+            format!("{}, {different} if {} is not set", compared_as(&property.name, other), property.name)
         }
         (Operand::Condition(_), Operand::Condition(_)) => "true, false and unknown are compared".into(),
         (Operand::Condition(_), _) | (_, Operand::Condition(_)) => {
@@ -243,15 +243,15 @@ fn equality(left: &Operand, right: &Operand, negated: bool) -> String {
     }
 }
 
-/// For `IS NULL` and `IS NOT NULL`.
+/// Explains `IS NULL` and `IS NOT NULL`.
 fn nothing(operand: &Operand, negated: bool) -> String {
     match operand {
         Operand::Property(property) => {
             let set = if negated { "set" } else { "not set" };
-            format!("true where {} is {set}, else false", property.name)
+            format!("true if {} is {set}, else false", property.name)
         }
         Operand::Condition(_) => {
-            format!("true where it is {}unknown, else false", if negated { "not " } else { "" })
+            format!("true if it is {}unknown, else false", if negated { "not " } else { "" })
         }
         Operand::Negative(_) => format!("always {}: {NO_NEGATIVE}", !negated),
         _ => format!("always {negated}"),

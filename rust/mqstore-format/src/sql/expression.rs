@@ -1,43 +1,43 @@
-//! What an expression is compiled to.
+//! The compiled form of an expression.
 //!
-//! RocketMQ has one class of expressions and finds out at every message what is a value and what a condition.
-//! Here the parser settles it: [`Condition`]s are true, false or unknown, [`Operand`]s have a value. Chains of
-//! `AND` and `OR` are flat, because RocketMQ's nest to the left and every message would walk down.
+//! RocketMQ has one class for all expressions, and finds out for every message which ones are values and which are
+//! conditions. Here the parser decides: a [`Condition`] is true, false or unknown, an [`Operand`] has a value. Chains
+//! of `AND` and `OR` are flat, because in RocketMQ they nest to the left and every message walks down the nesting.
 
-/// Something with a value.
+/// An expression with a value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Operand {
-    /// A property: text, or nothing.
+    /// A property: text, or not set.
     Property(Property),
     Text(Box<str>),
     Int(i32),
     Long(i64),
     Double(f64),
-    /// The negative of something that is no number: nothing.
+    /// The negative of a value that is not a number; counts as not set.
     Negative(Box<Operand>),
     /// A condition as a value.
     Condition(Box<Condition>),
 }
 
-/// A property that is read.
+/// A property that the expression reads.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Property {
     pub(super) name: Box<str>,
-    /// The place of its value in a row.
+    /// The index of its value in a row.
     pub(super) place: usize,
 }
 
-/// Something that is true, false or unknown.
+/// An expression that is true, false or unknown.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Condition {
     /// `TRUE`, `FALSE`, `NULL`.
     Constant(Option<bool>),
-    /// A property by itself.
+    /// A property alone.
     Alone(Property),
     Not(Box<Condition>),
-    /// Joined by `AND`.
+    /// Conditions joined by `AND`.
     All(Vec<Condition>),
-    /// Joined by `OR`.
+    /// Conditions joined by `OR`.
     Any(Vec<Condition>),
     /// `=`, `<>`.
     Equal {
@@ -61,13 +61,13 @@ pub(super) enum Condition {
         operand: Operand,
         negated: bool,
     },
-    /// One of the texts, which are sorted.
+    /// One of the texts. They are sorted.
     In {
         property: Property,
         texts: Vec<Box<str>>,
         negated: bool,
     },
-    /// `CONTAINS` and its like.
+    /// `CONTAINS`, `STARTSWITH`, `ENDSWITH`.
     Search {
         operand: Operand,
         how: Search,
@@ -76,7 +76,7 @@ pub(super) enum Condition {
     },
 }
 
-/// How two values are to stand to each other.
+/// The required order of two values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Less,
@@ -96,7 +96,7 @@ impl Order {
     }
 }
 
-/// Where in a text another one is to be found.
+/// The required position of one text in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Search {
     Anywhere,

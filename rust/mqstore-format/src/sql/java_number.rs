@@ -1,8 +1,8 @@
-//! Numbers as Java reads them from text: `Integer.valueOf`, `Long.valueOf`, `Double.valueOf`.
+//! Parses numbers as Java does: `Integer.valueOf`, `Long.valueOf`, `Double.valueOf`.
 //!
-//! An integer is ASCII or any other decimal digits of the basic plane, with a sign or without one, and nothing
-//! around them. A double may have blanks around it, a suffix `d` or `f`, hexadecimal digits with a binary
-//! exponent, and be `NaN` or `Infinity`. Both are exact: a double is the nearest one, ties to even.
+//! An integer consists of ASCII digits or other decimal digits of the basic plane, with or without a sign, and no
+//! surrounding characters. A double can have surrounding blanks, a suffix `d` or `f`, and hexadecimal digits with a
+//! binary exponent. It can be `NaN` or `Infinity`. Both are exact: a double is the nearest one, ties to even.
 
 use winnow::ascii::{digit0, digit1, hex_digit0};
 use winnow::combinator::{alt, opt};
@@ -10,8 +10,8 @@ use winnow::error::EmptyError;
 use winnow::prelude::*;
 use winnow::token::one_of;
 
-/// The decimal zeros of the basic plane; the nine characters after each are its digits
-/// (`Character#digit`, Unicode's category Nd).
+/// The decimal zeros of the basic plane. The nine characters after each are its digits (`Character#digit`, Unicode's
+/// category Nd).
 const ZEROS: [char; 37] = [
     '\u{0030}', '\u{0660}', '\u{06f0}', '\u{07c0}', '\u{0966}', '\u{09e6}', '\u{0a66}', '\u{0ae6}',
     '\u{0b66}', '\u{0be6}', '\u{0c66}', '\u{0ce6}', '\u{0d66}', '\u{0de6}', '\u{0e50}', '\u{0ed0}',
@@ -20,19 +20,19 @@ const ZEROS: [char; 37] = [
     '\u{a9d0}', '\u{a9f0}', '\u{aa50}', '\u{abf0}', '\u{ff10}',
 ];
 
-/// A 32-bit integer.
+/// Parses a 32-bit integer.
 #[inline]
 pub(super) fn int(text: &str) -> Option<i32> {
     text.parse().ok().or_else(|| unusual(text)?.try_into().ok())
 }
 
-/// A 64-bit integer.
+/// Parses a 64-bit integer.
 #[inline]
 pub(super) fn long(text: &str) -> Option<i64> {
     text.parse().ok().or_else(|| unusual(text))
 }
 
-/// An integer with other digits than ASCII's.
+/// Parses an integer with digits other than ASCII.
 #[cold]
 fn unusual(text: &str) -> Option<i64> {
     if text.is_ascii() {
@@ -49,9 +49,9 @@ fn unusual(text: &str) -> Option<i64> {
     })
 }
 
-/// A double.
+/// Parses a double.
 pub(super) fn double(text: &str) -> Option<f64> {
-    // Java's `String#trim`: control characters and the space.
+    // As Java's `String#trim`, removes control characters and the space.
     let text = text.trim_matches(|character| character <= ' ');
     let number = text.strip_prefix(['+', '-']).unwrap_or(text);
     let magnitude = match number {
@@ -66,7 +66,7 @@ fn is_suffix(text: &str) -> bool {
     matches!(text, "" | "d" | "D" | "f" | "F")
 }
 
-/// `12.5e-3` without its sign.
+/// Parses `12.5e-3` without its sign.
 fn decimal(text: &str) -> Option<f64> {
     let mut rest = text;
     let mantissa = alt(((digit1, opt(('.', digit0))).void(), ('.', digit1).void()));
@@ -75,10 +75,10 @@ fn decimal(text: &str) -> Option<f64> {
     number.ok().filter(|_| is_suffix(rest))?.parse().ok()
 }
 
-/// More than any exponent that makes a difference, and digits enough to reach it from there.
+/// Larger than any exponent that makes a difference, with enough distance for the digits.
 const FAR: i64 = 1 << 40;
 
-/// `0x1.8p-3` without its sign.
+/// Parses `0x1.8p-3` without its sign.
 fn hexadecimal(text: &str) -> Option<f64> {
     let mut rest = text;
     let point = opt(('.', hex_digit0)).map(|found| found.map(|(_, fraction)| fraction).unwrap_or_default());
@@ -91,7 +91,7 @@ fn hexadecimal(text: &str) -> Option<f64> {
     }
     let far = if power.starts_with('-') { -FAR } else { FAR };
     let power = power.parse().map_or(far, |power: i64| power.clamp(-FAR, FAR));
-    // The first sixty bits, and one that stands for all that follow.
+    // The first sixty bits, and one bit for all that follow.
     let (mut bits, mut exponent) = (0u64, power - 4 * i64::try_from(fraction.len()).ok()?);
     for digit in whole.chars().chain(fraction.chars()) {
         let digit = u64::from(digit.to_digit(16)?);
@@ -104,9 +104,9 @@ fn hexadecimal(text: &str) -> Option<f64> {
     Some(nearest(bits, exponent))
 }
 
-/// The double that is nearest to `bits` times two to the power of `exponent`; of two, the even one.
+/// Returns the double nearest to `bits` times two to the power of `exponent`, ties to even.
 ///
-/// The lowest of more than 56 bits may stand for further ones.
+/// If there are more than 56 bits, the lowest one may represent further bits.
 fn nearest(bits: u64, exponent: i64) -> f64 {
     const LEAST_NORMAL: i64 = f64::MIN_EXP as i64 - 1;
     if bits == 0 {
@@ -127,7 +127,7 @@ fn nearest(bits: u64, exponent: i64) -> f64 {
     let half = 1u64 << (lost - 1);
     let rest = bits & ((half - 1) | half);
     let rounded = kept + u64::from(rest > half || rest == half && kept & 1 == 1);
-    // The top bit of a normal number is not stored; a carry goes to the exponent, as it should.
+    // The top bit of a normal number is not stored. A carry correctly increases the exponent.
     let biased = u64::try_from(power - LEAST_NORMAL).unwrap_or(0);
     f64::from_bits((biased << (f64::MANTISSA_DIGITS - 1)) + rounded)
 }
@@ -194,11 +194,11 @@ mod tests {
         fn hexadecimal_doubles_are_exact(bits: u64, tail in "[0-9a-f]{0,20}") {
             let number = f64::from_bits(bits).abs();
             prop_assume!(number.is_finite());
-            // Its mantissa and exponent, by its layout.
+            // Mantissa and exponent, by the layout of a double.
             let (fraction, exponent) = (bits & ((1 << 52) - 1), (bits >> 52 & 0x7ff) as i64);
             let (mantissa, power) = if exponent == 0 { (fraction, -1074) } else { (fraction | 1 << 52, exponent - 1075) };
             prop_assert_eq!(double(&format!("0x{mantissa:x}p{power}")), Some(number));
-            // Digits behind it lead to it or to the next one: whichever is nearer, of two the even one.
+            // Digits after it lead to it or to the next double, whichever is nearer, ties to even.
             let next = f64::from_bits(number.to_bits() + 1);
             let beyond = tail.trim_end_matches('0');
             let up = beyond > "8" || beyond == "8" && mantissa & 1 == 1;

@@ -1,8 +1,8 @@
-//! Text to tokens, one at a time: RocketMQ reads one token beyond the expression and no further, and so text
-//! that follows may be anything.
+//! Splits text into tokens, one at a time. Like RocketMQ, it reads one token after the expression and no further, so
+//! the rest of the text can be anything.
 //!
-//! The longest token counts. Letters are ASCII's in any case; blanks are the space, tab, line feed, carriage
-//! return and form feed. A comment `--` ends with its line, and is none where no line end follows.
+//! The longest token wins. Letters are ASCII in any case; blanks are the space, tab, line feed, carriage return and
+//! form feed. A comment `--` ends with its line; without a line end it is not a comment.
 
 use winnow::ascii::{digit0, digit1};
 use winnow::combinator::{alt, delimited, fail, opt, peek, preceded, repeat};
@@ -11,7 +11,7 @@ use winnow::prelude::*;
 use winnow::stream::{LocatingSlice, Location};
 use winnow::token::{any, one_of, rest, take, take_till, take_until, take_while};
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Not,
@@ -44,9 +44,9 @@ pub(super) enum Kind {
     Comma,
     Plus,
     Minus,
-    /// Behind the last token.
+    /// The end of the text.
     End,
-    /// No token begins so.
+    /// Text that starts no token.
     Unknown,
 }
 
@@ -65,7 +65,7 @@ const KEYWORDS: [(&str, Kind); 12] = [
     ("ENDSWITH", Kind::EndsWith),
 ];
 
-/// A token and where it stands.
+/// A token and its position.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token<'t> {
     pub(super) kind: Kind,
@@ -80,7 +80,7 @@ type Parsed<T> = Result<T, EmptyError>;
 /// Reads tokens.
 pub(super) struct Lexer<'t> {
     input: Input<'t>,
-    /// The last byte that ends a line.
+    /// Position of the last byte that ends a line.
     last_line_end: usize,
 }
 
@@ -90,10 +90,11 @@ impl<'t> Lexer<'t> {
         Self { input: LocatingSlice::new(text), last_line_end }
     }
 
-    /// The next token; [`Kind::End`] again and again behind the last, and [`Kind::Unknown`] where there is none.
+    /// Returns the next token: [`Kind::End`] at the end, each time, and [`Kind::Unknown`] for text that starts no
+    /// token.
     pub(super) fn next(&mut self) -> Token<'t> {
         let last_line_end = self.last_line_end;
-        // What cannot be skipped is the next token's.
+        // Text that cannot be skipped starts the next token.
         let skipped: Parsed<()> =
             repeat(0.., alt((blank, line_comment(last_line_end), block_comment))).parse_next(&mut self.input);
         debug_assert!(skipped.is_ok());
@@ -108,7 +109,7 @@ fn blank(input: &mut Input<'_>) -> Parsed<()> {
     take_while(1.., [' ', '\t', '\n', '\r', '\x0c']).void().parse_next(input)
 }
 
-/// Knows where the last line ends, not to look for an end from every `--` of many.
+/// Uses the position of the last line end, so that many `--` do not each search for one.
 fn line_comment<'t>(last_line_end: usize) -> impl Parser<Input<'t>, (), EmptyError> {
     move |input: &mut Input<'t>| {
         if input.current_token_start() > last_line_end {
@@ -144,7 +145,7 @@ fn text<'t>(input: &mut Input<'t>) -> Parsed<(Kind, &'t str)> {
     alt((whole, cut_text)).map(|text| (Kind::Text, text)).parse_next(input)
 }
 
-/// As much of a text without an end as is one: up to the first of the last two quotes.
+/// Matches the part of an unterminated text that is a text: up to the first of the last two quotes.
 fn cut_text<'t>(input: &mut Input<'t>) -> Parsed<&'t str> {
     let text: &str = peek(preceded(peek('\''), rest)).parse_next(input)?;
     let end = text.rfind('\'').filter(|last| *last > 0);

@@ -1,8 +1,8 @@
 //! RocketMQ's SQL92 filters: conditions on the properties of a message.
 //!
-//! [`SqlFilter`] compiles the same expressions as RocketMQ's filters, 5.3 and 5.5 alike, and evaluates them to the same
-//! result, odd as some of it is: `tests/interop/test_filters.py` asks both. RocketMQ overflows its stack at some
-//! thousand levels; this module limits expressions instead: [`MAX_SQL_BYTES`], [`MAX_SQL_DEPTH`].
+//! [`SqlFilter`] compiles the same expressions as RocketMQ's filters, 5.3 and 5.5 alike, and gives the same results,
+//! even the odd ones: `tests/interop/test_filters.py` compares both. RocketMQ overflows its stack at some thousand
+//! levels. This module limits expressions instead: [`MAX_SQL_BYTES`], [`MAX_SQL_DEPTH`].
 //!
 //! Source: `org.apache.rocketmq.filter.parser.SelectorParser`, `…filter.expression.*`, and
 //! `ExpressionMessageFilter#isMatchedByCommitLog` for the meaning of an exception.
@@ -29,10 +29,10 @@ pub use error::SqlError;
 pub use evaluate::Unreadable;
 pub use parser::MAX_SQL_BYTES;
 
-/// So many values of properties are looked for without allocating.
+/// Number of property values that are held without an allocation.
 const FEW: usize = 8;
 
-/// A compiled expression; equal to another one of the same text.
+/// A compiled expression. Two are equal if their texts are equal.
 ///
 /// ```text
 /// price > 5 AND (region IN ('eu', 'us') OR region IS NULL) AND note CONTAINS 'it''s' -- texts in single quotes
@@ -50,7 +50,7 @@ const FEW: usize = 8;
 pub struct SqlFilter {
     expression: Box<str>,
     condition: Condition,
-    /// The names that are read, sorted, and the place of each in a [`Row`].
+    /// The names of the properties, sorted, with the index of each in a [`Row`].
     names: Vec<(Box<str>, usize)>,
     ignored: Option<usize>,
 }
@@ -59,7 +59,7 @@ impl SqlFilter {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// What RocketMQ does not compile, and what is beyond [`MAX_SQL_BYTES`] or [`MAX_SQL_DEPTH`].
+    /// Expressions that RocketMQ does not compile, and those that exceed [`MAX_SQL_BYTES`] or [`MAX_SQL_DEPTH`].
     pub fn parse(expression: &str) -> Result<Self, SqlError> {
         let parsed = parser::parse(expression)?;
         Ok(Self {
@@ -70,32 +70,32 @@ impl SqlFilter {
         })
     }
 
-    /// The text it was compiled from.
+    /// Returns the text of the expression.
     pub fn expression(&self) -> &str {
         &self.expression
     }
 
-    /// The names of the properties that it reads, sorted, each once.
+    /// Returns the names of the properties that the expression reads, sorted, each once.
     pub fn properties(&self) -> impl ExactSizeIterator<Item = &str> {
         self.names.iter().map(|(name, _)| &**name)
     }
 
-    /// What follows the expression and is ignored, as RocketMQ ignores it, and the number of characters before it.
+    /// Returns the text after the expression, which is ignored as in RocketMQ, and the number of characters before it.
     pub fn ignored(&self) -> Option<(usize, &str)> {
         let (before, rest) = self.expression.split_at_checked(self.ignored?)?;
         Some((before.chars().count(), rest))
     }
 
-    /// Whether a message with these properties matches.
+    /// Returns whether a message with these properties matches.
     #[inline]
     pub fn matches(&self, properties: Properties<'_>) -> bool {
         self.with_row(|values| self.look_up(properties, values), |row| self.condition.is_true(row))
     }
 
-    /// What a message with these properties comes to: true, false, or `None` for unknown.
+    /// Evaluates the expression for a message with these properties: true, false, or `None` for unknown.
     ///
     /// # Errors
-    /// [`Unreadable`] where RocketMQ throws an exception.
+    /// [`Unreadable`] if RocketMQ throws an exception.
     pub fn evaluate(&self, properties: Properties<'_>) -> Result<Option<bool>, Unreadable> {
         self.with_row(
             |values| self.look_up(properties, values),
@@ -103,11 +103,11 @@ impl SqlFilter {
         )
     }
 
-    /// As [`evaluate`](Self::evaluate), for properties that `get` knows by name; it is asked once for each of
+    /// Like [`evaluate`](Self::evaluate), for properties that `get` returns by name. It is called once for each of
     /// [`properties`](Self::properties), in their order.
     ///
     /// # Errors
-    /// [`Unreadable`] where RocketMQ throws an exception.
+    /// [`Unreadable`] if RocketMQ throws an exception.
     pub fn evaluate_with<'a>(
         &self,
         mut get: impl FnMut(&str) -> Option<Cow<'a, str>>,
@@ -122,13 +122,13 @@ impl SqlFilter {
         self.with_row(fill, |row| self.condition.evaluate(row).map_err(Unreadable::from))
     }
 
-    /// What it means, in plain words: a line for each condition, indented by their nesting, with what the
+    /// Explains the expression in words: a line for each condition, indented by its nesting, with the types that the
     /// properties are read as; then the names of the properties.
     pub fn explain(&self) -> String {
         explain::explain(&self.condition, self.properties(), self.ignored())
     }
 
-    /// Has the values filled in and then looked at.
+    /// Fills in the values, then runs `look` on them.
     #[inline]
     fn with_row<'a, T>(
         &self,
@@ -147,7 +147,7 @@ impl SqlFilter {
         look(Row(values))
     }
 
-    /// Finds the values in one walk; of two with one name the later counts.
+    /// Finds the values in one walk. Of two with one name, the later counts.
     #[inline]
     fn look_up<'a>(&self, properties: Properties<'a>, values: &mut [Option<Cow<'a, str>>]) {
         for (name, value) in properties.iter_raw() {

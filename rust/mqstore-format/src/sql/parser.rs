@@ -1,4 +1,4 @@
-//! Tokens to conditions.
+//! Parses tokens to conditions.
 //!
 //! ```text
 //! expression  all ( OR all )*
@@ -11,8 +11,8 @@
 //! operand     ( + | - | NOT )* ( text | number | TRUE | FALSE | NULL | name | ( expression ) )
 //! ```
 //!
-//! What waits for its right side is on a stack of our own, so that no nesting overflows the program's. The depth
-//! of what is made is bounded, because it is walked by calls.
+//! Operators that wait for their right side are on an explicit stack, so that no nesting overflows the program's stack.
+//! The depth of the result is bounded, because recursive calls walk it.
 
 use std::collections::BTreeMap;
 
@@ -22,15 +22,15 @@ use super::expression::{Condition, Order, Property, Search};
 use super::lexer::{Kind, Lexer, Token};
 use crate::error::shortened;
 
-/// The longest expression, in bytes.
+/// Maximum length of an expression, in bytes.
 pub const MAX_SQL_BYTES: usize = 1 << 20;
 
-/// What an expression came to.
+/// The result of the parser.
 pub(super) struct Parsed {
     pub(super) condition: Condition,
-    /// The properties by name, with their places.
+    /// The properties by name, with their indexes.
     pub(super) names: Vec<(Box<str>, usize)>,
-    /// Where text begins that is no part of the expression.
+    /// Position of the text after the expression.
     pub(super) ignored: Option<usize>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Parsed {
 pub(super) fn parse(expression: &str) -> Result<Parsed, SqlError> {
     let size = expression.len();
     if size > MAX_SQL_BYTES {
-        let reason = format!("the expression has {size} bytes, at most {MAX_SQL_BYTES} are possible");
+        let reason = format!("the expression has {size} bytes, but the limit is {MAX_SQL_BYTES}");
         return Err(SqlError::new(expression, 0, reason));
     }
     let mut lexer = Lexer::new(expression);
@@ -48,7 +48,7 @@ pub(super) fn parse(expression: &str) -> Result<Parsed, SqlError> {
     parser.run().map_err(|Stop { at, reason }| SqlError::new(expression, at, reason))
 }
 
-/// How tightly an operator binds.
+/// The precedence of an operator.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     Or,
@@ -57,26 +57,26 @@ enum Level {
     Comparison,
 }
 
-/// What waits for its right side.
+/// An operator that waits for its right side.
 #[derive(Clone, Copy)]
 enum Waiting {
     Parenthesis,
     Plus,
     Minus,
     Not,
-    /// `AND` or `OR`, and how many of its conditions are ready.
+    /// `AND` or `OR`, and the number of its complete conditions.
     Joined(Level, usize),
-    /// `=`, or with true `<>`.
+    /// `=`, or `<>` if true.
     Equal(bool),
     Order(Order),
-    /// `BETWEEN`, or with true `NOT BETWEEN`, for its lower bound.
+    /// `BETWEEN`, or `NOT BETWEEN` if true, for its lower bound.
     Low(bool),
-    /// And for its upper one.
+    /// The same, for its upper bound.
     High(bool),
 }
 
 impl Waiting {
-    /// What stands before an operand.
+    /// Returns the operator of a token before an operand.
     fn prefix(kind: Kind) -> Option<Self> {
         Some(match kind {
             Kind::Plus => Self::Plus,
@@ -87,7 +87,7 @@ impl Waiting {
         })
     }
 
-    /// What stands between two operands, and how tightly it binds.
+    /// Returns the operator of a token between two operands, and its precedence.
     fn infix(kind: Kind) -> Option<(Self, Level)> {
         Some(match kind {
             Kind::Or => (Self::Joined(Level::Or, 1), Level::Or),
@@ -107,12 +107,12 @@ impl Waiting {
 struct Parser<'t> {
     expression: &'t str,
     lexer: Lexer<'t>,
-    /// The next one; no further one was looked at.
+    /// The next token. The parser has read no further one.
     token: Token<'t>,
     ready: Vec<Part>,
-    /// With the place of each.
+    /// With the position of each.
     waiting: Vec<(Waiting, usize)>,
-    /// How many of those that wait are parentheses.
+    /// Number of waiting parentheses.
     parentheses: usize,
     names: BTreeMap<&'t str, usize>,
 }
@@ -132,7 +132,7 @@ impl<'t> Parser<'t> {
         Ok(Parsed { condition, names, ignored })
     }
 
-    /// The token that was next.
+    /// Returns the next token and reads the one after it.
     fn take(&mut self) -> Token<'t> {
         std::mem::replace(&mut self.token, self.lexer.next())
     }
@@ -157,11 +157,11 @@ impl<'t> Parser<'t> {
     }
 
     fn pop(&mut self) -> Step<Part> {
-        // Every operator finds its operands ready; an expression without any was refused.
+        // Invariant: every operator has its operands, because an empty expression was refused.
         self.ready.pop().map_or_else(|| stop(self.token.at, "an operand is missing"), Ok)
     }
 
-    /// Goes over what stands before an operand, and the operand.
+    /// Parses the prefixes of an operand, and the operand.
     fn operand(&mut self) -> Step<()> {
         while let Some(waiting) = Waiting::prefix(self.token.kind) {
             self.parentheses += usize::from(matches!(waiting, Waiting::Parenthesis));
@@ -188,9 +188,9 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// Goes over what stands behind an operand; whether another operand is to come.
+    /// Parses the operators after an operand; returns whether another operand must follow.
     fn operators(&mut self) -> Step<bool> {
-        // Behind IS NULL stands no comparison: RocketMQ is past them.
+        // No comparison follows IS NULL: RocketMQ's grammar has left that level.
         let mut compares = true;
         loop {
             self.apply_prefixes()?;
@@ -223,7 +223,7 @@ impl<'t> Parser<'t> {
             }
         }
     }
-    /// `+`, `-` and `NOT` bind tightest.
+    /// Applies `+`, `-` and `NOT`, which have the highest precedence.
     fn apply_prefixes(&mut self) -> Step<()> {
         while let Some((waiting, at)) = self.waiting.last().copied() {
             let apply = match waiting {
@@ -239,7 +239,7 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// Puts `BETWEEN` together once its bounds are there; whether the operand was the lower one.
+    /// Completes `BETWEEN` once its bounds are parsed; returns whether the operand was the lower one.
     fn lower_bound(&mut self) -> Step<bool> {
         match self.waiting.last().copied() {
             Some((Waiting::Low(negated), at)) => {
@@ -260,7 +260,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Has an operator wait for its right side.
+    /// Pushes an operator that waits for its right side.
     fn wait(&mut self, waiting: Waiting, level: Level) -> Step<()> {
         self.reduce(Some(level))?;
         let at = self.take().at;
@@ -273,8 +273,8 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// Puts together what binds as tightly as `level` or more tightly, but keeps a chain of the same level open;
-    /// `None` stands for whatever waits behind the last parenthesis.
+    /// Applies waiting operators of the precedence `level` or higher, but keeps a chain of the same level open. `None`
+    /// applies all operators after the last parenthesis.
     fn reduce(&mut self, level: Option<Level>) -> Step<()> {
         while let Some((waiting, _)) = self.waiting.last().copied() {
             let part = match waiting {
@@ -298,7 +298,7 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// Goes over a comparison with texts; whether it was `NOT BETWEEN`, and an operand is to come.
+    /// Parses a comparison with texts; returns whether it was `NOT BETWEEN` and an operand must follow.
     fn comparison(&mut self) -> Step<bool> {
         self.reduce(Some(Level::Comparison))?;
         let negated = self.take_if(Kind::Not);
@@ -319,7 +319,7 @@ impl<'t> Parser<'t> {
                 self.waiting.push((Waiting::Low(negated), at));
                 return Ok(true);
             }
-            _ => return self.expected("CONTAINS, STARTSWITH, ENDSWITH, BETWEEN or IN behind NOT"),
+            _ => return self.expected("CONTAINS, STARTSWITH, ENDSWITH, BETWEEN or IN after NOT"),
         };
         self.take();
         let text = self.quoted(search.word())?;
@@ -328,10 +328,10 @@ impl<'t> Parser<'t> {
         Ok(false)
     }
 
-    /// `( text , … )`
+    /// Parses `( text , … )`.
     fn list(&mut self) -> Step<Vec<&'t str>> {
         if !self.take_if(Kind::Open) {
-            return self.expected("( behind IN");
+            return self.expected("( after IN");
         }
         let mut texts = vec![self.quoted("IN")?];
         while self.take_if(Kind::Comma) {
@@ -343,7 +343,7 @@ impl<'t> Parser<'t> {
         Ok(texts)
     }
 
-    /// A text in its quotes; `of` takes nothing else.
+    /// Parses a text in its quotes for the operator `of`, which takes nothing else.
     fn quoted(&mut self, of: &str) -> Step<&'t str> {
         if self.token.kind != Kind::Text {
             return self.expected(&format!("a text in single quotes for {of}"));
@@ -351,13 +351,13 @@ impl<'t> Parser<'t> {
         Ok(self.take().text)
     }
 
-    /// `IS NULL`, `IS NOT NULL`
+    /// Parses `IS NULL`, `IS NOT NULL`.
     fn is_null(&mut self) -> Step<()> {
         self.reduce(Some(Level::Equality))?;
         self.take();
         let negated = self.take_if(Kind::Not);
         if !self.take_if(Kind::Null) {
-            return self.expected(if negated { "NULL" } else { "NULL or NOT NULL behind IS" });
+            return self.expected(if negated { "NULL" } else { "NULL or NOT NULL after IS" });
         }
         let part = self.pop()?.null_or_not(negated)?;
         self.ready.push(part);
@@ -373,11 +373,11 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// What may have been meant by something that begins no token.
+/// Returns a hint on the intended meaning of text that starts no token.
 fn hint(rest: &str) -> &'static str {
     match rest.as_bytes() {
         [b'\'', ..] => ", and the text has no closing quote",
-        [b'"', ..] => ", but texts stand in single quotes",
+        [b'"', ..] => ", but texts need single quotes",
         [b'!', ..] => ", but unequal is <>",
         [b'&', ..] => ", but conditions are joined by AND",
         [b'|', ..] => ", but conditions are joined by OR",

@@ -1,4 +1,4 @@
-//! What the documentation says of filters, what errors say, and the limits; `tests/interop` compares with RocketMQ.
+//! Tests of the documented semantics, the error messages and the limits; `tests/interop` compares with RocketMQ.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::properties::PropertiesBuilder;
 /// The properties of a message.
 type Message<'a> = &'a [(&'a str, &'a str)];
 
-/// T, F, N for unknown or E, for each of some messages.
+/// Returns T, F, N for unknown or E, for each message.
 fn outcomes(expression: &str, messages: &[Message<'_>]) -> String {
     let filter = SqlFilter::parse(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
     let outcome = |message: &Message<'_>| {
@@ -64,12 +64,12 @@ fn equality_is_not_symmetrical() {
 #[test]
 fn of_two_properties_with_one_name_the_later_counts() {
     assert_eq!(outcomes("a = '2'", &[&[("a", "1"), ("a", "2")]]), "T");
-    // More names than are looked for without memory of their own.
+    // More names than fit without an allocation.
     let many: Vec<_> = (0..20).map(|number| format!("p{number} = '{number}'")).collect();
     let message = |last| [("p3", "3"), ("p19", "x"), ("other", "1"), ("p19", last)];
     assert_eq!(outcomes(&many.join(" OR "), &[&message("x"), &[("p19", "19")], &[]]), "TTN");
     assert_eq!(outcomes(&many[18..].join(" OR "), &[&message("19")]), "T");
-    // Bytes that are no text are replaced, as Java does.
+    // Bytes that are not UTF-8 are replaced, as in Java.
     let filter = SqlFilter::parse("a = '\u{fffd}x'").unwrap();
     assert!(filter.matches(Properties::new(b"a\x01\xffx\x02")));
 }
@@ -106,7 +106,7 @@ fn errors_name_the_place_and_what_was_expected() {
     for (expression, place, part) in [
         ("", "column 1", "found the end"),
         ("a > > 5", "column 5", "expected a property, a value, NOT or (, found `>`"),
-        ("a >\n  \"x\"", "line 2, column 3", "texts stand in single quotes"),
+        ("a >\n  \"x\"", "line 2, column 3", "texts need single quotes"),
         ("ü = 1", "column 1", "ASCII letters"),
         ("'ü' != a", "column 5", "unequal is <>"),
         ("a > 5 && b", "column 7", "joined by AND"),
@@ -114,24 +114,24 @@ fn errors_name_the_place_and_what_was_expected() {
         ("a = 'x", "column 5", "no closing quote"),
         ("a = 1 /* x", "column 7", "the comment has no end"),
         ("(a = 1", "column 7", "expected an operator or ), found the end"),
-        ("a NOT b", "column 7", "CONTAINS, STARTSWITH, ENDSWITH, BETWEEN or IN behind NOT"),
-        ("a IS 5", "column 6", "NULL or NOT NULL behind IS"),
-        ("a IN 'x'", "column 6", "( behind IN"),
+        ("a NOT b", "column 7", "CONTAINS, STARTSWITH, ENDSWITH, BETWEEN or IN after NOT"),
+        ("a IS 5", "column 6", "NULL or NOT NULL after IS"),
+        ("a IN 'x'", "column 6", "( after IN"),
         ("a IN (5)", "column 7", "a text in single quotes for IN, found `5`"),
         ("a IN ('x' 'y')", "column 11", "expected , or )"),
         ("a CONTAINS b", "column 12", "a text in single quotes for CONTAINS"),
         ("5 IN ('x')", "column 1", "only a property can be IN a list"),
         ("a BETWEEN 1 OR 2", "column 13", "AND and the upper bound of BETWEEN"),
         ("a BETWEEN 5 AND 3", "column 17", "the upper bound"),
-        ("a > 'x'", "column 5", "a text is neither less nor more"),
-        ("(a = 1) > 2", "column 2", "a condition is neither less nor more"),
+        ("a > 'x'", "column 5", "a text has no order"),
+        ("(a = 1) > 2", "column 2", "a condition has no order"),
         ("a = NULL", "column 5", "IS NULL"),
         ("TRUE = 5", "column 8", "TRUE and FALSE cannot be compared"),
-        ("NOT 5", "column 5", "a number by itself is no condition"),
-        ("a AND 'x'", "column 7", "a text by itself is no condition"),
-        ("-a", "column 1", "a negative by itself is no condition"),
+        ("NOT 5", "column 5", "a number by itself is not a condition"),
+        ("a AND 'x'", "column 7", "a text by itself is not a condition"),
+        ("-a", "column 1", "a negative by itself is not a condition"),
         ("a > 9223372036854775808", "column 5", "does not fit 64 bits"),
-        ("a > 1e309", "column 5", "more than any double"),
+        ("a > 1e309", "column 5", "exceeds the largest double"),
         ("a > 0.0", "column 5", "write 0"),
     ] {
         let error = SqlFilter::parse(expression).expect_err(expression).to_string();
@@ -183,18 +183,18 @@ fn it_is_explained_in_plain_words() {
     );
     let expected = "\
 all of:
-  price > 5: price is read as a 32-bit integer (int), unknown where it is not set
+  price > 5: price is read as a 32-bit integer (int), unknown if it is not set
   any of:
-    region IN ('eu', 'us'): compared as text, unknown where region is not set
-    region IS NULL: true where region is not set, else false
+    region IN ('eu', 'us'): compared as text, unknown if region is not set
+    region IS NULL: true if region is not set, else false
   not:
-    urgent: false where it is set (a property is text, which is never TRUE), unknown where it is not
-  weight BETWEEN 1 AND 2.5: weight is read as a 32-bit integer (int) and as a double, unknown where it is not set
-  vip = (…): vip is true where it reads true in any case, unknown where it is not set
+    urgent: false if it is set (a property is text, which is never TRUE), unknown if it is not
+  weight BETWEEN 1 AND 2.5: weight is read as a 32-bit integer (int) and as a double, unknown if it is not set
+  vip = (…): vip is true if it reads true in any case, unknown if it is not set
     where (…) is:
-      spent > 3000000000: spent is read as a 64-bit integer (long), unknown where it is not set
+      spent > 3000000000: spent is read as a 64-bit integer (long), unknown if it is not set
 reads: price, region, spent, urgent, vip, weight
-ignored, as by RocketMQ, behind the first 132 characters: \"LIKE 'x'\"";
+ignored, as in RocketMQ, after the first 132 characters: \"LIKE 'x'\"";
     assert_eq!(filter.unwrap().explain(), expected);
 }
 

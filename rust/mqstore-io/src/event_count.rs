@@ -120,14 +120,14 @@ mod sleep {
     pub(super) struct FutexWait;
 
     impl FutexWait {
-        #[expect(clippy::unused_self, reason = "the same shape as where there is no futex")]
+        #[expect(clippy::unused_self, reason = "the same interface as without a futex")]
         pub(super) fn while_equal(&self, epoch: &AtomicU32, key: u32, timeout: Option<Duration>) {
             let timeout = timeout.and_then(|timeout| timeout.try_into().ok());
             // After any result, the caller checks its condition again.
             let _ = futex::wait(epoch, futex::Flags::PRIVATE, key, timeout.as_ref());
         }
 
-        #[expect(clippy::unused_self, reason = "the same shape as where there is no futex")]
+        #[expect(clippy::unused_self, reason = "the same interface as without a futex")]
         pub(super) fn wake(&self, epoch: &AtomicU32, count: u32) {
             // Fails only for a bad address.
             let _ = futex::wake(epoch, futex::Flags::PRIVATE, count);

@@ -413,8 +413,8 @@ impl MappedFile {
 
     /// Returns a guard that keeps the bytes; `None` if the file is retired.
     pub fn hold(self: &Arc<Self>) -> Option<MappedFileGuard> {
-        // Invariant: this thread counts first and then checks. A thread that overwrites the file does both in the other
-        // order, so that at least one of them sees the other.
+        // This thread counts itself first and then checks the retirement. A thread that overwrites the file retires it
+        // first and then reads the count. So at least one of them sees the other.
         let guard = MappedFileGuard::new(self);
         fence(Ordering::SeqCst);
         (!self.is_retired()).then_some(guard)

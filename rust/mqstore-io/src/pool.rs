@@ -38,7 +38,7 @@ pub struct Pool {
 
 #[derive(Debug)]
 struct Threads {
-    /// The drop takes it out first, because the threads end only after it.
+    /// The drop takes it out before it joins the threads, because they end only after the pool is dropped.
     pool: Option<ThreadPool>,
     handles: Vec<JoinHandle<()>>,
 }
@@ -286,7 +286,7 @@ mod tests {
                 for item in 0..100 {
                     jobs.give(item);
                     taken.extend(jobs.take_ready());
-                    assert!(jobs.given.len() <= 4, "the number of items that are out has a bound");
+                    assert!(jobs.given.len() <= 4, "the number of pending items is bounded");
                 }
                 taken.extend(std::iter::from_fn(|| jobs.take()));
                 taken
@@ -337,7 +337,7 @@ mod tests {
         });
         assert_eq!(Arc::strong_count(&alive), 2);
         drop(pool);
-        assert_eq!(Arc::strong_count(&alive), 1, "what a thread held is gone with it");
+        assert_eq!(Arc::strong_count(&alive), 1, "the values of a thread are dropped with it");
     }
 
     #[cfg(feature = "sim")]

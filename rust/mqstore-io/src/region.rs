@@ -5,7 +5,7 @@
 //! ([`Region::heap`]). So the code that needs `unsafe`, which copies bytes and creates views, is the same in production
 //! and under simulation. [`Region`] has the rule that makes it sound.
 
-#![expect(unsafe_code, reason = "the one place where bytes of files become memory of ours")]
+#![expect(unsafe_code, reason = "the one place that maps bytes of files to memory")]
 
 use std::alloc::Layout;
 use std::fmt;
@@ -513,7 +513,7 @@ impl From<Vec<u8>> for RegionView {
 }
 
 /// The backing of bytes without a file and a region.
-struct Owned(#[expect(dead_code, reason = "held, so that the bytes stay")] Vec<u8>);
+struct Owned(#[expect(dead_code, reason = "keeps the bytes alive")] Vec<u8>);
 
 impl fmt::Debug for Owned {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

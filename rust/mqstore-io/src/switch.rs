@@ -24,7 +24,7 @@
 /// Returns whether to do the step called `name`: always, except in a test that turned it off.
 #[cfg(not(feature = "sim"))]
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "nothing of it may be left in a product build")]
+#[expect(clippy::inline_always, reason = "a product build must contain nothing of it")]
 pub const fn on(name: &'static str) -> bool {
     let _ = name;
     true
@@ -33,7 +33,7 @@ pub const fn on(name: &'static str) -> bool {
 /// Runs `act`. If a test turned the step called `name` off, returns `Ok` without running it.
 #[cfg(not(feature = "sim"))]
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "nothing of it may be left in a product build")]
+#[expect(clippy::inline_always, reason = "a product build must contain nothing of it")]
 pub fn step<E>(name: &'static str, act: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
     let _ = name;
     act()
@@ -131,7 +131,7 @@ mod tests {
             assert_eq!(step("switch.two", || Err("done")), Err("done"));
             let seen = crate::sync::spawn("switch", || on("switch.one")).unwrap().join().unwrap();
             assert!(!seen);
-            assert!(std::thread::spawn(|| on("switch.one")).join().unwrap(), "others are not concerned");
+            assert!(std::thread::spawn(|| on("switch.one")).join().unwrap(), "other threads see it on");
             assert_eq!(passed(), 3);
         }
         assert!(on("switch.one"));

@@ -89,7 +89,7 @@ pub struct LockHolder {
 /// Maximum number of threads for one piece of work.
 const MOST_AT_WORK: u32 = 8;
 
-/// Facts about the machine and the process that never change during the process.
+/// Facts about the machine and the process that do not change while the process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
     /// A number that changes at each boot; all zero if the system has none. If two numbers are equal, the page cache
@@ -304,7 +304,7 @@ pub trait Vfs: Send + Sync + Debug {
     }
 }
 
-/// Converts the error that a name, or a folder on its path, does not exist to `None`.
+/// Returns `None` instead of an error if a name, or a folder on its path, does not exist.
 pub(crate) fn found<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     match outcome {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -382,7 +382,7 @@ pub trait VfsFile: Send + Sync + Debug {
     /// Like [`VfsFile::sync_data`], and also syncs the times of the file.
     fn sync_all(&self) -> io::Result<()>;
 
-    /// Returns its length, inode, link count and so on, under any current name.
+    /// Returns its length, inode, link count and so on, whatever its current name is.
     fn stat(&self) -> io::Result<FileStat>;
 
     /// Returns the first position at or after `from` that is not in a hole; `None` if only a hole or the end follows.
@@ -392,6 +392,6 @@ pub trait VfsFile: Send + Sync + Debug {
     /// Maps bytes `offset` to `offset + len`. `offset` must be a multiple of the page size, `len` above 0, and the end
     /// within the file; otherwise the error is `InvalidInput`. Child processes made by `fork` do not get writable maps.
     /// The map stays valid after the file is closed, renamed or removed. Allocate the bytes that you write through it.
-    /// A process that truncates the file below the map's end makes later accesses kill this process.
+    /// If any process truncates the file below the map's end, a later access kills this process.
     fn map(&self, offset: u64, len: usize, access: MapAccess) -> io::Result<Region>;
 }

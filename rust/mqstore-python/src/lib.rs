@@ -8,7 +8,7 @@
 //!
 //! The bindings check the shape of arguments. The core validates everything that needs no Python object.
 
-#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 passes arguments by value")]
 #![allow(clippy::doc_markdown, reason = "the comments on exported items are Python docstrings")]
 
 pub(crate) mod convert;

@@ -268,6 +268,6 @@ impl Writer {
             Dialect::Rocketmq53 => write!(self.out, "\\u{unit:04X}"),
             Dialect::Rocketmq55 => write!(self.out, "\\u{unit:04x}"),
         };
-        debug_assert!(written.is_ok(), "writing to a string does not fail");
+        debug_assert!(written.is_ok(), "a write to a string cannot fail");
     }
 }

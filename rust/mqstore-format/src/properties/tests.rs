@@ -24,7 +24,7 @@ fn javas_rules() {
     assert_eq!(decoded(b"\x011\x02a\x011\x02"), [("a", "1")], "no name");
     assert_eq!(decoded(b"abc\x02a\x011\x02"), [("a", "1")], "no value");
     assert_eq!(decoded(b"\x02\x02\x02a\x011\x02"), [("a", "1")], "nothing");
-    assert_eq!(decoded(b"a\x01b\x01c\x02"), [("a", "b\x01c")], "the value goes on");
+    assert_eq!(decoded(b"a\x01b\x01c\x02"), [("a", "b\x01c")], "the value continues");
     assert_eq!(decoded(b"a\x01\x01\x02"), [("a", "\x01")]);
     assert_eq!(decoded("中\x01文\x02".as_bytes()), [("中", "文")]);
     assert!(Properties::new(b"").is_empty() && decoded(b"").is_empty());

@@ -79,7 +79,7 @@ impl Here {
 struct Here;
 
 #[cfg(target_os = "linux")]
-#[expect(clippy::unused_self, reason = "the shape of the other system's list")]
+#[expect(clippy::unused_self, reason = "the same interface as on the other system")]
 impl Here {
     fn lock() -> Self {
         Self

@@ -195,8 +195,8 @@ impl Vfs for OsVfs {
     }
 }
 
-/// Facts that do not change during the process. A reader that follows a writer asks for them with every message, and
-/// the number of processors alone needs reads of several files.
+/// Facts that do not change while the process runs. A reader that follows a writer asks for them with every message,
+/// and the number of processors alone needs reads of several files.
 fn facts() -> &'static Environment {
     static FACTS: OnceLock<Environment> = OnceLock::new();
     FACTS.get_or_init(|| Environment {

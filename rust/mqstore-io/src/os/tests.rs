@@ -236,7 +236,7 @@ fn child_on_a_full_disk() {
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     assert_eq!(file.len().unwrap(), 256 * 1024, "cut back to the old length");
     let space = vfs.free_space(&root).unwrap();
-    assert!(space.available >= 700 * 1024, "the blocks were given back: {space:?}");
+    assert!(space.available >= 700 * 1024, "the blocks were freed: {space:?}");
     let hole = vfs.create_new(&root.join("hole")).unwrap();
     hole.set_len(4 << 20).unwrap();
     let region = hole.map(0, 4 << 20, MapAccess::ReadWrite).unwrap();

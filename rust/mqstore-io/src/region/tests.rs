@@ -40,7 +40,7 @@ fn ranges_of_flush_and_advice_are_checked() {
     region.unlock_memory(0..1).unwrap();
     assert_eq!(region.flush(0..11).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     assert_eq!(region.advise(11..12, Advice::Random).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-    #[expect(clippy::reversed_empty_ranges, reason = "what a caller's mistake looks like")]
+    #[expect(clippy::reversed_empty_ranges, reason = "a mistake of a caller")]
     let backwards = 9..2;
     region.flush(backwards).unwrap();
 }

@@ -1,4 +1,4 @@
-//! A simulated file, under any name.
+//! A simulated file, independent of its names.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::file_content::FileData;
 use crate::vfs::{FileKind, FileStat};
 
-/// A file, under any name.
+/// A file, independent of its names.
 #[derive(Debug)]
 pub(super) struct FileNode {
     pub(super) id: u64,

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 
 /// Options of a simulated file system. By default it has no limits, is repeatable and has no faults.
 #[derive(Clone, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a property of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate option")]
 pub struct SimOptions {
     /// The seed of all random choices.
     pub seed: u64,

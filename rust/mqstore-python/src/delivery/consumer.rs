@@ -101,7 +101,7 @@ pub(crate) fn offset_history(
 impl NativeConsumer {
     #[new]
     #[pyo3(signature = (store, group, topics, filter, start, ordered, broadcast, name, commit_interval, on_lost, history))]
-    #[expect(clippy::too_many_arguments, reason = "each is an argument of its own in Python")]
+    #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn new(
         store: &Bound<'_, NativeStore>,
         group: &str,

@@ -54,7 +54,7 @@ impl NativeWorkQueue {
             .collect()
     }
 
-    /// Returns the messages that were got.
+    /// Returns the Python objects of delivered messages.
     pub(crate) fn leased<'py>(
         &self,
         py: Python<'py>,

@@ -118,7 +118,7 @@ impl<'a> ColumnSlices<'a> {
     }
 
     /// Returns the properties of the sender, and the unique key if it is one of them.
-    #[expect(clippy::type_complexity, reason = "two values of one look")]
+    #[expect(clippy::type_complexity, reason = "two values of one walk")]
     fn properties(&self, row: usize) -> Result<(Vec<(&'a str, &'a str)>, Option<&'a str>), StoreError> {
         let (mut own, mut unique) = (Vec::new(), None);
         if let Some((nulls, spans, names, values)) = &self.properties

@@ -406,7 +406,7 @@ impl NativeStore {
     ///     TopicNotFoundError: no such topic or queue.
     ///     OffsetOutOfRangeError: `start` is below the smallest or above the largest offset.
     #[pyo3(signature = (topic, queue_id = 0, start = None, end = None, *, filter = None, follow = false, timeout = None))]
-    #[expect(clippy::too_many_arguments, reason = "each is an argument of its own in Python")]
+    #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn read(
         slf: &Bound<'_, Self>,
         topic: &str,

@@ -86,10 +86,10 @@ class NativeStore:
     ) -> Self: ...
     @property
     def path(self) -> str:
-        """The directory, as it was given to `open`."""
+        """The directory, as given to `open`."""
     @property
     def mode(self) -> str:
-        """`"r"`, `"rw"` or `"create"`; `"r"` also where `recovery="read-only"` met damage."""
+        """`"r"`, `"rw"` or `"create"`; also `"r"` if `recovery="read-only"` found damage."""
     @property
     def closed(self) -> bool:
         """Whether `close()` was called."""
@@ -112,16 +112,16 @@ class NativeStore:
     def confirm_offset(self) -> int | None:
         """The log offset at which reads and dispatch stop, or None; see `set_confirm_offset`."""
     def set_confirm_offset(self, offset: int | None) -> None:
-        """Shows readers nothing at or behind this offset of the commit log from now on.
+        """Hides the records at and after this log offset from readers.
 
-        For replication, where a message counts once others have it too. The limit is not stored: the
-        next writer sees all of the log.
+        For replication, in which a message counts only after its replicas have it. The limit is not stored: the next
+        writer sees the whole log.
 
         Args:
-            offset: where a record starts, or the end of the log; None lifts the limit.
+            offset: the start of a record, or the end of the log; None removes the limit.
 
         Raises:
-            InvalidOptionError: no record starts there, or readers may have seen what lies behind it.
+            InvalidOptionError: no record starts there, or readers may have seen later records.
             StoreReadOnlyError: the store is open for reading.
         """
     def create_topic(
@@ -132,7 +132,7 @@ class NativeStore:
         attributes: Properties | None = None,
         max_messages: int | None = None,
     ) -> None:
-        """Makes a topic, or gives it more queues when it has fewer than `queues`.
+        """Creates a topic, or adds queues if it has fewer than `queues`.
 
         Args:
             topic: 1 to 127 characters of `%|a-zA-Z0-9_-`; retry and dead-letter topics up to 255.
@@ -141,7 +141,7 @@ class NativeStore:
             max_messages: the topic's quota, for a new topic only: see `update_topic`.
 
         Raises:
-            InvalidMessageError: the name cannot be a topic's.
+            InvalidMessageError: the name is not a valid topic name.
             StoreReadOnlyError: the store is open for reading.
         """
     def append(
@@ -160,32 +160,34 @@ class NativeStore:
         deliver_at: Time | None = None,
         delay_level: int | None = None,
     ) -> AppendResult:
-        """Appends one message and says where it went.
+        """Appends one message and returns its position.
 
         Args:
-            topic: made with `default_queues` queues if it does not exist.
+            topic: created with `default_queues` queues if it does not exist.
             body: any bytes-like object.
-            keys: one key or several, by which `lookup` finds the message; a key holds no space.
-            tags: the tag that filters go by.
-            properties: the message's own; reserved names are refused, except `UNIQ_KEY`, which
-                replaces the unique id that would be made.
+            keys: one key or several, by which `lookup` finds the message. A key contains no space.
+            tags: the tag that tag filters compare.
+            properties: the message's own properties. Reserved names are refused, except `UNIQ_KEY`, which replaces the
+                generated unique id.
             queue_id: the queue; None takes the topic's queues in turn.
-            flag: a number of the application's own, 32 bits.
-            born_timestamp: when the message was made; None is now.
-            durable: whether to wait for a sync whatever the store's durability.
-            delay: how long it waits before it is in the topic, in seconds or as a `timedelta`.
-            deliver_at: until when it waits instead; at once where that has passed.
-            delay_level: RocketMQ's number for a delay instead, by the store's `delay_levels`; 18 of 1 s to 2 h.
+            flag: a 32-bit number for the application.
+            born_timestamp: time at which the message was created; None is now.
+            durable: whether to wait for a sync, whatever the store's durability.
+            delay: time before the message appears in its topic, in seconds or as a `timedelta`.
+            deliver_at: the time of delivery, instead of `delay`. A time in the past delivers now.
+            delay_level: RocketMQ's delay level, instead of `delay`, by the store's `delay_levels`; by default 18 levels
+                of 1 s to 2 h.
 
         Returns:
-            Where it went. Of a message that waits: the record that waits, by whose ids it can be cancelled.
+            The position and the ids. For a delayed message they are those of the waiting record; its ids cancel the
+            message.
 
         Raises:
-            InvalidMessageError: text or a number that the format cannot hold; nothing was written.
-            MessageTooLargeError: more than `max_message_size`, or than a segment holds.
+            InvalidMessageError: a text or number that the format cannot hold; nothing was written.
+            MessageTooLargeError: the message exceeds `max_message_size`, or does not fit in one segment.
             StoreReadOnlyError: the store is open for reading.
             StorePoisonedError: an earlier write or sync failed.
-            TopicNotFoundError: no such queue, or no such topic and `auto_create_topics` is off.
+            TopicNotFoundError: no such queue, or no such topic while `auto_create_topics` is off.
             Full: a quota is used up, `max_messages` of the topic or `max_bytes` of the log.
         """
     def append_many(
@@ -196,11 +198,11 @@ class NativeStore:
         queue_id: int | None = None,
         durable: bool = False,
     ) -> list[AppendResult]:
-        """Appends messages under one lock, with one sync where one is due; results in the order given.
+        """Appends messages under one lock, with one sync if a sync is due; returns the results in the order given.
 
-        Everything is checked before anything is written. After a crash a prefix of them may be there. For a
-        topic with batch queues (attribute `queue.type` is `BatchCQ`) they become one record, which is there
-        whole or not at all, in one queue: see `StoredMessage.batch`.
+        All messages are checked before the first one is written. After a crash, a prefix of them may be in the store.
+        In a topic with batch queues (attribute `queue.type` is `BatchCQ`) they become one record in one queue, which a
+        crash keeps or loses as a whole: see `StoredMessage.batch`.
 
         Args:
             topic: as for `append`.
@@ -209,15 +211,15 @@ class NativeStore:
             durable: as for `append`.
 
         Raises:
-            InvalidMessageError: a message is not possible; more than 32,767 for a batch queue.
-            Full: a quota has no room for all of them; none was appended.
+            InvalidMessageError: a message is not valid, or there are more than 32,767 for a batch queue.
+            Full: the messages would exceed a quota; none was appended.
         """
     def flush(self) -> None:
-        """Makes everything appended before the call durable."""
+        """Makes every message appended before the call durable."""
     def close(self) -> None:
-        """Makes everything durable and lets go of the directory; a second call does nothing."""
+        """Makes every message durable and releases the directory. A second call does nothing."""
     def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Returns the names of all topics, sorted."""
     def read(
         self,
         topic: str,
@@ -229,25 +231,25 @@ class NativeStore:
         follow: bool = False,
         timeout: Duration | None = None,
     ) -> Iterator[StoredMessage]:
-        """Messages of one queue in ascending offset.
+        """Returns the messages of one queue in ascending order of offsets.
 
         Args:
             topic: the topic.
             queue_id: the queue.
-            start: the first offset; None is the smallest that can be read.
+            start: the first offset; None is the smallest readable one.
             end: the offset to stop before; None is the largest at the time of the call.
             filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
-            follow: whether to wait at the end for more instead of stopping.
-            timeout: how long `follow` waits for one message before the iterator ends; None is for ever.
+            follow: whether to wait at the end for new messages.
+            timeout: longest wait of `follow` for one message, after which the iterator ends; None is without a limit.
 
         Raises:
             TopicNotFoundError: no such topic or queue.
             OffsetOutOfRangeError: `start` is below the smallest or above the largest offset.
         """
     def get(self, id: str) -> StoredMessage | None:
-        """The message with this `message_id` or `unique_id`, or None."""
+        """Returns the message with this `message_id` or `unique_id`, or None."""
     def get_at(self, commit_log_offset: int) -> StoredMessage:
-        """The message whose record starts at this offset of the commit log.
+        """Returns the message whose record starts at this log offset.
 
         Raises:
             CorruptionError: no record starts there.
@@ -262,52 +264,52 @@ class NativeStore:
         limit: int | None = None,
         newest_first: bool = False,
     ) -> Iterator[StoredMessage]:
-        """Messages of `topic` that carry `key`, or have it as unique id, oldest first.
+        """Returns the messages of `topic` that have `key` as a key or as their unique id, oldest first.
 
         Args:
             topic: the topic; an unknown one has no messages.
             key: the key.
-            start_time: only messages stored at or after it.
-            end_time: only messages stored at or before it.
-            limit: at most so many.
-            newest_first: whether the newest one comes first.
+            start_time: only messages stored at or after this time.
+            end_time: only messages stored at or before this time.
+            limit: maximum number of messages.
+            newest_first: whether the newest message comes first.
         """
     def message_at(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
-        """The message at an offset of a queue; None where the queue has none, because a compaction dropped it.
+        """Returns the message at an offset of a queue; None if a compaction removed it.
 
         Raises:
-            TopicNotFoundError: there is no such topic or queue.
-            OffsetOutOfRangeError: the queue does not hold this offset.
+            TopicNotFoundError: no such topic or queue.
+            OffsetOutOfRangeError: the queue does not contain this offset.
         """
     def messages_at(self, topic: str, queue_id: int, queue_offsets: Iterable[int]) -> list[StoredMessage | None]:
-        """The messages at these offsets of a queue, in the order asked for.
+        """Returns the messages at these offsets of a queue, in the order given.
 
-        As `message_at` finds them; many in one call cost a fraction of many calls.
+        Each one is the result of `message_at`. One call for many offsets is much faster than many calls.
         """
     def offset_for_time(
         self, topic: str, queue_id: int, time: Time, *, boundary: Literal["lower", "upper"] = "lower"
     ) -> int:
-        """The offset for a store time.
+        """Returns the offset for a store time.
 
         Args:
             topic: the topic.
             queue_id: the queue.
             time: the time.
-            boundary: `"lower"`: the first message stored at or after `time`, else the largest offset;
-                `"upper"`: the last one stored at or before it, else the smallest offset.
+            boundary: `"lower"` finds the first message stored at or after `time`, else the largest offset. `"upper"`
+                finds the last one stored at or before it, else the smallest offset.
         """
     def wait(self, topic: str, queue_id: int, offset: int, timeout: Duration | None = None) -> bool:
-        """Waits until `offset` of a queue can be read; False when `timeout` passes first.
+        """Waits until `offset` of a queue can be read; returns False if `timeout` passes first.
 
         Raises:
-            StoreClosedError: the store was closed meanwhile.
+            StoreClosedError: the store was closed during the wait.
         """
 
 @disjoint_base
 class StoredMessage:
-    """A message as it is stored.
+    """A stored message.
 
-    Frozen, equal by value, picklable. Integers are signed as in Java, timestamps are epoch milliseconds.
+    Frozen, equal by value, picklable. Integers are signed as in Java. Timestamps are epoch milliseconds.
     """
 
     @property
@@ -318,61 +320,61 @@ class StoredMessage:
         """The record's queue."""
     @property
     def queue_offset(self) -> int:
-        """The offset in the queue that was read, else the record's own."""
+        """The offset in the queue that was read, or else the record's own."""
     @property
     def commit_log_offset(self) -> int:
-        """The record's position in the commit log, in bytes."""
+        """The log offset of the record, in bytes."""
     @property
     def size(self) -> int:
-        """Bytes of the record."""
+        """Byte length of the record."""
     @property
     def message_id(self) -> str:
-        """The offset id: store host and log position, in upper-case hex."""
+        """The offset id: store host and log offset, in upper-case hex."""
     @property
     def unique_id(self) -> str | None:
         """The `UNIQ_KEY` property, or None."""
     @property
     def body(self) -> bytes:
-        """The body, decompressed when the sender compressed it.
+        """The body, decompressed if the sender compressed it.
 
-        Raises `CorruptionError` when it does not unpack; `body_view` has the stored bytes.
+        Raises `CorruptionError` if it does not unpack. `body_view` has the stored bytes.
         """
     @property
     def body_view(self) -> memoryview:
-        """The stored bytes of the body, as they are on disk: a read-only memoryview, without a copy."""
+        """The body's bytes as stored on disk: a read-only memoryview, without a copy."""
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys, in the order in which they were given."""
+        """The keys, in the order given."""
     @property
     def tags(self) -> str | None:
         """The tag, or None."""
     @property
     def properties(self) -> dict[str, str]:
-        """The complete stored map, reserved names included; a new dict each time."""
+        """All stored properties, including reserved names; a new dict each time."""
     @property
     def flag(self) -> int:
-        """The application's own number."""
+        """The application's 32-bit number."""
     @property
     def sys_flag(self) -> int:
-        """RocketMQ's bits: compression, transaction state, address families."""
+        """RocketMQ's flag bits: compression, transaction state, address families."""
     @property
     def born_timestamp(self) -> int:
-        """When the message was made, in epoch milliseconds."""
+        """The time at which the message was created, in epoch milliseconds."""
     @property
     def born_host(self) -> str:
-        """Where the message was made: `ip:port` or `[v6]:port`."""
+        """The host that created the message: `ip:port` or `[v6]:port`."""
     @property
     def store_timestamp(self) -> int:
-        """When the record was stored, in epoch milliseconds."""
+        """The time at which the record was stored, in epoch milliseconds."""
     @property
     def store_host(self) -> str:
-        """Where the record was stored: `ip:port` or `[v6]:port`."""
+        """The host that stored the record: `ip:port` or `[v6]:port`."""
     @property
     def reconsume_times(self) -> int:
-        """How often a consumer group has sent the message back."""
+        """The number of times that a consumer group has sent the message back."""
     @property
     def prepared_transaction_offset(self) -> int:
-        """Where the transaction's half message lies in the log; 0 outside transactions."""
+        """The log offset of the transaction's half message; 0 outside transactions."""
     @property
     def body_crc(self) -> int:
         """The CRC of the stored body."""
@@ -383,24 +385,24 @@ class StoredMessage:
     def store_time(self) -> datetime:
         """`store_timestamp` as an aware UTC datetime."""
     def batch(self) -> list[Message]:
-        """The messages of an inner batch, in order, as they were given to `append_many`.
+        """Returns the messages of an inner batch, in order, as given to `append_many`.
 
-        Empty for any other record. A batch is one record of a topic with batch queues; its n-th message has the
-        queue offset `queue_offset + n`.
+        Empty for any other record. A batch is one record in a topic with batch queues. Its n-th message, counted from
+        0, has the queue offset `queue_offset + n`.
 
-        Raises `CorruptionError` when the body is no batch.
+        Raises `CorruptionError` if the body is not a batch.
         """
     def text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """The body as text."""
+        """Returns the body as text."""
     def json(self) -> Any:
-        """The body parsed as JSON."""
+        """Returns the body parsed as JSON."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
 
 @final
 class AppendResult:
-    """Where a message went: its queue, its place in queue and log, its ids.
+    """The position of an appended message: its queue, its offsets in queue and log, its ids.
 
     Frozen, equal by value, picklable.
     """
@@ -428,29 +430,29 @@ class AppendResult:
         """The message's offset in its queue."""
     @property
     def commit_log_offset(self) -> int:
-        """The record's position in the commit log, in bytes."""
+        """The log offset of the record, in bytes."""
     @property
     def size(self) -> int:
-        """Bytes of the record."""
+        """Byte length of the record."""
     @property
     def message_id(self) -> str:
-        """The offset id: store host and log position, in upper-case hex."""
+        """The offset id: store host and log offset, in upper-case hex."""
     @property
     def unique_id(self) -> str:
         """The message's own id: its `UNIQ_KEY` property."""
     @property
     def store_timestamp(self) -> int:
-        """When the record was stored, in epoch milliseconds."""
+        """The time at which the record was stored, in epoch milliseconds."""
     @property
     def durable(self) -> bool:
-        """Whether a sync covers the record already."""
+        """Whether a sync already covers the record."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
 
 @final
 class MessageIterator(Iterator[StoredMessage]):
-    """Messages in order; made by `read` and `lookup`. Threads that share one take turns."""
+    """Messages in order; created by `read` and `lookup`. Threads that share an iterator take turns."""
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> StoredMessage: ...
@@ -458,101 +460,104 @@ class MessageIterator(Iterator[StoredMessage]):
 
 @final
 class TableLoad:
-    """The load of one queue into a table; made by `Table`."""
+    """The load of one queue into a table; created by `Table`."""
 
     def __new__(cls, store: NativeStore, topic: str, queue_id: int, keeps_messages: bool) -> Self: ...
     def step(self) -> bool:
-        """Reads on for a while; False when all is read."""
+        """Continues to read for a while; returns False when the queue is read completely."""
 
 @final
 class TableRows:
-    """What a table knows of its keys."""
+    """The keys of a table, with their newest messages."""
 
     def __new__(cls) -> Self: ...
     def __len__(self) -> int: ...
     def __contains__(self, key: object, /) -> bool: ...
     def __getitem__(self, key: object, /) -> tuple[int, int, StoredMessage | None]:
-        """Queue, offset and, where it is kept, message of a key."""
+        """Returns queue, offset and, if it is kept, message of a key."""
     def keys(self) -> list[str]:
-        """The keys in the order of their newest messages."""
+        """Returns the keys in the order of their newest messages."""
     def put(self, key: str, queue_id: int, message: StoredMessage, keeps: bool) -> None:
-        """Takes up a message of a queue, which it keeps if it is to."""
+        """Applies one message of a queue, and keeps it if the table keeps messages."""
     def absorb(self, load: TableLoad) -> int:
-        """Takes up a queue that was read to its end; one past the last offset that was read."""
+        """Applies a queue that was loaded completely; returns the offset after the last one read."""
 
 @final
 class ScanStream(Iterator[ScanRows]):
-    """One pass over the messages; made by `scan_open`."""
+    """One pass over the messages; created by `scan_open`."""
 
     @property
     def start(self) -> int:
-        """Where in the log the scan began."""
+        """The log offset at which the scan began."""
     @property
     def limit(self) -> int:
-        """Where in the log it ends."""
+        """The log offset at which the scan ends."""
     @property
     def follows_entries(self) -> bool:
-        """Whether it follows entries of queues; else it walks the log."""
+        """Whether the scan follows queue entries; otherwise it walks the log."""
     @property
     def position(self) -> int:
-        """Where in the log it stands: all rows before were given."""
+        """The log offset before which the scan has returned all rows."""
     def passed(self) -> list[tuple[str, str]]:
-        """What was passed over until now: `"damaged"`, or `"deleted"` before it was read; and where and why."""
+        """Returns the records skipped so far, each as a kind and a text with position and reason.
+
+        The kind is `"damaged"`, or `"deleted"` if the record was deleted before the scan read it.
+        """
     def close(self) -> None:
-        """Ends the scan; its threads are gone when this returns."""
+        """Ends the scan. Its threads have stopped when this returns."""
     def __iter__(self) -> Self: ...
     def __next__(self) -> ScanRows: ...
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """What is left of the pass, as a capsule of Arrow's C stream interface."""
+        """Returns the rest of the pass as a capsule of Arrow's C stream interface."""
 
 @final
 class ScanRows:
-    """Some rows of a scan, for whoever takes Arrow data."""
+    """Rows of a scan, for any consumer of Arrow data."""
 
     @property
     def end(self) -> int:
-        """The log offset from which on a scan yields what comes after them."""
+        """The log offset from which a scan returns the following rows."""
     def __len__(self) -> int: ...
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        """Schema and data as capsules of Arrow's C data interface."""
+        """Returns schema and data as capsules of Arrow's C data interface."""
 
 @final
 class LineStream(Iterator[tuple[bytes, int, int]]):
-    """One pass over the messages as JSON lines; made by `scan_lines`."""
+    """One pass over the messages as JSON lines; created by `scan_lines`."""
 
     @property
     def start(self) -> int:
-        """Where in the log the scan began."""
+        """The log offset at which the scan began."""
     @property
     def limit(self) -> int:
-        """Where in the log it ends."""
+        """The log offset at which the scan ends."""
     def close(self) -> None:
-        """Ends the scan; its threads are gone when this returns."""
+        """Ends the scan. Its threads have stopped when this returns."""
     def __iter__(self) -> Self: ...
     def __next__(self) -> tuple[bytes, int, int]: ...
 
 @final
 class CopyStream(Iterator[tuple[bytes, int, int, int]]):
-    """One pass over the messages that appends them to another store; made by `scan_copy`."""
+    """One pass over the messages that appends them to another store; created by `scan_copy`."""
 
     @property
     def start(self) -> int:
-        """Where in the log the scan began."""
+        """The log offset at which the scan began."""
     @property
     def limit(self) -> int:
-        """Where in the log it ends."""
+        """The log offset at which the scan ends."""
     def close(self) -> None:
-        """Ends the scan; its threads are gone when this returns."""
+        """Ends the scan. Its threads have stopped when this returns."""
     def __iter__(self) -> Self: ...
     def __next__(self) -> tuple[bytes, int, int, int]: ...
 
 @final
 class Stager:
-    """Makes staged messages of rows; one for each task that writes."""
+    """Stages messages from rows; one for each task that writes."""
 
     def __new__(cls, topic: str | None, most_body_bytes: int, process: int, salt: int) -> Self: ...
     def stage(self, columns: dict[str, Any], start: int, end: int) -> tuple[bytes, int]:
-        """Rows `start` and on as a block of staged messages, and how far it reaches."""
+        """Stages the rows from `start` as one block; returns the block and the row after its last one."""
 
 def staged_ids(block: bytes) -> list[tuple[str, str]]: ...
 def append_staged(target: NativeStore, block: bytes, skip: int) -> int: ...

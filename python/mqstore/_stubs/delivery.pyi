@@ -22,18 +22,18 @@ __all__ = [
 
 @final
 class LeasedMessage(StoredMessage):
-    """A message that was got from a work queue: a `StoredMessage`, and the lease on it.
+    """A message from a work queue: a `StoredMessage` and the lease on it.
 
-    Whoever has it has it alone until it is finished (`ack`), given back (`nack`), or `invisible_until` has passed.
-    Equal to the same stored message; a pickled copy is the stored message without the lease.
+    No other worker gets the message until you finish it (`ack`), return it (`nack`), or `invisible_until` has passed.
+    It is equal to the same stored message. A pickled copy is the stored message without the lease.
     """
 
     @property
     def attempt(self) -> int:
-        """Which delivery of the message this is; 1 is the first."""
+        """The number of this delivery, counted from 1."""
     @property
     def invisible_until(self) -> int:
-        """Until when nobody else gets it, in epoch milliseconds; `extend` moves it."""
+        """The end of the lease, in epoch milliseconds; `extend` moves it."""
 
 @disjoint_base
 class NativeConsumer:
@@ -55,85 +55,87 @@ class NativeConsumer:
     ) -> Self: ...
     @property
     def group(self) -> str:
-        """Its group."""
+        """The consumer's group."""
     @property
     def topics(self) -> tuple[str, ...]:
-        """Its topics, sorted."""
+        """The consumer's topics, sorted."""
     @property
     def closed(self) -> bool:
-        """Whether it was closed, or its store."""
+        """Whether the consumer or its store is closed."""
     @property
     def assignment(self) -> tuple[tuple[str, int], ...]:
-        """The queues that it has now, each a topic and a queue id, sorted; none once it is closed."""
+        """The queues that the consumer owns now, as pairs of topic and queue id, sorted; empty once it is closed."""
     def poll(self, max_messages: int = 1000, timeout: Duration | None = None) -> list[StoredMessage]:
-        """The next messages, in the order of their queue, from one queue after the other.
+        """Returns the next messages: in order within a queue, and from one queue after the other.
 
         Args:
-            max_messages: the most to return.
-            timeout: how long to wait for the first, in seconds or as a `timedelta`; None is for ever, 0 does not wait.
+            max_messages: maximum number of messages to return.
+            timeout: longest wait for the first message, in seconds or as a `timedelta`; None waits without a limit, 0
+                does not wait.
 
         Returns:
-            At least one message unless `timeout` passes first.
+            At least one message, or an empty list if `timeout` passes first.
 
         Raises:
-            ConsumerClosedError: it was closed, before the call or during it.
+            ConsumerClosedError: the consumer was closed, before the call or during it.
             OffsetOutOfRangeError: messages were deleted before the group read them, and `on_lost` is `"raise"`.
         """
     def __iter__(self) -> Self: ...
     def __next__(self) -> StoredMessage: ...
     def commit(self, offsets: dict[tuple[str, int], int] | None = None, *, sync: bool = False) -> None:
-        """Stores how far the group has come: for each queue the offset behind the last message that was returned here.
+        """Stores for each queue the offset after the last message that this consumer returned.
 
-        It survives a kill of the process when this returns, and a loss of power within `commit_interval`.
+        After `commit` returns, the offset survives a kill of the process. It survives a loss of power after
+        `commit_interval` at the latest.
 
         Args:
-            offsets: the next offset to be read of single queues instead, by topic and queue id: `{("orders", 0): 17}`.
-            sync: whether to wait until it is on the disk.
+            offsets: the next offset to read, for the listed queues only, by topic and queue id: `{("orders", 0): 17}`.
+            sync: whether to wait until the offsets are on the disk.
 
         Raises:
-            QueueNotAssignedError: a queue in `offsets` is not this consumer's; nothing was stored.
-            OffsetOutOfRangeError: an offset lies behind the queue's end.
+            QueueNotAssignedError: this consumer does not own a queue in `offsets`; nothing was stored.
+            OffsetOutOfRangeError: an offset is after the end of its queue.
         """
     def seek(self, topic: str, queue_id: int, offset: int) -> None:
-        """Goes on at `offset` of a queue.
+        """Continues at `offset` of a queue.
 
-        The next commit stores where it came to from there, also if that is further back than before.
+        The next commit stores the position reached from there, even if it is lower than the committed offset.
 
         Raises:
-            QueueNotAssignedError: the queue is not this consumer's.
-            OffsetOutOfRangeError: the queue does not hold the offset, and it is not its end.
+            QueueNotAssignedError: this consumer does not own the queue.
+            OffsetOutOfRangeError: the offset is neither in the queue nor its end.
         """
     def seek_to_time(self, time: Time) -> None:
-        """Goes on, in each queue that it has, at the first message stored at or after `time`."""
+        """Continues, in each owned queue, at the first message stored at or after `time`."""
     def reset(self, to: Start, *, sync: bool = False) -> None:
-        """Moves the group, in each queue that this consumer has, and stores that.
+        """Moves the group in each queue that this consumer owns, and commits the new offsets.
 
         Args:
-            to: `"earliest"`, `"latest"`, or a time: the first message stored at or after it.
-            sync: whether to wait until it is on the disk.
+            to: `"earliest"`, `"latest"`, or a time, which selects the first message stored at or after it.
+            sync: whether to wait until the offsets are on the disk.
         """
     def position(self, topic: str, queue_id: int) -> int:
-        """The offset of the next message that it returns of a queue, at least.
+        """Returns the lowest offset that the consumer can return next from a queue.
 
         Raises:
-            QueueNotAssignedError: the queue is not this consumer's.
+            QueueNotAssignedError: this consumer does not own the queue.
         """
     def committed(self, topic: str, queue_id: int) -> int | None:
-        """The offset that is stored for a queue: the next one the group is to read; None where none is.
+        """Returns the committed offset of a queue: the next one that the group reads. None if there is none.
 
         Raises:
-            QueueNotAssignedError: the queue is not this consumer's.
+            QueueNotAssignedError: this consumer does not own the queue.
         """
     def lag(self) -> dict[tuple[str, int], int]:
-        """How many messages lie between what is committed and the end, for each queue that it has.
+        """Returns, for each owned queue, the number of messages between the committed offset and the end.
 
         Returns:
             The numbers by topic and queue id: `{("orders", 0): 17}`.
         """
     def close(self) -> None:
-        """Gives its queues to the others of its group; a second call does nothing.
+        """Releases the queues to the other consumers of the group. A second call does nothing.
 
-        What was returned and not committed comes again.
+        Messages that were returned and not committed are delivered again.
         """
 
 @disjoint_base
@@ -152,25 +154,25 @@ class NativeWorkQueue:
     ) -> Self: ...
     @property
     def topic(self) -> str:
-        """The topic whose messages it hands out."""
+        """The topic whose messages the queue delivers."""
     @property
     def group(self) -> str:
-        """The group that finishes them."""
+        """The group that acknowledges them."""
     @property
     def dead_letters(self) -> str:
-        """The topic of the group's dead letters: `%DLQ%` and the group's name."""
+        """The dead-letter topic of the group: `%DLQ%` and the group's name."""
     @property
     def invisible_duration(self) -> float:
-        """How long a message that was got stays out of sight of others, in seconds."""
+        """The visibility timeout of a leased message, in seconds."""
     @property
     def max_attempts(self) -> int | None:
-        """After so many deliveries a message goes to the dead letters; None is never."""
+        """The number of deliveries after which a message becomes a dead letter; None is without a limit."""
     @property
     def maxsize(self) -> int:
-        """How many messages that nobody has the queue may hold before a put waits; 0 is no limit."""
+        """The number of messages without a lease at which `put` waits; 0 is no limit."""
     @property
     def closed(self) -> bool:
-        """Whether this handle was closed, or its store."""
+        """Whether this handle or its store is closed."""
     def _counts(self) -> tuple[int, int, int, int]: ...
     def put(
         self,
@@ -184,23 +186,23 @@ class NativeWorkQueue:
         block: bool = True,
         timeout: Duration | None = None,
     ) -> AppendResult:
-        """Puts a message in.
+        """Appends a message to the queue.
 
         Args:
             body: any bytes-like object.
             keys: one key or several, as for `Store.append`.
             tags: the tag.
-            properties: the message's own, as for `Store.append`.
-            delay: how long it is held back, in seconds or as a `timedelta`, at most 30 days. It keeps its place in the
-                log, and every group holds it back.
-            durable: whether to wait for a sync whatever the store's durability.
-            block: whether to wait for room where there is a `maxsize`.
-            timeout: how long to wait; None is for ever.
+            properties: the message's own properties, as for `Store.append`.
+            delay: time before the first delivery, in seconds or as a `timedelta`, at most 30 days. The message keeps
+                its place in the log, and the delay holds for every group.
+            durable: whether to wait for a sync, whatever the store's durability.
+            block: whether to wait if the queue has reached `maxsize`.
+            timeout: longest wait; None is without a limit.
 
         Raises:
-            Full: no room, or none in time.
-            ShutDown: the queue was shut down, or this handle closed.
-            InvalidMessageError: text or a number that the format cannot hold; nothing was written.
+            Full: the queue is full, or stayed full until the timeout.
+            ShutDown: the queue was shut down, or this handle is closed.
+            InvalidMessageError: a text or number that the format cannot hold; nothing was written.
         """
     def put_many(
         self,
@@ -211,129 +213,131 @@ class NativeWorkQueue:
         block: bool = True,
         timeout: Duration | None = None,
     ) -> list[AppendResult]:
-        """Puts messages in together, under one lock and with one sync; results in the order given.
+        """Appends several messages under one lock and with one sync; returns the results in the order given.
 
-        Waits until there is room for all of them. After a crash a prefix of them may be there.
+        Waits until the queue can take all of them. After a crash, a prefix of them may be in the queue.
 
         Args:
             messages: bodies or `Message`s.
-            delay: how long all of them are held back.
+            delay: as for `put`, for all of them.
             durable: as for `put`.
             block: as for `put`.
             timeout: as for `put`.
 
         Raises:
-            Full: no room, or none in time; none was put in.
-            ShutDown: the queue was shut down, or this handle closed.
+            Full: the queue cannot take all of them, or could not until the timeout; none was put.
+            ShutDown: the queue was shut down, or this handle is closed.
         """
     def get(self, block: bool = True, timeout: Duration | None = None) -> LeasedMessage:
-        """Gets a message and has it alone for `invisible_duration`; a message that is due again and a new one in turn.
+        """Gets a message and leases it for `invisible_duration`. Redeliveries and new messages take turns.
 
         Args:
-            block: whether to wait for one.
-            timeout: how long to wait; None is for ever.
+            block: whether to wait for a message.
+            timeout: longest wait; None is without a limit.
 
         Raises:
-            Empty: there is none, or none in time.
-            ShutDown: the queue was shut down and holds nothing more, or this handle was closed.
+            Empty: no message, or none before the timeout.
+            ShutDown: the queue was shut down and has no message left, or this handle is closed.
         """
     def get_many(self, count: int, timeout: Duration | None = None) -> list[LeasedMessage]:
-        """Gets up to `count` messages, at least one unless `timeout` passes first; none is an empty list.
+        """Gets up to `count` messages: at least one, or an empty list if `timeout` passes first.
 
         Args:
-            count: the most to get.
-            timeout: how long to wait for the first; None is for ever, 0 does not wait.
+            count: maximum number of messages.
+            timeout: longest wait for the first message; None is without a limit, 0 does not wait.
 
         Raises:
-            ShutDown: the queue was shut down and holds nothing more, or this handle was closed.
+            ShutDown: the queue was shut down and has no message left, or this handle is closed.
         """
     def ack(self, message: LeasedMessage, *, durable: bool = False) -> None:
-        """Finishes a message: it is not delivered again. To finish one again changes nothing.
+        """Acknowledges a message: it is not delivered again. A second `ack` changes nothing.
 
         Args:
-            message: what `get` returned.
-            durable: whether to wait until that is on the disk; else it is within 0.1 s.
+            message: the message that `get` returned.
+            durable: whether to wait until the acknowledgement is on the disk. Without it, that happens within 0.1 s.
 
         Raises:
-            LeaseLostError: its time was over and somebody else got it, or it was given back.
+            LeaseLostError: the lease ended and another worker got the message, or you returned it.
         """
     def ack_many(self, messages: Iterable[LeasedMessage], *, durable: bool = False) -> None:
-        """Finishes messages; with `durable` one sync serves all of them.
+        """Acknowledges messages; with `durable`, one sync covers all of them.
 
         Raises:
-            LeaseLostError: one of them is somebody else's now; those before it are finished.
+            LeaseLostError: you lost the lease of one message; the messages before it are acknowledged.
         """
     def nack(self, message: LeasedMessage, delay: Duration | None = None) -> None:
-        """Gives a message back, to be delivered again later.
+        """Returns a message, so that it is redelivered later.
 
-        One that was delivered `max_attempts` times goes to the dead letters.
+        A message that was delivered `max_attempts` times becomes a dead letter.
 
         Args:
-            message: what `get` returned.
-            delay: how long it waits, in seconds or as a `timedelta`, at most 30 days; None is what the queue's
-                `backoff` says.
+            message: the message that `get` returned.
+            delay: time before the redelivery, in seconds or as a `timedelta`, at most 30 days; None uses the queue's
+                `backoff`.
 
         Raises:
-            LeaseLostError: its time was over and somebody else got it, or it was given back before.
+            LeaseLostError: the lease ended and another worker got the message, or you returned it before.
         """
     def extend(self, message: LeasedMessage, duration: Duration) -> None:
-        """Keeps a message for `duration` from now, whatever was left of its time.
+        """Sets the end of the lease to `duration` from now, whatever time is left.
 
         Args:
-            message: what `get` returned.
+            message: the message that `get` returned.
             duration: seconds or a `timedelta`, 1 ms to 30 days.
 
         Raises:
-            LeaseLostError: its time was over and somebody else got it, or it was given back.
+            LeaseLostError: the lease ended and another worker got the message, or you returned it.
             InvalidOptionError: `duration` is out of bounds.
         """
     def task_done(self, message: LeasedMessage | None = None) -> None:
-        """Finishes `message`; without one the message that this thread got first, by `get`, of those that it still has.
+        """Acknowledges `message`, or by default the first message that this thread got with `get` and still holds.
 
         Raises:
-            ValueError: this thread has none.
+            ValueError: this thread holds no message.
             LeaseLostError: as for `ack`.
         """
     def join(self, timeout: Duration | None = None) -> bool:
-        """Waits until every message that was put in is finished, or a dead letter.
+        """Waits until every message of the queue is acknowledged or a dead letter.
 
-        After a shutdown at once it waits for what somebody has only.
+        After an immediate shutdown it waits for the leased messages only.
 
         Args:
-            timeout: how long to wait; None is for ever.
+            timeout: longest wait; None is without a limit.
 
         Returns:
-            False when `timeout` passed first.
+            False if `timeout` passed first.
         """
     def qsize(self) -> int:
-        """How many messages the queue holds that nobody has, those included that are not due yet."""
+        """Returns the number of messages without a lease, including those that are not due yet."""
     def empty(self) -> bool:
-        """Whether `qsize()` is 0."""
+        """Returns whether `qsize()` is 0."""
     def full(self) -> bool:
-        """Whether `qsize()` has reached `maxsize`; never without one."""
+        """Returns whether `qsize()` has reached `maxsize`; always False without a `maxsize`."""
     def shutdown(self, immediate: bool = False) -> None:
-        """Refuses further puts on every handle of this queue that was made up to now, and gets once nothing is left.
+        """Refuses further puts on every existing handle of this queue, and gets once the queue is empty.
 
-        Nothing is lost: what is in the queue is there for handles that are made later, in this process or another.
+        No message is lost. A handle that is created later, in this process or another, delivers the messages that are
+        left.
 
         Args:
-            immediate: refuses gets at once.
+            immediate: whether gets are refused too, even if messages are left.
         """
     def redrive(self, limit: int | None = None) -> int:
-        """Puts dead letters of the group back into the topics that they came from, the oldest first.
+        """Appends dead letters of the group to their original topics, oldest first.
 
-        They are new messages there, that nobody got yet. A kill in the middle may put up to 64 of them back once more.
+        They are new messages there, with no delivery yet. After a kill during the call, up to 64 of them may be
+        appended twice.
 
         Args:
-            limit: at most so many; None is all.
+            limit: maximum number of dead letters; None is all.
 
         Returns:
-            How many.
+            The number of dead letters.
         """
     def close(self) -> None:
-        """Lets go of the queue: this handle gets and puts nothing more. A second call does nothing.
+        """Closes this handle: it gets and puts no more messages. A second call does nothing.
 
-        What was got by it stays leased until its time is over, and can still be finished.
+        The messages that it got stay leased until their time is over. You can still acknowledge them.
         """
 
 def groups(store: NativeStore) -> list[str]: ...

@@ -10,7 +10,7 @@ __all__ = ["SqlFilter"]
 
 @final
 class SqlFilter:
-    """A condition on the properties of messages, in RocketMQ's SQL92; made by `mqstore.sql`.
+    """A condition on the properties of messages, in RocketMQ's SQL92; created by `mqstore.sql`.
 
     Frozen, equal by its text, picklable.
     """
@@ -18,30 +18,33 @@ class SqlFilter:
     def __new__(cls, expression: str, /) -> Self: ...
     @property
     def expression(self) -> str:
-        """The text."""
+        """The text of the condition."""
     @property
     def properties(self) -> tuple[str, ...]:
-        """The names of the properties that it reads, sorted."""
+        """The names of the properties that the condition reads, sorted."""
     @property
     def ignored(self) -> str | None:
-        """What follows the condition and is ignored, as RocketMQ ignores it; None where nothing does."""
+        """The text after the condition, which is ignored as in RocketMQ; None if there is none."""
     def explain(self) -> str:
-        """What it means in plain words: a line for each condition, with what the properties in it are read as."""
+        """Explains the condition in words.
+
+        One line for each comparison, with the type that its properties are read as.
+        """
     def matches(self, properties: Mapping[str, str] | StoredMessage | Message) -> bool:
-        """Whether a message matches.
+        """Returns whether a message matches.
 
         Args:
-            properties: a mapping of str to str, or a `StoredMessage` or `Message`, whose keys and tags count as
-                the properties `KEYS` and `TAGS`.
+            properties: a mapping of str to str, or a `StoredMessage` or `Message`. The keys and tags of a message count
+                as the properties `KEYS` and `TAGS`.
         """
     def evaluate(self, properties: Mapping[str, str] | StoredMessage | Message) -> bool | None:
-        """What a message comes to: True, False, or None where that is unknown. Only True matches.
+        """Evaluates the condition for a message: True, False, or None if the result is unknown. Only True matches.
 
         Args:
             properties: as for `matches`.
 
         Raises:
-            ValueError: a property cannot be read as what it is compared with; such a message does not match.
+            ValueError: a property cannot be read as the type that it is compared with; such a message does not match.
         """
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...

@@ -36,7 +36,7 @@ def waiting_record(message: StoredMessage, store: NativeStore | None = None) -> 
 
 @final
 class CompactionJob:
-    """A compaction whose steps other processes run."""
+    """A compaction whose steps run in other processes."""
 
     def __new__(cls, path: str, topics: list[str] | None, options: str) -> Self: ...
     @property
@@ -47,15 +47,15 @@ class CompactionJob:
         """The job's folder."""
     @property
     def total_bytes(self) -> int:
-        """Bytes that all steps read, estimated."""
+        """Estimated bytes that all steps read."""
     def start(self, strategy: str, parts: int) -> list[tuple[int, bytes]]:
-        """Returns the first round of steps for about `parts` workers; `strategy` is `auto`, `partition` or `ranged`."""
+        """Returns the first round of steps for about `parts` workers. `strategy` is `auto`, `partition` or `ranged`."""
     def next(self, answers: list[bytes]) -> list[tuple[int, bytes]]:
-        """Takes the answers of a round in the order of its steps; returns the next round, empty after the last one."""
+        """Takes the answers of a round in the order of its steps. Returns the next round, empty after the last one."""
     def publish(self, dry_run: bool) -> str:
-        """Publishes the job, or only checks it with `dry_run`; returns the report as JSON."""
+        """Publishes the job, or only checks it if `dry_run` is set. Returns the report as JSON."""
     def abandon(self) -> None:
-        """Ends a job that will not be published; does nothing to one that is over."""
+        """Ends a job that will not be published. Does nothing if the job is over."""
 
 def compaction_run_step(step: bytes, staging: str, progress: Callable[[int, int], object] | None) -> bytes: ...
 def compaction_report(path: str, job_id: str) -> str | None: ...

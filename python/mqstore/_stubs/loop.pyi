@@ -21,19 +21,19 @@ __all__ = [
 
 @final
 class LoopLink:
-    """The link between a store and one event loop; made by `mqstore.aio`."""
+    """The link between a store and one event loop; created by `mqstore.aio`."""
 
     def __new__(cls, store: NativeStore) -> Self: ...
     def fileno(self) -> int:
-        """The descriptor that is readable when there is something to take."""
+        """Returns the descriptor that is readable while the inbox has events."""
     def take(self) -> list[tuple[int, AppendResult | list[AppendResult] | Exception | None]]:
-        """What happened since the last call: for each its number and None for a call, else the answer or the error."""
+        """Takes all events: for each its number, and None for a call, else the result or the error."""
     def wait(self, topic: str, queue_id: int, offset: int, number: int) -> LoopWait | None:
-        """Has a call come under `number` once `offset` of a queue may be there; None when it is there already."""
+        """Requests a call under `number` once `offset` of a queue may be readable; None if it is readable now."""
     def look(self, topic: str, queue_id: int, offset: int) -> bool | None:
-        """Whether `offset` of a queue can be read; None when to find out may take long."""
+        """Returns whether `offset` of a queue can be read; None if the answer can block."""
     def arrived(self, waits: list[tuple[str, int, int]]) -> list[bool]:
-        """Which of these queues (topic, queue and offset) can be read at their offset; may take long."""
+        """Returns which of these queues (topic, queue and offset) can be read at their offset; can block."""
     def append(
         self,
         topic: str,
@@ -47,33 +47,36 @@ class LoopLink:
         durable: bool,
         at_once: bool,
     ) -> AppendResult | QueuedAppend:
-        """Appends as `Store.append` does if `at_once` and that waits for nobody; else the append to be queued."""
+        """Appends like `Store.append` if `at_once` is set and that does not block; otherwise returns the append.
+
+        The caller passes a returned append to `put`.
+        """
     def append_many(
         self, topic: str, messages: Iterable[BytesLike | Message], queue_id: int | None, durable: bool, at_once: bool
     ) -> list[AppendResult] | QueuedAppend:
-        """As `append`, for `Store.append_many`."""
+        """Like `append`, for `Store.append_many`."""
     def put(self, number: int, append: QueuedAppend) -> None:
-        """Leaves an append, once, to whoever serves; what became of it comes under `number`. Numbers ascend."""
+        """Queues an append, once, for the thread in `serve`. The result arrives under `number`. Numbers ascend."""
     def take_back(self, number: int) -> bool:
-        """Takes an append back of which nothing was done; whether it was still there."""
+        """Takes back an append that was not started; returns whether it was still queued."""
     def serve(self) -> None:
-        """Appends what is queued until `end`; for a thread of its own."""
+        """Serves the queued appends until `end`; for a thread of its own."""
     def end(self) -> None:
-        """Has `serve` return once all that is queued is appended; what comes later is refused."""
+        """Makes `serve` return once all queued appends are done. Later appends are refused."""
 
 @final
 class LoopWait:
-    """A wait of a loop; `cancel` or the end of this object takes it back."""
+    """A wait of a loop. `cancel`, or the drop of this object, takes it back."""
 
     @property
     def longest(self) -> float | None:
-        """In how many seconds to look again in any case; None where a call is all there is to wait for."""
+        """Seconds after which to try again in any case; None if only a call ends the wait."""
     def cancel(self) -> None:
-        """Takes the wait back: no call comes from now on, but one may be among the news already."""
+        """Takes the wait back. No later event calls the loop, but the inbox may already contain one."""
 
 @final
 class QueuedAppend:
-    """An append with its arguments checked, to be left to another thread."""
+    """An append with checked arguments, for another thread."""
 
     @property
     def size(self) -> int:
@@ -82,42 +85,43 @@ class QueuedAppend:
     def durable(self) -> bool:
         """Whether the call asked for a sync."""
     def release(self) -> None:
-        """Gives up what is kept for it, if it was not left to another thread."""
+        """Releases the kept objects, if no other thread took the append."""
 
 @final
 class LoopWorkQueue:
-    """A work queue for one event loop; made by `mqstore.aio`.
+    """A work queue for one event loop; created by `mqstore.aio`.
 
-    A look answers with what it found, with the wait for another look, or with None: then a thread has to prepare.
+    An attempt returns its result, a `LoopWait` for the next attempt, or None: then a thread must call `prepare`.
     """
 
     def __new__(cls, queue: NativeWorkQueue, link: LoopLink) -> Self: ...
     def get(self, count: int, patience: bool, number: int | None) -> list[LeasedMessage] | LoopWait | None:
-        """Gets up to `count` messages; where there are none, a call under `number` says when to look again.
+        """Gets up to `count` messages. If there are none, a call under `number` announces the next attempt.
 
-        With `patience` it waits for another thread that is at this queue; without a number nothing is found.
+        With `patience` it waits for another thread that uses this queue. Without a number, an empty queue gives an
+        empty list.
         """
     def prepare(self, count: int) -> None:
-        """Reads ahead what up to `count` messages may come from, and moves dead letters; may take long."""
+        """Reads ahead for up to `count` messages, and moves dead letters; can block."""
     def put(
         self, put: LoopPut, at_once: bool, patience: bool, number: int | None
     ) -> list[AppendResult] | QueuedAppend | LoopWait | None:
-        """Puts messages if `at_once` and that waits for nobody, else makes the append of them that is to be queued.
+        """Puts messages if `at_once` is set and that does not block; otherwise returns the append for `LoopLink.put`.
 
-        Where there is no room, a call under `number` says when to look again; without a number it is an error.
+        If the queue is full, a call under `number` announces the next attempt; without a number it is an error.
         """
     def join(self, patience: bool, number: int | None) -> bool | LoopWait | None:
-        """Whether all is finished; where it is not, a call under `number` says when to look again."""
+        """Returns whether every message is finished. If not, a call under `number` announces the next attempt."""
     def nack(self, message: LeasedMessage, delay: Duration | None) -> bool:
-        """Gives a message back; False, and nothing was done, where that may take long."""
+        """Returns a message to the queue; False, without any change, if that can block."""
     def look_around(self) -> None:
-        """Has those look again who wait and whom nobody calls."""
+        """Wakes the waiting tasks that no event announces."""
     def empty(self) -> NoReturn:
-        """Raises the error for nothing to get."""
+        """Raises the error for an empty queue."""
 
 @final
 class LoopPut:
-    """Messages to be put into a work queue, with their arguments checked."""
+    """Messages for a work queue, with their arguments checked."""
 
     @staticmethod
     def one(
@@ -128,27 +132,27 @@ class LoopPut:
         delay: Duration | None,
         durable: bool,
     ) -> LoopPut:
-        """The message of the arguments of `WorkQueue.put`."""
+        """Converts the arguments of `WorkQueue.put`."""
     @staticmethod
     def many(messages: Iterable[BytesLike | Message], delay: Duration | None, durable: bool) -> LoopPut:
-        """Those of the arguments of `WorkQueue.put_many`."""
+        """Converts the arguments of `WorkQueue.put_many`."""
 
 @final
 class LoopConsumer:
-    """A consumer for one event loop; made by `mqstore.aio`. Looks answer as those of `LoopWorkQueue`."""
+    """A consumer for one event loop; created by `mqstore.aio`. Attempts answer like those of `LoopWorkQueue`."""
 
     def __new__(cls, consumer: NativeConsumer, link: LoopLink) -> Self: ...
     def poll(self, most: int | None, patience: bool, number: int | None) -> list[StoredMessage] | LoopWait | None:
-        """Up to `most` messages, or the next one where that is None."""
+        """Returns up to `most` messages, or the next message if `most` is None."""
     def prepare(self, most: int) -> None:
-        """Takes up what changed, and reads up to `most` messages ahead; may take long."""
+        """Applies changes of the assignment, and reads up to `most` messages ahead; can block."""
     def commit(self, offsets: dict[tuple[str, int], int] | None, sync: bool) -> bool | None:
-        """Commits, and says whether a sync is to follow; None, and nothing was stored, where that may take long."""
+        """Commits, and returns whether a sync must follow; None, with nothing stored, if that can block."""
     def look_around(self) -> None:
-        """Has those look again who wait and whom nobody calls."""
+        """Wakes the waiting tasks that no event announces."""
 
 def is_held(message: LeasedMessage) -> bool:
-    """Whether a message that was got is still the caller's."""
+    """Returns whether the caller still holds the lease of a message."""
 
 def sync_groups(store: NativeStore) -> None:
-    """Returns once all that is known of groups by now is on the disk."""
+    """Returns once every change of the groups made so far is on the disk."""

@@ -7,41 +7,41 @@ from mqstore.types import Duration
 __all__ = ["TestClock", "TestFaults", "is_reserved"]
 
 def is_reserved(name: str) -> bool:
-    """Whether RocketMQ, or a store, gives a property this name."""
+    """Returns whether RocketMQ or mqstore uses this name for a property of its own."""
 
 @final
 class TestClock:
-    """A clock whose wall time is set by hand, while intervals pass as on the machine."""
+    """A clock whose wall time a test sets. Intervals pass as on the machine."""
 
     def __new__(cls, now: int) -> Self: ...
     def now(self) -> int:
-        """The time that it shows, in epoch milliseconds."""
+        """Returns the wall time, in epoch milliseconds."""
     def set(self, now: int) -> None:
-        """Shows this time from now on."""
+        """Sets the wall time, in epoch milliseconds."""
     def advance(self, milliseconds: int) -> None:
-        """Shows so many milliseconds more."""
+        """Adds milliseconds to the wall time."""
 
 @final
 class TestFaults:
-    """What goes wrong with the disk of the stores that were opened with it."""
+    """Faults of the disk for the stores that are opened with this object."""
 
     def __new__(cls) -> Self: ...
     def fill_disk(self, after_bytes: int) -> None:
-        """The disk is full once so many bytes more were taken."""
+        """Makes the disk full after the next `after_bytes` bytes."""
     def fail_syncs(self, times: int | None) -> None:
-        """So many syncs fail from now on; None is all of them."""
+        """Makes the next `times` syncs fail; None is all of them."""
     def slow_syncs(self, seconds: Duration) -> None:
-        """Every sync takes so much longer."""
+        """Makes every sync take `seconds` longer."""
     def crash(self, after_writes: int) -> None:
-        """Nothing reaches the disk after so many changes more."""
+        """Lets `after_writes` more changes reach the disk, and nothing after them."""
     def clear(self) -> None:
-        """Nothing goes wrong any more; what crashed stays so."""
+        """Ends all faults. A file system that crashed stays crashed."""
     @property
     def crashed(self) -> bool:
-        """Whether a crash came, and no store was opened with these faults since."""
+        """Returns whether a crash happened and no store was opened with these faults since."""
     @property
     def writes(self) -> int:
-        """Changes that reached the disk: calls that change it, and writes to mapped files."""
+        """Number of changes that reached the disk: calls that change it, and writes to mapped files."""
     @property
     def syncs(self) -> int:
-        """Syncs that succeeded."""
+        """Number of syncs that succeeded."""

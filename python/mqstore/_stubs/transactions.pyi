@@ -19,16 +19,19 @@ class NativeTransaction:
     def __new__(cls, store: NativeStore, group: str, durable: bool) -> Self: ...
     @property
     def id(self) -> str:
-        """Its id, by which a check knows it: the unique id of its first message, unless that was given another one."""
+        """The id by which a check identifies the transaction.
+
+        It is the unique id of the first message, unless you gave another one.
+        """
     @property
     def group(self) -> str:
-        """Its producer group."""
+        """The producer group."""
     @property
     def outcome(self) -> Literal["committed", "rolled back"] | None:
-        """How it ended: `"committed"` or `"rolled back"`; None while it is open."""
+        """The outcome: `"committed"` or `"rolled back"`; None while the transaction is open."""
     @property
     def results(self) -> list[AppendResult]:
-        """Where its messages went, in the order in which they were appended; empty until it is committed."""
+        """The positions of the messages, in the order of the appends; empty until the commit."""
     def append(
         self,
         topic: str,
@@ -41,36 +44,36 @@ class NativeTransaction:
         flag: int = 0,
         born_timestamp: Time | None = None,
     ) -> str:
-        """Stores a message that is in its topic once the transaction is committed; its unique id.
+        """Stores a message that becomes visible when the transaction is committed, and returns its unique id.
 
-        It survives the process as any append to the store does. Topic and queue are checked and settled now.
+        It survives a crash like any append to the store. Topic and queue are checked and fixed now.
 
         Args:
-            topic: made with `default_queues` queues if it does not exist.
+            topic: created with `default_queues` queues if it does not exist.
             body: any bytes-like object.
             keys: one key or several, as for `Store.append`.
-            tags: the tag that filters go by.
-            properties: the message's own, as for `Store.append`.
+            tags: the tag that tag filters compare.
+            properties: the message's own properties, as for `Store.append`.
             queue_id: the queue; None takes the topic's queues in turn.
-            flag: a number of the application's own, 32 bits.
-            born_timestamp: when the message was made; None is now.
+            flag: a 32-bit number for the application.
+            born_timestamp: time at which the message was created; None is now.
 
         Raises:
             RefusedError: the transaction has ended.
-            InvalidMessageError: as for `Store.append`; and for topics with batch queues.
-            MessageTooLargeError: as for `Store.append`; and where a segment could not hold what the commit stores.
+            InvalidMessageError: as for `Store.append`, and if the topic has batch queues.
+            MessageTooLargeError: as for `Store.append`, and if the records of the commit do not fit in one segment.
         """
     def commit(self) -> list[AppendResult]:
-        """Has its messages appear, all in one step; where they went. To commit again changes nothing.
+        """Makes all messages visible in one step, and returns their positions. A second commit changes nothing.
 
         Raises:
-            RefusedError: it was rolled back.
+            RefusedError: the transaction was rolled back.
         """
     def rollback(self) -> None:
-        """Hides its messages for ever. To roll back again changes nothing.
+        """Discards the messages for ever. A second rollback changes nothing.
 
         Raises:
-            RefusedError: it was committed.
+            RefusedError: the transaction was committed.
         """
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -79,21 +82,21 @@ class NativeTransaction:
 
 @final
 class NativeChecks:
-    """What the thread that asks has of a store; it does not keep that from being forgotten."""
+    """The store's state for the check thread. It does not keep the store alive."""
 
     def __new__(cls, store: NativeStore) -> Self: ...
     def set(self, group: str, check_after: Duration, check_interval: Duration, check_max: int) -> None:
-        """Has `group` asked from now on."""
+        """Registers `group` for checks from now on."""
     def next(self) -> list[_PendingRow] | None:
-        """Waits until somebody is to be asked, and says about what; None once that is over."""
+        """Waits until checks are due, and returns their transactions; None once checks have ended."""
     def answer(self, id: str, commit: bool) -> None:
-        """Does what somebody answered."""
+        """Applies the answer of a check function."""
     def rest(self) -> None:
         """Sleeps after an error of `next`."""
     def end(self) -> None:
-        """Has `next` return None, now and later."""
+        """Makes `next` return None, now and later."""
     @property
     def closed(self) -> bool:
-        """Whether the store was closed."""
+        """Whether the store is closed."""
 
 def pending_transactions(store: NativeStore) -> list[_PendingRow]: ...

@@ -3,7 +3,7 @@
 //! ```text
 //! 0  8  physicMsgTimestamp       24 8  masterFlushedOffset
 //! 8  8  logicsMsgTimestamp       32 8  confirmPhyOffset
-//! 16 8  indexMsgTimestamp        40 8  logicsPhysicalOffset (RocketMQ 5.5; older ones leave it alone)
+//! 16 8  indexMsgTimestamp        40 8  logicsPhysicalOffset (RocketMQ 5.5; older versions do not use it)
 //! 48 .. 4095 zero
 //! ```
 //!

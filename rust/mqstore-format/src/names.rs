@@ -50,11 +50,11 @@ pub const REPLICATING_DIR: &str = "replicating";
 pub const COMPACTION_POSITION_FILE: &str = "position-checkpoint";
 /// Timer log segments.
 pub const TIMERLOG_DIR: &str = "timerlog";
-/// Timing wheel.
+/// Timer wheel.
 pub const TIMERWHEEL_FILE: &str = "timerwheel";
 /// See [`crate::delays::timer::TimerCheckpoint`], below [`CONFIG_DIR`].
 pub const TIMERCHECK_FILE: &str = "timercheck";
-/// RocketMQ 5.5 keeps a database here that this crate does not know.
+/// Database of RocketMQ 5.5, which this crate does not read.
 pub const ROCKSDBSTORE_DIR: &str = "rocksdbstore";
 
 /// Digits of a segment's name.

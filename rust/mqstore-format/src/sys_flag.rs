@@ -4,7 +4,7 @@
 //! bit   0  body compressed              bit   6  client must split the inner batch
 //! bit   1  more than one tag            bit   7  inner batch
 //! bits 2-3 transaction type             bits 8-10 compression: 0 and 3 zlib, 1 LZ4, 2 zstd
-//! bit   4  born host is IPv6            others   kept as they are
+//! bit   4  born host is IPv6            others   unchanged
 //! bit   5  store host is IPv6
 //! ```
 //!

@@ -1,4 +1,4 @@
-//! The file system of a store: its operations, and what is durable when one returns `Ok`.
+//! The file system of a store: its operations, and the durable state after each one.
 //!
 //! [`Vfs`] works on names, [`VfsFile`] on an open file, and [`StoreLock`] excludes other writers. `OsVfs` makes system
 //! calls; `SimVfs` works in memory. [`Vfs`] has the rules for every method of both.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 04 22 4D 18 | FLG BD [content size 8] HC | block... | 00 00 00 00 | [content checksum 4]
-//! block: length (4, top bit: stored as it is), data, [checksum 4]
+//! block: length (4, top bit: stored uncompressed), data, [checksum 4]
 //! ```
 //!
 //! All integers are little-endian, unlike in the rest of this crate. The decoder accepts the same as lz4-java's

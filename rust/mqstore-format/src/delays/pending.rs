@@ -124,7 +124,7 @@ impl<'a> TimerRecord<'a> {
 impl<'a> LevelRecord<'a> {
     fn of(record: &RecordView<'a>, levels: &DelayLevels) -> Option<Self> {
         let [topic, queue_id] = record.properties.get_many([REAL_TOPIC, REAL_QID]);
-        // A broker uses the queue and not the property too.
+        // Like a broker, this uses the queue and not the property.
         let level = record.queue_id.saturating_add(1);
         Some(Self {
             topic: topic?,

@@ -39,7 +39,7 @@ pub const TIMER_LOG_FILE_BYTES: u64 = 100 << 20;
 pub const TIMER_CHECK_BYTES: usize = 4096;
 /// Byte length of its used part.
 pub const TIMER_CHECK_FIELD_BYTES: usize = 56;
-/// Number of slots after which a longer wait is put back into the wheel (`timerRollWindowSlot`).
+/// Maximum wait of one round, in slots. A longer wait is put back into the wheel (`timerRollWindowSlot`).
 pub const ROLL_WINDOW_SLOTS: i64 = 2 * 86_400;
 
 /// Set in every unit.

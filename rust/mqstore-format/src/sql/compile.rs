@@ -63,7 +63,7 @@ impl Part {
     pub(super) fn real(text: &str, at: usize) -> Step<Self> {
         match text.parse::<f64>() {
             Ok(number) if number.is_infinite() => stop(at, format!("{text} exceeds the largest double")),
-            // RocketMQ means numbers that are too small for a double, but refuses 0.0 too.
+            // RocketMQ intends to refuse only numbers that are too small for a double, but it also refuses 0.0.
             Ok(0.0) => {
                 stop(at, format!("{text} is below RocketMQ's smallest double, 4.9e-324: for zero write 0"))
             }

@@ -56,7 +56,9 @@ impl SqlFilter {
         self.sql.ignored().map(|(_, rest)| rest)
     }
 
-    /// Explains the condition in words: one line for each comparison, with the type that each property is read as.
+    /// Explains the condition in words.
+    ///
+    /// One line for each comparison, with the type that its properties are read as.
     fn explain(&self) -> String {
         self.sql.explain()
     }

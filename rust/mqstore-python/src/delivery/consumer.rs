@@ -215,7 +215,7 @@ impl NativeConsumer {
         Ok(found?.flatten().map(StoredMessage::from))
     }
 
-    /// Stores the progress of the group: for each queue, the offset after the last message that this consumer returned.
+    /// Stores for each queue the offset after the last message that this consumer returned.
     ///
     /// After `commit` returns, the offset survives a kill of the process. It survives a loss of power after
     /// `commit_interval` at the latest.

@@ -67,8 +67,9 @@ impl NativeTransaction {
         })
     }
 
-    /// The id by which a check identifies the transaction: the unique id of its first message, unless you gave another
-    /// one.
+    /// The id by which a check identifies the transaction.
+    ///
+    /// It is the unique id of the first message, unless you gave another one.
     #[getter]
     fn id(&self) -> PyResult<&str> {
         Ok(self.transaction()?.id())

@@ -409,8 +409,7 @@ impl NativeWorkQueue {
         delivered(py, || queue.extend(lease, time))
     }
 
-    /// Acknowledges `message`. Without one, acknowledges the first message that this thread got with `get` and still
-    /// holds.
+    /// Acknowledges `message`, or by default the first message that this thread got with `get` and still holds.
     ///
     /// Raises:
     ///     ValueError: this thread holds no message.

@@ -86,8 +86,7 @@ impl LoopWorkQueue {
         done
     }
 
-    /// Puts messages if `at_once` is set and the put does not block. Otherwise returns the append for the queue of the
-    /// link.
+    /// Puts messages if `at_once` is set and that does not block; otherwise returns the append for `LoopLink.put`.
     ///
     /// If the queue is full, a call under `number` announces the next attempt; without a number it is an error.
     fn put<'py>(

@@ -174,8 +174,9 @@ impl LoopLink {
         detached(py, || store.arrived(&waits))
     }
 
-    /// Appends like `Store.append` if `at_once` is set and the append does not block; otherwise returns the append for
-    /// `put`.
+    /// Appends like `Store.append` if `at_once` is set and that does not block; otherwise returns the append.
+    ///
+    /// The caller passes a returned append to `put`.
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
     fn append<'py>(
         &self,

@@ -83,8 +83,9 @@ impl ScanStream {
         self.pass.position(py)
     }
 
-    /// Returns the skipped records so far: `"damaged"`, or `"deleted"` before they were read; with the position and the
-    /// reason.
+    /// Returns the records skipped so far, each as a kind and a text with position and reason.
+    ///
+    /// The kind is `"damaged"`, or `"deleted"` if the record was deleted before the scan read it.
     fn passed(&self, py: Python<'_>) -> Vec<(&'static str, String)> {
         let passed = self.pass.passed(py).into_iter();
         let named = passed.filter_map(|(what, text)| match what {

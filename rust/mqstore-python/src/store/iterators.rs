@@ -24,7 +24,7 @@ use crate::store::NativeStore;
 /// Messages of the first fetch. A caller that wants one message should not wait for hundreds.
 const FIRST_BATCH: usize = 16;
 
-/// Messages of a later fetch, once the caller has asked for a second batch.
+/// Maximum messages of a later fetch. Each fetch is four times as large as the one before, up to this number.
 const FULL_BATCH: usize = 512;
 
 /// Distance from the end of the log, in bytes, up to which a record is read without another thread.

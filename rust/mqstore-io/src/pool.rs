@@ -136,7 +136,7 @@ impl Drop for Threads {
     fn drop(&mut self) {
         drop(self.pool.take());
         for handle in self.handles.drain(..) {
-            // Jobs catch their panics, and rayon catches its own.
+            // Jobs catch their panics. A panic of rayon itself aborts the process.
             let _ = handle.join();
         }
     }

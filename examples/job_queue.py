@@ -1,0 +1,52 @@
+"""A work queue with two workers: a job that fails is retried, a job that fails too often becomes a dead letter."""
+
+import tempfile
+import threading
+from pathlib import Path
+
+import mqstore
+
+# Small files for an example with few messages. With the default options, a new store takes about 1.5 GB.
+SMALL = mqstore.StoreOptions(segment_size=1 << 20, index_slots=1000, index_entries=4000)
+
+
+def resize(picture: str, attempt: int) -> str:
+    if picture == "broken.png" or (picture == "large.png" and attempt < 3):
+        raise ValueError(picture)
+    return f"{picture} at attempt {attempt}"
+
+
+def work(jobs: mqstore.WorkQueue, done: list[str]) -> None:
+    while True:
+        try:
+            job = jobs.get()
+        except mqstore.ShutDown:
+            return
+        try:
+            done.append(resize(job.text(), job.attempt))
+        except ValueError:
+            jobs.nack(job)
+        else:
+            jobs.ack(job)
+
+
+def main(path: Path) -> None:
+    done: list[str] = []
+    with mqstore.open(path, "create", options=SMALL) as store:
+        jobs = store.work_queue("pictures", max_attempts=3, backoff=lambda attempt: 0.01 * attempt)
+        workers = [threading.Thread(target=work, args=(jobs, done)) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        jobs.put_many([b"cat.png", b"broken.png", b"dog.png", b"large.png"])
+        jobs.join()
+        jobs.shutdown()
+        for worker in workers:
+            worker.join()
+        for picture in sorted(done):
+            print("done:", picture)
+        print("dead letters:", [message.text() for message in store.read(jobs.dead_letters)])
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        main(Path(folder, "store"))

@@ -1,0 +1,37 @@
+"""A key table: a topic as a mapping from each key to its newest message, with a stream of changes and a compaction."""
+
+import tempfile
+from pathlib import Path
+
+import mqstore
+
+# Small files for an example with few messages. With the default options, a new store takes about 1.5 GB.
+SMALL = mqstore.StoreOptions(segment_size=1 << 20, index_slots=1000, index_entries=4000)
+
+
+def main(path: Path) -> None:
+    with mqstore.open(path, "create", options=SMALL) as store:
+        store.create_topic("settings", queues=1, attributes={"cleanup.policy": "COMPACTION"})
+        for size in range(10, 15):
+            store.append("settings", str(size).encode(), keys="font-size")
+        store.append("settings", b"dark", keys="theme")
+
+        settings = store.table("settings")
+        print(settings["font-size"].text(), settings["theme"].text(), "language" in settings)
+
+        changes = settings.changes(timeout=0)
+        store.append("settings", b"en", keys="language")
+        store.append("settings", b"", keys="theme")  # an empty body deletes the key
+        for change in changes:
+            print(change.key, "->", change.message.text() if change.message else "deleted")
+
+        report = store.compact()
+        print("messages:", report.messages_before, "before the compaction,", report.messages_after, "after it")
+
+    with mqstore.open(path) as reader:
+        print({key: message.text() for key, message in sorted(reader.table("settings").items())})
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        main(Path(folder, "store"))

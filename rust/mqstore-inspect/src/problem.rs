@@ -1,43 +1,43 @@
-//! What verification finds, as values.
+//! The problems that verification finds, and its report.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// One thing that is not as it should be.
+/// One damage that verification found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Its class, a stable word such as `record_damaged`.
+    /// Its kind, a stable word such as `record_damaged`.
     pub kind: &'static str,
     /// The file or folder.
     pub path: PathBuf,
-    /// The byte offset in it, where there is one.
+    /// The byte offset in it, if the problem has one.
     pub offset: Option<u64>,
     /// What is wrong.
     pub detail: String,
-    /// What that means for somebody who reads messages.
+    /// The effect on readers of messages.
     pub consequence: &'static str,
-    /// What a repair would do about it.
+    /// What a repair does about it.
     pub repair: &'static str,
 }
 
-/// The answer of [`crate::verify`].
+/// The result of [`crate::verify`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// Whether nothing was found.
+    /// Whether no problem was found.
     pub ok: bool,
-    /// Whole records in the log.
+    /// Number of complete records in the log.
     pub messages: u64,
-    /// Bytes of them.
+    /// Bytes of these records.
     pub bytes: u64,
-    /// What was found, in the order of the checks; at most [`VerifyReport::LIMIT`].
+    /// The problems, in the order of the checks; at most [`VerifyReport::LIMIT`].
     pub problems: Vec<Problem>,
-    /// Problems beyond the limit.
+    /// Number of problems beyond the limit.
     pub more: u64,
 }
 
 impl VerifyReport {
-    /// Problems that are kept one by one; the rest is counted.
+    /// Maximum number of problems in the list; further ones are only counted.
     pub const LIMIT: usize = if cfg!(test) { 30 } else { 10_000 };
 
     pub(crate) fn add(
@@ -63,7 +63,7 @@ impl VerifyReport {
     }
 }
 
-/// A problem on its way into a report.
+/// A problem before it is in a report, in a form that a file can hold.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Finding {
     pub kind: ProblemKind,
@@ -72,7 +72,7 @@ pub(crate) struct Finding {
     pub detail: String,
 }
 
-/// Classes of problems.
+/// Kinds of problems.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum ProblemKind {
     SegmentStray,
@@ -114,41 +114,41 @@ pub(crate) enum ProblemKind {
 
 impl ProblemKind {
     fn words(self) -> (&'static str, &'static str, &'static str) {
-        let rebuild = "make the queues anew from the log: mqstore rebuild DIR";
-        let reindex = "make the index anew from the log: mqstore rebuild DIR";
+        let rebuild = "build the queues again from the log: mqstore rebuild DIR";
+        let reindex = "build the index again from the log: mqstore rebuild DIR";
         match self {
             Self::SegmentStray => (
                 "segment_stray",
-                "RocketMQ refuses to start; the file's records are not read",
+                "RocketMQ does not start, and no program reads the records of this file",
                 "move the file away",
             ),
             Self::SegmentMisnamed => (
                 "segment_misnamed",
-                "RocketMQ refuses to start, or finds no record where its queues say",
-                "give the segment the name that its records say",
+                "RocketMQ does not start, or its queues point to places without records",
+                "give the segment the name that its records require",
             ),
             Self::SegmentGap => (
                 "segment_gap",
-                "the records of the missing segments are gone",
-                "keep what is there on both sides",
+                "the records of the missing segments are lost",
+                "keep the segments on both sides",
             ),
             Self::RecordDamaged => (
                 "record_damaged",
-                "the records in this stretch cannot be read; those behind it can",
-                "set the stretch aside and go on behind it",
+                "the records in this range cannot be read; the records after it can",
+                "move the range to lost+found and continue after it",
             ),
             Self::TornTail => (
                 "torn_tail",
-                "a record that was being written when the writer stopped is not there",
-                "cut the tail off, after a copy",
+                "the record that was being written when the writer stopped is lost",
+                "truncate the tail, after a copy",
             ),
             Self::TimeBack => (
                 "store_time_back",
-                "a search by time may begin too late or too early here, and retention counts from the wrong time",
-                "nothing: the record is whole but for its time",
+                "a search by time may start too early or too late here, and retention uses the wrong time",
+                "nothing: the record is complete except for its time",
             ),
             Self::QueueStray => {
-                ("queue_stray", "RocketMQ may refuse to start; the file is not read", rebuild)
+                ("queue_stray", "RocketMQ may not start, and no program reads this file", rebuild)
             }
             Self::QueueMissing => {
                 ("queue_missing", "consumers of RocketMQ do not see the queue's messages", rebuild)
@@ -159,11 +159,11 @@ impl ProblemKind {
                 rebuild,
             ),
             Self::QueueEntryDangling => {
-                ("queue_entry_dangling", "consumers of RocketMQ are led to no message", rebuild)
+                ("queue_entry_dangling", "consumers of RocketMQ find no message at this offset", rebuild)
             }
             Self::QueueExtensionWrong => (
                 "queue_extension_wrong",
-                "RocketMQ's tag filters let this message pass that should not, or keep it back",
+                "RocketMQ's tag filters may deliver this message wrongly, or skip it wrongly",
                 rebuild,
             ),
             Self::QueueBehind => {
@@ -171,111 +171,117 @@ impl ProblemKind {
             }
             Self::QueueOffsetRefused => (
                 "queue_offset_refused",
-                "consumers do not see this message; it is read by its place in the log and by key",
-                "nothing: the record is whole but for its queue offset",
+                "consumers do not see this message; you can read it by its log offset and by key",
+                "nothing: the record is complete except for its queue offset",
             ),
             Self::QueueOffsetWrong => (
                 "queue_offset_wrong",
-                "consumers get this message at a place of the queue that is another one's, and perhaps not that one",
-                "give the record the offset that is free where it lies, if there is only one",
+                "consumers get this message at the offset of another message, and may miss the other message",
+                "give the record the offset that is free at its place, if only one is free",
             ),
-            Self::QueueGap => {
-                ("queue_gap", "no message has these offsets", "nothing: the log has none for them")
-            }
-            Self::IndexStray => {
-                ("index_stray", "RocketMQ may misread the file; look-ups walk the log", reindex)
-            }
+            Self::QueueGap => (
+                "queue_gap",
+                "no message has these offsets",
+                "nothing: the log has no messages for these offsets",
+            ),
+            Self::IndexStray => (
+                "index_stray",
+                "RocketMQ may misread the file; mqstore looks up keys in the log instead",
+                reindex,
+            ),
             Self::IndexMissing => ("index_missing", "RocketMQ finds no message by key", reindex),
             Self::IndexAnswer => ("index_answer", "RocketMQ does not find this message by its key", reindex),
             Self::IndexChain => {
                 ("index_chain", "RocketMQ does not find some messages by their keys", reindex)
             }
-            Self::IndexHeader => (
-                "index_header",
-                "RocketMQ goes on with the index at another place than where it ends",
-                reindex,
-            ),
+            Self::IndexHeader => {
+                ("index_header", "RocketMQ adds entries at a place that is not the end of the index", reindex)
+            }
             Self::IndexTime => {
                 ("index_time", "RocketMQ does not find some messages by key and time", reindex)
             }
             Self::CheckpointAhead => (
                 "checkpoint_ahead",
-                "after a crash RocketMQ may skip records that its queues lack",
-                "write the checkpoint anew: mqstore rebuild DIR",
+                "after a crash, RocketMQ may skip records that its queues do not have",
+                "write the checkpoint again: mqstore rebuild DIR",
             ),
             _ => self.describe_broker_files(),
         }
     }
 
-    /// Of what a broker keeps beside log, queues and index.
+    /// The words for the files other than log, queues and index.
     fn describe_broker_files(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::CompactionDamaged => (
                 "compaction_damaged",
                 "the compacted queue cannot be read here",
-                "nothing: compact the topic again while the log has it, or restore it from another store",
+                "nothing: compact the topic again while the log has its messages, or restore it from another store",
             ),
             Self::CompactionEntry => (
                 "compaction_entry_wrong",
-                "RocketMQ answers with another message, or none, at this offset of the compacted queue; mqstore goes by the \
-                 log",
-                "nothing: compact the topic again while the log has it",
+                "RocketMQ returns another message, or none, at this offset of the compacted queue; mqstore reads the \
+                 log instead",
+                "nothing: compact the topic again while the log has its messages",
             ),
             Self::CompactionFile => (
                 "compaction_file_changed",
-                "bytes of this compacted file are not those that were written; messages in it may be others, or missing",
-                "nothing: compact the topic again while the log has it, or restore it from another store",
+                "the bytes of this compacted file changed after they were written; messages in it may be wrong or \
+                 missing",
+                "nothing: compact the topic again while the log has its messages, or restore it from another store",
             ),
             Self::ConfigDamaged => (
                 "config_damaged",
-                "RocketMQ takes the .bak beside it, or starts without topics, groups or offsets",
-                "put the .bak in its place; without one, move it to lost+found",
+                "RocketMQ reads the .bak file instead, or starts without topics, groups or offsets",
+                "replace the file with its .bak; without a .bak, move it to lost+found",
             ),
             Self::ConsumerOffsetAhead => (
                 "consumer_offset_ahead",
-                "messages that get these offsets anew count as consumed by the group",
+                "new messages that get these offsets count as consumed by the group",
                 "set the group back to the queue's end, after a copy of the file",
             ),
             Self::DelayLevelsDamaged => (
                 "delay_levels_damaged",
-                "the store is not opened for writing without its delay levels",
-                "move it away: from then on RocketMQ's levels count, or those that the next open gives",
+                "the store cannot be opened for writing without its delay levels",
+                "move the file away: then RocketMQ's levels apply, or those of the next open",
             ),
             Self::MetaDamaged => (
                 "meta_damaged",
-                "the store is not opened for writing, and later changes of topics, groups and offsets are not known",
-                "set what follows aside, and go on with what comes before and what the JSON files have",
+                "the store cannot be opened for writing, and later changes of topics, groups and offsets are unknown",
+                "move everything after the damage to lost+found, keep everything before it, and take the rest from \
+                 the JSON files",
             ),
             Self::DelayOffsetAhead => (
                 "delay_offset_ahead",
-                "delayed messages that get these offsets anew may never be delivered",
+                "new delayed messages that get these offsets may never be delivered",
                 "set the level back to the queue's end, after a copy of the file",
             ),
             Self::DecisionDangling => (
                 "decision_dangling",
-                "a message of a transaction that gets this offset anew counts as decided, and is never delivered",
-                "nothing: what it names is not there",
+                "a new half message that gets this offset counts as decided, and is never delivered",
+                "nothing: the half message that it names does not exist",
             ),
             Self::DecisionTwice => (
                 "decision_twice",
-                "this transaction was decided in two ways, and its messages may be in their topics or not",
-                "nothing: look whether they are there as they should be",
+                "this transaction has two different decisions; its messages may or may not be in their topics",
+                "nothing: check whether the messages are in their topics",
             ),
             Self::TimerWheel => (
                 "timer_wheel_wrong",
-                "messages of this time slot may come late, or not at all",
-                "nothing: move timerwheel and timerlog away, and the next open for writing makes them anew from their topic",
+                "messages of this second may be delivered late, or never",
+                "nothing: move timerwheel and timerlog away, and the next open for writing builds them again from \
+                 their topic",
             ),
             Self::TimerLog => (
                 "timer_log_damaged",
-                "RocketMQ forgets what the timer log holds from here on, and reads its queue of timer messages again",
-                "nothing: move timerwheel and timerlog away, and the next open for writing makes them anew from their topic",
+                "RocketMQ drops the rest of the timer log, and reads its queue of timer messages again",
+                "nothing: move timerwheel and timerlog away, and the next open for writing builds them again from \
+                 their topic",
             ),
-            // Whatever `words` does not know is listed here.
+            // The last kind: a kind that neither match lists would get its words.
             _ => (
                 "timer_checkpoint_ahead",
-                "RocketMQ may pass over timer messages that are put from here on",
-                "nothing: RocketMQ goes by the timer log and the queue",
+                "RocketMQ may skip timer messages that are sent from now on",
+                "nothing: RocketMQ uses the timer log and the queue",
             ),
         }
     }

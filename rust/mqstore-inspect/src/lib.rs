@@ -1,8 +1,8 @@
-//! The tools for store directories: what verifies, repairs, rebuilds, copies and describes them.
+//! Tools for store directories: verify, repair, rebuild, copy, snapshot and describe.
 //!
-//! Each verb is a folder or a file of its own: [`verify`], [`repair`], [`rebuild`], [`info`], [`copy_store`] and
-//! [`snapshot`]. `distributed` divides a verification among several processes. The tools use the decoders of the
-//! running store and never write into RocketMQ's folders, except for repair and rebuild.
+//! Each command has its own folder or file: [`verify`], [`repair`], [`rebuild`], [`info`], [`copy_store`] and
+//! [`snapshot`]. `distributed` divides a verification among several processes. The tools use the same decoders as
+//! an open store. Only repair and rebuild write into RocketMQ's folders.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

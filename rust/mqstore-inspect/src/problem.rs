@@ -13,7 +13,7 @@ pub struct Problem {
     pub path: PathBuf,
     /// The byte offset in it, if the problem has one.
     pub offset: Option<u64>,
-    /// What is wrong.
+    /// The damage in words, with the values found and expected.
     pub detail: String,
     /// The effect on readers of messages.
     pub consequence: &'static str,

@@ -58,11 +58,8 @@ fn positions_beyond_their_queues_are_told_and_set_back() {
     assert_eq!(
         told,
         [
-            ("consumer_offset_ahead", "group far stands at offset 21 of orders/0, which ends at 20"),
-            (
-                "delay_offset_ahead",
-                "delay level 3 stands at offset 9 of SCHEDULE_TOPIC_XXXX/2, which ends at 2"
-            ),
+            ("consumer_offset_ahead", "group far is at offset 21 of orders/0, which ends at 20"),
+            ("delay_offset_ahead", "delay level 3 is at offset 9 of SCHEDULE_TOPIC_XXXX/2, which ends at 2"),
         ]
     );
     let plan = repair(&world, crate::RepairTarget::DryRun);

@@ -1,4 +1,4 @@
-//! The checks, one after the other.
+//! The checks in their order.
 
 use std::sync::Arc;
 
@@ -32,14 +32,13 @@ use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::{BatchTopics, DispatchRules};
 use mqstore_log::index::{BadIndexFile, IndexSet};
 
-/// Checks the store at `files` and returns what is not as it should be.
+/// Checks the store at `files` and returns the problems found.
 ///
-/// `progress` is called about once every four mebibytes of log; an error that it returns ends the check.
-/// `options` tell the number of threads, and geometries where no file tells them.
+/// `progress` is called about once for every 4 MiB of log; an error that it returns ends the check.
+/// `options` give the number of threads, and the geometries that no file records.
 ///
 /// # Errors
-/// [`StoreError::NotAStore`], and errors of the system while reading. Damage is no error: it is what
-/// the report is for.
+/// [`StoreError::NotAStore`], and I/O errors while reading. Damage is not an error: the report describes it.
 pub fn verify(
     files: &StoreFiles,
     options: &StoreOptions,
@@ -49,7 +48,7 @@ pub fn verify(
     check(files, options, VerifyBounds::now(files), progress)
 }
 
-/// As [`verify`], by the holder of the store's lock: what the page of an earlier writer says counts no more.
+/// Same as [`verify`], for the holder of the store's lock: the live page of an earlier writer is ignored.
 pub(crate) fn verify_locked(
     files: &StoreFiles,
     options: &StoreOptions,
@@ -59,21 +58,21 @@ pub(crate) fn verify_locked(
     check(files, options, VerifyBounds::NONE, progress)
 }
 
-/// How far a store is looked at, beside whoever writes it.
+/// The log offsets up to which a check looks at a store that a writer may have open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VerifyBounds {
-    /// Nothing from here on counts: it is not published.
+    /// Log offset at which the check ends: records from here on are not published.
     pub limit: u64,
-    /// Beyond this nothing was dispatched yet.
+    /// Records from this log offset on are not dispatched yet.
     pub dispatched: u64,
-    /// Whether somebody writes the store meanwhile.
+    /// Whether a writer has the store open.
     pub beside: bool,
 }
 
 impl VerifyBounds {
     const NONE: Self = Self { limit: u64::MAX, dispatched: u64::MAX, beside: false };
 
-    /// Those of this moment.
+    /// The bounds at this moment.
     pub(crate) fn now(files: &StoreFiles) -> Self {
         let live = read_live(files);
         let beside = live.is_some() || files.vfs.lock_holder(&files.lock()).ok().flatten().is_some();
@@ -110,7 +109,7 @@ fn check(
     check_other_files(&view, book, end, wrong_files.into_inner()?, bounds.beside, &positions)
 }
 
-/// The checks behind the log, which ends at `end`.
+/// Runs the checks after the one of the log, which ends at `end`.
 pub(crate) fn check_other_files(
     view: &View<'_>,
     book: MergedReport<'_>,
@@ -146,7 +145,7 @@ pub(crate) fn check_other_files(
     Ok(check.report)
 }
 
-/// Loads everything that the log is compared with.
+/// Loads all files that the log is compared with.
 pub(crate) fn view<'a>(
     files: &'a StoreFiles,
     options: &StoreOptions,
@@ -161,7 +160,7 @@ pub(crate) fn view<'a>(
     }
     let batch_topics = BatchTopics::with_folders(files);
     let delays = match files.delay_tables(options.delay_levels.as_ref()) {
-        // The look at the configuration tells it.
+        // The check of the configuration reports the damage.
         Err(StoreError::Corrupt { .. }) => DelayTables::default(),
         delays => delays?,
     };
@@ -169,12 +168,12 @@ pub(crate) fn view<'a>(
         files,
         list,
         queues,
-        // Who indexes tags is seen from what is there.
+        // The index itself shows whether tags are indexed.
         rules: DispatchRules { batch_topics, index_tags: true, delays, ..DispatchRules::default() },
         repairs: LossReport::load(files)?,
         extensions: Extensions::load(files),
         limit: bounds.limit,
-        // Where nothing else is, nothing is missing.
+        // A log without any other files lacks no units and no entries.
         dispatched: if files.is_bare_log() { 0 } else { bounds.dispatched },
     })
 }

@@ -1,7 +1,7 @@
-//! The sparse queues of compacted topics against their logs.
+//! Compares the sparse queues of compacted topics with their logs.
 //!
-//! Owns nothing on disk. A log and the queue file of its name are walked side by side: each entry has to be that of the
-//! record in its place, in ascending queue offsets, and neither of the two may go on without the other.
+//! Owns nothing on disk. Reads each compaction log and the queue file of the same name in parallel. Each unit must
+//! match the record at its place, queue offsets must ascend, and both files must end together.
 //!
 //! ```text
 //! compactionLog/T/0/00000000000000000000   record | record | record | filler, zeros or the end
@@ -9,8 +9,8 @@
 //! compactionCq/T/0/00000000000000000000    entry  | entry  | entry  | end marker, zeros or the end
 //! ```
 //!
-//! Damage of the log itself ends the walk of its file; who reads through the queue tells it. Beside a writer a log may be
-//! one record ahead of its queue.
+//! Damage in the log itself ends the comparison of that file; the check that reads through the queue reports it.
+//! While a writer runs, a log may be one record ahead of its queue.
 //!
 //! Source: `CompactionLog.CompactionAppendMessageCallback`, `SparseConsumeQueue#putBatchMessagePositionInfo`.
 
@@ -25,13 +25,13 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{DataFile, FilePair, QueueFolder, SparseTags, open_listed};
 
-/// Bytes of a file that are read at once.
+/// Bytes of one read.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Findings of one file that are told one by one.
+/// Maximum number of findings listed for one file.
 const MOST_FINDINGS: u32 = 100;
 
-/// Compares the files of a queue; `beside` a writer.
+/// Compares the files of a queue; `beside` says that a writer runs.
 pub(super) fn check(
     files: &StoreFiles,
     (topic, queue_id): (&str, i32),
@@ -45,7 +45,7 @@ pub(super) fn check(
         let queue = match &pair.queue {
             Some(queue) => match open_listed(files, queue)? {
                 Some(file) => Some(Bytes::new(file, queue)),
-                // A new generation takes the place of this one.
+                // A new generation replaced this one.
                 None => return Ok(()),
             },
             None => None,
@@ -59,7 +59,7 @@ pub(super) fn check(
 
 struct Walk<'a> {
     files: &'a StoreFiles,
-    /// Whether the queue is one of delayed messages.
+    /// Whether the queue holds delayed messages.
     delayed: bool,
     tags: &'a mut SparseTags,
     pair: &'a FilePair,
@@ -71,14 +71,14 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks both files; `before` is the queue offset that the first record has to exceed. Answers the last one.
+    /// Walks both files and returns the last queue offset. The first record must exceed the offset `before`.
     fn all(&mut self, mut before: Option<i64>) -> Result<Option<i64>, StoreError> {
         let (mut place, mut number, mut without) = (0, 0, None);
         while let Some((size, expected)) = self.record(place)? {
             let entry = self.entry(number)?.filter(BatchCqUnit::is_valid);
             let ascends = before.is_none_or(|before| expected.base_offset > before);
             match entry {
-                // What an older file left where it ended.
+                // Leftover of an older, longer file.
                 None if !ascends => break,
                 None => {
                     without.get_or_insert((number, expected.base_offset));
@@ -103,20 +103,19 @@ impl Walk<'_> {
         let over = self.log_is_over(place)?;
         if let Some(entry) = self.entry(number)?.filter(|entry| over && entry.is_valid()) {
             let offset = entry.base_offset;
-            let detail =
-                format!("the entry of offset {offset} and those behind it lead behind the last record");
+            let detail = format!("the units from offset {offset} on point past the last record");
             self.tell(false, number * UNIT, detail);
         }
         Ok(before)
     }
 
-    /// The record at `place`: its size, and the entry that it should have.
+    /// Returns the size of the record at `place` and its expected unit.
     fn record(&mut self, place: u64) -> Result<Option<(u64, BatchCqUnit)>, StoreError> {
         let Some(head) = self.log.at(place, BLANK_HEADER_BYTES)? else { return Ok(None) };
         let Ok(Peek::Record { size, .. }) = peek(head) else { return Ok(None) };
         let Some(bytes) = self.log.at(place, size as usize)? else { return Ok(None) };
         let Ok(record) = RecordView::decode(bytes) else { return Ok(None) };
-        // The checksum of all of the record is that of its place in the commit log.
+        // The checksum over the whole record includes its position in the commit log.
         let place = (self.pair.log.base + place) as i64;
         if record.check_crc(CrcCheck { body: true, property: false }).is_err()
             || record.physical_offset != place
@@ -129,14 +128,14 @@ impl Walk<'_> {
         Ok(Some((u64::from(size), expected)))
     }
 
-    /// Whether an entry only says that its message is due at another time, by a table of delay levels that is not known.
+    /// Whether a unit differs only in the due time of its message, because it used another table of delay levels.
     fn is_due_by_another_table(&self, entry: &BatchCqUnit, expected: &BatchCqUnit) -> bool {
         self.delayed
             && *entry == BatchCqUnit { tags_code: entry.tags_code, ..*expected }
             && DelayLevels::is_delivery_time(entry.tags_code, entry.store_timestamp)
     }
 
-    /// Whether the log ends at `place` as a log does, and not with damage.
+    /// Whether the log ends at `place` regularly, and not in damage.
     fn log_is_over(&mut self, place: u64) -> Result<bool, StoreError> {
         let Some(head) = self.log.at(place, BLANK_HEADER_BYTES)? else { return Ok(true) };
         Ok(matches!(peek(head), Ok(Peek::Zero | Peek::Blank { .. })))
@@ -171,10 +170,10 @@ fn differs(entry: &BatchCqUnit, expected: &BatchCqUnit) -> String {
             unit.base_offset, unit.physical_offset, unit.size, unit.tags_code, unit.store_timestamp
         )
     };
-    format!("the entry says {}; its record: {}", words(entry), words(expected))
+    format!("the unit has {}; its record: {}", words(entry), words(expected))
 }
 
-/// A file that is read from its front to its end.
+/// A file that is read from front to end.
 struct Bytes<'a> {
     file: std::sync::Arc<dyn VfsFile>,
     of: &'a DataFile,
@@ -187,7 +186,7 @@ impl<'a> Bytes<'a> {
         Self { file, of, start: 0, buffer: Vec::new() }
     }
 
-    /// `len` bytes at `place`; `None` when the file ends before.
+    /// Returns `len` bytes at `place`; `None` if the file ends before them.
     fn at(&mut self, place: u64, len: usize) -> Result<Option<&[u8]>, StoreError> {
         if place.checked_add(len as u64).is_none_or(|end| end > self.of.len) {
             return Ok(None);
@@ -233,7 +232,7 @@ mod tests {
         let files = sim_files();
         let broker = broker(&files);
         assert_eq!(found(&files, false), []);
-        // Each field of one entry, in the second file.
+        // Change each field of one unit in the second file.
         let unit = files.vfs.read_file(&broker.path("compactionCq", LOG), 1 << 20).unwrap();
         let unit: [u8; BATCH_CQ_UNIT_BYTES] = *unit[2 * 46..].first_chunk().unwrap();
         for at in [7, 11, 19, 27, 35, 37, 41, 45] {
@@ -253,7 +252,7 @@ mod tests {
         let files = sim_files();
         let broker = broker(&files);
         let last = BatchCqUnit::new(5000, 100, 0, 1, 900, 1);
-        // 20 records: seven, seven, six.
+        // 20 records in three files: 7, 7 and 6.
         broker.write("compactionCq", 2 * LOG, 6 * 46, &last.encode());
         let ahead = found(&files, false);
         assert!(matches!(&ahead[..], [(Some(276), detail)] if detail.contains("offset 900")), "{ahead:?}");

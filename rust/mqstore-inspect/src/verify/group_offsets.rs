@@ -1,7 +1,7 @@
-//! Positions in queues that are kept in the metadata log, and by a broker in `config/`, against the queues.
+//! Compares the committed offsets in the metadata log and in a broker's `config/` with the queues.
 //!
-//! Owns the comparison, which a repair uses too. Nobody can have consumed what a queue does not have: an offset beyond
-//! a queue's end means that the queue, and the log, lost their end.
+//! Owns the comparison, which a repair uses too. A group cannot have consumed messages that a queue does not have. An
+//! offset after the end of a queue means that the queue and the log lost their newest part.
 //!
 //! ```text
 //! mqstore/meta, config/consumerOffset.json,             "topic@group" -> queue -> next offset
@@ -9,8 +9,8 @@
 //! config/delayOffset.json                               level -> next offset of SCHEDULE_TOPIC_XXXX, queue level - 1
 //! ```
 //!
-//! Queues without files are left out, and so are files that do not parse, which is told elsewhere. Below a queue's
-//! begin nothing is wrong: what was not consumed in time has expired.
+//! Queues without files are skipped. Files that do not parse are skipped too; another check reports them. An offset
+//! before the begin of a queue is no problem: the messages expired before the group read them.
 //!
 //! Source: `ConsumerOffsetManager`, `ScheduleMessageService#correctDelayOffset`.
 
@@ -26,11 +26,11 @@ use crate::problem::{ProblemKind, VerifyReport};
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
 use mqstore_meta::{newest_file, read_log};
 
-/// One position.
+/// One committed offset.
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredOffset {
     path: PathBuf,
-    /// Whose it is, in words.
+    /// Owner of the offset, in words.
     owner: String,
     topic: String,
     queue_id: i32,
@@ -38,7 +38,7 @@ struct StoredOffset {
     kind: ProblemKind,
 }
 
-/// All positions, as they were before anything else was looked at: whoever writes the store moves both on.
+/// All committed offsets, read before any other file: a running writer advances offsets and queues.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StoredOffsets(Vec<StoredOffset>);
 
@@ -46,7 +46,7 @@ impl StoredOffsets {
     pub(crate) fn load(files: &StoreFiles) -> Self {
         let mut found = Vec::new();
         let path = newest_file(files);
-        // What of it cannot be read is told elsewhere.
+        // Another check reports the parts that cannot be read.
         let kept = path.and_then(|path| Some((path, read_log(files, &mut Vec::new()).ok()?)));
         if let Some((path, state)) = kept {
             push_consumers(&mut found, &path, &state.into_offsets());
@@ -71,12 +71,12 @@ impl StoredOffsets {
         Self(found)
     }
 
-    /// Tells those beyond the ends of their queues, as `end` knows them.
+    /// Reports offsets after the ends of their queues, as `end` returns them.
     pub(super) fn report(&self, end: impl Fn(&str, i32) -> Option<i64>, report: &mut VerifyReport) {
         for StoredOffset { path, owner, topic, queue_id, offset, kind } in &self.0 {
             if let Some(end) = end(topic, *queue_id).filter(|end| offset > end) {
                 let detail =
-                    format!("{owner} stands at offset {offset} of {topic}/{queue_id}, which ends at {end}");
+                    format!("{owner} is at offset {offset} of {topic}/{queue_id}, which ends at {end}");
                 report.add(*kind, path, None, detail);
             }
         }

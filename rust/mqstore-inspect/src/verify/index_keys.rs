@@ -1,11 +1,10 @@
-//! Whether each key of the log is answered by the index.
+//! Checks that the index answers each key of the log.
 //!
-//! Owns nothing on disk. [`super::index_walk`] says which keys have no entry where one is expected; the chains, which
-//! lead to the entries, are looked at for themselves. An entry that is not where it is expected is looked up
-//! as a reader would: an index that was written again after a crash has its entries in another order. After ten thousand such look-ups
-//! the order alone decides.
+//! Owns nothing on disk. [`super::index_walk`] lists the keys without an entry at the expected place; another check
+//! verifies the chains that lead to the entries. Such a key is looked up as a reader would do it, because an index
+//! that was written again after a crash has its entries in another order. After 10,000 look-ups only the order counts.
 //!
-//! Entries of tags are missed only between records that have theirs: writers before RocketMQ 5.5.0 add none.
+//! A missing entry for tags counts only between records with such entries: writers before RocketMQ 5.5.0 add none.
 
 use std::sync::Arc;
 
@@ -15,10 +14,10 @@ use crate::problem::{ProblemKind, VerifyReport};
 use mqstore_base::error::StoreError;
 use mqstore_log::index::{BadIndexFile, IndexSet};
 
-/// So many records in a row without entries of their tags were written by somebody who adds none.
+/// After this number of records in a row without entries for their tags, their writer indexes no tags.
 const MOST_WITHOUT_TAGS: u64 = 64;
 
-/// What is known of all keys so far.
+/// Findings about all keys so far.
 #[derive(Debug)]
 pub(super) struct KeyFindings {
     index: Arc<IndexSet>,
@@ -26,11 +25,11 @@ pub(super) struct KeyFindings {
     run: Option<UnindexedRun>,
     tags: TagFindings,
     times: TimeMismatches,
-    /// Whether the log has keys that were dispatched.
+    /// Whether the log has dispatched keys.
     any: bool,
 }
 
-/// Neighbouring records that are not found by a key.
+/// Neighbouring records that a look-up by key does not find.
 #[derive(Debug)]
 struct UnindexedRun {
     first: i64,
@@ -40,7 +39,7 @@ struct UnindexedRun {
     why: String,
 }
 
-/// Records with tags of which no entry speaks.
+/// Records with tags that have no entry in the index.
 #[derive(Debug, Default)]
 struct TagFindings {
     /// Whether the last record with tags before them has its entry.
@@ -50,7 +49,7 @@ struct TagFindings {
 }
 
 impl TagFindings {
-    /// The record at `place` has none.
+    /// Counts a record at `place` without an entry.
     fn miss(&mut self, place: i64) {
         if self.missing == 0 {
             self.first = place;
@@ -58,7 +57,7 @@ impl TagFindings {
         self.missing += 1;
     }
 
-    /// A record has one; how many before it have none that should.
+    /// Notes a record with an entry. Returns the records before it that lack one: the first place and the count.
     fn find(&mut self) -> Option<(i64, u64)> {
         let missed = self.known && (1..=MOST_WITHOUT_TAGS).contains(&self.missing);
         let answer = missed.then_some((self.first, self.missing));
@@ -95,7 +94,7 @@ impl KeyFindings {
         }
     }
 
-    /// Takes over what a walk said of the keys of a part, which follows those before it.
+    /// Adds the findings of a walk about a part of the log. Parts arrive in log order.
     pub(super) fn add(
         &mut self,
         view: &View<'_>,
@@ -121,16 +120,16 @@ impl KeyFindings {
         Ok(())
     }
 
-    /// Tells of records before this one that are not found by their tags.
+    /// Reports earlier records that a look-up by tags does not find.
     fn tags_found(&mut self, view: &View<'_>, report: &mut VerifyReport) {
         if let Some((first, count)) = self.tags.find() {
-            let more = if count > 1 { format!(", nor {} behind it", count - 1) } else { String::new() };
+            let more = if count > 1 { format!(", nor are {} after it", count - 1) } else { String::new() };
             let detail = format!("the record at log offset {first} is not found by its tags{more}");
             report.add(ProblemKind::IndexAnswer, &view.files.index(), None, detail);
         }
     }
 
-    /// Tags that have no entry where one is expected.
+    /// Looks up tags that have no entry at the expected place.
     fn look_up_tags(
         &mut self,
         view: &View<'_>,
@@ -149,7 +148,7 @@ impl KeyFindings {
         Ok(())
     }
 
-    /// A key that has no entry where one is expected.
+    /// Looks up a key that has no entry at the expected place.
     fn look_up(
         &mut self,
         view: &View<'_>,
@@ -171,7 +170,7 @@ impl KeyFindings {
         Ok(())
     }
 
-    /// So many keys of neighbouring records are not found.
+    /// Adds `keys` keys of neighbouring records that a look-up does not find.
     fn unanswered(&mut self, (first, last): (i64, i64), keys: u64, hash: i32, why: Option<String>) {
         if let Some(run) = &mut self.run {
             run.last = last;
@@ -193,7 +192,7 @@ impl KeyFindings {
         report.add(ProblemKind::IndexAnswer, &view.files.index(), None, detail);
     }
 
-    /// Tells the rest, when all of the log was compared.
+    /// Reports the remaining findings after the last part of the log.
     pub(super) fn finish(
         mut self,
         view: &View<'_>,

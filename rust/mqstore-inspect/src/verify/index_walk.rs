@@ -1,12 +1,12 @@
-//! The entries of the index beside the keys of the log, both in order.
+//! Walks the entries of the index and the keys of the log together, both in log order.
 //!
-//! Owns nothing on disk. Entries were put in the order of the log, so that one walk over both tells which are missing.
-//! Some stand out of order: an index that was written again after a crash has them so. Those that come before their
-//! records are kept until the walk of the log comes there.
+//! Owns nothing on disk. Dispatch adds entries in log order, so that one walk over both finds missing entries.
+//! An index that was written again after a crash has some entries out of order. An entry that comes before its
+//! record's turn is kept until the walk of the log reaches the record.
 //!
-//! What comes of it does not depend on where the walk began, as long as no entry before its first one is for a record
-//! behind its first one; but for [`MOST_EARLY`], which bounds memory where an index is nothing but disorder. What is
-//! told holds what is not as it should be, and bounds of the rest: see [`KeyEvent`].
+//! The result does not depend on the start of the walk, if no entry before the first one belongs to a record
+//! after the first one. The exception is [`MOST_EARLY`], which bounds memory for an index without any order. The result
+//! lists the deviations, and bounds of the correct rest: see [`KeyEvent`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,41 +16,41 @@ use serde::{Deserialize, Serialize};
 use mqstore_base::error::StoreError;
 use mqstore_log::index::{IndexEntries, IndexSet, IndexedEntry, NewEntry};
 
-/// Keys that are looked up one by one, as a reader would, when their entry is not where it is expected. Beyond it the
-/// order alone decides.
+/// Maximum number of keys that are looked up one by one, as a reader would, because their entry is not at its place.
+/// After them only the order counts.
 pub(super) const MOST_LOOK_UPS: u32 = if cfg!(test) { 60 } else { 10_000 };
 
-/// Entries that are kept until the walk of the log comes to their records.
+/// Maximum number of entries kept until the walk of the log reaches their records.
 pub(crate) const MOST_EARLY: usize = if cfg!(test) { 20 } else { 10_000 };
 
-/// What the index answers to the keys of some records.
+/// The index's answers for the keys of some records.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct KeyPart {
-    /// In the order of the log.
+    /// Events in log order.
     pub events: Vec<KeyEvent>,
     pub times: TimeMismatches,
-    /// Whether there are keys.
+    /// Whether the records have keys.
     pub any: bool,
 }
 
-/// Something about the keys of one record, or of several in a row. What repeats the last event of its kind is left out.
+/// An event for the keys of one or more records in a row. An event that repeats the last one of its kind is left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum KeyEvent {
-    /// A record has an entry for each of its keys.
+    /// A record has an entry for each key.
     Found,
-    /// The record at this place has none for a key with this hash, where one is expected.
+    /// The record at this place has no entry for a key with this hash at the expected place.
     Missing { place: i64, hash: i32 },
-    /// As many keys of neighbouring records, behind so many others that none of them is looked up.
+    /// Missing entries of neighbouring records, after so many others that none of these keys is looked up.
     ManyMissing { first: i64, last: i64, keys: u64, hash: i32 },
     /// A record has an entry for its tags.
     TagsFound,
-    /// The record at this place has none, where one is expected.
+    /// The record at this place has no entry for its tags at the expected place.
     TagsMissing { place: i64, hash: i32 },
-    /// So many more of them, behind as many that none of them is looked up.
+    /// Further records of this kind, after so many others that none of them is looked up.
     ManyTagsMissing { records: u64 },
 }
 
-/// Times in the index that are not those of the records.
+/// Times in the index that differ from those of the records.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct TimeMismatches {
     pub wrong: u64,
@@ -73,26 +73,26 @@ pub(crate) struct KeyWalk {
     beside: bool,
     is_empty: bool,
     entries: IndexEntries,
-    /// The entry that comes next, and the one behind it.
+    /// The next entry, and the one after it.
     next: Option<IndexedEntry>,
     after: Option<IndexedEntry>,
-    /// Entries that stand before some of older records, by their places in the log.
+    /// Entries before entries of older records, by their log offsets.
     early: BTreeMap<i64, Vec<IndexedEntry>>,
-    /// The entries for the record at hand.
+    /// The entries of the current record.
     same: Vec<IndexedEntry>,
     told: LastReported,
 }
 
-/// What was told last, so that it need not be told again.
+/// The last reported events, so that repetitions can be left out.
 #[derive(Debug, Default)]
 struct LastReported {
     found: bool,
     tags_found: bool,
-    /// Missing keys that were told one by one.
+    /// Number of missing keys reported one by one.
     missing: u32,
-    /// Records without an entry for their tags that were told one by one, in a row.
+    /// Number of records in a row without an entry for their tags, reported one by one.
     tags_missing: u32,
-    /// Further ones, not told yet.
+    /// Further missing keys that are not reported yet.
     many: Option<(i64, i64, u64, i32)>,
     many_tags: u64,
 }
@@ -128,7 +128,7 @@ impl LastReported {
             return;
         }
         self.tags_found = false;
-        // Of more in a row at least one was not looked up, and then those behind it are not either.
+        // In a longer run at least one record was not looked up, so the rest is not looked up either.
         if self.tags_missing > MOST_LOOK_UPS {
             self.many_tags += 1;
             return;
@@ -152,7 +152,7 @@ impl LastReported {
 }
 
 impl KeyWalk {
-    /// A walk over `entries` of `index`; `beside` says that somebody adds entries meanwhile.
+    /// Creates a walk over `entries` of `index`; `beside` says that a writer adds entries.
     pub(crate) fn new(
         index: &Arc<IndexSet>,
         mut entries: IndexEntries,
@@ -171,8 +171,7 @@ impl KeyWalk {
         })
     }
 
-    /// Compares keys, which follow those before them, and tells what came of it. Records from `dispatched` on need not
-    /// have an entry yet.
+    /// Compares the keys of the next records and adds the events. Records from `dispatched` on may lack their entries.
     pub(super) fn add(
         &mut self,
         dispatched: u64,
@@ -214,7 +213,7 @@ impl KeyWalk {
         Ok(())
     }
 
-    /// Takes the entries for the record at `place`, and passes over those before them.
+    /// Collects the entries for the record at `place`, and skips those before them.
     fn go_to(&mut self, place: i64) -> Result<(), StoreError> {
         self.same.clear();
         while let Some((at, entries)) = self.early.first_key_value().filter(|(at, _)| **at <= place) {
@@ -228,7 +227,7 @@ impl KeyWalk {
             if at == place {
                 self.same.push(next);
             } else if at > place {
-                // One that stands before entries of older records must not hide those.
+                // An early entry must not hide the entries of older records after it.
                 let ahead = self.after.is_some_and(|after| after.entry.physical_offset < at);
                 if !ahead || self.early.len() >= MOST_EARLY {
                     return Ok(());

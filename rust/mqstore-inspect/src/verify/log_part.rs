@@ -1,8 +1,8 @@
-//! What one part of the log says, and what the queues answer to it.
+//! One part of the log: its records, and the findings of the comparison with the queues.
 //!
-//! Owns nothing on disk. A part is made by one thread, from a place where a record begins; whether the
-//! record before it ends there is for [`super::parallel_walk`] to say, which puts parts in order. A part keeps what differs,
-//! so that its size does not depend on how much is right. It may come from another process, by way of a file: see
+//! Owns nothing on disk. One thread makes a part, from a log offset at which a record begins. [`super::parallel_walk`]
+//! checks that the record before it ends there, and puts the parts in order. A part keeps only deviations, so that
+//! its size does not grow with the correct records. A part can come from another process, through a file: see
 //! [`crate::distributed`].
 
 use std::sync::Arc;
@@ -21,92 +21,92 @@ use mqstore_log::commit_log::{ScanChecks, SegmentList, check_record, read_record
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use mqstore_log::dispatch::{DispatchRules, RunOutput};
 
-/// Bytes that are read at first to look at one record.
+/// Bytes of the first read for one record.
 const RECORD_GUESS_BYTES: usize = 4096;
 
-/// A step back of the store times below this is the work of a clock that was set right.
+/// A smaller step back of the store times is a correction of the clock.
 const CLOCK_STEP_MS: i64 = 1000;
 
-/// How many rows of entries the disk is asked for behind one that was read.
+/// Number of rows of units to request from the disk after the row just read.
 const EXPECTED_ROWS: i64 = 4;
 
-/// Steps back of the store times that a part tells one by one.
+/// Maximum number of steps back of the store times that a part lists.
 const STEPS_BACK: usize = 16;
 
-/// What is checked, and against what.
+/// The files and bounds of a check.
 #[derive(Debug)]
 pub(crate) struct View<'a> {
     pub files: &'a StoreFiles,
     pub list: Arc<SegmentList>,
     pub queues: QueueSet,
     pub rules: DispatchRules,
-    /// Gaps that a repair has told already.
+    /// Gaps that an earlier repair already reported.
     pub repairs: LossReport,
-    /// The extension files, if there are some: entries may name a place in them instead of a tags' hash.
+    /// The extension files, if any: a unit may contain an extension address instead of a tags' hash.
     pub(crate) extensions: Option<Extensions>,
-    /// Nothing from here on counts: a running writer has not published it.
+    /// Log offset at which the check ends: the writer has not published records from here on.
     pub limit: u64,
-    /// Beyond this a running writer has not dispatched yet.
+    /// The writer has not dispatched records from this log offset on.
     pub dispatched: u64,
 }
 
-/// What the records from one place of the log to another say.
+/// The contents of the records from one log offset to another.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Part {
-    /// Where the first record begins; `None` when none does.
+    /// Log offset of the first record; `None` if no record begins in the part.
     pub first: Option<u64>,
-    /// Where the next one would.
+    /// Log offset after the last record.
     pub end: u64,
     pub messages: u64,
     pub bytes: u64,
     pub times: StoreTimeOrder,
-    /// What the records contribute to the derived files.
+    /// Units and entries that the records require in the derived files.
     #[serde(skip)]
     pub output: RunOutput,
     pub queues: Vec<QueuePart>,
     pub keys: KeyPart,
 }
 
-/// Whether store times only grow.
+/// The order of the store times.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StoreTimeOrder {
     pub first: Option<i64>,
     pub last: i64,
-    /// Steps back: log offset of the record, its time, and the time before it.
+    /// Steps back: log offset of the record, its time, and the time of the record before it.
     pub back: Vec<(u64, i64, i64)>,
 }
 
-/// What a part says of one queue.
+/// The findings of a part about one queue.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct QueuePart {
     pub topic: Box<str>,
     pub queue_id: i32,
-    /// Queue offsets that the records take, in log order.
+    /// Queue offsets of the records, in log order.
     pub rows: Vec<Stretch>,
-    /// Entries that lead to the record with their offset.
+    /// Number of units that point to the record of their offset.
     pub matched: i64,
-    /// Records for which the queue has no entry; beyond its end too.
+    /// Records without a unit, also after the end of the queue.
     pub absent: Vec<MissingUnits>,
-    /// Entries that say something else than the record with their offset.
+    /// Units that differ from the record of their offset.
     pub wrong: Vec<(i64, String)>,
-    /// Entries that lead to nothing good in the extension.
+    /// Units with a missing or wrong unit in the extension.
     pub extension: Vec<(i64, String)>,
-    /// How many more of both were found, behind so many others that nobody tells them one by one.
+    /// Number of further findings of both kinds, after so many that they are not listed.
     pub more: u64,
 }
 
-/// Neighbouring offsets of a queue that have records and no entries.
+/// Neighbouring offsets of a queue that have records and no units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MissingUnits {
     pub from: i64,
-    /// One past the last.
+    /// The offset after the last one.
     pub to: i64,
-    /// Where the record of the first lies in the log.
+    /// Log offset of the record of the first one.
     pub physical: i64,
 }
 
 impl MissingUnits {
-    /// Adds `next` to the last of `row` if it follows that; answers it if not.
+    /// Joins `next` to the last item of `row` if it follows directly; otherwise returns it.
     pub(super) fn join(row: &mut [Self], next: Self) -> Option<Self> {
         match row.last_mut() {
             Some(last) if last.to == next.from => {
@@ -130,7 +130,7 @@ impl StoreTimeOrder {
 }
 
 impl Part {
-    /// Forgets everything, for another part.
+    /// Clears the part for reuse.
     pub(super) fn begin(&mut self, start: u64) {
         self.output.begin();
         (self.first, self.end) = (None, start);
@@ -140,7 +140,7 @@ impl Part {
         self.keys = KeyPart::default();
     }
 
-    /// Whether these can be the numbers of records that begin at `start` or behind it.
+    /// Whether these numbers are possible for records that begin at `start` or after it.
     pub(crate) fn is_sound(&self, start: u64) -> bool {
         let first = self.first.unwrap_or(self.end);
         let room = self.end.saturating_sub(first);
@@ -151,7 +151,7 @@ impl Part {
             && self.queues.iter().all(|queue| queue.is_sound(room))
     }
 
-    /// Adds a record that lies at log offset `offset`.
+    /// Adds the record at log offset `offset`.
     #[inline]
     pub(super) fn add(&mut self, rules: &DispatchRules, record: &RecordOutline<'_>, offset: u64) {
         if record.is_placeholder() {
@@ -163,7 +163,7 @@ impl Part {
         self.output.add(rules, record, offset);
     }
 
-    /// Compares what was added with the entries of the queues.
+    /// Compares the added records with the units of the queues.
     pub(super) fn compare(&mut self, view: &View<'_>) -> Result<(), StoreError> {
         for (topic, run) in self.output.queues() {
             let queue_id = run.queue_id();
@@ -194,7 +194,7 @@ impl Part {
 }
 
 impl QueuePart {
-    /// Whether the records in `room` bytes can say this.
+    /// Whether these numbers are possible for records in `room` bytes.
     fn is_sound(&self, room: u64) -> bool {
         let is_row = |from: i64, to: i64| (0..=to).contains(&from);
         let counts = |records: i64| u64::try_from(records).is_ok_and(|records| records <= room);
@@ -204,9 +204,9 @@ impl QueuePart {
             && self.absent.iter().all(|absent| is_row(absent.from, absent.to))
     }
 
-    /// Leaves out what nobody tells one by one, where there is `room` for so many findings still, at most.
+    /// Drops the findings that exceed `room`, the number of findings that can still be listed.
     pub(crate) fn trim(&mut self, room: &mut usize) {
-        // The first absent ones may belong to the last of another part.
+        // The first missing units may join the last ones of another part.
         *room = room.saturating_sub(self.absent.len().saturating_sub(1));
         for list in [&mut self.wrong, &mut self.extension] {
             let kept = list.len().min(*room);
@@ -216,9 +216,9 @@ impl QueuePart {
         }
     }
 
-    /// `units` of records whose queue offsets begin with `from` have no entry.
+    /// Adds `units` as missing; the first record has the queue offset `from`.
     fn add_missing_units(&mut self, view: &View<'_>, from: i64, units: &[CqUnit]) {
-        // Log order: who has not been dispatched yet stands last.
+        // The units are in log order, so those not dispatched yet are last.
         let dispatched = units.partition_point(|unit| (unit.physical_offset as u64) < view.dispatched);
         let Some(first) = units.first().filter(|_| dispatched > 0) else { return };
         let to = from.saturating_add(dispatched as i64);
@@ -228,7 +228,7 @@ impl QueuePart {
         }
     }
 
-    /// Compares the entries from offset `from` on with `units`, those of the records.
+    /// Compares the queue's units from offset `from` on with `units`, which the records require.
     fn compare(
         &mut self,
         view: &View<'_>,
@@ -268,7 +268,7 @@ impl QueuePart {
         Ok(())
     }
 
-    /// Looks up what entries name instead of a tags' hash: offset, address, the hash that should stand there.
+    /// Checks the extension units of `entries`: queue offset, extension address, expected tags' hash.
     fn look_at_extension(&mut self, view: &View<'_>, entries: &[(i64, i64, i64)]) {
         let Some(extensions) = &view.extensions else { return };
         for (offset, address, tags_code) in entries {
@@ -279,7 +279,7 @@ impl QueuePart {
         }
     }
 
-    /// The entry at `offset` is not `unit`, that of a record which says that it stands there.
+    /// Records that the queue has `entry` at `offset`, where the record requires `unit`.
     fn differ(
         &mut self,
         view: &View<'_>,
@@ -295,7 +295,7 @@ impl QueuePart {
             self.matched += 1;
             return Ok(());
         }
-        // Of two records for one offset the first one has it.
+        // If two records have the same offset, the first one keeps it.
         let earlier = entry.physical_offset < unit.physical_offset;
         if earlier && leads_to(view, (&self.topic, self.queue_id), offset, entry)? {
             return Ok(());
@@ -336,7 +336,7 @@ impl QueuePart {
     }
 }
 
-/// How an entry of a batch queue differs from that of its record in what a plain one does not say.
+/// Compares the fields that only batch queues have. Returns the difference between a unit and the expected one.
 fn differs_beyond(entry: &BatchCqUnit, unit: &BatchCqUnit) -> Option<String> {
     let offset = unit.base_offset;
     if entry.store_timestamp != unit.store_timestamp {
@@ -345,15 +345,15 @@ fn differs_beyond(entry: &BatchCqUnit, unit: &BatchCqUnit) -> Option<String> {
     }
     let fields = |unit: &BatchCqUnit| (unit.batch_size, unit.compacted_offset, unit.reserved);
     (fields(entry) != fields(unit))
-        .then(|| format!("offset {offset} has not the entry that its record makes"))
+        .then(|| format!("offset {offset} has a unit with other fields than its record requires"))
 }
 
-/// What a unit of a batch queue says that a plain one says too.
+/// The fields of a batch unit that a plain unit has too.
 fn plain(unit: &BatchCqUnit) -> CqUnit {
     CqUnit { physical_offset: unit.physical_offset, size: unit.size, tags_code: unit.tags_code }
 }
 
-/// Whether an entry is that of a record: instead of the tags' hash it may name a place in `consumequeue_ext/`.
+/// Whether a unit matches the expected one. It may contain an address in `consumequeue_ext/` instead of the tags' hash.
 fn agree(view: &View<'_>, entry: &CqUnit, unit: &CqUnit) -> bool {
     entry == unit
         || (view.extensions.is_some()
@@ -361,8 +361,8 @@ fn agree(view: &View<'_>, entry: &CqUnit, unit: &CqUnit) -> bool {
             && (entry.physical_offset, entry.size) == (unit.physical_offset, unit.size))
 }
 
-/// Whether an entry of a delayed message says when it is due by another table of delay levels than the one that is known: a
-/// broker remembers none.
+/// Whether a delayed message's unit has the due time of another table of delay levels than the known one. A broker
+/// does not record the table that it used.
 fn is_due_by_another_table(view: &View<'_>, queue_id: i32, entry: &CqUnit, unit: &CqUnit) -> bool {
     let levels = view.rules.delays.at(unit.physical_offset as u64);
     let stored = unit.tags_code.saturating_sub(levels.delivery_time(queue_id.saturating_add(1), 0));
@@ -370,25 +370,21 @@ fn is_due_by_another_table(view: &View<'_>, queue_id: i32, entry: &CqUnit, unit:
         && DelayLevels::is_delivery_time(entry.tags_code, stored)
 }
 
-/// What a person reads about an entry that is not that of its record.
+/// Describes for people how a unit differs from the expected one.
 fn differs(offset: i64, entry: &CqUnit, unit: &CqUnit) -> String {
     if (entry.physical_offset, entry.size) == (unit.physical_offset, unit.size) {
         let (found, wanted) = (entry.tags_code, unit.tags_code);
         return format!("offset {offset} has the tags' hash {found}; its record has {wanted}");
     }
-    format!(
-        "offset {offset} leads to {}; its record lies at {}",
-        describe_target(entry),
-        describe_target(unit)
-    )
+    format!("offset {offset} leads to {}; its record is at {}", describe_target(entry), describe_target(unit))
 }
 
-/// Where an entry leads.
+/// Describes the place that a unit points to.
 pub(super) fn describe_target(unit: &CqUnit) -> String {
     format!("log offset {} ({} bytes)", unit.physical_offset, unit.size)
 }
 
-/// Whether the record that `entry` names says that it stands at `offset` of that queue.
+/// Whether the unit `entry` points to a record that has `offset` in that queue.
 pub(super) fn leads_to(
     view: &View<'_>,
     (topic, queue_id): (&str, i32),
@@ -418,7 +414,7 @@ pub(super) fn leads_to(
     Ok(queued || batched)
 }
 
-/// `None` for bytes that are damaged: what that means for the reader of messages is told elsewhere.
+/// Returns `None` for damaged bytes: another check reports the effect of the damage.
 fn unless_corrupt<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match outcome {
         Ok(value) => Ok(Some(value)),

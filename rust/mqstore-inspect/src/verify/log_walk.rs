@@ -1,8 +1,8 @@
-//! The log from one place of it to another: parts in its order, and between them what is none.
+//! Walks the log from one log offset to another: parts in log order, and the damage between them.
 //!
-//! Owns nothing on disk. What cannot be walked in pieces is walked here, from record to record; behind damage the next
-//! record is looked for that holds together. Everything goes to a [`Findings`]: the report, or a file for whoever makes
-//! it.
+//! Owns nothing on disk. Ranges that cannot be walked in pieces are walked here, record by record. After damage, the
+//! walk searches for the next intact record. All findings go to a [`Findings`]: the report, or a file for the process
+//! that writes the report.
 
 use std::sync::Arc;
 
@@ -13,25 +13,25 @@ use crate::problem::{Finding, ProblemKind};
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{Damage, LogScanner, ScanChecks, ScanItem};
 
-/// Bytes that a part made by hand has at most, so that its memory stays bounded.
+/// Maximum bytes of a part that is walked here, so that memory stays bounded.
 const BY_HAND_BYTES: u64 = 4 << 20;
 
-/// Where the findings of a log go, in its order.
+/// Receives the findings about a log, in log order.
 pub(crate) trait Findings {
-    /// Records, and what was found of them.
+    /// Takes records and the findings about them.
     fn part(&mut self, part: &mut Part) -> Result<(), StoreError>;
-    /// Bytes that are no record.
+    /// Takes a range of bytes that contains no record.
     fn problem(&mut self, finding: Finding) -> Result<(), StoreError>;
-    /// Everything before this place was looked at. An error ends the look.
+    /// Takes the log offset before which everything is checked. An error ends the walk.
     fn reached(&mut self, position: u64) -> Result<(), StoreError>;
 }
 
-/// The log, put together from its parts.
+/// The log, joined from its parts.
 pub(crate) struct LogWalk<'a> {
     view: &'a View<'a>,
     findings: &'a mut dyn Findings,
     keys: KeyWalk,
-    /// For what cannot be walked in pieces.
+    /// Scanner for ranges that cannot be walked in pieces.
     scanner: LogScanner,
     part: Part,
     position: Option<u64>,
@@ -39,7 +39,7 @@ pub(crate) struct LogWalk<'a> {
 }
 
 impl<'a> LogWalk<'a> {
-    /// The log from `start` on, or from where the first part begins that has a record. `keys` begins there or before.
+    /// Starts at `start`, or at the first part that contains a record. `keys` starts there or before.
     pub(crate) fn new(
         view: &'a View<'a>,
         keys: KeyWalk,
@@ -51,12 +51,12 @@ impl<'a> LogWalk<'a> {
         Self { view, findings, keys, scanner, part: Part::default(), position: start, over: false }
     }
 
-    /// Behind the last piece there may be records still, where the file system keeps data that it does not tell of.
+    /// Walks the rest after the last piece: some file systems hold data there that they do not report as data.
     pub(crate) fn finish(&mut self) -> Result<(), StoreError> {
         self.walk_sequentially(u64::MAX).map(drop)
     }
 
-    /// Where the next record would begin, if there was one; and whether the log ends there.
+    /// Returns the log offset of the next record if there were one, and whether the log ends there.
     pub(crate) fn end(&self) -> (Option<u64>, bool) {
         (self.position, self.over)
     }
@@ -68,7 +68,7 @@ impl<'a> LogWalk<'a> {
         self.findings.reached(part.end)
     }
 
-    /// Looks at what is no record, at `position`; answers where to go on.
+    /// Inspects bytes at `position` that are no record; returns the log offset at which the walk continues.
     fn inspect_damage(&mut self, position: u64) -> Result<Option<u64>, StoreError> {
         match self.scanner.next_item()? {
             ScanItem::Record(_) | ScanItem::Filler { .. } => Ok(Some(position)),
@@ -77,7 +77,7 @@ impl<'a> LogWalk<'a> {
         }
     }
 
-    /// Zeroes end the log; a record behind them means that a stretch of it was lost.
+    /// Checks zeros, which end the log. A record after them means that a range of the log is lost.
     fn check_after_end(&mut self, offset: u64) -> Result<Option<u64>, StoreError> {
         if self.view.limit != u64::MAX {
             return Ok(None);
@@ -88,13 +88,13 @@ impl<'a> LogWalk<'a> {
                 kind: ProblemKind::RecordDamaged,
                 path: segment.path(),
                 offset: Some(offset - segment.base_offset()),
-                detail: format!("{} bytes of zeros with records behind them", next - offset),
+                detail: format!("{} bytes of zeros with records after them", next - offset),
             })?;
         }
         Ok(next)
     }
 
-    /// The next record at or behind `from`.
+    /// Returns the next record at or after `from`.
     fn resync(&mut self, from: u64) -> Result<Option<u64>, StoreError> {
         let findings = &mut *self.findings;
         self.scanner.resync_watched(from, &mut |reached| findings.reached(reached))

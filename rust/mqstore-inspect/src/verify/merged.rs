@@ -1,6 +1,6 @@
-//! What all parts of the log say, put together in its order.
+//! The findings of all parts of the log, joined in log order.
 //!
-//! Owns nothing on disk. Whoever made the parts, this process or others, what is told of them is the same.
+//! Owns nothing on disk. The report is the same, whichever threads or processes made the parts.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::progress::{Progress, ProgressWatcher};
 use mqstore_log::index::IndexSet;
 
-/// The report as far as the log goes, and what the checks behind it need.
+/// The report about the log, and the values that the later checks need.
 pub(crate) struct MergedReport<'a> {
     view: &'a View<'a>,
     progress: ProgressWatcher<'a>,
@@ -26,7 +26,7 @@ pub(crate) struct MergedReport<'a> {
 }
 
 impl<'a> MergedReport<'a> {
-    /// An empty one, with what the list of segments says.
+    /// Creates an empty one with the findings about the list of segments.
     pub(crate) fn new(view: &'a View<'a>, index: &Arc<IndexSet>, progress: ProgressWatcher<'a>) -> Self {
         let mut report = VerifyReport::default();
         segments(view, &mut report);
@@ -41,7 +41,7 @@ impl<'a> MergedReport<'a> {
         }
     }
 
-    /// Store times are those of one clock, read while the log was locked.
+    /// Checks the order of the store times: they come from one clock, read under the put lock.
     fn times(&mut self, part: &Part) {
         let Some(first) = part.times.first else { return };
         let mut times = StoreTimeOrder::default();
@@ -51,7 +51,7 @@ impl<'a> MergedReport<'a> {
         for (offset, time, before) in times.back.iter().chain(&part.times.back) {
             let Some(segment) = self.view.list.find(*offset) else { continue };
             let back = before.saturating_sub(*time);
-            let detail = format!("stored at {time}, {back} ms before the record before it");
+            let detail = format!("stored at {time}, {back} ms earlier than the record before it");
             let place = offset - segment.base_offset();
             self.report.add(ProblemKind::TimeBack, &segment.path(), Some(place), detail);
         }

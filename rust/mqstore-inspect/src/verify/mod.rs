@@ -1,11 +1,11 @@
-//! Verification: checks every file of a store from outside.
+//! Verification: checks every file of a store against the others.
 //!
-//! It only reads, takes no lock and changes no byte. It works on stores that cannot be opened for writing, and beside a
-//! running writer (then up to what the writer has dispatched). Every finding says what it is, where, what it means for
-//! readers of messages, and what a repair would do.
+//! It only reads, takes no lock and changes no byte. It works on stores that cannot be opened for writing, and while a
+//! writer runs; then it checks up to the dispatched offset. Each finding has a kind, a place, its consequence for
+//! readers, and the step of a repair.
 //!
 //! `checks` calls all checks in order. `parallel_walk` walks the log in pieces, `log_part` is one piece, and `merged`
-//! joins the pieces into the report. `merged` and `log_walk` also serve [`crate::distributed`].
+//! joins the pieces to the report. `merged` and `log_walk` also serve [`crate::distributed`].
 
 pub(crate) mod checks;
 mod compacted_queues;

@@ -1,8 +1,8 @@
-//! Op messages against half messages: what decides a transaction names half messages that are there, and decides each
-//! of them once.
+//! Compares op messages with half messages: each op message names existing half messages, and each half message is
+//! decided once.
 //!
-//! Owns nothing on disk. Only our own op messages say what they decide; a broker may name a half message twice. Memory: two
-//! bits for each half message that is named, in blocks of 32.
+//! Owns nothing on disk. Only op messages of mqstore contain the decision; a broker may name a half message twice.
+//! Memory: two bits for each named half message, in blocks of 32.
 //!
 //! The records: [`mqstore_format::transaction`]. Source: `TransactionalMessageServiceImpl#fillOpRemoveMap`.
 
@@ -17,12 +17,12 @@ use crate::problem::{ProblemKind, VerifyReport};
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::read_record;
 
-/// Op messages that are read at once.
+/// Number of op messages in one read.
 const AT_ONCE: usize = 1024;
-/// Findings of one kind that are told one by one.
+/// Maximum number of findings of one kind in the report.
 const MOST_FINDINGS: usize = 100;
 
-/// Looks at all op messages in the log; the queue of half messages ends at `half_end`.
+/// Checks all op messages in the log; the queue of half messages ends at `half_end`.
 pub(super) fn check(view: &View<'_>, half_end: i64, report: &mut VerifyReport) -> Result<(), StoreError> {
     let Some(queue) = view.queues.get(OP_TOPIC, 0) else { return Ok(()) };
     let mut look = OpScan { view, half_end, report, decided: HashMap::new(), found: [0; 2] };
@@ -32,7 +32,7 @@ pub(super) fn check(view: &View<'_>, half_end: i64, report: &mut VerifyReport) -
         let mut units = Vec::with_capacity(count);
         match queue.read_each(from, count, |_, unit| units.push((unit.physical_offset, unit.size))) {
             Ok(()) => {}
-            // The checks of queues tell it.
+            // The checks of the queues report it.
             Err(StoreError::Corrupt { .. }) => return Ok(()),
             Err(error) => return Err(error),
         }
@@ -48,7 +48,7 @@ struct OpScan<'a, 'b> {
     view: &'a View<'b>,
     half_end: i64,
     report: &'a mut VerifyReport,
-    /// What was decided, by half message: two bits each.
+    /// Decisions by half message, two bits each.
     decided: HashMap<i64, u64>,
     found: [usize; 2],
 }
@@ -57,13 +57,13 @@ impl OpScan<'_, '_> {
     fn op(&mut self, offset: i64, size: i32) -> Result<(), StoreError> {
         let (Ok(offset), Ok(size)) = (u64::try_from(offset), usize::try_from(size)) else { return Ok(()) };
         let end = self.view.limit.min(self.view.list.end_offset());
-        // A gap of the queue, or what the checks of queues tell.
+        // A gap of the queue, or damage that the checks of the queues report.
         if offset.checked_add(size as u64).is_none_or(|last| last > end) {
             return Ok(());
         }
         let bytes = match read_record(self.view.files, &self.view.list, offset, size) {
             Ok(bytes) => bytes,
-            // The checks of log and queues tell it.
+            // The checks of the log and the queues report it.
             Err(StoreError::Corrupt { .. }) => return Ok(()),
             Err(error) if error.is_gone() => return Ok(()),
             Err(error) => return Err(error),
@@ -87,7 +87,7 @@ impl OpScan<'_, '_> {
         Ok(())
     }
 
-    /// Takes note of a decision; the one before, where that was another one.
+    /// Notes a decision; returns the earlier one if it differs.
     fn decide(&mut self, half: i64, decision: Decision) -> Option<&'static str> {
         const ALL: [Decision; 3] = [Decision::Commit, Decision::Rollback, Decision::Discard];
         let code = 1 + ALL.iter().position(|one| *one == decision).unwrap_or(0) as u64;

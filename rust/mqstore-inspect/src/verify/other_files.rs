@@ -1,4 +1,4 @@
-//! What is not found by walking the log: checkpoint, compacted queues, configuration, the metadata log.
+//! Checks the files that a walk of the log does not cover: checkpoint, compacted queues, configuration, metadata log.
 //!
 //! Owns nothing on disk.
 
@@ -15,20 +15,20 @@ use mqstore_compaction::{CompactedQueue, changed_files};
 use mqstore_log::checkpoint::CheckpointFile;
 use mqstore_meta::find_damage;
 
-/// A look at the rest of a store.
+/// The check of the remaining files of a store.
 pub(super) struct OtherFilesCheck<'a> {
     pub files: &'a StoreFiles,
     pub report: VerifyReport,
-    /// Where the log ends.
+    /// End of the log.
     pub end: u64,
-    /// Beyond this a running writer has not dispatched yet.
+    /// The writer has not dispatched records from this log offset on.
     pub dispatched: u64,
-    /// Whether somebody writes the store now.
+    /// Whether a writer has the store open now.
     pub beside: bool,
 }
 
 impl OtherFilesCheck<'_> {
-    /// Each file of a broker must be one that it can read, and our delay levels too.
+    /// Checks that a broker can read each of its files, and that mqstore can read its delay levels.
     pub(super) fn config(&mut self) {
         for (path, name) in config_files(self.files).unwrap_or_default() {
             let Ok(text) = self.files.vfs.read_file(&path, CONFIG_LIMIT_BYTES) else { continue };
@@ -43,7 +43,7 @@ impl OtherFilesCheck<'_> {
         }
     }
 
-    /// The metadata log must be readable as far as it was synced.
+    /// Checks that the metadata log is readable up to its synced end.
     pub(super) fn meta(&mut self) -> Result<(), StoreError> {
         if let Some((path, offset, reason)) = find_damage(self.files)? {
             self.report.add(ProblemKind::MetaDamaged, &path, Some(offset), reason);
@@ -61,7 +61,7 @@ impl OtherFilesCheck<'_> {
             ("confirmPhyOffset", checkpoint.confirm_physical_offset),
             ("logicsPhysicalOffset", checkpoint.logics_physical_offset),
         ] {
-            // RocketMQ has -1 where nothing was confirmed.
+            // RocketMQ stores -1 if no offset was confirmed.
             let wrong = u64::try_from(value).map_or(value < -1, |value| value > self.end);
             if wrong && self.dispatched == u64::MAX {
                 let detail = format!("{name} is {value}; the log ends at {}", self.end);
@@ -70,7 +70,7 @@ impl OtherFilesCheck<'_> {
         }
     }
 
-    /// Every compacted queue must be readable from its first entry to its last.
+    /// Checks that each compacted queue is readable from its first unit to its last.
     pub(super) fn compaction(&mut self) -> Result<(), StoreError> {
         for (topic, queue_id) in self.compacted_queues() {
             let folder =
@@ -81,7 +81,7 @@ impl OtherFilesCheck<'_> {
                 }
                 self.report.add(ProblemKind::CompactionDamaged, &folder, None, error.to_string());
             }
-            // Other damage is what the look above told.
+            // The check above reports other damage.
             let compared =
                 compacted_queues::check(self.files, (&topic, queue_id), self.beside, &mut self.report);
             if let Err(error @ StoreError::Io { .. }) = compared {
@@ -122,7 +122,7 @@ impl OtherFilesCheck<'_> {
     }
 }
 
-/// Reads a compacted queue from its first record to its last.
+/// Reads a compacted queue from the first record to the last.
 fn read_through(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<(), StoreError> {
     if let Some(queue) = CompactedQueue::open(files, topic, queue_id)? {
         for record in queue.read(0) {

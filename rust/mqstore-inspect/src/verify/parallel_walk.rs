@@ -1,19 +1,19 @@
-//! Walking the log with several threads, in pieces that are put together in the order of the log.
+//! Walks the log with several threads, in pieces that are joined in log order.
 //!
 //! ```text
-//! pieces of the log -> threads -> parts: records, each beside its queue entry
-//!                                   | in the order of the log
+//! pieces of the log -> threads -> parts: records compared with their queue units
+//!                                   | in log order
 //!                                   v
-//!         damage between parts; entries of a queue counted; keys beside index entries
+//!         damage between parts; units of a queue counted; keys compared with index entries
 //! ```
 //!
-//! Owns nothing on disk. A piece is some mebibytes of a segment. Who takes one looks in it for the first record that
-//! holds together and goes on from there; in a whole log that is where the record before it ends, which
-//! whoever puts the pieces together checks. Where it is not, the log is damaged there (or somebody sent a piece of a
-//! log as a message), and that stretch is walked once more, from record to record.
+//! Owns nothing on disk. A piece is a few MiB of a segment. A thread that takes a piece searches it for the first
+//! intact record and continues from there. In an undamaged log, the record before it ends at this log offset; the
+//! thread that joins the pieces checks that. If it does not end there, the log is damaged, or a message contains bytes
+//! of a log. Then this range is walked again, record by record.
 //!
-//! A pool works on the pieces, and the calling thread takes the parts in order. The number of pieces that are out has a
-//! bound, and so has memory.
+//! Pool threads work on the pieces, and the calling thread takes the parts in order. A limit on the number of pieces in
+//! work bounds the memory.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,51 +27,51 @@ use super::log_part::{Part, View};
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
 
-/// Bytes of a piece; in tests so few that small logs have many.
+/// Bytes of a piece; so few in tests that small logs have many pieces.
 const PIECE_BYTES: u64 = if cfg!(test) { 1 << 10 } else { 8 << 20 };
 
-/// How far before its turn the disk is asked for the log.
+/// Distance before a piece's turn at which its bytes are requested from the disk.
 const AHEAD_BYTES: u64 = 24 << 20;
 
-/// Pieces that are given to the pool and not taken from it, at most.
+/// Maximum number of pieces that are in the pool or finished and not taken.
 const PIECES_OUT: usize = 16;
 
-/// Neighbouring bytes of one segment.
+/// Consecutive bytes of one segment.
 #[derive(Debug)]
 struct Piece {
     segment: Arc<Segment>,
     start: u64,
     end: u64,
-    /// What the disk is to be asked for meanwhile: a place in the segment's file, and bytes.
+    /// Bytes to request from the disk in advance: position in the segment's file, and length.
     ahead: Option<(u64, u64)>,
 }
 
-/// The pieces of a log, or of a stretch of it, one after the other.
+/// The pieces of a log or of ranges of it, in order.
 #[derive(Debug, Default)]
 pub(crate) struct LogPieces {
     /// The next segment.
     segment: usize,
-    /// The runs of bytes that the pieces lie in, where they were planned before.
+    /// The ranges of bytes that contain the pieces, if they were planned before.
     runs: Option<VecDeque<(u64, u64)>>,
-    /// What is left of the segment, or of the run: from, to.
+    /// The remaining part of the segment or range: from, to.
     planned: VecDeque<(u64, u64)>,
-    /// Before this place of it the disk was asked for everything.
+    /// Position in the segment before which all bytes were requested from the disk.
     asked: u64,
 }
 
 impl LogPieces {
-    /// The pieces in these runs: see [`Self::runs`].
+    /// Creates the pieces in these ranges: see [`Self::runs`].
     pub(crate) fn of(runs: &[(u64, u64)]) -> Self {
         Self { runs: Some(runs.iter().copied().collect()), ..Self::default() }
     }
 
-    /// All pieces of a log: from, to.
+    /// Returns all pieces of a log: from, to.
     pub(crate) fn all(list: &SegmentList, limit: u64) -> Vec<(u64, u64)> {
         let mut pieces = Self::default();
         std::iter::from_fn(|| pieces.take(list, limit).map(|piece| (piece.start, piece.end))).collect()
     }
 
-    /// Neighbouring pieces as runs, none of which goes from one segment to the next.
+    /// Joins consecutive pieces to ranges; no range crosses a segment boundary.
     pub(crate) fn runs(list: &SegmentList, pieces: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for &(start, end) in pieces {
@@ -92,7 +92,7 @@ impl LogPieces {
         Some(Piece { segment, start, end, ahead })
     }
 
-    /// Plans the pieces of the next segment, or of the next run; whether there was one.
+    /// Plans the pieces of the next segment or range; returns whether there was one.
     fn plan_next(&mut self, list: &SegmentList, limit: u64) -> bool {
         let Some(runs) = &mut self.runs else {
             let Some(segment) = list.segments().get(self.segment) else { return false };
@@ -109,28 +109,28 @@ impl LogPieces {
         true
     }
 
-    /// Plans the pieces of a segment that hold data. All are looked for before any is read: room that nothing was
-    /// written to counts as data as soon as it was read.
+    /// Plans the pieces of a segment that contain data. All of them are found before any is read, because a read can
+    /// turn a hole of the file into data for the file system.
     fn plan(&mut self, segment: &Segment, limit: u64) {
         let (base, end) = (segment.base_offset(), segment.end_offset().min(limit));
         let file = segment.file();
         let mut position = base;
         while position < end {
-            // What is wrong here, who reads the piece will find and say.
+            // The thread that reads the piece finds and reports errors.
             let data = match &file {
                 Ok(file) => file.next_data(position - base).unwrap_or(Some(position - base)),
                 Err(_) => Some(position - base),
             };
             let Some(data) = data.map(|data| base + data).filter(|data| *data < end) else { break };
-            // The file system knows of whole blocks; a record may begin before one.
+            // The file system reports complete blocks; a record may begin before one.
             let start = if data - position < PIECE_BYTES { position } else { data };
             position = start.saturating_add(PIECE_BYTES).min(end);
             self.planned.push_back((start, position));
         }
     }
 
-    /// The next bytes of the segment with base offset `base` that the disk is to be asked for: a place in its file,
-    /// and how many.
+    /// Returns the next bytes of the segment with base offset `base` to request from the disk: position in its file,
+    /// and length.
     fn ahead(&mut self, base: u64, start: u64, end: u64) -> Option<(u64, u64)> {
         let last = self.planned.back().map_or(end, |(_, end)| *end);
         let (from, to) = (self.asked.max(start), last.min(end.saturating_add(AHEAD_BYTES)));
@@ -139,7 +139,7 @@ impl LogPieces {
     }
 }
 
-/// Whether to go on.
+/// Whether the walk continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WalkControl {
     On,
@@ -147,18 +147,17 @@ pub(crate) enum WalkControl {
     Home,
 }
 
-/// Who puts the parts together.
+/// Joins the parts in log order.
 pub(crate) trait Assembler {
-    /// Where the next record begins; whoever does not know that yet takes the `first` of a part.
+    /// Returns the log offset of the next record; if it is not known yet, `first`, the begin of the part.
     fn position(&mut self, first: Option<u64>) -> Option<u64>;
-    /// Takes over a part that begins there.
+    /// Adds a part that begins at the current position.
     fn take_over(&mut self, part: &mut Part) -> Result<(), StoreError>;
-    /// Goes on from there by itself, until `end` or the end of the log.
+    /// Walks from the current position, record by record, to `end` or to the end of the log.
     fn walk_sequentially(&mut self, end: u64) -> Result<WalkControl, StoreError>;
 }
 
-/// Walks these pieces of the log with up to `helpers` more threads. One of them begins with `aside`, which is called
-/// once.
+/// Walks these pieces of the log with up to `helpers` additional threads. One of them calls `aside` first, once.
 pub(crate) fn walk(
     view: &View<'_>,
     mut pieces: LogPieces,
@@ -166,7 +165,7 @@ pub(crate) fn walk(
     aside: &(dyn Fn() + Sync),
     assembler: &mut dyn Assembler,
 ) -> Result<(), StoreError> {
-    // A scanner and a part keep their buffers from one piece to the next.
+    // Scanners and parts keep their buffers from one piece to the next.
     let scanners = Mutex::new(Vec::new());
     let spare_parts = Mutex::new(Vec::new());
     let make = |piece: Piece| {
@@ -210,20 +209,20 @@ fn new_scanner(view: &View<'_>) -> LogScanner {
     LogScanner::new(list, view.list.min_offset(), view.limit, ScanChecks { crc: true })
 }
 
-/// Calls `work`; a panic in it becomes an error, which the walk returns at the turn of the piece.
+/// Calls `work`; turns a panic into an error that the walk returns at the piece's turn.
 fn catch_panic<T>(root: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         Err(StoreError::Poisoned {
             path: root.to_owned(),
             stage: "verifying",
-            cause: "a thread that checked the log ended before it was done".to_owned(),
+            cause: "a thread that checked the log panicked".to_owned(),
         })
     })
 }
 
-/// Puts the part of a piece that ends at `end` to those before it.
+/// Joins the part of a piece that ends at `end` to the earlier parts.
 fn assemble(assembler: &mut dyn Assembler, part: &mut Part, end: u64) -> Result<WalkControl, StoreError> {
-    // A record that goes on through all of a piece leaves nothing to do there.
+    // Nothing to do if one record covers the complete piece.
     let position = assembler.position(part.first);
     if position.is_none_or(|position| position >= end) {
         return Ok(WalkControl::On);
@@ -234,7 +233,7 @@ fn assemble(assembler: &mut dyn Assembler, part: &mut Part, end: u64) -> Result<
     assembler.walk_sequentially(end)
 }
 
-/// Makes the part of a piece: from the first record in it to the first one behind it, or to what is no record.
+/// Makes the part of a piece: from the first record in it to the first one after it, or to damage.
 fn make_part(
     view: &View<'_>,
     scanner: &mut LogScanner,
@@ -245,7 +244,7 @@ fn make_part(
     if let Some((from, len)) = piece.ahead
         && let Ok(file) = piece.segment.file()
     {
-        // What is wrong here, the reads will find and say.
+        // The reads find and report errors.
         let _ = file.expect_read(from, len);
     }
     let first = if piece.start == piece.segment.base_offset() {
@@ -263,7 +262,7 @@ fn make_part(
     part.compare(view)
 }
 
-/// Adds records to `part` until one begins at `end` or behind it, or something else than a record is met.
+/// Adds records to `part` until one begins at or after `end`, or until bytes that are no record.
 pub(super) fn add_records(
     view: &View<'_>,
     scanner: &mut LogScanner,

@@ -1,8 +1,9 @@
-//! The extension of a consume queue, for the entries that name a place in it.
+//! Checks the extension of a consume queue for the units that point to it.
 //!
-//! Owns the look at `consumequeue_ext/<topic>/<queueId>/<20 digits>`; writes nothing. An entry holds the address of a unit
-//! instead of the tags' hash; the unit has to be there, and hold the hash of the record's tags. Its store time and its bit map
-//! are for the broker alone and are not looked at; what no entry names lies there as rubbish, as in RocketMQ.
+//! Reads `consumequeue_ext/<topic>/<queueId>/<20 digits>`; writes nothing. A queue unit with an extension holds the
+//! address of an extension unit instead of the tags' hash. The extension unit must exist and hold the hash of the
+//! record's tags. Its store time and bit map are only for the broker and are not checked. As in RocketMQ, unused
+//! extension units may remain in the files.
 //!
 //! Source: `ConsumeQueueExt#get`, `ConsumeQueue#putMessagePositionInfoWrapper`.
 
@@ -16,25 +17,25 @@ use mqstore_io::{Access, FileKind, VfsFile};
 
 use mqstore_base::store_files::StoreFiles;
 
-/// Bytes of a unit that are read at once; a bit map of the default options has 14.
+/// Bytes of the first read of a unit; a bit map of the default options has 14 bytes.
 const FIRST_BYTES: usize = 64;
-/// Bytes of the largest unit.
+/// Maximum bytes of a unit.
 const MOST_BYTES: usize = i16::MAX as usize;
-/// Files that are kept open.
+/// Maximum number of open files.
 const OPEN_FILES: usize = 64;
 
-/// The extension files of a store, by queue and by their first offset.
+/// The extension files of a store, by queue and first offset.
 #[derive(Debug)]
 pub(crate) struct Extensions {
     files: StoreFiles,
     queues: HashMap<(String, i32), BTreeMap<u64, (PathBuf, u64)>>,
     open: Mutex<HashMap<PathBuf, Arc<dyn VfsFile>>>,
-    /// Whether somebody writes the store: then there may be more than was listed.
+    /// Whether a writer has the store open: then more files may exist than were listed.
     beside: bool,
 }
 
 impl Extensions {
-    /// Lists them; `None` where the store has no extension.
+    /// Lists the files; `None` if the store has no extension.
     pub(super) fn load(files: &StoreFiles) -> Option<Self> {
         let root = files.consume_queue_ext();
         files.vfs.stat(&root).ok()?;
@@ -58,7 +59,7 @@ impl Extensions {
         Some(Self { files: files.clone(), queues, open: Mutex::default(), beside })
     }
 
-    /// What is wrong with the unit at `offset` of a queue's extension, which should hold `tags_code`.
+    /// Describes the problem of the unit at `offset` of a queue's extension, which should hold `tags_code`.
     pub(super) fn problem(&self, topic: &str, queue_id: i32, offset: i64, tags_code: i64) -> Option<String> {
         match self.tags_code(topic, queue_id, offset) {
             Ok(found) if found == tags_code => None,
@@ -71,7 +72,7 @@ impl Extensions {
     }
 
     fn tags_code(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, String> {
-        let nowhere = || "no file of the extension holds it".to_owned();
+        let nowhere = || "no file of the extension contains it".to_owned();
         let place = u64::try_from(offset).map_err(|_| nowhere())?;
         let files = self.queues.get(&(topic.to_owned(), queue_id)).ok_or_else(nowhere)?;
         let (base, (path, len)) = files.range(..=place).next_back().ok_or_else(nowhere)?;

@@ -1,8 +1,8 @@
-//! What all parts of the log say of the queues, and what lies in the queues beside it.
+//! The findings of all parts of the log about the queues, and the check of units without a record.
 //!
-//! Owns nothing on disk. Each record was compared with its entry where its part was made; here the entries that
-//! agree are counted. A queue with just as many entries has no others. Only where it has more, they are looked at one
-//! by one. Memory grows with the number of queues and of findings, not of messages.
+//! Owns nothing on disk. Each part already compared its records with their units; this file counts the units that
+//! match. A queue with exactly as many units has no others. Only if it has more, they are checked one by one.
+//! Memory grows with the number of queues and of findings, not of messages.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,38 +15,38 @@ use crate::repair::log::{QueueOrder, UsedOffsets};
 use mqstore_base::error::StoreError;
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue};
 
-/// Entries that are looked at at once.
+/// Number of units in one read.
 const UNITS_AT_ONCE: usize = 4096;
 
-/// What was found of each queue.
+/// The findings about each queue.
 #[derive(Debug, Default)]
 pub(super) struct QueueFindings {
     queues: BTreeMap<Box<str>, BTreeMap<i32, QueueFinding>>,
-    /// Findings that are kept one by one.
+    /// Number of findings in the list.
     findings: usize,
 }
 
-/// What was found of one queue.
+/// The findings about one queue.
 #[derive(Debug, Default)]
 struct QueueFinding {
     /// The offsets of its records.
     claimed: UsedOffsets,
-    /// Whether they only grow.
+    /// The order of these offsets in the log.
     order: QueueOrder,
-    /// Entries that lead to their records.
+    /// Number of units that point to their records.
     matched: i64,
-    /// Records without an entry.
+    /// Records without a unit.
     absent: Vec<MissingUnits>,
-    /// Entries that say something else than their record.
+    /// Units that differ from their record.
     wrong: Vec<(i64, String)>,
-    /// Entries that lead to nothing good in the extension.
+    /// Units with a missing or wrong unit in the extension.
     extension: Vec<(i64, String)>,
-    /// How many more of these were found than are kept.
+    /// Number of further findings that are not in the lists.
     more: u64,
 }
 
 impl QueueFindings {
-    /// Adds what a part says, which follows those before it.
+    /// Adds the findings of the next part in log order.
     pub(super) fn add(&mut self, parts: &mut Vec<QueuePart>) {
         for part in parts.drain(..) {
             let room = VerifyReport::LIMIT.saturating_sub(self.findings);
@@ -58,7 +58,7 @@ impl QueueFindings {
         }
     }
 
-    /// Where each queue that has files ends, by its files and by the log.
+    /// Returns the end of each queue that has files: the higher end of files and log.
     pub(super) fn ends(&self, view: &View<'_>) -> BTreeMap<Box<str>, BTreeMap<i32, i64>> {
         let mut ends: BTreeMap<Box<str>, BTreeMap<i32, i64>> = BTreeMap::new();
         let plain = view.queues.all().into_iter();
@@ -74,7 +74,7 @@ impl QueueFindings {
         ends
     }
 
-    /// Tells everything of every queue, and looks at those that have more entries than the log has records.
+    /// Reports all findings, and checks the queues that have more units than the log has records.
     pub(super) fn report(
         mut self,
         view: &View<'_>,
@@ -98,7 +98,7 @@ impl QueueFindings {
 }
 
 impl QueueFinding {
-    /// Takes a part over, with at most `room` findings; answers how many of them it keeps.
+    /// Adds a part, with at most `room` findings; returns how many of them it keeps.
     fn add(&mut self, part: QueuePart, room: usize) -> usize {
         for row in part.rows {
             let room = self.claimed.gaps().len() < VerifyReport::LIMIT;
@@ -124,10 +124,10 @@ impl QueueFinding {
         kept
     }
 
-    /// Puts findings into the order of their offsets, for [`Self::knows`].
+    /// Sorts the findings by offset, for [`Self::knows`].
     fn sort(&mut self) {
         self.absent.sort_unstable_by_key(|absent| absent.from);
-        // Where two records claim one offset, ranges overlap.
+        // If two records have the same offset, ranges overlap.
         self.absent.dedup_by(|next, last| {
             let overlap = next.from < last.to;
             if overlap {
@@ -139,14 +139,14 @@ impl QueueFinding {
         self.order.finish();
     }
 
-    /// Whether something was said of the entry at `offset`, or no record is to be expected there.
+    /// Whether the unit at `offset` is already reported, or no unit is expected there.
     fn knows(&self, offset: i64) -> bool {
         let begun = self.absent.partition_point(|absent| absent.from <= offset);
         self.absent.get(..begun).and_then(<[_]>::last).is_some_and(|absent| offset < absent.to)
             || self.wrong.binary_search_by_key(&offset, |(wrong, _)| *wrong).is_ok()
     }
 
-    /// Entries between `min` and `max` that are accounted for.
+    /// Number of units between `min` and `max` that need no further check.
     fn accounted(&self, min: i64, max: i64) -> i64 {
         let inside = |(from, to): (i64, i64)| (to.min(max) - from.max(min)).max(0);
         let absent = self.absent.iter().map(|absent| (absent.from, absent.to));
@@ -156,15 +156,15 @@ impl QueueFinding {
     }
 }
 
-/// Where the entry of an offset lies in the queue's files.
+/// Byte position in the queue's files of the unit at a queue offset.
 fn place_of(offset: i64) -> u64 {
     (offset.max(0) as u64).saturating_mul(20)
 }
 
-/// A look at one queue.
+/// The check of one queue.
 struct QueueCheck<'a> {
     view: &'a View<'a>,
-    /// Where the log ends.
+    /// End of the log.
     end: u64,
     report: &'a mut VerifyReport,
     topic: &'a str,
@@ -219,20 +219,20 @@ impl QueueCheck<'_> {
         if self.tally.accounted(min, seen) != seen - min {
             return self.entries(queue, folder, min, max);
         }
-        // An offset that no record has should have a blank entry.
+        // Offsets without a record should have blank units.
         for (from, to) in self.tally.claimed.gaps() {
             self.entries(queue, folder, *from.max(&min), *to.min(&max))?;
         }
         Ok(())
     }
 
-    /// Whether an entry leads behind what this check saw of the log: a running writer goes on adding them.
+    /// Whether a unit points past the end of the log that this check saw: a running writer adds such units.
     fn is_behind(&self, unit: &CqUnit) -> bool {
         self.view.dispatched != u64::MAX
             && u64::try_from(unit.physical_offset).is_ok_and(|place| place >= self.end)
     }
 
-    /// Where such entries begin, between `min` and `max`; they are the last ones.
+    /// Returns the offset of the first such unit between `min` and `max`; they are the last ones.
     fn seen(&self, queue: &ConsumeQueue, min: i64, max: i64) -> Result<i64, StoreError> {
         if self.view.dispatched == u64::MAX {
             return Ok(max);
@@ -243,7 +243,7 @@ impl QueueCheck<'_> {
             units.clear();
             match queue.read(middle, 1, &mut units) {
                 Err(error @ StoreError::Io { .. }) => return Err(error),
-                // What was damaged is told elsewhere.
+                // Another check reports the damage.
                 Err(_) => return Ok(max),
                 Ok(()) if units.iter().any(|unit| self.is_behind(unit)) => to = middle,
                 Ok(()) => from = middle + 1,
@@ -252,14 +252,14 @@ impl QueueCheck<'_> {
         Ok(from)
     }
 
-    /// Looks at the entries `from` to `to` (exclusive).
+    /// Checks the units from `from` to `to` (exclusive).
     fn entries(&mut self, queue: &ConsumeQueue, folder: &Path, from: i64, to: i64) -> Result<(), StoreError> {
         let (mut from, mut units) = (from, Vec::new());
         while from < to {
             units.clear();
             match queue.read(from, UNITS_AT_ONCE.min((to - from) as usize), &mut units) {
                 Err(error @ StoreError::Io { .. }) => return Err(error),
-                // A file that is missing; what was damaged is told above.
+                // A missing file; `queue` reports damaged ones.
                 Err(_) => units.clear(),
                 Ok(()) => {}
             }
@@ -311,7 +311,7 @@ impl QueueCheck<'_> {
         }
     }
 
-    /// Tells what the parts found, of a queue whose entries end at `max`.
+    /// Reports the findings of the parts, for a queue whose units end at `max`.
     fn findings(
         &mut self,
         folder: &Path,
@@ -330,7 +330,7 @@ impl QueueCheck<'_> {
                 misfit.before.iter().chain(&misfit.behind).map(|(offset, _)| offset.to_string()).collect();
             let around = around.join(" and ");
             let detail = format!(
-                "the record at log offset {place} says that it has offset {claims}; those around it have {around}"
+                "the record at log offset {place} has queue offset {claims}; the records around it have {around}"
             );
             self.report.add(ProblemKind::QueueOffsetWrong, folder, None, detail);
         }
@@ -341,26 +341,26 @@ impl QueueCheck<'_> {
             let &MissingUnits { from, to, .. } = absent;
             if from < max {
                 let detail =
-                    format!("offsets {from} to {} (exclusive) have records but no entries", to.min(max));
+                    format!("offsets {from} to {} (exclusive) have records but no units", to.min(max));
                 self.report.add(ProblemKind::QueueEntryWrong, folder, place(from), detail);
             }
             if to > max && is_too_far(absent) {
                 let physical = absent.physical;
                 let detail = format!(
-                    "the record at log offset {physical} says that it has offset {from}; the queue ends at {max}, and \
-                     the log has no room for so many records in between"
+                    "the record at log offset {physical} has queue offset {from}; the queue ends at {max}, and the \
+                                         log is too short for so many records in between"
                 );
                 self.report.add(ProblemKind::QueueOffsetRefused, folder, None, detail);
             } else if to > max {
                 let detail =
-                    format!("its entries end at {max}; the log has offsets {} to {}", from.max(max), to - 1);
+                    format!("its units end at {max}; the log has offsets {} to {}", from.max(max), to - 1);
                 self.report.add(ProblemKind::QueueBehind, folder, None, detail);
             }
         }
         self.report.more += self.tally.more;
     }
 
-    /// An entry of a queue that has more of them than the log has records.
+    /// Checks a unit of a queue that has more units than the log has records.
     fn entry(
         &mut self,
         folder: &Path,
@@ -369,7 +369,7 @@ impl QueueCheck<'_> {
         unit: CqUnit,
     ) -> Result<(), StoreError> {
         let physical = u64::try_from(unit.physical_offset);
-        // Of a record that expired; or a running writer has dispatched more than this check saw.
+        // Its record expired, or a running writer dispatched more than this check saw.
         let expired = physical.is_ok_and(|place| place < self.view.list.min_offset());
         let elsewhere = expired || self.is_behind(&unit);
         if unit.is_blank() || elsewhere || self.tally.knows(offset) {
@@ -377,7 +377,7 @@ impl QueueCheck<'_> {
         }
         if !leads_to(self.view, (self.topic, self.queue_id), offset, unit)? {
             let detail = format!(
-                "offset {offset} leads to {}, where the log has no record for it",
+                "offset {offset} leads to {}, where the log has no record with this offset",
                 describe_target(&unit)
             );
             self.report.add(ProblemKind::QueueEntryDangling, folder, place, detail);

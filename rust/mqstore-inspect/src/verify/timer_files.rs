@@ -1,9 +1,9 @@
-//! The files of delayed messages with times of their own: wheel, timer log, their checkpoint.
+//! Checks the files of delayed messages with an exact time: timer wheel, timer log and their checkpoint.
 //!
-//! Owns nothing on disk. Looks at what must hold whatever a broker was doing: lengths, magic numbers, places within
-//! bounds; and of what waits, that each slot leads to units of its own time, back to the first of them, and each unit to a
-//! record of the timer topic. Counts are not looked at, since RocketMQ itself does not keep them true, nor is what was
-//! delivered long ago, since nobody reads it any more.
+//! Owns nothing on disk. It checks the properties that hold in every state of a broker: lengths, magic numbers and
+//! positions within bounds. For waiting messages, each cell of the wheel must lead to units of its own second, back to
+//! the first one, and each unit to a record of the timer topic. It does not check counts, because RocketMQ does not
+//! keep them correct, nor units of delivered messages, which are not read any more.
 //!
 //! Their bytes are drawn in [`mqstore_format::delays::timer`]. Source: `TimerMessageStore#recoverAndRevise`.
 
@@ -26,28 +26,28 @@ use mqstore_log::commit_log::{SegmentList, read_record};
 
 const SLOT_BYTES: u64 = timer::SLOT_BYTES as u64;
 const UNIT_BYTES: u64 = TIMER_UNIT_BYTES as u64;
-/// Units that are read at once.
+/// Number of units in one read.
 const UNITS_AT_ONCE: u64 = 8192;
-/// Findings of one kind that are told one by one.
+/// Maximum number of findings of one kind in the report.
 const MOST_FINDINGS: usize = 100;
 
-/// What the files are compared with.
+/// The values that the files are compared with.
 pub(super) struct TimerContext<'a> {
     pub files: &'a StoreFiles,
     /// The commit log.
     pub list: &'a SegmentList,
-    /// Where it ends.
+    /// End of the log.
     pub log_end: u64,
-    /// Where the queue of timer messages ended when it was looked at.
+    /// End of the queue of timer messages at the time of its check.
     pub queue_end: Option<i64>,
-    /// Whether somebody writes the store meanwhile: the log may go on behind its end then.
+    /// Whether a writer has the store open: then the log may grow past `log_end`.
     pub beside: bool,
 }
 
-/// Looks at all of them.
+/// Checks all timer files.
 pub(super) fn check(against: &TimerContext<'_>, report: &mut VerifyReport) -> Result<(), StoreError> {
     let files = against.files;
-    // What speaks of the log comes before it: a broker moves all of them on.
+    // Read first the file that refers to the log: a broker advances all of them.
     let checked = files.vfs.read_file(&files.config().join(TIMERCHECK_FILE), 1 << 16).unwrap_or_default();
     let checked = TimerCheckpoint::decode(&checked);
     let slots = wheel(files, report)?;
@@ -56,7 +56,7 @@ pub(super) fn check(against: &TimerContext<'_>, report: &mut VerifyReport) -> Re
     let ahead = slots.iter().filter(|slot| slot.last >= log.end);
     for slot in ahead.take(MOST_FINDINGS) {
         let detail = format!(
-            "the slot of time {} leads to {}; the timer log ends at {}",
+            "the cell of time {} leads to {}; the timer log ends at {}",
             slot.time, slot.last, log.end
         );
         report.add(ProblemKind::TimerWheel, &wheel, Some(slot.place), detail);
@@ -73,7 +73,7 @@ pub(super) fn check(against: &TimerContext<'_>, report: &mut VerifyReport) -> Re
         }
     }
     let path = files.config().join(TIMERCHECK_FILE);
-    // Beside a writer queue and checkpoint went on meanwhile.
+    // A running writer advances queue and checkpoint during the check.
     let queue_end = against.queue_end.filter(|_| !against.beside);
     for (name, value, end) in [
         ("lastTimerLogFlushPos", checked.last_timer_log_flush_pos, Some(log.end)),
@@ -91,30 +91,30 @@ pub(super) fn check(against: &TimerContext<'_>, report: &mut VerifyReport) -> Re
     Ok(())
 }
 
-/// A look at what waits: from each slot back through its units, and to their records.
+/// The check of waiting messages: from each cell back through its units, and to their records.
 struct Waiting<'a, 'b> {
     against: &'a TimerContext<'b>,
     log: &'a TimerLogFiles,
     report: &'a mut VerifyReport,
-    /// Findings so far.
+    /// Number of findings so far.
     found: usize,
 }
 
 impl Waiting<'_, '_> {
-    /// Walks the units of a slot; what is wrong with the slot itself.
+    /// Walks the units of a cell; returns the problem of the cell itself.
     fn slot(&mut self, slot: &WheelSlot) -> Result<Option<String>, StoreError> {
         let (mut place, mut first) = (slot.last, slot.last);
         while place >= self.log.begin {
             let Some((file, at, unit)) = self.log.unit(place)? else {
                 return Ok(Some(format!(
-                    "the slot of time {} leads to {place} in the timer log, where no unit is",
+                    "the cell of time {} leads to {place} in the timer log, where no unit is",
                     slot.time
                 )));
             };
             let time = unit.slot_ms().div_euclid(TIMER_PRECISION_MS);
             if time != slot.time {
                 let detail = format!(
-                    "the slot of time {} leads to {place} in the timer log, where a unit of time {time} is",
+                    "the cell of time {} leads to {place} in the timer log, where a unit of time {time} is",
                     slot.time
                 );
                 return Ok(Some(detail));
@@ -125,20 +125,20 @@ impl Waiting<'_, '_> {
             }
             (first, place) = (place, unit.previous);
         }
-        // What lies before the log has expired.
+        // Units before the begin of the timer log have expired.
         let ends = slot.first < self.log.begin || slot.first == first;
         Ok((!ends).then(|| {
             let time = slot.time;
-            format!("the first unit of the slot of time {time} is at {first}, not at {}", slot.first)
+            format!("the first unit of the cell of time {time} is at {first}, not at {}", slot.first)
         }))
     }
 
-    /// What is wrong with the record that a unit leads to.
+    /// Describes the problem of the record that a unit points to.
     fn record(&self, unit: &TimerUnit) -> Result<Option<String>, StoreError> {
         let TimerContext { files, list, log_end, .. } = self.against;
         let (offset, size) = (unit.physical_offset as u64, unit.size.cast_unsigned());
         let end = offset.saturating_add(u64::from(size));
-        // It has expired, or is not looked at yet.
+        // The record has expired, or is past the end that this check saw.
         if offset < list.min_offset() || end > *log_end {
             return Ok(None);
         }
@@ -148,7 +148,7 @@ impl Waiting<'_, '_> {
                 Ok(view) => format!("a record of {} with {} bytes is", view.topic, view.size),
                 Err(_) => "no record begins".to_owned(),
             },
-            Err(StoreError::Corrupt { .. }) => "no whole record begins".to_owned(),
+            Err(StoreError::Corrupt { .. }) => "no complete record begins".to_owned(),
             Err(error) if error.is_gone() => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -156,7 +156,7 @@ impl Waiting<'_, '_> {
     }
 }
 
-/// A slot that has messages.
+/// A cell of the wheel that has messages.
 struct WheelSlot {
     place: u64,
     time: i64,
@@ -174,7 +174,7 @@ fn wheel(files: &StoreFiles, report: &mut VerifyReport) -> Result<Vec<WheelSlot>
         return Ok(Vec::new());
     }
     let (mut found, mut buffer, mut at, mut wrong) = (Vec::new(), Vec::new(), 0, 0);
-    while let Some(data) = file.next_data(at).at(&path, "looking for slots")? {
+    while let Some(data) = file.next_data(at).at(&path, "looking for cells")? {
         at = at.max(data / SLOT_BYTES * SLOT_BYTES);
         let bytes = (len - at).min(UNITS_AT_ONCE * SLOT_BYTES);
         if bytes == 0 {
@@ -191,7 +191,7 @@ fn wheel(files: &StoreFiles, report: &mut VerifyReport) -> Result<Vec<WheelSlot>
             } else if wrong < MOST_FINDINGS {
                 wrong += 1;
                 let detail =
-                    format!("slot {index} has time {time}, first position {first} and last position {last}");
+                    format!("cell {index} has time {time}, first position {first} and last position {last}");
                 report.add(ProblemKind::TimerWheel, &path, Some(place), detail);
             }
         }
@@ -200,20 +200,20 @@ fn wheel(files: &StoreFiles, report: &mut VerifyReport) -> Result<Vec<WheelSlot>
     Ok(found)
 }
 
-/// The timer log as it was found.
+/// The files of the timer log.
 struct TimerLogFiles {
-    /// Where its first file begins.
+    /// Position of the first byte of the first file.
     begin: i64,
-    /// Where it ends.
+    /// End of the last complete unit.
     end: i64,
     /// Bytes of each file.
     length: u64,
-    /// By the position of the first byte, ascending.
+    /// The files by the position of their first byte, ascending.
     files: Vec<(u64, PathBuf, Arc<dyn VfsFile>)>,
 }
 
 impl TimerLogFiles {
-    /// The unit at `position`, its file, and where it is there.
+    /// Returns the unit at `position`, its file, and its byte offset in the file.
     fn unit(&self, position: i64) -> Result<Option<(&Path, u64, TimerUnit)>, StoreError> {
         let Ok(place) = u64::try_from(position) else { return Ok(None) };
         let number = self.files.partition_point(|(base, ..)| *base <= place);
@@ -265,7 +265,7 @@ fn timer_log(against: &TimerContext<'_>, report: &mut VerifyReport) -> Result<Ti
             return Ok(log);
         }
         if before.replace(base + len).is_some_and(|end| end != base) {
-            report.add(ProblemKind::TimerLog, &path, None, "a file before it is missing");
+            report.add(ProblemKind::TimerLog, &path, None, "the file before it is missing");
         }
         let file = files.vfs.open(&path, Access::Read).at(&path, "opening a timer log")?;
         log.files.push((base, path.clone(), Arc::clone(&file)));
@@ -276,7 +276,7 @@ fn timer_log(against: &TimerContext<'_>, report: &mut VerifyReport) -> Result<Ti
     Ok(log)
 }
 
-/// Walks the units of a file; whether it goes on with the next one.
+/// Walks the units of a file; returns whether the timer log continues in the next one.
 fn units(
     against: &TimerContext<'_>,
     (path, base, file): (&Path, u64, &dyn VfsFile),
@@ -284,7 +284,7 @@ fn units(
     log: &mut TimerLogFiles,
 ) -> Result<bool, StoreError> {
     let len = log.length;
-    // Beside a writer units may lead behind what was looked at.
+    // While a writer runs, units may point past the end that this check saw.
     let log_end = if against.beside { u64::MAX } else { against.log_end };
     let (mut at, mut buffer) = (0, Vec::new());
     while at + UNIT_BYTES <= len {

@@ -8,10 +8,10 @@
 //! OUT        same blocks, or a further name of the file | copied up to the position, zeros behind
 //! ```
 //!
-//! Full segments are never written again: they are shared block by block where the file system can, else by a
-//! further name for the same file, else copied. Whoever overwrites a segment looks at its number of names first.
-//! Queues, index and checkpoint are built from the copied log, so that they end where it ends; metadata, configuration,
-//! compacted topics, what repairs found lost and the delay levels are copied. The log of a snapshot lies in `commitlog` alone.
+//! Full segments are never written again: they are shared block by block where the file system can, else by a further
+//! name for the same file, else copied. Whoever overwrites a segment looks at its number of names first. Queues, index
+//! and checkpoint are built from the copied log, so that they end where it ends; metadata, configuration, compacted
+//! topics, what repairs found lost and the delay levels are copied. The log of a snapshot lies in `commitlog` alone.
 //!
 //! Across threads: appends, reads and deletions go on; a deletion that comes first makes the snapshot begin
 //! later. Across a crash: as any copy.

@@ -7,9 +7,9 @@
 //! block   [bytes:4][crc31 of them:4] kind 1 | value        kind: 1 a part, 2 a problem, 3 the end, 4 something whole
 //! ```
 //!
-//! Values are in the form of `postcard`. A file without its end was not finished. The reader believes nothing: the length and
-//! the checksum of the file are those that its worker told, each block has its own, and no memory is asked for
-//! that the file does not have.
+//! Values are in the form of `postcard`. A file without its end was not finished. The reader believes nothing: the
+//! length and the checksum of the file are those that its worker told, each block has its own, and no memory is asked
+//! for that the file does not have.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

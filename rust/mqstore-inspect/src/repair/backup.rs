@@ -1,13 +1,13 @@
-//! What a repair keeps in `mqstore/lost+found` before it changes anything.
+//! The copies in `mqstore/lost+found` that a repair makes before it changes anything.
 //!
 //! ```text
-//! mqstore/lost+found/00000000001073741824.damaged-at-4711   the bytes of a damaged stretch, zeros as holes
-//! mqstore/lost+found/00000000001073741824.beyond-1073741824 what a file was longer than the others
-//! mqstore/lost+found/commitlog_notes.txt.1700000000000      a file that is no part of the log
+//! mqstore/lost+found/00000000001073741824.damaged-at-4711   the bytes of a damaged range, zeros as holes
+//! mqstore/lost+found/00000000001073741824.beyond-1073741824 the bytes of a file after its regular length
+//! mqstore/lost+found/commitlog_notes.txt.1700000000000      a file that is not part of the log
 //! ```
 //!
-//! Across a crash: a copy has its name and is durable when the call returns, and only then may the caller
-//! change what it is a copy of.
+//! Across a crash: when the call returns, the copy has its name and is durable. Only then may the caller change the
+//! original.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use mqstore_io::{Access, VfsFile, switch};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// Bytes that are copied at once.
+/// Bytes of one copy step.
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 
-/// Hears of bytes done; an error as its answer ends the work, which another repair does again.
+/// Called with the number of bytes done. An error that it returns ends the repair; run the repair again to complete it.
 pub(crate) type Step<'a> = &'a mut dyn FnMut(u64) -> Result<(), StoreError>;
 
-/// Bytes that are left out together where they are all zero.
+/// Bytes of a page; a page of zeros becomes a hole of the copy.
 const PAGE_BYTES: usize = 4096;
 
-/// Copies `range` of `from` to the front of `to`, pages of zeros as holes; whether there was anything but zeros.
+/// Copies `range` of `from` to the front of `to`, with pages of zeros as holes. Returns whether any byte was not zero.
 /// `to` gets the length of the range.
 pub(crate) fn copy_bytes(
     from: &dyn VfsFile,
@@ -59,8 +59,8 @@ pub(crate) fn copy_bytes(
     Ok(some)
 }
 
-/// Keeps `range` of the file at `path` under `name`; `None` when all of it is zero. A copy that a stopped repair left
-/// is used again when it is the same.
+/// Copies `range` of the file at `path` to the name `name`; returns `None` if all bytes are zero. An equal copy that a
+/// stopped repair left is used again.
 pub(crate) fn copy(
     files: &StoreFiles,
     path: &Path,
@@ -92,7 +92,7 @@ pub(crate) fn copy(
     Ok(Some(kept))
 }
 
-/// Whether the file at `path`, if there is one, holds what `copy` does.
+/// Whether the file at `path` exists and has the same content as `copy`.
 fn is_same(files: &StoreFiles, copy: &dyn VfsFile, path: &Path, watch: Step<'_>) -> Result<bool, StoreError> {
     let Ok(other) = files.vfs.open(path, Access::Read) else { return Ok(false) };
     let len = copy.len().at(path, "comparing copies")?;
@@ -120,19 +120,19 @@ fn is_same(files: &StoreFiles, copy: &dyn VfsFile, path: &Path, watch: Step<'_>)
 fn remove_leftover(files: &StoreFiles, staged: &Path) -> Result<(), StoreError> {
     match files.vfs.remove_file(staged) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(StoreError::io(staged, "removing what a stop left", error))
+            Err(StoreError::io(staged, "removing a leftover of a stopped run", error))
         }
         _ => Ok(()),
     }
 }
 
-/// Moves a file that is no part of the store to `lost+found`.
+/// Moves a file that is not part of the store to `lost+found`.
 pub(crate) fn quarantine_file(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<(), StoreError> {
     let relative = path.strip_prefix(&files.root).unwrap_or(path);
     let name = relative.to_string_lossy().trim_start_matches('/').replace('/', "_");
     let kept = files.unused_lost_and_found_name(&format!("{name}.{}", files.clock.now_ms()))?;
     match files.vfs.rename_noreplace(path, &kept) {
-        // A folder of the log may lie on another file system.
+        // A folder of the log may be on another file system.
         Err(error) if error.kind() == std::io::ErrorKind::CrossesDevices => {
             let file = files.vfs.open(path, Access::Read).at(path, "opening a stray file")?;
             let len = file.len().at(path, "looking at a stray file")?;
@@ -147,8 +147,8 @@ pub(crate) fn quarantine_file(files: &StoreFiles, path: &Path, watch: Step<'_>) 
     }
 }
 
-/// Sees to it that the file at `path` has no other name: a copy takes its place where it has. Whoever has the
-/// file under another name keeps it as it is.
+/// Makes sure that the file at `path` has no other hard link: a file with other links is replaced by a copy. Programs
+/// that use another link keep the old content.
 pub(crate) fn break_hard_link(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<(), StoreError> {
     let stat = files.vfs.stat(path).at(path, "looking at a segment")?;
     if stat.links <= 1 {

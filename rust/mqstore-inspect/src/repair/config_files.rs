@@ -1,8 +1,8 @@
-//! JSON files of `config/` that do not parse, and have a backup that does; and our tables of delay levels, which have none.
+//! Repairs the JSON files of `config/` that do not parse from their backups, and the tables of delay levels.
 //!
-//! RocketMQ writes `x.json.bak` before each new `x.json` and reads it when the other does not parse. Here it takes
-//! the other's place, which is kept in `lost+found`. Without a backup that does parse, the file alone goes there, and
-//! RocketMQ starts as without it.
+//! RocketMQ writes `x.json.bak` before each new `x.json`, and reads it if `x.json` does not parse. If the backup
+//! parses, the repair replaces the damaged file with it and copies that file to `lost+found`. Otherwise it moves only
+//! the file there, and RocketMQ starts without it. The tables of delay levels are mqstore's and have no backup.
 //!
 //! Source: `ConfigManager#load`, `#loadBak`.
 
@@ -16,12 +16,13 @@ use super::backup;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, DELAY_LEVELS_FILE, DelayTables, StoreFiles};
 
-/// Whether a broker could read `text` as its configuration file `name`, or we as our own; else why not.
+/// Checks that a broker can read `text` as its file `name`, or mqstore as its own file; otherwise returns the reason.
 pub(crate) fn check_config(name: &str, text: &[u8]) -> Result<(), String> {
     let checked = match name {
         DELAY_LEVELS_FILE => {
             return DelayTables::decode(text).map(drop).ok_or_else(|| {
-                "it was cut or changed: it is no table of delay levels with its checksum".to_owned()
+                "it is incomplete or changed: it is not a table of delay levels with a valid checksum"
+                    .to_owned()
             });
         }
         "topics.json" => TopicTable::parse(text).map(drop),
@@ -33,7 +34,7 @@ pub(crate) fn check_config(name: &str, text: &[u8]) -> Result<(), String> {
     checked.map_err(|error| error.to_string())
 }
 
-/// The configuration files: paths and names.
+/// Returns the configuration files: paths and names.
 pub(crate) fn config_files(files: &StoreFiles) -> Result<Vec<(PathBuf, String)>, StoreError> {
     let mut found = json_files(files)?;
     let delay_levels = files.delay_levels_file();
@@ -54,8 +55,8 @@ fn json_files(files: &StoreFiles) -> Result<Vec<(PathBuf, String)>, StoreError> 
     Ok(found.filter(|(path, _)| path.extension().is_some_and(|ending| ending == "json")).collect())
 }
 
-/// Puts backups in the place of what does not parse and moves away what has none, or only tells so with `dry_run`.
-/// Says what it did.
+/// Replaces files that do not parse by their backups, and moves away those without one. With `dry_run` it changes
+/// nothing. Returns the steps in words, and whether there were any.
 pub(crate) fn repair_config(files: &StoreFiles, dry_run: bool) -> Result<(Vec<String>, bool), StoreError> {
     let (mut actions, mut changed) = (Vec::new(), false);
     for (path, name) in config_files(files)? {
@@ -71,7 +72,7 @@ pub(crate) fn repair_config(files: &StoreFiles, dry_run: bool) -> Result<(Vec<St
             .filter(|bytes| check_config(&name, bytes).is_ok());
         let Some(good) = good else {
             actions.push(format!(
-                "{}: does not parse, and has no backup that does; moved to lost+found",
+                "{}: does not parse and has no backup that parses; moved to lost+found",
                 path.display()
             ));
             changed = true;
@@ -83,7 +84,7 @@ pub(crate) fn repair_config(files: &StoreFiles, dry_run: bool) -> Result<(Vec<St
             }
             continue;
         };
-        actions.push(format!("{}: does not parse; its backup takes its place", path.display()));
+        actions.push(format!("{}: does not parse; replaced with its backup", path.display()));
         changed = true;
         if !dry_run {
             let file = files.vfs.open(&path, Access::Read).at(&path, "opening the configuration")?;

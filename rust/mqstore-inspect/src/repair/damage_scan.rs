@@ -1,8 +1,8 @@
-//! Finding everything in the log that does not hold together.
+//! Finds all damaged ranges of the log.
 //!
-//! Owns the walk from the first record to the last, which goes on behind each damage at the next record that
-//! holds together, so that one bad record never hides those after it. Reads only, one window at a time; what it
-//! keeps grows with the damage and the queues, not with the log.
+//! Owns the walk from the first record to the last. After each damage it continues at the next intact record, so
+//! that a damaged record never hides those after it. It only reads, one window at a time. Its memory grows with the
+//! damage and the queues, not with the log.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,70 +11,70 @@ use super::queue_records::{LogQueues, LogSummary};
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};
 
-/// Bytes between two looks at who watches.
+/// Bytes between two reports of progress.
 const TELL_BYTES: u64 = 1 << 20;
 
-/// Pieces that one repair fills. A name that is a number far off must not fill the disk with segments.
+/// Maximum number of pieces that one repair fills. A file name with a far too large number must not fill the disk.
 const MOST_PIECES: usize = 1 << 16;
 
-/// Why a record is given up that holds together.
-const NO_PLACE: &str = "its queue offset contradicts those around it, and hides them";
+/// Reason for giving up an intact record.
+const NO_PLACE: &str = "its queue offset contradicts the records around it, and hides them";
 
-/// What lies between two things that hold together, within one segment's place.
+/// A range between two intact records, within the place of one segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// The log offset of its first byte.
     pub(crate) from: u64,
-    /// One past its last byte.
+    /// The log offset after its last byte.
     pub(crate) to: u64,
-    /// The file, where there is one.
+    /// The file, if it exists.
     pub(crate) path: Option<PathBuf>,
-    /// Where the segment starts that it lies in.
+    /// Base offset of its segment.
     pub(crate) base: u64,
-    /// Whether it reaches to the end of the segment.
+    /// Whether the piece reaches the end of the segment.
     pub(crate) to_end: bool,
-    /// What is wrong.
+    /// Reason why the range is damaged.
     pub(crate) reason: String,
-    /// The store time of the record before it, else of the one behind it.
+    /// Store time of the record before it; if there is none, of the record after it.
     pub(crate) store_timestamp_ms: i64,
 }
 
 impl Piece {
-    /// An empty one.
+    /// Creates an empty one.
     fn at(from: u64, store_timestamp_ms: i64) -> Self {
         let reason = String::new();
         Self { from, to: from, path: None, base: 0, to_end: false, reason, store_timestamp_ms }
     }
 }
 
-/// The log as it was found.
+/// The state of the log.
 #[derive(Debug, Default)]
 pub(crate) struct WalkedLog {
-    /// What is to be filled, in log order.
+    /// Ranges to fill, in log order.
     pub(crate) pieces: Vec<Piece>,
-    /// Where the log ends.
+    /// End of the log.
     pub(crate) end: u64,
-    /// What lies at the end instead of nothing.
+    /// The torn tail after the end, if any.
     pub(crate) torn: Option<Damage>,
-    /// The last record: offset and size.
+    /// Log offset and size of the last record.
     pub(crate) last: Option<(u64, u32)>,
-    /// The newest store time.
+    /// Newest store time.
     pub(crate) store_timestamp_ms: i64,
-    /// Messages that hold together.
+    /// Number of intact messages.
     pub(crate) messages: u64,
-    /// What the records say of their queues.
+    /// Contents of the records that concern their queues.
     pub(crate) said: LogSummary,
 }
 
 impl WalkedLog {
-    /// Whether anything was lost between two places of the log.
+    /// Whether a damaged range is between two log offsets.
     pub(crate) fn is_damaged(&self, from: u64, to: u64) -> bool {
         let behind = self.pieces.partition_point(|piece| piece.from < to);
         behind.checked_sub(1).and_then(|at| self.pieces.get(at)).is_some_and(|piece| piece.to > from)
     }
 }
 
-/// Walks the log, with what `queues` knows of single records; `watch` hears of the bytes done.
+/// Walks the log with the corrections in `queues`; `watch` gets the number of bytes done.
 pub(crate) fn walk(
     list: &Arc<SegmentList>,
     segment_bytes: u64,
@@ -126,7 +126,7 @@ pub(crate) fn walk(
             break;
         };
         let reason =
-            damage.map_or_else(|| "zeros with records behind them".to_owned(), |damage| damage.reason);
+            damage.map_or_else(|| "zeros with records after them".to_owned(), |damage| damage.reason);
         let piece = Piece { to: next, reason, ..Piece::at(at, time.unwrap_or(0)) };
         cut_into_pieces(list, segment_bytes, &piece, &mut walked.pieces)?;
         scanner.seek(next);
@@ -135,7 +135,7 @@ pub(crate) fn walk(
     Ok(walked)
 }
 
-/// Cuts `whole` where segments meet.
+/// Splits `whole` at the segment boundaries.
 fn cut_into_pieces(
     list: &SegmentList,
     segment_bytes: u64,

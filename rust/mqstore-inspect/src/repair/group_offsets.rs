@@ -1,9 +1,8 @@
-//! Positions of consumers and of delay levels that are beyond the ends of their queues: set back to them.
+//! Sets offsets of groups and delay levels that are after the ends of their queues back to these ends.
 //!
-//! Owns the change of `config/consumerOffset.json`, `lmqConsumerOffset.json` and `delayOffset.json`, and sets back those of
-//! the metadata log by its own means; the file as it was goes to
-//! `lost+found` first, and the new one takes its place in one step. The queues have to be right: whoever calls this has made
-//! them anew, or found nothing wrong with them. A queue that has no file says nothing.
+//! Owns the changes of `config/consumerOffset.json`, `lmqConsumerOffset.json` and `delayOffset.json`, and of the
+//! offsets in the metadata log. It first copies the old file to `lost+found`, then replaces it in one step. The queues
+//! must be correct: the caller has rebuilt or verified them. A queue without a file has no end and changes nothing.
 //!
 //! Source: `ConsumerOffsetManager`, `ScheduleMessageService#correctDelayOffset`.
 
@@ -22,7 +21,7 @@ use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_meta::{MetaLog, newest_file, read_log};
 
-/// Where each queue ends.
+/// The end of each queue.
 struct Ends(HashMap<(String, i32), i64>);
 
 impl Ends {
@@ -36,13 +35,13 @@ impl Ends {
         Ok(Self(plain.chain(batches).collect()))
     }
 
-    /// Sets `offset` back where it is beyond the end of the queue; whether it was.
+    /// Sets `offset` back if it is after the end of the queue; returns whether it was.
     fn clamp_offset(&self, topic: &str, queue_id: i32, offset: &mut i64) -> bool {
         let end = self.0.get(&(topic.to_owned(), queue_id)).filter(|end| *offset > **end);
         end.inspect(|end| *offset = **end).is_some()
     }
 
-    /// As [`Self::clamp_offset`], for all offsets of a table; how many were.
+    /// Same as [`Self::clamp_offset`] for all offsets of a table; returns how many it set back.
     fn clamp_offsets(&self, table: &mut BTreeMap<String, QueueOffsets>) -> u32 {
         let mut count = 0;
         for (key, queues) in table {
@@ -55,7 +54,7 @@ impl Ends {
     }
 }
 
-/// Sets back what is beyond the end of its queue, and says what it did.
+/// Sets back the offsets after the ends of their queues, and returns the steps in words.
 pub(crate) fn repair_offsets(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<String>, StoreError> {
     let ends = Ends::load(files, options)?;
     let mut actions = Vec::new();
@@ -84,8 +83,8 @@ pub(crate) fn repair_offsets(files: &StoreFiles, options: &StoreOptions) -> Resu
     Ok(actions)
 }
 
-/// Makes the metadata log one that can be opened, and sets back what is beyond the end of its queue in it. The file that
-/// it keeps in step, `json` with its name and how many offsets of it are wrong, is written anew if there are any.
+/// Makes the metadata log openable and sets back its offsets that are after the ends of their queues. `json` is the
+/// file that the metadata log keeps equal, its name, and how many of its offsets are wrong. It is rewritten if any are.
 fn repair_meta(files: &StoreFiles, ends: &Ends, json: (&Path, &str, u32)) -> Result<Vec<String>, StoreError> {
     let mut actions = Vec::new();
     let log_path = newest_file(files).unwrap_or_default();
@@ -106,9 +105,9 @@ fn repair_meta(files: &StoreFiles, ends: &Ends, json: (&Path, &str, u32)) -> Res
     Ok(actions)
 }
 
-/// What a person reads about `count` offsets of the file at `path`.
+/// Describes for people the correction of `count` offsets of the file at `path`.
 pub(crate) fn set_back_words(path: &Path, count: u32) -> String {
-    format!("{}: {count} offsets beyond the end of their queue set back to it", path.display())
+    format!("{}: {count} offsets after the end of their queue set back to it", path.display())
 }
 
 fn replace(
@@ -128,7 +127,7 @@ fn replace(
     Ok(Some(set_back_words(path, count)))
 }
 
-/// Copies a file of the configuration, as it is, to `lost+found`.
+/// Copies a configuration file unchanged to `lost+found`.
 fn backup_config(files: &StoreFiles, path: &Path, name: &str) -> Result<(), StoreError> {
     let file = files.vfs.open(path, Access::Read).at(path, "opening the configuration")?;
     let len = file.len().at(path, "looking at the configuration")?;

@@ -1,21 +1,25 @@
-//! Making a damaged log one that both engines open, without giving up anything that can be read.
+//! Repairs a damaged log so that both engines open it and every readable message is kept.
 //!
-//! What lies between two records that hold together:
+//! A range between two intact records is filled:
 //!
 //! ```text
 //! | record | ??????????????????? | record |       ->   | record | placeholder | placeholder | record |
 //! | record | ?????????????? end of the segment   ->   | record | filler       end of the segment
 //!   a segment that is missing                    ->   | filler                end of the segment
-//! | record | ?????? and nothing behind it         ->   | record | zeros
+//! | record | ?????? and no record after it       ->   | record | zeros
 //! ```
 //!
-//! RocketMQ takes a filler only as the rest of a segment, and a placeholder (see
+//! RocketMQ accepts a filler only as the rest of a segment. It takes a placeholder (see
 //! [`mqstore_format::encode_placeholder`]) for the mark of a rolled back transaction.
 //!
-//! Order, so that a stop at any moment leaves the damage or what a further repair ends: the bytes and what is
-//! known of them are durable in `lost+found` and in the ledger before the first of them changes; files get their
-//! lengths and names; then the stretches are filled and queue offsets set right, and synced; then the torn end is cut. The caller holds the
-//! store's lock. Queues, index, checkpoint and mark come after it: see [`super::repair`].
+//! Order of the steps, so that a crash at any moment leaves a state that another repair completes:
+//!
+//! 1. The bytes to change are durable in `lost+found`, and their description in `mqstore/repairs.jsonl`.
+//! 2. Files get their lengths and names.
+//! 3. The ranges are filled, queue offsets are corrected, and both are synced.
+//! 4. The torn tail is truncated.
+//!
+//! The caller holds the store's lock. Queues, index, checkpoint and mark follow: see [`super::repair`].
 
 use mqstore_io::Access;
 
@@ -41,38 +45,38 @@ use crate::repair::segment_files::{Row, load};
 use crate::repair::used_offsets::LostOffsets;
 pub(crate) use crate::repair::used_offsets::UsedOffsets;
 
-/// A log after its repair, or before it where nothing was to be changed.
+/// The log after its repair, or before it in a dry run.
 #[derive(Debug, Default)]
 pub(crate) struct RepairedLog {
-    /// Whether something was changed, or would have to be.
+    /// Whether the repair changed something, or would change it.
     pub changed: bool,
-    /// Where it ends.
+    /// End of the log.
     pub end: u64,
-    /// The last record: offset and size.
+    /// Log offset and size of the last record.
     pub last: Option<(u64, u32)>,
-    /// The newest store time.
+    /// Newest store time.
     pub store_timestamp_ms: i64,
-    /// Bytes of a segment; 0 without any.
+    /// Bytes of a segment; 0 without segments.
     pub segment_bytes: u64,
-    /// Messages that hold together.
+    /// Number of intact messages.
     pub messages: u64,
-    /// What was lost.
+    /// Lost ranges of the log.
     pub lost: Vec<LostRange>,
     /// Queue offsets without a record.
     pub queue_offsets: Vec<LostOffsets>,
-    /// What was done, in words.
+    /// The steps in words.
     pub actions: Vec<String>,
 }
 
-/// Repairs the log of the store at `files`; with `dry_run` only tells what that would do. The queues of `batch_topics`
+/// Repairs the log of the store at `files`; with `dry_run` it only describes the steps. The queues of `batch_topics`
 /// hold batches.
 ///
-/// `watch` hears of the bytes of the log that were looked at; an error as its answer ends the call, and another
-/// repair goes on from there.
+/// `watch` gets the number of checked bytes of the log. An error that it returns ends the call; another repair
+/// completes it.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] for a symbolic link in the place of a segment, [`StoreError::Unsupported`] for a log
-/// with too many holes; errors of the system.
+/// [`StoreError::Corrupt`] if a segment is a symbolic link, [`StoreError::Unsupported`] for a log with too many
+/// holes; I/O errors.
 pub(crate) fn repair_log(
     files: &StoreFiles,
     batch_topics: &BatchTopics,
@@ -80,7 +84,7 @@ pub(crate) fn repair_log(
     watch: &mut dyn FnMut(u64, u64) -> Result<(), StoreError>,
 ) -> Result<RepairedLog, StoreError> {
     let mark = DurableMarkFile::new(files).load();
-    // Nothing is known of the length of the log before its files were looked at.
+    // The length of the log is unknown until its files are inspected.
     let row = crate::repair::segment_files::inspect_files(files, mark.as_ref(), &mut |_| watch(0, 0))?;
     let total: u64 = row.list.segments().iter().map(|segment| segment.len()).sum();
     let (walked, misplaced) = scan_log(files, &row, batch_topics, &mut |done| watch(done.min(total), total))?;
@@ -159,7 +163,7 @@ pub(crate) fn repair_log(
     Ok(repaired)
 }
 
-/// Walks the log; once more where records get other places in queues, with these.
+/// Walks the log. If records get other queue offsets or queues, walks it again with these.
 fn scan_log(
     files: &StoreFiles,
     row: &Row,
@@ -190,7 +194,7 @@ fn scan_log(
     Ok((walked, misplaced))
 }
 
-/// What the queues tell of offsets before the first and behind the last record.
+/// Adds the queue offsets that are lost before the first and after the last record.
 fn missing_at_ends(
     files: &StoreFiles,
     mark: Option<&DurableMark>,
@@ -203,7 +207,7 @@ fn missing_at_ends(
     crate::repair::missing_ends::lost_at_ends(walked, &queues, row.list.min_offset())
 }
 
-/// Keeps what is about to change, and writes down what is lost.
+/// Copies the bytes that will change, and writes the ledger of losses.
 fn backup_and_report(
     files: &StoreFiles,
     row: &Row,
@@ -234,7 +238,7 @@ fn backup_and_report(
     Ok(lost)
 }
 
-/// Cuts what lies behind the end of the log.
+/// Truncates the tail after the end of the log.
 fn truncate_tail(
     files: &StoreFiles,
     segment_bytes: u64,

@@ -1,6 +1,6 @@
-//! What repairs found lost, for whoever asks later.
+//! The ledger of what repairs found lost.
 //!
-//! Owns `mqstore/repairs.jsonl`, one JSON object a line, replaced in one step when lines are added:
+//! Owns `mqstore/repairs.jsonl` with one JSON object on each line. Adding lines replaces the file in one step:
 //!
 //! ```text
 //! {"kind":"log","time_ms":…,"segment":"…","offset":…,"log_offset":…,"bytes":…,"reason":"…","kept_as":"…"|null}
@@ -8,11 +8,14 @@
 //! {"kind":"place","time_ms":…,"topic":"…","log_offset":…,"from":[queue id, offset],"to":[queue id, offset]}
 //! ```
 //!
-//! A line of kind `log` is durable, with the copy that it names, before the first byte of its range changes:
-//! whoever finds a range of it damaged again ends a repair that was stopped, and keeps nothing twice. A line of
-//! kind `queue` says that no record has the offsets from `from` to before `to`, which verification then takes
-//! for known. One of kind `place` is durable before
-//! the record gets the queue offset of `to`, or its queue, instead of that of `from`. Lines that cannot be read count as none.
+//! A line of kind `log` is durable, with the copy that it names, before the first byte of its range changes. If a
+//! later repair finds a range of it damaged, it completes a stopped repair, and makes no second copy.
+//!
+//! A line of kind `queue` says that no record has the offsets from `from` to before `to`. Verification then does not
+//! report this gap.
+//!
+//! A line of kind `place` is durable before the record's queue or queue offset changes from `from` to `to`. Unreadable
+//! lines are ignored.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -27,15 +30,15 @@ use super::used_offsets::LostOffsets;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// A line is 200 bytes or so.
+/// Maximum bytes of the file; a line has about 200 bytes.
 const LIMIT_BYTES: u64 = 1 << 30;
 
-/// A range of the log that was given up.
+/// A range of the log that a repair gave up.
 #[derive(Debug)]
 pub(crate) struct LostRangeEntry {
     from: u64,
     to: u64,
-    /// The name of the copy.
+    /// Name of the copy.
     pub(crate) kept_as: Option<String>,
 }
 
@@ -49,7 +52,7 @@ pub(crate) struct LossReport {
 }
 
 impl LossReport {
-    /// Reads it; no file is no line.
+    /// Reads the file; a missing file has no lines.
     pub(crate) fn load(files: &StoreFiles) -> Result<Self, StoreError> {
         let path = files.repairs();
         let text = match files.vfs.read_file(&path, LIMIT_BYTES) {
@@ -85,7 +88,7 @@ impl LossReport {
         Some(())
     }
 
-    /// Whether all of the offsets from `from` to before `to` are known to have no record.
+    /// Whether the lines say that no record has any of the offsets from `from` to before `to`.
     pub(crate) fn knows(&self, topic: &str, queue_id: i32, from: i64, to: i64) -> bool {
         let Some(gaps) = self.gaps.get(topic).and_then(|queues| queues.get(&queue_id)) else { return false };
         let mut at = from;
@@ -98,7 +101,7 @@ impl LossReport {
         false
     }
 
-    /// The range that was given up already and holds this one.
+    /// Returns the range already given up that contains this one.
     pub(crate) fn given_up(&self, from: u64, to: u64) -> Option<&LostRangeEntry> {
         self.ranges.iter().find(|known| known.from <= from && to <= known.to)
     }
@@ -131,7 +134,7 @@ impl LossReport {
         self.add(&line);
     }
 
-    /// Adds a record that gets another place in a queue; one that is given up has a line for its range.
+    /// Adds a record that moves to another queue or queue offset. A record that is given up has a line for its range.
     pub(crate) fn add_moved_record(&mut self, files: &StoreFiles, one: &MisplacedRecord) {
         let from = (one.queue_id, one.queue_offset);
         let to = match one.correction {
@@ -151,7 +154,7 @@ impl LossReport {
     }
 
     fn add(&mut self, line: &Value) {
-        // A line that was cut off must not take this one with it.
+        // An incomplete last line must not spoil this one.
         if self.text.last().is_some_and(|last| *last != b'\n') {
             self.text.push(b'\n');
         }
@@ -161,7 +164,7 @@ impl LossReport {
         self.added = true;
     }
 
-    /// Makes what was added durable.
+    /// Makes the added lines durable.
     pub(crate) fn store(&mut self, files: &StoreFiles) -> Result<(), StoreError> {
         if !self.added {
             return Ok(());
@@ -174,25 +177,25 @@ impl LossReport {
     }
 }
 
-/// A stretch of the log that no message can be read from any more.
+/// A range of the log whose messages are lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostRange {
     /// The segment.
     pub path: PathBuf,
-    /// The first byte in it.
+    /// Byte offset of the range in the segment.
     pub offset: u64,
-    /// The first byte in the log.
+    /// Log offset of the range.
     pub log_offset: u64,
-    /// How many bytes.
+    /// Length of the range in bytes.
     pub bytes: u64,
-    /// What was wrong with them.
+    /// Reason why the range is damaged.
     pub reason: String,
-    /// The copy of them; `None` where nothing but zeros was there.
+    /// The copy of the bytes; `None` if all of them were zero.
     pub kept_as: Option<PathBuf>,
 }
 
 impl LostRange {
-    /// A piece of the log, relative to the store's root.
+    /// Creates it from a piece of the log; paths are relative to the store's root.
     pub(crate) fn of(files: &StoreFiles, piece: &Piece, kept_as: Option<&str>) -> Self {
         let file = piece.path.clone();
         Self {
@@ -234,7 +237,7 @@ mod tests {
         };
         ledger.give_up(&files, &piece, Some("kept"));
         ledger.store(&files).unwrap();
-        // A line that is none, and one that was cut off.
+        // One invalid line and one incomplete line.
         let mut text = files.vfs.read_file(&files.repairs(), 1 << 20).unwrap();
         text.extend_from_slice(b"[]\n{\"kind\":\"queue\",\"fr");
         files.vfs.write_atomic(&files.repairs(), &files.staging().join("x"), &text).unwrap();

@@ -1,47 +1,47 @@
-//! Records whose queue offsets contradict those of their neighbours.
+//! Finds records whose queue offsets contradict those of their neighbours.
 //!
-//! In the order of the log the offsets of a queue only grow: they are given under a lock. RocketMQ's records have no checksum over
-//! the offset unless a broker is told to write one, so that a changed bit there passes for the truth. Where two records cannot
-//! both be right, the fewer are wrong:
+//! In log order, the offsets of a queue only grow, because they are assigned under the put lock. RocketMQ's records
+//! have no checksum over the queue offset, unless a broker is configured to write one. So a flipped bit there stays
+//! unnoticed. If two sets of records contradict each other, the smaller set is wrong:
 //!
 //! ```text
-//! in the log   0   1   6   3   4   5   6   7        the first 6 is out of order, and stands where 2 is free
-//! in the log   0   1   2   1   4   5                the second 1 is, and stands where 3 is free
+//! in the log   0   1   6   3   4   5   6   7        the first 6 is out of order; 2 is free at its place
+//! in the log   0   1   2   1   4   5                the second 1 is out of order; 3 is free at its place
 //! ```
 //!
-//! Owns the judgement; memory grows with the gaps of a queue up to a bound, not with its records.
+//! Owns this decision. Memory grows with the gaps of a queue up to a limit, not with its records.
 
 use std::collections::BTreeMap;
 
 use mqstore_format::{BatchCqUnit, CqUnit};
 use serde::{Deserialize, Serialize};
 
-/// Contradictions that are kept of one queue.
+/// Maximum number of contradictions that are kept for one queue.
 const MOST_MISFITS: usize = 1024;
 
-/// Rows of neighbouring offsets that are kept of one queue.
+/// Maximum number of runs of consecutive offsets that are kept for one queue.
 const MOST_STRETCHES: usize = 2048;
 
-/// As many where there is little room.
+/// The same maximum if memory is short.
 const FEW_STRETCHES: usize = 16;
 
-/// Neighbouring offsets of a queue, and where their records lie in the log.
+/// Consecutive offsets of a queue, and the log offsets of their records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stretch {
     /// The first offset.
     pub from: i64,
-    /// One past the last.
+    /// The offset after the last one.
     pub to: i64,
-    /// Where the record of the first one lies.
+    /// Log offset of the first record.
     pub first: u64,
-    /// Where that of the last one lies, or one before it.
+    /// Log offset of the last record, or of one before it.
     pub last: u64,
-    /// How many records they are; those of a batch queue take several offsets each.
+    /// Number of records; those of a batch queue take several offsets each.
     pub records: i64,
 }
 
 impl Stretch {
-    /// The units of a plain queue from offset `from` on; `None` for none.
+    /// The units of a plain queue from offset `from` on; `None` without units.
     pub(crate) fn of_row(from: i64, units: &[CqUnit]) -> Option<Self> {
         let (first, last) = (units.first()?.physical_offset as u64, units.last()?.physical_offset as u64);
         let records = units.len() as i64;
@@ -62,7 +62,7 @@ impl Stretch {
         self.records == self.offsets()
     }
 
-    /// Records with an offset of at least `from`, or some more.
+    /// Number of records with an offset of at least `from`, or a few more.
     fn records_from(&self, from: i64) -> i64 {
         if self.is_plain() { self.to - self.from.max(from) } else { self.records }
     }
@@ -71,16 +71,17 @@ impl Stretch {
 /// Records that contradict the others of their queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MisorderedRecords {
-    /// What they claim, and where they lie.
+    /// Their queue offsets and log offsets.
     pub stretch: Stretch,
-    /// The record of the queue before it: its offset, and where it lies.
+    /// The queue's record before them: queue offset and log offset.
     pub before: Option<(i64, u64)>,
-    /// The one behind it.
+    /// The queue's record after them.
     pub behind: Option<(i64, u64)>,
 }
 
 impl MisorderedRecords {
-    /// The offsets that are free where it lies: the first, and one past the last. `None` for too few, and for several records.
+    /// The free offsets at its place: the first, and the one after the last. `None` if there are too few, and for
+    /// several records.
     pub(crate) fn free(&self) -> Option<(i64, i64)> {
         let from = self.before.map_or(0, |(offset, _)| offset.saturating_add(1));
         let to = self.behind.map_or(i64::MAX, |(offset, _)| offset);
@@ -88,18 +89,18 @@ impl MisorderedRecords {
         (self.stretch.records == 1 && fits).then_some((from, to))
     }
 
-    /// Whether it is wrong, and more than the second record for an offset that another has.
+    /// Whether it is wrong, and not just the second record for an offset of another one.
     pub(crate) fn is_wrong(&self) -> bool {
         self.hides_others() || self.free().is_some()
     }
 
-    /// Whether it claims what is behind it: an entry for it would lead back in the log, or hide others.
+    /// Whether its offset is not before those of later records: its unit would point back in the log, or hide others.
     pub(crate) fn hides_others(&self) -> bool {
         self.behind.is_some_and(|(offset, _)| self.stretch.to > offset)
     }
 
-    /// The offset that it had, of those that are free. `is_damaged` says whether the log is between two places: what is lost
-    /// lay there. Where that does not tell, the first.
+    /// Returns its original offset, one of the free ones. `is_damaged` says whether the log is damaged between two log
+    /// offsets, where the lost records were. If that does not decide, returns the first free offset.
     fn original_offset(&self, is_damaged: impl Fn(u64, u64) -> bool) -> Option<i64> {
         let (from, to) = self.free()?;
         let place = self.stretch.first;
@@ -112,21 +113,21 @@ impl MisorderedRecords {
 /// The offsets of one queue, in the order of the log.
 #[derive(Debug, Default)]
 pub(crate) struct QueueOrder {
-    /// Those that count as right: offsets and places only grow. Where there are too many, the oldest are one.
+    /// The runs that count as correct: offsets and log offsets only grow. If there are too many, the oldest are joined.
     row: Vec<Stretch>,
-    /// Those that contradict the end of it, in the same order.
+    /// The runs that contradict the end of `row`, in log order.
     other: Vec<Stretch>,
-    /// Records of `other`.
+    /// Number of records in `other`.
     others: i64,
-    /// Records of `row` that `other` contradicts.
+    /// Number of records in `row` that `other` contradicts.
     contradicted: i64,
-    /// Wrong ones, for which no record behind them was seen yet.
+    /// Wrong records for which the next correct record is not known yet.
     waiting: Vec<MisorderedRecords>,
     misfits: Vec<MisorderedRecords>,
 }
 
 impl QueueOrder {
-    /// Adds the next records of the log. `room` says whether much may be kept of them.
+    /// Adds the next records of the log. `room` says whether much memory may be used for them.
     pub(crate) fn add(&mut self, next: Stretch, room: bool) {
         if next.offsets() <= 0 {
             return;
@@ -156,7 +157,7 @@ impl QueueOrder {
         }
     }
 
-    /// Makes the older half of the row one stretch.
+    /// Joins the older half of the row to one run.
     fn shorten(&mut self) {
         let half = self.row.len() / 2;
         let records = self.row.iter().take(half).map(|stretch| stretch.records).sum();
@@ -169,7 +170,7 @@ impl QueueOrder {
         }
     }
 
-    /// Whether a record at `place` in the log may have `offset`, which none has.
+    /// Whether a record at log offset `place` may have the unused queue offset `offset`.
     pub(crate) fn has_room_for(&self, offset: i64, place: u64) -> bool {
         let behind = self.row.partition_point(|stretch| stretch.to <= offset);
         let before = behind.checked_sub(1).and_then(|before| self.row.get(before));
@@ -187,7 +188,7 @@ impl QueueOrder {
         }
     }
 
-    /// As many against as many: those are wrong that find what is free right before them.
+    /// Decides if both sets have the same size: the records with a free offset right before them are wrong.
     fn decide(&mut self) {
         let has_gap = self.other.first().is_some_and(|first| {
             let tail = self.row.partition_point(|stretch| stretch.to <= first.from);
@@ -201,7 +202,7 @@ impl QueueOrder {
         }
     }
 
-    /// Those that contradict the row are wrong.
+    /// Rejects the records that contradict the row.
     fn reject_new(&mut self) {
         let before = self.end();
         for stretch in std::mem::take(&mut self.other) {
@@ -210,7 +211,7 @@ impl QueueOrder {
         self.others = 0;
     }
 
-    /// Those of the row that the others contradict are wrong.
+    /// Rejects the records of the row that the others contradict.
     fn turn(&mut self) {
         let Some(first) = self.other.first().copied() else { return };
         let mut wrong = Vec::new();
@@ -219,7 +220,7 @@ impl QueueOrder {
                 wrong.push(last);
                 continue;
             }
-            // Of the places in the middle of a stretch none is known.
+            // The log offsets in the middle of a run are unknown.
             let records = last.records_from(first.from);
             let left = (last.records - records).max(1);
             self.row.push(Stretch { to: first.from, last: last.first, records: left, ..last });
@@ -241,20 +242,20 @@ impl QueueOrder {
         self.misfits.extend(self.waiting.drain(..).map(|misfit| MisorderedRecords { behind, ..misfit }));
     }
 
-    /// There are no more records.
+    /// Decides the open cases after the last record.
     pub(crate) fn finish(&mut self) {
         self.decide();
         self.settle(None);
         self.misfits.sort_unstable_by_key(|misfit| misfit.stretch.first);
     }
 
-    /// All that contradict the others, in the order of the log, once there are no more records.
+    /// Returns all contradicting records in log order, after [`Self::finish`].
     pub(crate) fn misfits(&self) -> &[MisorderedRecords] {
         &self.misfits
     }
 }
 
-/// Adds `next` behind `row`.
+/// Appends `next` to `row`.
 fn push(row: &mut Vec<Stretch>, next: Stretch) {
     match row.last_mut() {
         Some(last) if last.to == next.from && last.is_plain() && next.is_plain() => {
@@ -265,7 +266,8 @@ fn push(row: &mut Vec<Stretch>, next: Stretch) {
     }
 }
 
-/// The offsets that records had, by their places. `is_damaged` says whether the log is between two places.
+/// Returns the original offsets of records by log offset. `is_damaged` says whether the log is damaged between two
+/// log offsets.
 pub(crate) fn corrections(
     misfits: &[MisorderedRecords],
     is_damaged: impl Fn(u64, u64) -> bool,
@@ -275,7 +277,7 @@ pub(crate) fn corrections(
     for together in misfits.chunk_by(|left, right| neighbours(left) == neighbours(right)) {
         match together {
             [one] => found.extend(one.original_offset(&is_damaged).map(|offset| (one.stretch.first, offset))),
-            // Those with the same neighbours are in the order of the log.
+            // Records with the same neighbours are in log order.
             [first, ..] => {
                 let (mut at, end) = first.free().unwrap_or_default();
                 for misfit in together.iter().take_while(|misfit| misfit.stretch.records == 1) {
@@ -296,7 +298,7 @@ pub(crate) fn corrections(
 mod tests {
     use super::*;
 
-    /// Records with these offsets, each at a hundred times its number in the log.
+    /// Records with these offsets, at log offsets 0, 100, 200 and so on.
     fn order(offsets: &[i64]) -> QueueOrder {
         let mut order = QueueOrder::default();
         for (number, offset) in (0_u64..).zip(offsets) {
@@ -320,12 +322,12 @@ mod tests {
             (&[0, 1, 2, 1, 4, 5], &[(300, 3)]),
             (&[0, 1, 1 << 40, 3, 4], &[(200, 2)]),
             (&[9, 1, 2, 3], &[(0, 0)]),
-            // At the end: behind the last one, or before it.
+            // At the end: after the last one, or before it.
             (&[0, 1, 2, 0], &[(300, 3)]),
             (&[0, 1, 2, 2], &[(300, 3)]),
             (&[0, 1, 6, 3], &[(200, 2)]),
             (&[0, 1, 3, 3], &[(200, 2)]),
-            // Two of them, beside one another and not.
+            // Two of them, adjacent and not adjacent.
             (&[0, 9, 2, 3, 9, 5, 6], &[(100, 1), (400, 4)]),
             (&[0, 1, 9, 8, 4, 5], &[(200, 2), (300, 3)]),
         ] {
@@ -338,7 +340,7 @@ mod tests {
         for offsets in [
             &[0, 1, 2, 3][..],
             &[0, 1, 7, 8, 40],
-            // Two records for one offset: none is free.
+            // Two records for one offset, and none is free.
             &[0, 1, 2, 2, 3, 4],
             &[],
         ] {
@@ -348,13 +350,13 @@ mod tests {
 
     #[test]
     fn where_more_is_free_the_damage_tells() {
-        // One of 2 and 3 is lost, before or behind the record that says 9.
+        // One of 2 and 3 is lost, before or after the record with offset 9.
         let offsets = [0, 1, 9, 4, 5];
         assert_eq!(corrected(&offsets, &[]), [(200, 2)]);
         assert_eq!(corrected(&offsets, &[150]), [(200, 3)]);
         assert_eq!(corrected(&offsets, &[250]), [(200, 2)]);
         assert_eq!(corrected(&offsets, &[150, 250]), [(200, 2)]);
-        // In a log whose begin expired, the record before the first one that is right.
+        // In a log whose begin expired: the record before the first correct one.
         assert_eq!(corrected(&[9999, 501, 502, 503], &[]), [(0, 500)]);
     }
 
@@ -392,7 +394,7 @@ mod tests {
         let found: Vec<_> =
             order.misfits().iter().map(|one| (one.stretch.first, one.hides_others(), one.free())).collect();
         assert_eq!(found, [(1, true, None)]);
-        // One of two messages fits where two are free.
+        // A record of two messages fits where two offsets are free.
         let mut order = QueueOrder::default();
         for (place, (from, to)) in (0..).zip([(0, 3), (40, 42), (5, 6), (6, 9)]) {
             order.add(Stretch { from, to, first: place, last: place, records: 1 }, true);

@@ -1,16 +1,17 @@
-//! What was lost before the first and behind the last record that a queue still has.
+//! Finds the offsets that a queue lost before its first and after its last remaining record.
 //!
-//! Owns the judgement; reads the queues as they were before they are made anew, and writes nothing. The log alone tells of
-//! gaps between records. At the begin and at the end of a queue the entries tell that lead into what was lost:
+//! Owns the decision; reads the old queues before they are rebuilt, and writes nothing. The log alone shows only gaps
+//! between records. At the begin and the end of a queue, units that point into damaged ranges show the loss:
 //!
 //! ```text
 //! log     | ????????? | record 2 | record 3 | ????????? | zeros
 //! queue     0     1       2           3         4           5
-//!           lost          agree with the log    lost
+//!           lost          match the log         lost
 //! ```
 //!
-//! Entries count only next to one that agrees with its record: a queue of another store says nothing. In a log that begins
-//! at offset 0 nothing expired, so that a queue without its offset 0 lost it to damage before its first record.
+//! Units count only next to a unit that matches its record, because a queue of another store says nothing. In a log
+//! that begins at offset 0, nothing expired. Then a queue without its offset 0 lost it to damage before its first
+//! record.
 
 use super::damage_scan::WalkedLog;
 use super::queue_records::QueueEnds;
@@ -18,10 +19,10 @@ use super::used_offsets::LostOffsets;
 use mqstore_base::error::StoreError;
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 
-/// Entries that are read at once.
+/// Number of units in one read.
 const UNITS_AT_ONCE: i64 = 4096;
 
-/// Offsets that are lost at the edges of queues. `log_min` is where the log begins.
+/// Returns the offsets that are lost at the ends of queues. `log_min` is the begin of the log.
 pub(crate) fn lost_at_ends(
     walked: &WalkedLog,
     queues: &QueueSet,
@@ -68,7 +69,7 @@ fn of_queue(
     Ok(())
 }
 
-/// Offsets before the first record; of a queue without one, all that led into damage.
+/// Adds offsets before the first record; for a queue without records, all that pointed into damage.
 fn lost_before_first(
     walked: &WalkedLog,
     queue: &Entries<'_>,
@@ -92,7 +93,7 @@ fn lost_before_first(
     Ok(range.map(|(from, last)| (from, if edge.is_some() { to } else { last })))
 }
 
-/// Offsets behind the last record.
+/// Adds offsets after the last record.
 fn end(
     walked: &WalkedLog,
     queue: &Entries<'_>,
@@ -113,14 +114,14 @@ fn end(
     Ok((to > from).then_some((from, to)))
 }
 
-/// An entry that leads somewhere: its offsets, and the place in the log.
+/// A unit that points to a place in the log: its offsets, and the log offset.
 struct UnitRange {
     from: i64,
     to: i64,
     place: u64,
 }
 
-/// The entries of a queue of either kind.
+/// The units of a queue of either kind.
 enum Entries<'a> {
     Plain(&'a ConsumeQueue),
     Batch(&'a BatchQueue),
@@ -134,7 +135,7 @@ impl Entries<'_> {
         }
     }
 
-    /// Whether the queue has an entry for a record that leads to it; a queue without a record has none to be asked for.
+    /// Whether the queue has a unit that points to `record`. A queue without a record cannot be checked.
     fn agrees(&self, record: Option<(i64, u64)>) -> Result<bool, StoreError> {
         let Some((offset, place)) = record else { return Ok(true) };
         let mut same = false;
@@ -142,7 +143,7 @@ impl Entries<'_> {
         Ok(same)
     }
 
-    /// Visits the entries that begin from `from` to before `to`.
+    /// Visits the units that begin from `from` to before `to`.
     fn each(&self, from: i64, to: i64, visit: impl FnMut(&UnitRange)) -> Result<(), StoreError> {
         let (min, max) = self.bounds();
         let (from, to) = (from.max(min), to.min(max));
@@ -162,7 +163,7 @@ fn each_plain(
     let mut units = Vec::new();
     while from < to {
         units.clear();
-        // A file that is missing says nothing.
+        // A missing file gives no information.
         if !is_readable(queue.read(from, UNITS_AT_ONCE.min(to - from) as usize, &mut units))? {
             units.clear();
         }
@@ -203,7 +204,7 @@ fn each_batch(
     Ok(())
 }
 
-/// Whether something was read; what is damaged or missing says nothing.
+/// Whether the read succeeded; damaged or missing bytes give no information.
 fn is_readable(read: Result<(), StoreError>) -> Result<bool, StoreError> {
     match read {
         Err(error @ StoreError::Io { .. }) => Err(error),

@@ -1,7 +1,7 @@
-//! Repair: of the log, then of every file that derives from it, then of the durable mark.
+//! Repair of the log, then of all files that derive from it, then of the durable mark.
 //!
-//! Owns the order of the steps, and the durable mark and `abort` of a directory that nobody writes. [`repair`] has the
-//! steps, `log` repairs the log itself.
+//! Owns the order of the steps, and the durable mark and `abort` of a directory without a writer. [`repair`] lists
+//! the steps; `log` repairs the log itself.
 //!
 //! After a crash, run the repair again: it completes from every state between two steps.
 
@@ -49,52 +49,52 @@ use mqstore_log::dispatch::BatchTopics;
 use mqstore_log::index::IndexSet;
 use mqstore_log::recovery::{ProgressReporter, RebuildReport, mark_fits, rewrite};
 
-/// What a repair works on.
+/// The directory that a repair changes.
 #[derive(Clone, Copy, Debug)]
 pub enum RepairTarget<'a> {
-    /// Nothing is changed.
+    /// Change nothing.
     DryRun,
-    /// The store itself.
+    /// Change the store itself.
     InPlace,
-    /// A copy in this folder, which must not exist.
+    /// Change a copy in this folder, which must not exist.
     Output(&'a Path),
 }
 
-/// What a repair found and did.
+/// The findings and steps of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairReport {
-    /// Whether something was changed; in a dry run, whether something would be.
+    /// Whether the repair changed something; in a dry run, whether it would.
     pub changed: bool,
-    /// Whether verification finds nothing: of the result, in a dry run of the store as it is.
+    /// Whether verification finds no problem: in the result, or in a dry run in the unchanged store.
     pub ok: bool,
-    /// Messages in the log that hold together.
+    /// Number of intact messages in the log.
     pub messages: u64,
-    /// Stretches of the log that were lost.
+    /// Ranges of the log that are lost.
     pub lost: Vec<LostRange>,
-    /// Queue offsets that no record has, and that were not written down before.
+    /// Queue offsets without a record that no earlier repair reported.
     pub queue_offsets: Vec<LostOffsets>,
-    /// What was done, in words.
+    /// The steps in words.
     pub actions: Vec<String>,
-    /// What verification finds.
+    /// The problems that verification finds.
     pub problems: Vec<Problem>,
-    /// Problems beyond those that are listed.
+    /// Number of problems that are not in the list.
     pub more: u64,
 }
 
-/// Repairs the store at `files`: cuts a torn end, fills damaged stretches after a copy of them, makes queues, index
-/// and checkpoint anew where they are wrong, and takes a stale `abort` away.
+/// Repairs the store at `files`. It truncates a torn tail, fills damaged ranges after a copy of them, rebuilds wrong
+/// queues, index and checkpoint, and removes a stale `abort`.
 ///
 /// ```text
 /// log (see `log`) -> synced -> mark "queues not built" -> queues, index, checkpoint -> mark "clean" -> no `abort`
 /// ```
 ///
-/// Across a crash: before the first mark, the old mark is valid or no longer fits the log. After it, an open rebuilds
-/// the queues. A store without a mark, because another program wrote it, gets none.
+/// Across a crash: before the first mark is written, the old mark is valid or no longer matches the log. After it,
+/// an open rebuilds the queues. A store without a mark, because another program wrote it, gets none.
 ///
 /// # Errors
-/// [`StoreError::NotAStore`]; [`StoreError::Locked`] when somebody has the store open for writing;
-/// [`StoreError::Unsupported`] for queues in `RocksDB`, and for what [`crate::copy_store`] does not copy; what
-/// `watcher` answers; errors of the system. Another repair goes on from there.
+/// [`StoreError::NotAStore`]; [`StoreError::Locked`] if another process has the store open for writing;
+/// [`StoreError::Unsupported`] for queues in `RocksDB`, and for files that [`crate::copy_store`] does not copy; errors
+/// that `watcher` returns; I/O errors. Run the repair again to complete it.
 pub fn repair(
     files: &StoreFiles,
     options: &StoreOptions,
@@ -126,14 +126,14 @@ pub fn repair(
     }
 }
 
-/// Tells of several walks over the store as of one.
+/// Reports the progress of several walks over the store as one.
 struct StageProgress<'a> {
     watcher: ProgressWatcher<'a>,
     all: u64,
     done: u64,
-    /// What each stage counts for; the length of the first one.
+    /// Share of each stage: the length of the first one.
     share: u64,
-    /// What was told last.
+    /// The last reported progress.
     last: Progress,
 }
 
@@ -142,10 +142,10 @@ impl<'a> StageProgress<'a> {
         Self { watcher, all, done: 0, share: 0, last: Progress::default() }
     }
 
-    /// Part of this stage; each takes as much as the others, whatever it has to read.
+    /// Reports progress within this stage. All stages count the same, whatever they read.
     fn tell(&mut self, step: Progress) -> Result<(), StoreError> {
         let total = step.total_bytes;
-        // Where no length is known yet, whoever watches is heard all the same.
+        // Call the watcher even if the length is not known yet, so that it can end the repair.
         if total > 0 {
             self.share = if self.share == 0 { total } else { self.share };
             let within = u128::from(self.share) * u128::from(step.done_bytes.min(total)) / u128::from(total);
@@ -192,7 +192,7 @@ fn plan(
     }
     let damaged = found.problems.iter().filter(|problem| problem.kind == "meta_damaged");
     let words =
-        |problem: &Problem| format!("{}: cut where it is damaged, after a copy", problem.path.display());
+        |problem: &Problem| format!("{}: truncated at the damage, after a copy", problem.path.display());
     report.actions.extend(damaged.map(words));
     report.changed |= found.problems.iter().any(is_of_positions);
     report.actions.extend(ahead.into_iter().map(|(path, count)| set_back_words(path, count)));
@@ -200,12 +200,12 @@ fn plan(
     Ok(report)
 }
 
-/// Topics whose queues hold batches, as far as anything tells.
+/// Returns the known topics whose queues hold batches.
 fn batch_topics_of(files: &StoreFiles) -> BatchTopics {
     batch_topics(files, &load_table(files, &mut Vec::new()))
 }
 
-/// What a person should know of the index that is made anew.
+/// Returns a note for people about the index that is rebuilt.
 fn describe_index(files: &StoreFiles, options: &StoreOptions) -> Result<Option<String>, StoreError> {
     let known = DurableMarkFile::new(files).load().map(|mark| mark.index_geometry());
     let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
@@ -213,14 +213,14 @@ fn describe_index(files: &StoreFiles, options: &StoreOptions) -> Result<Option<S
     let IndexGeometry { slots, entries } = index.geometry();
     Ok(index.has_guessed_geometry().then(|| {
         format!(
-            "{}: its files do not tell with how many slots and entries they were made; the new ones have {slots} slots and \
-             {entries} entries, and a broker that is set to others finds nothing by key",
+            "{}: its files do not show their numbers of slots and entries; the new ones have {slots} slots and \
+             {entries} entries, and a broker with other settings finds no message by key",
             files.index().display()
         )
     }))
 }
 
-/// What a person should know of the queue files that are made anew.
+/// Returns notes for people about the queue files that are rebuilt.
 fn describe_queues(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<String>, StoreError> {
     if DurableMarkFile::new(files).load().is_some() {
         return Ok(Vec::new());
@@ -230,8 +230,8 @@ fn describe_queues(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<Str
     let words = |folder: PathBuf, len: Option<u64>, setting: &str| {
         let len = len?;
         Some(format!(
-            "{}: no file tells how long these are; the new ones have {len} bytes, and a broker whose {setting} is another \
-             refuses to start",
+            "{}: the length of these files is unknown; the new ones have {len} bytes, and a broker with another \
+             {setting} refuses to start",
             folder.display()
         ))
     };
@@ -240,7 +240,7 @@ fn describe_queues(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<Str
     Ok(plain.into_iter().chain(batch).collect())
 }
 
-const MADE_ANEW: &str = "queues, index and checkpoint made anew from the log";
+const MADE_ANEW: &str = "queues, index and checkpoint rebuilt from the log";
 
 fn repair_locked(
     files: &StoreFiles,
@@ -286,7 +286,7 @@ fn repair_locked(
     Ok(report)
 }
 
-/// Whether the store was closed at the end of its log as it is.
+/// Whether the store was closed at the current end of its log.
 fn is_closed_at_end(files: &StoreFiles, log: &RepairedLog) -> Result<bool, StoreError> {
     if files.vfs.stat(&files.abort()).is_ok() {
         return Ok(false);
@@ -295,23 +295,23 @@ fn is_closed_at_end(files: &StoreFiles, log: &RepairedLog) -> Result<bool, Store
     Ok(mark.is_clean_end(log.end) && mark_fits(files, &*load(files, log.segment_bytes)?, &mark))
 }
 
-/// Whether making queues, index and checkpoint anew is the cure.
+/// Whether a rebuild of queues, index and checkpoint repairs the problem.
 fn is_of_derived_files(problem: &Problem) -> bool {
     let made = ["queue_", "index_", "checkpoint_"].iter().any(|kind| problem.kind.starts_with(kind));
     made && !["queue_gap", "queue_offset_refused", "queue_offset_wrong"].contains(&problem.kind)
 }
 
-/// Whether it is a position beyond the end of a queue.
+/// Whether the problem is an offset after the end of a queue.
 fn is_beyond_its_queue(problem: &Problem) -> bool {
     ["consumer_offset_ahead", "delay_offset_ahead"].contains(&problem.kind)
 }
 
-/// Whether it is such a position, or the metadata log that keeps them is damaged.
+/// Whether the problem is such an offset, or damage in the metadata log that stores them.
 fn is_of_positions(problem: &Problem) -> bool {
     is_beyond_its_queue(problem) || problem.kind == "meta_damaged"
 }
 
-/// A log whose end is known, for which everything else is made.
+/// A log with a known end, from which all other files are derived.
 pub(crate) struct FinishedLog {
     pub(crate) end: u64,
     pub(crate) last: Option<(u64, u32)>,
@@ -320,7 +320,7 @@ pub(crate) struct FinishedLog {
 }
 
 impl FinishedLog {
-    /// Makes the log durable, then queues, index, checkpoint and mark, and takes `abort` away.
+    /// Syncs the log, then writes queues, index, checkpoint and mark, and removes `abort`.
     pub(crate) fn derive(
         &self,
         files: &StoreFiles,
@@ -336,7 +336,7 @@ impl FinishedLog {
         }
         let built = rebuild_locked(files, options, false, watcher)?;
         if self.last.is_none() && files.vfs.stat(&files.checkpoint()).is_ok() {
-            // A log without a record has nothing that a checkpoint could speak of, but for what a master said of itself.
+            // Without a record there is nothing for a checkpoint, except the offset of a replica's master.
             let checkpoint = CheckpointFile::new(files);
             let master_flushed_offset = checkpoint.load().master_flushed_offset;
             checkpoint.store(&Checkpoint { master_flushed_offset, ..Checkpoint::default() })?;
@@ -357,8 +357,8 @@ impl FinishedLog {
         Ok(built)
     }
 
-    /// Everything above the old mark: written again where the last writer was stopped, since a sync of it may have
-    /// failed, and synced.
+    /// Syncs everything after the old mark. If the last writer was stopped, the bytes are written again first, because
+    /// an earlier sync of them may have failed.
     fn sync_log(
         &self,
         files: &StoreFiles,
@@ -387,7 +387,7 @@ impl FinishedLog {
         files.sync_logs()
     }
 
-    /// A mark for this log, which says that its queues are not built.
+    /// Writes a mark for this log that says that the queues are not built.
     pub(crate) fn mark(
         &self,
         files: &StoreFiles,
@@ -434,7 +434,7 @@ impl RepairReport {
         self.more = found.more;
     }
 
-    /// Names what lies below `from` as it is called below `to`.
+    /// Renames the reported paths below `from` to paths below `to`.
     fn rename_prefix(&mut self, from: &Path, to: &Path) {
         let moved = |path: &mut PathBuf| {
             if let Ok(relative) = path.strip_prefix(from) {

@@ -1,4 +1,4 @@
-//! Putting something that both engines pass over in the place of what was lost.
+//! Fills lost ranges of the log with records that both engines skip.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,31 +16,31 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::SegmentList;
 
-/// Whether a filler or a record fits into `piece`. Both of its ends are ends of records, so that one does,
-/// unless what is there was never written by either engine.
+/// Whether a filler or a placeholder fits into `piece`. Both ends are ends of records. So one fits, unless neither
+/// engine wrote the bytes between them.
 pub(crate) fn fits(piece: &Piece) -> bool {
     let least = if piece.to_end { BLANK_HEADER_BYTES } else { MIN_RECORD_BYTES };
     piece.to - piece.from >= least as u64
 }
 
-/// What a person reads about a piece that nothing fits into.
+/// Describes a piece into which neither fits.
 pub(crate) fn too_small(piece: &Piece) -> String {
     let (bytes, from) = (piece.to - piece.from, piece.from);
-    format!("log offset {from}: {} ({bytes} bytes): too few for a record, left as they are", piece.reason)
+    format!("log offset {from}: {} ({bytes} bytes): too short for a record, left unchanged", piece.reason)
 }
 
-/// What a person reads about the others.
+/// Describes the filling of a piece.
 pub(crate) fn describe_fill(files: &StoreFiles, piece: &Piece) -> String {
     let (bytes, at, reason) = (piece.to - piece.from, piece.from - piece.base, &piece.reason);
     let Some(path) = &piece.path else {
         let path = files.commit_log().join(offset_file_name(piece.base));
-        return format!("{}: missing, made as a segment that holds a filler", path.display());
+        return format!("{}: missing; created as a segment with only a filler", path.display());
     };
     let by = if piece.to_end { "a filler" } else { "placeholders" };
     format!("{}: {bytes} bytes at offset {at} replaced by {by}: {reason}", path.display())
 }
 
-/// Keeps the bytes of a piece in `lost+found`, unless they are zeros.
+/// Copies the bytes of a piece to `lost+found`, unless they are zeros.
 pub(crate) fn backup_piece(
     files: &StoreFiles,
     list: &SegmentList,
@@ -58,7 +58,7 @@ pub(crate) fn backup_piece(
     backup::copy(files, &path, &*file, &name, from..(piece.to - piece.base).min(segment.len()), watch)
 }
 
-/// Fills all pieces, and makes that durable.
+/// Fills all pieces and syncs them.
 pub(crate) fn write_placeholders(
     files: &StoreFiles,
     segment_bytes: u64,
@@ -110,14 +110,14 @@ fn fill_piece(
     switch::step("repair.sync_filled", || file.sync_data()).at(path, "syncing a filled stretch")
 }
 
-/// Makes a segment that holds nothing but a filler.
+/// Creates a segment that contains only a filler.
 fn make_segment(files: &StoreFiles, segment_bytes: u64, piece: &Piece) -> Result<PathBuf, StoreError> {
     let folder = files.segment_staging(piece.base, segment_bytes)?;
     files.make_folder(&folder)?;
     let staged = folder.join(offset_file_name(piece.base));
     match files.vfs.remove_file(&staged) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(StoreError::io(&staged, "removing what a stop left", error));
+            return Err(StoreError::io(&staged, "removing a leftover of a stopped run", error));
         }
         _ => {}
     }

@@ -1,7 +1,7 @@
-//! What the records of the log say of their queues.
+//! Collects what the records of the log say about their queues.
 //!
-//! Owns nothing on disk. Which offsets a record takes is for [`RunOutput`] to say, as it is where queues are made and verified:
-//! what is found missing here is what verification finds missing afterwards.
+//! Owns nothing on disk. [`RunOutput`] decides which offsets a record takes, as for a rebuild and a verification. So
+//! the gaps found here are the gaps that a later verification finds.
 
 use std::collections::BTreeMap;
 
@@ -11,37 +11,37 @@ use super::misordered::{MisorderedRecords, QueueOrder, Stretch};
 use super::used_offsets::{LostOffsets, UsedOffsets};
 use mqstore_log::dispatch::{BatchTopics, DispatchRules, RunOutput};
 
-/// Gaps in queues that are told one by one.
+/// Maximum number of gaps in queues that are listed.
 const MOST_GAPS: usize = 1 << 20;
 
-/// Records that are gathered before they are taken over.
+/// Number of records that are collected before they are added.
 const GATHERED: u64 = 4096;
 
-/// What becomes of a record that contradicts the others of its queue.
+/// The correction of a record that contradicts the others of its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Correction {
-    /// It gets this queue offset.
+    /// The record gets this queue offset.
     Offset(i64),
-    /// It gets this queue.
+    /// The record gets this queue.
     Queue(i32),
-    /// It has no place in any queue, and hides those that have.
+    /// The record fits into no queue and hides records that do; it is replaced by a placeholder.
     GivenUp,
 }
 
-/// What becomes of records, by their places in the log.
+/// The corrections by log offset.
 pub(crate) type Corrections = BTreeMap<u64, Correction>;
 
-/// The first and the last record of a queue: queue offset, and place in the log.
+/// The first and the last record of a queue: queue offset and log offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueEnds {
     pub(crate) first: (i64, u64),
     pub(crate) last: (i64, u64),
-    /// One past the last offset of the last record.
+    /// The offset after the last one of the last record.
     pub(crate) end: i64,
 }
 
 impl QueueEnds {
-    /// Takes a row of records in; those of a log come in its order.
+    /// Adds a run of records; they come in log order.
     pub(crate) fn add(edge: &mut Option<Self>, row: &Stretch) {
         let first = (row.from, row.first);
         let last = (if row.records == 1 { row.from } else { row.to - 1 }, row.last);
@@ -57,10 +57,10 @@ impl QueueEnds {
     }
 }
 
-/// The queues' first and last records.
+/// The first and last records of all queues.
 pub(crate) type AllQueueEnds = BTreeMap<String, BTreeMap<i32, QueueEnds>>;
 
-/// What is known of one queue.
+/// The state of one queue.
 #[derive(Debug, Default)]
 struct QueueState {
     claimed: UsedOffsets,
@@ -70,7 +70,8 @@ struct QueueState {
 }
 
 impl QueueState {
-    /// Adds the next records of the log; whether that makes a gap that is kept, for which there has to be `room`.
+    /// Adds the next records of the log. Returns whether that creates a gap that is kept; `room` says if one may be
+    /// kept.
     fn add(&mut self, stretch: Stretch, room: bool) -> bool {
         QueueEnds::add(&mut self.edge, &stretch);
         self.order.add(stretch, room);
@@ -88,7 +89,7 @@ pub(crate) struct LogQueues<'a> {
     gaps: usize,
 }
 
-/// What contradicts the others of its queue.
+/// Records that contradict the others of their queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contradiction {
     pub(crate) topic: Box<str>,
@@ -96,24 +97,24 @@ pub(crate) struct Contradiction {
     /// Whether its records hold several messages.
     pub(crate) batch: bool,
     pub(crate) misfits: Vec<MisorderedRecords>,
-    /// Other queues that have room for the first offset of the one or the other, by the place of that.
+    /// For log offsets of contradicting records, the only other queue in which the record's offset is free.
     pub(crate) elsewhere: Vec<(u64, i32)>,
 }
 
-/// What all records of a log say together.
+/// The result over all records of a log.
 #[derive(Debug, Default)]
 pub(crate) struct LogSummary {
-    /// Offsets that no record has.
+    /// Offsets without a record.
     pub(crate) missing: Vec<LostOffsets>,
     /// The first and the last record of each queue.
     pub(crate) edges: AllQueueEnds,
-    /// Records that are out of order.
+    /// Records out of order.
     pub(crate) contradictions: Vec<Contradiction>,
 }
 
 impl<'a> LogQueues<'a> {
     pub(crate) fn new(batch_topics: &BatchTopics, corrections: &'a Corrections) -> Self {
-        // Keys are of no interest here.
+        // Keys are not needed here.
         let index_from = u64::MAX;
         let rules =
             DispatchRules { batch_topics: batch_topics.clone(), index_from, ..DispatchRules::default() };
@@ -125,7 +126,7 @@ impl<'a> LogQueues<'a> {
         self.corrections.get(&place) == Some(&Correction::GivenUp)
     }
 
-    /// Adds the record at log offset `place`, which comes behind those before it.
+    /// Adds the next record in log order, at log offset `place`.
     pub(crate) fn add(&mut self, record: &RecordView<'_>, place: u64) {
         let mut outline = record.outline();
         match self.corrections.get(&place) {
@@ -163,7 +164,7 @@ impl<'a> LogQueues<'a> {
         self.output = output;
     }
 
-    /// What they say, when there are no more.
+    /// Returns the result after the last record.
     pub(crate) fn finish(mut self) -> LogSummary {
         self.take_over();
         let mut said = LogSummary::default();
@@ -182,7 +183,7 @@ impl<'a> LogQueues<'a> {
                     to,
                 };
                 said.missing.extend(seen.claimed.gaps().iter().map(lost));
-                // A batch queue has no room for a second record of an offset.
+                // A batch queue cannot hold a second record for an offset.
                 let counts = |misfit: &&MisorderedRecords| seen.batch || misfit.is_wrong();
                 let misfits: Vec<MisorderedRecords> =
                     seen.order.misfits().iter().filter(counts).copied().collect();
@@ -197,7 +198,7 @@ impl<'a> LogQueues<'a> {
     }
 }
 
-/// Which of the other queues has room for one of `misfits`, where only one has.
+/// Returns the other queue in which one of `misfits` fits, if only one queue fits.
 fn elsewhere(queues: &BTreeMap<i32, QueueState>, own: i32, misfits: &[MisorderedRecords]) -> Vec<(u64, i32)> {
     let only = |misfit: &MisorderedRecords| {
         let Stretch { from, first, records: 1, .. } = misfit.stretch else { return None };
@@ -214,7 +215,7 @@ fn of_queue<'a>(
     topic: &str,
     queue_id: i32,
 ) -> &'a mut QueueState {
-    // Most have been seen: no name is copied.
+    // No copy of the name for known topics, which is the usual case.
     if !topics.contains_key(topic) {
         topics.insert(topic.into(), BTreeMap::new());
     }

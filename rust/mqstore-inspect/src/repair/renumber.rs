@@ -1,7 +1,6 @@
-//! Giving records the places in their queues back that they had.
+//! Corrects the queue or the queue offset of records that contradict their neighbours.
 //!
-//! Owns one of two fields of a record, or of one in a batch queue a property of the same length:
-//!
+//! Owns one of two fields of a record, or for a record of a batch queue a property that keeps its length:
 //! ```text
 //! TOTALSIZE 4 | MAGICCODE 4 | BODYCRC 4 | QUEUEID 4 | FLAG 4 | QUEUEOFFSET 8 | ...
 //!                                         ^ this               ^ or this
@@ -9,9 +8,10 @@
 //!                        ^ or this
 //! ```
 //!
-//! Only of records whose checksum does not cover them: what a checksum speaks for is right. What was there stands in the
-//! ledger before it changes. A stop in the middle leaves something that is wrong again, or right. A record that has no place in any
-//! queue, and hides others, gives way to a placeholder.
+//! It changes only records whose checksum does not cover these bytes, because a valid checksum proves the value. The
+//! old value is in `mqstore/repairs.jsonl` before it changes. After a crash in the middle, each record has its old or
+//! its new value, or one that another repair corrects. A record that fits into no queue and hides others is replaced
+//! by a placeholder.
 //!
 //! Source: `CommitLog#checkMessageAndReturnSize` for the order of the fields.
 
@@ -31,23 +31,23 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{SegmentList, read_record};
 
-/// Bytes that are read at first of a record.
+/// Bytes of the first read of a record.
 const RECORD_GUESS_BYTES: usize = 4096;
 
-/// A record that cannot have the place in a queue that it names.
+/// A record that cannot have its stored queue or queue offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MisplacedRecord {
     pub(crate) topic: String,
     pub(crate) queue_id: i32,
     pub(crate) queue_offset: i64,
-    /// Where it lies in the log.
+    /// Log offset of the record.
     pub(crate) log_offset: u64,
     pub(crate) correction: Correction,
-    /// What is written for it, and where in the record.
+    /// The new bytes, and their position in the record.
     patch: Option<(usize, Vec<u8>)>,
 }
 
-/// The records of a log that contradict the others of their queues.
+/// Plans the corrections of the records that contradict others of their queues.
 pub(crate) fn plan(
     files: &StoreFiles,
     list: &SegmentList,
@@ -83,7 +83,7 @@ fn correct(
         (None, Some(id)) => (Correction::Queue(id), Some((QUEUE_ID_POSITION, id.to_be_bytes().to_vec()))),
         (None, None) => (Correction::GivenUp, None),
     };
-    // Of two records for one offset a plain queue has the first one, and nothing is hidden by the other.
+    // Of two records for one offset, a plain queue keeps the first one, and the other one hides nothing.
     if patch.is_none() && !queue.batch && !misfit.hides_others() {
         return None;
     }
@@ -97,7 +97,7 @@ fn correct(
     })
 }
 
-/// What gives `record`, which claims `from`, the offset `to`; `None` where that does not fit.
+/// Returns the bytes that change the offset of `record` from `from` to `to`; `None` if they have another length.
 fn offset_patch(
     queue: &Contradiction,
     record: &RecordView<'_>,
@@ -113,12 +113,12 @@ fn offset_patch(
     (old.len() == new.len()).then(|| (record.size as usize - raw.len() + place, new.into_bytes()))
 }
 
-/// What becomes of them, for another look at the log.
+/// Returns the corrections by log offset, for the next walk of the log.
 pub(crate) fn corrections(plan: &[MisplacedRecord]) -> Corrections {
     plan.iter().map(|one| (one.log_offset, one.correction)).collect()
 }
 
-/// What a person reads about one of them; of one that is given up its piece tells.
+/// Describes one of them; a record that is given up is described by its piece.
 pub(crate) fn describe_change(
     files: &StoreFiles,
     list: &SegmentList,
@@ -134,13 +134,13 @@ pub(crate) fn describe_change(
     let path = segment.map_or_else(|| files.commit_log(), |segment| segment.path());
     let at = segment.map_or(*log_offset, |segment| log_offset - segment.base_offset());
     Some(format!(
-        "{}: the record at offset {at} says that it is in {topic}/{queue_id} at offset {queue_offset}, which those around it \
-         contradict: put into {to}",
+        "{}: the record at offset {at} has {topic}/{queue_id} and queue offset {queue_offset}, which the records \
+         around it contradict; moved to {to}",
         path.display()
     ))
 }
 
-/// Writes what they get, and makes that durable.
+/// Writes the corrections and syncs them.
 pub(crate) fn renumber(
     files: &StoreFiles,
     segment_bytes: u64,

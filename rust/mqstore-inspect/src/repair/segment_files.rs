@@ -1,20 +1,20 @@
-//! The files of the log as they should be.
+//! Checks and corrects the files of the log: their lengths, names and folders.
 //!
-//! Owns the judgement of each file in the folders of the log, and what makes the row right: one length, no
-//! file that is none of it, each under the name that its records say.
+//! Owns the decision about each file in the folders of the log, and its correction. After it, all segments have the
+//! same length, each has the name that its records require, and there is no other file.
 //!
 //! ```text
-//! 00000000000000000000            16384 bytes     good
-//! 00000000000000016384             4711 bytes     made as long as the others, with zeros
-//! 00000000000000032768            20000 bytes     cut; what it was longer by goes to lost+found
+//! 00000000000000000000            16384 bytes     correct
+//! 00000000000000016384             4711 bytes     extended with zeros to the length of the others
+//! 00000000000000032768            20000 bytes     cut to that length; the rest goes to lost+found
 //! 00000000000000049152                0 bytes     removed
-//! 00000000000000065536            records say that they lie from 98304 on: renamed
-//! 00000000000000098304.misplaced  on its way from one name to the other
+//! 00000000000000065536            its records have log offsets from 98304 on: renamed
+//! 00000000000000098304.misplaced  between its old and its new name
 //! notes.txt                       moved to lost+found
 //! ```
 //!
-//! Across a crash: each step leaves files that the next look judges the same way, so that a repair which was
-//! stopped is ended by another one. Nothing is looked at through maps.
+//! Across a crash: each step leaves files that lead to the same decision, so that another repair completes a
+//! stopped one. Files are not mapped.
 //!
 //! Source: `MappedFileQueue#doLoad`, which refuses other lengths and other names.
 
@@ -32,38 +32,38 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, Segment, SegmentList, check_record};
 
-/// What a misplaced segment is called until its right name is free.
+/// Suffix of a misplaced segment until its correct name is free.
 const MISPLACED: &str = ".misplaced";
 
-/// Bytes of a file that are searched at once.
+/// Bytes of one read during a search for records.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Records of a file that have to agree where they lie.
+/// Number of records of a file whose log offsets must agree.
 const AGREEING: usize = 16;
 
-/// What is to be done with one file.
+/// The correction of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FileAction {
-    /// Moved to `lost+found`, for this reason.
+    /// Move it to `lost+found`, for this reason.
     Aside(String),
-    /// Removed: there is nothing in it.
+    /// Remove it: it is empty.
     Remove,
-    /// Made as long as the others; it has so many bytes.
+    /// Extend it to the length of the others; its length is this many bytes.
     Lengthen(u64),
-    /// Cut to the length of the others; it has so many bytes.
+    /// Cut it to the length of the others; its length is this many bytes.
     Cut(u64),
-    /// It holds the segment that starts here.
+    /// Rename it: it contains the segment with this base offset.
     Rename(u64),
 }
 
-/// The log's files, and what has to be done with them.
+/// The files of the log and their corrections.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
-    /// The log as it will be: missing segments are gaps.
+    /// The log after the corrections: missing segments are gaps.
     pub(crate) list: Arc<SegmentList>,
-    /// The length of a segment; 0 where there is no file.
+    /// Bytes of a segment; 0 without any file.
     pub(crate) segment_bytes: u64,
-    /// What has to be done, by path.
+    /// The corrections by path.
     pub(crate) mends: Vec<(PathBuf, FileAction)>,
 }
 
@@ -71,17 +71,17 @@ pub(crate) struct Row {
 #[derive(Debug)]
 struct Candidate {
     path: PathBuf,
-    /// What its name says.
+    /// The offset in its name.
     base: u64,
     stat: FileStat,
-    /// Whether it was being renamed.
+    /// Whether a stopped repair was renaming it.
     waiting: bool,
 }
 
-/// Looks at the files of the log. Changes nothing.
+/// Inspects the files of the log. Changes nothing.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] for a symbolic link in the place of a segment; errors of the system.
+/// [`StoreError::Corrupt`] if a segment is a symbolic link; I/O errors.
 pub(crate) fn inspect_files(
     files: &StoreFiles,
     mark: Option<&DurableMark>,
@@ -100,7 +100,7 @@ pub(crate) fn inspect_files(
         match own_base(files, &candidate, segment_bytes, watch)? {
             Some(base) if base != candidate.base || candidate.waiting => misplaced.push((base, candidate)),
             _ if candidate.waiting => {
-                places.aside(candidate, "no record says where it belongs".to_owned());
+                places.aside(candidate, "no record shows its place in the log".to_owned());
             }
             _ => places.keep_file(candidate)?,
         }
@@ -115,8 +115,8 @@ pub(crate) fn inspect_files(
 }
 
 impl Row {
-    /// The places before the first segment whose files are there and empty: they had records once, since a segment gets its
-    /// name with its first one, and a log loses its oldest segments with their files.
+    /// Returns the places before the first segment whose files exist and are empty. They had records once: a segment
+    /// gets its name with its first record, and a log loses its oldest segments together with their files.
     pub(crate) fn emptied(&self) -> Vec<Piece> {
         let first = self.list.min_offset();
         let removed = self.mends.iter().filter(|(_, mend)| matches!(mend, FileAction::Remove));
@@ -138,7 +138,7 @@ impl Row {
     }
 }
 
-/// Lists the folders; what has no name of a segment goes to `mends`.
+/// Lists the folders; files without the name of a segment go to `mends`.
 fn candidates(
     files: &StoreFiles,
     mends: &mut Vec<(PathBuf, FileAction)>,
@@ -152,24 +152,24 @@ fn candidates(
             let base = parse_offset_file_name(text.trim_end_matches(MISPLACED));
             let base = base.filter(|base| *base <= i64::MAX as u64 / 2);
             match (entry.stat.kind, base) {
-                // RocketMQ passes over them, too.
+                // RocketMQ ignores them too.
                 (FileKind::Directory, _) => {}
                 (FileKind::Symlink, Some(_)) => {
-                    let advice = "a symbolic link in the place of a segment: put the file itself there";
+                    let advice = "a segment is a symbolic link; replace the link with the file itself";
                     return Err(StoreError::corrupt(&path, 0, advice));
                 }
                 (FileKind::File, Some(_)) if entry.stat.len == 0 => mends.push((path, FileAction::Remove)),
                 (FileKind::File, Some(base)) => {
                     found.push(Candidate { path, base, stat: entry.stat, waiting });
                 }
-                _ => mends.push((path, FileAction::Aside("it is no segment of a log".to_owned()))),
+                _ => mends.push((path, FileAction::Aside("not a segment of a log".to_owned()))),
             }
         }
     }
     Ok(found)
 }
 
-/// The length that segments should have: what the mark says, else what lengths and names of the files agree on.
+/// Returns the length of a segment: from the mark, otherwise the one that most lengths and names of files agree on.
 fn common_length(candidates: &[Candidate], mark: Option<&DurableMark>) -> u64 {
     let known = mark.map(|mark| mark.segment_bytes).filter(|bytes| *bytes > 0);
     let has = |bytes: &u64| candidates.iter().any(|candidate| candidate.stat.len == *bytes);
@@ -189,7 +189,7 @@ fn common_length(candidates: &[Candidate], mark: Option<&DurableMark>) -> u64 {
     scores.into_iter().max_by_key(|(bytes, score)| (*score, *bytes)).map_or(0, |(bytes, _)| bytes)
 }
 
-/// Who has which place.
+/// The files by their places in the log.
 struct SegmentNames<'a> {
     files: &'a StoreFiles,
     segment_bytes: u64,
@@ -198,11 +198,11 @@ struct SegmentNames<'a> {
 }
 
 impl SegmentNames<'_> {
-    /// Takes a file for what its name says, unless another reaches into its place.
+    /// Keeps a file under its name, unless another file overlaps its place.
     fn keep_file(&mut self, candidate: Candidate) -> Result<(), StoreError> {
         let before = self.taken.range(..=candidate.base).next_back();
         if let Some((base, _)) = before.filter(|(base, _)| candidate.base - **base < self.segment_bytes) {
-            let reason = format!("the segment at offset {base} reaches into its place");
+            let reason = format!("the segment at offset {base} overlaps its place");
             self.aside(candidate, reason);
             return Ok(());
         }
@@ -215,12 +215,12 @@ impl SegmentNames<'_> {
         self.take(candidate.base, &candidate)
     }
 
-    /// Gives a file the place that its records name, where nobody has it.
+    /// Gives a file the place that its records show, if that place is free.
     fn rename(&mut self, base: u64, candidate: Candidate) -> Result<(), StoreError> {
         let phase = self.taken.keys().next().map_or(0, |first| first % self.segment_bytes);
         let free = !self.taken.contains_key(&base) && base % self.segment_bytes == phase;
         if !free || candidate.stat.len != self.segment_bytes {
-            let reason = format!("its records say that they lie in another file, from offset {base} on");
+            let reason = format!("its records belong to another file, the segment at offset {base}");
             self.aside(candidate, reason);
             return Ok(());
         }
@@ -238,7 +238,7 @@ impl SegmentNames<'_> {
     }
 }
 
-/// A file as the segment at `base`.
+/// Opens a file as the segment at `base`.
 fn segment_at(
     files: &StoreFiles,
     candidate: &Candidate,
@@ -249,8 +249,8 @@ fn segment_at(
         .at(&candidate.path, "opening a log segment")
 }
 
-/// Where the records of a file say that it starts: as its name says when one of them does; `None` when it
-/// holds no record at all.
+/// Returns the base offset that the records of a file show: that of its name if one record agrees; `None` if the file
+/// contains no record.
 fn own_base(
     files: &StoreFiles,
     candidate: &Candidate,
@@ -269,7 +269,7 @@ fn own_base(
     foreign_base(&*file, path, segment.len(), watch)
 }
 
-/// The one place that the records of a file name.
+/// Returns the base offset on which the first records of a file agree.
 fn foreign_base(
     file: &dyn VfsFile,
     path: &Path,
@@ -289,7 +289,7 @@ fn foreign_base(
     Ok(first.filter(|first| bases.iter().all(|base| *base == Some(*first))))
 }
 
-/// The first record at or behind `at` whose checksums hold: its position, where it says that it lies, its size.
+/// Returns the first record with valid checksums at or after `at`: position, its own log offset, size.
 fn next_record(
     file: &dyn VfsFile,
     path: &Path,
@@ -325,7 +325,7 @@ fn next_record(
     Ok(None)
 }
 
-/// The size of the record that may start here.
+/// Returns the size of the record that may start here.
 fn record_size_at(head: &[u8]) -> Option<u64> {
     match mqstore_format::peek(head).ok()? {
         mqstore_format::Peek::Record { size, .. } => Some(u64::from(size)),
@@ -333,29 +333,31 @@ fn record_size_at(head: &[u8]) -> Option<u64> {
     }
 }
 
-/// The segments as they are now.
+/// Loads the current segments.
 pub(crate) fn load(files: &StoreFiles, segment_bytes: u64) -> Result<Arc<SegmentList>, StoreError> {
     let length = FileLength::Expected(segment_bytes.max(1));
     Ok(Arc::new(SegmentList::load_sized(files, length, MapAccess::Read)?.1))
 }
 
-/// What a person reads about `mend`.
+/// Describes `mend` for people.
 pub(crate) fn describe_action(path: &Path, mend: &FileAction, segment_bytes: u64) -> String {
     let path = path.display();
     match mend {
         FileAction::Aside(reason) => format!("{path}: {reason}; moved to lost+found"),
-        FileAction::Remove => format!("{path}: an empty file, removed"),
-        FileAction::Lengthen(len) => format!("{path}: was {len} bytes long, made {segment_bytes} with zeros"),
+        FileAction::Remove => format!("{path}: empty file, removed"),
+        FileAction::Lengthen(len) => {
+            format!("{path}: was {len} bytes long, extended to {segment_bytes} with zeros")
+        }
         FileAction::Cut(len) => {
             format!("{path}: was {len} bytes long, cut to {segment_bytes}; the rest is kept in lost+found")
         }
         FileAction::Rename(base) => {
-            format!("{path}: holds the segment at offset {base}, renamed to {}", offset_file_name(*base))
+            format!("{path}: contains the segment at offset {base}, renamed to {}", offset_file_name(*base))
         }
     }
 }
 
-/// Keeps what a file is longer than the others in `lost+found`, unless that is zeros.
+/// Copies the bytes after the regular length of a file to `lost+found`, unless they are zeros.
 pub(crate) fn backup_surplus(
     files: &StoreFiles,
     path: &Path,
@@ -368,7 +370,7 @@ pub(crate) fn backup_surplus(
     backup::copy(files, path, &*file, &format!("{name}.beyond-{segment_bytes}"), segment_bytes..len, watch)
 }
 
-/// Does what has to be done. What is cut was kept before.
+/// Applies the corrections. Bytes to be cut are already copied.
 pub(crate) fn mend(files: &StoreFiles, row: &Row, watch: backup::Step<'_>) -> Result<(), StoreError> {
     let mut folders = BTreeSet::new();
     for (path, mend) in &row.mends {
@@ -403,7 +405,7 @@ fn waiting_path(path: &Path) -> PathBuf {
     path.with_file_name(format!("{}{MISPLACED}", name.trim_end_matches(MISPLACED)))
 }
 
-/// Frees the name of a misplaced segment.
+/// Moves a misplaced segment to a waiting name, so that its old name is free.
 fn wait_for_name(files: &StoreFiles, path: &Path) -> Result<(), StoreError> {
     let waiting = waiting_path(path);
     if waiting == path {

@@ -1,4 +1,4 @@
-//! Which offsets of a queue records claim, and which of those before the last none does.
+//! The offsets of a queue that records use, and the gaps before the last one.
 
 /// Offsets of a queue that no record has.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -7,24 +7,24 @@ pub struct LostOffsets {
     pub topic: String,
     /// The queue.
     pub queue_id: i32,
-    /// The first of them.
+    /// The first offset.
     pub from: i64,
-    /// One past the last of them.
+    /// The offset after the last one.
     pub to: i64,
 }
 
-/// The offsets of one queue, as the records name them in log order.
+/// The offsets of one queue, added in log order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UsedOffsets {
-    /// One past the largest offset of a record; `None` before the first.
+    /// The offset after the largest one; `None` before the first record.
     end: Option<i64>,
-    /// Offsets before it that no record has: from, to (exclusive), ascending.
+    /// Unused offsets before `end`: from, to (exclusive), ascending.
     gaps: Vec<(i64, i64)>,
 }
 
 impl UsedOffsets {
-    /// Records have the offsets `from` to `to` (exclusive). A gap that this makes is kept where there is `room` for it;
-    /// answers whether one was.
+    /// Adds the used offsets `from` to `to` (exclusive). If that creates a gap, it is kept only with `room`; returns
+    /// whether one was kept.
     pub(crate) fn add_range(&mut self, from: i64, to: i64, room: bool) -> bool {
         let end = self.end.unwrap_or(from);
         let made = from > end && room;
@@ -37,7 +37,7 @@ impl UsedOffsets {
         made
     }
 
-    /// Takes `from` to `to` out of the gaps: a record may come late in the log.
+    /// Removes `from` to `to` from the gaps: a record can come late in the log.
     fn fill(&mut self, from: i64, to: i64) {
         let gaps = std::mem::take(&mut self.gaps);
         self.gaps = gaps
@@ -47,12 +47,12 @@ impl UsedOffsets {
             .collect();
     }
 
-    /// One past the largest offset of a record; `None` before the first.
+    /// Returns the offset after the largest one; `None` before the first record.
     pub(crate) fn end(&self) -> Option<i64> {
         self.end
     }
 
-    /// Offsets that no record has.
+    /// Returns the unused offsets.
     pub(crate) fn gaps(&self) -> &[(i64, i64)] {
         &self.gaps
     }
@@ -69,7 +69,7 @@ mod tests {
             claimed.add_range(from, to, true);
         }
         assert_eq!(claimed.gaps(), [(9, 12), (14, 20)]);
-        // Late ones, in the middle of a gap, at its end, over both, before all.
+        // Late records: in the middle of a gap, at its end, over both, before all.
         claimed.add_range(16, 17, true);
         assert_eq!(claimed.gaps(), [(9, 12), (14, 16), (17, 20)]);
         claimed.add_range(11, 15, true);

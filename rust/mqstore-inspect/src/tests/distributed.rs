@@ -1,4 +1,5 @@
-//! A check that several workers share: the report is that of one process, wherever the log is cut and whatever is wrong.
+//! A check that several workers share: the report is that of one process, wherever the log is cut and whatever is
+//! wrong.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;

@@ -348,7 +348,7 @@ impl QueueCheck<'_> {
                 let physical = absent.physical;
                 let detail = format!(
                     "the record at log offset {physical} has queue offset {from}; the queue ends at {max}, and the \
-                                         log is too short for so many records in between"
+                     log is too short for so many records in between"
                 );
                 self.report.add(ProblemKind::QueueOffsetRefused, folder, None, detail);
             } else if to > max {

@@ -1,15 +1,15 @@
-//! A store's directory copied to a new folder.
+//! Copies a store's directory to a new folder.
 //!
-//! Owns `OUT.partial`, which gets the name `OUT` once all of it is there and durable; what a stop left under that
-//! name is removed by the next copy. Nobody may write the source meanwhile; who does is noticed.
+//! Owns `OUT.partial`, which gets the name `OUT` once it is complete and durable. The next copy removes the leftover of
+//! a stopped one. No process may write the source meanwhile; if one does, the copy fails.
 //!
 //! ```text
-//! every file and folder       copied: blocks shared where the file system can, holes kept, synced
-//! mqstore/live, tmp, jobs     left out: they mean nothing in a copy
-//! a link, a pipe, a device    refused: what a link leads to would be shared with the source
+//! every file and folder       copied: shared blocks if the file system can, holes kept, synced
+//! mqstore/live, tmp, jobs     left out: they have no meaning in a copy
+//! a link, a pipe, a device    refused: the copy would share the target of a link with the source
 //! ```
 //!
-//! A log in folders of its own (`mqstore/paths`) is refused, too.
+//! A log in separate folders (`mqstore/paths`) is refused, too.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,28 +24,28 @@ use mqstore_base::progress::Progress;
 use mqstore_base::progress::ProgressWatcher;
 use mqstore_base::store_files::StoreFiles;
 
-/// A copy that does not have its name yet.
+/// A copy that does not have its final name yet.
 #[derive(Debug)]
 pub(crate) struct StagedCopy {
     /// The copy.
     pub(crate) files: StoreFiles,
-    /// The name that it is going to have.
+    /// The final name.
     pub(crate) output: PathBuf,
 }
 
 /// Copies the store at `files` to `output`.
 ///
 /// # Errors
-/// [`StoreError::Io`] with `AlreadyExists` when `output` exists; [`StoreError::Locked`] when somebody writes the
-/// store; [`StoreError::Unsupported`] for what cannot be copied; what `watcher` answers; errors of the system.
-/// Nothing of the copy is left then.
+/// [`StoreError::Io`] with `AlreadyExists` if `output` exists; [`StoreError::Locked`] if a process writes the store;
+/// [`StoreError::Unsupported`] for files that cannot be copied; errors that `watcher` returns; I/O errors. After an
+/// error, no part of the copy remains.
 pub fn copy_store(files: &StoreFiles, output: &Path, watcher: ProgressWatcher<'_>) -> Result<(), StoreError> {
     files.check_is_store()?;
     let copy = StagedCopy::begin(files, output)?;
     copy.fill_with(|copy| copy_all(files, copy, watcher))?.publish()
 }
 
-/// Copies everything of the store at `files`, which nobody may write, to `copy`.
+/// Copies all files of the store at `files`, which no process may write, to `copy`.
 pub(crate) fn copy_all(
     files: &StoreFiles,
     copy: &StagedCopy,
@@ -85,7 +85,8 @@ pub(crate) fn copy_all(
 fn refuse_paths(files: &StoreFiles) -> Result<(), StoreError> {
     let path = files.side().join("paths");
     if files.vfs.stat(&path).is_ok() {
-        let reason = "the log lies in folders of its own, which a copy would share; copy them by hand, or work in place";
+        let reason =
+            "the log is in separate folders, which a copy would share; copy them by hand, or work in place";
         return Err(StoreError::Unsupported { path: files.root.clone(), reason: reason.into() });
     }
     Ok(())
@@ -100,7 +101,7 @@ fn refuse_writer(files: &StoreFiles) -> Result<(), StoreError> {
     }
 }
 
-/// Everything that is to be copied, folders before what is in them, relative to the root.
+/// Returns all files and folders to copy, relative to the root; each folder comes before its contents.
 fn tree(files: &StoreFiles) -> Result<Vec<(PathBuf, FileStat)>, StoreError> {
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::new()];
@@ -115,7 +116,8 @@ fn tree(files: &StoreFiles) -> Result<Vec<(PathBuf, FileStat)>, StoreError> {
                 FileKind::Directory => folders.push(relative.clone()),
                 FileKind::File => {}
                 FileKind::Symlink | FileKind::Other => {
-                    let reason = "neither a file nor a folder; only these can be copied: move it away, or work in place";
+                    let reason =
+                        "not a file or folder, so it cannot be copied; move it away, or work in place";
                     return Err(StoreError::Unsupported {
                         path: files.root.join(&relative),
                         reason: reason.into(),
@@ -128,14 +130,14 @@ fn tree(files: &StoreFiles) -> Result<Vec<(PathBuf, FileStat)>, StoreError> {
     Ok(found)
 }
 
-/// Another process's live page, staging and jobs mean nothing in a copy.
+/// Whether the path is the live page, staging or jobs, which have no meaning in a copy.
 fn is_left_out(relative: &Path) -> bool {
     ["mqstore/live", "mqstore/tmp", "mqstore/jobs", "mqstore/restore"]
         .iter()
         .any(|name| relative == Path::new(name))
 }
 
-/// Copies the first `len` bytes of a file, blocks shared where that can be, and syncs the copy.
+/// Copies the first `len` bytes of a file, with shared blocks if possible, and syncs the copy.
 pub(crate) fn copy_file(
     files: &StoreFiles,
     from: &Path,
@@ -147,7 +149,7 @@ pub(crate) fn copy_file(
     copy_open_file(files, (from, &*source), to, len, step)
 }
 
-/// As [`copy_file`], of a file that is open, whatever its name is by now.
+/// Same as [`copy_file`] for an open file, whatever its current name is.
 pub(crate) fn copy_open_file(
     files: &StoreFiles,
     (from, source): (&Path, &dyn VfsFile),
@@ -185,7 +187,7 @@ impl StagedCopy {
         let partial = output.with_file_name(name);
         match files.vfs.remove_dir_all(&partial) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(StoreError::io(&partial, "removing what a stop left", error));
+                return Err(StoreError::io(&partial, "removing a leftover of a stopped run", error));
             }
             _ => {}
         }
@@ -194,7 +196,7 @@ impl StagedCopy {
         Ok(Self { files: staged, output: output.to_path_buf() })
     }
 
-    /// Runs `fill`, and removes what is there when that fails.
+    /// Runs `fill`; if it fails, removes the copy.
     pub(crate) fn fill_with<T>(
         self,
         fill: impl FnOnce(&Self) -> Result<T, StoreError>,
@@ -202,7 +204,7 @@ impl StagedCopy {
         match fill(&self) {
             Ok(value) => Ok(CompleteCopy { copy: self, value }),
             Err(error) => {
-                // What stays is removed by the next copy to this place.
+                // The next copy to this place removes what remains.
                 let _ = self.files.vfs.remove_dir_all(&self.files.root);
                 Err(error)
             }
@@ -210,14 +212,14 @@ impl StagedCopy {
     }
 }
 
-/// A copy that is whole.
+/// A copy with all of its files.
 pub(crate) struct CompleteCopy<T> {
     copy: StagedCopy,
     value: T,
 }
 
 impl<T> CompleteCopy<T> {
-    /// Makes its names durable, and gives it its own.
+    /// Syncs its folders, and gives it its final name.
     pub(crate) fn publish(self) -> Result<T, StoreError> {
         let StagedCopy { files, output } = &self.copy;
         let vfs = &files.vfs;
@@ -234,7 +236,7 @@ impl<T> CompleteCopy<T> {
         vfs.rename_noreplace(&files.root, output).at(output, "naming a copy")?;
         let above = parent_dir(output);
         match switch::step("copy.sync_name", || vfs.sync_dir(above)) {
-            // Who may not list the folder above loses the name with the power at most.
+            // Without permission to open the folder above, a power failure can at most lose the new name.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
             outcome => outcome.at(above, "syncing the folder of a copy")?,
         }

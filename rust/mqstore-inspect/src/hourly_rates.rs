@@ -1,8 +1,8 @@
-//! How much of the log was written in each hour.
+//! The bytes of the log that were written in each hour.
 //!
-//! Owns nothing on disk. Store times grow with the log, so that the place where an hour begins is found by halves: some
-//! forty looks at single records for each hour, whatever the log's size. Damage is passed over. Where a clock was
-//! set back the hours around that are wrong, and nothing else.
+//! Owns nothing on disk. Store times grow with the log. So a binary search finds the begin of each hour with about 40
+//! reads of single records, whatever the size of the log. Damage is skipped. If the clock was set back, only the
+//! hours around that time are wrong.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 
 const HOUR_MS: i64 = 3_600_000;
 
-/// The newest hours that are told.
+/// Maximum number of hours; the newest ones.
 const MOST_HOURS: i64 = 48;
 
-/// What was written within an hour.
+/// The bytes written in one hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HourRate {
-    /// When it begins, in epoch milliseconds.
+    /// Begin of the hour, in epoch milliseconds.
     pub start_ms: i64,
-    /// Bytes of the log that were stored in it.
+    /// Bytes of the log that were stored in this hour.
     pub bytes: u64,
 }
 
-/// The hours from store time `first_ms` to `last_ms` in the log up to position `end`; the newest ones of them, oldest
-/// first.
+/// Returns the hours from store time `first_ms` to `last_ms` in the log up to log offset `end`; only the newest ones,
+/// oldest first.
 pub(crate) fn hours(
     list: &Arc<SegmentList>,
     end: u64,
@@ -50,8 +50,8 @@ pub(crate) fn hours(
 pub(crate) struct SegmentTimeIndex {
     scanner: LogScanner,
     end: u64,
-    /// The first record at or behind a place: where it lies, and its store time. It is that of all places in between,
-    /// so that a hole of the log is walked through once.
+    /// By log offset, the first record at or after it: its log offset and store time. It is also the first one for all
+    /// log offsets between, so that each hole of the log is walked once.
     known: BTreeMap<u64, Option<(u64, i64)>>,
 }
 
@@ -62,7 +62,7 @@ impl SegmentTimeIndex {
         {
             return Ok(*known);
         }
-        // Where there is nothing up to a place that was looked at, it is what lies behind that.
+        // If no record begins before the next known offset, the record known there is the first one here too.
         let behind = self.known.range(place..).next().map(|(at, known)| (*at, *known));
         let (before, mut found) = behind.unwrap_or((u64::MAX, None));
         if let Some(offset) = self.scanner.resync_before(place, before)? {
@@ -76,7 +76,8 @@ impl SegmentTimeIndex {
         Ok(found)
     }
 
-    /// Where the first record at or behind `from` begins that was stored at `time_ms` or later; the end without one.
+    /// Returns the log offset of the first record at or after `from` stored at `time_ms` or later; the end if there is
+    /// none.
     fn first_since(&mut self, from: u64, time_ms: i64) -> Result<u64, StoreError> {
         let (mut low, mut high, mut found) = (from, self.end, self.end);
         while low < high {

@@ -1,4 +1,4 @@
-//! What a directory is, at a glance.
+//! Describes a directory: contents, sizes and last writer.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,60 +13,60 @@ use mqstore_base::options::{OpenMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::{Geometry, GroupOffsets, PopState, PoppedQueue, QueueInfo, Store};
 
-/// The answer of [`info`].
+/// The result of [`info`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InfoReport {
-    /// How the queues are kept: `file-queues`, `rocksdb-queues` or `log-only`.
+    /// Format of the queues: `file-queues`, `rocksdb-queues` or `log-only`.
     pub layout: &'static str,
-    /// Who wrote the directory last, as far as it shows: `mqstore`, `rocketmq`, `rocketmq-5.5`; `unknown` of a log
-    /// without a store.
+    /// The last writer of the directory, if the files show it: `mqstore`, `rocketmq`, `rocketmq-5.5`; `unknown` for a
+    /// log without a store.
     pub written_by: &'static str,
-    /// Whether the last writer closed it (and nobody writes now).
+    /// Whether the last writer closed the store, and no process writes it now.
     pub clean: bool,
-    /// Bytes of a segment; 0 when there is none.
+    /// Bytes of a segment; 0 without segments.
     pub segment_size: u64,
-    /// Queue and index files.
+    /// Geometry of the queue and index files.
     pub geometry: Geometry,
-    /// The first byte of the log.
+    /// First log offset.
     pub log_min_offset: u64,
-    /// One past the last.
+    /// End of the log.
     pub log_max_offset: u64,
-    /// Store time of the first message of all queues, in epoch milliseconds.
+    /// Store time of the oldest message of all queues, in epoch milliseconds.
     pub min_store_timestamp_ms: Option<i64>,
-    /// Store time of the last one.
+    /// Store time of the newest one.
     pub max_store_timestamp_ms: Option<i64>,
-    /// Messages that can be read by queue.
+    /// Number of messages that can be read from queues.
     pub messages: u64,
-    /// Bytes of the log that were stored in each of its newest hours, oldest first.
+    /// Bytes of the log stored in each of its newest hours, oldest hour first.
     pub hours: Vec<HourRate>,
     /// The topics with their queues.
     pub topics: Vec<(String, Vec<QueueInfo>)>,
-    /// Folders and files of a store that are there.
+    /// The folders and files of a store that exist.
     pub parts: Vec<&'static str>,
-    /// The room that each of them takes.
+    /// The size of each of them.
     pub disk: Vec<PartSize>,
-    /// How far consumer groups have come, by topic and group.
+    /// Committed offsets of the groups, by topic and group.
     pub consumers: Vec<GroupOffsets>,
-    /// What a broker handed out of queues for groups, and nobody acknowledged or took over.
+    /// Messages that a broker popped for groups and that no worker acknowledged or took over.
     pub popped: Vec<PoppedQueue>,
-    /// Whether a part of it is kept in `RocksDB`.
+    /// Whether a part of the store is in `RocksDB`.
     pub rocksdb: bool,
-    /// The process that writes it now, if one does: its id, or `None` where that is unknown.
+    /// The process that has the store open for writing: its pid, or `None` inside if the pid is unknown.
     pub writer: Option<Option<i32>>,
-    /// What a person should know.
+    /// Notes for people.
     pub notes: Vec<String>,
 }
 
-/// The room that a part of a directory takes.
+/// The size of a part of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartSize {
     /// Its name.
     pub part: &'static str,
-    /// How many files.
+    /// Number of files.
     pub files: u64,
-    /// Bytes of them, holes included.
+    /// Their length in bytes, holes included.
     pub bytes: u64,
-    /// Bytes that they occupy on the disk.
+    /// Bytes that they use on the disk.
     pub disk_bytes: u64,
 }
 
@@ -88,7 +88,7 @@ const PARTS: [&str; 15] = [
     "mqstore",
 ];
 
-/// Looks at the store at `path` without changing it.
+/// Describes the store at `path` without changing it.
 pub fn info(
     vfs: Arc<dyn Vfs>,
     clock: Arc<dyn Clock>,
@@ -98,10 +98,10 @@ pub fn info(
     Ok(info_with(vfs, clock, path, options, |_| ())?.0)
 }
 
-/// As [`info()`], and what `look` finds in the same store, which is open for reading.
+/// Same as [`info()`], and also returns the result of `look` for the same store, open for reading.
 ///
 /// # Errors
-/// Those of [`info()`].
+/// The errors of [`info()`].
 pub fn info_with<T>(
     vfs: Arc<dyn Vfs>,
     clock: Arc<dyn Clock>,
@@ -128,11 +128,11 @@ pub fn info_with<T>(
     let parts: Vec<&'static str> = PARTS.into_iter().filter(is_part).collect();
     let mut notes = store.notes();
     if files.is_bare_log() {
-        notes.insert(0, "a log without a store around it: nothing else was looked at".to_owned());
+        notes.insert(0, "a log without a store: no other files were read".to_owned());
     }
     let consumers = store.saved_group_offsets(&mut notes)?;
     let popped = store.popped().unwrap_or_else(|error| {
-        let notes = vec![format!("what a broker popped is not shown ({error})")];
+        let notes = vec![format!("the messages that a broker popped are not shown ({error})")];
         PopState { notes, ..PopState::default() }
     });
     notes.extend(popped.notes);
@@ -173,7 +173,7 @@ pub fn info_with<T>(
     Ok((report, more))
 }
 
-/// The files of a part, in all of its folders; what goes away meanwhile is passed over.
+/// Sums up the files of a part in all of its folders; files that disappear meanwhile are skipped.
 fn part_size(files: &StoreFiles, part: &'static str) -> PartSize {
     let mut size = PartSize { part, files: 0, bytes: 0, disk_bytes: 0 };
     let mut add = |path: &Path| {

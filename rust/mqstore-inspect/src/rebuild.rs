@@ -24,15 +24,15 @@ use mqstore_log::recovery::{
     QueueManifest, RebuildInput, RebuildReport, RebuildRun, log_end, mark_fits, tags_are_indexed,
 };
 
-/// Makes queues and index of the store at `files` anew from its log, and the checkpoint with them.
+/// Rebuilds queues, index and checkpoint of the store at `files` from its log.
 ///
-/// The log is not changed. Damage in it is passed over and told in the report; where its end is torn, the
-/// end of the last record that holds together counts. With `dry_run` everything is made aside, and thrown away.
+/// The log is not changed. The rebuild skips damage in it and lists it in the report. A torn log ends after its last
+/// intact record. With `dry_run`, everything is built in a staging folder and then removed.
 ///
 /// # Errors
-/// [`StoreError::NotAStore`]; [`StoreError::Locked`] when somebody has the store open for writing;
-/// [`StoreError::Unsupported`] for queues in `RocksDB`; what `watcher` answers; errors of the system. The old
-/// files are in use then.
+/// [`StoreError::NotAStore`]; [`StoreError::Locked`] if another process has the store open for writing;
+/// [`StoreError::Unsupported`] for queues in `RocksDB`; errors that `watcher` returns; I/O errors. After an error the
+/// old files are still in use.
 pub fn rebuild(
     files: &StoreFiles,
     options: &StoreOptions,
@@ -47,7 +47,7 @@ pub fn rebuild(
     rebuild_locked(files, options, dry_run, watcher)
 }
 
-/// As [`rebuild`], for who holds the lock and has settled where the log lies.
+/// Same as [`rebuild`], for a caller that holds the lock and has found the folders of the log.
 pub(crate) fn rebuild_locked(
     files: &StoreFiles,
     options: &StoreOptions,
@@ -95,7 +95,7 @@ pub(crate) fn rebuild_locked(
     Ok(report)
 }
 
-/// Puts what was made in place, and renews what speaks of it.
+/// Moves the new files into place, and updates the files that refer to them.
 fn finish(
     files: &StoreFiles,
     list: &SegmentList,
@@ -103,7 +103,7 @@ fn finish(
     made: &RebuildRun,
     end: u64,
 ) -> Result<(), StoreError> {
-    // The checkpoint is going to say that the log is durable.
+    // The new checkpoint states that the log is durable.
     let synced = mark.map_or(0, |mark| mark.position);
     for segment in list.segments().iter().filter(|segment| segment.end_offset() > synced) {
         let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;

@@ -1,20 +1,20 @@
 //! A consistent copy of a store that is in use.
 //!
-//! Owns `OUT.partial` until it gets its name. The position of the snapshot is taken once; what is appended later is
+//! Owns `OUT.partial` until it gets its final name. The log offset of the snapshot is read once; later messages are
 //! not in it:
 //!
 //! ```text
 //! log      | full | full | full | being written ......|
-//! OUT        same blocks, or a further name of the file | copied up to the position, zeros behind
+//! OUT        shared blocks, or a hard link to the file   | copied up to the log offset, then zeros
 //! ```
 //!
-//! Full segments are never written again: they are shared block by block where the file system can, else by a further
-//! name for the same file, else copied. Whoever overwrites a segment looks at its number of names first. Queues, index
-//! and checkpoint are built from the copied log, so that they end where it ends; metadata, configuration, compacted
-//! topics, what repairs found lost and the delay levels are copied. The log of a snapshot lies in `commitlog` alone.
+//! Full segments are never written again. They share blocks with the original if the file system can do that; else
+//! they are hard links to the same files, else copies. Code that overwrites a segment first checks its number of links.
+//! Queues, index and checkpoint are built from the copied log, so that they end where it ends. Metadata, configuration,
+//! compacted topics, the ledger of losses and the delay levels are copied. A snapshot has its log only in `commitlog`.
 //!
-//! Across threads: appends, reads and deletions go on; a deletion that comes first makes the snapshot begin
-//! later. Across a crash: as any copy.
+//! Across threads: appends, reads and expiry continue; if segments expire before they are copied, the snapshot begins
+//! later. Across a crash: same as for a copy.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,30 +38,30 @@ use mqstore_log::commit_log::{Segment, SegmentList, read_record};
 use mqstore_log::recovery::last_whole_record;
 use mqstore_meta::copy_log;
 
-/// How often a folder is copied again because it changed meanwhile.
+/// Maximum number of attempts to copy a folder that changes meanwhile.
 const TRIES: u32 = 10;
 
-/// What a snapshot holds.
+/// The contents of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotReport {
-    /// Where its log begins.
+    /// First log offset.
     pub log_min_offset: u64,
-    /// Where its log ends: everything before is in it, nothing behind.
+    /// End of the log: all records before it are in the snapshot, none after it.
     pub log_max_offset: u64,
-    /// Messages in its log.
+    /// Number of messages in its log.
     pub messages: u64,
-    /// Segments that are further names of the store's own files.
+    /// Number of segments that are hard links to the store's files.
     pub linked_segments: u64,
-    /// Segments that are files of their own; they may share blocks with the store's.
+    /// Number of segments with their own files; they may share blocks with those of the store.
     pub copied_segments: u64,
 }
 
-/// Makes a consistent copy of `store` in the new folder `output`, with everything that was appended before the call.
+/// Makes a consistent copy of `store` in the new folder `output`, with all messages that were appended before the call.
 /// A store that is open for writing is flushed first; appends continue meanwhile.
 ///
 /// # Errors
 /// [`StoreError::Io`] with `AlreadyExists` if `output` exists; [`StoreError::Unsupported`] for queues in `RocksDB`;
-/// what `watcher` returns; errors of the system. Nothing of the copy is left then.
+/// errors that `watcher` returns; I/O errors. After an error, no part of the copy remains.
 pub fn snapshot(
     store: &Store,
     output: &Path,
@@ -80,7 +80,7 @@ pub fn snapshot(
     filled.publish()
 }
 
-/// A snapshot on its way.
+/// A snapshot in progress.
 struct SnapshotRun<'a> {
     source: &'a StoreFiles,
     copy: &'a StoreFiles,
@@ -97,12 +97,12 @@ impl SnapshotRun<'_> {
     ) -> Result<SnapshotReport, StoreError> {
         let segments: Vec<Arc<Segment>> =
             self.list.segments().iter().filter(|segment| segment.base_offset() < self.end).cloned().collect();
-        // As much again for queues and index.
+        // The build of queues and index counts the same again.
         let total_bytes = 2 * segments.iter().map(|segment| segment.len()).sum::<u64>();
         let mut done_bytes = 0;
         let folder = self.copy.commit_log();
         self.copy.vfs.create_dir(&folder).at(&folder, "making the folder of a snapshot")?;
-        // The newest first: what is deleted meanwhile is the oldest.
+        // The newest first, because expiry removes the oldest.
         for segment in segments.iter().rev() {
             let mut step = |bytes| {
                 done_bytes += bytes;
@@ -122,7 +122,7 @@ impl SnapshotRun<'_> {
         Ok(self.report)
     }
 
-    /// Puts a segment into the copy; `false` when it was deleted meanwhile.
+    /// Copies a segment; returns `false` if it was removed meanwhile.
     fn segment(
         &mut self,
         segment: &Arc<Segment>,
@@ -164,7 +164,7 @@ impl SnapshotRun<'_> {
         Ok(true)
     }
 
-    /// What cannot be made from the log.
+    /// Copies the files that cannot be derived from the log.
     fn side_files(&self) -> Result<(), StoreError> {
         for name in ["config", "compaction", "consumequeue", "batchconsumequeue"] {
             self.folder(Path::new(name))?;
@@ -174,11 +174,11 @@ impl SnapshotRun<'_> {
         for path in [StoreFiles::repairs, StoreFiles::checkpoint, StoreFiles::delay_levels_file] {
             self.file(&path(self.source), &path(self.copy))?;
         }
-        // Behind the JSON files, which so are no newer than it.
+        // After the JSON files, so that these are no newer than the metadata log.
         copy_log(self.source, self.copy)
     }
 
-    /// Copies a folder as it was at one moment: when its folders are others at the end, again.
+    /// Copies a folder in a state that existed at one moment: if its subfolders changed meanwhile, it copies again.
     fn folder(&self, name: &Path) -> Result<(), StoreError> {
         let (from, to) = (self.source.root.join(name), self.copy.root.join(name));
         for _ in 0..TRIES {
@@ -194,10 +194,12 @@ impl SnapshotRun<'_> {
             }
             self.copy.vfs.remove_dir_all(&to).at(&to, "copying a folder again")?;
         }
-        Err(StoreError::Busy { reason: format!("{}: changes all the time; try again", from.display()) })
+        Err(StoreError::Busy {
+            reason: format!("{}: changes too often to be copied; try again", from.display()),
+        })
     }
 
-    /// All folders below `path`, itself included, with their numbers.
+    /// Returns `path` and all folders below it, with their inode numbers.
     fn folders(&self, path: &Path) -> Result<Vec<(PathBuf, u64)>, StoreError> {
         let vfs = &self.source.vfs;
         let mut found = Vec::new();
@@ -234,7 +236,7 @@ impl SnapshotRun<'_> {
         Ok(())
     }
 
-    /// Copies a file, if it is there.
+    /// Copies a file, if it exists.
     fn file(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
         let Ok(stat) = self.source.vfs.stat(from) else { return Ok(()) };
         match copy_file(self.copy, from, to, stat.len, &mut |_| Ok(())) {
@@ -243,7 +245,7 @@ impl SnapshotRun<'_> {
         }
     }
 
-    /// Builds queues, index and checkpoint for the copied log, and the mark that says that all is well.
+    /// Builds queues, index and checkpoint for the copied log, and the mark of a clean close.
     fn derive(
         &mut self,
         segment_bytes: u64,
@@ -270,7 +272,7 @@ impl SnapshotRun<'_> {
         Ok(())
     }
 
-    /// Where no mark tells the lengths of index files, the files themselves do; they are replaced later.
+    /// Copies the index files if no mark records their geometry; they are replaced later.
     fn index_files(&self) -> Result<(), StoreError> {
         self.folder(Path::new("index"))
     }

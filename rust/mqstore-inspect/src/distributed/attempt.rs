@@ -1,4 +1,4 @@
-//! The folder of one attempt of a step, and the file in it.
+//! The folder of one attempt of a step, and its file.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::check_job_id;
 
-/// Makes the folder of an attempt, and the file in it.
+/// Creates the folder of an attempt and its file.
 pub(super) fn begin(
     files: &StoreFiles,
     settled: &JobSettings,
@@ -19,18 +19,14 @@ pub(super) fn begin(
     if attempt.parent() != Some(settled.job.as_path()) {
         return Err(StoreError::InvalidOption {
             option: "attempt",
-            reason: format!(
-                "{} does not lie in the job's folder {}",
-                attempt.display(),
-                settled.job.display()
-            ),
+            reason: format!("{} is not in the job's folder {}", attempt.display(), settled.job.display()),
         });
     }
-    match files.vfs.create_dir(attempt).at(attempt, "creating a folder for what is found") {
+    match files.vfs.create_dir(attempt).at(attempt, "creating a folder for findings") {
         Err(error) if error.is_gone() => Err(StoreError::NotAStore {
             path: settled.root.clone(),
             reason: format!(
-                "the job's folder {} is not there on {}: every worker must see it under the same path, and the job \
+                "the job's folder {} does not exist on {}: every worker must see it under the same path, and the job \
                  must still be running",
                 settled.job.display(),
                 files.vfs.environment().hostname
@@ -40,7 +36,7 @@ pub(super) fn begin(
     }
 }
 
-/// The file of an answer.
+/// Returns the path of the file that an answer names.
 pub(super) fn file_of(settled: &JobSettings, answer: &StepAnswer) -> Result<PathBuf, StoreError> {
     check_job_id(&answer.folder)?;
     Ok(file_in(&settled.job.join(&answer.folder)))

@@ -1,6 +1,6 @@
 //! Plans, steps and answers, as plain values and as JSON.
 //!
-//! They travel through other processes and are untrusted: what does not parse, or is of another version, is an error.
+//! They pass through other processes and are untrusted: invalid JSON or another version is an error.
 
 use std::path::{Path, PathBuf};
 
@@ -10,11 +10,11 @@ use crate::verify::checks::VerifyBounds;
 use mqstore_compaction::Document;
 use mqstore_log::index::EntryLocation;
 
-/// What all steps of a job go by.
+/// The values that all steps of a job share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JobSettings {
     pub(super) root: PathBuf,
-    /// The folder that the attempts have theirs in.
+    /// The job's folder, which contains the folders of the attempts.
     pub(super) job: PathBuf,
     pub(super) bounds: VerifyBounds,
 }
@@ -25,36 +25,36 @@ impl JobSettings {
     }
 }
 
-/// How the check of one store is divided among workers.
+/// The split of a check of one store into steps for several workers.
 ///
 /// ```text
-/// plan       the pieces of the log that one process would walk  ->  ranges of it, and where the index is at each
+/// plan       the pieces of the log that one process would walk  ->  ranges, and the place in the index for each
 /// log_range  walks its pieces and joins them                    ->  findings   parts, and the damage between them
 /// index      some index files                                   ->  findings   wrong chains and headers
-/// merge      the parts in the order of the log, then queues, configuration, ...    ->  the report
+/// merge      the parts in log order, then queues, configuration, ...               ->  the report
 /// ```
 ///
-/// The findings of a range depend on earlier ranges only in where its first record begins. The worker takes the first
-/// whole record, as for any piece. If the range before it ends elsewhere, that was no record (a message that looks like
-/// a piece of the log), and `merge_report` walks this range itself.
+/// The findings of a range depend on earlier ranges only in the place of its first record. The worker takes the first
+/// intact record, as for any piece. If the range before it ends at another log offset, the bytes were no record of the
+/// log but part of a message. Then `merge_report` walks this range itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifyPlan {
     pub(super) settled: JobSettings,
-    /// The positions of consumers, as they were before anything else was looked at.
+    /// The committed offsets, read before any other file.
     pub(super) positions: StepAnswer,
     pub(super) stretches: Vec<Stretch>,
-    /// Names of index files for each step that looks at some, and bytes of them.
+    /// Names of the index files of each index step, and their bytes.
     pub(super) index: Vec<(Vec<String>, u64)>,
 }
 
-/// A stretch of the log.
+/// A range of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stretch {
-    /// Bytes that hold data, from and to; none of the runs goes from one segment to the next.
+    /// Bytes that contain data: from, to. No run crosses a segment boundary.
     pub(super) runs: Vec<(u64, u64)>,
-    /// Where it ends.
+    /// End of the range.
     pub(super) end: u64,
-    /// The first entry of the index for a record in it or behind it, if there is one.
+    /// The first index entry for a record in the range or after it, if there is one.
     pub(super) entries: Option<EntryLocation>,
 }
 
@@ -68,13 +68,13 @@ impl Stretch {
         self.runs.iter().map(|(from, to)| to.saturating_sub(*from)).fold(0, u64::saturating_add)
     }
 
-    /// Whether the rest of the log belongs to it.
+    /// Whether the range extends to the end of the log.
     pub(super) fn is_last(&self) -> bool {
         self.end == u64::MAX
     }
 }
 
-/// What one worker does.
+/// The work of one worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     pub(super) settled: JobSettings,
@@ -87,7 +87,7 @@ pub(super) enum Work {
     Index { files: Vec<String>, bytes: u64 },
 }
 
-/// What a step left: a file in a folder of the job, its length and its checksum.
+/// The result of a step: a file in a folder of the job, its length and its checksum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepAnswer {
     /// The folder of the attempt.
@@ -97,7 +97,7 @@ pub struct StepAnswer {
 }
 
 impl VerifyPlan {
-    /// What workers do, in the order in which [`super::merge_report`] wants their answers.
+    /// Returns the steps, in the order in which [`super::merge_report`] requires their answers.
     pub fn steps(&self) -> Vec<Step> {
         let step = |work| Step { settled: self.settled.clone(), work };
         let stretches = self.stretches.iter().map(|stretch| step(Work::Stretch(stretch.clone())));
@@ -117,7 +117,7 @@ impl Step {
         &self.settled.root
     }
 
-    /// Bytes that it reads, about.
+    /// Approximate number of bytes that the step reads.
     pub fn bytes(&self) -> u64 {
         match &self.work {
             Work::Stretch(stretch) => stretch.bytes(),

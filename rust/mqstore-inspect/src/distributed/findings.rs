@@ -1,15 +1,15 @@
-//! What a worker found, as a file.
+//! The findings of a worker, as a file.
 //!
 //! Owns `found` in the folder of an attempt:
 //!
 //! ```text
 //! found   "mqfound1" | block | block | ...
-//! block   [bytes:4][crc31 of them:4] kind 1 | value        kind: 1 a part, 2 a problem, 3 the end, 4 something whole
+//! block   [bytes:4][crc31 of them:4] kind 1 | value        kind: 1 part, 2 problem, 3 end, 4 single value
 //! ```
 //!
-//! Values are in the form of `postcard`. A file without its end was not finished. The reader believes nothing: the
-//! length and the checksum of the file are those that its worker told, each block has its own, and no memory is asked
-//! for that the file does not have.
+//! Values are encoded with `postcard`. A file without its end is incomplete. The reader trusts nothing: the length
+//! and the checksum of the file must be those in the worker's answer, and each block has its own checksum. No
+//! allocation is larger than the file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use mqstore_base::store_files::StoreFiles;
 const MAGIC: &[u8; 8] = b"mqfound1";
 const HEAD_BYTES: usize = 8;
 
-/// Bytes that are gathered before they are written.
+/// Bytes that are buffered before a write.
 const WRITE_BYTES: usize = 256 << 10;
 
 const PART: u8 = 1;
@@ -36,7 +36,7 @@ const PROBLEM: u8 = 2;
 const END: u8 = 3;
 const WHOLE: u8 = 4;
 
-/// One of the things that were found.
+/// One item of a file.
 #[derive(Debug)]
 pub(super) enum Item {
     Part(Box<Part>),
@@ -44,18 +44,18 @@ pub(super) enum Item {
     End(End),
 }
 
-/// How the look at a stretch ended.
+/// The end of the findings about a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct End {
-    /// Where the next record would begin; `None` where not one was found.
+    /// Log offset of the next record; `None` if no record was found.
     pub(super) position: Option<u64>,
     /// Whether the log ends there.
     pub(super) over: bool,
-    /// Problems behind so many others that nobody tells them one by one.
+    /// Number of problems that exceed the limit of the list.
     pub(super) more: u64,
 }
 
-/// The file in the folder of an attempt.
+/// Returns the path of the file in the folder of an attempt.
 pub(super) fn file_in(attempt: &Path) -> PathBuf {
     attempt.join("found")
 }
@@ -73,7 +73,7 @@ pub(super) struct FindingsWriter {
 impl FindingsWriter {
     pub(super) fn create(files: &StoreFiles, attempt: &Path, folder: &str) -> Result<Self, StoreError> {
         let path = file_in(attempt);
-        let file = files.vfs.create_new(&path).at(&path, "creating a file for what is found")?;
+        let file = files.vfs.create_new(&path).at(&path, "creating a file for findings")?;
         let buffer = MAGIC.to_vec();
         Ok(Self { folder: folder.to_owned(), path, file, buffer, written: 0, sum: Crc31::default() })
     }
@@ -90,7 +90,7 @@ impl FindingsWriter {
         self.block(END, &end)
     }
 
-    /// Something that is all of the file.
+    /// Writes a value that is the only one of the file.
     pub(super) fn whole(&mut self, value: &impl Serialize) -> Result<(), StoreError> {
         self.block(WHOLE, value)
     }
@@ -111,19 +111,19 @@ impl FindingsWriter {
 
     fn serialize_error(&self, error: &postcard::Error) -> StoreError {
         StoreError::Busy {
-            reason: format!("{}: what was found cannot be written: {error}", self.path.display()),
+            reason: format!("{}: the findings cannot be written: {error}", self.path.display()),
         }
     }
 
     fn write(&mut self) -> Result<(), StoreError> {
         self.sum.update(&self.buffer);
-        self.file.write_all_at(&self.buffer, self.written).at(&self.path, "writing what was found")?;
+        self.file.write_all_at(&self.buffer, self.written).at(&self.path, "writing a file of findings")?;
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
     }
 
-    /// Writes the rest; the file is whole then.
+    /// Writes the rest; then the file is complete.
     pub(super) fn finish(mut self) -> Result<StepAnswer, StoreError> {
         self.write()?;
         Ok(StepAnswer { folder: self.folder, bytes: self.written, checksum: self.sum.finish() })
@@ -134,7 +134,7 @@ impl FindingsWriter {
 pub(super) struct FindingsReader {
     path: PathBuf,
     file: Arc<dyn VfsFile>,
-    /// Bytes in all, and those that were read.
+    /// Length of the file.
     bytes: u64,
     position: u64,
     checksum: u32,
@@ -144,8 +144,8 @@ pub(super) struct FindingsReader {
 
 impl FindingsReader {
     pub(super) fn open(files: &StoreFiles, path: &Path, answer: &StepAnswer) -> Result<Self, StoreError> {
-        let file = files.vfs.open(path, Access::Read).at(path, "opening what was found")?;
-        let bytes = file.len().at(path, "looking at what was found")?;
+        let file = files.vfs.open(path, Access::Read).at(path, "opening a file of findings")?;
+        let bytes = file.len().at(path, "reading the length of a file of findings")?;
         let mut reader = Self {
             path: path.to_path_buf(),
             file,
@@ -156,15 +156,17 @@ impl FindingsReader {
             buffer: Vec::new(),
         };
         if bytes != answer.bytes {
-            return Err(reader.wrong(&format!("it has {bytes} bytes, and {} were written", answer.bytes)));
+            return Err(
+                reader.wrong(&format!("it has {bytes} bytes instead of the {} written", answer.bytes))
+            );
         }
         if reader.take(MAGIC.len() as u64)? != MAGIC {
-            return Err(reader.wrong("it does not begin as such a file does"));
+            return Err(reader.wrong("it does not begin with the magic number"));
         }
         Ok(reader)
     }
 
-    /// The next of the things that were found.
+    /// Returns the next item.
     pub(super) fn item(&mut self) -> Result<Item, StoreError> {
         Ok(match self.block()? {
             PART => Item::Part(self.value()?),
@@ -174,11 +176,11 @@ impl FindingsReader {
                 self.must_be_over()?;
                 Item::End(end)
             }
-            kind => return Err(self.wrong(&format!("there is no kind {kind} of things that are found"))),
+            kind => return Err(self.wrong(&format!("{kind} is not a known kind of block"))),
         })
     }
 
-    /// What is all of the file.
+    /// Returns the only value of the file.
     pub(super) fn whole<T: DeserializeOwned>(mut self) -> Result<T, StoreError> {
         if self.block()? != WHOLE {
             return Err(self.wrong("it is of another step"));
@@ -188,7 +190,7 @@ impl FindingsReader {
         Ok(value)
     }
 
-    /// Reads the next block; its kind.
+    /// Reads the next block and returns its kind.
     fn block(&mut self) -> Result<u8, StoreError> {
         let head = self.take(HEAD_BYTES as u64)?;
         let word = |at: usize| {
@@ -205,17 +207,19 @@ impl FindingsReader {
     fn value<T: DeserializeOwned>(&self) -> Result<T, StoreError> {
         match postcard::take_from_bytes(self.buffer.get(1..).unwrap_or_default()) {
             Ok((value, [])) => Ok(value),
-            Ok(_) => Err(self.wrong("a block is longer than what is in it")),
+            Ok(_) => Err(self.wrong("a block is longer than its value")),
             Err(error) => Err(self.wrong(&error.to_string())),
         }
     }
 
     fn take(&mut self, bytes: u64) -> Result<&[u8], StoreError> {
         if bytes > self.bytes - self.position {
-            return Err(self.wrong("it ends in the middle"));
+            return Err(self.wrong("it is incomplete"));
         }
         self.buffer.resize(bytes as usize, 0);
-        self.file.read_exact_at(&mut self.buffer, self.position).at(&self.path, "reading what was found")?;
+        self.file
+            .read_exact_at(&mut self.buffer, self.position)
+            .at(&self.path, "reading a file of findings")?;
         self.position += bytes;
         self.sum.update(&self.buffer);
         Ok(&self.buffer)
@@ -223,7 +227,7 @@ impl FindingsReader {
 
     fn must_be_over(&mut self) -> Result<(), StoreError> {
         if self.position < self.bytes {
-            return Err(self.wrong("it goes on behind its end"));
+            return Err(self.wrong("it has bytes after its end"));
         }
         if self.sum.clone().finish() == self.checksum {
             Ok(())
@@ -232,7 +236,7 @@ impl FindingsReader {
         }
     }
 
-    /// Says that the file cannot be used.
+    /// Returns the error for a file that cannot be used.
     pub(super) fn wrong(&self, what: &str) -> StoreError {
         StoreError::corrupt(&self.path, self.position, format!("{what}; run the job again"))
     }
@@ -330,7 +334,7 @@ mod tests {
             refused(&bytes[..at], at);
         }
         refused(&[&bytes[..], &[0]].concat(), bytes.len());
-        // Another attempt has another checksum, though each of its blocks is right.
+        // Another attempt has another checksum, although each of its blocks is correct.
         let other = StepAnswer { checksum: answer.checksum ^ 1, ..answer.clone() };
         let file = files.vfs.open(&path, Access::ReadWrite).unwrap();
         file.set_len(bytes.len() as u64).unwrap();

@@ -1,4 +1,4 @@
-//! A stretch of the log: its findings go to a file.
+//! Walks a range of the log and writes the findings to a file.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub(super) fn run(
     found.end(End { position, over, more })
 }
 
-/// Walks `log` through the pieces of a stretch, and through the rest of all where it is the last one.
+/// Walks the pieces of a range with `log`; in the last range also the rest of the log.
 pub(super) fn walk_range(
     log: &mut LogWalk<'_>,
     view: &View<'_>,
@@ -65,17 +65,17 @@ pub(super) fn walk_range(
     if stretch.is_last() { log.finish() } else { Ok(()) }
 }
 
-/// Writes findings down.
+/// Writes findings to the file.
 struct FindingsRecorder<'a> {
     found: &'a mut FindingsWriter,
     progress: ProgressWatcher<'a>,
     start: u64,
     bytes: u64,
-    /// So many findings of queues are told one by one still, at most.
+    /// Number of queue findings that can still be listed.
     room: usize,
-    /// So many problems were told.
+    /// Number of listed problems.
     problems: usize,
-    /// So many more were not.
+    /// Number of problems that are not listed.
     more: u64,
 }
 

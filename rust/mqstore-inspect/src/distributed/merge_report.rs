@@ -1,4 +1,4 @@
-//! The report of a check that was shared out.
+//! Joins the findings of a distributed check to the report.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ use mqstore_base::progress::ProgressWatcher;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::index::{BadIndexFile, EntryLocation, IndexSet};
 
-/// Puts together what the steps of `plan` have found, whose `answers` these are, and looks at the rest of the store.
+/// Joins the findings of the steps of `plan` in `answers`, and checks the other files of the store.
 ///
-/// `progress` is called now and then; an error that it returns ends the check.
+/// `progress` is called from time to time; an error that it returns ends the check.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] when what a step has left is not what it wrote, [`StoreError::InvalidOption`] for answers
-/// that are not those of the steps, and those of [`crate::verify::verify`].
+/// [`StoreError::Corrupt`] if a file is not the one that its step wrote, [`StoreError::InvalidOption`] if the answers
+/// do not belong to the steps, and the errors of [`crate::verify::verify`].
 pub fn assemble(
     files: &StoreFiles,
     options: &StoreOptions,
@@ -34,7 +34,7 @@ pub fn assemble(
     progress: ProgressWatcher<'_>,
 ) -> Result<VerifyReport, StoreError> {
     if answers.len() != plan.stretches.len() + plan.index.len() {
-        let reason = format!("{} are not those of {} steps", answers.len(), plan.steps().len());
+        let reason = format!("{} answers for {} steps", answers.len(), plan.steps().len());
         return Err(StoreError::InvalidOption { option: "answers", reason });
     }
     let open = |answer: &StepAnswer| FindingsReader::open(files, &file_of(&plan.settled, answer)?, answer);
@@ -58,7 +58,7 @@ pub fn assemble(
     };
     let mut entries = None;
     for (stretch, answer) in plan.stretches.iter().zip(stretches) {
-        // What is behind the place where the one before it began holds no less.
+        // Start one range earlier, in case the range before ends late: this walk finds the same entries and more.
         let from = entries.replace(stretch.entries.as_ref()).unwrap_or(stretch.entries.as_ref());
         join.stretch(stretch, from, open(answer)?)?;
     }
@@ -66,27 +66,27 @@ pub fn assemble(
     check_other_files(&view, book, position, wrong_files, beside, &positions)
 }
 
-/// The log, put together from its stretches.
+/// The log, joined from its ranges.
 struct ReportMerger<'a> {
     view: &'a View<'a>,
     index: &'a Arc<IndexSet>,
     book: MergedReport<'a>,
     beside: bool,
-    /// Where the next record begins.
+    /// Log offset of the next record.
     position: u64,
     over: bool,
 }
 
 impl ReportMerger<'_> {
-    /// Takes over what was `found` of a stretch, if it begins where the last one has ended; if not, walks it. The walk
-    /// over the index then begins at `entries`.
+    /// Adds the findings of a range if it begins where the last one ended; otherwise walks the range. That walk starts
+    /// in the index at `entries`.
     fn stretch(
         &mut self,
         stretch: &Stretch,
         entries: Option<&EntryLocation>,
         mut found: FindingsReader,
     ) -> Result<(), StoreError> {
-        // A record that goes on through all of a stretch leaves nothing to do there, nor does damage.
+        // Nothing to do if one record or one damage covers the complete range.
         if self.over || self.position >= stretch.end {
             return Ok(());
         }
@@ -119,7 +119,7 @@ impl ReportMerger<'_> {
                 Item::End(End { position, over, more }) => {
                     let position = position.filter(|position| *position >= self.position);
                     let Some(position) = position else {
-                        return Err(found.wrong("it ends before its parts"));
+                        return Err(found.wrong("it ends before its last part"));
                     };
                     (self.position, self.over) = (position, over);
                     self.book.report.more = self.book.report.more.saturating_add(more);

@@ -1,11 +1,11 @@
-//! The check of one store by several workers, each a process of its own.
+//! The check of one store by several worker processes.
 //!
-//! Owns the split of the check, and the files that workers exchange in the folder of a job; it changes nothing in the
-//! store. The report has the same problems as that of [`crate::verify`]. [`VerifyPlan`] has the steps.
+//! Owns the split of the check, and the files that workers exchange in the folder of a job. It changes nothing in the
+//! store. The report has the same problems as that of [`crate::verify`]. [`VerifyPlan`] describes the steps.
 //!
-//! A worker writes only into a folder that no other attempt has. Length and checksums of its files are checked when
-//! they are read, so any attempt of a step will do, and other attempts may still be writing. The files are not synced:
-//! after a crash of the machine no job reads them.
+//! Each attempt of a step writes only into its own folder. The reader checks the length and checksum of each file. So
+//! any complete attempt of a step can be used, even while other attempts still write. The files are not synced, because
+//! no job reads them after a crash of the machine.
 
 mod attempt;
 mod documents;
@@ -31,13 +31,13 @@ use mqstore_base::progress::Progress;
 use mqstore_base::progress::ProgressWatcher;
 use mqstore_base::store_files::StoreFiles;
 
-/// Does one step in the folder `attempt`, which must lie in the job's folder and must not exist yet.
+/// Runs one step in the folder `attempt`, which must be in the job's folder and must not exist yet.
 ///
-/// `progress` is called now and then; an error that it returns ends the step.
+/// `progress` is called from time to time; an error that it returns ends the step.
 ///
 /// # Errors
-/// [`StoreError::NotAStore`] when this process does not see the job's folder or the store, [`StoreError::Busy`] when
-/// files of the store went away meanwhile, and errors of the system.
+/// [`StoreError::NotAStore`] if this process does not see the job's folder or the store, [`StoreError::Busy`] if
+/// files of the store were removed meanwhile, and I/O errors.
 pub fn run_step(
     files: &StoreFiles,
     options: &StoreOptions,

@@ -1,8 +1,8 @@
-//! Whether the check of a store is shared out, and where its log is cut.
+//! Decides whether a check is distributed, and splits its log.
 //!
-//! Owns that decision; writes the positions of consumers into the folder of its attempt, as they are before anything
-//! else is looked at. A cut lies where a piece of the log begins, as one process would walk it; the walk over the index
-//! begins, for each stretch, at the first entry for a record in it or behind it.
+//! Owns that decision. Writes the committed offsets into the folder of its attempt, before any other file is read. A
+//! range begins at the begin of a piece, as one process would walk the log. For each range, the walk over the
+//! index begins at the first entry for a record in it or after it.
 
 use std::path::Path;
 
@@ -18,36 +18,36 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::index::{EntryLocation, IndexSet};
 
-/// Index files that one step looks at, most of which have 420 MB.
+/// Number of index files of one step; most files have 420 MB.
 const INDEX_FILES: usize = 8;
 
-/// When a check is shared out, and among how many.
+/// The rules of the split.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
-    /// How many workers there are; at least so many stretches are made, where the log has as many pieces.
+    /// Number of workers; at least this number of ranges is made, if the log has as many pieces.
     pub parts: u32,
-    /// Bytes of a stretch, at most.
+    /// Maximum bytes of a range.
     pub stretch_bytes: u64,
-    /// A store whose log has no more bytes than this is not shared out.
+    /// A log with at most this number of bytes is not split.
     pub from_bytes: u64,
 }
 
-/// Bytes of a log that hold data, and whether there is a store around it.
+/// Returns the bytes of a log that contain data, and whether it has a store.
 ///
 /// # Errors
-/// [`StoreError::NotAStore`], and errors of the system.
+/// [`StoreError::NotAStore`], and I/O errors.
 pub fn log_bytes(files: &StoreFiles) -> Result<(u64, bool), StoreError> {
     let files = files.clone().for_reading()?;
     let pieces = LogPieces::all(&SegmentList::load(&files)?, u64::MAX);
     Ok((pieces.iter().map(|(from, to)| to - from).sum(), !files.is_bare_log()))
 }
 
-/// How the check of the store at `files` is shared out; `None` for one that one process should look at.
+/// Returns the split of the check of the store at `files`; `None` if one process should check it.
 ///
-/// `job` is the folder that the attempts have theirs in, `attempt` the one of this step, which must not exist yet.
+/// `job` is the folder that contains the folders of the attempts. `attempt` is the one of this step and must not exist.
 ///
 /// # Errors
-/// As [`super::run_step`].
+/// The errors of [`super::run_step`].
 pub fn plan(
     files: &StoreFiles,
     options: &StoreOptions,
@@ -65,7 +65,7 @@ pub fn plan(
     })
 }
 
-/// As [`plan`], cut before the pieces with these numbers.
+/// Same as [`plan`], split before the pieces with these numbers.
 #[cfg(test)]
 pub(crate) fn plan_at(
     files: &StoreFiles,
@@ -83,7 +83,7 @@ pub(crate) fn plan_at(
     })
 }
 
-/// As [`plan`]; `group` says which pieces of the log each stretch has. Fewer than two stretches are not worth it.
+/// Same as [`plan`]; `group` assigns the pieces of the log to ranges. Fewer than two ranges make no plan.
 fn plan_groups(
     files: &StoreFiles,
     options: &StoreOptions,
@@ -120,12 +120,12 @@ fn plan_groups(
     }))
 }
 
-/// The pieces in `count` groups of about as many bytes, or in fewer.
+/// Splits the pieces into at most `count` groups of similar size.
 fn groups(pieces: &[(u64, u64)], bytes: u64, count: u64) -> Vec<&[(u64, u64)]> {
     let (mut groups, mut begin, mut before) = (Vec::new(), 0, 0);
     for (number, (from, to)) in pieces.iter().enumerate() {
         before += to - from;
-        // In 128 bits: bytes times their number may not fit in 64.
+        // In u128, because the product may exceed 64 bits.
         let due = u128::from(before) * u128::from(count) >= u128::from(bytes) * (groups.len() as u128 + 1);
         if due || number + 1 == pieces.len() {
             groups.extend(pieces.get(begin..=number));
@@ -135,8 +135,8 @@ fn groups(pieces: &[(u64, u64)], bytes: u64, count: u64) -> Vec<&[(u64, u64)]> {
     groups
 }
 
-/// For each of these places of the log, in their order, the first entry for it or for one behind it. `None` where so
-/// many entries stand out of order that who walks them may have to pass over some.
+/// Returns, for each of these ascending log offsets, the first entry for it or for a later one. `None` if so many
+/// entries are out of order that a walk may have to skip some.
 fn places(index: &IndexSet, starts: &[u64]) -> Result<Option<Vec<Option<EntryLocation>>>, StoreError> {
     let mut places = Vec::with_capacity(starts.len());
     let mut entries = index.entries();

@@ -1,4 +1,4 @@
-//! Verification and repair of what a broker keeps beside log, queues and index.
+//! Verification and repair of a broker's files other than log, queues and index.
 
 use std::path::Path;
 
@@ -22,14 +22,14 @@ fn repair(world: &World, target: crate::RepairTarget<'_>) -> RepairReport {
     crate::repair(&world.files(), &small(), target, &mut |_| Ok(())).unwrap()
 }
 
-/// Makes the file, or writes into it.
+/// Creates the file, or writes into it.
 fn write(world: &World, path: &Path, at: u64, bytes: &[u8]) {
     world.vfs.create_dir_all(path.parent().unwrap()).unwrap();
     let file = world.vfs.open(path, Access::ReadWrite).or_else(|_| world.vfs.create_new(path)).unwrap();
     file.write_all_at(bytes, at).unwrap();
 }
 
-/// Twenty messages in a queue, two in one of delayed messages.
+/// Twenty messages in a queue, and two in a queue of delayed messages.
 fn filled() -> World {
     let world = World::real();
     let store = world.open(OpenMode::Create, &small()).unwrap();
@@ -112,7 +112,7 @@ fn entries_that_lead_to_the_extension() {
     write(&world, &extension, 120, &unit("other"));
     lead(0, 0);
     assert_eq!(kinds(&world), [""; 0]);
-    // Another hash; within a unit; behind the end.
+    // Another hash; within a unit; after the end.
     for (number, to) in [(1, 120), (2, 60), (3, 9999)] {
         lead(number, to);
     }
@@ -162,13 +162,13 @@ fn timer_wheel_and_timer_log() {
     write(&world, &log, 1023, &[0]);
     write(&world, &log, 0, &timer_unit(-1, 1, 0, 100));
     write(&world, &log, 52, &timer_unit(0, 5, 100, 100));
-    // Nothing of that waits any more; what does is compared with its records where delays are.
+    // These messages wait no more; the tests of `delay` compare waiting ones with their records.
     let check =
         [1_800_000_000_000, 104, 0].iter().flat_map(|value: &i64| value.to_be_bytes()).collect::<Vec<_>>();
     write(&world, &config.join("timercheck"), 0, &check);
     assert_eq!(kinds(&world), [""; 0]);
 
-    // The wheel: beyond the log, in another slot's place, of another length.
+    // The wheel: past the log, in another cell's place, of another length.
     slot(1_700_000_006, 0, 104);
     write(&world, &wheel, 0, &[1; 32]);
     assert_eq!(kinds(&world), ["timer_wheel_wrong", "timer_wheel_wrong"]);
@@ -178,7 +178,7 @@ fn timer_wheel_and_timer_log() {
     assert_eq!(kinds(&world), ["timer_wheel_wrong"]);
     world.vfs.open(&wheel, Access::ReadWrite).unwrap().set_len(SLOTS * 32).unwrap();
 
-    // Another file behind a blank; then one that does not follow.
+    // Another file after a blank unit; then one that does not follow.
     let blank = [920_i32.to_be_bytes(), [0; 4], [0; 4], 0xCBD4_3194_u32.to_be_bytes()].concat();
     write(&world, &log, 104, &blank);
     write(&world, &next, 1023, &[0]);
@@ -199,7 +199,7 @@ fn timer_wheel_and_timer_log() {
     }
     write(&world, &next, 0, &timer_unit(52, 3, 200, 100));
 
-    // The checkpoint beyond the log; repair leaves all of it alone.
+    // The checkpoint past the log; repair changes none of these files.
     write(&world, &config.join("timercheck"), 8, &2000_i64.to_be_bytes());
     assert_eq!(kinds(&world), ["timer_checkpoint_ahead"]);
     assert!(!repair(&world, crate::RepairTarget::InPlace).changed);

@@ -1,5 +1,4 @@
-//! A check that several workers share: the report is that of one process, wherever the log is cut and whatever is
-//! wrong.
+//! A distributed check gives the report of one process, for all splits of the log and kinds of damage.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -13,7 +12,7 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::Document;
 use mqstore_engine::testing::*;
 
-/// A job's folder beside the store.
+/// A job's folder next to the store.
 fn job(world: &World) -> PathBuf {
     let beside = |number: u32| world.path.with_file_name(format!("job-{number}"));
     let job = (0..1000).map(beside).find(|job| world.vfs.stat(job).is_err()).unwrap();
@@ -21,7 +20,7 @@ fn job(world: &World) -> PathBuf {
     job
 }
 
-/// The steps of a plan, each done twice, with the answers of one time.
+/// Runs each step of a plan twice, and returns the answers of one run.
 fn answers(files: &StoreFiles, options: &StoreOptions, plan: &VerifyPlan, job: &Path) -> Vec<StepAnswer> {
     let steps = plan.steps();
     let run = |(number, step): (usize, &Step)| {
@@ -53,7 +52,7 @@ fn put_together(
     assemble(files, options, &plan, &answers(files, options, &plan, job), &mut |_| Ok(()))
 }
 
-/// What comes of a check that about so many workers share; one that is not shared is done by one.
+/// Returns the result of a check by about this number of workers, or by one process if it is not distributed.
 pub(crate) fn verified(
     world: &World,
     options: &StoreOptions,
@@ -115,7 +114,7 @@ fn steps_say_what_is_in_their_way() {
     assert!(matches!(few, Err(StoreError::InvalidOption { .. })));
     let mut swapped = answers.clone();
     swapped.swap(0, 1);
-    // Each attempt is what it says, and not of that stretch: its log is walked once more.
+    // Each file is complete but belongs to another range, so the log is walked again.
     let wanted = crate::verify::verify(&files, &options, &mut nothing).unwrap();
     assert_eq!(assemble(&files, &options, &plan, &swapped, &mut nothing).unwrap(), wanted);
     let path = job.join("task-1-1/found");
@@ -141,7 +140,7 @@ fn steps_say_what_is_in_their_way() {
     assert!(gone.contains("was deleted meanwhile"), "{gone}");
 }
 
-/// Three hundred messages in five queues, over several segments, queue and index files; the disk as it is then.
+/// Three hundred messages in five queues, over several segments, queue and index files; the content of the disk.
 fn disk() -> &'static SimVfs {
     static DISK: LazyLock<SimVfs> = LazyLock::new(|| {
         let (world, vfs, clock) = World::simulated();
@@ -165,7 +164,7 @@ fn disk() -> &'static SimVfs {
     &DISK
 }
 
-/// The files of a folder and of those in it.
+/// The files of a folder and of its subfolders.
 fn files_below(vfs: &dyn Vfs, folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in vfs.list(folder).unwrap() {
@@ -180,17 +179,17 @@ fn files_below(vfs: &dyn Vfs, folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// One thing that is done to a file: where, in thousandths of it, and which bytes it gets.
+/// One change of a file: the place in thousandths of its length, and the new bytes.
 #[derive(Clone, Debug)]
 enum Change {
     Bytes(u16, Vec<u8>),
     Bit(u16, u8),
-    /// Bytes of one place over those of another.
+    /// Copies bytes from one place to another.
     Copied(u16, u16, u16),
     Zeros(u16, u16),
     Cut(u16),
     Gone,
-    /// This byte of each entry of the queues, or of each 1300 bytes of the log, until there are so many.
+    /// Changes this byte in each unit of the queues, or in each 1300 bytes of the log, up to a number of changes.
     Many(bool, u64, usize),
 }
 

@@ -1,4 +1,4 @@
-//! How far groups have come, for writers, for readers beside them, and in a report.
+//! Committed offsets of groups: for writers, for readers next to a writer, and in a report.
 
 use mqstore_format::json::SubscriptionGroup;
 
@@ -11,7 +11,7 @@ fn commit(meta: &MetaLog, group: &str, topic: &str, queue_id: i32, offset: i64) 
     meta.commit(&[OffsetChange { queue, offset }]).unwrap();
 }
 
-/// Group, topic, queue, offset and lag of each.
+/// Group, topic, queue, offset and lag of each item.
 fn rows(found: &[GroupOffsets]) -> Vec<(&str, &str, i32, i64, Option<i64>)> {
     let rows = found.iter().flat_map(|group| {
         group.queues.iter().map(|queue| {
@@ -52,7 +52,7 @@ fn writers_readers_and_reports_say_the_same_of_groups() {
     };
     check(&store);
     check(&reader);
-    // Readers see what came after their open.
+    // Readers see commits after their open.
     commit(&meta, "billing", "orders", 0, 5);
     put(&store, "orders", 0, b"x", "k");
     store.flush().unwrap();

@@ -1,4 +1,4 @@
-//! What a directory says of itself.
+//! The report about a directory.
 
 use crate::{HourRate, InfoReport};
 use mqstore_engine::testing::*;
@@ -14,7 +14,7 @@ fn hours_hold_what_was_stored_in_them() {
     let store = world.open(OpenMode::Create, &small()).unwrap();
     let begin = 1_700_000_000_000 / HOUR * HOUR;
     let mut expected = Vec::new();
-    // Fillers at the ends of segments count to the hour before them.
+    // Fillers at the ends of segments count for the hour before them.
     for (hour, messages) in (0_i64..).zip([3, 0, 200, 1, 0, 0, 40]) {
         let mut bytes = 0;
         for number in 0..messages {

@@ -1,4 +1,4 @@
-//! The metadata log as a part of the store: copies have it, damage of it is told and repaired.
+//! The metadata log as a part of the store: copies contain it; its damage is reported and repaired.
 
 use mqstore_io::Access;
 
@@ -34,7 +34,7 @@ fn kinds(world: &World) -> Vec<&'static str> {
 fn copies_and_snapshots_know_what_the_store_knows() {
     let (world, _, _) = World::simulated();
     let store = filled(&world);
-    // The JSON files say something else.
+    // The JSON files have other values.
     store.meta().unwrap().export_json().unwrap();
     store.create_topic("late", 3, &[]).unwrap();
     commit(&store, 4);

@@ -1,4 +1,4 @@
-//! What repairs list as lost at the begin and at the end of queues, and the pace at which they listen.
+//! Offsets that repairs list as lost at the begin and end of queues, and how often repairs report progress.
 
 use mqstore_io::Access;
 
@@ -11,7 +11,7 @@ fn repair(world: &World, target: crate::RepairTarget<'_>) -> RepairReport {
     crate::repair(&world.files(), &small(), target, &mut |_| Ok(())).unwrap()
 }
 
-/// Two queues in turns, a third one in the middle; places and sizes by message.
+/// Two queues in turns, and a third one in the middle; log offsets and sizes by message.
 fn filled() -> (World, Vec<mqstore_base::message::Appended>) {
     let world = World::real();
     let store = world.open(OpenMode::Create, &small()).unwrap();
@@ -94,7 +94,7 @@ fn queues_of_another_store_tell_nothing() {
         put(&store, "orders", 0, b"more", "k");
     }
     store.close().unwrap();
-    // The same queue, but for where its records lie.
+    // The same queue, except for the log offsets of its records.
     let folder = |world: &World| world.files().consume_queue().join("orders").join("0");
     world.vfs.remove_dir_all(&folder(&world)).unwrap();
     world.vfs.create_dir(&folder(&world)).unwrap();
@@ -124,7 +124,7 @@ fn what_a_master_said_stays_in_the_checkpoint() {
     assert_eq!((now.master_flushed_offset, now.confirm_physical_offset), (4711, 0));
 }
 
-/// Whoever watches hears of every stretch of 16 MiB that holds no record, and of every mebibyte that is kept.
+/// The watcher is called for each 16 MiB without a record, and for each MiB that is copied.
 #[test]
 fn a_long_search_listens() {
     let world = World::real();

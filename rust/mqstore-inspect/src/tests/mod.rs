@@ -1,4 +1,4 @@
-//! The tools on whole stores, simulated and real.
+//! Tests of the tools on complete stores, simulated and real.
 
 mod broker_files;
 mod distributed;

@@ -1,5 +1,5 @@
-//! Queues and index made anew: the answers are those of a store that was never damaged, and a stop at any
-//! moment leaves the old files or the new ones.
+//! Rebuilt queues and index answer like those of an undamaged store. A crash at any moment leaves the old files or the
+//! new ones.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use mqstore_io::{Access, FileKind, SimVfs};
 use mqstore_engine::testing::*;
 use mqstore_log::recovery::RebuildReport;
 
-/// What readers can learn of a store of two topics.
+/// Everything that readers can see of a store with two topics.
 type Answers = (Vec<Vec<(i64, Vec<u8>)>>, Vec<usize>);
 
 fn answers(store: &Store) -> Answers {
@@ -49,7 +49,7 @@ fn rebuild(world: &World, dry_run: bool) -> Result<RebuildReport, StoreError> {
     crate::rebuild(&world.files(), &small(), dry_run, &mut |_| Ok(()))
 }
 
-/// Every file below `folder`, by its path.
+/// All files below `folder` by path.
 pub(crate) fn tree(vfs: &dyn Vfs, folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in vfs.list(folder).unwrap_or_default() {
@@ -73,7 +73,7 @@ fn check(world: &World, expected: &Answers) {
     }
 }
 
-/// Writes nonsense over the middle of every derived file.
+/// Overwrites the middle of each derived file.
 fn damage(world: &World) {
     let files = world.files();
     for folder in [files.consume_queue(), files.index()] {
@@ -127,7 +127,7 @@ fn who_stops_it_keeps_the_old_files() {
     assert!(matches!(stop, Err(StoreError::Busy { .. })));
     assert_eq!(tree(&*world.vfs, &world.path), before);
     check(&world, &expected);
-    // Whoever writes keeps others out.
+    // A writer excludes others.
     let store = world.open(OpenMode::ReadWrite, &small()).unwrap();
     assert!(matches!(rebuild(&world, false), Err(StoreError::Locked { .. })));
     store.close().unwrap();
@@ -145,7 +145,7 @@ fn a_stop_at_any_moment_leaves_the_old_files_or_the_new_ones() {
     for (operation, stopped) in frozen {
         for sim in [stopped.kill().unwrap(), stopped.crash(operation).unwrap()] {
             let world = world.on(Arc::new(sim));
-            // What is damaged still is made anew in any case; reads never depend on it.
+            // Damaged files are rebuilt in each case; reads never depend on them.
             rebuild(&world, false).unwrap_or_else(|error| panic!("stopped at {operation}: {error}"));
             check(&world, &expected);
         }
@@ -155,7 +155,7 @@ fn a_stop_at_any_moment_leaves_the_old_files_or_the_new_ones() {
     }
 }
 
-/// As above, where nothing was damaged before: whatever is in place is good.
+/// The same without damage: all files in place are always correct.
 #[test]
 fn a_stop_of_a_rebuild_of_good_files_leaves_good_files() {
     let (world, sim, expected) = filled();

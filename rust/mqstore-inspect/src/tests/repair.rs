@@ -1,5 +1,5 @@
-//! Repair: what is undamaged stays readable, the result verifies clean, and a repair that is stopped anywhere is
-//! ended by another one.
+//! Repair: undamaged messages stay readable, and the result has no problems. Another repair completes one that was
+//! stopped at any step.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use mqstore_engine::testing::*;
 
 pub(crate) const SEGMENT: u64 = 16 << 10;
 
-/// Where each message lies: log offset, size, queue, queue offset, body.
+/// The place of each message: log offset, size, queue, queue offset, body.
 type Placed = Vec<(u64, u64, i32, i64, Vec<u8>)>;
 
-/// Bytes to be written at offsets of the log.
+/// Bytes to write at log offsets.
 type Writes = Vec<(u64, Vec<u8>)>;
 
-/// A store of some segments, closed, and what is in it.
+/// A closed store of several segments, and its messages.
 fn filled(count: u32) -> (World, Arc<SimVfs>, Placed) {
     let (world, sim, _) = World::simulated();
     let store = world.open(OpenMode::Create, &small()).unwrap();
@@ -38,7 +38,7 @@ pub(crate) fn segment(world: &World, number: u64) -> PathBuf {
     world.files().commit_log().join(offset_file_name(number * SEGMENT))
 }
 
-/// Writes nonsense over `bytes` of the log.
+/// Overwrites bytes of the log with `bytes`.
 fn spoil(world: &World, offset: u64, bytes: &[u8]) {
     let file = world.vfs.open(&segment(world, offset / SEGMENT), Access::ReadWrite).unwrap();
     file.write_all_at(bytes, offset % SEGMENT).unwrap();
@@ -49,15 +49,15 @@ fn repair(world: &World) -> RepairReport {
     crate::repair(&world.files(), &small(), crate::RepairTarget::InPlace, &mut |_| Ok(())).unwrap()
 }
 
-/// Everything that a repair may not leave different when it was stopped and run again.
+/// Returns all files that must be equal after a stopped and repeated repair.
 fn lasting(world: &World) -> BTreeMap<String, Vec<u8>> {
     let files = world.files();
     let kept = files.lost_and_found().display().to_string();
     let staging = files.staging().display().to_string();
-    // Where a repair was stopped, copies and marks were written once more.
+    // A stopped repair may have written copies and marks once more.
     let marks = files.side().join("state").display().to_string();
     let mut all = tree(&*world.vfs, &world.path);
-    // These mean nothing without a writer, and nobody syncs them.
+    // These have no meaning without a writer, and no program syncs them.
     for path in [files.live(), files.lock()] {
         all.remove(&path.display().to_string());
     }
@@ -67,7 +67,7 @@ fn lasting(world: &World) -> BTreeMap<String, Vec<u8>> {
     all
 }
 
-/// All messages but those in `lost` are read by queue, by key and in the order of the log; nothing else is.
+/// Checks that all messages except those in `lost` are found by queue, by key and in log order, and no others.
 fn check(world: &World, placed: &Placed, lost: &[usize]) {
     let found = crate::verify::verify(&world.files(), &small(), &mut |_| Ok(())).unwrap();
     assert_eq!(found.problems, []);
@@ -101,7 +101,7 @@ fn check(world: &World, placed: &Placed, lost: &[usize]) {
     }
 }
 
-/// A second repair changes no byte.
+/// Checks that a second repair changes no byte.
 fn settled(world: &World) {
     let before = tree(&*world.vfs, &world.path);
     let again = repair(world);
@@ -110,7 +110,7 @@ fn settled(world: &World) {
     assert!(tree(&*world.vfs, &world.path) == before, "the second repair changed something");
 }
 
-/// Repairs `world`, which lost the messages `lost`, and looks at everything.
+/// Repairs `world`, which lost the messages `lost`, and checks the result.
 fn heals(world: &World, placed: &Placed, lost: &[usize]) -> RepairReport {
     let before = tree(&*world.vfs, &world.path);
     let plan = crate::repair(&world.files(), &small(), crate::RepairTarget::DryRun, &mut |_| Ok(())).unwrap();
@@ -162,7 +162,7 @@ fn each_kind_of_damage_costs_what_it_hit_and_nothing_else() {
     let (_, _, placed) = filled(150);
     let first_of = |segment: u64| placed.iter().position(|at| at.0 / SEGMENT == segment).unwrap();
     let last_of = |segment: u64| first_of(segment + 1) - 1;
-    // The magic of two records that are not neighbours, a size, a whole page of zeros.
+    // The magic numbers of two records that are not neighbours, a size, a complete page of zeros.
     let cases: [(&str, Writes, Vec<usize>); 6] = [
         ("magics", vec![(placed[10].0 + 4, vec![0; 4]), (placed[12].0 + 4, vec![1; 4])], vec![10, 12]),
         ("size", vec![(placed[30].0, vec![0x7F; 4])], vec![30]),
@@ -245,7 +245,7 @@ fn swapped_segments_get_their_names_back() {
     world.vfs.exchange(&segment(&world, 0), &segment(&world, 2)).unwrap();
     heals(&world, &placed, &[]);
     assert!(tree(&*world.vfs, &world.files().commit_log()) == log);
-    // One that has lost its name finds it free.
+    // A segment that lost its name finds the name free.
     world.vfs.rename(&segment(&world, 1), &segment(&world, 40)).unwrap();
     heals(&world, &placed, &[]);
     assert!(tree(&*world.vfs, &world.files().commit_log()) == log);
@@ -340,7 +340,7 @@ fn a_linked_segment_is_replaced_and_not_written() {
     assert_eq!(world.vfs.stat(&path).unwrap().links, 1);
 }
 
-/// All kinds of damage at once.
+/// Makes all kinds of damage at the same time.
 fn spoil_much(world: &World, placed: &Placed) -> Vec<usize> {
     let inside = |segment: u64| placed.iter().position(|at| at.0 / SEGMENT == segment).unwrap() + 4;
     let one = inside(1);
@@ -391,7 +391,7 @@ fn a_repair_that_is_stopped_anywhere_is_ended_by_another() {
     }
 }
 
-/// The page of a writer that was killed in this boot says how far the log went, which a repair may shorten.
+/// The live page of a writer that was killed since the last boot has an end of the log that a repair may shorten.
 #[test]
 fn a_repair_after_a_kill_goes_by_the_log_alone() {
     let (world, sim, _) = World::simulated();

@@ -1,4 +1,4 @@
-//! Snapshots: what was appended before, nothing else, and a store that opens as after a close.
+//! Snapshots contain exactly the messages appended before, and open like a closed store.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn snapshot(store: &Store, output: &Path) -> SnapshotReport {
     crate::snapshot(store, output, &mut |_| Ok(())).unwrap()
 }
 
-/// The store in `output` holds the first `count` messages, is clean, and goes on.
+/// Checks that the store in `output` has the first `count` messages, is clean, and accepts appends.
 fn check(world: &World, output: &Path, count: i64) {
     let copy = World { path: output.into(), ..world.on(world.vfs.clone()) };
     assert!(copy.vfs.stat(&copy.files().abort()).is_err());
@@ -90,7 +90,7 @@ fn who_stops_a_snapshot_leaves_nothing() {
     store.close().unwrap();
 }
 
-/// Whoever overwrites or repairs a segment leaves the one in the snapshot as it is.
+/// A write or repair of a segment leaves the linked one in the snapshot unchanged.
 #[test]
 fn a_linked_segment_stays_as_it_was() {
     let (world, _, clock) = World::simulated();

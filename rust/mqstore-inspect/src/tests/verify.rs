@@ -1,4 +1,4 @@
-//! What verification finds: the same with any number of threads, whatever lies where pieces of the log meet.
+//! Verification finds the same problems with any number of threads, whatever is at the borders of pieces of the log.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ fn verify(world: &World, threads: u32) -> VerifyReport {
     crate::verify::verify(&world.files(), &options, &mut |_| Ok(())).unwrap()
 }
 
-/// With one thread and with several, which have to agree.
+/// Verifies with one thread and with several, and checks that the reports are equal.
 fn verified(world: &World) -> VerifyReport {
     let report = verify(world, 0);
     for threads in [2, 8] {
@@ -87,7 +87,7 @@ fn damage_is_found_where_it_is_and_hides_nothing() {
         .collect();
     assert_eq!(found, damaged.iter().map(|place| place % (16 << 10)).collect::<Vec<_>>());
     assert_eq!(report.messages as usize, all - damaged.len());
-    // Each of them has an entry that leads to it still, and no record says any more that it stands there.
+    // Each of them still has a unit that points to it, but no record has this offset any more.
     let dangling = report.problems.iter().filter(|one| one.kind == "queue_entry_dangling").count();
     let gaps = kinds(&report).into_iter().filter(|kind| *kind == "queue_gap").count();
     assert_eq!((dangling, gaps), (damaged.len(), damaged.len()));
@@ -100,7 +100,7 @@ fn a_message_that_looks_like_a_piece_of_the_log_is_one_message() {
     store.create_topic("orders", 1, &[]).unwrap();
     for _ in 0..20 {
         let before = put(&store, "orders", 0, b"x", "k");
-        // Wherever a piece begins, the first record in it is one that lies in this body, at its own place.
+        // Wherever a piece begins, the first record in it is one inside this body, at its own log offset.
         let body_at = before.commit_log_offset + u64::from(before.size) + 88;
         let host = Host::new([127, 0, 0, 1], 1);
         let mut body = Vec::new();
@@ -122,13 +122,13 @@ fn wrong_missing_and_foreign_entries_of_queues() {
     let world = filled();
     let queue = |number: u32| world.files().consume_queue().join("orders").join(number.to_string());
     let files = files_in(&world, &queue(1));
-    // An entry that leads to the record of another offset.
+    // A unit that points to the record of another offset.
     let bytes = world.vfs.read_file(&files[2], 1 << 20).unwrap();
     write(&world, &files[2], 40, &bytes[60..80]);
     // A blank one.
     write(&world, &files_in(&world, &queue(2))[3], 100, &[0; 8]);
     write(&world, &files_in(&world, &queue(2))[3], 108, &[0x7F, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0]);
-    // A queue of which the log knows nothing.
+    // A queue that has no records in the log.
     let foreign = world.files().consume_queue().join("other").join("0");
     world.vfs.create_dir_all(&foreign).unwrap();
     let name = files[0].file_name().unwrap();
@@ -163,7 +163,7 @@ fn keys_without_entry_and_chains_that_break() {
     write(&world, &files[0], 40 + 4 * 7 + 20 * 30 + 16, &[0; 4]);
     let report = verified(&world);
     assert_eq!(kinds(&report), ["index_chain"]);
-    // A whole file is gone.
+    // A complete file is missing.
     world.vfs.remove_file(&files[1]).unwrap();
     let report = verified(&world);
     assert_eq!(kinds(&report), ["index_answer", "index_chain"]);
@@ -191,7 +191,7 @@ fn store_times_that_go_back() {
     for time in [1_000, i64::MIN] {
         write(&world, segment, places[20] + 56, &time.to_be_bytes());
         let report = verified(&world);
-        // The index says when it was stored, in seconds of which it has none before its begin.
+        // The index stores times in seconds after its begin, so it has no earlier time.
         let (first, others) =
             kinds(&report).split_first().map(|(first, others)| (*first, others.to_vec())).unwrap();
         assert_eq!(first, "store_time_back");

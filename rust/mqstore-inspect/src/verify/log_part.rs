@@ -91,7 +91,7 @@ pub(crate) struct QueuePart {
     pub wrong: Vec<(i64, String)>,
     /// Units with a missing or wrong unit in the extension.
     pub extension: Vec<(i64, String)>,
-    /// Number of further findings of both kinds, after so many that they are not listed.
+    /// Number of findings of both kinds that exceed the limit of the lists.
     pub more: u64,
 }
 

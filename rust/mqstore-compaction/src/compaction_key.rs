@@ -1,4 +1,4 @@
-//! The key that a record is compacted by.
+//! The key by which a record is compacted.
 //!
 //! Source: `CompactionLog#getOffsetMap`, `#shouldRetainMsg`.
 
@@ -7,9 +7,9 @@ use std::borrow::Cow;
 use mqstore_format::RecordView;
 use mqstore_format::properties::KEYS;
 
-/// The key that a record is compacted by: its whole KEYS text, `None` when that is blank.
+/// Returns the key by which a record is compacted: its complete KEYS text, `None` if that is blank.
 pub(crate) fn compaction_key<'a>(record: &RecordView<'a>) -> Option<Cow<'a, str>> {
-    // Text that is not UTF-8 is read as Java reads it, with replacement characters.
+    // Text that is not UTF-8 is decoded as in Java, with replacement characters.
     let keys = match record.keys() {
         Some(keys) => Cow::Borrowed(keys),
         None => String::from_utf8_lossy(record.properties.get_raw(KEYS)?),
@@ -17,7 +17,7 @@ pub(crate) fn compaction_key<'a>(record: &RecordView<'a>) -> Option<Cow<'a, str>
     (!keys.chars().all(is_java_whitespace)).then_some(keys)
 }
 
-/// `Character#isWhitespace`: Unicode spaces but the non-breaking ones, and a few controls.
+/// Same as `Character#isWhitespace`: Unicode spaces except the non-breaking ones, and a few control characters.
 fn is_java_whitespace(character: char) -> bool {
     match character {
         '\t'..='\r' | '\u{1c}'..='\u{1f}' => true,

@@ -1,18 +1,18 @@
 //! A compaction whose steps run in other processes.
 //!
-//! Owns [`DistributedJob`], the driver's side of such a job, and the encoding of the steps and answers that pass between
-//! the driver and its workers. Steps and answers are opaque bytes to whatever carries them:
+//! Owns [`DistributedJob`], the driver's side of such a job, and the encoding of the steps and answers between the
+//! driver and its workers. Steps and answers are opaque bytes for the transport:
 //!
 //! ```text
 //! DistributedJob::begin   plans and locks the job               driver
 //!   start, next           answers -> the steps of the next round
 //! EncodedStep::run        a step -> its answer                  worker
-//!   publish, rehearse     checks all results, exchanges folders driver
+//!   publish, rehearse     checks all results, swaps folders     driver
 //! ```
 //!
-//! Across a crash of the driver: the job's lock goes with its process, and another driver may begin a job of the same
-//! name; see `job`. Workers may run a step any number of times: every attempt has a folder of its own, and the job takes
-//! one answer for each step.
+//! Across a crash of the driver: the job's lock ends with its process, and another driver may begin a job with the same
+//! name; see `job`. Workers may run a step any number of times: each attempt has its own folder, and the job takes one
+//! answer for each step.
 
 use std::path::{Path, PathBuf};
 
@@ -33,16 +33,16 @@ use mqstore_base::store_files::StoreFiles;
 /// A step for a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightedStep {
-    /// What the step is worth of [`DistributedJob::total_bytes`], in bytes.
+    /// The part of [`DistributedJob::total_bytes`] that the step stands for, in bytes.
     pub weight: u64,
-    /// The step for [`EncodedStep::decode`].
+    /// The step in the form for [`EncodedStep::decode`].
     pub bytes: Vec<u8>,
 }
 
-/// A step as a worker gets it.
+/// A step that a worker received.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct EncodedStep {
-    /// Bytes of records that the step reads, estimated.
+    /// Estimated bytes of the records that the step reads.
     reads_bytes: u64,
     step: Step,
 }
@@ -59,7 +59,7 @@ impl EncodedStep {
     /// Decodes a step of [`DistributedJob`].
     ///
     /// # Errors
-    /// [`StoreError::InvalidOption`] that says what is missing or wrong.
+    /// [`StoreError::InvalidOption`] with the missing or wrong field.
     pub fn decode(bytes: &[u8]) -> Result<Self, StoreError> {
         Self::from_json(bytes)
     }
@@ -69,7 +69,7 @@ impl EncodedStep {
         &self.step.task().root
     }
 
-    /// Bytes of records that the step reads, estimated.
+    /// Estimated bytes of the records that the step reads.
     pub fn reads_bytes(&self) -> u64 {
         self.reads_bytes
     }
@@ -78,7 +78,7 @@ impl EncodedStep {
     /// answer for [`DistributedJob::next`].
     ///
     /// # Errors
-    /// As [`super::run_task`].
+    /// The errors of [`super::run_task`].
     pub fn run(
         &self,
         files: &StoreFiles,
@@ -90,22 +90,22 @@ impl EncodedStep {
     }
 }
 
-/// A queue of which a round of steps is out.
+/// A queue with an open round of steps.
 #[derive(Debug)]
 struct QueueRound {
     steps: Vec<Step>,
-    /// Bytes of the queue's records, estimated.
+    /// Estimated bytes of the queue's records.
     bytes: u64,
 }
 
-/// The driver's side of a job whose steps run elsewhere.
+/// The driver's side of a job whose steps run in other processes.
 #[derive(Debug)]
 pub struct DistributedJob {
     files: StoreFiles,
     plan: CompactionPlan,
     /// The locked job, until it is published or abandoned.
     job: Option<Job>,
-    /// The queues of the present round.
+    /// The queues of the current round.
     rounds: Vec<QueueRound>,
     results: Vec<TaskResult>,
     total_bytes: u64,
@@ -115,7 +115,7 @@ impl DistributedJob {
     /// Plans the compaction of `topics` (`None`: all compaction topics) and starts the job.
     ///
     /// # Errors
-    /// As [`crate::plan()`].
+    /// The errors of [`crate::plan()`].
     pub fn begin(
         files: StoreFiles,
         topics: Option<&[String]>,
@@ -130,17 +130,17 @@ impl DistributedJob {
         &self.plan.job_id
     }
 
-    /// The job's folder, in which each attempt of a step makes its own.
+    /// The job's folder, in which each attempt of a step creates its own.
     pub fn dir(&self) -> PathBuf {
         job_dir(&self.files, self.id())
     }
 
-    /// Bytes that the steps of all rounds read, estimated; known after [`DistributedJob::start`].
+    /// Estimated bytes that the steps of all rounds read; known after [`DistributedJob::start`].
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    /// Returns the steps of the first round, for about `parts` workers; none when the job was published before.
+    /// Returns the steps of the first round, for about `parts` workers; none if the job is already published.
     ///
     /// # Errors
     /// I/O errors.
@@ -156,14 +156,15 @@ impl DistributedJob {
         self.steps()
     }
 
-    /// Takes the answers of a round in the order of its steps; returns the steps of the next round, none after the last.
+    /// Takes the answers of a round in the order of its steps; returns the steps of the next round, none after the
+    /// last.
     ///
     /// # Errors
-    /// [`StoreError::InvalidOption`] for answers that are not those of the steps, and I/O errors.
+    /// [`StoreError::InvalidOption`] if the answers do not belong to the steps, and I/O errors.
     pub fn next(&mut self, answers: &[impl AsRef<[u8]>]) -> Result<Vec<WeightedStep>, StoreError> {
         let expected: usize = self.rounds.iter().map(|round| round.steps.len()).sum();
         if answers.len() != expected {
-            let reason = format!("{} answers are not those of {expected} steps", answers.len());
+            let reason = format!("{} answers for {expected} steps", answers.len());
             return Err(malformed("answers", &reason));
         }
         let mut answers = answers.iter();
@@ -183,26 +184,26 @@ impl DistributedJob {
         self.steps()
     }
 
-    /// Publishes the results of all queues; the job is over, also after an error.
+    /// Publishes the results of all queues and ends the job, also after an error.
     ///
     /// # Errors
-    /// As [`crate::publish()`].
+    /// The errors of [`crate::publish()`].
     pub fn publish(&mut self) -> Result<CompactionReport, StoreError> {
         let job = self.take()?;
         publish(&self.files, job, &self.plan, &self.results)
     }
 
-    /// Returns what [`DistributedJob::publish`] would report, after all its checks; nothing is published, and the job is
-    /// over.
+    /// Runs all checks of [`DistributedJob::publish`] and returns its report, but publishes nothing. Then it ends the
+    /// job.
     ///
     /// # Errors
-    /// As [`super::rehearse`].
+    /// The errors of [`super::rehearse`].
     pub fn rehearse(&mut self) -> Result<CompactionReport, StoreError> {
         let job = self.take()?;
         rehearse(&self.files, job, &self.plan, &self.results)
     }
 
-    /// Ends a job that will not be published; does nothing to one that is over.
+    /// Ends a job that will not be published; does nothing if the job has ended.
     ///
     /// # Errors
     /// I/O errors.
@@ -210,13 +211,13 @@ impl DistributedJob {
         self.job.take().map_or(Ok(()), |job| job.abandon(&self.files))
     }
 
-    /// The locked job; `None` for one that was published before this driver planned it.
+    /// Takes the locked job; `None` if it was published before this driver planned it.
     fn take(&mut self) -> Result<Option<Job>, StoreError> {
         let job = self.job.take();
         if job.is_some() || self.plan.published.is_some() {
             return Ok(job);
         }
-        Err(StoreError::Busy { reason: format!("job {} is over; begin another one", self.id()) })
+        Err(StoreError::Busy { reason: format!("job {} has ended; begin another one", self.id()) })
     }
 
     fn steps(&self) -> Result<Vec<WeightedStep>, StoreError> {
@@ -233,10 +234,10 @@ impl DistributedJob {
     }
 }
 
-/// The weight of one of `count` steps of a queue with so many bytes, and the bytes that the step reads.
+/// Returns the weight of one of `count` steps of a queue with this number of bytes, and the bytes that the step reads.
 fn weigh(step: &Step, queue_bytes: u64, count: u64) -> (u64, u64) {
     let count = count.max(1);
-    // A compaction reads each record twice; the rounds of a queue that several workers compact share that.
+    // A compaction reads each record twice; the rounds of a distributed queue share this work.
     let percent = match step {
         Step::Whole(_) => 100,
         Step::Scan(_) | Step::Copy(_) => 45,
@@ -271,7 +272,7 @@ mod tests {
         DistributedJob::begin(store.files.clone(), None, &options).unwrap()
     }
 
-    /// The answers of a round, each step run twice.
+    /// Runs each step of a round twice and returns the answers.
     fn answers(
         store: &TestStore,
         job: &DistributedJob,
@@ -311,7 +312,7 @@ mod tests {
             for queue in 0..2 {
                 assert_eq!(compacted(&store.files, TOPIC, queue), store.dictionary(TOPIC, queue));
             }
-            // The job is over; another one of its name has nothing to do.
+            // The job has ended, and another one with its name has nothing to do.
             assert!(matches!(job.publish(), Err(StoreError::Busy { .. })));
             job.abandon().unwrap();
             let mut again = begin(&store, "j");

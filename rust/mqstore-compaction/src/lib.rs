@@ -1,13 +1,13 @@
 //! Compaction: keeps the newest record of every key, in RocketMQ's own compaction folders.
 //!
 //! Owns `compaction/` (RocketMQ's files of compaction topics), `mqstore/jobs/` and `mqstore/restore/`. The three steps
-//! of a job are plain functions on plain values: they run in one process, in many threads or on many machines (see
+//! of a job are functions on plain values: they can run in one process, in several threads or on several machines (see
 //! `job`).
 //!
-//! After a crash each queue is in its old or in its new generation, log and queue files together; see `job::publish`.
-//! A job has one driver (the job's lock) and any number of workers and readers. The store's lock orders publications.
+//! After a crash each queue has its old or its new generation of log and queue files; see `job::publish`. A job has one
+//! driver, which holds the job's lock, and any number of workers and readers. The store's lock orders publications.
 //!
-//! Source: `CompactionStore`, `CompactionLog`, `SparseConsumeQueue`; each module says what it does better, and why.
+//! Source: `CompactionStore`, `CompactionLog`, `SparseConsumeQueue`; each module explains where it differs, and why.
 #![forbid(unsafe_code)]
 
 pub(crate) mod append;

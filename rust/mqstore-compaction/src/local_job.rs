@@ -1,7 +1,7 @@
-//! A whole compaction in this process: the reference for every other way to run one.
+//! A complete compaction in this process; the other ways to run one give the same result.
 //!
-//! Owns nothing on disk. Tasks run on as many threads as the caller allows; the calling thread is one of them.
-//! Each attempt has a folder of its own; therefore the outcome does not depend on the number of threads.
+//! Owns nothing on disk. Tasks run on as many threads as the caller allows, including the calling thread. Each attempt
+//! has its own folder, so that the result does not depend on the number of threads.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ use mqstore_log::commit_log::CommitLog;
 
 /// Compacts `topics` (`None`: all compaction topics) on at most `threads` threads (at least one).
 ///
-/// The store's lock is not held while the tasks run: appends may go on, by whoever opens the store.
+/// The store's lock is not held while the tasks run, so that other processes can open the store and append.
 ///
 /// # Errors
-/// Those of [`crate::plan()`], [`crate::run_task`] and [`crate::publish()`].
+/// The errors of [`crate::plan()`], [`crate::run_task`] and [`crate::publish()`].
 pub fn compact(
     files: &StoreFiles,
     topics: Option<&[String]>,
@@ -39,8 +39,8 @@ pub fn compact(
     if options.dry_run { rehearse(files, job, &plan, &results) } else { publish(files, job, &plan, &results) }
 }
 
-/// Runs every task of a job, with the commit log of this process, where it writes it; after the first error no other one
-/// starts, and the job is over, or waits for another run of it if somebody gave it its name.
+/// Runs all tasks of a job; uses the commit log of this process if it has the store open for writing. After the first
+/// error no other task starts. Then the job ends, or if it has a name from the caller, waits for another run.
 pub fn run_all(
     files: &StoreFiles,
     log: Option<&Arc<CommitLog>>,
@@ -53,7 +53,7 @@ pub fn run_all(
     match run_on_threads(files, log, tasks, threads, control) {
         Ok(results) => Ok((job, results)),
         Err(error) => {
-            // The first error is the one to report; the next job sweeps what this leaves.
+            // Report the first error; the next job removes leftovers.
             let _ = job.map(|job| job.stop(files));
             Err(error)
         }
@@ -109,10 +109,10 @@ fn run_each(
 ) -> Result<(), StoreError> {
     let environment = files.vfs.environment();
     let worker = WorkerInfo { pid: environment.pid, host: environment.hostname, module: String::new() };
-    // The disk writes one task's files while the next one is under way.
+    // The disk writes the files of one task while the next task runs.
     let mut written: Option<(QueueTask, WrittenTask)> = None;
     loop {
-        // The guard must not live while the task runs.
+        // Release the guard before the task runs.
         let next = pending.lock().pop();
         let Some((at, task)) = next else { break };
         let staging = job_dir(files, &task.job_id).join(format!("{LOCAL_PREFIX}{at}"));

@@ -1,5 +1,5 @@
-//! Builders for the compaction tests: a store with a log, its queues, and a topic table; a broker's
-//! compaction files, written and recovered as RocketMQ does it.
+//! Builders for the compaction tests: a store with a log, its queues, and a topic table; and a broker's compaction
+//! files, written and recovered as in RocketMQ.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(crate) const SEGMENT_BYTES: u64 = 16 << 10;
 /// Bytes of a consume-queue file in tests.
 const QUEUE_FILE_BYTES: u64 = 20 * 16;
 
-/// Where the clock of tests starts.
+/// Initial time of the test clock.
 const START_MS: i64 = 1_700_000_000_000;
 
 /// An empty root in a simulated file system.
@@ -38,14 +38,14 @@ pub(crate) fn files_on(vfs: &SimVfs) -> StoreFiles {
     files_with(vfs, Arc::new(ManualClock::new(START_MS)))
 }
 
-/// The same, with a clock that the test holds.
+/// The same root, with a clock that the test controls.
 pub(crate) fn files_with(vfs: &SimVfs, clock: Arc<ManualClock>) -> StoreFiles {
     let files = StoreFiles::new(Arc::new(vfs.clone()), clock, Path::new("/store"));
     mqstore_io::Vfs::create_dir_all(vfs, &files.root).unwrap();
     files
 }
 
-/// Options that make small files; tombstones go at once, as in RocketMQ.
+/// Options for small files; tombstones are removed at once, as in RocketMQ.
 pub(crate) fn small() -> CompactionOptions {
     CompactionOptions {
         log_file_bytes: 2048,
@@ -102,7 +102,7 @@ impl Sent {
     }
 }
 
-/// A store that was closed cleanly, with what was sent to it.
+/// A store that was closed cleanly, with its messages.
 #[derive(Debug)]
 pub(crate) struct TestStore {
     pub(crate) files: StoreFiles,
@@ -114,7 +114,7 @@ pub(crate) struct TestStore {
 }
 
 impl TestStore {
-    /// A store with these compaction topics.
+    /// Creates a store with these compaction topics.
     pub(crate) fn new(topics: &[&str]) -> Self {
         Self::on(&SimVfs::default(), topics)
     }
@@ -143,7 +143,7 @@ impl TestStore {
         file.write_all_at(table.to_json(Dialect::Rocketmq53).as_bytes(), 0).unwrap();
     }
 
-    /// Appends to the log; the record's queue entry is given when it is to be written.
+    /// Appends a message to the log, and returns the unit for its queue.
     pub(crate) fn append_to_log(&mut self, topic: &str, queue_id: i32, sent: Sent) -> (i64, CqUnit) {
         let next = self.next.entry((topic.to_owned(), queue_id)).or_insert(0);
         let queue_offset = *next;
@@ -173,7 +173,7 @@ impl TestStore {
         self.log_end += bytes.len() as u64;
     }
 
-    /// Appends a message and its queue entry.
+    /// Appends a message and its queue unit.
     pub(crate) fn append(&mut self, topic: &str, queue_id: i32, sent: Sent) -> i64 {
         let (offset, unit) = self.append_to_log(topic, queue_id, sent);
         let queue = self.queues.get_or_create(topic, queue_id).unwrap();
@@ -189,7 +189,7 @@ impl TestStore {
         }
     }
 
-    /// What a dictionary holds after every message that was sent to a queue: key to offset and body.
+    /// Returns the table of all messages sent to a queue: key to offset and body.
     pub(crate) fn dictionary(&self, topic: &str, queue_id: i32) -> BTreeMap<String, (i64, Vec<u8>)> {
         let mut dictionary = BTreeMap::new();
         for (offset, sent) in self.sent.get(&(topic.to_owned(), queue_id)).into_iter().flatten() {
@@ -205,7 +205,7 @@ impl TestStore {
     }
 }
 
-/// What a compacted queue holds: key to offset and body. Fails if a key is there twice.
+/// Returns the content of a compacted queue: key to offset and body. Fails on a duplicate key.
 pub(crate) fn compacted(files: &StoreFiles, topic: &str, queue_id: i32) -> BTreeMap<String, (i64, Vec<u8>)> {
     let mut found = BTreeMap::new();
     let Some(queue) = CompactedQueue::open(files, topic, queue_id).unwrap() else {
@@ -219,12 +219,12 @@ pub(crate) fn compacted(files: &StoreFiles, topic: &str, queue_id: i32) -> BTree
         assert!(view.queue_offset > last);
         last = view.queue_offset;
         let key = view.keys().unwrap().to_owned();
-        assert!(found.insert(key, (view.queue_offset, view.body.to_vec())).is_none(), "a key is there twice");
+        assert!(found.insert(key, (view.queue_offset, view.body.to_vec())).is_none(), "duplicate key");
     }
     found
 }
 
-/// The queue offsets that a reader gets from `from` on.
+/// Returns the queue offsets that a reader gets from `from` on.
 pub(crate) fn offsets(files: &StoreFiles, topic: &str, from: i64) -> Vec<i64> {
     let queue = CompactedQueue::open(files, topic, 0).unwrap().unwrap();
     queue.read(from).map(|record| record.unwrap().queue_offset).collect()
@@ -241,12 +241,12 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// A broker without files.
+    /// Creates a broker without files.
     pub fn new(files: &StoreFiles, log_bytes: u64, queue_bytes: u64) -> Self {
         Self { files: files.clone(), log_bytes, queue_bytes, active: None }
     }
 
-    /// A broker that loads what is there (`SparseConsumeQueue#recover`, `TopicPartitionLog#init`).
+    /// Creates a broker that loads the existing files (`SparseConsumeQueue#recover`, `TopicPartitionLog#init`).
     pub(crate) fn recover(files: &StoreFiles, log_bytes: u64, queue_bytes: u64) -> Self {
         let mut broker = Self::new(files, log_bytes, queue_bytes);
         let names: Vec<_> = [LOG_DIR, QUEUE_DIR]
@@ -292,7 +292,7 @@ impl Broker {
         };
         let position = (base + log) as i64;
         let stored = START_MS + queue_offset;
-        // As RocketMQ: PHYSICALOFFSET is overwritten, the property CRC is left as it was.
+        // As in RocketMQ: PHYSICALOFFSET is overwritten, and the property CRC keeps its old value.
         patch_position(&mut bytes, queue_offset, position, stored).unwrap();
         let tags = RecordView::decode(&bytes).unwrap().tags_code(&DelayLevels::default());
         let unit = BatchCqUnit::new(position, bytes.len() as i32, tags, stored, queue_offset, 1);

@@ -1,7 +1,7 @@
-//! What a running compaction is asked, and what it answers: to end, to be slow, how far it is.
+//! Control of a running compaction: cancellation, rate limit and progress.
 //!
-//! Owns [`JobControl`], which the caller and all tasks of a job share. Nothing on disk. Any thread may ask
-//! at any time; tasks look every few hundred records.
+//! Owns [`JobControl`], which the caller and all tasks of a job share. Nothing is on disk. Any thread may send a
+//! request at any time; tasks check for it every few hundred records.
 
 use std::time::Duration;
 
@@ -11,46 +11,46 @@ use mqstore_base::error::StoreError;
 use mqstore_base::progress::Progress;
 use mqstore_base::store_files::StoreFiles;
 
-/// How much a task reads and writes between two looks at [`JobControl`].
+/// Number of records that a task processes between two checks of [`JobControl`].
 const RECORDS_BETWEEN_LOOKS: u64 = 256;
 const BYTES_BETWEEN_LOOKS: u64 = 256 << 10;
 
-/// The longest sleep between two looks.
+/// Maximum sleep between two checks.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Asks running tasks to end or to be slow, and tells how far they are.
+/// Cancels or slows down running tasks, and reports their progress.
 #[derive(Debug, Default)]
 pub struct JobControl {
     ended: AtomicBool,
     bytes_per_second: AtomicU64,
     started: Mutex<Option<Duration>>,
-    /// Read and written, for the pace.
+    /// Bytes read and written, for the rate limit.
     moved_bytes: AtomicU64,
     read_bytes: AtomicU64,
     records: AtomicU64,
     total_records: AtomicU64,
-    /// Bytes to read, where the caller has said so; otherwise 0.
+    /// Total bytes to read, if the caller set it; otherwise 0.
     total_bytes: u64,
 }
 
 impl JobControl {
-    /// Lets all tasks together read and write at most so many bytes a second; 0 is no limit.
+    /// Creates a control with a common rate limit of all tasks, in bytes per second; 0 is no limit.
     pub fn with_bytes_per_second(bytes_per_second: u64) -> Self {
         Self { bytes_per_second: AtomicU64::new(bytes_per_second), ..Self::default() }
     }
 
-    /// Lets [`JobControl::progress`] tell this total, and not an estimate of its own.
+    /// Creates a control whose [`JobControl::progress`] reports this total instead of an estimate.
     pub fn with_total_bytes(total_bytes: u64) -> Self {
         Self { total_bytes, ..Self::default() }
     }
 
-    /// From now on tasks end with [`StoreError::Closed`] within a few hundred records.
+    /// Cancels the tasks: each ends with [`StoreError::Closed`] within a few hundred records.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }
 
-    /// How many bytes were read, and how many there are to read: each record twice. The second number is
-    /// estimated from the sizes so far, and never smaller than the first.
+    /// Returns the bytes that were read, and the total to read: each record twice. The total is estimated from the
+    /// sizes so far, and is never smaller than the bytes read.
     pub fn progress(&self) -> Progress {
         let records = self.records.load(Ordering::Relaxed);
         let done_bytes = self.read_bytes.load(Ordering::Relaxed);
@@ -60,7 +60,7 @@ impl JobControl {
         Progress { done_bytes, total_bytes: total_bytes.max(self.total_bytes).max(done_bytes) }
     }
 
-    /// How many times tasks are going to look at a record.
+    /// Adds the number of records that tasks will read.
     pub(crate) fn expect(&self, records: u64) {
         self.total_records.store(records, Ordering::Relaxed);
     }
@@ -89,17 +89,17 @@ impl JobControl {
     }
 }
 
-/// What was not told to [`JobControl`] yet.
+/// Work that is not added to [`JobControl`] yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct UnreportedWork {
     records: u64,
-    /// Bytes.
+    /// Bytes read.
     read: u64,
     wrote: u64,
     passed: u64,
 }
 
-/// Counts what one walk reads and writes, and looks at [`JobControl`] now and then.
+/// Counts the bytes of one walk, and checks [`JobControl`] from time to time.
 #[derive(Debug)]
 pub(crate) struct TaskMeter<'a> {
     files: &'a StoreFiles,
@@ -108,14 +108,14 @@ pub(crate) struct TaskMeter<'a> {
 }
 
 impl<'a> TaskMeter<'a> {
-    /// Looks at `control` before anything is done.
+    /// Creates a meter, after a first check of `control`.
     pub(crate) fn start(files: &'a StoreFiles, control: &'a JobControl) -> Result<Self, StoreError> {
         let mut meter = Self { files, control, counted: UnreportedWork::default() };
         meter.look()?;
         Ok(meter)
     }
 
-    /// A record was read.
+    /// Counts a record that was read.
     pub(crate) fn read(&mut self, size: u32) -> Result<(), StoreError> {
         let counted = &mut self.counted;
         counted.records += 1;
@@ -127,19 +127,19 @@ impl<'a> TaskMeter<'a> {
         self.look()
     }
 
-    /// Records of so many bytes did not have to be read: progress, and no work.
+    /// Counts skipped records of this size: they are progress, but not work for the rate limit.
     pub(crate) fn passed(&mut self, records: u64, bytes: u64) -> Result<(), StoreError> {
         self.counted.records += records;
         self.counted.passed += bytes;
         if self.counted.records < RECORDS_BETWEEN_LOOKS { Ok(()) } else { self.look() }
     }
 
-    /// A record was written.
+    /// Counts a record that was written.
     pub(crate) fn wrote(&mut self, size: u32) {
         self.counted.wrote += u64::from(size);
     }
 
-    /// Counts what was not counted yet.
+    /// Adds the open counts to the control, and checks it.
     pub(crate) fn look(&mut self) -> Result<(), StoreError> {
         self.control.passed(self.files, std::mem::take(&mut self.counted))
     }

@@ -1,4 +1,4 @@
-//! What the steps of a compaction hand to each other, as plain values; tasks and results also as JSON.
+//! The documents that the steps of a compaction exchange, as plain values; tasks and results also as JSON.
 //!
 //! ```text
 //! plan()     -> CompactionPlan { QueueTask, QueueTask, ... }     driver
@@ -6,8 +6,8 @@
 //! publish()  -> CompactionReport                                 driver
 //! ```
 //!
-//! Each document carries its version (see [`Document`]). An answer of a worker is validated here, and against the
-//! files by `publish`; nothing in it is trusted.
+//! Each document carries its version (see [`Document`]). This module validates a worker's answer, and `publish` checks
+//! it against the files. No value in it is trusted.
 
 use std::path::PathBuf;
 
@@ -20,27 +20,27 @@ use crate::files::file_sizes::CompactionGeometry;
 use crate::files::folder::check_names;
 use mqstore_base::error::StoreError;
 
-/// What a driver has decided to do.
+/// The work that a driver has planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompactionPlan {
-    /// Names the job; publishing the same job twice does nothing the second time.
+    /// Id of the job. To publish the same job a second time does nothing.
     pub job_id: String,
     /// The store's root, as the driver and the workers see it.
     pub root: PathBuf,
-    /// One a queue that has something to compact.
+    /// One task for each queue that has something to compact.
     pub tasks: Vec<QueueTask>,
     /// Queues and topics that were left out, each with the reason.
     pub skipped: Vec<String>,
-    /// The report of this job when it was published before; there are no tasks then.
+    /// The report of this job if it is already published; then there are no tasks.
     pub published: Option<CompactionReport>,
 }
 
-/// The compaction of one queue, complete in itself.
+/// The compaction of one queue, with all values that a worker needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueTask {
     /// The job.
     pub job_id: String,
-    /// The content of the job's token file, by which a worker knows that it sees the same directory.
+    /// The content of the job's token file. A worker compares it to make sure that it sees the same directory.
     pub nonce: String,
     /// The store's root.
     pub root: PathBuf,
@@ -51,57 +51,57 @@ pub struct QueueTask {
     /// Lengths of the new files.
     #[serde(flatten)]
     pub geometry: CompactionGeometry,
-    /// Bytes that the map of keys may take.
+    /// Maximum bytes of the map of keys.
     pub memory_bytes: u64,
-    /// Whether keys are compared in full, and not by their MD5.
+    /// Whether keys are compared in full instead of by their MD5.
     pub confirm_keys: bool,
-    /// What becomes of records without a key.
+    /// The treatment of records without a key.
     pub keyless: Keyless,
-    /// Records without a body below this queue offset have been kept for long enough.
+    /// Tombstones below this queue offset have been kept long enough.
     pub tombstones_below: i64,
     /// The state of the queue's compaction files when the job was planned.
     pub generation: String,
-    /// One past the last queue offset that is in them or was read for them; 0 when there are none.
+    /// One past the last queue offset in them, or that was read for them; 0 without files.
     pub previous_end: i64,
-    /// Whether what precedes the commit log comes from `mqstore/restore`, and not from the queue's own files.
+    /// Whether the messages before the commit log come from `mqstore/restore` instead of the queue's own files.
     #[serde(default)]
     pub restored: bool,
-    /// How many records the task is going to find, about.
+    /// Estimated number of records that the task reads.
     pub records: u64,
-    /// The part of the commit log that follows.
+    /// The following part of the commit log.
     pub log: LogPart,
 }
 
-/// Which records of the commit log a task reads.
+/// The records of the commit log that a task reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogPart {
     /// The first queue offset to take from the consume queue.
     pub queue_from: i64,
-    /// One past the last one; equal to `queue_from` when the queue is not to be used.
+    /// One past the last one; equal to `queue_from` if the queue is not used.
     pub queue_to: i64,
     /// Bytes of a consume-queue file.
     pub queue_file_bytes: u64,
-    /// The log position from which records are looked for in the log itself.
+    /// The log offset from which the task walks the log itself.
     pub scan_from: u64,
-    /// The end of the snapshot; nothing at or behind it is read.
+    /// The end of the snapshot; the task reads nothing from this log offset on.
     pub log_end: u64,
 }
 
-/// Who ran a task.
+/// The worker that ran a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerInfo {
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// The machine.
+    /// Host name.
     pub host: String,
-    /// The file that this code was loaded from.
+    /// The file from which this code was loaded.
     pub module: String,
 }
 
-/// The last commit-log record that a task read, by which the driver sees that the log still has it.
+/// The last commit-log record that a task read. The driver checks that the log still has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogTail {
-    /// Where it lies.
+    /// Its log offset.
     pub physical_offset: u64,
     /// Its size in bytes.
     pub size: u32,
@@ -117,16 +117,16 @@ pub struct LogTail {
 pub struct OutputFile {
     /// Bytes up to the last one that is not zero fill.
     pub used_bytes: u64,
-    /// `crc31` of them.
+    /// `crc31` of these bytes.
     pub crc: u32,
 }
 
 /// A log file and a queue file that a task wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputPair {
-    /// Their name.
+    /// Their base offset, which is their name.
     pub base: u64,
-    /// Entries in the queue file, the end marker not counted.
+    /// Units in the queue file, without the end marker.
     pub units: u64,
     /// The log file.
     pub log: OutputFile,
@@ -134,30 +134,30 @@ pub struct OutputPair {
     pub queue: OutputFile,
 }
 
-/// What a task counted.
+/// The counts of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskCounts {
     /// Records read.
     pub before: u64,
     /// Records kept.
     pub survivors: u64,
-    /// Distinct keys met, deleted ones included.
+    /// Distinct keys, deleted ones included.
     pub keys: u64,
     /// Records without a key.
     pub keyless: u64,
-    /// Keyed records without a body, which delete their key.
+    /// Tombstones: keyed records without a body.
     pub tombstones: u64,
-    /// Those of them that were kept.
+    /// Tombstones that were kept.
     pub tombstones_kept: u64,
     /// Bytes of the records read.
     pub bytes_before: u64,
     /// Bytes of the records kept.
     pub bytes_after: u64,
-    /// How often the digest map was filled.
+    /// Number of times that the map of keys was filled.
     pub rounds: u64,
 }
 
-/// What one attempt of a task did.
+/// The result of one attempt of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskResult {
     /// The job.
@@ -168,23 +168,23 @@ pub struct TaskResult {
     pub queue_id: i32,
     /// The staging folder, below the job's folder.
     pub staging: String,
-    /// Why there is no output, when the queue could not be compacted.
+    /// Reason why there is no output, if the queue could not be compacted.
     pub failed: Option<String>,
-    /// What was counted.
+    /// The counts.
     pub counts: TaskCounts,
-    /// What was written.
+    /// The written files.
     pub pairs: Vec<OutputPair>,
-    /// The last commit-log record read, if any was.
+    /// The last commit-log record read, if there was one.
     pub log_tail: Option<LogTail>,
     /// The queue offset of the last keyed record read.
     pub position: Option<i64>,
-    /// The queue offset of the first tombstone that was kept.
+    /// The queue offset of the first kept tombstone.
     pub first_tombstone: Option<i64>,
-    /// Who did it.
+    /// The worker.
     pub worker: WorkerInfo,
 }
 
-/// What a job did.
+/// The report of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompactionReport {
     /// The job.
@@ -193,25 +193,25 @@ pub struct CompactionReport {
     pub messages_before: u64,
     /// Records in the new generations.
     pub messages_after: u64,
-    /// Distinct keys met, deleted ones included.
+    /// Distinct keys, deleted ones included.
     pub keys: u64,
     /// Records without a key.
     pub keyless: u64,
-    /// Records that delete their key.
+    /// Tombstones: records that delete their key.
     pub tombstones: u64,
-    /// Those of them that were kept for slow readers.
+    /// Tombstones that were kept for slow readers.
     pub tombstones_kept: u64,
-    /// The most often that one queue's digest map was filled.
+    /// The largest number of times that the map of keys was filled for one queue.
     pub rounds: u64,
     /// Bytes of the records read.
     pub bytes_before: u64,
     /// Bytes of the records in the new generations.
     pub bytes_after: u64,
-    /// From the plan to the publication, in milliseconds.
+    /// Milliseconds from the plan to the publication.
     pub elapsed_ms: u64,
-    /// What was left out, each with its reason.
+    /// Queues and topics that were left out, each with the reason.
     pub skipped: Vec<String>,
-    /// The queues that were published: topic, queue, counts and worker, as JSON.
+    /// The published queues: topic, queue, counts and worker, as JSON.
     pub queues: Vec<Value>,
 }
 
@@ -232,7 +232,7 @@ impl Document for TaskResult {
 }
 
 impl TaskResult {
-    /// The result of an attempt that has not done anything yet.
+    /// Creates the result of an attempt that has done nothing yet.
     pub(crate) fn begun(task: &QueueTask, staging: &str, worker: WorkerInfo) -> Self {
         Self {
             job_id: task.job_id.clone(),
@@ -267,7 +267,7 @@ impl CompactionReport {
     /// Encodes the report.
     ///
     /// # Errors
-    /// None is known: a report holds nothing that JSON cannot say.
+    /// None: JSON can encode each value of a report.
     pub fn to_json(&self) -> Result<String, StoreError> {
         encode("compaction report", self)
     }

@@ -1,19 +1,18 @@
-//! A compaction job's own folder: its token, its record, its staged output, and what is swept when.
+//! The folder of a compaction job: its token, its record, its staged output, and their removal.
 //!
-//! Owns `mqstore/jobs/`. Workers write only into folders of their own below it; only a driver writes
-//! anything else:
+//! Owns `mqstore/jobs/`. A worker writes only into its own subfolder. Only a driver writes the other files:
 //!
 //! ```text
 //! mqstore/jobs/<job id>/lock          held while the job's driver lives
-//!                       nonce         text that a worker must find
+//!                       nonce         token text that a worker must find
 //!                       record.json   running -> publishing -> published (see `job_record`)
-//!                       <attempt>/    one attempt's staging folder: log/ cq/
-//!                       tree          the next `compaction` folder; after the exchange, the last one
-//!                       before        the last one, where there is no exchange (see `exchange`)
+//!                       <attempt>/    staging folder of one attempt: log/ cq/
+//!                       tree          the next `compaction` folder; after the swap, the previous one
+//!                       before        the previous one, without an atomic swap (see `swap`)
 //! ```
 //!
-//! What no record calls published is garbage when nobody holds the job's lock; attempts that go on writing after
-//! that write into folders that nothing names.
+//! If no process holds the job's lock and no record says that the job is published, its files are garbage. A late
+//! attempt may still write after that, but only into its own folder, which no document names.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,10 +33,10 @@ use mqstore_base::store_files::StoreFiles;
 const LOCK_FILE: &str = "lock";
 const NONCE_FILE: &str = "nonce";
 
-/// How the staging folders of a driver's own process are called.
+/// Prefix of the staging folders of a driver's own process.
 pub(crate) const LOCAL_PREFIX: &str = "local-";
 
-/// How many records of published jobs are kept.
+/// Number of records of published jobs that are kept.
 const RECORDS_KEPT: usize = 256;
 
 /// A job whose driver is this process.
@@ -47,13 +46,13 @@ pub struct Job {
     nonce: String,
     dir: PathBuf,
     created_ms: i64,
-    /// Whether what it has finished stays for another run of it when it is stopped.
+    /// Whether finished tasks of a stopped job are kept for the next run.
     resumable: bool,
-    // Given back when the job is dropped.
+    // Released when the job is dropped.
     _lock: Box<dyn StoreLock>,
 }
 
-/// The folder of a published job, with the files that it replaced. Who does not sweep it leaves that to the next job.
+/// The folder of a published job, with the replaced files. If the caller does not sweep it, the next job does.
 #[derive(Debug)]
 #[must_use]
 pub struct ReplacedFiles {
@@ -61,7 +60,7 @@ pub struct ReplacedFiles {
 }
 
 impl ReplacedFiles {
-    /// Removes all but the job's record.
+    /// Removes all files except the job's record.
     pub fn sweep(self, files: &StoreFiles) -> Result<(), StoreError> {
         remove_all(files, &self.dir, &[LOCK_FILE, RECORD_FILE])?;
         switch::step("compaction.sync_cleared_job", || files.vfs.sync_dir(&self.dir))
@@ -69,16 +68,16 @@ impl ReplacedFiles {
     }
 }
 
-/// What starting a job came to.
+/// The result of starting a job.
 #[derive(Debug)]
 pub(crate) enum StartOutcome {
-    /// It runs now.
+    /// The job runs now.
     Running(Job),
-    /// It was published before.
+    /// The job is already published.
     Published(CompactionReport),
 }
 
-/// Refuses a staging name that is not one plain component, or is one of the job's own files.
+/// Refuses a staging name that is not one plain path component, or is the name of one of the job's own files.
 pub(crate) fn check_staging_name(name: &str) -> Result<(), StoreError> {
     let own = [LOCK_FILE, NONCE_FILE, RECORD_FILE, RECORD_STAGING, TREE_DIR];
     if own.contains(&name) || check_job_id(name).is_err() {
@@ -90,7 +89,7 @@ pub(crate) fn check_staging_name(name: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Text that no other job has.
+/// Returns a token that no other job has.
 pub(crate) fn fresh_token(files: &StoreFiles) -> String {
     let environment = files.vfs.environment();
     let mut bytes = environment.random_seed.to_be_bytes().to_vec();
@@ -121,7 +120,7 @@ pub(crate) fn check_nonce(files: &StoreFiles, job_id: &str, nonce: &str) -> Resu
 }
 
 impl Job {
-    /// Starts job `id`, after sweeping what dead jobs left. The caller holds the store's lock.
+    /// Starts job `id`, after removing leftovers of dead jobs. The caller holds the store's lock.
     pub(crate) fn begin(files: &StoreFiles, id: &str) -> Result<StartOutcome, StoreError> {
         check_job_id(id)?;
         make_dir(files, &files.side(), &files.root)?;
@@ -149,7 +148,7 @@ impl Job {
         Ok(StartOutcome::Running(job))
     }
 
-    /// Takes over a job that was planned elsewhere and whose driver is gone.
+    /// Takes over a job that another process planned and whose driver has ended.
     pub(crate) fn attach(files: &StoreFiles, id: &str) -> Result<StartOutcome, StoreError> {
         check_job_id(id)?;
         let dir = job_dir(files, id);
@@ -173,14 +172,14 @@ impl Job {
         }
     }
 
-    /// Says whether what the job has finished stays when it is stopped: whoever gave it its id can run it again.
+    /// Sets whether finished tasks are kept when the job is stopped: a caller that chose the id can run it again.
     #[must_use]
     pub(crate) fn set_resumable(mut self, resumable: bool) -> Self {
         self.resumable = resumable;
         self
     }
 
-    /// Ends a run that was stopped: another one goes on with it, or its folder goes.
+    /// Ends a stopped run: if the job is resumable its files stay for the next run, otherwise its folder is removed.
     pub(crate) fn stop(self, files: &StoreFiles) -> Result<(), StoreError> {
         if self.resumable { Ok(()) } else { self.abandon(files) }
     }
@@ -195,7 +194,7 @@ impl Job {
         &self.nonce
     }
 
-    /// Where the next `compaction` folder is built.
+    /// Path at which the next `compaction` folder is built.
     pub(crate) fn tree(&self) -> PathBuf {
         self.dir.join(TREE_DIR)
     }
@@ -205,12 +204,12 @@ impl Job {
         &self.dir
     }
 
-    /// Milliseconds since the job was planned, by the wall clock: the driver may be another process.
+    /// Milliseconds since the job was planned. It uses the wall clock, because the driver may be another process.
     pub(crate) fn elapsed_ms(&self, files: &StoreFiles) -> u64 {
         u64::try_from(files.clock.now_ms().saturating_sub(self.created_ms)).unwrap_or(0)
     }
 
-    /// Notes that the folder with this inode is about to become `compaction`.
+    /// Records that the folder with this inode is about to become `compaction`.
     pub(crate) fn mark_publishing(
         &self,
         files: &StoreFiles,
@@ -220,7 +219,7 @@ impl Job {
         self.write(files, &JobState::Publishing { tree_inode, report: report.clone() })
     }
 
-    /// Notes that the job is published; all but its record can go.
+    /// Records that the job is published; all other files can be removed.
     pub(crate) fn published(
         self,
         files: &StoreFiles,
@@ -240,10 +239,10 @@ impl Job {
     }
 }
 
-/// The report of a published job; `None` when there is no such job or it was not published.
+/// Returns the report of a published job; `None` if the job does not exist or is not published.
 ///
 /// # Errors
-/// [`StoreError::InvalidOption`] for an id that cannot be one or a record that does not parse.
+/// [`StoreError::InvalidOption`] for an invalid id or a record that does not parse.
 pub fn published_report(files: &StoreFiles, id: &str) -> Result<Option<CompactionReport>, StoreError> {
     check_job_id(id)?;
     Ok(match read_record(files, id)? {
@@ -256,7 +255,7 @@ fn unknown_job(id: &str) -> StoreError {
     StoreError::InvalidOption {
         option: "job_id",
         reason: format!(
-            "job {id} is not known here: it was never planned, or swept after its driver ended; plan it again"
+            "job {id} is unknown here: it was never planned, or removed after its driver ended; plan it again"
         ),
     }
 }
@@ -265,20 +264,23 @@ fn take_lock(files: &StoreFiles, id: &str) -> Result<Box<dyn StoreLock>, StoreEr
     let path = job_dir(files, id).join(LOCK_FILE);
     files.vfs.lock(&path).map_err(|error| match error {
         LockError::Held { .. } => StoreError::Busy {
-            reason: format!("job {id} is being run by another driver ({} is locked); wait for it or choose another job id", path.display()),
+            reason: format!(
+                "job {id} is run by another driver ({} is locked); wait for it or choose another job id",
+                path.display()
+            ),
         },
         LockError::Io(error) if error.kind() == io::ErrorKind::NotFound => unknown_job(id),
         LockError::Io(error) => StoreError::io(&path, "locking a job", error),
     })
 }
 
-/// Makes a folder in `parent`, durably.
+/// Creates a folder in `parent` and syncs `parent`.
 pub(crate) fn make_dir(files: &StoreFiles, dir: &Path, parent: &Path) -> Result<(), StoreError> {
     files.vfs.create_dir_all(dir).at(dir, "creating a folder")?;
     switch::step("compaction.sync_job_name", || files.vfs.sync_dir(parent)).at(parent, "syncing a folder")
 }
 
-/// Removes everything in `dir` but the names in `keep`.
+/// Removes all entries of `dir` except the names in `keep`.
 fn remove_all(files: &StoreFiles, dir: &Path, keep: &[&str]) -> Result<(), StoreError> {
     remove_all_except(files, dir, |name| keep.contains(&name))
 }
@@ -297,12 +299,12 @@ fn remove_all_except(files: &StoreFiles, dir: &Path, keep: impl Fn(&str) -> bool
     Ok(())
 }
 
-/// Removes a folder of a job, or the job's own.
+/// Removes a job's folder, or a folder in it.
 fn remove_folder(files: &StoreFiles, dir: &Path) -> Result<(), StoreError> {
     ignore_missing(files.vfs.remove_dir_all(dir)).at(dir, "sweeping a job's folder")
 }
 
-/// A late attempt of the job may still be at work where something is removed; the next sweep gets the rest.
+/// Ignores a missing file. A late attempt of the job may still write there; the next sweep removes the rest.
 fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
@@ -312,8 +314,8 @@ fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Finishes what drivers that died left: records that say *publishing* get their answer, staged
-/// output of dead jobs goes. Job `current` is left to its caller. The store's lock is held.
+/// Completes the work of dead drivers: it finds out whether a record in state *publishing* was published, and removes
+/// staged output of dead jobs. It skips job `current`. The caller holds the store's lock.
 pub(crate) fn recover_stale_jobs(files: &StoreFiles, current: &str) -> Result<(), StoreError> {
     finish_swap(files)?;
     let jobs = files.jobs();
@@ -329,7 +331,7 @@ pub(crate) fn recover_stale_jobs(files: &StoreFiles, current: &str) -> Result<()
         if is_running(files, &dir)? {
             continue;
         }
-        // A record that cannot be read may be of a later version; its job is left alone.
+        // An unreadable record may have a later version; leave its job unchanged.
         let Ok(record) = read_record(files, id) else {
             continue;
         };
@@ -358,7 +360,7 @@ pub(crate) fn recover_stale_jobs(files: &StoreFiles, current: &str) -> Result<()
         .at(&jobs, "syncing the folder of jobs")
 }
 
-/// Whether a driver runs a job here, in whatever process.
+/// Whether a driver in any process runs a job of this store.
 pub(crate) fn any_running(files: &StoreFiles) -> Result<bool, StoreError> {
     for entry in list_or_none(files, &files.jobs())? {
         if entry.stat.kind == FileKind::Directory && is_running(files, &files.jobs().join(&entry.name))? {

@@ -1,8 +1,8 @@
 //! The record of a compaction job, and the names in the job's folder.
 //!
-//! Owns `record.json`, which makes a job happen once. It says *publishing*, with the inode of `tree`, before
-//! the folders are exchanged, and *published* after; a driver that died between the two is found out
-//! by asking which inode `compaction` has. All of this happens under the store's lock.
+//! Owns `record.json`, which makes sure that a job is published only once. It has the state *publishing* and the inode
+//! of `tree` before the folders are swapped, and the state *published* after that. If a driver dies between the two,
+//! the inode of `compaction` shows which folder is in use. All of this happens under the store's lock.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub(super) const RECORD_STAGING: &str = "record.json.tmp";
 /// The next generation of the whole `compaction` folder.
 pub(crate) const TREE_DIR: &str = "tree";
 
-/// A record holds one line a queue.
+/// Maximum bytes of a record, which has one line for each queue.
 const RECORD_LIMIT_BYTES: u64 = 256 << 20;
 
 /// The file `record.json`.
@@ -36,11 +36,11 @@ impl Document for Record {
     const WHAT: &'static str = "job record";
 }
 
-/// Where a job stands.
+/// The state of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub(super) enum JobState {
-    /// The folders are about to be exchanged; or they are.
+    /// The folders are about to be swapped, or already are.
     Publishing {
         tree_inode: u64,
         report: CompactionReport,
@@ -48,12 +48,12 @@ pub(super) enum JobState {
     Published {
         report: CompactionReport,
     },
-    /// Also a state of a later version: such a job is not published.
+    /// Also stands for a state of a later version: such a job is not published.
     #[serde(other)]
     Running,
 }
 
-/// Refuses a job id that is no plain file name.
+/// Refuses a job id that is not a plain file name.
 pub fn check_job_id(id: &str) -> Result<(), StoreError> {
     let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     if plain && !id.starts_with('.') && (1..=100).contains(&id.len()) {
@@ -62,7 +62,7 @@ pub fn check_job_id(id: &str) -> Result<(), StoreError> {
     Err(StoreError::InvalidOption {
         option: "job_id",
         reason: format!(
-            "{id:?} is not 1 to 100 letters, digits, dashes, dots and underscores, the first one no dot"
+            "{id:?} is not 1 to 100 letters, digits, dashes, dots and underscores with no dot at the begin"
         ),
     })
 }
@@ -72,7 +72,7 @@ pub(crate) fn job_dir(files: &StoreFiles, id: &str) -> PathBuf {
     files.jobs().join(id)
 }
 
-/// The inode of the folder that job `id` is about to publish; `None` when its record says nothing of it.
+/// The inode of the folder that job `id` is about to publish; `None` if its record has no inode.
 pub(crate) fn tree_inode(files: &StoreFiles, id: &str) -> Result<Option<u64>, StoreError> {
     Ok(match read_record(files, id)? {
         Some((JobState::Publishing { tree_inode, .. }, _)) => Some(tree_inode),
@@ -80,7 +80,7 @@ pub(crate) fn tree_inode(files: &StoreFiles, id: &str) -> Result<Option<u64>, St
     })
 }
 
-/// The inode of `compaction`; `None` when there is no such folder.
+/// The inode of `compaction`; `None` if the folder does not exist.
 pub(crate) fn compaction_inode(files: &StoreFiles) -> Result<Option<u64>, StoreError> {
     let path = files.compaction_path();
     match files.vfs.stat(&path) {

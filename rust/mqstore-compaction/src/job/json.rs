@@ -1,27 +1,27 @@
-//! The documents of jobs as JSON: steps and answers that pass between processes, and records on disk.
+//! The documents of jobs as JSON: steps and answers between processes, and records on disk.
 //!
-//! Owns [`Document`]: a type with serde's derives becomes a JSON object with a `"version"`. What arrives is untrusted:
-//! [`Document::from_json`] refuses another version, a field that is missing or of the wrong type, and whatever
-//! [`Document::validate`] does not accept. Bad input is an error that names the document, never a panic, and no length
-//! read here is allocated.
+//! Owns [`Document`]: a type with serde's derives becomes a JSON object with a `"version"`. Input is untrusted.
+//! [`Document::from_json`] refuses another version, a missing field, a field of the wrong type, and values that
+//! [`Document::validate`] refuses. Bad input is an error that names the document, never a panic. No length in the input
+//! leads to an allocation.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use mqstore_base::error::StoreError;
 
-/// The version of every document written here; another one is refused.
+/// The version of all documents; other versions are refused.
 const VERSION: u64 = 1;
 
-/// A value that is kept or sent as a JSON object with a version.
+/// A value that is stored or sent as a JSON object with a version.
 pub trait Document: Serialize + DeserializeOwned {
-    /// Names the document in errors.
+    /// Name of the document in errors.
     const WHAT: &'static str;
 
-    /// Checks what the types of the fields do not say.
+    /// Checks the limits that the types of the fields do not enforce.
     ///
     /// # Errors
-    /// [`StoreError::InvalidOption`] and others that say which value cannot be.
+    /// [`StoreError::InvalidOption`] and others that name the invalid value.
     fn validate(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -43,14 +43,14 @@ pub trait Document: Serialize + DeserializeOwned {
     /// Decodes and validates a document.
     ///
     /// # Errors
-    /// [`StoreError::InvalidOption`] that says what is missing or wrong, and the errors of [`Document::validate`].
+    /// [`StoreError::InvalidOption`] with the missing or wrong field, and the errors of [`Document::validate`].
     fn from_json(text: impl AsRef<[u8]>) -> Result<Self, StoreError> {
         #[derive(Deserialize)]
         struct Head {
             version: u64,
         }
         let text = text.as_ref();
-        // The version comes first: the fields of another version say nothing.
+        // Check the version first: another version may have other fields.
         let Head { version } = decode(Self::WHAT, text)?;
         if version != VERSION {
             let reason = format!(
@@ -77,7 +77,7 @@ pub(crate) fn decode<T: DeserializeOwned>(what: &'static str, text: &[u8]) -> Re
     })
 }
 
-/// A document that cannot be used.
+/// The error for a document that cannot be used.
 pub(crate) fn malformed(what: &'static str, reason: &str) -> StoreError {
     StoreError::InvalidOption { option: what, reason: reason.to_owned() }
 }

@@ -1,28 +1,28 @@
-//! A map from key to the newest record that has it, of a fixed size.
+//! A map of fixed size from a key to its newest record.
 //!
-//! Owns the memory of a compaction: 24 bytes a slot, at most three of four taken (32 bytes a key), and the text of
-//! the key where texts are compared. The table is made for the number of keys that there can be, never larger
-//! than the budget, and never grows; what does not fit any more is told. Nothing on disk.
+//! Owns the memory of a compaction: 24 bytes for each slot, with at most three of four slots in use (32 bytes for each
+//! key), and the texts of the keys if texts are compared. The table is sized for the maximum number of keys, within
+//! the budget, and never grows. If it is full, `put` returns an error. Nothing is on disk.
 
-/// A place in the map: hash; MD5's second half or the place of the key's text; ordinal plus one, 0 when free.
+/// A slot of the map: hash; second half of the MD5 or position of the key's text; ordinal plus one, 0 if free.
 type MapSlot = [u64; 3];
 
 const SLOT_BYTES: u64 = size_of::<MapSlot>() as u64;
 
-/// When two records have the same key.
+/// The rule by which two keys are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyEquality {
-    /// When the texts are equal.
+    /// The texts are equal.
     FullKeys,
-    /// When the MD5 of the texts are equal.
+    /// The MD5 of the texts are equal.
     Digests,
 }
 
-/// A key in the map's terms.
+/// A key in the form of the map.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key<'a> {
     pub(crate) hash: u64,
-    /// The second half of the MD5; not used with full keys.
+    /// The second half of the MD5; unused with full keys.
     pub(crate) low: u64,
     /// The text; empty with digests.
     pub(crate) text: &'a [u8],
@@ -32,11 +32,11 @@ pub(crate) struct Key<'a> {
 #[derive(Debug)]
 pub(crate) struct KeyMap {
     equality: KeyEquality,
-    /// Odd and not to be foreseen: nobody can send keys that all belong into one slot.
+    /// An odd, unpredictable factor, so that no sender can choose keys that share one slot.
     spread: u64,
     slots: Vec<MapSlot>,
     used: usize,
-    /// The texts of the keys, each behind its length.
+    /// The texts of the keys, each after its length.
     texts: Vec<u8>,
     most_text_bytes: u64,
 }
@@ -45,8 +45,8 @@ pub(crate) struct KeyMap {
 pub(crate) struct MapFull;
 
 impl KeyMap {
-    /// A map of at most `memory_bytes` for at most `keys` keys whose texts have `text_bytes` bytes together;
-    /// it has room for one key in any case.
+    /// Creates a map of at most `memory_bytes` for at most `keys` keys with `text_bytes` bytes of text in total. It can
+    /// always hold one key.
     pub(crate) fn new(
         equality: KeyEquality,
         seed: u64,
@@ -58,13 +58,14 @@ impl KeyMap {
             KeyEquality::FullKeys => text_bytes.saturating_add(keys.saturating_mul(4)),
             KeyEquality::Digests => 0,
         };
-        // Three of four slots hold a key, and its text.
+        // Three of four slots hold a key and its text.
         let a_slot = SLOT_BYTES + texts.checked_div(keys).unwrap_or(0) * 3 / 4;
         let needed = keys.saturating_mul(4) / 3 + 2;
         let slots = (memory_bytes / a_slot).clamp(2, needed.max(2));
         let most_text_bytes = memory_bytes.saturating_sub(slots * SLOT_BYTES).min(texts);
         let mut slots = vec![[0; 3]; usize::try_from(slots).unwrap_or(usize::MAX)];
-        // A page that is looked at first and written later costs two faults, and the second one all processors.
+        // Write all pages first: to read a new page before it is written costs two faults, and an interrupt of all
+        // CPUs.
         std::hint::black_box(&mut slots).fill([0; 3]);
         Self { equality, spread: seed | 1, slots, used: 0, texts: Vec::new(), most_text_bytes }
     }
@@ -75,10 +76,10 @@ impl KeyMap {
         self.used = 0;
     }
 
-    /// The slot of `key`, or the free one where it belongs. One is always free, so that the search ends.
+    /// Returns the slot of `key`, or the free slot for it. One slot is always free, so that the search ends.
     fn locate(&self, key: Key<'_>) -> usize {
         let len = self.slots.len();
-        // The upper half of the product spreads all hashes evenly over any number of slots.
+        // The upper half of the product spreads the hashes evenly over any number of slots.
         let mut at = ((u128::from(key.hash.wrapping_mul(self.spread)) * len as u128) >> 64) as usize;
         while let Some(slot) = self.slots.get(at) {
             let [hash, other, ordinal] = *slot;
@@ -107,7 +108,7 @@ impl KeyMap {
         self.slots.get(self.locate(key)).is_some_and(|slot| slot[2] != 0)
     }
 
-    /// Sets `key` to `ordinal` and returns what it was. A full map is an error; a key that is in it
+    /// Sets `key` to `ordinal` and returns the old value. If the map is full, a new key is an error; an existing key
     /// always succeeds.
     pub(crate) fn put(&mut self, key: Key<'_>, ordinal: u64) -> Result<Option<u64>, MapFull> {
         let at = self.locate(key);
@@ -136,7 +137,7 @@ impl KeyMap {
     }
 }
 
-/// One bit an ordinal.
+/// One bit for each ordinal.
 #[derive(Debug, Default)]
 pub(crate) struct BitSet {
     words: Vec<u64>,
@@ -144,18 +145,18 @@ pub(crate) struct BitSet {
 }
 
 impl BitSet {
-    /// How many are set.
+    /// Returns the number of set bits.
     pub(crate) fn ones(&self) -> u64 {
         self.ones
     }
 
-    /// The first `count` as words of 64, the lowest bit first.
+    /// Returns the first `count` bits as words of 64, lowest bit first.
     pub(crate) fn words(&self, count: u64) -> impl Iterator<Item = u64> {
         let missing = (count.div_ceil(64) as usize).saturating_sub(self.words.len());
         self.words.iter().copied().chain(std::iter::repeat_n(0, missing))
     }
 
-    /// Sets those from `index` on, a multiple of 64, that are set in `word`.
+    /// Sets the bits that are set in `word`, from `index` on, a multiple of 64.
     pub(crate) fn set_word(&mut self, index: u64, word: u64) {
         let at = (index / 64) as usize;
         if self.words.len() <= at {

@@ -1,12 +1,13 @@
 //! A compaction job: its plan, the work on each queue, and the publication of the result.
 //!
 //! ```text
-//! plan      driver, store locked      what to compact, from which generation of the files
-//! task      workers, no lock          the new generation of one queue, in the folder of the attempt
-//! publish   driver, store locked      checks, then one exchange of folders for all queues
+//! plan      driver, store locked      selects queues, and the generation of the files to start from
+//! task      workers, no lock          writes the new generation of one queue, in the folder of the attempt
+//! publish   driver, store locked      checks all results, then swaps folders once for all queues
 //! ```
 //!
-//! `survivor_writer` writes the survivors. `job_folder` owns the folder of a job and removes what a stop left.
+//! `survivor_writer` writes the survivors. `job_folder` owns the folder of a job and removes leftovers of a stopped
+//! one.
 
 pub(crate) mod control;
 pub(crate) mod documents;

@@ -1,26 +1,26 @@
-//! Which record of a queue is the newest of its key, in bounded memory.
+//! Finds, in bounded memory, the records of a queue that are the newest of their keys.
 //!
-//! Owns what is spilled of keys, and the decision. Records are fed in ascending queue offset; each keyed one
-//! has an *ordinal* and goes to a spill file in a staging folder; one bit an ordinal stays in memory: *superseded*
-//! (a later record has the key).
+//! Owns the spill files of keys, and the decision. Records come in ascending queue offset. Each keyed record gets an
+//! *ordinal*, and its key goes to a spill file in a staging folder. Only one bit for each ordinal stays in memory:
+//! *superseded* (a later record has the key).
 //!
 //! ```text
 //! spill   k0 k1 k2 | k3 k4 k5 | k6 ...      full keys: [hash:8][length:4][key], digests: [MD5:16]
-//! round 1 map of k0..k2   marks within itself
-//! round 2 map of k3..k5   marks within itself, then k0..k2 against it
-//! round 3 map of k6..     marks within itself, then k0..k5 against it
+//! round 1 map of k0..k2   marks among these
+//! round 2 map of k3..k5   marks among these, then k0..k2 against the map
+//! round 3 map of k6..     marks among these, then k0..k5 against the map
 //! ```
 //!
-//! Each round fills the map as far as its memory goes and starts where the last one stopped, so that
-//! any budget finishes: RocketMQ's own map throws when it is full and the queue is never compacted
-//! again (`CompactionLog.OffsetMap`). A record is superseded only where the map holds a newer one of
-//! its key; what lies behind a round is the business of the next.
+//! Each round fills the map up to its memory limit and starts where the last round stopped. So any limit is sufficient.
+//! RocketMQ's map throws an exception if it is full, and the queue is never compacted again
+//! (`CompactionLog.OffsetMap`). A record is superseded only if the map holds a newer one with its key; later rounds
+//! compare it with later keys.
 //!
-//! Keys are the same when their texts are ([`Equality::FullKeys`]), or, as in RocketMQ, when their
-//! MD5 is ([`Equality::Digests`]). Where the keys of a queue are shared out (see `ranges`), all keys with one
-//! text go to one share: a share's spill has its record's ordinal before each key, `[ordinal:4]`, and one share is
-//! decided from the spills of several stretches of the queue, in their order. Nothing here outlives a crash; a
-//! spill is garbage with its staging folder.
+//! Keys are equal if their texts are equal ([`KeyEquality::FullKeys`]), or, as in RocketMQ, if their MD5 are equal
+//! ([`KeyEquality::Digests`]). If the keys of a queue are split into shares (see `ranges`), all equal texts go to the
+//! same share. The spill of a share has the record's ordinal before each key, `[ordinal:4]`. One share is decided from
+//! the spills of several ranges of the queue, in their order. No file is needed after a crash; a spill is garbage with
+//! its staging folder.
 
 use std::hash::Hasher;
 use std::path::{Path, PathBuf};
@@ -32,21 +32,21 @@ use super::key_map::{BitSet, Key, KeyEquality, KeyMap, MapFull};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// Bytes that are gathered before they go to the spill files of a collector, and that one read fetches.
+/// Bytes of one read, and bytes that a collector buffers for its spill files together.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The least that is gathered for one file.
+/// Minimum bytes that are buffered for one file.
 const LEAST_CHUNK_BYTES: usize = 16 << 10;
 
-/// Bytes of an MD5, of what precedes a full key in a spill, and of an ordinal before either.
+/// Bytes of an MD5, of the header of a full key in a spill, and of an ordinal before either.
 const DIGEST_BYTES: usize = 16;
 const HEAD_BYTES: usize = 12;
 const ORDINAL_BYTES: usize = 4;
 
-/// Bytes at the end of a file that another process reads: how many keys it has, and how long their texts are.
+/// Bytes of the trailer of a share's file, for another process: number of keys, and length of their texts.
 const TRAILER_BYTES: usize = 16;
 
-/// Keys in a file, in ascending ordinal.
+/// A file of keys in ascending ordinal.
 #[derive(Debug)]
 pub(crate) struct Spill {
     path: PathBuf,
@@ -54,18 +54,18 @@ pub(crate) struct Spill {
     equality: KeyEquality,
     /// Whether each key has its ordinal before it; otherwise they count up.
     numbered: bool,
-    /// What is added to each ordinal.
+    /// The value added to each ordinal.
     first: u64,
-    /// Keys.
+    /// Number of keys.
     count: u64,
     /// Bytes of the keys' texts.
     text_bytes: u64,
-    /// Bytes of the entries.
+    /// Bytes of the keys in the file.
     written: u64,
     buffer: Vec<u8>,
 }
 
-/// A place in a spill: how many keys lie before it, and where it starts.
+/// A position in a spill: the number of keys before it, and its byte offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Place {
     index: u64,
@@ -132,15 +132,15 @@ impl Spill {
         Ok(())
     }
 
-    /// Writes what is left, and what another process has to know of it.
+    /// Writes the buffered keys and the trailer for other processes.
     fn close(mut self) -> Result<(), StoreError> {
         self.write()?;
         let trailer = [self.count.to_be_bytes(), self.text_bytes.to_be_bytes()].concat();
         self.file.write_all_at(&trailer, self.written).at(&self.path, "spilling keys")
     }
 
-    /// Calls `visit` with each key from `from` to the one before `to` and its ordinal, until it answers `false`;
-    /// where it stopped.
+    /// Calls `visit` with each key from `from` to before `to` and its ordinal, until it returns `false`. Returns where
+    /// it stopped.
     fn scan(
         &self,
         from: Place,
@@ -176,8 +176,8 @@ impl Spill {
         Ok(place)
     }
 
-    /// The key at the start of `bytes`, which is the one of this index, its ordinal and the bytes that it takes; `None`
-    /// when it is not all there.
+    /// Returns the ordinal of the key at the start of `bytes` with this index, the key, and its length in bytes; `None`
+    /// if it is incomplete.
     fn parse<'b>(&self, index: u64, bytes: &'b [u8]) -> Option<(u64, Key<'b>, usize)> {
         let (ordinal, bytes, before) = if self.numbered {
             let (ordinal, rest) = bytes.split_first_chunk::<ORDINAL_BYTES>()?;
@@ -203,15 +203,15 @@ impl Spill {
 }
 
 fn cut_off(path: &Path, position: u64) -> StoreError {
-    StoreError::corrupt(path, position, "the spilled keys are cut off".to_owned())
+    StoreError::corrupt(path, position, "the file of keys is incomplete; run the job again".to_owned())
 }
 
-/// Makes the hashes of full keys, by what nobody can foresee: nobody can send keys that all belong into one slot.
+/// Seed for the hashes of full keys. It is unpredictable, so that no sender can choose keys that share one slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seed(u64);
 
 impl Seed {
-    /// The seed of a job: all its processes get the same from its nonce.
+    /// Returns the seed of a job: all its processes get the same one from its nonce.
     pub(crate) fn from_nonce(nonce: &str) -> Self {
         Self(hash_of(0, nonce))
     }
@@ -234,15 +234,15 @@ pub(crate) struct KeyCollector {
     count: u64,
 }
 
-/// What is known of every keyed record of a queue.
+/// The decision about all keyed records of a queue.
 #[derive(Debug)]
 pub(crate) struct NewestBits {
     pub(crate) superseded: BitSet,
-    /// Keyed records.
+    /// Number of keyed records.
     pub(crate) records: u64,
     /// Distinct keys.
     pub(crate) keys: u64,
-    /// How often the map was filled.
+    /// Number of times that the map was filled.
     pub(crate) rounds: u64,
 }
 
@@ -254,7 +254,7 @@ impl NewestBits {
 }
 
 impl KeyCollector {
-    /// Spills all keys to a new file at `path`.
+    /// Creates a collector that spills all keys to a new file at `path`.
     pub(crate) fn create(
         files: &StoreFiles,
         path: &Path,
@@ -265,7 +265,7 @@ impl KeyCollector {
         Ok(Self { equality, seed, spills, chunk_bytes: CHUNK_BYTES, count: 0 })
     }
 
-    /// Spills each key to the file of its share, at one of `paths`.
+    /// Creates a collector that spills each key to the file of its share, at one of `paths`.
     pub(crate) fn create_shares(
         files: &StoreFiles,
         paths: Vec<PathBuf>,
@@ -277,7 +277,7 @@ impl KeyCollector {
         Ok(Self { equality, seed, spills: spills.collect::<Result<_, _>>()?, chunk_bytes, count: 0 })
     }
 
-    /// The next keyed record.
+    /// Adds the key of the next keyed record.
     pub(crate) fn add(&mut self, key: &str) -> Result<(), StoreError> {
         let (hash, low) = match self.equality {
             KeyEquality::FullKeys => (hash_of(self.seed.0, key), 0),
@@ -290,13 +290,13 @@ impl KeyCollector {
     }
 
     fn add_hashed(&mut self, hash: u64, low: u64, key: &str) -> Result<(), StoreError> {
-        // The map goes by the upper bits of a product; a share by the lower bits of the hash, so that the keys of one
-        // share belong all over the map.
+        // The map uses the upper bits of a product, and a share the lower bits of the hash. So the keys of one share
+        // spread over the complete map.
         let share = ((hash & 0xffff_ffff) * self.spills.len() as u64) >> 32;
         let ordinal = self.count;
         if self.spills.len() > 1 && ordinal > u64::from(u32::MAX) {
             return Err(StoreError::TooLarge {
-                what: "a stretch of a queue",
+                what: "a range of a queue",
                 size: ordinal,
                 limit: u64::from(u32::MAX),
             });
@@ -307,19 +307,19 @@ impl KeyCollector {
         if spill.buffer.len() >= self.chunk_bytes { spill.write() } else { Ok(()) }
     }
 
-    /// Leaves the files of the shares for other processes.
+    /// Closes the files of the shares for other processes.
     pub(crate) fn close(self) -> Result<(), StoreError> {
         self.spills.into_iter().try_for_each(Spill::close)
     }
 
-    /// Decides about every record with a map of at most `memory_bytes`.
+    /// Decides about each record with a map of at most `memory_bytes`.
     pub(crate) fn finish(mut self, memory_bytes: u64) -> Result<NewestBits, StoreError> {
         self.spills.iter_mut().try_for_each(Spill::write)?;
         decide(&self.spills, self.equality, self.seed, memory_bytes)
     }
 }
 
-/// Decides about every record of `spills`, in their order, with a map of at most `memory_bytes`.
+/// Decides about each record of `spills`, in their order, with a map of at most `memory_bytes`.
 pub(crate) fn decide(
     spills: &[Spill],
     equality: KeyEquality,
@@ -387,7 +387,7 @@ mod tests {
         collector.finish(memory_bytes).unwrap()
     }
 
-    /// Keys of different lengths; one of them is the start of another.
+    /// Keys of different lengths; some are prefixes of others.
     fn text(key: u8) -> String {
         "k".repeat(usize::from(key % 7)) + &key.to_string()
     }
@@ -410,7 +410,7 @@ mod tests {
             check(&keys, &verdicts(&keys, memory, equality));
         }
 
-        /// Every key has one of three hashes; with texts to compare, that costs time and nothing else.
+        /// Each key has one of three hashes. If texts are compared, that only costs time.
         #[test]
         fn colliding_hashes_make_no_two_keys_one(
             keys in prop::collection::vec(0..40_u8, 0..120),
@@ -425,7 +425,8 @@ mod tests {
     }
 
     proptest! {
-        /// Shared out, and of several stretches: every share decides about its own keys, and together about all.
+        /// With shares and several ranges, each share decides about its own keys, and all shares together about all
+        /// keys.
         #[test]
         fn shares_decide_as_one(
             keys in prop::collection::vec(0..40_u8, 0..200),

@@ -1,4 +1,4 @@
-//! What a compaction may be told.
+//! The options of a compaction job.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -10,19 +10,19 @@ use mqstore_base::error::StoreError;
 /// The default of [`CompactionOptions::memory_bytes`].
 const DEFAULT_MEMORY_BYTES: u64 = 100 << 20;
 
-/// The default of [`CompactionOptions::tombstone_retention_ms`]: a day.
+/// The default of [`CompactionOptions::tombstone_retention_ms`]: one day.
 const DEFAULT_TOMBSTONE_RETENTION_MS: u64 = 86_400_000;
 
-/// What becomes of records without a key in compacted files.
+/// The treatment of records without a key in compacted files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Keyless {
-    /// They are dropped and counted, as in RocketMQ.
+    /// Drop and count them, as in RocketMQ.
     #[default]
     Drop,
-    /// All of them stay. A broker's own compaction drops them.
+    /// Keep all of them. A broker's own compaction drops them.
     Keep,
-    /// A queue that has one is left out.
+    /// Skip a queue that has such a record.
     Refuse,
 }
 
@@ -30,29 +30,27 @@ pub enum Keyless {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactionOptions {
-    /// Names the job; a job that was published before does nothing. Default: a fresh id.
+    /// Id of the job; a job that is already published does nothing. Default: a new id.
     pub job_id: Option<String>,
-    /// Wished bytes of a log file, in a store without compacted files. Default 104,857,600.
+    /// Requested bytes of a log file, for a store without compaction files. Default 104,857,600.
     /// `compactionMappedFileSize`.
     pub log_file_bytes: u64,
-    /// Wished bytes of a sparse queue file, likewise. Default 10,485,760. `compactionCqMappedFileSize`.
+    /// Requested bytes of a sparse queue file, in the same case. Default 10,485,760. `compactionCqMappedFileSize`.
     pub queue_file_bytes: u64,
-    /// Bytes that the keys of one task may take in memory, any number; with little of it a task takes
-    /// more rounds. One bit a record comes on top. Default 100 MiB. `maxOffsetMapSize` /
-    /// `compactionThreadNum`.
+    /// Maximum memory in bytes for the keys of one task; any value works, but a small one needs more rounds. One bit
+    /// for each record is added. Default 100 MiB. `maxOffsetMapSize` / `compactionThreadNum`.
     pub memory_bytes: u64,
-    /// How long a record without a body, which deletes its key, is kept after the generation that removed
-    /// the last older value of the key, so that a slow reader sees it. 0: not at all, as in RocketMQ.
-    /// Default a day.
+    /// Milliseconds for which a tombstone is kept after the generation that removed the last older value of its key, so
+    /// that a slow reader sees it. 0: not kept, as in RocketMQ. Default one day.
     pub tombstone_retention_ms: u64,
-    /// Whether keys are compared in full; otherwise equal MD5 are equal keys, as in RocketMQ. Default true.
+    /// Whether keys are compared in full; otherwise keys with equal MD5 are equal, as in RocketMQ. Default true.
     pub confirm_keys: bool,
-    /// What becomes of records without a key.
+    /// The treatment of records without a key.
     pub keyless: Keyless,
-    /// Whether queues are compacted that have not changed since, and topics that are no compaction topics:
-    /// RocketMQ keeps such files and serves the topic from the commit log as before. Default false.
+    /// Whether to compact unchanged queues, and topics that are not compaction topics. RocketMQ keeps the files of such
+    /// a topic, and still serves it from the commit log. Default false.
     pub force: bool,
-    /// Whether a compaction in this process only tells what came out, and throws it away. Default false.
+    /// Whether a compaction in this process only reports its result and removes it. Default false.
     pub dry_run: bool,
 }
 
@@ -73,7 +71,7 @@ impl Default for CompactionOptions {
 }
 
 impl CompactionOptions {
-    /// From a JSON object with any of the fields; null counts as missing.
+    /// Decodes a JSON object with any of the fields; null counts as missing.
     ///
     /// # Errors
     /// [`StoreError::InvalidOption`] for an unknown field, a wrong type or a value out of bounds.
@@ -86,7 +84,7 @@ impl CompactionOptions {
         Ok(options)
     }
 
-    /// The lengths of files in a store that has none yet.
+    /// Returns the lengths of files for a store that has none yet.
     pub(crate) fn geometry(&self) -> Result<CompactionGeometry, StoreError> {
         CompactionGeometry::from_settings(self.log_file_bytes, self.queue_file_bytes)
     }

@@ -1,15 +1,15 @@
-//! Deciding what a compaction job does.
+//! Plans a compaction job.
 //!
-//! Owns [`plan`] and [`plan_locked`]: which queues, which records of each, which lengths, and from
-//! which generation of the files. The store's lock is held while a plan is made, so that the end of
-//! the log, of the queues and of the compaction files belong together; it is not held while the tasks
-//! run. Writes nothing but the job's own folder, and not even that for [`preview_plan`].
+//! Owns [`plan`] and [`plan_locked`]: they select the queues, the records of each, the lengths of the files, and the
+//! generation to start from. The store's lock is held during planning, so that the ends of the log, of the queues and
+//! of the compaction files belong together. It is not held while the tasks run. Planning writes only into the job's own
+//! folder; [`preview_plan`] writes nothing.
 //!
-//! The snapshot of a queue ends where the log ends. What the compaction files hold comes from there;
-//! what follows comes from the commit log, by way of the consume queue where that can be trusted: the
-//! store was closed cleanly and nothing is known against the queue. Otherwise the log is walked.
+//! The snapshot of a queue ends at the end of the log. Its older messages come from the compaction files, and newer
+//! ones from the commit log, along the consume queue if that can be trusted: the store was closed cleanly, and the
+//! queue is not damaged. Otherwise the log itself is walked.
 //!
-//! Source of what a compaction topic is: `CleanupPolicyUtils#getDeletePolicy`, `CompactionStore#load`.
+//! Source for the definition of a compaction topic: `CleanupPolicyUtils#getDeletePolicy`, `CompactionStore#load`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,24 +31,24 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use mqstore_log::consume_queue::{ConsumeQueue, QueueSet};
 
-/// Queue entries that one read fetches.
+/// Number of queue units in one read.
 const CHUNK_UNITS: usize = 16_384;
 
-/// A plan, and the job that it belongs to.
+/// A plan and its job.
 #[derive(Debug)]
 pub struct PlannedJob {
-    /// What to do.
+    /// The plan.
     pub plan: CompactionPlan,
-    /// To be kept until the plan is published or abandoned; `None` when it was published before.
+    /// The job; keep it until the plan is published or abandoned. `None` if the job is already published.
     pub job: Option<Job>,
 }
 
 /// Plans the compaction of `topics` (`None`: all compaction topics) and starts the job.
 ///
 /// # Errors
-/// [`StoreError::Locked`] while anybody has the store open for writing,
-/// [`StoreError::TopicNotFound`], [`StoreError::InvalidOption`] for a topic that is no compaction
-/// topic (without `force`), [`StoreError::Busy`] when another driver runs a job of the same id.
+/// [`StoreError::Locked`] while another process has the store open for writing,
+/// [`StoreError::TopicNotFound`], [`StoreError::InvalidOption`] for a topic that is not a compaction
+/// topic (without `force`), [`StoreError::Busy`] if another driver runs a job with the same id.
 pub fn plan(
     files: &StoreFiles,
     topics: Option<&[String]>,
@@ -59,7 +59,7 @@ pub fn plan(
     plan_locked(files, held.as_ref(), topics, options)
 }
 
-/// As [`plan`], for a caller that holds the store's lock.
+/// Same as [`plan`], for a caller that holds the store's lock.
 pub fn plan_locked(
     files: &StoreFiles,
     _held: &dyn StoreLock,
@@ -69,7 +69,7 @@ pub fn plan_locked(
     start_job(files, &Planner::new(files, options)?, topics)
 }
 
-/// As [`plan_locked`], for the process that has the store open for writing, and so holds its lock.
+/// Same as [`plan_locked`], for the process that has the store open for writing, and so holds its lock.
 pub fn plan_open(
     files: &StoreFiles,
     topics: Option<&[String]>,
@@ -111,17 +111,17 @@ pub(crate) fn start_chosen_job(
     match planner.plan(topics, &id, job.nonce()) {
         Ok(plan) => Ok(PlannedJob { plan, job: Some(job) }),
         Err(error) => {
-            // The first error is the one to report; the next job sweeps what this leaves.
+            // Report the first error; the next job removes leftovers.
             let _ = job.abandon(files);
             Err(error)
         }
     }
 }
 
-/// What [`plan`] would decide; takes no lock and writes nothing. Its tasks cannot be run.
+/// Returns the plan that [`plan`] would make; takes no lock and writes nothing. Its tasks cannot be run.
 ///
 /// # Errors
-/// As [`plan`], but for the lock.
+/// The errors of [`plan`], except for the lock.
 pub fn preview_plan(
     files: &StoreFiles,
     topics: Option<&[String]>,
@@ -133,7 +133,7 @@ pub fn preview_plan(
     planner.plan(topics, options.job_id.as_deref().unwrap_or("preview"), "")
 }
 
-/// Refuses a directory that is no store before anything is written to it.
+/// Refuses a directory that is not a store, before any file is written to it.
 pub(crate) fn require_store(files: &StoreFiles) -> Result<(), StoreError> {
     let mut folders = files.log_folders()?.all();
     folders.push(files.compaction());
@@ -146,15 +146,15 @@ pub(crate) fn require_store(files: &StoreFiles) -> Result<(), StoreError> {
     })
 }
 
-/// What an open store knows better than its files.
+/// Current values that only the process with the open store has.
 pub struct OpenStore<'a> {
     /// Its queues.
     pub queues: &'a Arc<QueueSet>,
-    /// Dispatches what was appended, and says how far that is.
+    /// Dispatches the appended records, and returns the dispatched offset.
     pub catch_up: &'a dyn Fn() -> Result<u64, StoreError>,
 }
 
-/// What a plan is made from.
+/// The input of a plan.
 pub(crate) struct Planner<'a> {
     pub(crate) files: &'a StoreFiles,
     pub(crate) options: &'a CompactionOptions,
@@ -164,19 +164,19 @@ pub(crate) struct Planner<'a> {
     open: Option<&'a OpenStore<'a>>,
     /// Whether consume queues may be followed.
     pub(crate) trusted: bool,
-    /// No consume queue points behind this log position.
+    /// No consume queue points past this log offset.
     covered: u64,
-    /// The only queues to plan, each with one past the last queue offset that was restored of it.
+    /// If set, the only queues to plan, each with one past its last restored queue offset.
     pub(crate) restored: Option<BTreeMap<(String, i32), i64>>,
 }
 
-/// The topics that are to be compacted, and what was left out.
+/// The topics to compact, and the skipped ones.
 pub(crate) struct ChosenTopics {
     pub(crate) topics: BTreeSet<String>,
     pub(crate) skipped: Vec<String>,
 }
 
-/// A queue, and one past the last queue offset that was found of it.
+/// A queue, and one past the last queue offset that was found for it.
 pub(crate) type QueueEnd = ((String, i32), i64);
 
 impl<'a> Planner<'a> {
@@ -239,7 +239,7 @@ impl<'a> Planner<'a> {
                     if self.topics.contains(topic) && check_names(topic, 0).is_ok() {
                         chosen.insert(topic.to_owned());
                     } else if self.topics.has_files(topic) {
-                        skipped.push(format!("{topic}: has compaction files, but is no compaction topic"));
+                        skipped.push(format!("{topic}: has compaction files, but is not a compaction topic"));
                     }
                 }
             }
@@ -258,14 +258,14 @@ impl<'a> Planner<'a> {
         Err(StoreError::InvalidOption {
             option: "topics",
             reason: format!(
-                "{topic} is no compaction topic, so that RocketMQ would not serve what is compacted: create it with the \
-                 attribute cleanup.policy=COMPACTION (it cannot be changed later), or force it"
+                "{topic} is not a compaction topic, so RocketMQ would not serve the compacted files; create the topic \
+                 with the attribute cleanup.policy=COMPACTION (it cannot be changed later), or use force"
             ),
         })
     }
 
-    /// Every queue of `topics` that may hold a record, one past the last queue offset that the walked part of
-    /// the log has of it, and where the log ends.
+    /// Returns each queue of `topics` that may have records, with one past its last queue offset in the walked part of
+    /// the log, and the end of the log.
     pub(crate) fn queues_of(&self, topics: &BTreeSet<String>) -> Result<(Vec<QueueEnd>, u64), StoreError> {
         let known = self.queues.topics();
         let mut found: BTreeMap<&str, BTreeMap<i32, i64>> = BTreeMap::new();
@@ -277,10 +277,10 @@ impl<'a> Planner<'a> {
             unknown |= in_queues.is_none();
             ids.extend(in_queues.into_iter().flatten().map(|id| (*id, 0)));
         }
-        // Without a consume queue to trust, only the log knows which queues there are.
+        // Without a trusted consume queue, only the log shows which queues exist.
         let from = if unknown { self.list.min_offset() } else { self.covered };
         let log_end = if self.open.is_some() {
-            // Everything that was appended before has its entry.
+            // All earlier records have their units.
             self.covered
         } else {
             self.for_each_record(from, |topic, queue_id, queue_offset| {
@@ -298,7 +298,7 @@ impl<'a> Planner<'a> {
         Ok((queues, log_end))
     }
 
-    /// Calls `visit` for each record from log position `from` on; where the log ends.
+    /// Calls `visit` for each record from log offset `from` on; returns the end of the log.
     fn for_each_record(&self, from: u64, mut visit: impl FnMut(&str, i32, i64)) -> Result<u64, StoreError> {
         let list = Arc::clone(&self.list);
         let mut scanner = LogScanner::new(list, from, u64::MAX >> 1, ScanChecks { crc: true });
@@ -307,7 +307,7 @@ impl<'a> Planner<'a> {
                 ScanItem::Record(record) => visit(record.topic, record.queue_id, record.queue_offset),
                 ScanItem::Filler { .. } => {}
                 ScanItem::End { offset } => return Ok(offset),
-                // A torn tail ends the log. Other damage makes the tasks that meet it fail.
+                // A torn tail ends the log. Other damage lets the affected tasks fail.
                 ScanItem::Damaged(damage) => {
                     if scanner.skip(&damage)?.is_none() {
                         return Ok(damage.offset);
@@ -356,7 +356,7 @@ impl<'a> Planner<'a> {
                 continue;
             }
             let restored = self.restored_to(&topic, queue_id);
-            // What is known of lost files does not hold for what takes their place.
+            // Facts about lost files do not apply to the files that replace them.
             let read = positions.end(&topic, queue_id);
             let facts = state.known(self.files, &manifest, &topic, queue_id)?.compacted_to(read);
             let known = facts.generation.filter(|_| restored.is_none());
@@ -367,7 +367,7 @@ impl<'a> Planner<'a> {
             let log = self.log_part(&topic, queue_id, previous_end, log_end);
             if restored.is_some() && log.queue_from > previous_end {
                 plan.skipped
-                    .push(format!("{topic}/{queue_id}: the log lost more of it meanwhile; restore again"));
+                    .push(format!("{topic}/{queue_id}: the log lost more messages meanwhile; restore again"));
                 continue;
             }
             if previous_end == 0 && log.queue_from >= log.queue_to && log.scan_from >= log.log_end {
@@ -390,7 +390,7 @@ impl<'a> Planner<'a> {
             plan.tasks.push(task);
         }
         if let Some(open) = self.open {
-            // Every entry that the tasks follow is of a record before this.
+            // All units that the tasks follow belong to records before this log offset.
             let end = (open.catch_up)()?;
             for task in &mut plan.tasks {
                 if task.log.scan_from == task.log.log_end {
@@ -402,8 +402,9 @@ impl<'a> Planner<'a> {
         Ok(plan)
     }
 
-    /// Up to where a queue is read from its compaction files. What was fed to them is read from the commit log as
-    /// far as that has all of it: that costs less, and has the messages without a key.
+    /// Returns the queue offset up to which a queue is read from its compaction files. Records that the compaction
+    /// appender copied are read from the commit log, if it still has all of them: that is cheaper, and includes records
+    /// without a key.
     fn previous_end(&self, topic: &str, queue_id: i32, known: &KnownFiles<'_>) -> Result<i64, StoreError> {
         let queue = self.trusted_queue(topic, queue_id).filter(|queue| queue.max_offset() >= known.end);
         let Some(queue) = queue else { return Ok(known.end) };
@@ -413,7 +414,7 @@ impl<'a> Planner<'a> {
             let mut seen = 0;
             queue.read_each(offset, CHUNK_UNITS, |at, unit| {
                 seen += 1;
-                // Retention took it, or there was damage: the copy is all there is.
+                // The record expired or is damaged, so the copy is the only one.
                 if !unit.is_valid()
                     || u64::try_from(unit.physical_offset).is_ok_and(|at| at < self.list.min_offset())
                 {
@@ -436,7 +437,7 @@ impl<'a> Planner<'a> {
         self.restored.as_ref()?.get(&(topic.to_owned(), queue_id)).copied()
     }
 
-    /// The queue offset below which tombstones need not be kept any more.
+    /// Returns the queue offset below which tombstones need not be kept.
     fn tombstones_below(&self, known: Option<&GenerationFacts>, now_ms: i64) -> i64 {
         match self.options.tombstone_retention_ms {
             0 => i64::MAX,
@@ -444,7 +445,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether a run over a queue that ends at `end` would leave everything as it is.
+    /// Whether a run over a queue that ends at `end` would change nothing.
     fn is_unchanged(&self, known: &GenerationFacts, end: i64, tombstones_below: i64) -> bool {
         let all_stays = known.first_tombstone.is_none_or(|first| first >= tombstones_below)
             && (known.keyless == 0 || self.options.keyless == Keyless::Keep);
@@ -482,7 +483,7 @@ impl<'a> Planner<'a> {
     fn log_part(&self, topic: &str, queue_id: i32, previous_end: i64, log_end: u64) -> LogPart {
         let queue = self.trusted_queue(topic, queue_id);
         let queue_file_bytes = self.queues.file_bytes();
-        // A queue that has no files while its sisters have is a queue without a message.
+        // If other queues of the topic have files, a queue without files has no messages.
         let sisters = self.trusted && self.queues.topics().contains_key(topic);
         let (queue_from, queue_to, scan_from) = match queue {
             Some(queue) => (queue.min_offset().max(previous_end), queue.max_offset(), self.covered),

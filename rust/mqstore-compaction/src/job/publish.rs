@@ -1,23 +1,22 @@
-//! Making the new generations the ones that everybody reads, in one step.
+//! Publishes the new generations of all queues in one step.
 //!
-//! Owns [`publish`] and [`publish_locked`], which only a driver calls, under the store's lock:
+//! Owns [`publish`] and [`publish_locked`], which only a driver calls while it holds the store's lock:
 //!
 //! ```text
-//! 1  each result against its task, each file against its length and CRC, each queue against the
-//!    generation that it was planned from; what fails is skipped and reported
-//! 2  the commit log is synced as far as it was compacted
-//! 3  jobs/<id>/tree becomes the next `compaction` folder: hard links and the new files, all synced
-//! 4  the manifest gets what is known of the next generations, then the record says "publishing",
-//!    with the inode of tree                                                       -- durable
-//! 5  compaction <-> jobs/<id>/tree                                 -- the one step; see `exchange`
-//! 6  both parent folders are synced
-//! 7  the record says "published"; everything else of the job is swept
+//! 1  check each result against its task, each file against its length and CRC, each queue against
+//!    the generation that was planned; a failed queue is skipped and reported
+//! 2  sync the commit log up to the last compacted record
+//! 3  build the next `compaction` folder in jobs/<id>/tree: hard links and new files; sync it
+//! 4  write the facts about the next generations to the manifest, then the state "publishing" and
+//!    the inode of tree to the record                                              -- durable
+//! 5  swap compaction <-> jobs/<id>/tree                            -- the one step; see `swap`
+//! 6  sync both parent folders
+//! 7  write the state "published" to the record; remove all other files of the job
 //! ```
 //!
-//! A crash before 5 leaves the old generation of every queue, one after 5 the new one; between 5 and 6
-//! a power loss leaves either. Nothing in RocketMQ's folders is changed in place, and what the old
-//! folder holds besides is in the new one under the same inodes. Readers that have old files open keep
-//! them.
+//! A crash before step 5 leaves the old generation of all queues, and one after it the new one. A power failure between
+//! 5 and 6 leaves either. No file in RocketMQ's folders is changed in place. Unchanged files of the old folder are in
+//! the new one with the same inodes. Readers with open old files keep these files.
 
 use std::collections::HashSet;
 use std::io;
@@ -44,17 +43,17 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{SegmentList, read_record};
 
-/// Bytes that one read fetches when a file is checked.
+/// Bytes of one read during the check of a file.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Publishes what the tasks of `plan` made. `job` is the one that planning returned; without it the
-/// job is taken over from a driver that is gone.
+/// Publishes the results of the tasks of `plan`. `job` is the one that planning returned; without it, the job is taken
+/// over from a driver that has ended.
 ///
-/// A job that was published before returns its report and does nothing.
+/// For a job that is already published, returns its report and does nothing.
 ///
 /// # Errors
-/// [`StoreError::Locked`] while anybody has the store open for writing; I/O errors. After an error everybody still
-/// reads the old generation, or, when the last step failed, wholly the new one.
+/// [`StoreError::Locked`] while another process has the store open for writing; I/O errors. After an error all readers
+/// still see the old generation, or, if the last step failed, the complete new one.
 pub fn publish(
     files: &StoreFiles,
     job: Option<Job>,
@@ -65,7 +64,7 @@ pub fn publish(
     publish_held(files, job, plan, results, 0)
 }
 
-/// As [`publish`], for a caller that holds the store's lock.
+/// Same as [`publish`], for a caller that holds the store's lock.
 pub fn publish_locked(
     files: &StoreFiles,
     _held: &dyn StoreLock,
@@ -76,7 +75,7 @@ pub fn publish_locked(
     publish_held(files, job, plan, results, 0)
 }
 
-/// As [`publish`], in a process that holds the store's lock; the commit log is durable up to `durable`.
+/// Same as [`publish`], in a process that holds the store's lock; the commit log is durable up to `durable`.
 pub(crate) fn publish_held(
     files: &StoreFiles,
     job: Option<Job>,
@@ -92,7 +91,7 @@ pub(crate) fn publish_held(
     Ok(report)
 }
 
-/// As `publish_held`; the files that were replaced are still there, for the caller to remove.
+/// Same as `publish_held`, but leaves the replaced files for the caller to remove.
 pub fn publish_keeping_replaced(
     files: &StoreFiles,
     job: Option<Job>,
@@ -115,7 +114,7 @@ pub fn publish_keeping_replaced(
     if job.id() != plan.job_id || files.root != plan.root {
         return Err(StoreError::InvalidOption {
             option: "plan",
-            reason: format!("it is of job {} in {}", plan.job_id, plan.root.display()),
+            reason: format!("it belongs to job {} in {}", plan.job_id, plan.root.display()),
         });
     }
     check_nonce(files, job.id(), job.nonce())?;
@@ -133,7 +132,7 @@ pub fn publish_keeping_replaced(
     Ok((report, Some(unswept)))
 }
 
-/// What [`publish`] would report, after all its checks; the job is over, and nothing is published.
+/// Runs all checks of [`publish`] and returns its report, but publishes nothing. Then it ends the job.
 ///
 /// # Errors
 /// I/O errors.
@@ -183,7 +182,7 @@ impl AcceptedResult<'_> {
     }
 }
 
-/// The results that can be published; the others are reported as skipped.
+/// Returns the results that can be published; the others are reported as skipped.
 fn accept<'a>(
     files: &StoreFiles,
     job: &Job,
@@ -227,7 +226,7 @@ fn accept<'a>(
     Ok(accepted)
 }
 
-/// Why a result cannot be published, if so.
+/// Returns the reason why a result cannot be published, if there is one.
 fn rejection_reason(
     files: &StoreFiles,
     job: &Job,
@@ -256,7 +255,7 @@ fn rejection_reason(
     AttemptOutput { files, dir: job_dir(files, job.id()).join(&result.staging), task, result }.check()
 }
 
-/// Whether the log still has the record, or has dropped it at its other end since.
+/// Whether the log still has the record, or expiry has removed it since.
 fn log_has_record(files: &StoreFiles, list: &SegmentList, tail: &LogTail) -> Result<bool, StoreError> {
     if tail.physical_offset < list.min_offset() {
         return Ok(true);
@@ -272,7 +271,7 @@ fn log_has_record(files: &StoreFiles, list: &SegmentList, tail: &LogTail) -> Res
     }))
 }
 
-/// The files that an attempt says it wrote.
+/// The files that an attempt reports.
 struct AttemptOutput<'a> {
     files: &'a StoreFiles,
     dir: PathBuf,
@@ -281,7 +280,7 @@ struct AttemptOutput<'a> {
 }
 
 impl AttemptOutput<'_> {
-    /// Compares every file with what the result says; the inner value is what is wrong.
+    /// Compares each file with the result; the inner value is the difference.
     fn check(&self) -> Result<Option<String>, StoreError> {
         let geometry = self.task.geometry;
         let mut units: u64 = 0;
@@ -309,7 +308,7 @@ impl AttemptOutput<'_> {
             if pair.units.checked_add(marker).and_then(|all| all.checked_mul(UNIT_BYTES))
                 != Some(pair.queue.used_bytes)
             {
-                return Ok(Some(format!("{} does not hold {} entries", queue.display(), pair.units)));
+                return Ok(Some(format!("{} does not have {} units", queue.display(), pair.units)));
             }
             units = units.saturating_add(pair.units);
         }
@@ -326,7 +325,7 @@ impl AttemptOutput<'_> {
         let wrong = |what: &str| Ok(Some(format!("{} {what}", path.display())));
         match self.files.vfs.stat(path) {
             Ok(stat) if stat.kind == FileKind::File && stat.len == len && said.used_bytes <= len => {}
-            Ok(_) => return wrong("has not the length that it should have"),
+            Ok(_) => return wrong("has the wrong length"),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return wrong("is missing: does every worker see the same directory?");
             }
@@ -340,7 +339,7 @@ impl AttemptOutput<'_> {
         Ok(None)
     }
 
-    /// A log file starts with a record of this queue.
+    /// Checks that a log file starts with a record of this queue.
     fn check_first_record(&self, path: &Path) -> Result<Option<String>, StoreError> {
         let file = self.files.vfs.open(path, Access::Read).at(path, "opening a staged file")?;
         let mut head = vec![0; MIN_RECORD_BYTES];
@@ -357,7 +356,7 @@ impl AttemptOutput<'_> {
     }
 }
 
-/// The checksum of the first `len` bytes.
+/// Returns the checksum of the first `len` bytes.
 pub(crate) fn crc_of(file: &dyn VfsFile, len: u64) -> io::Result<u32> {
     let mut crc = Crc31::new();
     let mut chunk = vec![0; CHUNK_BYTES.min(len as usize)];
@@ -372,8 +371,8 @@ pub(crate) fn crc_of(file: &dyn VfsFile, len: u64) -> io::Result<u32> {
     Ok(crc.finish())
 }
 
-/// A compacted record must never outlive its original by a power loss: the queue offset would be
-/// given out again, and a broker drops what it has already.
+/// Syncs the commit log. After a power failure, a compacted record must never outlive its original: the queue offset
+/// would be assigned again, and a broker drops a record with an offset that it already has.
 fn sync_log(files: &StoreFiles, results: &[TaskResult], durable: u64) -> Result<(), StoreError> {
     let Some(tail) =
         results.iter().filter_map(|result| result.log_tail).map(|tail| tail.physical_offset).max()
@@ -391,7 +390,7 @@ fn sync_log(files: &StoreFiles, results: &[TaskResult], durable: u64) -> Result<
     switch::step("compaction.sync_log_folder", || files.sync_logs())
 }
 
-/// Steps 3 to 6; `note` writes the manifest, when the tree is there.
+/// Runs steps 3 to 6; `note` writes the manifest after the tree is built.
 pub(crate) fn switch(
     files: &StoreFiles,
     job: &Job,
@@ -409,7 +408,7 @@ pub(crate) fn switch(
     swap_generation(files, job.id())
 }
 
-/// Notes what is known of the next generations, beside what is known of the present ones.
+/// Adds the facts about the next generations to those about the current ones.
 fn note(files: &StoreFiles, job: &Job, accepted: &[AcceptedResult<'_>]) -> Result<(), StoreError> {
     let mut manifest = Manifest::load(files)?;
     let now_ms = files.clock.now_ms();
@@ -428,7 +427,7 @@ fn note(files: &StoreFiles, job: &Job, accepted: &[AcceptedResult<'_>]) -> Resul
             removed: Vec::new(),
             files: result.pairs.clone(),
         };
-        // What is known of lost files says nothing about those that another store had.
+        // Facts about lost files do not apply to files from another store.
         next.follow(before.filter(|_| !task.restored), now_ms);
         manifest.add(topic, queue_id, next);
     }

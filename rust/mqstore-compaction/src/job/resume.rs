@@ -1,14 +1,14 @@
-//! What a job that was stopped had finished, for the run that goes on with it.
+//! Finished tasks of a stopped job, for the run that resumes it.
 //!
 //! Owns `result.json` in the staging folder of a queue:
 //!
 //! ```text
 //! jobs/<id>/local-<n>/log, cq        written and synced first
-//!                     result.json    then this: the task, and what came out
+//!                     result.json    then this: the task and its result
 //! ```
 //!
-//! It counts for the same task of the same job: the same generation, the same part of the log, the same options. What it
-//! says of the files is checked when they are published, as that of any other worker.
+//! It is used only for the same task of the same job: the same generation, part of the log, and options. Publication
+//! checks the files against it, as for any other worker.
 
 use std::io;
 use std::path::Path;
@@ -23,14 +23,14 @@ use mqstore_base::store_files::StoreFiles;
 const RESULT_FILE: &str = "result.json";
 const LIMIT_BYTES: u64 = 64 << 20;
 
-/// The file: two documents, each as a text.
+/// The content of the file: two documents, each as text.
 #[derive(Serialize, Deserialize)]
 struct Finished {
     task: String,
     result: String,
 }
 
-/// Notes that the task is finished.
+/// Records that the task is finished.
 pub(crate) fn record_result(
     files: &StoreFiles,
     task: &QueueTask,
@@ -45,7 +45,7 @@ pub(crate) fn record_result(
         .at(&path, "noting a finished queue")
 }
 
-/// The result of the task, if an earlier run of the job had one; otherwise what that run left of it goes.
+/// Returns the task's result from an earlier run of the job, if there is one; otherwise removes the files of that run.
 pub(crate) fn find_result(
     files: &StoreFiles,
     task: &QueueTask,
@@ -53,7 +53,7 @@ pub(crate) fn find_result(
 ) -> Result<Option<TaskResult>, StoreError> {
     let path = staging.join(RESULT_FILE);
     match files.vfs.read_file(&path, LIMIT_BYTES) {
-        // One that does not parse was never finished, or is of another version.
+        // A file that does not parse is incomplete or has another version.
         Ok(bytes) => {
             if let Some(result) = known(&bytes, task) {
                 return Ok(Some(result));
@@ -74,7 +74,7 @@ fn known(text: &[u8], task: &QueueTask) -> Option<TaskResult> {
     let finished: Finished = serde_json::from_slice(text).ok()?;
     let of = QueueTask::from_json(finished.task).ok()?;
     let result = TaskResult::from_json(finished.result).ok()?;
-    // Of a run only its token is new, and the count of records is a guess.
+    // Another run has another token, and the number of records is an estimate.
     let same = QueueTask { nonce: task.nonce.clone(), records: task.records, ..of } == *task;
     (same && result.failed.is_none()).then_some(result)
 }

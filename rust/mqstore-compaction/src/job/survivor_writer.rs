@@ -1,24 +1,22 @@
-//! Writing one generation of a queue: the survivors, in files that a broker goes on appending to.
+//! Writes one generation of a queue: the survivors, in files to which a broker can append.
 //!
-//! Owns the output of one task attempt, in a staging folder that nobody else writes to. Pairs of files
-//! start at position 0 and follow each other without a gap:
+//! Owns the output of one task attempt, in a staging folder that no other attempt uses. Pairs of files start at
+//! position 0 and follow each other without a gap:
 //!
 //! ```text
 //! log/00000000000000000000  record record ... [free:4 0xCBD43194]  zeros   closed
-//! cq/00000000000000000000   entry  entry  ... [end marker]         zeros
+//! cq/00000000000000000000   unit   unit   ... [end marker]         zeros
 //! log/00000000000000002208  record ...        zeros                        the last pair: open
-//! cq/00000000000000002208   entry  ...        zeros
+//! cq/00000000000000002208   unit   ...        zeros
 //! ```
 //!
-//! Every pair but the last is closed as RocketMQ's rolling closes one. The last has no marker: a
-//! broker that loads it sets its positions behind the last valid entry and its record, and appends
-//! there. A compaction of RocketMQ's leaves old bytes behind that place when it reuses files of a
-//! killed run; these files are new, so that zeros follow.
+//! Each pair except the last is closed as in RocketMQ's roll. The last pair has no marker: a broker that loads it
+//! continues after the last valid unit and its record. RocketMQ's own compaction can leave old bytes after this place,
+//! because it reuses files of a killed run. These files are new, so that zeros follow.
 //!
-//! A record keeps its bytes but PHYSICALOFFSET, and its property CRC where it has one, which is
-//! sealed anew. Nothing counts before [`WrittenGeneration::sync`] returns: it syncs files and
-//! folders. The system is asked to write each part at once, so that this takes little time. Memory: one
-//! buffer a file.
+//! A record keeps all bytes except PHYSICALOFFSET and, if it has one, its property CRC, which is computed again.
+//! The generation is durable only after [`WrittenGeneration::sync`], which syncs files and folders. The system is asked
+//! to start writing each part immediately, so that the sync takes little time. Memory: one buffer for each file.
 //!
 //! Source: `CompactionLog.CompactionAppendMessageCallback#doAppend`, `CompactionAppendEndMsgCallback`,
 //! `SparseConsumeQueue#putBatchMessagePositionInfo`, `#putEndPositionInfo`.
@@ -45,13 +43,13 @@ pub(crate) const STAGED_LOGS: &str = "log";
 /// Folder of the queues in a staging folder.
 pub(crate) const STAGED_QUEUES: &str = "cq";
 
-/// Bytes that are gathered before they are written.
+/// Bytes that are buffered before a write.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Files that are open to be synced later, while the system writes them.
+/// Maximum number of open files that are synced later, while the system writes them.
 const MOST_UNSYNCED: usize = 4;
 
-/// A file that is written from its start to its end.
+/// A file that is written from start to end.
 #[derive(Debug)]
 struct OutputFileWriter {
     path: PathBuf,
@@ -77,7 +75,7 @@ impl OutputFileWriter {
         self.write_if_large()
     }
 
-    /// Writes what was gathered, once it is much.
+    /// Writes the buffer if it is large enough.
     fn write_if_large(&mut self) -> Result<(), StoreError> {
         if self.buffer.len() >= BUFFER_BYTES { self.write() } else { Ok(()) }
     }
@@ -85,14 +83,14 @@ impl OutputFileWriter {
     fn write(&mut self) -> Result<(), StoreError> {
         self.file.write_all_at(&self.buffer, self.written).at(&self.path, "writing a compaction file")?;
         self.crc.update(&self.buffer);
-        // The sync at the end finds little left to do.
+        // So the sync at the end finds little left to write.
         let _ = self.file.start_writing(self.written, self.buffer.len() as u64);
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
     }
 
-    /// Writes what was gathered; what the file holds then, and itself, to be synced.
+    /// Writes the buffer; returns the description of the file, and the file for its sync.
     fn finish(mut self) -> Result<(OutputFile, UnsyncedFile), StoreError> {
         self.write()?;
         let holds = OutputFile { used_bytes: self.written, crc: self.crc.finish() };
@@ -100,7 +98,7 @@ impl OutputFileWriter {
     }
 }
 
-/// A file that is written and not synced.
+/// A written file that is not synced.
 #[derive(Debug)]
 struct UnsyncedFile {
     path: PathBuf,
@@ -114,7 +112,7 @@ impl UnsyncedFile {
     }
 }
 
-/// A generation whose files are written, and not all of them synced.
+/// A generation whose files are written, and some not synced.
 #[derive(Debug)]
 pub(crate) struct WrittenGeneration {
     staging: PathBuf,
@@ -123,7 +121,7 @@ pub(crate) struct WrittenGeneration {
 }
 
 impl WrittenGeneration {
-    /// The pairs in ascending base.
+    /// Returns the pairs in ascending base.
     pub(crate) fn pairs(&self) -> &[OutputPair] {
         &self.pairs
     }
@@ -158,8 +156,8 @@ pub(crate) struct GenerationWriter<'a> {
 }
 
 impl<'a> GenerationWriter<'a> {
-    /// Writes below `staging`, which exists and is empty but for other files of the same attempt; the first pair is number
-    /// `pairs` of the generation.
+    /// Creates a writer below `staging`, which exists and contains only other files of the same attempt. The first pair
+    /// has number `pairs` in the generation.
     pub(crate) fn create(
         files: &'a StoreFiles,
         staging: &Path,
@@ -173,7 +171,7 @@ impl<'a> GenerationWriter<'a> {
         Ok(Self::behind(files, staging, geometry, pairs))
     }
 
-    /// Writes below `staging` behind the first `pairs` files of each kind, which are there and closed.
+    /// Creates a writer below `staging` that continues after the first `pairs` files of each kind, which are closed.
     pub(crate) fn behind(
         files: &'a StoreFiles,
         staging: &Path,
@@ -192,12 +190,12 @@ impl<'a> GenerationWriter<'a> {
         }
     }
 
-    /// How many pairs it has closed.
+    /// Returns the number of closed pairs.
     pub(crate) fn closed(&self) -> u64 {
         self.pairs.len() as u64
     }
 
-    /// Appends a survivor; the caller gives them in ascending queue offset.
+    /// Appends a survivor. Survivors come in ascending queue offset.
     pub(crate) fn append(&mut self, record: &RecordView<'_>) -> Result<(), StoreError> {
         let size = u64::from(record.size);
         if size > self.geometry.largest_record() {
@@ -237,7 +235,7 @@ impl<'a> GenerationWriter<'a> {
         Ok(())
     }
 
-    /// Ends the open pair; with markers when another one follows.
+    /// Ends the open pair; writes markers if another pair follows.
     fn close(&mut self, another_follows: bool) -> Result<(), StoreError> {
         let Some((mut log, mut queue)) = self.open.take() else {
             return Ok(());
@@ -258,28 +256,28 @@ impl<'a> GenerationWriter<'a> {
         Ok(())
     }
 
-    /// Closes everything; the caller syncs it. `another_follows`: a pair that somebody else writes.
+    /// Closes all files; the caller syncs them. `another_follows`: another step writes a following pair.
     pub(crate) fn finish(mut self, another_follows: bool) -> Result<WrittenGeneration, StoreError> {
         self.close(another_follows)?;
         Ok(WrittenGeneration { staging: self.staging, pairs: self.pairs, unsynced: self.unsynced })
     }
 
-    /// Makes the closed pairs durable, with their names.
+    /// Syncs the closed pairs and their names.
     pub(crate) fn sync_closed(&mut self) -> Result<(), StoreError> {
         self.unsynced.drain(..).try_for_each(|file| file.sync())?;
         sync_names(self.files, &self.staging)
     }
 }
 
-/// The tags codes in a sparse queue of one topic. Those of delayed messages are when these are due, by the store's table of
-/// delay levels, which is asked for with the first record; nobody compacts these, but for who forces it.
+/// The tags codes in the sparse queue of one topic. For delayed messages, the tags code is the due time by the store's
+/// table of delay levels, which is loaded with the first record. Only `force` compacts delayed messages.
 #[derive(Debug, Default)]
 pub struct SparseTags {
     levels: Option<DelayLevels>,
 }
 
 impl SparseTags {
-    /// The tags code of `record`.
+    /// Returns the tags code of `record`.
     pub fn code(&mut self, files: &StoreFiles, record: &RecordView<'_>) -> Result<i64, StoreError> {
         let levels = match &mut self.levels {
             Some(levels) => levels,
@@ -290,7 +288,7 @@ impl SparseTags {
     }
 }
 
-/// Appends `record` to `out` with `position` as its PHYSICALOFFSET; its entry in the sparse queue.
+/// Appends `record` to `out` with `position` as its PHYSICALOFFSET; returns its unit for the sparse queue.
 pub(crate) fn append_moved(
     record: &RecordView<'_>,
     tags_code: i64,

@@ -1,20 +1,20 @@
-//! The step that makes the next `compaction` folder the one that everybody reads.
+//! Swaps the next `compaction` folder with the current one.
 //!
-//! Owns `mqstore/compaction.switch`, which is there only while this is done in two steps:
+//! Owns `mqstore/compaction.switch`, which exists only while the swap takes several steps:
 //!
 //! ```text
-//! compaction <-> jobs/<id>/tree                  one call; where the file system has none for it:
+//! compaction <-> jobs/<id>/tree                  one call; if the file system does not support it:
 //!
-//! 1  compaction.switch = "<id>"                  durable: who finds no `compaction` looks into tree
-//! 2  compaction      -> jobs/<id>/before         from here on the new generation counts
+//! 1  compaction.switch = "<id>"                  durable: a reader without `compaction` looks in tree
+//! 2  compaction      -> jobs/<id>/before         from here on the new generation is valid
 //! 3  jobs/<id>/tree  -> compaction
-//! 4  compaction.switch goes
+//! 4  remove compaction.switch
 //! ```
 //!
-//! Across a crash: before 2 all is as it was; after it readers of ours find the next folder where it lies
-//! ([`StoreFiles::compaction`]), and whoever holds the store's lock next ends what was begun ([`finish`]). A program that
-//! knows nothing of this finds no `compaction` between 2 and 3; if it makes a folder of its own then, that one stays, and the
-//! one that was moved away goes to `mqstore/lost+found`.
+//! Across a crash: before step 2 nothing has changed. After it, readers of mqstore find the next folder in the job's
+//! folder ([`StoreFiles::compaction`]), and the next holder of the store's lock completes the swap ([`finish_swap`]). A
+//! program that does not know these steps finds no `compaction` between 2 and 3. If it creates its own folder then,
+//! that one stays, and the folder that was moved away goes to `mqstore/lost+found`.
 
 use std::io;
 use std::path::Path;
@@ -25,11 +25,11 @@ use super::job_record::{TREE_DIR, check_job_id, compaction_inode, job_dir, tree_
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// Where the last folder lies between the steps, below the job's.
+/// Name of the previous folder between the steps, in the job's folder.
 const BEFORE_DIR: &str = "before";
 
-/// Makes the tree of job `id` the `compaction` folder; the last one lies in the job's folder then. Its record says already
-/// that it is published.
+/// Makes the tree of job `id` the `compaction` folder, and moves the previous one into the job's folder. The job's
+/// record is already in the state *publishing*.
 pub(crate) fn swap_generation(files: &StoreFiles, id: &str) -> Result<(), StoreError> {
     let (dir, compaction) = (job_dir(files, id), files.compaction_path());
     let tree = dir.join(TREE_DIR);
@@ -56,7 +56,7 @@ fn swap_in_two_steps(files: &StoreFiles, id: &str) -> Result<(), StoreError> {
     finish_swap(files).map(drop)
 }
 
-/// Ends a publication in two steps that was begun; what a person should know of it. The store's lock is held.
+/// Completes a swap in several steps; returns a note for people. The caller holds the store's lock.
 pub fn finish_swap(files: &StoreFiles) -> Result<Option<String>, StoreError> {
     let note = files.swap_record();
     let id = match files.vfs.read_file(&note, 4096) {
@@ -65,7 +65,7 @@ pub fn finish_swap(files: &StoreFiles) -> Result<Option<String>, StoreError> {
         Err(error) => return Err(StoreError::io(&note, "reading the note of a publication", error)),
     };
     if check_job_id(&id).is_err() {
-        return Err(StoreError::corrupt(&note, 0, "it names no job"));
+        return Err(StoreError::corrupt(&note, 0, "it does not contain a job id"));
     }
     let (dir, compaction) = (job_dir(files, &id), files.compaction_path());
     let (tree, before) = (dir.join(TREE_DIR), dir.join(BEFORE_DIR));
@@ -93,7 +93,7 @@ pub fn finish_swap(files: &StoreFiles) -> Result<Option<String>, StoreError> {
     Ok(said)
 }
 
-/// Keeps what was moved aside, after another program made a folder in its place.
+/// Moves the previous folder to `lost+found`, because another program created a folder at its place.
 fn quarantine_moved(files: &StoreFiles, before: &Path) -> Result<String, StoreError> {
     let folder = files.lost_and_found();
     files.ensure_folder(&folder)?;
@@ -101,7 +101,7 @@ fn quarantine_moved(files: &StoreFiles, before: &Path) -> Result<String, StoreEr
     files.vfs.rename(before, &kept).at(&kept, "keeping the last generation")?;
     switch::step("compaction.sync_kept", || files.vfs.sync_dir(&folder)).at(&folder, "syncing a folder")?;
     Ok(format!(
-        "{}: another program made this folder anew while a compaction was being published; what was there before is kept as {}",
+        "{}: another program created this folder while a compaction was published; the previous folder is kept as {}",
         files.compaction_path().display(),
         kept.display()
     ))
@@ -120,9 +120,10 @@ fn cannot_move(compaction: &Path, error: io::Error) -> StoreError {
     }
     StoreError::Unsupported {
         path: compaction.to_path_buf(),
-        reason: "the file system cannot move this folder, as where a container's image has it; nothing was changed: compact \
-                 a copy of the store (output) and use that"
-            .to_owned(),
+        reason:
+            "the file system cannot move this folder, for example because it is part of a container image; \
+                 nothing was changed: compact a copy of the store (output) and use that"
+                .to_owned(),
     }
 }
 

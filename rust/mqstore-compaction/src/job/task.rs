@@ -1,15 +1,13 @@
-//! The compaction of one queue by one worker.
+//! Compacts one queue in one worker.
 //!
-//! Owns [`run_task`], a pure step: it reads the snapshot that the plan names and writes new files into
-//! a staging folder of its own, which nobody reads before the driver publishes it. It may run in any
-//! process that sees the directory, any number of times, also at the same time; attempts differ in
-//! their folder only, and what one that died left is swept. A result is complete when it is returned:
-//! files and folders are synced.
+//! Owns [`run_task`], a step without other side effects: it reads the snapshot that the plan names, and writes new
+//! files into its own staging folder, which no reader uses before the driver publishes it. It may run in any process
+//! that sees the directory, any number of times, also at the same time. Attempts differ only in their folders, and
+//! folders of dead attempts are removed. A returned result is complete: its files and folders are synced.
 //!
-//! Two walks over the records: the first gathers the keys, the second copies the newest record of every
-//! key. One without a body is a tombstone: it is copied while a slow reader may need it, which is what
-//! the plan says. The whole KEYS text is the key; records whose KEYS are blank are counted, and dropped
-//! as by RocketMQ unless the task says otherwise.
+//! It walks the records twice: the first walk collects the keys, the second copies the newest record of each key. A
+//! tombstone, which has no body, is copied as long as the plan says that a slow reader may need it. The key is the
+//! complete KEYS text. Records with blank KEYS are counted, and dropped as in RocketMQ unless the task keeps them.
 //!
 //! Source: `CompactionLog#getOffsetMap`, `#shouldRetainMsg`, `#asyncPutMessage`.
 
@@ -34,18 +32,18 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::CommitLog;
 
-/// File of the keys in a staging folder.
+/// Name of the file of keys in a staging folder.
 const KEYS_FILE: &str = "keys";
 
-/// Compacts the queue of `task` into the folder `staging`, which must lie in the job's folder and must
-/// not exist yet. `worker` is noted in the result.
+/// Compacts the queue of `task` into the folder `staging`, which must be in the job's folder and must
+/// not exist yet. `worker` becomes part of the result.
 ///
-/// Damage in the source does not fail the call: the result says why the queue was left out.
+/// Damage in the source is not an error of the call: the result contains the reason why the queue was skipped.
 ///
 /// # Errors
-/// [`StoreError::NotAStore`] when this process does not see the driver's directory,
-/// [`StoreError::InvalidOption`] for a staging folder elsewhere, [`StoreError::Closed`] when `control`
-/// asks for it, and I/O errors.
+/// [`StoreError::NotAStore`] if this process does not see the driver's directory,
+/// [`StoreError::InvalidOption`] for a staging folder elsewhere, [`StoreError::Closed`] if `control`
+/// cancels the task, and I/O errors.
 pub fn run_task(
     files: &StoreFiles,
     task: &QueueTask,
@@ -56,7 +54,7 @@ pub fn run_task(
     begin_task(files, None, task, staging, worker, control)?.finish(files)
 }
 
-/// A task whose files are written, and not synced.
+/// A task whose files are written and not synced.
 #[derive(Debug)]
 pub(crate) struct WrittenTask {
     result: TaskResult,
@@ -66,7 +64,7 @@ pub(crate) struct WrittenTask {
 }
 
 impl WrittenTask {
-    /// The folder.
+    /// Path of the staging folder.
     pub(crate) fn staging(&self) -> &Path {
         &self.staging
     }
@@ -85,7 +83,8 @@ impl WrittenTask {
     }
 }
 
-/// All of [`run_task`] but the syncs; `log` is the commit log of this process, where it writes it.
+/// Same as [`run_task`] without the syncs; `log` is the commit log of this process if it has the store open for
+/// writing.
 pub(crate) fn begin_task(
     files: &StoreFiles,
     log: Option<&Arc<CommitLog>>,
@@ -99,8 +98,8 @@ pub(crate) fn begin_task(
     })
 }
 
-/// Makes the folder of an attempt and lets `work` fill it and the result; what stands in the way of this queue alone is
-/// told in the result.
+/// Creates the folder of an attempt, and lets `work` fill it and the result. An error that concerns only this queue
+/// becomes part of the result.
 pub(crate) fn run_attempt(
     files: &StoreFiles,
     task: &QueueTask,
@@ -114,7 +113,7 @@ pub(crate) fn run_attempt(
     if staging.parent() != Some(job.as_path()) {
         return Err(StoreError::InvalidOption {
             option: "staging",
-            reason: format!("{} does not lie in the job's folder {}", staging.display(), job.display()),
+            reason: format!("{} is not in the job's folder {}", staging.display(), job.display()),
         });
     }
     check_nonce(files, &task.job_id, &task.nonce)?;
@@ -137,18 +136,18 @@ pub(crate) fn run_attempt(
     Ok(WrittenTask { result, written, staging: staging.to_path_buf(), job })
 }
 
-/// Where a task reads, and who holds its reins.
+/// The sources of a task, and its control.
 #[derive(Clone, Copy)]
 pub(crate) struct TaskInput<'a> {
     pub(crate) files: &'a StoreFiles,
-    /// The commit log of this process, where it writes it.
+    /// The commit log of this process, if it has the store open for writing.
     pub(crate) log: Option<&'a Arc<CommitLog>>,
     pub(crate) task: &'a QueueTask,
     pub(crate) control: &'a JobControl,
 }
 
 impl TaskInput<'_> {
-    /// When two of its keys are the same.
+    /// Returns the rule by which its keys are equal.
     pub(crate) fn equality(&self) -> KeyEquality {
         if self.task.confirm_keys { KeyEquality::FullKeys } else { KeyEquality::Digests }
     }
@@ -178,10 +177,10 @@ fn compact(
     Ok(written)
 }
 
-/// What the first walk does with a record and its key, if it has one.
+/// Called in the first walk with each record and its key, if it has one.
 pub(crate) type RecordVisitor<'e> = dyn FnMut(&RecordView<'_>, Option<&str>) -> Result<(), StoreError> + 'e;
 
-/// The first walk: counts the records of `stretch` and hands each to `each`, with its key.
+/// Runs the first walk: counts the records of `stretch`, and calls `each` with each record and its key.
 pub(crate) fn collect_keys(
     input: &TaskInput<'_>,
     stretch: Stretch,
@@ -207,7 +206,7 @@ pub(crate) fn collect_keys(
     meter.look()
 }
 
-/// Refuses records without a key where the task says so.
+/// Refuses records without a key if the task has that option.
 pub(crate) fn refuse_keyless(task: &QueueTask, keyless: u64) -> Result<(), StoreError> {
     if task.keyless == Keyless::Refuse && keyless > 0 {
         return Err(StoreError::InvalidOption {
@@ -218,14 +217,14 @@ pub(crate) fn refuse_keyless(task: &QueueTask, keyless: u64) -> Result<(), Store
     Ok(())
 }
 
-/// Which records stay.
+/// The rule that selects the survivors.
 pub(crate) struct SurvivorRule<'a> {
     pub(crate) task: &'a QueueTask,
     pub(crate) verdicts: &'a NewestBits,
 }
 
 impl SurvivorRule<'_> {
-    /// Whether a record stays: `ordinal` is that of its key, if it has one.
+    /// Whether a record is a survivor. `ordinal` is that of its key, if it has one.
     pub(crate) fn keeps(&self, ordinal: Option<u64>, queue_offset: i64, is_tombstone: bool) -> bool {
         match ordinal {
             None => self.task.keyless == Keyless::Keep,
@@ -240,13 +239,13 @@ impl SurvivorRule<'_> {
 /// The second walk.
 pub(crate) struct Copy<'a> {
     pub(crate) input: TaskInput<'a>,
-    /// What is known of the records of the stretch; the first keyed one has ordinal 0.
+    /// The decisions about the records of the range; the first keyed record has ordinal 0.
     pub(crate) verdicts: &'a NewestBits,
     pub(crate) writer: GenerationWriter<'a>,
 }
 
 impl<'a> Copy<'a> {
-    /// Copies what stays of `stretch`, which has so many records, and whether each has a key.
+    /// Copies the survivors of `stretch`, which has `records` records. `all_keyed` says that each has a key.
     pub(crate) fn copy_survivors(
         mut self,
         stretch: Stretch,
@@ -258,7 +257,7 @@ impl<'a> Copy<'a> {
         let rule = SurvivorRule { task, verdicts };
         let mut meter = TaskMeter::start(files, control)?;
         let (mut seen, mut ordinal) = (0, 0);
-        // Where every record has a key, a record's number is that of its verdict.
+        // If all records have keys, the number of a record is its ordinal.
         let wants = |number| !all_keyed || verdicts.is_newest(number);
         walk(files, log, task, stretch, Some(&wants), &mut |met| {
             let record = match met {

@@ -1,9 +1,8 @@
-//! Compaction files against what is known of them.
+//! Compares compaction files with the lengths and checksums in the manifest.
 //!
-//! Owns the comparison of a queue's files with the lengths and checksums in `mqstore/compaction.json`,
-//! for `verify`. It is made only where those facts are about these very files: a folder that a broker
-//! has changed since, or that was copied, has another token, and nothing is said about it. Only the
-//! bytes that the compaction wrote count, not the room behind them. Writes nothing.
+//! Owns the comparison of a queue's files with `mqstore/compaction.json`, for `verify`. It compares only files that the
+//! facts describe: if a broker changed a folder, or if it was copied, it has another token and is not compared. Only
+//! the bytes that the compaction wrote are compared, not the rest of the file. Writes nothing.
 
 use std::path::PathBuf;
 
@@ -17,14 +16,14 @@ use crate::job::publish::crc_of;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// A file that is not what the compaction wrote.
+/// A file that differs from the one that the compaction wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedFile {
     pub path: PathBuf,
     pub detail: String,
 }
 
-/// The files of a queue that differ from what is known of them; none where nothing is known.
+/// Returns the files of a queue that differ from the manifest; none if the manifest does not describe them.
 pub fn changed_files(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<Vec<ChangedFile>, StoreError> {
     let state = GenerationState::load(files, topic, queue_id)?;
     let manifest = Manifest::load(files)?;
@@ -39,7 +38,7 @@ pub fn changed_files(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<V
             match compare(files, file, said)? {
                 Comparison::Same => {}
                 Comparison::Differs(detail) => found.push(ChangedFile { path: file.path.clone(), detail }),
-                // A new generation takes the place of this one.
+                // A new generation replaced this one.
                 Comparison::Moved => return Ok(Vec::new()),
             }
         }
@@ -56,7 +55,7 @@ enum Comparison {
 fn compare(files: &StoreFiles, file: &DataFile, said: &OutputFile) -> Result<Comparison, StoreError> {
     let name = offset_file_name(file.base);
     if said.used_bytes > file.len {
-        let detail = format!("{name} has {} bytes, {} were written to it", file.len, said.used_bytes);
+        let detail = format!("{name} has {} bytes; the compaction wrote {}", file.len, said.used_bytes);
         return Ok(Comparison::Differs(detail));
     }
     let Some(open) = open_listed(files, file)? else { return Ok(Comparison::Moved) };
@@ -65,7 +64,7 @@ fn compare(files: &StoreFiles, file: &DataFile, said: &OutputFile) -> Result<Com
         return Ok(Comparison::Same);
     }
     Ok(Comparison::Differs(format!(
-        "the first {} bytes have the checksum {crc:#010x}, what the compaction wrote had {:#010x}",
+        "the first {} bytes have the checksum {crc:#010x}; the compaction wrote bytes with {:#010x}",
         said.used_bytes, said.crc
     )))
 }
@@ -117,7 +116,7 @@ mod tests {
         let log = folder.pairs[0].log.path.clone();
         flip(&store, &log, 60);
         assert_eq!(names(&store), std::slice::from_ref(&log));
-        // A copy of the file in its place, as after a restore of the directory.
+        // A copy of the file at its place, as after a restore of the directory.
         let bytes = store.files.vfs.read_file(&log, 1 << 20).unwrap();
         store.files.vfs.remove_file(&log).unwrap();
         store.files.vfs.create_new(&log).unwrap().write_all_at(&bytes, 0).unwrap();

@@ -1,8 +1,8 @@
-//! How large the files of a compacted topic are.
+//! The lengths of the files of a compacted topic.
 //!
-//! Owns the arithmetic that turns RocketMQ's two wishes (`compactionMappedFileSize`,
-//! `compactionCqMappedFileSize`) into the lengths that its files have, and the rule when a pair of
-//! files is full. Pure; no I/O.
+//! Owns the arithmetic that turns RocketMQ's two settings (`compactionMappedFileSize`,
+//! `compactionCqMappedFileSize`) into the actual lengths of its files, and the rule when a pair of files is full. No
+//! I/O.
 //!
 //! Source: constructor of `CompactionLog`, `CompactionLog#getCompactionLogSize`,
 //! `CompactionAppendMessageCallback#doAppend`.
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use mqstore_base::error::StoreError;
 
-/// Bytes of one entry of the sparse queue.
+/// Bytes of one unit of the sparse queue.
 pub(crate) const UNIT_BYTES: u64 = BATCH_CQ_UNIT_BYTES as u64;
 
 /// RocketMQ's default of `compactionMappedFileSize`.
@@ -21,10 +21,10 @@ pub const DEFAULT_LOG_FILE_BYTES: u64 = 104_857_600;
 /// RocketMQ's default of `compactionCqMappedFileSize`.
 pub const DEFAULT_QUEUE_FILE_BYTES: u64 = 10_485_760;
 
-/// The largest file that Java maps.
+/// The largest file that Java can map.
 const LARGEST_FILE_BYTES: u64 = i32::MAX as u64;
 
-/// The lengths of the two files that belong together.
+/// The lengths of the two files of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "FileLengths")]
 pub struct CompactionGeometry {
@@ -34,7 +34,7 @@ pub struct CompactionGeometry {
     pub queue_file_bytes: u64,
 }
 
-/// A geometry as a document has it, before it is checked.
+/// The lengths in a document, before they are checked.
 #[derive(Deserialize)]
 struct FileLengths {
     log_file_bytes: u64,
@@ -47,17 +47,17 @@ impl TryFrom<FileLengths> for CompactionGeometry {
     fn try_from(lengths: FileLengths) -> Result<Self, String> {
         let FileLengths { log_file_bytes, queue_file_bytes } = lengths;
         Self::of_existing(log_file_bytes, queue_file_bytes).ok_or_else(|| {
-            format!("log_file_bytes {log_file_bytes} and queue_file_bytes {queue_file_bytes} cannot be file lengths")
+            format!("log_file_bytes {log_file_bytes} and queue_file_bytes {queue_file_bytes} are no valid file lengths")
         })
     }
 }
 
 impl CompactionGeometry {
-    /// What RocketMQ makes of its two settings, in bytes: the queue length is cut to whole entries,
-    /// the log length becomes a multiple of it, because its code takes positions modulo both.
+    /// Returns the lengths that RocketMQ derives from its two settings, in bytes. The queue length is rounded down to
+    /// complete units. The log length becomes a multiple of it, because RocketMQ takes positions modulo both.
     ///
     /// # Errors
-    /// [`StoreError::InvalidOption`] when a queue file would not hold a record and an end marker, or
+    /// [`StoreError::InvalidOption`] if a queue file cannot hold a record and an end marker, or if
     /// a file would be longer than Java can map.
     pub fn from_settings(log_wish_bytes: u64, queue_wish_bytes: u64) -> Result<Self, StoreError> {
         let queue_file_bytes = queue_wish_bytes / UNIT_BYTES * UNIT_BYTES;
@@ -93,7 +93,7 @@ impl CompactionGeometry {
         }
     }
 
-    /// The geometry of files that exist, if their lengths can be one.
+    /// Returns the geometry of existing files, if their lengths are valid.
     pub(crate) fn of_existing(log_file_bytes: u64, queue_file_bytes: u64) -> Option<Self> {
         let fits = queue_file_bytes.is_multiple_of(UNIT_BYTES)
             && (2 * UNIT_BYTES..=LARGEST_FILE_BYTES).contains(&queue_file_bytes)
@@ -102,15 +102,14 @@ impl CompactionGeometry {
         fits.then_some(Self { log_file_bytes, queue_file_bytes })
     }
 
-    /// Whether a pair of files that is filled up to the two positions has room for a record of
-    /// `size` bytes: the last queue entry is kept for the end marker, 8 bytes of the log for the
-    /// blank record.
+    /// Whether a pair of files that is filled up to these two positions has room for a record of
+    /// `size` bytes. The last unit is reserved for the end marker, and 8 bytes of the log for the filler.
     pub(crate) fn has_room(&self, log_position: u64, queue_position: u64, size: u64) -> bool {
         queue_position + UNIT_BYTES < self.queue_file_bytes
             && size + BLANK_HEADER_BYTES as u64 <= self.log_file_bytes - log_position
     }
 
-    /// The largest record that fits an empty file.
+    /// Size of the largest record that fits into an empty file.
     pub(crate) fn largest_record(&self) -> u64 {
         self.log_file_bytes.saturating_sub(BLANK_HEADER_BYTES as u64)
     }

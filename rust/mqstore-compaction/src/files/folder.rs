@@ -1,12 +1,12 @@
-//! The files of one compacted queue: which there are, and whether they have moved.
+//! The files of one compacted queue, and a token that shows changes of them.
 //!
-//! Owns the classification of `compactionLog/<topic>/<queueId>` and `compactionCq/<topic>/<queueId>`
-//! and the *generation token*, by which a job finds out that somebody else was here. Never writes.
+//! Owns the classification of `compactionLog/<topic>/<queueId>` and `compactionCq/<topic>/<queueId>`, and the
+//! *generation token*, by which a job detects changes by another program. Never writes.
 //!
 //! ```text
 //! <root>/compaction/compactionLog/<topic>/<queueId>/00000000000000000000      records
-//! <root>/compaction/compactionCq/<topic>/<queueId>/00000000000000000000       46-byte entries, same name
-//!                                                  compacting/ replicating/   a broker's unfinished work
+//! <root>/compaction/compactionCq/<topic>/<queueId>/00000000000000000000       46-byte units, same name
+//!                                                  compacting/ replicating/   unfinished work of a broker
 //! ```
 //!
 //! Source: `CompactionStore`, `CompactionLog.TopicPartitionLog`, `SparseConsumeQueue#createFile`.
@@ -28,13 +28,13 @@ pub(crate) const LOG_DIR: &str = "compactionLog";
 /// Folder of the sparse queues below `compaction/`.
 pub(crate) const QUEUE_DIR: &str = "compactionCq";
 
-/// A broker's output while a run of it lasts.
+/// Folder of a broker's output while its compaction runs.
 const COMPACTING_DIR: &str = "compacting";
 
 /// A log or queue file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataFile {
-    /// The compaction-log position of the pair's first byte: the name.
+    /// The compaction-log position of the pair's first byte; also the name.
     pub base: u64,
     /// Byte length of the file.
     pub len: u64,
@@ -48,16 +48,16 @@ pub struct DataFile {
 pub struct FilePair {
     /// The log file.
     pub log: DataFile,
-    /// Missing when a broker stopped between making the two.
+    /// Missing if a broker stopped between the creation of the two.
     pub queue: Option<DataFile>,
 }
 
-/// What lies in the two folders of a queue.
+/// The content of the two folders of a queue.
 #[derive(Clone, Debug)]
 pub struct QueueFolder {
     /// Files in ascending base.
     pub pairs: Vec<FilePair>,
-    /// Why a new generation must not replace these files, if so.
+    /// Reasons why a new generation must not replace these files.
     pub(crate) blocked: Vec<String>,
     lines: String,
 }
@@ -67,7 +67,7 @@ pub(crate) fn queue_dir(compaction: &Path, kind: &str, topic: &str, queue_id: i3
     compaction.join(kind).join(topic).join(queue_id.to_string())
 }
 
-/// The names in `dir`, none when it does not exist.
+/// Lists `dir`; no names if it does not exist.
 pub(crate) fn list_or_none(files: &StoreFiles, dir: &Path) -> Result<Vec<DirEntry>, StoreError> {
     match files.vfs.list(dir) {
         Ok(entries) => Ok(entries),
@@ -77,7 +77,7 @@ pub(crate) fn list_or_none(files: &StoreFiles, dir: &Path) -> Result<Vec<DirEntr
 }
 
 impl QueueFolder {
-    /// A folder without files.
+    /// Creates a folder without files.
     pub(crate) fn empty() -> Self {
         Self { pairs: Vec::new(), blocked: Vec::new(), lines: String::new() }
     }
@@ -93,7 +93,7 @@ impl QueueFolder {
         Self::load_from(files, &logs, &queue_dir(compaction, QUEUE_DIR, topic, queue_id))
     }
 
-    /// Lists the files of a queue whose logs and sparse queues lie in these two folders.
+    /// Lists the files of a queue whose logs and sparse queues are in these two folders.
     pub(crate) fn load_from(files: &StoreFiles, logs: &Path, queues: &Path) -> Result<Self, StoreError> {
         let mut folder = Self::empty();
         let logs = folder.data_files(files, logs, "log")?;
@@ -102,7 +102,7 @@ impl QueueFolder {
             let at = queues.iter().position(|queue| queue.base == log.base);
             folder.pairs.push(FilePair { log, queue: at.map(|at| queues.remove(at)) });
         }
-        // A queue file alone points at nothing: the state after a broker's switch that stopped half-way.
+        // A queue file without a log: the state after an incomplete switch of a broker.
         for queue in queues {
             folder.blocked.push(format!("{} has no log file of the same name", queue.path.display()));
         }
@@ -124,7 +124,7 @@ impl QueueFolder {
             let _ = writeln!(self.lines, "{kind} {} {} {}", entry.name.display(), stat.len, stat.inode);
             let base = entry.name.to_str().and_then(parse_offset_file_name);
             match (stat.kind, base) {
-                // Partial copies of files that are still here; made anew by each run of a broker.
+                // Partial copies of existing files; each run of a broker creates them again.
                 (FileKind::Directory, _) if entry.name == COMPACTING_DIR => {}
                 (FileKind::Directory, _) => self.block_unless_empty(files, &path)?,
                 // RocketMQ deletes an empty last file when it loads.
@@ -133,8 +133,8 @@ impl QueueFolder {
                     found.push(DataFile { base, len: stat.len, inode: stat.inode, path });
                 }
                 _ => self.blocked.push(format!(
-                    "{} is no file of a compacted queue: a broker stopped while it switched files, or it was put there; \
-                     move it away once its content is safe",
+                    "{} is not a file of a compacted queue: a broker stopped during its switch of files, or another \
+                     program created it; move it away once its content is safe",
                     path.display()
                 )),
             }
@@ -157,30 +157,30 @@ impl QueueFolder {
     fn block_unless_empty(&mut self, files: &StoreFiles, dir: &Path) -> Result<(), StoreError> {
         if !list_or_none(files, dir)?.is_empty() {
             self.blocked.push(format!(
-                "{} holds files of a broker's unfinished work; let that broker finish it first",
+                "{} contains files of a broker's unfinished work; let that broker finish it first",
                 dir.display()
             ));
         }
         Ok(())
     }
 
-    /// The lengths of the files that are here.
+    /// Returns the lengths of the existing files.
     pub(crate) fn geometry(&self) -> Option<CompactionGeometry> {
         self.pairs
             .iter()
             .find_map(|pair| CompactionGeometry::of_existing(pair.log.len, pair.queue.as_ref()?.len))
     }
 
-    /// A token that changes when a file is made, removed, replaced or appended to.
+    /// Returns a token that changes if a file is created, removed, replaced or appended to.
     ///
-    /// Appends do not change lengths, since files have their full length from the start; they change
-    /// the last valid entry, which the caller gives as `last_entry`.
+    /// An append does not change lengths, because files have their full length from the start. It changes the last
+    /// valid unit, which the caller passes as `last_entry`.
     pub(crate) fn token(&self, last_entry: &[u8]) -> String {
         hex(&key_digest(&format!("{}{}", self.lines, hex(last_entry))))
     }
 }
 
-/// A token of these files, of which the last one's last valid entry is `last_entry`; it changes when one of them is
+/// Returns a token of these files; `last_entry` is the last valid unit of the last one. It changes if a file is
 /// replaced or appended to.
 pub(crate) fn token_of(pairs: &[FilePair], last_entry: &[u8]) -> String {
     let mut lines = String::new();
@@ -201,7 +201,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The queue ids that have a folder for `topic` below `compaction`, ascending.
+/// Returns the queue ids with a folder for `topic` below `compaction`, ascending.
 pub(crate) fn queue_ids(files: &StoreFiles, compaction: &Path, topic: &str) -> Result<Vec<i32>, StoreError> {
     let mut ids = Vec::new();
     for kind in [LOG_DIR, QUEUE_DIR] {
@@ -218,7 +218,7 @@ pub(crate) fn queue_ids(files: &StoreFiles, compaction: &Path, topic: &str) -> R
     Ok(ids)
 }
 
-/// The topics that have a folder below `compaction`, sorted; names that no topic can have are left out.
+/// Returns the topics with a folder below `compaction`, sorted; invalid topic names are skipped.
 pub(crate) fn topics(files: &StoreFiles, compaction: &Path) -> Result<Vec<String>, StoreError> {
     let mut topics = Vec::new();
     for entry in list_or_none(files, &compaction.join(LOG_DIR))? {
@@ -231,7 +231,7 @@ pub(crate) fn topics(files: &StoreFiles, compaction: &Path) -> Result<Vec<String
     Ok(topics)
 }
 
-/// Refuses a topic or queue id that is no single path component.
+/// Refuses a topic or queue id that is not a single path component.
 pub(crate) fn check_names(topic: &str, queue_id: i32) -> Result<(), StoreError> {
     validate_stored_topic(topic)
         .map_err(|error| StoreError::InvalidOption { option: "topics", reason: error.to_string() })?;
@@ -241,7 +241,7 @@ pub(crate) fn check_names(topic: &str, queue_id: i32) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// Opens a data file and makes sure that it is still the one that was listed.
+/// Opens a data file, and checks that it is still the listed one.
 pub fn open_listed(
     files: &StoreFiles,
     file: &DataFile,

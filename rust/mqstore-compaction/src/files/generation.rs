@@ -1,11 +1,11 @@
-//! The generation that a queue's compaction files are in.
+//! The generation of a queue's compaction files.
 //!
-//! Owns the comparison of "planned" and "now": both read the folder through [`GenerationState`]. And which part of the
-//! files is known:
+//! Owns the comparison of the planned with the current generation, both read as [`GenerationState`]; and the part of
+//! the files that the manifest describes:
 //!
 //! ```text
-//! pair 0 | pair 1 | pair 2          the generation that the manifest knows: its files, their last entry
-//!                 | pair 3 ...      what was appended since, by the feed or by a broker
+//! pair 0 | pair 1 | pair 2          the generation in the manifest: its files and their last unit
+//!                 | pair 3 ...      appended since by the compaction appender or a broker
 //! ```
 
 use std::path::Path;
@@ -17,40 +17,40 @@ use crate::read::cursor::{OpenOutcome, PairCursor, first_offset};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
-/// How often files may be replaced while they are looked at.
+/// Maximum number of retries if files are replaced during a read.
 const MOST_TRIES: u32 = 16;
 
-/// What a queue's compaction files hold.
+/// The content of a queue's compaction files.
 #[derive(Clone, Debug)]
 pub(crate) struct GenerationState {
-    /// Equal as long as nobody makes, removes, replaces or appends to a file.
+    /// Changes if a program creates, removes, replaces or appends to a file.
     pub(crate) token: String,
     /// One past the last queue offset; 0 without a record.
     pub(crate) end: i64,
-    /// The lengths of the files, when there are any.
+    /// The lengths of the files, if there are any.
     pub(crate) geometry: Option<CompactionGeometry>,
-    /// Why these files must not be replaced.
+    /// Reasons why these files must not be replaced.
     pub(crate) blocked: Vec<String>,
     pairs: Vec<FilePair>,
     last_entry: Vec<u8>,
 }
 
-/// What is known of the files of a queue.
+/// The facts about the files of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KnownFiles<'m> {
-    /// The facts about the generation that they begin with.
+    /// The facts about the generation with which the files begin.
     pub(crate) generation: Option<&'m GenerationFacts>,
     /// One past the last queue offset that was read for the files.
     pub(crate) end: i64,
-    /// From this queue offset on the files hold nothing that the commit log had not: it may be read there instead.
+    /// From this queue offset on, all records in the files were also in the commit log, and can be read there instead.
     pub(crate) fed_from: i64,
-    /// How many pairs of files the generation has; none when nothing is known of it.
+    /// Number of pairs of files of this generation; 0 if it is unknown.
     pub(crate) pairs: usize,
 }
 
 impl KnownFiles<'_> {
-    /// The same where `position-checkpoint` says that the queue was compacted to before `end`: of files that are
-    /// not known a broker has made what lies before, and has left out more than the log has let go.
+    /// Returns the facts corrected for a queue that `position-checkpoint` describes as compacted to before `end`. A
+    /// broker made the part before `end` of unknown files, and may have dropped messages that the commit log still has.
     pub(crate) fn compacted_to(mut self, end: i64) -> Self {
         if self.generation.is_none() {
             self.fed_from = self.fed_from.max(end).min(self.end);
@@ -60,12 +60,12 @@ impl KnownFiles<'_> {
 }
 
 impl GenerationState {
-    /// Looks at the files of a queue.
+    /// Reads the files of a queue.
     pub(crate) fn load(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<Self, StoreError> {
         Self::load_from(files, &files.compaction(), topic, queue_id)
     }
 
-    /// Looks at the files of a queue below `compaction`, which may be the next folder of that name.
+    /// Reads the files of a queue below `compaction`, which may be the next folder of that name.
     pub(crate) fn load_from(
         files: &StoreFiles,
         compaction: &Path,
@@ -92,17 +92,17 @@ impl GenerationState {
         })
     }
 
-    /// The files, in ascending base.
+    /// Returns the pairs in ascending base.
     pub(crate) fn pairs(&self) -> &[FilePair] {
         &self.pairs
     }
 
-    /// By what the manifest knows these files, all of them.
+    /// Returns the token of all these files in the manifest.
     pub(crate) fn manifest_token(&self) -> String {
         token_of(&self.pairs, &self.last_entry)
     }
 
-    /// What `manifest` knows of these files. Files that were replaced meanwhile are not known.
+    /// Returns the facts in `manifest` about these files. Replaced files have no facts.
     pub(crate) fn known<'m>(
         &self,
         files: &StoreFiles,
@@ -113,7 +113,7 @@ impl GenerationState {
         for generation in manifest.generations(topic, queue_id) {
             if self.begins_with(files, generation, topic, queue_id)? {
                 let (end, pairs) = (generation.end.max(self.end), generation.files.len());
-                // Later where the log has lost what was copied since.
+                // A later offset if the log lost records that were copied since.
                 let fed_from =
                     manifest.appended_from(topic, queue_id).unwrap_or(0).max(generation.end).min(end);
                 return Ok(KnownFiles { generation: Some(generation), end, fed_from, pairs });
@@ -136,7 +136,7 @@ impl GenerationState {
         let Some(first) = since.first() else {
             return Ok(generation.token == self.manifest_token());
         };
-        // What was appended goes on behind it; other files of the same names may not.
+        // Appended files continue after `end`; other files with the same names may not.
         let goes_on = match &first.queue {
             Some(queue) => first_offset(files, queue)?.is_some_and(|offset| offset >= generation.end),
             None => !its.is_empty(),
@@ -151,7 +151,7 @@ impl GenerationState {
     }
 }
 
-/// One past the last queue offset, and the bytes that change with an append.
+/// Returns one past the last queue offset, and the bytes that change with an append.
 fn end_of(
     files: &StoreFiles,
     pairs: &[FilePair],

@@ -1,27 +1,26 @@
-//! What we know of the generations that we published: `mqstore/compaction.json`.
+//! The manifest of published generations: `mqstore/compaction.json`.
 //!
-//! Owns facts that RocketMQ's files have no place for, a few for each queue:
+//! Owns facts for which RocketMQ's files have no place, a few for each queue:
 //!
 //! ```text
 //! {"version": 1, "queues": {"prices/0": [
-//!   {"token": "…", "replaces": "…", "job_id": "…",      which files these facts are about: the first of the folder
+//!   {"token": "…", "replaces": "…", "job_id": "…",      the files that these facts describe: the first of the folder
 //!    "end": 1200,                                       one past the last queue offset that was read
-//!    "first_tombstone": 310, "keyless": 0,              what a later run may still drop
-//!    "removed": [[700, 1700000000000], [1200, …]],      since when no value is older than the
-//!                                                       tombstones below the offset
+//!    "first_tombstone": 310, "keyless": 0,              records that a later run may still drop
+//!    "removed": [[700, 1700000000000], [1200, …]],      times since when no value is older than
+//!                                                       the tombstones below the offset
 //!    "files": [{"base": …, "units": …, "log": {"used_bytes", "crc"}, "queue": …}]}, …]},
-//!  "fed": {"prices/0": 1200}}                          from this offset on the files hold nothing that the
-//!                                                      commit log had not
+//!  "fed": {"prices/0": 1200}}                          from this offset on, all records in the files
+//!                                                      were also in the commit log
 //! ```
 //!
-//! RocketMQ's folders are the truth. Facts hold for the files that they were written for: each entry
-//! names them by the generation token, and one whose token is not that of the folder is void, because a
-//! broker was here. A file that does not parse is void as a whole. What is void costs time, never a
-//! record: its queue is compacted again, and its tombstones are kept for another while.
+//! RocketMQ's folders are the truth. Facts are valid only for the files that their token describes. If a broker changed
+//! the folder, its token differs, and the facts are ignored. A file that does not parse is ignored completely. Ignored
+//! facts cost time, never a record: the queue is compacted again, and its tombstones are kept for another period.
 //!
-//! Across a crash: the file is replaced in one step before the folders are exchanged, and holds the
-//! facts of the present and of the next generation of a queue until then; whichever folder is there
-//! afterwards finds its own. Written by a driver under the store's lock only.
+//! Across a crash: the file is replaced in one step before the folders are swapped. Until the swap it holds the facts
+//! of the current and the next generation of a queue, so that either folder finds its own facts. Only a driver writes
+//! it, under the store's lock.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,7 +35,7 @@ use crate::job::json::Document;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// A few hundred bytes a queue and as many a file.
+/// Maximum bytes of the file; a queue and a file of it have a few hundred bytes each.
 const LIMIT_BYTES: u64 = 256 << 20;
 
 /// Facts about one generation of a queue's files.
@@ -46,7 +45,7 @@ pub(crate) struct GenerationFacts {
     pub(crate) token: String,
     /// The token of the files that they replaced.
     pub(crate) replaces: String,
-    /// The job that made them.
+    /// The job that created them.
     pub(crate) job_id: String,
     /// One past the last queue offset that was read for them.
     pub(crate) end: i64,
@@ -54,8 +53,8 @@ pub(crate) struct GenerationFacts {
     pub(crate) first_tombstone: Option<i64>,
     /// Records without a key in them.
     pub(crate) keyless: u64,
-    /// `(offset, milliseconds)`, both ascending: since then no record is left that is older than a
-    /// tombstone below the offset and has its key.
+    /// `(offset, milliseconds)`, both ascending: since this time, no record is left that is older than a tombstone
+    /// below the offset and has its key.
     pub(crate) removed: Vec<(i64, i64)>,
     /// Names, lengths and checksums.
     pub(crate) files: Vec<OutputPair>,
@@ -69,19 +68,20 @@ impl GenerationFacts {
         over.map(|(offset, _)| *offset).max().unwrap_or(0)
     }
 
-    /// How many records are in the files.
+    /// Returns the number of records in the files.
     pub(crate) fn records(&self) -> u64 {
         self.files.iter().map(|pair| pair.units).fold(0, u64::saturating_add)
     }
 
-    /// Continues `before`, the facts about the generation that this one replaces: its tombstones have
-    /// their times, and those up to `end` have `now_ms`.
+    /// Continues the facts `before` about the replaced generation: its tombstones keep their times, and the new ones up
+    /// to
+    /// `end` get `now_ms`.
     pub(crate) fn follow(&mut self, before: Option<&Self>, now_ms: i64) {
         let Some(first) = self.first_tombstone else {
             return;
         };
         let known = before.map(|before| before.removed.as_slice()).unwrap_or_default();
-        // A clock that was set back must not make a time look long gone.
+        // If the clock was set back, a time in the future must not count as old.
         let mut all: Vec<(i64, i64)> =
             known.iter().copied().filter(|(offset, since)| *offset > first && *since <= now_ms).collect();
         if all.last().is_none_or(|(offset, _)| *offset < self.end) {
@@ -91,9 +91,8 @@ impl GenerationFacts {
     }
 }
 
-/// Leaves out times that lie close to others: what was removed then counts as removed a little later, by at
-/// most a sixteenth of the time that has passed since. So the list stays short, however often a queue is
-/// compacted.
+/// Drops times that are close to others. A removal then counts as later by at most a sixteenth of the time that has
+/// passed since. So the list stays short, however often a queue is compacted.
 fn thin_times(all: &[(i64, i64)], now_ms: i64) -> Vec<(i64, i64)> {
     let mut kept: Vec<(i64, i64)> = Vec::new();
     for (offset, since) in all {
@@ -107,7 +106,7 @@ fn thin_times(all: &[(i64, i64)], now_ms: i64) -> Vec<(i64, i64)> {
     kept
 }
 
-/// The facts about every queue.
+/// The facts about all queues.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     queues: BTreeMap<String, Vec<GenerationFacts>>,
@@ -119,14 +118,14 @@ impl Document for Manifest {
     const WHAT: &'static str = "compaction manifest";
 }
 
-/// The manifest as it was read last, for who asks often.
+/// A cache of the last manifest read, for frequent callers.
 #[derive(Debug, Default)]
 pub struct ManifestCache(Mutex<Option<(FileStat, Arc<Manifest>)>>);
 
 impl ManifestCache {
-    /// As [`Manifest::load`]; a file that has not changed is not read again.
+    /// Same as [`Manifest::load`], but reads an unchanged file only once.
     pub(crate) fn load(&self, files: &StoreFiles) -> Result<Arc<Manifest>, StoreError> {
-        // Who replaces the file gives it another number, time or length; what changes after the look is seen by the next.
+        // A replaced file has another inode, time or length; a change after this check is seen by the next one.
         let Ok(stat) = files.vfs.stat(&files.compaction_manifest()) else {
             return Ok(Arc::new(Manifest::load(files)?));
         };
@@ -147,7 +146,7 @@ fn key(topic: &str, queue_id: i32) -> String {
 }
 
 impl Manifest {
-    /// Reads the file; one that is missing or does not parse holds nothing.
+    /// Reads the file; a missing file, or one that does not parse, has no facts.
     pub(crate) fn load(files: &StoreFiles) -> Result<Self, StoreError> {
         let path = files.compaction_manifest();
         match files.vfs.read_file(&path, LIMIT_BYTES) {
@@ -157,27 +156,27 @@ impl Manifest {
         }
     }
 
-    /// The facts about generations of a queue, of which the files may be one.
+    /// Returns the facts about generations of a queue; the files may belong to one of them.
     pub(crate) fn generations(&self, topic: &str, queue_id: i32) -> &[GenerationFacts] {
         self.queues.get(&key(topic, queue_id)).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The queue offset from which on the files hold nothing that the commit log had not.
+    /// Returns the queue offset from which on all records in the files were also in the commit log.
     pub(crate) fn appended_from(&self, topic: &str, queue_id: i32) -> Option<i64> {
         self.fed.get(&key(topic, queue_id)).copied()
     }
 
-    /// Notes the queue offset from which on the files hold nothing that the commit log had not.
+    /// Sets the queue offset from which on all records in the files were also in the commit log.
     pub(crate) fn set_appended_from(&mut self, topic: &str, queue_id: i32, offset: i64) {
         self.fed.insert(key(topic, queue_id), offset);
     }
 
-    /// Adds the facts about the next generation of a queue; those about the present one stay, all
-    /// others go.
+    /// Adds the facts about the next generation of a queue; keeps those about the current one, and drops all
+    /// others.
     pub(crate) fn add(&mut self, topic: &str, queue_id: i32, next: GenerationFacts) {
         let generations = self.queues.entry(key(topic, queue_id)).or_default();
         generations.retain(|generation| generation.token == next.replaces && next.token != next.replaces);
-        // Everything before is in the files of either generation.
+        // All earlier records are in the files of either generation.
         self.fed.insert(key(topic, queue_id), next.end);
         generations.push(next);
     }
@@ -260,7 +259,7 @@ mod tests {
     fn a_tombstone_keeps_its_time_within_a_sixteenth() {
         let retention = 100_000;
         let mut before: Option<GenerationFacts> = None;
-        // A run each ten milliseconds, each with one tombstone more, none of which may go.
+        // A run every ten milliseconds, each with one more tombstone; none of them may be dropped.
         for run in 1..=9_999 {
             let mut next = generation("t", "t", run);
             next.follow(before.as_ref(), run * 10);

@@ -1,4 +1,4 @@
-//! Files of compacted topics: RocketMQ's pairs of log and queue, and our manifest of generations.
+//! Files of compacted topics: RocketMQ's pairs of log and queue, and mqstore's manifest of generations.
 
 pub(crate) mod checksums;
 pub(crate) mod file_sizes;

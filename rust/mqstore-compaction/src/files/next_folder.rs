@@ -1,18 +1,17 @@
-//! The next `compaction` folder, built beside the present one from hard links.
+//! Builds the next `compaction` folder from hard links, next to the current one.
 //!
-//! Owns the content of a job's `tree` folder until it is exchanged for `compaction`:
+//! Owns the content of a job's `tree` folder until it is swapped with `compaction`:
 //!
 //! ```text
 //! compaction/compactionLog/a/0/000...   ── same inode ──>   tree/compactionLog/a/0/000...
 //! compaction/compactionLog/b/0/000...   (queue b/0 gets a new generation)
 //! <attempt>/log/000...                  ── same inode ──>   tree/compactionLog/b/0/000...
-//!                                                           tree/position-checkpoint   written anew
+//!                                                           tree/position-checkpoint   written again
 //! ```
 //!
-//! Everything that is not replaced is taken over as it is, names that nobody knows included. Symbolic
-//! links and special files are refused: nothing outside the root is followed. When
-//! [`NextFolder::build`] returns, all names in it are durable. Building changes nothing that anybody
-//! reads, so that a crash leaves garbage in the job's folder and nothing else.
+//! All other entries are linked unchanged, also those with unknown names. Symbolic links and special files are refused,
+//! so that no path leads out of the root. When [`NextFolder::build`] returns, all names in the folder are durable. No
+//! reader uses the folder during the build. So a crash only leaves garbage in the job's folder.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -28,7 +27,7 @@ use crate::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// Folders below `compaction` are three deep; a few more is somebody's copy, many more is an attack.
+/// Maximum depth of folders. RocketMQ uses three levels below `compaction`; many more are an attack.
 const MOST_LEVELS: usize = 16;
 
 /// A queue's next generation.
@@ -36,14 +35,14 @@ const MOST_LEVELS: usize = 16;
 pub(crate) struct Replacement<'a> {
     pub(crate) topic: &'a str,
     pub(crate) queue_id: i32,
-    /// Where its files are.
+    /// Folder of its new files.
     pub(crate) staging: PathBuf,
     pub(crate) pairs: &'a [OutputPair],
-    /// RocketMQ's saved position; `None` leaves it.
+    /// RocketMQ's saved position; `None` keeps the old one.
     pub(crate) position: Option<i64>,
 }
 
-/// The folder that is being built.
+/// The folder during its build.
 #[derive(Debug)]
 pub(crate) struct NextFolder<'a> {
     files: &'a StoreFiles,
@@ -83,7 +82,7 @@ impl<'a> NextFolder<'a> {
         Ok(())
     }
 
-    /// Links everything that stays.
+    /// Links all entries that stay.
     fn take_over(&mut self, replacements: &[Replacement<'_>]) -> Result<(), StoreError> {
         let compaction = self.files.compaction();
         let replaced: HashSet<PathBuf> = replacements
@@ -107,7 +106,7 @@ impl<'a> NextFolder<'a> {
                     _ => {
                         return Err(StoreError::Unsupported {
                             path: old,
-                            reason: "neither a file nor a folder of a broker; move it out of the compaction folder"
+                            reason: "not a file or folder of a broker; move it out of the compaction folder"
                                 .to_owned(),
                         });
                     }
@@ -121,15 +120,16 @@ impl<'a> NextFolder<'a> {
         self.files.vfs.hard_link(from, to).map_err(|error| match error.kind() {
             std::io::ErrorKind::CrossesDevices => StoreError::Unsupported {
                 path: from.to_path_buf(),
-                reason: "lies on another file system than the store's mqstore folder, so that compaction cannot be \
+                reason:
+                    "is on another file system than the store's mqstore folder, so that compaction cannot be \
                          published in one step; put the whole store on one file system"
-                    .to_owned(),
+                        .to_owned(),
             },
             _ => StoreError::io(to, "linking a compaction file", error),
         })
     }
 
-    /// Puts the new generation of one queue where it belongs.
+    /// Links the new generation of one queue at its final place.
     fn place(&mut self, replacement: &Replacement<'_>) -> Result<(), StoreError> {
         let (topic, queue_id) = (replacement.topic, replacement.queue_id);
         for (kind, staged) in [(LOG_DIR, STAGED_LOGS), (QUEUE_DIR, STAGED_QUEUES)] {

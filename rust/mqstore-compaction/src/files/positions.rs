@@ -1,9 +1,8 @@
-//! `compaction/position-checkpoint`: how far each queue has been compacted.
+//! `compaction/position-checkpoint`: the position up to which each queue is compacted.
 //!
-//! Owns when RocketMQ's file is read and written; its text is `mqstore_format::json`'s. For each
-//! queue it holds the queue offset of the last keyed record that a run has seen. Losing the file costs
-//! a broker one full run, so that one which does not parse counts as missing.
-//! `position-checkpoint.bak` is the version before.
+//! Owns the reads and writes of RocketMQ's file; `mqstore_format::json` owns its text. For each queue it has the queue
+//! offset of the last keyed record that a compaction read. If the file is lost, a broker compacts everything once more.
+//! So a file that does not parse counts as missing. `position-checkpoint.bak` is the previous version.
 //!
 //! Source: `CompactionPositionMgr`, `ConfigManager#persist`.
 
@@ -18,10 +17,10 @@ use mqstore_base::store_files::StoreFiles;
 /// The file's name below `compaction/`.
 pub(crate) const POSITIONS_FILE: &str = "position-checkpoint";
 
-/// The name of the version before.
+/// Name of the file with the previous version.
 pub(crate) const POSITIONS_BACKUP: &str = "position-checkpoint.bak";
 
-/// A line a queue; far more than any broker has.
+/// Maximum bytes of the file, which has one line for each queue.
 const LIMIT_BYTES: u64 = 64 << 20;
 
 /// The saved positions.
@@ -31,7 +30,7 @@ pub(crate) struct PositionCheckpoint {
 }
 
 impl PositionCheckpoint {
-    /// Reads the file below the folder `compaction`, else its backup, else none.
+    /// Reads the file below the folder `compaction`, otherwise its backup, otherwise no positions.
     pub(crate) fn load(files: &StoreFiles, compaction: &Path) -> Result<Self, StoreError> {
         for name in [POSITIONS_FILE, POSITIONS_BACKUP] {
             let path = compaction.join(name);
@@ -48,7 +47,7 @@ impl PositionCheckpoint {
         Ok(Self::default())
     }
 
-    /// The position of a queue.
+    /// Returns the position of a queue.
     fn get(&self, topic: &str, queue_id: i32) -> Option<i64> {
         self.file.get(topic, queue_id).filter(|position| *position >= 0)
     }
@@ -63,13 +62,13 @@ impl PositionCheckpoint {
         self.file.table.insert(CompactionPositions::key(topic, queue_id), position);
     }
 
-    /// The file's text.
+    /// Returns the file's text.
     pub(crate) fn render(&self) -> String {
         self.file.to_json(Dialect::Rocketmq53)
     }
 }
 
-/// Whether a file of this name is not there, or is nothing that can be read as a file.
+/// Whether a file of this name does not exist, or cannot be read as a file.
 fn missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

@@ -1,6 +1,6 @@
-//! Which topics are compaction topics.
+//! Decides which topics are compaction topics.
 //!
-//! Owns that question for plans, and for whoever must not delete what a compaction still has to read.
+//! Owns that decision for plans, and for expiry, which must keep records that a compaction still has to read.
 //! Reads the metadata and the names below `compaction/`; writes nothing.
 //!
 //! Source: `CleanupPolicyUtils#getDeletePolicy`, `CompactionStore#load`.
@@ -14,14 +14,14 @@ use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_meta::read_state_strictly;
 
-/// The topics that a directory knows, and those of them that have compaction files.
+/// The topics of a directory, and those with compaction files.
 pub(crate) struct CompactionTopics {
     table: TopicTable,
     with_files: BTreeSet<String>,
 }
 
 impl CompactionTopics {
-    /// Looks at the directory.
+    /// Reads the directory.
     pub(crate) fn load(files: &StoreFiles) -> Result<Self, StoreError> {
         let with_files = topics_with_files(files, &files.compaction())?.into_iter().collect();
         let table = read_state_strictly(files)?.into_listed().table;
@@ -35,12 +35,12 @@ impl CompactionTopics {
                 .attributes
                 .get(TopicConfig::CLEANUP_POLICY)
                 .is_some_and(|policy| policy == "COMPACTION"),
-            // A lost topic table: only a compaction topic has such files.
+            // The topic table is lost: only a compaction topic has such files.
             None => self.with_files.contains(topic),
         }
     }
 
-    /// Whether it is in the table or has files.
+    /// Whether it is in the table or has compaction files.
     pub(crate) fn exists(&self, topic: &str) -> bool {
         self.table.topics.contains_key(topic) || self.has_files(topic)
     }
@@ -50,7 +50,7 @@ impl CompactionTopics {
         self.with_files.contains(topic)
     }
 
-    /// Every topic of the table or with files; one with both comes twice.
+    /// Returns each topic of the table, and each with files; a topic with both comes twice.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.table.topics.keys().chain(&self.with_files).map(String::as_str)
     }

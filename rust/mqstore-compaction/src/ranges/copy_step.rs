@@ -1,4 +1,4 @@
-//! The third round: what stays of a stretch is written, in whole files of the result.
+//! The third round: writes the survivors of a range in complete files of the result.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The second round: the newest record of each key of a share; and where the files of the result begin.
+//! The second round: finds the newest record of each key of a share; then, the place at which each file begins.
 
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,7 @@ fn names(pieces: &[ScannedRange]) -> impl Iterator<Item = &String> {
     pieces.iter().map(|piece| &piece.staging)
 }
 
-/// The staging folders of these names.
+/// Returns the paths of the staging folders with these names.
 pub(super) fn folders<'n>(
     files: &StoreFiles,
     task: &QueueTask,
@@ -50,7 +50,7 @@ pub(super) fn folders<'n>(
     names.map(|name| check_staging_name(name).map(|()| job.join(name))).collect()
 }
 
-/// The files to copy, when all shares were decided.
+/// Plans the files to copy, after all shares are decided.
 pub(super) fn copy_steps(
     files: &StoreFiles,
     step: &Decide,
@@ -93,7 +93,7 @@ pub(super) fn copy_steps(
     Ok((0..groups).map(copy).collect())
 }
 
-/// The record that a pair of files begins with: its queue offset, and the records and keyed records before it.
+/// The first record of a pair of files: its queue offset, and the numbers of records and keyed records before it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Start {
     queue_offset: i64,
@@ -101,7 +101,7 @@ struct Start {
     keyed: u64,
 }
 
-/// Where each pair of files of the result begins.
+/// Returns the start of each pair of files of the result.
 fn starts(
     files: &StoreFiles,
     task: &QueueTask,
@@ -129,7 +129,7 @@ fn starts(
     Ok(layout.starts)
 }
 
-/// Puts records into pairs of files as the writer does.
+/// Assigns records to pairs of files as the writer does.
 struct FileLayout {
     geometry: CompactionGeometry,
     starts: Vec<Start>,
@@ -143,7 +143,7 @@ impl FileLayout {
             self.starts.push(start);
             (self.log, self.queue) = (0, 0);
         }
-        // A record that fits no file is refused where it is copied.
+        // A record that does not fit into any file is refused by the copy step.
         self.log = (self.log + size).min(self.geometry.log_file_bytes);
         self.queue += UNIT_BYTES;
     }

@@ -1,4 +1,4 @@
-//! The steps, as plain values and as JSON.
+//! The steps as plain values and as JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,20 +7,20 @@ use super::super::job::json::{Document, malformed};
 use super::super::read::source::Stretch;
 use mqstore_base::error::StoreError;
 
-/// The most shares that the keys are divided into.
+/// Maximum number of shares of the keys.
 pub(super) const MOST_SHARES: u32 = 256;
 
-/// What one worker does, in one of three rounds.
+/// The work of one worker in one of three rounds.
 ///
-/// Any number of processes that see the directory work on a round. Only files and short answers pass between them. The
-/// driver alone starts the next round:
+/// Any number of processes that see the directory work on a round. They exchange only files and short answers. Only the
+/// driver starts the next round:
 ///
 /// ```text
 /// scan    a range of the queue     ->  keys-000 keys-001 ...   its keys, by share: equal keys, equal share
 ///                                      records                 see `step_files`
 /// decide  a share of the keys      ->  superseded              a bit per keyed record: a later one has its key
-/// (next)  the driver               :   where each pair of files of the result begins
-/// copy    some pairs of files      ->  log/ cq/                the survivors, byte for byte as one task writes them
+/// (next)  the driver               :   the start of each pair of files of the result
+/// copy    some pairs of files      ->  log/ cq/                the survivors, with the same bytes as from one task
 /// (next)  the driver               :   all pairs in one folder: the result of the queue
 /// ```
 ///
@@ -28,33 +28,33 @@ pub(super) const MOST_SHARES: u32 = 256;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "lowercase")]
 pub(crate) enum Step {
-    /// The whole queue; see [`crate::run_task`].
+    /// Compacts the complete queue; see [`crate::run_task`].
     Whole(QueueTask),
-    /// A stretch of it is read, and its keys shared out.
+    /// Reads a range of the queue and splits its keys into shares.
     Scan(Scan),
-    /// It is decided which records of a share are superseded.
+    /// Decides which records of a share are superseded.
     Decide(Decide),
-    /// Some files of the result are written.
+    /// Writes some files of the result.
     Copy(Copy),
 }
 
-/// What follows a round of steps.
+/// The action after a round of steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Another round.
+    /// Start another round.
     Steps(Vec<Step>),
-    /// The result of the queue.
+    /// Use the result of the queue.
     Done(Box<TaskResult>),
 }
 
-/// What all steps of a queue share.
+/// The values that all steps of a queue share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RangePlan {
     pub(super) task: QueueTask,
-    /// How many workers there are to be.
+    /// Planned number of workers.
     pub(super) parts: u32,
     pub(super) shares: u32,
-    /// What is known of the whole queue by now.
+    /// The counts of the complete queue, after the first round.
     pub(super) total: Option<TaskResult>,
 }
 
@@ -65,12 +65,12 @@ pub(crate) struct Scan {
     pub(super) stretch: Stretch,
 }
 
-/// A stretch that was scanned.
+/// A scanned range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ScannedRange {
     /// The folder with its files.
     pub(super) staging: String,
-    /// Its records, and those of them that have a key.
+    /// Number of its records, and of those with a key.
     pub(super) records: u64,
     pub(super) keyed: u64,
 }
@@ -88,15 +88,15 @@ pub(crate) struct Decide {
 pub(crate) struct Copy {
     pub(super) plan: RangePlan,
     pub(super) stretch: Stretch,
-    /// The records of the stretch, those of them that have a key, and the keyed records before it.
+    /// Number of records of the range, of those with a key, and of keyed records before it.
     pub(super) records: u64,
     pub(super) keyed: u64,
     pub(super) first_ordinal: u64,
-    /// The number of the first pair to write, how many, and whether another one follows.
+    /// The number of the first pair to write, the number of pairs, and whether another one follows.
     pub(super) first_pair: u64,
     pub(super) pairs: u64,
     pub(super) another_follows: bool,
-    /// The folders with the verdicts about the shares.
+    /// The folders with the decisions about the shares.
     pub(super) verdicts: Vec<String>,
 }
 
@@ -107,14 +107,14 @@ impl RangePlan {
 
     fn validate(&self) -> Result<(), StoreError> {
         if !(1..=MOST_SHARES).contains(&self.shares) {
-            return Err(malformed(Step::WHAT, "has a number of shares that cannot be"));
+            return Err(malformed(Step::WHAT, "has an invalid number of shares"));
         }
         self.total.as_ref().map_or(Ok(()), TaskResult::validate)
     }
 }
 
 impl Step {
-    /// The compaction of the queue that it is a part of.
+    /// The compaction of the queue to which the step belongs.
     pub(crate) fn task(&self) -> &QueueTask {
         match self {
             Self::Whole(task) => task,
@@ -137,14 +137,14 @@ impl Document for Step {
                 if (0..=stretch.to).contains(&stretch.from) {
                     return Ok(());
                 }
-                Err(malformed(Self::WHAT, &format!("has the stretch {} to {}", stretch.from, stretch.to)))
+                Err(malformed(Self::WHAT, &format!("has the range {} to {}", stretch.from, stretch.to)))
             }
             Self::Decide(Decide { plan, pieces, .. }) => {
                 plan.validate()?;
                 let Some(wrong) = pieces.iter().find(|piece| piece.keyed > piece.records) else {
                     return Ok(());
                 };
-                let reason = format!("has a stretch with {} keys in {} records", wrong.keyed, wrong.records);
+                let reason = format!("has a range with {} keys in {} records", wrong.keyed, wrong.records);
                 Err(malformed(Self::WHAT, &reason))
             }
         }

@@ -1,8 +1,8 @@
 //! The compaction of one huge queue by several workers.
 //!
-//! Owns the steps that replace one [`super::run_task`], and the files that they exchange in staging folders. The steps
-//! are `Step` in `documents`. If the consume queue disagrees with the log, or the first round fails in another way,
-//! the queue is compacted as a whole.
+//! Owns the steps that replace one [`super::run_task`], and the files that they exchange in staging folders. `Step` in
+//! `documents` describes the steps. If the consume queue disagrees with the log, or if the first round fails in another
+//! way, one task compacts the complete queue.
 //!
 //! Any step may be repeated, run twice at the same time, or be abandoned: two attempts differ only in the names of
 //! their folders. The intermediate files are not synced, because no job reads them after a crash of the machine.
@@ -30,10 +30,10 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_format::offset_file_name;
 
-/// Runs one step in the folder `staging`, which must lie in the job's folder and must not exist yet.
+/// Runs one step in the folder `staging`, which must be in the job's folder and must not exist yet.
 ///
 /// # Errors
-/// As [`super::run_task`].
+/// The errors of [`super::run_task`].
 pub(crate) fn run_step(
     files: &StoreFiles,
     step: &Step,
@@ -58,17 +58,17 @@ pub(crate) fn run_step(
     written?.finish(files)
 }
 
-/// What follows a round of steps of one queue, with what each of them answered.
+/// Returns the action after a round of steps of one queue, from their answers.
 ///
 /// # Errors
-/// [`StoreError::InvalidOption`] for answers that are not those of the steps, and I/O errors.
+/// [`StoreError::InvalidOption`] if the answers do not belong to the steps, and I/O errors.
 pub(crate) fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -> Result<Next, StoreError> {
     let matches = steps.len() == answers.len()
         && steps.iter().zip(answers).all(|(step, answer)| step.task().is_of(answer));
     let done = |result| Next::Done(Box::new(result));
     let mismatch = || StoreError::InvalidOption {
         option: "answers",
-        reason: format!("{} answers are not those of {} steps", answers.len(), steps.len()),
+        reason: format!("{} answers do not belong to the {} steps of the round", answers.len(), steps.len()),
     };
     let first = steps.first().filter(|_| matches).ok_or_else(mismatch)?;
     if let Some(failed) = answers.iter().find(|answer| answer.failed.is_some()) {
@@ -95,7 +95,7 @@ pub(crate) fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -
     }
 }
 
-/// The shares to decide, when all stretches were scanned.
+/// Plans the shares to decide, after all ranges are scanned.
 fn decide_steps(plan: &RangePlan, answers: &[TaskResult]) -> Result<Vec<Step>, StoreError> {
     let mut total = TaskResult::begun(&plan.task, "", WorkerInfo::default());
     let mut pieces = Vec::new();
@@ -121,7 +121,7 @@ fn decide_steps(plan: &RangePlan, answers: &[TaskResult]) -> Result<Vec<Step>, S
     Ok((0..plan.shares).map(decide).collect())
 }
 
-/// The result of a queue whose files were copied: they move into one folder, from which publishing takes them at once.
+/// Returns the result of a queue after its files are copied: moves them into one folder for publication.
 fn merge_copies(
     files: &StoreFiles,
     copy: &documents::Copy,
@@ -156,7 +156,7 @@ fn merge_copies(
 }
 
 impl QueueTask {
-    /// Whether this is the result of a step of the queue.
+    /// Whether this is the answer to a step of the queue.
     fn is_of(&self, answer: &TaskResult) -> bool {
         (&self.job_id, &self.topic, self.queue_id) == (&answer.job_id, &answer.topic, answer.queue_id)
     }

@@ -1,4 +1,4 @@
-//! The first round: a stretch of the queue is read, its keys go to the files of their shares.
+//! The first round: reads a range of the queue and writes its keys to the files of their shares.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::documents::Scan;
 use super::step_files::{NoteWriter, RecordNote};
 use mqstore_base::error::StoreError;
 
-/// The keys of a share, in the folder of a stretch.
+/// Path of the keys of a share, in the folder of a range.
 pub(super) fn keys_file(staging: &Path, share: u32) -> PathBuf {
     staging.join(format!("keys-{share:03}"))
 }

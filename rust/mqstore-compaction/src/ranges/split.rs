@@ -1,7 +1,6 @@
-//! Whether a queue is compacted in steps, and where it is cut.
+//! Decides whether a queue is compacted in steps, and where it is split.
 //!
-//! Owns that decision. Writes nothing. A cut lies where a pair of compaction files begins, or at an entry of the
-//! consume queue.
+//! Owns that decision. Writes nothing. A range begins at a pair of compaction files, or at a unit of the consume queue.
 
 use super::super::files::folder::FilePair;
 use super::super::job::documents::QueueTask;
@@ -12,28 +11,28 @@ use super::documents::{MOST_SHARES, RangePlan, Scan, Step};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
-/// A task that reads more than that is cut, however few keys it has.
+/// A task that reads more bytes than this is split, even if it has few keys.
 const MOST_BYTES: u64 = 4 << 30;
 
-/// Bytes that a key takes in the map, with a text of a usual length.
+/// Bytes of a key in the map, with a text of usual length.
 const BYTES_PER_KEY: u64 = 32;
 const BYTES_PER_TEXT: u64 = 24;
 
-/// The most stretches.
+/// Maximum number of ranges.
 const MOST_PARTS: u32 = 1024;
 
-/// Entries whose sizes stand for all.
+/// Number of units whose sizes are a sample for all.
 const SAMPLED_UNITS: i64 = 4096;
 
-/// When a queue is compacted by several workers.
+/// The rule that decides whether several workers compact a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
-    /// When its keys would not fit the task's memory, or it has very many bytes.
+    /// If its keys do not fit into the task's memory, or if it has very many bytes.
     #[default]
     Auto,
     /// Never.
     Partition,
-    /// Whenever it can be cut.
+    /// Whenever it can be split.
     Ranged,
 }
 
@@ -41,18 +40,18 @@ impl Strategy {
     const NAMES: [(&'static str, Self); 3] =
         [("auto", Self::Auto), ("partition", Self::Partition), ("ranged", Self::Ranged)];
 
-    /// From its name.
+    /// Returns the strategy with this name.
     ///
     /// # Errors
-    /// [`StoreError::InvalidOption`] for another one.
+    /// [`StoreError::InvalidOption`] for an unknown name.
     pub fn from_name(name: &str) -> Result<Self, StoreError> {
         let found = Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
         found.ok_or_else(|| malformed("strategy", &format!("{name:?} is not auto, partition or ranged")))
     }
 }
 
-/// The first round of steps that compact the queue of `task`, for about `parts` workers: one step where it is compacted as
-/// a whole.
+/// Returns the first round of steps that compact the queue of `task`, for about `parts` workers; one step if one task
+/// compacts the complete queue.
 ///
 /// # Errors
 /// I/O errors.
@@ -80,13 +79,13 @@ pub(crate) fn split(
         return whole();
     }
     let fitting = key_bytes.div_ceil(task.memory_bytes.max(1)).min(u64::from(MOST_SHARES)) as u32;
-    // As many shares for each worker, so that none waits for another.
+    // The same number of shares for each worker, so that no worker waits for another.
     let shares = fitting.max(1).next_multiple_of(parts).min(MOST_SHARES);
     let plan = RangePlan { task: task.clone(), parts, shares, total: None };
     Ok(stretches.into_iter().map(|stretch| Step::Scan(Scan { plan: plan.clone(), stretch })).collect())
 }
 
-/// Bytes of the records of a queue, about.
+/// Returns the approximate bytes of the records of a queue.
 ///
 /// # Errors
 /// I/O errors.
@@ -95,19 +94,19 @@ pub(crate) fn expected_bytes(files: &StoreFiles, task: &QueueTask) -> Result<u64
     if let Some(blocks) = blocks(files, task, 2)? {
         return Ok(sum(&blocks));
     }
-    // Records are looked for in the log itself.
+    // The task walks the log itself.
     let files_of = previous_folder(files, task)?.pairs;
     let before = files_of.iter().map(|pair| pair.log.len).fold(0, u64::saturating_add);
     Ok(before.saturating_add(task.log.log_end.saturating_sub(task.log.scan_from)))
 }
 
-/// A part of a queue that is not cut.
+/// A part of a queue that is not split.
 struct Block {
     from: i64,
     bytes: u64,
 }
 
-/// The blocks of a queue in ascending offset; `None` where they cannot be told apart.
+/// Returns the blocks of a queue in ascending offset; `None` if their borders are unknown.
 fn blocks(files: &StoreFiles, task: &QueueTask, parts: u32) -> Result<Option<Vec<Block>>, StoreError> {
     if task.restored {
         return Ok(None);
@@ -139,13 +138,13 @@ fn blocks(files: &StoreFiles, task: &QueueTask, parts: u32) -> Result<Option<Vec
             blocks.push(Block { from: at, bytes: entries.saturating_mul(mean) });
         }
     } else if task.log.scan_from < task.log.log_end {
-        // No consume queue says what the log holds.
+        // No consume queue describes the content of the log.
         return Ok(None);
     }
     Ok(Some(blocks))
 }
 
-/// The blocks put together to at most `parts` stretches of about equal bytes, which cover the whole queue.
+/// Joins the blocks to at most `parts` ranges of similar size that cover the complete queue.
 fn stretches(blocks: &[Block], bytes: u64, parts: u32) -> Vec<Stretch> {
     let each = (bytes / u64::from(parts)).max(1);
     let (mut cuts, mut before) = (Vec::new(), 0_u64);

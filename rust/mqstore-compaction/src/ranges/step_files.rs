@@ -1,10 +1,10 @@
-//! What one step leaves for another: notes of records, and verdicts.
+//! The files that one step leaves for another: notes of records, and decisions.
 //!
 //! Owns the files `records` and `superseded`:
 //!
 //! ```text
-//! records      [kind:1][queue offset:8][size:4]   one a record of a stretch; kind: 1 it has a key, 2 it has no body
-//! superseded   [word:8]                           one bit a keyed record of the queue, the lowest of each word first
+//! records      [kind:1][queue offset:8][size:4]   for each record of a range; kind: 1 has a key, 2 has no body
+//! superseded   [word:8]                           one bit for each keyed record of the queue, lowest bit first
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ const CHUNK_BYTES: usize = NOTE_BYTES << 16;
 const KEYED: u8 = 1;
 const TOMBSTONE: u8 = 2;
 
-/// What is noted of a record.
+/// The note of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordNote {
     pub(super) is_keyed: bool,
@@ -37,7 +37,7 @@ pub(super) struct RecordNote {
     pub(super) size: u32,
 }
 
-/// Writes the notes of a stretch.
+/// Writes the notes of a range.
 pub(super) struct NoteWriter {
     path: PathBuf,
     file: Arc<dyn VfsFile>,
@@ -60,7 +60,7 @@ impl NoteWriter {
         if self.buffer.len() < CHUNK_BYTES { Ok(()) } else { self.write() }
     }
 
-    /// Writes what was gathered.
+    /// Writes the buffer.
     pub(super) fn write(&mut self) -> Result<(), StoreError> {
         self.file.write_all_at(&self.buffer, self.written).at(&self.path, "noting records")?;
         self.written += self.buffer.len() as u64;
@@ -69,8 +69,8 @@ impl NoteWriter {
     }
 }
 
-/// Opens the notes of a stretch, whose length must be that of `records` records: what a worker says of its stretch is
-/// not believed before memory is asked for.
+/// Opens the notes of a range. Their length must be that of `records` records, so that no wrong number from a worker
+/// leads to an allocation.
 pub(super) fn open_notes(
     files: &StoreFiles,
     staging: &Path,
@@ -85,7 +85,7 @@ pub(super) fn open_notes(
     Ok((path, file))
 }
 
-/// Calls `visit` with the notes of a stretch of `records` records.
+/// Calls `visit` with the notes of a range of `records` records.
 pub(super) fn read_notes(
     files: &StoreFiles,
     staging: &Path,
@@ -111,7 +111,7 @@ pub(super) fn read_notes(
     Ok(())
 }
 
-/// Writes which of `keyed` records are superseded.
+/// Writes the decision which of `keyed` records are superseded.
 pub(super) fn write_verdicts(
     files: &StoreFiles,
     staging: &Path,
@@ -125,7 +125,7 @@ pub(super) fn write_verdicts(
     file.write_all_at(&bytes, 0).at(&path, "writing verdicts")
 }
 
-/// What the shares, whose folders these are, say of `count` keyed records from `first` on, of `keyed` in all.
+/// Joins the decisions of the shares in these folders about `count` keyed records from `first` on, of `keyed` in total.
 pub(super) fn read_verdicts(
     files: &StoreFiles,
     stagings: &[PathBuf],
@@ -159,7 +159,7 @@ pub(super) fn read_verdicts(
     let mut superseded = BitSet::default();
     for (at, word) in words.iter().enumerate() {
         let next = words.get(at + 1).copied().unwrap_or(0);
-        // A shift by all bits is none.
+        // A shift by 64 bits would be an overflow.
         let carried = if shift == 0 { 0 } else { next << (64 - shift) };
         superseded.set_word(at as u64 * 64, word >> shift | carried);
     }

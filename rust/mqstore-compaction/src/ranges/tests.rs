@@ -1,4 +1,4 @@
-//! One queue by several workers against one queue by one.
+//! Compares the compaction of one queue by several workers with that by one.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::{plan, publish};
 
 const TOPIC: &str = "ctopic";
 
-/// Runs all steps of a plan's tasks, each as JSON and in a folder of its own; the results, and how many steps ran.
+/// Runs all steps of a plan's tasks, each as JSON and in its own folder; returns the results and the number of steps.
 fn run_all(
     files: &StoreFiles,
     tasks: &[QueueTask],
@@ -44,7 +44,7 @@ fn run_all(
     (results, ran)
 }
 
-/// Compacts in steps.
+/// Runs a compaction in steps.
 fn compact_in_steps(
     files: &StoreFiles,
     options: &CompactionOptions,
@@ -74,7 +74,7 @@ fn tree(files: &StoreFiles) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     found
 }
 
-/// What happened to a queue: keys of messages, `None` for one without a key; and whether each has a body.
+/// The messages of a queue: the key, `None` without one; and whether it has a body.
 type Events = Vec<(Option<u8>, bool)>;
 
 fn fill(store: &mut TestStore, events: &Events) {
@@ -91,7 +91,7 @@ fn events(most: usize) -> impl Values<Value = Events> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The same bytes and the same report, whatever was compacted before and however the queue is cut.
+    /// Checks that bytes and report are the same, for all earlier compactions and all splits of the queue.
     #[test]
     fn the_files_are_those_of_one_worker(
         first in events(80),
@@ -149,7 +149,7 @@ fn a_queue_is_cut_when_its_keys_do_not_fit() {
     }
     let (report, ran) =
         compact_in_steps(&store.files, &CompactionOptions { memory_bytes: 0, ..small() }, Strategy::Auto, 3);
-    // 256 shares rounded to the workers.
+    // 256 shares, rounded up for the workers.
     assert!(ran > 256, "{ran}");
     assert_eq!((report.keys, report.messages_after), (50, 50));
     assert_eq!(compacted(&store.files, TOPIC, 0), store.dictionary(TOPIC, 0));
@@ -186,7 +186,7 @@ fn several_workers_write_the_files() {
     assert_eq!(compacted(&store.files, TOPIC, 0), store.dictionary(TOPIC, 0));
 }
 
-/// The folder of a plan's first step, and what it answered.
+/// The plan, the steps of the first round, and their answers.
 fn scanned(store: &TestStore) -> (PlannedJob, Vec<Step>, Vec<TaskResult>) {
     let planned = plan(&store.files, None, &small()).unwrap();
     let steps = split(&store.files, &planned.plan.tasks[0], Strategy::Ranged, 3).unwrap();
@@ -206,7 +206,7 @@ fn entries_that_lie_make_one_worker_walk_the_log() {
     let planned = plan(&store.files, None, &small()).unwrap();
     let task = &planned.plan.tasks[0];
     let steps = split(&store.files, task, Strategy::Ranged, 3).unwrap();
-    // The size of an entry in the middle of the last file.
+    // The size in a unit in the middle of the last file.
     let file = store.files.vfs.open(&queue.join(file), mqstore_io::Access::ReadWrite).unwrap();
     file.write_all_at(&[0, 0, 0, 9], 8).unwrap();
     let run = |(at, step): (usize, &Step)| {

@@ -1,25 +1,24 @@
-//! The records of one pair of compaction files, in ascending queue offset.
+//! Reads the records of one pair of compaction files, in ascending queue offset.
 //!
-//! Owns the reading of files that anybody may have written: a running broker, one that was killed, or
-//! a compaction of ours. Never writes. What RocketMQ itself trusts, the sparse queue, is followed as
-//! long as it agrees with the records that it points at:
+//! Owns the reads of files from any source: a running broker, a killed one, or mqstore. Never writes. Like RocketMQ, it
+//! follows the sparse queue as long as its units match their records:
 //!
 //! ```text
-//! queue  [p0 s0 .. q0] [p1 s1 .. q1] [end marker] 0 0 0 ...      entries: position, size, queue offset
+//! queue  [p0 s0 .. q0] [p1 s1 .. q1] [end marker] 0 0 0 ...      units: position, size, queue offset
 //! log    record q0 | record q1 | blank or zeros or end of file
 //! ```
 //!
-//! * The run of entries ends at the first invalid one, and at the first that does not ascend: behind
-//!   a file that a killed run left shorter, entries of that run may follow.
-//! * Where an entry and the log disagree and a whole record starts where the last one ended, the log
-//!   is right (a broker was stopped between switching log and queue); the file is then read record by
-//!   record. Where nothing whole is there, the file is damaged, and that is an error.
-//! * A file without any valid entry is read record by record too.
+//! * The run of units ends at the first invalid one, and at the first that does not ascend: units of a killed run can
+//!   follow in a longer old file.
+//! * If a unit and the log disagree, and a complete record starts where the last one ended, the log is right: a broker
+//!   stopped between its switch of log and queue. The file is then read record by record. If no complete record starts
+//!   there, the file is damaged, and the read fails.
+//! * A file without a valid unit is also read record by record.
 //!
-//! PHYSICALOFFSET must be the record's own position; a property CRC is not looked at, because
-//! RocketMQ rewrites PHYSICALOFFSET without renewing it.
+//! PHYSICALOFFSET must be the record's own position. A property CRC is not checked, because RocketMQ changes
+//! PHYSICALOFFSET without a new CRC.
 //!
-//! Source: `SparseConsumeQueue#recover`, `CompactionLog#getCompactionFile`; compaction.md 6, 12.
+//! Source: `SparseConsumeQueue#recover`, `CompactionLog#getCompactionFile`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,25 +32,25 @@ use crate::files::folder::{DataFile, FilePair, open_listed};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// Entries that one read of a queue file fetches.
+/// Number of units in one read of a queue file.
 const CHUNK_UNITS: usize = 4096;
 
-/// Bytes that the first read of a log file fetches.
+/// Bytes of the first read of a log file.
 const FIRST_WINDOW_BYTES: usize = 64 << 10;
 
-/// Bytes that later ones do.
+/// Bytes of later reads.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// What came of opening files that were listed before.
+/// The result of opening files that were listed before.
 #[derive(Debug)]
 pub(crate) enum OpenOutcome<T> {
-    /// They are still the same.
+    /// The files are unchanged.
     Same(T),
-    /// One was replaced or removed since: list again.
+    /// A file was replaced or removed since; list them again.
     Moved,
 }
 
-/// Reads the run of valid entries at the start of a queue file; `None` when the file was replaced.
+/// Reads the run of valid units at the start of a queue file; `None` if the file was replaced.
 pub(crate) fn read_units(
     files: &StoreFiles,
     queue: &DataFile,
@@ -79,7 +78,7 @@ pub(crate) fn read_units(
     Ok(Some(units))
 }
 
-/// Whether `unit` is valid, lies in its log file and ascends from `last`.
+/// Whether `unit` is valid, points into its log file, and ascends from `last`.
 fn follows(unit: &BatchCqUnit, last: Option<&BatchCqUnit>, base: u64, log_bytes: u64) -> bool {
     let Ok(start) = u64::try_from(unit.physical_offset) else {
         return false;
@@ -112,7 +111,7 @@ pub(crate) struct PairCursor {
 }
 
 impl PairCursor {
-    /// Opens both files of `pair`, to read records whose queue offset is at least `from_offset`.
+    /// Opens both files of `pair`, to read records with a queue offset of at least `from_offset`.
     pub(crate) fn open(
         files: &StoreFiles,
         pair: &FilePair,
@@ -144,12 +143,12 @@ impl PairCursor {
         }))
     }
 
-    /// The last valid entry, as it stands in the queue file.
+    /// Returns the last valid unit of the queue file.
     pub(crate) fn last_unit(&self) -> Option<&BatchCqUnit> {
         self.units.last()
     }
 
-    /// The next record, or `None` at the end of the file.
+    /// Returns the next record, or `None` at the end of the file.
     pub(crate) fn next_record(&mut self) -> Result<Option<RecordView<'_>>, StoreError> {
         let Some((position, size)) = self.advance()? else {
             return Ok(None);
@@ -159,7 +158,7 @@ impl PairCursor {
         RecordView::decode(bytes).map(Some).map_err(|error| StoreError::format(path, position, &error))
     }
 
-    /// The queue offset of the last record, found by reading all of them.
+    /// Returns the queue offset of the last record, found by reading all records.
     pub(crate) fn last_by_log(&mut self) -> Result<Option<i64>, StoreError> {
         let mut last = None;
         while let Some(record) = self.next_record()? {
@@ -187,7 +186,7 @@ impl PairCursor {
                 }
                 Err(_) if expected.is_none() => return Ok(None),
                 Err(reason) => {
-                    // The queue and the log disagree; the log is right where it holds together.
+                    // The queue and the log disagree; the log is right if it has a complete record here.
                     if self.check(self.position, None)?.is_err() {
                         return Err(StoreError::corrupt(&self.log.path, start, reason));
                     }
@@ -197,8 +196,8 @@ impl PairCursor {
         }
     }
 
-    /// Checks the record at `start`: against `expected`, else that it ascends. The inner error is why
-    /// it is none.
+    /// Checks the record at `start` against `expected`, or without it, that offsets ascend. The inner error is the
+    /// reason why there is no such record.
     fn check(
         &mut self,
         start: u64,
@@ -209,10 +208,10 @@ impl PairCursor {
             return Ok(Err("the file ends here".to_owned()));
         };
         let Ok(Peek::Record { size, .. }) = peek(head) else {
-            return Ok(Err("a queue entry points here, and no record starts here".to_owned()));
+            return Ok(Err("a queue unit points here, and no record starts here".to_owned()));
         };
         if expected.is_some_and(|unit| i64::from(unit.size) != i64::from(size)) {
-            return Ok(Err(format!("the record has {size} bytes, its queue entry says otherwise")));
+            return Ok(Err(format!("the record has {size} bytes; its queue unit has another size")));
         }
         let Some(bytes) = self.window.bytes(path, self.log.len, start, size as usize)? else {
             return Ok(Err(format!("the file ends within a record of {size} bytes")));
@@ -234,13 +233,13 @@ impl PairCursor {
             return Ok(Ok((bytes.len(), view.queue_offset)));
         }
         Ok(Err(format!(
-            "the record says position {}, queue {}/{} and offset {}",
+            "the record has position {}, queue {}/{} and offset {}",
             view.physical_offset, view.topic, view.queue_id, view.queue_offset
         )))
     }
 }
 
-/// The part of a file that the last read fetched.
+/// The bytes of the last read of a file.
 #[derive(Debug)]
 struct ReadBuffer {
     file: Arc<dyn VfsFile>,
@@ -249,7 +248,7 @@ struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// `len` bytes at `position`; `None` when they reach beyond `end`, the file's length.
+    /// Returns `len` bytes at `position`; `None` if they are past `end`, the file's length.
     fn bytes(
         &mut self,
         path: &Path,
@@ -279,7 +278,7 @@ impl ReadBuffer {
     }
 }
 
-/// The queue offset of a queue file's last valid entry, by bisection; `None` without one, and when the file is gone.
+/// Finds the queue offset of a queue file's last valid unit by binary search; `None` without one, or without the file.
 pub(crate) fn last_offset(files: &StoreFiles, queue: &DataFile) -> Result<Option<i64>, StoreError> {
     let Some(file) = open_listed(files, queue)? else {
         return Ok(None);
@@ -301,7 +300,7 @@ pub(crate) fn last_offset(files: &StoreFiles, queue: &DataFile) -> Result<Option
     Ok(last)
 }
 
-/// The queue offset of a queue file's first entry, if that is valid; `None` too when the file is gone.
+/// Returns the queue offset of a queue file's first unit; `None` if it is not valid, or without the file.
 pub(crate) fn first_offset(files: &StoreFiles, queue: &DataFile) -> Result<Option<i64>, StoreError> {
     let Some(file) = open_listed(files, queue)? else {
         return Ok(None);

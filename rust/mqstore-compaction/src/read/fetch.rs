@@ -1,17 +1,17 @@
-//! Fetching records of the commit log whose places are known.
+//! Reads records of the commit log at known log offsets.
 //!
-//! Owns how a walk along a queue gets at the bytes that the entries point to. Writes nothing. Two ways:
+//! Owns the access to the records that the units of a queue point to. Writes nothing. It has two ways:
 //!
 //! ```text
-//! queue   [p0 s0] [p1 s1]  -      -     [p4 s4]       the entries whose records are wanted
+//! queue   [p0 s0] [p1 s1]  -      -     [p4 s4]       the units of the needed records
 //! log     |  r0  |  r1  | others' | ..  |  r4  |
-//! read    '---- one read ----'          '- one -'     by position; places that lie close share a read
-//! map     looked at where they are, with those ahead on their way into the processor's caches
+//! read    '---- one read ----'          '- one -'     by position; records close together share one read
+//! map     read in place, and the next records are prefetched into the CPU caches
 //! ```
 //!
-//! By position what is not wanted is not read, unless it is so short that a call costs more. Maps are those of
-//! the process that writes the log, for what it has in memory; see [`CommitLog::mapped`]. Whatever is odd about
-//! a place is answered by `None`: the caller then walks the log itself, which names the damage.
+//! A read by position skips records that are not needed, unless they are so short that another call costs more. Maps
+//! are those of the process that writes the log, for segments that it has in memory; see [`CommitLog::mapped`]. For any
+//! problem with a place the answer is `None`. Then the caller walks the log itself, which reports the damage.
 
 use std::sync::Arc;
 
@@ -21,27 +21,27 @@ use mqstore_io::{RegionView, expect_read};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_log::commit_log::{CommitLog, MappedPart, ScanChecks, SegmentList, check_full, check_record};
 
-/// Bytes that are read at once: they are still in the nearest caches when their checksums are made.
+/// Bytes of one read: they are still in the CPU caches when their checksums are computed.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// Bytes between two records that are read rather than left out by another call.
+/// Maximum bytes between two records that one read covers, instead of another call.
 const GAP_BYTES: u64 = 2 << 10;
 
-/// Bytes of a record that are asked for ahead.
+/// Bytes of a record to prefetch.
 const AHEAD_BYTES: usize = 4 << 10;
 
-/// How many records ahead that is.
+/// Distance of the prefetch, in records.
 const AHEAD: usize = 2;
 
-/// Where a record lies, by its queue entry.
+/// The place of a record, from its queue unit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) queue_offset: i64,
     pub(crate) position: u64,
     pub(crate) size: u32,
-    /// Where the record of the entry before it ends.
+    /// End of the record of the unit before it.
     pub(crate) good_end: u64,
-    /// Records between the wanted one before it and this one, and their bytes.
+    /// Number and bytes of the skipped records between the previous needed record and this one.
     pub(crate) passed: (u64, u64),
 }
 
@@ -51,16 +51,16 @@ impl Place {
     }
 }
 
-/// What is verified of a record.
+/// The checksums to verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VerifyLevel {
-    /// One checksum that covers its body and, where there is one, all of it.
+    /// One checksum: of the complete record if it has one, otherwise of its body.
     Once,
-    /// Every checksum it has: a copy of it gets a new one.
+    /// All checksums, because a copy of the record gets a new one.
     All,
 }
 
-/// Fetches records; see the module's text.
+/// Reads records; see the module's text.
 pub(crate) struct RecordFetcher<'a> {
     list: &'a SegmentList,
     log: Option<&'a Arc<CommitLog>>,
@@ -71,11 +71,11 @@ pub(crate) struct RecordFetcher<'a> {
     start: u64,
 }
 
-/// A mapped segment, as far as it is published.
+/// A mapped segment, up to the published offset.
 struct MappedSegment {
     bytes: RegionView,
     base: u64,
-    /// Keeps the segment as it is.
+    /// Keeps the segment from being unmapped.
     _part: MappedPart,
 }
 
@@ -87,7 +87,7 @@ impl MappedSegment {
 }
 
 impl<'a> RecordFetcher<'a> {
-    /// Records of `list` before the log offset `limit`; through the maps of `log` where there is one.
+    /// Creates a fetcher for records of `list` before the log offset `limit`; it uses the maps of `log`, if given.
     pub(crate) fn new(
         list: &'a SegmentList,
         log: Option<&'a Arc<CommitLog>>,
@@ -97,8 +97,8 @@ impl<'a> RecordFetcher<'a> {
         Self { list, log, limit, verify, mapped: None, buffer: Vec::new(), start: 0 }
     }
 
-    /// The first of `places`, which go on with those that are wanted next; `None` when no whole record of that size
-    /// lies there.
+    /// Returns the first of `places`; the others are needed next. `None` if no complete record of that size is at this
+    /// log offset.
     pub(crate) fn record(&mut self, places: &[Place]) -> Result<Option<RecordView<'_>>, StoreError> {
         let Some(place) = places.first().filter(|place| place.end() <= self.limit) else {
             return Ok(None);
@@ -126,7 +126,7 @@ impl<'a> RecordFetcher<'a> {
         view.ok().filter(|view| view.size == place.size && view.queue_offset == place.queue_offset)
     }
 
-    /// Whether `place` lies in the mapped segment, which may be another one from now on.
+    /// Whether `place` is in the mapped segment; maps another segment if needed.
     fn map(&mut self, place: &Place) -> bool {
         let Some(log) = self.log else { return false };
         if self.mapped.as_ref().is_some_and(|mapped| mapped.bytes(place).is_some()) {
@@ -143,7 +143,7 @@ impl<'a> RecordFetcher<'a> {
         place.position >= self.start && place.end() <= self.start + self.buffer.len() as u64
     }
 
-    /// Reads the first place and those behind it that lie close; whether the first is all there.
+    /// Reads the first place and close places after it; returns whether the first one is complete.
     fn read(&mut self, places: &[Place]) -> Result<bool, StoreError> {
         let Some(first) = places.first() else { return Ok(false) };
         self.buffer.clear();
@@ -162,7 +162,7 @@ impl<'a> RecordFetcher<'a> {
         }
         let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
         if end - first.position > PIECE_BYTES {
-            // An entry alone does not decide about so much memory.
+            // A unit alone must not lead to a large allocation.
             let mut head = [0; BLANK_HEADER_BYTES];
             let read = file.read_exact_at(&mut head, first.position - segment.base_offset());
             read.at_file(|| segment.path(), "reading the log")?;

@@ -1,4 +1,4 @@
-//! Reading compacted queues, and the records that a compaction reads.
+//! Reads of compacted queues, and of the input of a compaction.
 
 pub(crate) mod cursor;
 pub(crate) mod fetch;

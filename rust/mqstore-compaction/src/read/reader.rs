@@ -1,15 +1,15 @@
-//! Reading a compacted queue: "this offset or the next one there is".
+//! Reads a compacted queue: the message at an offset, or the next one.
 //!
-//! Owns [`CompactedQueue`], the read side of `compaction/` for everybody: the façade, verification,
-//! the next compaction. Never writes and takes no lock. Readers may run while a new generation is
-//! published: an iterator that finds its files replaced lists them again and goes on behind the last
-//! record it gave, so that offsets always ascend and each record comes whole from one generation.
+//! Owns [`CompactedQueue`], the read side of `compaction/` for the engine, verification and the next compaction. Never
+//! writes, and takes no lock. A read continues while a new generation is published: if its files were replaced, the
+//! iterator lists them again and continues after its last record. So offsets always ascend, and each record comes
+//! complete from one generation.
 //!
-//! Bounds: the minimum is the first record's queue offset; the maximum is one past the last record's,
-//! or one past RocketMQ's saved position when that is larger, so that the end does not move back when
-//! the newest records were tombstones.
+//! Bounds: the minimum is the first record's queue offset. The maximum is one past the last record's offset, or one
+//! past RocketMQ's saved position if that is larger. So the end does not move back if the newest records were
+//! tombstones.
 //!
-//! Source: `SparseConsumeQueue#iterateFromOrNext`, `CompactionLog#getMessage`; compaction.md 11.
+//! Source: `SparseConsumeQueue#iterateFromOrNext`, `CompactionLog#getMessage`.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::{RecordBytes, StoredRecord};
 use mqstore_base::store_files::StoreFiles;
 
-/// How often files may be replaced under one call before it gives up.
+/// Maximum number of times that files may be replaced during one call.
 const MOST_RELOADS: u32 = 64;
 
 /// The compacted records of one queue.
@@ -35,12 +35,12 @@ pub struct CompactedQueue {
     queue_id: i32,
     min_offset: i64,
     max_offset: i64,
-    /// One past what `position-checkpoint` says that was compacted.
+    /// One past the position in `position-checkpoint`.
     read: i64,
     first: Option<FirstFile>,
 }
 
-/// The first log file, by which a generation is known. It is kept open, so that no other file gets its number.
+/// The first log file, which identifies a generation. It stays open, so that no other file gets its inode.
 #[derive(Clone, Debug)]
 struct FirstFile {
     inode: u64,
@@ -48,11 +48,10 @@ struct FirstFile {
 }
 
 impl CompactedQueue {
-    /// Opens the compacted log of a queue; `None` when there is no file of it.
+    /// Opens the compacted log of a queue; `None` if it has no files.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] for damage in the first or the last file, names that no queue can
-    /// have, and I/O errors.
+    /// [`StoreError::Corrupt`] for damage in the first or the last file, invalid names, and I/O errors.
     pub fn open(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<Option<Self>, StoreError> {
         check_names(topic, queue_id)?;
         let read = PositionCheckpoint::load(files, &files.compaction())?.end(topic, queue_id);
@@ -86,18 +85,18 @@ impl CompactedQueue {
         Err(replaced_too_often(topic, queue_id))
     }
 
-    /// The first record's queue offset; equal to the maximum when there is none.
+    /// Returns the first record's queue offset; equal to the maximum without records.
     pub fn min_offset(&self) -> i64 {
         self.min_offset
     }
 
-    /// One past the largest queue offset that was ever compacted here.
+    /// Returns one past the largest queue offset that was ever compacted here.
     pub fn max_offset(&self) -> i64 {
         self.max_offset
     }
 
-    /// Leaves out what was only copied from the commit log, where the queue still has all of that from its `first` offset
-    /// to before `end`. `None` when nothing was compacted.
+    /// Drops records that are only copies from the commit log, if the queue still has all of them from its `first`
+    /// offset to before `end`. `None` if no record was compacted.
     pub fn without_copies(
         mut self,
         manifests: &ManifestCache,
@@ -118,8 +117,8 @@ impl CompactedQueue {
         Ok(Some(self))
     }
 
-    /// Whether `records` are of the same generation, to which more may have been appended since: no compaction was
-    /// published in between.
+    /// Whether `records` belong to the same generation, with or without later appends: no compaction was published
+    /// meanwhile.
     pub fn continues(&self, records: &CompactedRecords) -> bool {
         match (&self.first, &records.first) {
             (Some(ours), Some(theirs)) => ours.inode == theirs.inode,
@@ -127,7 +126,7 @@ impl CompactedQueue {
         }
     }
 
-    /// The records from the first one at or after `from_offset` on, in ascending queue offset.
+    /// Returns the records from the first one at or after `from_offset` on, in ascending queue offset.
     pub fn read(&self, from_offset: i64) -> CompactedRecords {
         CompactedRecords {
             files: self.files.clone(),
@@ -143,7 +142,7 @@ impl CompactedQueue {
     }
 }
 
-/// The first and the last queue offset.
+/// Returns the first and the last queue offset.
 fn bounds(
     files: &StoreFiles,
     folder: &QueueFolder,
@@ -199,7 +198,7 @@ pub struct CompactedRecords {
     cursor: Option<PairCursor>,
     next_offset: i64,
     reloads: u32,
-    /// As it was when the read began.
+    /// The first file when the read began.
     first: Option<FirstFile>,
 }
 
@@ -223,7 +222,7 @@ impl CompactedRecords {
                     self.next_pair += 1;
                     self.folder = Some(folder);
                 }
-                // A new generation: its files hold what this one held, under other names.
+                // A new generation: its files have the remaining records under other names.
                 OpenOutcome::Moved => {
                     self.reloads += 1;
                     if self.reloads > MOST_RELOADS {
@@ -249,7 +248,7 @@ impl CompactedRecords {
         Ok(Some(StoredRecord::decoded(bytes, position, queue_offset)))
     }
 
-    /// Lists the files and skips those that lie wholly before the next offset.
+    /// Lists the files and skips those that are completely before the next offset.
     fn list(&mut self) -> Result<QueueFolder, StoreError> {
         let folder = QueueFolder::load(&self.files, &self.files.compaction(), &self.topic, self.queue_id)?;
         self.next_pair = 0;

@@ -1,23 +1,22 @@
-//! The records that a task compacts, in ascending queue offset.
+//! Reads the records that a task compacts, in ascending queue offset.
 //!
-//! Owns the joining of a queue's two sources, which overlap nowhere:
+//! Owns the join of a queue's sources, which do not overlap:
 //!
 //! ```text
-//! compaction/...       q3 q7 q8 q12 |                     up to the end of what was read for it; of a queue that
-//!                                                         is restored, mqstore/restore/... in its place
-//! consume queue + log               | q13 q14 q15         entries, each checked against its record
-//! log alone                         |             q16     what no entry points at yet
+//! compaction/...       q3 q7 q8 q12 |                     up to the last offset that was read for it; if a queue
+//!                                                         is restored, mqstore/restore/... instead
+//! consume queue + log               | q13 q14 q15         units, each checked against its record
+//! log alone                         |             q16     records without units yet
 //! ```
 //!
-//! The commit log is the truth, the consume queue a way into it: an entry that is blank, missing or
-//! at odds with the record that it points at ends its use, and the log itself is walked from behind
-//! the last good record. A damaged record is an error: it may have been the newest of its key. Never
-//! writes. The sources do not change while a task runs, so that two walks see the same records; if
-//! they do change, publishing finds out.
+//! The commit log is the truth, and the consume queue a way into it. At the first unit that is blank, missing, or does
+//! not match its record, the walk leaves the queue and continues in the log after the last good record. A damaged
+//! record is an error, because it may be the newest of its key. Never writes. The sources do not change while a task
+//! runs, so that two walks read the same records. If they do change, publication detects it.
 //!
-//! A walk goes along the whole queue or one [`Stretch`] of it. Several stretches that follow each other meet what one
-//! walk meets, as long as the consume queue agrees with the log; where it does not, a stretch is an error, and the
-//! queue has to be walked as a whole.
+//! A walk covers the complete queue or one [`Stretch`] of it. Consecutive ranges give the same records as one walk, as
+//! long as the consume queue matches the log. If it does not, a range is an error, and the complete queue must be
+//! walked at once.
 
 use std::sync::Arc;
 
@@ -34,22 +33,22 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, LogScanner, ScanChecks, ScanItem, SegmentList};
 
-/// Queue entries that one read fetches.
+/// Number of queue units in one read.
 const CHUNK_UNITS: i64 = 16_384;
 
-/// Bytes of a consume-queue entry.
+/// Bytes of a consume-queue unit.
 const UNIT_BYTES: u64 = CQ_UNIT_BYTES as u64;
 
-/// Which part of a queue a walk goes along, by queue offset.
+/// The range of queue offsets that a walk covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stretch {
     pub(crate) from: i64,
-    /// One past its last queue offset; [`i64::MAX`] for what no entry points at yet, too.
+    /// One past its last queue offset; [`i64::MAX`] to include records without units.
     pub(crate) to: i64,
 }
 
 impl Stretch {
-    /// All of a queue.
+    /// The complete queue.
     pub(crate) const WHOLE: Self = Self { from: 0, to: i64::MAX };
 
     fn is_whole(self) -> bool {
@@ -57,29 +56,29 @@ impl Stretch {
     }
 }
 
-/// What a walk meets.
+/// One step of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SourceItem<'r> {
     /// A record.
     Record(&'r RecordView<'r>),
-    /// Records that were not wanted and not read.
+    /// Records that were skipped and not read.
     Passed {
-        /// How many.
+        /// Number of records.
         records: u64,
-        /// How many bytes they have, by their queue entries.
+        /// Their bytes, from their queue units.
         bytes: u64,
     },
 }
 
-/// What a task does with what it meets.
+/// Called by a walk with each item.
 pub(crate) type Visit<'v> = dyn FnMut(SourceItem<'_>) -> Result<(), StoreError> + 'v;
 
-/// Which records a walk that is not the first wants, by their number in it.
+/// Selects the records that a second walk needs, by their number in the walk.
 pub(crate) type RecordSelector<'w> = dyn Fn(u64) -> bool + 'w;
 
-/// Calls `visit` with every record of `stretch` in the task's snapshot; the last one that came from the commit
-/// log is returned. `log` is the commit log of this process, where it writes it. With `wants` records
-/// that it does not want may be passed over: an earlier walk has verified them.
+/// Calls `visit` with all records of `stretch` in the task's snapshot; returns the last one that came from the commit
+/// log. `log` is the commit log of this process, if it has the store open for writing. With `wants`, other records may
+/// be skipped, because an earlier walk has verified them.
 pub(crate) fn walk(
     files: &StoreFiles,
     log: Option<&Arc<CommitLog>>,
@@ -91,7 +90,7 @@ pub(crate) fn walk(
     let last_offset = stretch.from.saturating_sub(1);
     let mut walk = TaskWalk { files, log, task, stretch, wants, number: 0, last_offset, tail: None, visit };
     walk.previous_generation()?;
-    // Also what was read for that generation and not kept.
+    // Includes records that were read for that generation and dropped.
     walk.last_offset = walk.last_offset.max(task.previous_end.saturating_sub(1));
     walk.commit_log()?;
     Ok(walk.tail)
@@ -105,7 +104,7 @@ struct TaskWalk<'a, 'v> {
     wants: Option<&'a RecordSelector<'a>>,
     /// The number of the next record.
     number: u64,
-    /// Records at or below this queue offset have been seen: RocketMQ's guard against duplicates.
+    /// Records at or below this queue offset are skipped: RocketMQ's guard against duplicates.
     last_offset: i64,
     tail: Option<LogTail>,
     visit: &'a mut Visit<'v>,
@@ -147,9 +146,8 @@ impl TaskWalk<'_, '_> {
         }
         let list = Arc::new(SegmentList::load(self.files)?);
         if list.end_offset() < log.log_end {
-            // What retention takes lies at the other end.
-            let reason =
-                format!("the log ends here, and went on to {} when the job was planned", log.log_end);
+            // Expiry removes segments at the other end, so it is not the cause.
+            let reason = format!("the log ends here; it ended at {} when the job was planned", log.log_end);
             return Err(StoreError::corrupt(&self.files.commit_log(), list.end_offset(), reason));
         }
         match self.walk_queue(&list)? {
@@ -160,18 +158,18 @@ impl TaskWalk<'_, '_> {
             }
             FollowOutcome::Until(_) => Err(StoreError::Busy {
                 reason: format!(
-                    "entries of {}/{} do not agree with the log, which has to be walked as a whole",
+                    "units of {}/{} do not match the log, which has to be walked completely",
                     self.task.topic, self.task.queue_id
                 ),
             }),
         }
     }
 
-    /// Follows the consume queue as far as it agrees with the log.
+    /// Follows the consume queue as far as it matches the log.
     fn walk_queue(&mut self, list: &Arc<SegmentList>) -> Result<FollowOutcome, StoreError> {
         let log = &self.task.log;
         let (from, to) = (log.queue_from.max(self.stretch.from), log.queue_to.min(self.stretch.to));
-        // What the second walk reads is copied, and sealed anew.
+        // The second walk reads records to copy, which get a new checksum.
         let verify = if self.wants.is_some() { VerifyLevel::All } else { VerifyLevel::Once };
         let mut fetch = RecordFetcher::new(list, self.log, self.task.log.log_end, verify);
         let mut good_end = 0;
@@ -202,7 +200,7 @@ impl TaskWalk<'_, '_> {
         Ok(FollowOutcome::ToTheEnd)
     }
 
-    /// What to do with entries, of which the first is that of `offset`, and the record before it ends at `good_end`.
+    /// Returns the places of `units`. The first unit has `offset`, and the record before it ends at `good_end`.
     fn places(&self, units: &[CqUnit], offset: i64, log_start: u64, good_end: u64) -> QueueChunk {
         let mut chunk =
             QueueChunk { wanted: Vec::new(), passed: (0, 0), good_end, end: offset, is_whole: true };
@@ -214,7 +212,7 @@ impl TaskWalk<'_, '_> {
                 chunk.is_whole = false;
                 break;
             }
-            // Retention took the record; it went into the compaction log before, or was lost then.
+            // The record expired; it was copied to the compaction log before, or was lost.
             if position >= log_start {
                 if self.wants.is_none_or(|wants| wants(number)) {
                     let passed = std::mem::take(&mut chunk.passed);
@@ -231,7 +229,7 @@ impl TaskWalk<'_, '_> {
         chunk
     }
 
-    /// Leaves out records that were not wanted, up to queue offset `last`.
+    /// Reports skipped records up to queue offset `last`.
     fn pass(&mut self, (records, bytes): (u64, u64), last: i64) -> Result<(), StoreError> {
         if records == 0 {
             return Ok(());
@@ -275,7 +273,7 @@ impl TaskWalk<'_, '_> {
             && record.dispatches_to_queue()
     }
 
-    /// Hands on a record of the commit log that follows what was seen.
+    /// Passes on a record of the commit log after the last one.
     fn take(&mut self, record: &RecordView<'_>) -> Result<(), StoreError> {
         if record.queue_offset <= self.last_offset {
             return Ok(());
@@ -292,8 +290,8 @@ impl TaskWalk<'_, '_> {
     }
 }
 
-/// The entries from `offset` on that one queue file holds, at most `count`; none when the file is
-/// not there or too short.
+/// Returns the units from `offset` on in one queue file, at most `count`; none if the file does not exist or is too
+/// short.
 pub(crate) fn units(
     files: &StoreFiles,
     task: &QueueTask,
@@ -321,7 +319,7 @@ pub(crate) fn units(
     Ok(bytes.as_chunks::<CQ_UNIT_BYTES>().0.iter().map(CqUnit::decode).collect())
 }
 
-/// The files that hold what precedes the commit log.
+/// Returns the files with the records before the commit log.
 pub(crate) fn previous_folder(files: &StoreFiles, task: &QueueTask) -> Result<QueueFolder, StoreError> {
     if task.restored {
         restored_folder(files, &task.topic, task.queue_id)
@@ -330,7 +328,7 @@ pub(crate) fn previous_folder(files: &StoreFiles, task: &QueueTask) -> Result<Qu
     }
 }
 
-/// The number of the first of `pairs` that may hold the queue offset `from` or a later one.
+/// Returns the number of the first of `pairs` that may have the queue offset `from` or a later one.
 fn pair_of(files: &StoreFiles, pairs: &[FilePair], from: i64, task: &QueueTask) -> Result<usize, StoreError> {
     let (mut low, mut high) = (0, pairs.len().saturating_sub(1));
     while low < high && from > 0 {
@@ -347,7 +345,7 @@ fn starts_by(files: &StoreFiles, pair: &FilePair, from: i64, task: &QueueTask) -
     if first_offset(files, queue)?.is_none_or(|first| first > from) {
         return Ok(false);
     }
-    // An entry alone does not decide about what is left out.
+    // A unit alone must not decide which records are skipped.
     match PairCursor::open(files, pair, &task.topic, task.queue_id, 0)? {
         OpenOutcome::Moved => Err(files_replaced_error(task)),
         OpenOutcome::Same(mut cursor) => {
@@ -356,28 +354,28 @@ fn starts_by(files: &StoreFiles, pair: &FilePair, from: i64, task: &QueueTask) -
     }
 }
 
-/// A part of a queue, as the walk goes along it.
+/// A part of a queue during the walk.
 struct QueueChunk {
     /// The records to read.
     wanted: Vec<Place>,
-    /// Records behind the last of them, and their bytes.
+    /// Number and bytes of the records after the last of them.
     passed: (u64, u64),
-    /// Where the last record ends.
+    /// End of the last record.
     good_end: u64,
     /// One past the last queue offset.
     end: i64,
-    /// Whether every entry points somewhere.
+    /// Whether each unit points to a record.
     is_whole: bool,
 }
 
-/// How far the consume queue could be followed.
+/// The result of following the consume queue.
 enum FollowOutcome {
     ToTheEnd,
-    /// Records at or behind this log position have to be looked for in the log.
+    /// Records at or after this log offset must be read from the log.
     Until(u64),
 }
 
-/// The files were replaced while the task ran.
+/// The error if files were replaced while the task ran.
 fn files_replaced_error(task: &QueueTask) -> StoreError {
     StoreError::Busy {
         reason: format!(

@@ -1,8 +1,8 @@
 //! The appender of compaction topics: copies new messages from the commit log to the compaction files.
 //!
-//! RocketMQ serves a compaction topic from `compaction/` alone, and retention may delete a segment of the commit log
-//! once its messages are there. [`CompactionAppender`] owns the appends to those files and writes them as RocketMQ
-//! does. It promises that a broker which opens the directory at any time finds a whole record for every entry.
+//! RocketMQ serves a compaction topic from `compaction/` alone. Retention may remove a segment of the commit log once
+//! its messages are there. [`CompactionAppender`] owns the appends to these files and writes them as RocketMQ does. A
+//! broker that opens the directory at any time finds a complete record for each unit.
 //!
 //! Source: `CompactionService#putRequest`, `CompactionLog#asyncPutMessage`, `CompactionAppendMessageCallback#doAppend`.
 
@@ -34,40 +34,40 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
 use mqstore_log::consume_queue::{ConsumeQueue, QueueSet};
 
-/// Queue entries that one read fetches.
+/// Number of queue units in one read.
 const CHUNK_UNITS: usize = 4096;
 
-/// Bytes of records that are written and synced at once.
+/// Bytes of records that are written and synced together.
 const FLUSH_BYTES: usize = 16 << 20;
 
-/// What a round works on.
+/// The input of a round.
 pub struct AppenderInput<'a> {
     /// Consume queues of the store.
     pub queues: &'a QueueSet,
-    /// The compaction topics, and how many queues each has.
+    /// The compaction topics, and the number of queues of each.
     pub topics: &'a [(String, u32)],
     /// The commit log.
     pub log: &'a Arc<CommitLog>,
     /// Segments of the log.
     pub list: &'a SegmentList,
-    /// The commit log is durable up to here.
+    /// The durable offset of the commit log.
     pub durable: u64,
     /// Bytes after which the round ends.
     pub most_bytes: u64,
-    /// Whether it is to end now.
+    /// Whether the round must end now.
     pub stop: &'a dyn Fn() -> bool,
 }
 
-/// What a round did.
+/// The result of a round.
 #[derive(Debug, Default)]
 pub struct RoundOutcome {
     /// Whether there is more to copy.
     pub more: bool,
-    /// Whether a compaction job of another process keeps the feed waiting.
+    /// Whether the compaction appender waits for a compaction job of another process.
     pub waits: bool,
-    /// Queues that are left alone from now on, and why.
+    /// Queues that are skipped from now on, and why.
     pub left: Vec<String>,
-    /// Queues in which a message without a key was met for the first time.
+    /// Queues in which the round found the first message without a key.
     pub keyless: Vec<String>,
 }
 
@@ -75,24 +75,24 @@ pub struct RoundOutcome {
 ///
 /// ```text
 /// compactionLog/t/0/…   record record … | record record      records with their new PHYSICALOFFSET; no blank keys
-/// compactionCq/t/0/…    entry  entry  … | entry  entry
-///                                       ^ one flush: records, sync, entries, sync
+/// compactionCq/t/0/…    unit   unit   … | unit   unit
+///                                       ^ one flush: records, sync, units, sync
 /// ```
 ///
-/// Across a crash: a record is copied once it is durable in the commit log, and its entry is written once the copy is
-/// durable. The first files of all queues appear together, logs and entries, by the exchange that publishes
+/// Across a crash: a record is copied once it is durable in the commit log, and its unit is written once the copy is
+/// durable. The first files of all queues, logs and queue files, appear together by the swap that publishes
 /// compactions. A later file gets its name with its first record inside, the log before the queue file. If a crash
-/// leaves such a log without its queue file, the appender makes the queue file; a broker truncates the log. The
+/// leaves such a log without its queue file, the appender creates the queue file; a broker truncates the log. The
 /// appender never appends to a file of a generation in the manifest, so that the manifest stays true, nor to a file
-/// with bytes after its last good entry.
+/// with bytes after its last good unit.
 ///
 /// Across threads: one thread at a time appends, and it holds the store's lock. A compaction holds
-/// [`fence`](Self::fence) from its plan until it is published. Jobs of other processes are known by their locks: while
-/// one runs, nothing is appended.
+/// [`fence`](Self::fence) from its plan to its publication. The appender detects jobs of other processes by their
+/// locks, and appends nothing while one runs.
 #[derive(Debug)]
 pub struct CompactionAppender {
     files: StoreFiles,
-    /// For the files of a store that has none yet.
+    /// The lengths for a store without compaction files.
     geometry: CompactionGeometry,
     state: Mutex<State>,
 }
@@ -100,63 +100,64 @@ pub struct CompactionAppender {
 #[derive(Debug, Default)]
 pub struct State {
     queues: HashMap<(String, i32), QueueStatus>,
-    /// The lengths of the files that the store has.
+    /// The lengths of the store's existing files.
     geometry: Option<CompactionGeometry>,
-    /// The queue that comes first in the next round.
+    /// The first queue of the next round.
     turn: usize,
 }
 
-/// Where one queue stands.
+/// The state of one queue.
 #[derive(Debug)]
 enum QueueStatus {
     Goes(AppendTarget),
-    /// It cannot be fed; it was said why.
+    /// The queue cannot be continued; the reason was reported.
     Left,
 }
 
 #[derive(Debug)]
 struct AppendTarget {
-    /// The next queue offset to look at.
+    /// The next queue offset to read.
     next: i64,
     geometry: CompactionGeometry,
-    /// The last files, when they can be appended to.
+    /// The last files, if they can be appended to.
     open: Option<OpenFilePair>,
-    /// The base of the next files; `None` without any files.
+    /// The base of the next files; `None` without files.
     next_base: Option<u64>,
-    /// Whether a message without a key was met.
+    /// Whether a message without a key was found.
     keyless: bool,
 }
 
-/// A queue with something to copy.
+/// A queue with messages to copy.
 struct LaggingQueue {
     name: (String, i32),
     queue: Arc<ConsumeQueue>,
 }
 
-/// What stopped the copying of a queue.
+/// The reason why the copy of a queue stopped.
 enum AppendStop {
-    /// Everything that is durable was looked at, or the round is over.
+    /// All durable records are copied, or the round must end.
     Here,
-    /// The bytes that the round may copy are used up.
+    /// The bytes of the round are used up.
     Enough,
-    /// The queue cannot go on.
+    /// The queue cannot be continued.
     Because(String),
 }
 
 impl CompactionAppender {
-    /// Makes an appender that has read nothing yet.
+    /// Creates an appender that has read nothing yet.
     pub fn new(files: &StoreFiles, geometry: CompactionGeometry) -> Self {
         Self { files: files.clone(), geometry, state: Mutex::default() }
     }
 
-    /// Keeps the feed out until it is dropped, for whoever replaces files; where queues stand is then looked up anew.
+    /// Stops the appender until the guard is dropped, for a caller that replaces files. Later the positions of the
+    /// queues are read again.
     pub fn fence(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         *state = State::default();
         state
     }
 
-    /// Notes that the log has lost what was copied of these queues, each of which goes on at its end.
+    /// Notes that the log lost copied records of these queues. Each of them continues at its end in the log.
     ///
     /// # Errors
     /// I/O errors.
@@ -174,10 +175,10 @@ impl CompactionAppender {
         manifest.write(&self.files)
     }
 
-    /// Copies what is durable and was not copied yet.
+    /// Copies durable records that are not copied yet.
     ///
     /// # Errors
-    /// I/O errors. What was copied before stays; the next round goes on behind it.
+    /// I/O errors. Earlier copies stay; the next round continues after them.
     pub fn round(&self, input: &AppenderInput<'_>) -> Result<RoundOutcome, StoreError> {
         let mut state = self.state.lock();
         let behind = behind(&state, input);
@@ -192,7 +193,7 @@ impl CompactionAppender {
         self.find_queue_positions(&mut state, &behind, &mut outcome)?;
         let done = self.copy(&mut state, &behind, input, &mut outcome);
         if done.is_err() {
-            // What was written of it is looked up anew.
+            // The written part is read again.
             state.queues.clear();
         }
         done.map(|()| outcome)
@@ -233,7 +234,7 @@ impl CompactionAppender {
         Ok(())
     }
 
-    /// Finds out where queues stand that were not looked at yet, and notes from where on they are fed.
+    /// Finds the positions of queues that are not known yet, and notes the first offset that the appender copies.
     fn find_queue_positions(
         &self,
         state: &mut State,
@@ -262,8 +263,9 @@ impl CompactionAppender {
             let fed = match found {
                 Ok((going, _)) if going.next.max(read) < queue.min_offset() => {
                     outcome.left.push(format!(
-                        "{topic}/{queue_id}: its files end at offset {} and the commit log begins at {}: restore_compaction gets \
-                         what lies between from another store, a compaction goes on without it",
+                        "{topic}/{queue_id}: its files end at offset {} and the commit log begins at {}: \
+                         restore_compaction gets the messages between from another store, or a compaction continues \
+                         without them",
                         going.next.max(read),
                         queue.min_offset()
                     ));
@@ -290,8 +292,8 @@ impl CompactionAppender {
         Ok(())
     }
 
-    /// Where a queue stands by its files, of which a broker has compacted what lies below `read`, and from which offset on
-    /// they were fed, where there are files; the inner error is why it cannot be fed.
+    /// Returns the state of a queue from its files. A broker has compacted offsets below `read`. The result includes
+    /// the first appended offset, if there are files; the inner error is the reason why the queue cannot be continued.
     fn going(
         &self,
         topic: &str,
@@ -312,7 +314,10 @@ impl CompactionAppender {
             )));
         };
         let Some(geometry) = state.geometry else {
-            return Ok(Err(format!("{} has a length that no such file has", last.log.path.display())));
+            return Ok(Err(format!(
+                "{} has a length that is invalid for such a file",
+                last.log.path.display()
+            )));
         };
         let fed_here = known.generation.is_none() || state.pairs().len() > known.pairs;
         let open = if fed_here {
@@ -344,7 +349,7 @@ impl CompactionAppender {
         Ok(None)
     }
 
-    /// Gives queues without files their first ones, all of them in one step.
+    /// Creates the first files of queues without files, all of them in one step.
     fn begin(
         &self,
         state: &mut State,
@@ -395,7 +400,7 @@ impl CompactionAppender {
                     position: None,
                 })
                 .collect();
-            // What the manifest has to say of them stands there already.
+            // The manifest already has the facts about them.
             let report = CompactionReport { job_id: id, ..CompactionReport::default() };
             switch(&self.files, &job, &replacements, &report, || Ok(()))?;
         }
@@ -409,13 +414,13 @@ impl CompactionAppender {
     }
 }
 
-/// Gives a queue up, until its files are looked up anew.
+/// Skips a queue until its files are read again.
 fn forget_queue(state: &mut State, outcome: &mut RoundOutcome, name: &(String, i32), reason: &str) {
     outcome.left.push(format!("{}/{}: {reason}", name.0, name.1));
     state.queues.insert(name.clone(), QueueStatus::Left);
 }
 
-/// The queues that have messages behind what was copied.
+/// Returns the queues with messages after the copied ones.
 fn behind(state: &State, input: &AppenderInput<'_>) -> Vec<LaggingQueue> {
     let mut found = Vec::new();
     for (topic, queues) in input.topics {
@@ -436,7 +441,7 @@ fn behind(state: &State, input: &AppenderInput<'_>) -> Vec<LaggingQueue> {
     found
 }
 
-/// The copying of one queue.
+/// The copy of one queue.
 struct QueueCopy<'a> {
     feed: &'a CompactionAppender,
     name: &'a (String, i32),
@@ -444,12 +449,12 @@ struct QueueCopy<'a> {
     input: &'a AppenderInput<'a>,
     /// Bytes that may still be copied.
     left: &'a mut u64,
-    /// Where queues with messages without a key are named.
+    /// Collects queues with messages without a key.
     keyless: &'a mut Vec<String>,
 }
 
 impl QueueCopy<'_> {
-    /// Calls `take` with each durable record from `next` on that has a key.
+    /// Calls `take` with each durable keyed record from `next` on.
     fn each(
         &mut self,
         next: &mut i64,
@@ -480,14 +485,14 @@ impl QueueCopy<'_> {
                 }
                 if u64::from(place.size) > largest {
                     let reason = format!(
-                        "the message at offset {} has {} bytes, a compaction file holds {largest}",
+                        "the message at offset {} has {} bytes; a compaction file can hold at most {largest}",
                         place.queue_offset, place.size
                     );
                     return Ok(AppendStop::Because(reason));
                 }
                 let record = fetch.record(ahead)?.filter(|record| self.is_ours(record));
                 let Some(record) = record else {
-                    let reason = format!("the log has no whole message at offset {}", place.queue_offset);
+                    let reason = format!("the log has no complete message at offset {}", place.queue_offset);
                     return Ok(AppendStop::Because(reason));
                 };
                 if compaction_key(&record).is_some() {
@@ -499,7 +504,7 @@ impl QueueCopy<'_> {
                 }
                 *next = place.queue_offset + 1;
             }
-            // The last offsets may be without a message.
+            // The last offsets may have no message.
             *next = start + units.len() as i64;
             if (self.input.stop)() {
                 break;
@@ -512,7 +517,7 @@ impl QueueCopy<'_> {
         record.topic == self.name.0 && record.queue_id == self.name.1 && record.dispatches_to_queue()
     }
 
-    /// Copies behind the files that there are.
+    /// Copies records after the existing files.
     fn append(&mut self, going: &mut AppendTarget) -> Result<AppendStop, StoreError> {
         let (files, (topic, queue_id)) = (&self.feed.files, self.name);
         let AppendTarget { next, geometry, open, next_base, keyless } = going;
@@ -545,7 +550,7 @@ impl QueueCopy<'_> {
         Ok(stopped)
     }
 
-    /// Writes the first files of a queue to `staging` and syncs them; what they are called there need not last.
+    /// Writes the first files of a queue to `staging` and syncs them; their names there need not be durable.
     fn first_files(
         &mut self,
         going: &mut AppendTarget,
@@ -564,8 +569,8 @@ impl QueueCopy<'_> {
     }
 }
 
-/// Where the records of queue entries lie, of which the first is that of `offset`; offsets without a message, or with
-/// one that the log has let go, are left out.
+/// Returns the places of the records of `units`; the first unit has `offset`. Offsets without a message, or with
+/// an expired one, are skipped.
 fn places(units: &[CqUnit], offset: i64, log_start: u64) -> Vec<Place> {
     let offsets = offset..;
     let place = |(unit, queue_offset): (&CqUnit, i64)| {

@@ -1,4 +1,4 @@
-//! Appending new messages of a compaction topic to its compaction files, as a broker does.
+//! Appends new messages of a compaction topic to its compaction files, as a broker does.
 
 pub(crate) mod appender;
 pub(crate) mod uncompacted;

@@ -1,17 +1,18 @@
-//! What lies in the commit log and in no compaction file yet.
+//! Finds messages in the commit log that no compaction has read yet.
 //!
-//! Owns the question that retention asks before a segment goes: does it hold keyed messages of a
-//! compaction topic that were neither copied to its files nor taken up by a compaction? The answer comes from what is on
-//! disk, and is made durable before it counts:
+//! Owns the check that retention makes before it removes a segment: does the segment contain keyed messages of a
+//! compaction topic that are not copied to its files and that no compaction has read? The answer comes from the files
+//! on disk, which are made durable first:
 //!
 //! ```text
-//! taken up    one past the last offset in the files of compaction/, or that was read for them
-//!             (mqstore/compaction.json, where it is about these very files)
-//! the rest    queue entries from there on that point into the segment, each record looked at;
-//!             where the queue cannot be trusted, all records of the segment
+//! compacted   one past the last offset in the files of compaction/, or that was read for them
+//!             (mqstore/compaction.json, if it describes these files)
+//! the rest    units from this offset on that point into the segment, and their records;
+//!             if the queue cannot be trusted, all records of the segment
 //! ```
 //!
-//! Writes nothing, syncs, and takes no lock. A compaction that is published meanwhile only takes up more.
+//! Syncs files, but writes nothing and takes no lock. A compaction that is published meanwhile only covers more
+//! messages.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,10 +33,10 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList, read_record};
 use mqstore_log::consume_queue::{ConsumeQueue, QueueSet};
 
-/// Queue entries that one read fetches.
+/// Number of queue units in one read.
 const CHUNK_UNITS: usize = 1024;
 
-/// The first message of a queue that a segment holds and no compaction has taken up.
+/// The first message of a queue in a segment that no compaction has read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UncompactedMessage {
     pub(crate) topic: String,
@@ -49,27 +50,27 @@ impl fmt::Display for UncompactedMessage {
     }
 }
 
-/// One past the last queue offset that a compaction has taken up, and the token of its files.
+/// Returns one past the last compacted queue offset, and the token of the queue's files.
 pub fn compacted_end(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<(i64, String), StoreError> {
     let state = GenerationState::load(files, topic, queue_id)?;
     let end = state.known(files, &Manifest::load(files)?, topic, queue_id)?.end;
     Ok((end, state.token))
 }
 
-/// A queue whose compaction files go further than the log.
+/// A queue whose compaction files end after the log's end of the queue.
 pub struct QueueAheadOfLog {
     /// Topic of the queue.
     pub topic: String,
     /// Id of the queue.
     pub queue_id: i32,
-    /// The next queue offset by the log.
+    /// The next queue offset in the log.
     pub log_end: i64,
-    /// One past the last one that is in the files, or that was read for them.
+    /// One past the last offset in the files, or that was read for them.
     pub end: i64,
 }
 
-/// The queues of `topics` whose compaction files go further than `log_end` says that the log does. Those whose files
-/// cannot be read are left out.
+/// Returns the queues of `topics` whose compaction files end after `log_end`, the log's end of the queue. Queues with
+/// unreadable files are skipped.
 pub fn queues_ahead_of_log(
     files: &StoreFiles,
     topics: &[(String, u32)],
@@ -84,7 +85,7 @@ pub fn queues_ahead_of_log(
             let read = taken.positions.end(topic, queue_id);
             let known = taken.manifest.generations(topic, queue_id).iter().map(|each| each.end);
             let told = known.chain([read]).any(|end| end > log_end);
-            // A store of many queues is opened without a look at all their entries.
+            // Do not read all units of all queues when a store with many queues is opened.
             if !told && !may_hold(files, topic, queue_id, log_end)? {
                 continue;
             }
@@ -97,7 +98,7 @@ pub fn queues_ahead_of_log(
     Ok(found)
 }
 
-/// Whether the files of a queue may hold `offset` or a later one.
+/// Whether the files of a queue may contain `offset` or a later one.
 fn may_hold(files: &StoreFiles, topic: &str, queue_id: i32, offset: i64) -> Result<bool, StoreError> {
     let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
     for pair in folder.pairs.iter().rev() {
@@ -109,8 +110,8 @@ fn may_hold(files: &StoreFiles, topic: &str, queue_id: i32, offset: i64) -> Resu
     Ok(false)
 }
 
-/// The compaction topics of which a queue has at least this part of its messages behind the last compaction,
-/// sorted. What a compaction kept is counted where it is known, and as nothing otherwise.
+/// Returns the compaction topics with a queue that has at least this ratio of uncompacted messages,
+/// sorted. Messages that a compaction kept count if their number is known, otherwise as none.
 pub fn dirty_topics(files: &StoreFiles, queues: &QueueSet, ratio: f64) -> Result<Vec<String>, StoreError> {
     let topics = CompactionTopics::load(files)?;
     if topics.is_empty() {
@@ -136,18 +137,18 @@ pub fn dirty_topics(files: &StoreFiles, queues: &QueueSet, ratio: f64) -> Result
     Ok(found)
 }
 
-/// What is in the compaction files of a queue.
+/// The offsets in the compaction files of a queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct CompactedRange {
-    /// One past the last queue offset that they have, or that was read for them.
+    /// One past the last queue offset in the files, or that was read for them.
     end: i64,
     /// One past the last queue offset that a compaction has read.
     compacted: i64,
-    /// How many messages the last one kept; 0 where that is not known.
+    /// Number of messages that the last compaction kept; 0 if unknown.
     kept: u64,
 }
 
-/// What compactions have read of each queue, as far as it was asked for.
+/// The compacted ends of queues, loaded on demand.
 pub(crate) struct CompactedEnds<'a> {
     files: &'a StoreFiles,
     manifest: Manifest,
@@ -162,8 +163,8 @@ impl<'a> CompactedEnds<'a> {
         Ok(Self { files, manifest, positions, queues: BTreeMap::new() })
     }
 
-    /// One past the last queue offset that is in the files, durably, or that a compaction has read for them; 0 where
-    /// they cannot be read.
+    /// Returns one past the last queue offset that is durable in the files, or that a compaction has read for them; 0
+    /// if they cannot be read.
     pub(crate) fn end(&mut self, topic: &str, queue_id: i32) -> Result<i64, StoreError> {
         let first = !self.queues.contains_key(&(topic.to_owned(), queue_id));
         let end = self.known(topic, queue_id)?.end;
@@ -193,13 +194,13 @@ impl<'a> CompactedEnds<'a> {
     }
 }
 
-/// Makes the last files of a queue durable: a broker, or a feed that is on its way, may not have done that yet. Those
-/// before were, when they were begun.
+/// Syncs the last files of a queue: a broker or a running compaction appender may not have done that yet. Earlier files
+/// were synced before the next ones were created.
 fn sync_last(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<(), StoreError> {
     let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
     let Some(last) = folder.pairs.last() else { return Ok(()) };
     for file in [Some(&last.log), last.queue.as_ref()].into_iter().flatten() {
-        // What was replaced meanwhile was synced before that.
+        // A file that was replaced meanwhile was synced before.
         let Some(open) = open_listed(files, file)? else { continue };
         let dir = file.path.parent().unwrap_or(&file.path);
         switch::step("retention.sync_copies", || open.sync_data().and_then(|()| files.vfs.sync_dir(dir)))
@@ -208,7 +209,7 @@ fn sync_last(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<(), Store
     Ok(())
 }
 
-/// Looks for what no compaction has taken up, in any number of segments. What is published meanwhile it does not see.
+/// Searches segments for messages that no compaction has read. It does not see compactions published meanwhile.
 pub struct UncompactedSearch<'a> {
     files: &'a StoreFiles,
     list: &'a Arc<SegmentList>,
@@ -217,14 +218,15 @@ pub struct UncompactedSearch<'a> {
 }
 
 impl<'a> UncompactedSearch<'a> {
-    /// Loads the compaction topics and the position of each of their queues.
+    /// Loads the compaction topics and the positions of their queues.
     pub fn load(files: &'a StoreFiles, list: &'a Arc<SegmentList>) -> Result<Self, StoreError> {
         Ok(Self { files, list, topics: CompactionTopics::load(files)?, taken: CompactedEnds::load(files)? })
     }
 
-    /// Of each compaction topic with a keyed message in `segment` that no compaction has taken up the first
-    /// such message of one queue. `trusted` says that `queues` have an entry for every record of the segment;
-    /// otherwise the segment itself is read, and the first topic is the answer.
+    /// Returns, for each compaction topic, the first keyed message of one queue in `segment` that no compaction has
+    /// read.
+    /// `trusted` says that `queues` have a unit for each record of the segment. Otherwise the segment itself is read,
+    /// and only the first topic is returned.
     pub fn in_segment(
         &mut self,
         queues: &QueueSet,
@@ -240,7 +242,7 @@ impl<'a> UncompactedSearch<'a> {
         Ok(self.search_log(segment)?.into_iter().collect())
     }
 
-    /// Follows the consume queues; `None` when one of them disagrees with the log.
+    /// Follows the consume queues; `None` if one of them does not match the log.
     fn search_queues(
         &mut self,
         queues: &QueueSet,
@@ -297,7 +299,7 @@ impl<'a> UncompactedSearch<'a> {
         Ok(FollowOutcome::Nothing)
     }
 
-    /// Whether the message that `unit` points at has a key; `None` when it is another one.
+    /// Whether the message that `unit` points to has a key; `None` if the record does not match.
     fn is_keyed(
         &self,
         place: u64,
@@ -317,7 +319,7 @@ impl<'a> UncompactedSearch<'a> {
         }))
     }
 
-    /// Reads the segment. What is damaged cannot be held back for a compaction, which cannot read it either.
+    /// Reads the segment. Damaged records are not held back, because a compaction cannot read them either.
     fn search_log(&mut self, segment: &Segment) -> Result<Option<UncompactedMessage>, StoreError> {
         let (from, to) = (segment.base_offset(), segment.end_offset());
         let mut scanner = LogScanner::new(Arc::clone(self.list), from, to, ScanChecks { crc: false });
@@ -348,9 +350,9 @@ impl<'a> UncompactedSearch<'a> {
     }
 }
 
-/// What following a queue's entries came to.
+/// The result of following a queue's units.
 enum FollowOutcome {
-    /// The first keyed message that was not taken up has this queue offset.
+    /// The queue offset of the first keyed message that no compaction has read.
     First(i64),
     Nothing,
     Disagrees,

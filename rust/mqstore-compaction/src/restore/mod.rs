@@ -1,12 +1,12 @@
 //! Restoring lost compaction files from another store.
 //!
-//! Compaction files are data: if they are lost, or end before the commit log begins, this store has lost every message
-//! in between. Another store with the same messages, such as a replica or an older copy, still has them. This folder
-//! owns `mqstore/restore/`, which keeps the pulled messages until a compaction publishes them. `pull` has the steps.
+//! Compaction files are data: if they are lost, or end before the commit log begins, this store has lost all messages
+//! between them. Another store with the same messages, such as a replica or an older copy, still has them. This folder
+//! owns `mqstore/restore/`, which keeps the pulled messages until a compaction publishes them. `pull` lists the steps.
 //!
-//! A restore holds the store's lock to its end. Readers see no change before the one step of `publish`.
+//! A restore holds the store's lock until it ends. Readers see no change before the single step of `publish`.
 //!
-//! Source: `CompactionLog#load`, `#pullMessageFromMaster`, `MessageFetcher`; compaction.md 13.
+//! Source: `CompactionLog#load`, `#pullMessageFromMaster`, `MessageFetcher`.
 
 mod pull;
 pub(crate) mod queue_folder;
@@ -37,23 +37,23 @@ use queue_folder::{queue_dir, remove};
 
 pub use pull::{RestoreSource, RestoredQueue};
 
-/// What a restore did, or would do.
+/// The report of a restore, or of its dry run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RestoreReport {
     /// The other store's directory.
     #[serde(serialize_with = "as_shown")]
     pub source: PathBuf,
-    /// Whether nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// The queues that were restored.
+    /// The restored queues.
     pub queues: Vec<RestoredQueue>,
-    /// What was left out, each with its reason.
+    /// The skipped queues, each with its reason.
     pub skipped: Vec<String>,
-    /// What the compaction at the end did; `None` when there was nothing to restore.
+    /// The report of the compaction at the end; `None` if there was nothing to restore.
     pub compaction: Option<CompactionReport>,
 }
 
-/// A report also names a path that is not UTF-8.
+/// Serializes a path, also one that is not UTF-8.
 fn as_shown<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
@@ -62,28 +62,28 @@ impl RestoreReport {
     /// Encodes the report.
     ///
     /// # Errors
-    /// None is known: a report holds nothing that JSON cannot say.
+    /// None: JSON can encode each value of a report.
     pub fn to_json(&self) -> Result<String, StoreError> {
         encode("restore report", self)
     }
 }
 
-/// How a restore is run.
+/// The inputs of a restore.
 #[derive(Clone, Copy)]
 pub struct RestoreRun<'a> {
     /// Topics to restore; `None` for all.
     pub topics: Option<&'a [String]>,
     /// Geometry and limits of the new files.
     pub options: &'a CompactionOptions,
-    /// Threads that restore queues.
+    /// Number of threads that restore queues.
     pub threads: usize,
     /// Progress and cancellation.
     pub control: &'a Arc<JobControl>,
-    /// The commit log of this process, where it writes it.
+    /// The commit log of this process, if it has the store open for writing.
     pub log: Option<&'a Arc<CommitLog>>,
 }
 
-/// Restores queues of a store that nobody has open.
+/// Restores queues of a store that no process has open.
 pub fn restore(
     files: &StoreFiles,
     source: &dyn RestoreSource,
@@ -94,8 +94,8 @@ pub fn restore(
     restore_by(files, Planner::new(files, run.options)?, source, run, &|| Ok(0))
 }
 
-/// As [`restore`], for the process that has the store open for writing; `flush` makes the log
-/// durable, and says how far it is.
+/// Same as [`restore`], for the process that has the store open for writing. `flush` makes the log
+/// durable, and returns its durable offset.
 pub fn restore_open(
     files: &StoreFiles,
     open: &OpenStore<'_>,
@@ -148,10 +148,10 @@ fn restore_by(
     Ok(report)
 }
 
-/// The first message of a queue that the commit log holds.
+/// The first message of a queue in the commit log.
 struct FirstMessage {
     queue_offset: i64,
-    /// Body checksum, length and keys; `None` when they cannot be read.
+    /// Body checksum, length and keys; `None` if they cannot be read.
     content: Option<(u32, usize, Option<Vec<u8>>)>,
 }
 
@@ -182,7 +182,7 @@ impl MissingQueues<'_> {
             let name = format!("{topic}/{queue_id}");
             let Some(first) = first else {
                 skipped.push(format!(
-                    "{name}: nothing here says where the queue goes on; restore the whole store"
+                    "{name}: this store has no offset at which the queue continues; restore the complete store"
                 ));
                 continue;
             };
@@ -209,7 +209,7 @@ impl MissingQueues<'_> {
         Ok(found)
     }
 
-    /// Why the other store is not one of the same messages, if that can be seen.
+    /// Returns the reason why the other store does not have the same messages, if there is one.
     fn foreign_reason(
         &self,
         topic: &str,
@@ -230,7 +230,7 @@ impl MissingQueues<'_> {
         }))
     }
 
-    /// The first message of a queue that is in the log, or where the queue goes on when none is.
+    /// Returns the first message of a queue in the log, or without one, the offset at which the queue continues.
     fn first_in_log(
         &self,
         topic: &str,
@@ -288,7 +288,7 @@ fn view_of<'r>(record: &'r StoredRecord, root: &Path) -> Result<RecordView<'r>, 
     record.view().map_err(|error| StoreError::format(root, record.commit_log_offset, &error))
 }
 
-/// Pulls every queue; the offsets up to which each is complete now.
+/// Pulls all queues; returns the offsets up to which they are complete now.
 fn pull_queues(
     files: &StoreFiles,
     source: &dyn RestoreSource,
@@ -323,7 +323,7 @@ fn pull_queues(
     Ok(restored)
 }
 
-/// Removes what an earlier restore left of queues that lack nothing any more.
+/// Removes leftovers of an earlier restore for queues that are complete.
 fn sweep(files: &StoreFiles, lacking: &[MissingQueue]) -> Result<(), StoreError> {
     for topic in list_or_none(files, &files.restore())? {
         let folder = files.restore().join(&topic.name);

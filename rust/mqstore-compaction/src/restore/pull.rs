@@ -1,20 +1,20 @@
-//! Pulling one queue from another store, into the queue's folder below `mqstore/restore`.
+//! Pulls one queue from another store into the queue's folder below `mqstore/restore`.
 //!
 //! ```text
-//! decide    the queues whose compaction files end before the commit log's first message of them
+//! decide    the queues whose compaction files end before their first message in the commit log
 //! pull      other store, offsets 0 .. first message here  ->  mqstore/restore/<topic>/<queue id>/
-//!             log/0000… cq/0000…    messages, as compaction files hold them
-//!             progress.json         which of these files are complete, and the next offset to pull
+//!             log/0000… cq/0000…    messages in the format of compaction files
+//!             progress.json         the complete files, and the next offset to pull
 //! compact   mqstore/restore/… and the commit log  ->  the next generation, published as always
 //! ```
 //!
-//! The pulled messages replace the rest of the lost files, because a message in these may have been deleted by one that
-//! they lack. Files are not copied, because a compaction in the other store may replace them meanwhile. If one does,
-//! the queue is pulled again from its first offset.
+//! The pulled messages replace the remaining compaction files, because a lost message may have deleted a remaining one.
+//! Files are not copied, because the other store may compact the queue meanwhile. If it does, the queue is pulled again
+//! from its first offset.
 //!
-//! Owns that folder's files and its `progress.json`, which is replaced in one step whenever a pair of files is closed
-//! and synced. After a crash the next call removes every file that `progress.json` does not name and continues after
-//! the rest.
+//! Owns that folder's files and its `progress.json`, which is replaced in one step after each pair of files is closed
+//! and synced. After a crash, the next restore removes all files that `progress.json` does not name, and continues
+//! after the last complete one.
 
 use std::io;
 use std::path::Path;
@@ -36,16 +36,16 @@ use mqstore_base::store_files::StoreFiles;
 const PROGRESS_FILE: &str = "progress.json";
 const PROGRESS_LIMIT_BYTES: u64 = 1 << 20;
 
-/// How often a queue is pulled again because the other store compacted it meanwhile.
+/// Maximum number of times that a queue is pulled again because the other store compacted it meanwhile.
 const MOST_PULLS: u32 = 5;
 
-/// A store that still has what is lost here.
+/// A store that still has the lost messages.
 pub trait RestoreSource {
     /// Its directory.
     fn root(&self) -> &Path;
 
-    /// What changes when it compacts the queue; the inner error is why it cannot give all messages that
-    /// count before `until`.
+    /// Returns a text that changes if it compacts the queue; the inner error is the reason why it does not have all
+    /// messages before `until`.
     fn generation(
         &self,
         topic: &str,
@@ -53,7 +53,7 @@ pub trait RestoreSource {
         until: i64,
     ) -> Result<Result<String, String>, StoreError>;
 
-    /// The message at an offset, where it still has it.
+    /// Returns the message at an offset, if it still has it.
     fn message_at(&self, topic: &str, queue_id: i32, offset: i64)
     -> Result<Option<StoredRecord>, StoreError>;
 
@@ -68,24 +68,24 @@ pub trait RestoreSource {
     ) -> Result<(), StoreError>;
 }
 
-/// A queue that was restored, or would be.
+/// A restored queue, or in a dry run one to restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RestoredQueue {
     /// The topic.
     pub topic: String,
     /// The queue.
     pub queue_id: i32,
-    /// One past the last offset that was lost: the first one that the commit log here has.
+    /// One past the last lost offset: the first offset in this store's commit log.
     pub until: i64,
-    /// Messages that were pulled by this call.
+    /// Number of messages that this restore pulled.
     pub messages: u64,
     /// Bytes of their records.
     pub bytes: u64,
-    /// Messages that a call before had pulled.
+    /// Number of messages that an earlier restore had pulled.
     pub resumed: u64,
 }
 
-/// A queue whose compaction files lack what the commit log has dropped.
+/// A queue whose compaction files lack messages that the commit log no longer has.
 pub(super) struct MissingQueue {
     pub(super) topic: String,
     pub(super) queue_id: i32,
@@ -93,16 +93,16 @@ pub(super) struct MissingQueue {
     pub(super) geometry: CompactionGeometry,
 }
 
-/// How far a queue has been pulled.
+/// The progress of a queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Progress {
     source: String,
     generation: String,
     #[serde(flatten)]
     geometry: CompactionGeometry,
-    /// Complete files of each kind.
+    /// Number of complete files of each kind.
     pairs: u64,
-    /// Messages in them.
+    /// Number of messages in them.
     messages: u64,
     /// The next offset to pull.
     next: i64,
@@ -113,7 +113,7 @@ impl Document for Progress {
 }
 
 impl Progress {
-    /// What an earlier call left; `None` when there is nothing that can be used.
+    /// Reads the progress of an earlier restore; `None` if there is none that can be used.
     fn load(files: &StoreFiles, dir: &Path) -> Result<Option<Self>, StoreError> {
         let path = dir.join(PROGRESS_FILE);
         match files.vfs.read_file(&path, PROGRESS_LIMIT_BYTES) {
@@ -135,7 +135,7 @@ impl Progress {
     }
 }
 
-/// The pulling of one queue.
+/// The pull of one queue.
 pub(super) struct QueuePull<'a> {
     pub(super) files: &'a StoreFiles,
     pub(super) source: &'a dyn RestoreSource,
@@ -144,7 +144,7 @@ pub(super) struct QueuePull<'a> {
 }
 
 impl QueuePull<'_> {
-    /// Pulls what is not there yet; why that cannot be, if so.
+    /// Pulls the missing messages; returns the reason if that is impossible.
     pub(super) fn run(&self, report: &mut RestoredQueue) -> Result<Option<String>, StoreError> {
         let lack = self.lack;
         let dir = queue_dir(self.files, &lack.topic, lack.queue_id);
@@ -161,14 +161,14 @@ impl QueuePull<'_> {
             }
             remove(self.files, &dir)?;
         }
-        Ok(Some("the other store compacts it faster than it can be pulled; try again".to_owned()))
+        Ok(Some("the other store compacts the queue faster than it can be pulled; try again".to_owned()))
     }
 
     fn generation(&self) -> Result<Result<String, String>, StoreError> {
         self.source.generation(&self.lack.topic, self.lack.queue_id, self.lack.until)
     }
 
-    /// The folder as an earlier call left it, without what was not complete; else a new one.
+    /// Prepares the folder: removes incomplete files of an earlier restore, or creates a new folder.
     fn begin(&self, dir: &Path, generation: String) -> Result<Progress, StoreError> {
         let files = self.files;
         let source = self.source.root().display().to_string();
@@ -191,7 +191,7 @@ impl QueuePull<'_> {
         Ok(Progress { source, generation, geometry: self.lack.geometry, pairs: 0, messages: 0, next: 0 })
     }
 
-    /// Removes files that were not complete; whether all others are there.
+    /// Removes incomplete files; returns whether all complete ones exist.
     fn keep_complete(&self, dir: &Path, progress: &Progress) -> Result<bool, StoreError> {
         let end = progress.geometry.log_file_bytes.saturating_mul(progress.pairs);
         for name in [STAGED_LOGS, STAGED_QUEUES] {

@@ -1,4 +1,4 @@
-//! The folder of a queue below `mqstore/restore`, with the messages that were pulled.
+//! The folder of a queue below `mqstore/restore` with the pulled messages.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use crate::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// The folder of a queue below `mqstore/restore`.
+/// Path of the folder of a queue below `mqstore/restore`.
 pub(super) fn queue_dir(files: &StoreFiles, topic: &str, queue_id: i32) -> PathBuf {
     files.restore().join(topic).join(queue_id.to_string())
 }
 
-/// What was pulled of a queue.
+/// Lists the pulled files of a queue.
 pub(crate) fn restored_folder(
     files: &StoreFiles,
     topic: &str,

@@ -1,4 +1,4 @@
-//! Files that a broker wrote, and a broker on files of ours.
+//! Files that a broker wrote, and a broker that opens files of mqstore.
 
 use mqstore_format::{CrcCheck, RecordView};
 use mqstore_io::Access;
@@ -15,8 +15,8 @@ fn value(offset: i64) -> Sent {
     Sent::new(&format!("k{}", offset % 4), &format!("value {offset:03}"))
 }
 
-/// A store in which a broker has dispatched records 0 to `count` to its compaction log, all of whose
-/// log is gone but the last records.
+/// A store in which a broker dispatched records 0 to `count` to its compaction log, and in which only the last records
+/// are still in the commit log.
 fn dispatched(count: i64) -> (TestStore, Broker) {
     let store = TestStore::new(&[TOPIC]);
     let mut broker = Broker::new(&store.files, LOG, QUEUE);
@@ -36,7 +36,7 @@ fn the_worked_example_reads_as_a_broker_reads_it() {
     assert_eq!((queue.min_offset(), queue.max_offset()), (0, 20));
 }
 
-/// What a broker's first run leaves: file 0 with 10..13, no markers, the active file untouched.
+/// The files of a broker's first run: file 0 with 10..13, no markers, the active file unchanged.
 fn after_first_run(stale: bool) -> (TestStore, Broker) {
     let (store, broker) = dispatched(20);
     for kind in [LOG_DIR, QUEUE_DIR] {
@@ -143,7 +143,7 @@ fn a_property_crc_that_a_broker_left_behind_is_made_anew() {
 
 #[test]
 fn logs_under_queue_files_of_another_generation_are_read_by_themselves() {
-    // A broker was stopped between switching the logs and the queues: new log, old queue.
+    // A broker stopped between its switch of logs and queues: new log, old queue.
     let (store, broker) = dispatched(20);
     store.files.vfs.remove_file(&broker.path(LOG_DIR, 0)).unwrap();
     store.files.vfs.remove_file(&broker.path(LOG_DIR, 2208)).unwrap();
@@ -197,7 +197,7 @@ fn unfinished_work_of_a_broker_is_left_to_it() {
         assert!(report.skipped[0].starts_with("ctopic/0: "), "{:?}", report.skipped);
         assert!(store.files.vfs.stat(&path).is_ok());
     }
-    // Output of a killed run is made of files that are still here.
+    // The output of a killed run consists of files that still exist.
     let (store, broker) = dispatched(20);
     let path = broker.path(LOG_DIR, 0).parent().unwrap().join("compacting");
     store.files.vfs.create_dir_all(&path).unwrap();

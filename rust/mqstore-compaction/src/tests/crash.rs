@@ -1,4 +1,4 @@
-//! A job that ends at any call, by a kill or by the loss of power.
+//! A job that ends at any call, by a kill or a power failure.
 
 use std::collections::BTreeMap;
 
@@ -23,12 +23,12 @@ fn options(job: &str) -> CompactionOptions {
     CompactionOptions { job_id: Some(job.to_owned()), ..small() }
 }
 
-/// A store with one generation (unless `first`), and messages that it does not have yet; all durable.
+/// A store with one generation (unless `first`), and messages that are not in it; all durable.
 fn start(first: bool) -> (SimVfs, Content, Content) {
     start_on(&SimVfs::default(), first)
 }
 
-/// As [`start`], where the file system cannot exchange two folders.
+/// Same as [`start`], on a file system that cannot exchange two folders.
 fn start_without_exchange() -> (SimVfs, Content, Content) {
     start_on(&SimVfs::new(SimOptions { no_exchange: true, ..SimOptions::default() }), false)
 }
@@ -48,13 +48,13 @@ fn start_on(vfs: &SimVfs, first: bool) -> (SimVfs, Content, Content) {
     (vfs.crash_with(&mut |_| true).unwrap(), old, new)
 }
 
-/// What is left in `mqstore/jobs/<job>`.
+/// The files left in `mqstore/jobs/<job>`.
 fn leftovers(files: &StoreFiles, job: &str) -> Vec<String> {
     let entries = files.vfs.list(&files.jobs().join(job)).unwrap_or_default();
     entries.into_iter().map(|entry| entry.name.into_string().unwrap()).collect()
 }
 
-/// What the manifest says is there for the files that are there.
+/// Checks the facts in the manifest against the existing files.
 fn check_facts(files: &StoreFiles) {
     let manifest = Manifest::load(files).unwrap();
     for queue in 0..2 {
@@ -111,7 +111,7 @@ fn so_does_one_where_folders_cannot_be_exchanged() {
 fn a_folder_that_another_program_made_between_the_two_steps_stays_and_so_does_the_last_one() {
     let (base, old, new) = start_without_exchange();
     let files = files_on(&base);
-    // The move of the old folder is the last call that works.
+    // The move of the old folder is the last successful call.
     base.inject(Fault::nth(1).on(&[OperationKind::Rename]).under(&files.compaction_path()));
     assert!(compact_now(&files, None, &options("two"), 1).is_err());
     base.clear_faults();

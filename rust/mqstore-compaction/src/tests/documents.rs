@@ -1,4 +1,4 @@
-//! Documents on disk as earlier versions wrote them: every one stays readable.
+//! Documents that earlier versions wrote to disk stay readable.
 
 use std::path::Path;
 
@@ -86,7 +86,7 @@ fn a_manifest_stays_readable() {
     assert_eq!((first.files[1].base, first.files[1].queue.crc), (2208, 2));
     assert_eq!((second.first_tombstone, second.keyless, second.files.len()), (None, 1, 0));
     assert_eq!(manifest.appended_from("prices", 0), Some(1200));
-    // Before copies were noted.
+    // Before appended offsets were recorded.
     let (queues, _) = MANIFEST.split_once(",\n    \"fed\"").unwrap();
     write(&files, &files.compaction_manifest(), &format!("{queues}}}"));
     let manifest = Manifest::load(&files).unwrap();

@@ -1,4 +1,4 @@
-//! Jobs: attempts, drivers, and workers that lie.
+//! Jobs: attempts, drivers, and workers with false answers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -191,7 +191,7 @@ fn a_store_that_is_open_for_writing_is_locked() {
     let held = lock_store(&store.files).unwrap();
     assert!(matches!(publish(&store.files, job, &plan, &results), Err(StoreError::Locked { .. })));
     drop(held);
-    // Nothing was lost: the job can still be published.
+    // Nothing is lost: the job can still be published.
     assert_eq!(publish(&store.files, None, &plan, &results).unwrap().messages_after, 11);
 }
 
@@ -268,7 +268,7 @@ fn job_ids_are_plain_names() {
     }
 }
 
-/// Publishes the results after `lie`, and returns why queue 0 was skipped.
+/// Publishes the results after `lie` changed them, and returns the reason why queue 0 was skipped.
 fn refused(lie: impl Fn(&StoreFiles, &mut Vec<TaskResult>)) -> String {
     let store = store();
     compact_now(&store.files, None, &named("before"), 1).unwrap();
@@ -327,7 +327,7 @@ fn files_that_do_not_hold_are_refused() {
     assert!(reason.contains("record of this queue"), "{reason}");
 }
 
-/// The staging folders of a job in which a queue is finished.
+/// The staging folders of a job with a finished queue.
 fn finished(files: &StoreFiles, job: &str) -> Vec<String> {
     let staged = files.vfs.list(&job_dir(files, job)).unwrap_or_default();
     let mut names: Vec<_> = staged.into_iter().map(|entry| entry.name.into_string().unwrap()).collect();

@@ -1,4 +1,4 @@
-//! What a compaction must do, seen from outside: see each file.
+//! Tests of complete compactions; each file has one subject.
 
 mod broker;
 mod crash;

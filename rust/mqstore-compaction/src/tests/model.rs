@@ -1,4 +1,4 @@
-//! A compacted topic against a dictionary.
+//! Compares a compacted topic with a map in memory.
 
 use mqstore_io::{Access, SimVfs};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use mqstore_base::error::StoreError;
 
 const TOPIC: &str = "ctopic";
 
-/// One message: queue, key (0 none, 1 blank), whether it has a body, whether it has a queue entry.
+/// One message: queue, key (0 none, 1 blank), whether it has a body, whether it has a queue unit.
 type Step = (i32, u8, bool);
 
 fn sent(step: Step, at: usize) -> Sent {
@@ -180,7 +180,7 @@ fn only_compaction_topics_are_compacted_unless_forced() {
     assert!(error.to_string().contains("cleanup.policy=COMPACTION"), "{error}");
     let forced = CompactionOptions { force: true, ..small() };
     assert_eq!(compact_now(&store.files, Some(&topics), &forced, 1).unwrap().messages_after, 1);
-    // Files without the attribute are named, and left alone.
+    // Files without the attribute are reported and left unchanged.
     let report = compact_now(&store.files, None, &small(), 1).unwrap();
     assert!(report.skipped[0].contains("plain"), "{:?}", report.skipped);
     let error = compact_now(&store.files, Some(&["nobody".to_owned()]), &small(), 1).unwrap_err();

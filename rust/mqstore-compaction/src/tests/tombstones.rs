@@ -1,4 +1,4 @@
-//! Tombstones: kept as long as a slow reader may need them, and not for ever; and records without a key.
+//! Tombstones are kept as long as a slow reader may need them, and then dropped; and records without a key.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,8 +19,8 @@ fn pass(store: &TestStore, ms: u64) {
     store.clock.advance(Duration::from_millis(ms));
 }
 
-/// What a dictionary with a memory of deletions says about a queue: the newest record of each key, and for
-/// those without a body when a run first saw them.
+/// The expected state of a queue: the newest record of each key, and for tombstones the time when a run first read
+/// them.
 #[derive(Default)]
 struct History {
     newest: BTreeMap<String, (i64, Vec<u8>)>,
@@ -93,7 +93,7 @@ fn a_tombstone_stays_for_its_time_and_goes_without_new_messages() {
     let report = compact_now(&store.files, None, &keeping(), 1).unwrap();
     assert_eq!((report.messages_after, report.tombstones_kept), (4, 0));
     assert_eq!(offsets(&store.files, TOPIC, 0), [6, 7, 8, 9]);
-    // It is still in the commit log, and does not come back from there.
+    // It is still in the commit log, and the compaction does not take it from there again.
     for _ in 0..2 {
         store.append(TOPIC, 0, Sent::new("k1", "again"));
         compact_now(&store.files, None, &keeping(), 1).unwrap();
@@ -121,7 +121,7 @@ fn what_a_broker_changed_makes_the_facts_void() {
     let mut broker = Broker::recover(&store.files, 2208, 368);
     broker.append(11, &Sent::new("k1", "from the broker"));
     pass(&store, RETENTION_MS);
-    // Nothing tells how long the tombstone has been there: it gets its whole time again.
+    // The age of the tombstone is unknown, so it is kept for the complete time again.
     compact_now(&store.files, None, &keeping(), 1).unwrap();
     assert_eq!(offsets(&store.files, TOPIC, 0), [7, 8, 9, 10, 11]);
     pass(&store, RETENTION_MS);

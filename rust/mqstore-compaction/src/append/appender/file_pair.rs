@@ -1,4 +1,4 @@
-//! The pair of files that a queue's feed appends to.
+//! The pair of files to which the compaction appender appends the records of a queue.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::read::cursor::{OpenOutcome, PairCursor, read_units};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
-/// Names in the staging folder, for files that have no name yet.
+/// Names in the staging folder of files without a final name.
 const STAGED_LOG: &str = "feed-log";
 const STAGED_QUEUE: &str = "feed-queue";
 
@@ -25,18 +25,18 @@ const STAGED_QUEUE: &str = "feed-queue";
 #[derive(Debug)]
 pub(super) struct OpenFilePair {
     pub(super) base: u64,
-    /// Bytes of records in the log, and of entries in the queue file.
+    /// Bytes of records in the log, and of units in the queue file.
     pub(super) log_end: u64,
     pub(super) queue_end: u64,
     pub(super) log_path: PathBuf,
     queue_path: PathBuf,
     log: Arc<dyn VfsFile>,
     queue: Arc<dyn VfsFile>,
-    /// Whether the files have their names.
+    /// Whether the files have their final names.
     named: bool,
 }
 
-/// Records and entries that are to be written together.
+/// Records and units that are written together.
 #[derive(Debug, Default)]
 pub(super) struct AppendBatch {
     pub(super) records: Vec<u8>,
@@ -60,17 +60,17 @@ impl AppendBatch {
     }
 }
 
-/// What became of the last files of a queue.
+/// The result of opening the last files of a queue.
 pub(super) enum ReopenOutcome {
     Open(OpenFilePair),
-    /// Nothing is to be appended to them; others follow.
+    /// The files are full; new ones must follow.
     Full,
-    /// They cannot be followed by others either, and why.
+    /// Neither can they be used nor can others follow, for this reason.
     Odd(String),
 }
 
 impl OpenFilePair {
-    /// Opens files that were written and published just now.
+    /// Opens files that were just written and published.
     pub(super) fn of(
         files: &StoreFiles,
         topic: &str,
@@ -100,7 +100,7 @@ impl OpenFilePair {
         Ok(Self { base, log_end, queue_end, log_path, queue_path, log, queue, named: true })
     }
 
-    /// Makes files that get their names with their first records.
+    /// Creates files that get their names with their first records.
     pub(super) fn create(
         files: &StoreFiles,
         topic: &str,
@@ -114,7 +114,7 @@ impl OpenFilePair {
         Ok(Self { base, log_end: 0, queue_end: 0, log_path, queue_path, log, queue, named: false })
     }
 
-    /// Opens the last files of a queue, to go on behind their last entry.
+    /// Opens the last files of a queue, to continue after their last unit.
     pub(super) fn reopen(
         files: &StoreFiles,
         pair: &FilePair,
@@ -126,7 +126,7 @@ impl OpenFilePair {
         let Some(queue) = &pair.queue else {
             return create_missing_queue_file(files, pair, topic, queue_id, geometry);
         };
-        let moved = || Ok(ReopenOutcome::Odd("its files were replaced while they were looked at".to_owned()));
+        let moved = || Ok(ReopenOutcome::Odd("its files were replaced while they were read".to_owned()));
         let Some(units) = read_units(files, queue, pair.log.len)? else { return moved() };
         let ends = match units.last() {
             Some(last) => {
@@ -135,7 +135,7 @@ impl OpenFilePair {
                 else {
                     return moved();
                 };
-                // Only an entry that its record agrees with says where the next one goes.
+                // Only a unit that matches its record gives the position of the next one.
                 if cursor.next_record()?.is_none_or(|record| record.queue_offset != last.base_offset) {
                     return Ok(ReopenOutcome::Full);
                 }
@@ -151,7 +151,7 @@ impl OpenFilePair {
         Ok(if open.has_clean_end(geometry)? { ReopenOutcome::Open(open) } else { ReopenOutcome::Full })
     }
 
-    /// Whether nothing was written behind the last entry, and no record where there is no entry.
+    /// Whether no bytes follow the last unit, and no record exists without a unit.
     fn has_clean_end(&self, geometry: CompactionGeometry) -> Result<bool, StoreError> {
         let mut rest = vec![0; geometry.queue_file_bytes.saturating_sub(self.queue_end) as usize];
         self.queue
@@ -164,7 +164,7 @@ impl OpenFilePair {
         Ok(rest.iter().chain(&head).all(|byte| *byte == 0))
     }
 
-    /// Writes `batch` and makes it durable: first its records, then its entries.
+    /// Writes `batch` and makes it durable: first the records, then the units.
     pub(super) fn flush(&mut self, files: &StoreFiles, batch: &mut AppendBatch) -> Result<(), StoreError> {
         if batch.entries.is_empty() {
             return Ok(());
@@ -184,7 +184,7 @@ impl OpenFilePair {
         if self.named { Ok(()) } else { self.publish_names(files) }
     }
 
-    /// Writes `batch` and what ends the files when others follow.
+    /// Writes `batch`, and the markers that end the files if others follow.
     pub(super) fn close(
         &mut self,
         files: &StoreFiles,
@@ -212,7 +212,7 @@ fn paths(files: &StoreFiles, topic: &str, queue_id: i32, base: u64) -> (PathBuf,
     (path(LOG_DIR), path(QUEUE_DIR))
 }
 
-/// Makes a file that has no name yet, in place of one that was left.
+/// Creates a file without a final name, and replaces a leftover.
 fn stage(files: &StoreFiles, name: &str, len: u64) -> Result<Arc<dyn VfsFile>, StoreError> {
     let path = files.staging().join(name);
     match files.vfs.remove_file(&path) {
@@ -226,14 +226,14 @@ fn stage(files: &StoreFiles, name: &str, len: u64) -> Result<Arc<dyn VfsFile>, S
     Ok(file)
 }
 
-/// Gives a staged file, which is durable, its name.
+/// Gives a durable staged file its final name.
 fn name_staged(files: &StoreFiles, staged: &str, path: &Path) -> Result<(), StoreError> {
     files.vfs.rename_noreplace(&files.staging().join(staged), path).at(path, "naming a compaction file")?;
     let folder = path.parent().unwrap_or(path);
     switch::step("feed.sync_name", || files.vfs.sync_dir(folder)).at(folder, "syncing a compaction folder")
 }
 
-/// Gives a log file its queue file: a feed, or a broker, was stopped between the two.
+/// Creates the missing queue file of a log: a compaction appender or broker stopped between the two.
 fn create_missing_queue_file(
     files: &StoreFiles,
     pair: &FilePair,
@@ -243,7 +243,7 @@ fn create_missing_queue_file(
 ) -> Result<ReopenOutcome, StoreError> {
     let (log_path, queue_path) = paths(files, topic, queue_id, pair.log.base);
     let OpenOutcome::Same(mut cursor) = PairCursor::open(files, pair, topic, queue_id, 0)? else {
-        return Ok(ReopenOutcome::Odd("its files were replaced while they were looked at".to_owned()));
+        return Ok(ReopenOutcome::Odd("its files were replaced while they were read".to_owned()));
     };
     let (mut tags, mut entries, mut log_end) = (SparseTags::default(), Vec::new(), 0);
     while let Some(record) = cursor.next_record()? {
@@ -255,7 +255,7 @@ fn create_missing_queue_file(
     }
     if entries.len() as u64 + BATCH_CQ_UNIT_BYTES as u64 > geometry.queue_file_bytes {
         return Ok(ReopenOutcome::Odd(format!(
-            "{} has more records than a queue file has entries",
+            "{} has more records than a queue file has units",
             log_path.display()
         )));
     }

@@ -249,7 +249,7 @@ def test_several_log_folders(home: Path, tmp_path: Path) -> None:
         assert store.expire(dry_run=False).segments == 3
     with pytest.raises(mqstore.InvalidOptionError, match="holds segments too"):
         mqstore.open(home, "rw", commit_log_paths=one)
-    with pytest.raises(mqstore.UnsupportedFormatError, match="log lies in folders"):
+    with pytest.raises(mqstore.UnsupportedFormatError, match="log is in separate folders"):
         mqstore.compact(home, output=tmp_path / "copy")
     two.rename(tmp_path / "unmounted")
     with pytest.raises(mqstore.StoreIOError, match="disk2"):

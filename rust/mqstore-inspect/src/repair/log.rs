@@ -207,7 +207,7 @@ fn missing_at_ends(
     crate::repair::missing_ends::lost_at_ends(walked, &queues, row.list.min_offset())
 }
 
-/// Copies the bytes that will change, and writes the ledger of losses.
+/// Copies the bytes that will change, and writes the loss report.
 fn backup_and_report(
     files: &StoreFiles,
     row: &Row,

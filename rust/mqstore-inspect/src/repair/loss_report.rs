@@ -1,4 +1,4 @@
-//! The ledger of what repairs found lost.
+//! The loss report: messages and offsets that repairs found lost.
 //!
 //! Owns `mqstore/repairs.jsonl` with one JSON object on each line. Adding lines replaces the file in one step:
 //!

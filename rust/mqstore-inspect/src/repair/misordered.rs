@@ -188,7 +188,8 @@ impl QueueOrder {
         }
     }
 
-    /// Decides if both sets have the same size: the records with a free offset right before them are wrong.
+    /// Decides which records are wrong. If both sets have the same size, the records of the row are wrong if an offset
+    /// right before them is free.
     fn decide(&mut self) {
         let has_gap = self.other.first().is_some_and(|first| {
             let tail = self.row.partition_point(|stretch| stretch.to <= first.from);

@@ -9,7 +9,7 @@
 //!           lost          match the log         lost
 //! ```
 //!
-//! Units count only next to a unit that matches its record, because a queue of another store says nothing. In a log
+//! Units count only next to a unit that matches its record, because a queue from another store proves nothing. In a log
 //! that begins at offset 0, nothing expired. Then a queue without its offset 0 lost it to damage before its first
 //! record.
 

@@ -1,6 +1,7 @@
 //! Corrects the queue or the queue offset of records that contradict their neighbours.
 //!
-//! Owns one of two fields of a record, or for a record of a batch queue a property that keeps its length:
+//! Owns two fields of a record, or for a record of a batch queue one property, which keeps its length:
+//!
 //! ```text
 //! TOTALSIZE 4 | MAGICCODE 4 | BODYCRC 4 | QUEUEID 4 | FLAG 4 | QUEUEOFFSET 8 | ...
 //!                                         ^ this               ^ or this
@@ -9,9 +10,9 @@
 //! ```
 //!
 //! It changes only records whose checksum does not cover these bytes, because a valid checksum proves the value. The
-//! old value is in `mqstore/repairs.jsonl` before it changes. After a crash in the middle, each record has its old or
-//! its new value, or one that another repair corrects. A record that fits into no queue and hides others is replaced
-//! by a placeholder.
+//! old value is durable in `mqstore/repairs.jsonl` before it changes. After a crash in the middle, each record has its
+//! old or its new value, or one that another repair corrects. A record that fits into no queue and hides others is
+//! replaced by a placeholder.
 //!
 //! Source: `CommitLog#checkMessageAndReturnSize` for the order of the fields.
 

@@ -48,9 +48,9 @@ pub(crate) enum FileAction {
     Aside(String),
     /// Remove it: it is empty.
     Remove,
-    /// Extend it to the length of the others; its length is this many bytes.
+    /// Extend it to the length of the others; its current length in bytes.
     Lengthen(u64),
-    /// Cut it to the length of the others; its length is this many bytes.
+    /// Cut it to the length of the others; its current length in bytes.
     Cut(u64),
     /// Rename it: it contains the segment with this base offset.
     Rename(u64),

@@ -6,7 +6,7 @@
 //! ```text
 //! compactionLog/T/0/00000000000000000000   record | record | record | filler, zeros or the end
 //!                                             |        |        |
-//! compactionCq/T/0/00000000000000000000    entry  | entry  | entry  | end marker, zeros or the end
+//! compactionCq/T/0/00000000000000000000    unit   | unit   | unit   | end marker, zeros or the end
 //! ```
 //!
 //! Damage in the log itself ends the comparison of that file; the check that reads through the queue reports it.
@@ -97,7 +97,7 @@ impl Walk<'_> {
             number += 1;
         }
         if let Some((first, offset)) = without.filter(|_| !self.beside) {
-            let detail = format!("records from offset {offset} on have no entry");
+            let detail = format!("the records from offset {offset} on have no unit");
             self.tell(false, first * UNIT, detail);
         }
         let over = self.log_is_over(place)?;
@@ -135,7 +135,7 @@ impl Walk<'_> {
             && DelayLevels::is_delivery_time(entry.tags_code, entry.store_timestamp)
     }
 
-    /// Whether the log ends at `place` regularly, and not in damage.
+    /// Whether the log ends normally at `place`, and not in damage.
     fn log_is_over(&mut self, place: u64) -> Result<bool, StoreError> {
         let Some(head) = self.log.at(place, BLANK_HEADER_BYTES)? else { return Ok(true) };
         Ok(matches!(peek(head), Ok(Peek::Zero | Peek::Blank { .. })))

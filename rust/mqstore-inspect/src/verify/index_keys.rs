@@ -2,7 +2,8 @@
 //!
 //! Owns nothing on disk. [`super::index_walk`] lists the keys without an entry at the expected place; another check
 //! verifies the chains that lead to the entries. Such a key is looked up as a reader would do it, because an index
-//! that was written again after a crash has its entries in another order. After 10,000 look-ups only the order counts.
+//! that was written again after a crash has its entries in another order. After 10,000
+//! look-ups, the order of the entries alone decides.
 //!
 //! A missing entry for tags counts only between records with such entries: writers before RocketMQ 5.5.0 add none.
 
@@ -14,7 +15,7 @@ use crate::problem::{ProblemKind, VerifyReport};
 use mqstore_base::error::StoreError;
 use mqstore_log::index::{BadIndexFile, IndexSet};
 
-/// After this number of records in a row without entries for their tags, their writer indexes no tags.
+/// If more than this number of records in a row lack entries for their tags, their writer does not index tags.
 const MOST_WITHOUT_TAGS: u64 = 64;
 
 /// Findings about all keys so far.

@@ -4,9 +4,9 @@
 //! An index that was written again after a crash has some entries out of order. An entry that comes before its
 //! record's turn is kept until the walk of the log reaches the record.
 //!
-//! The result does not depend on the start of the walk, if no entry before the first one belongs to a record
-//! after the first one. The exception is [`MOST_EARLY`], which bounds memory for an index without any order. The result
-//! lists the deviations, and bounds of the correct rest: see [`KeyEvent`].
+//! The result does not depend on the start of the walk, if no entry before the first entry of the walk belongs to a
+//! record after its first record. The exception is [`MOST_EARLY`], which bounds memory for an index without any order.
+//! The result lists the missing entries, and one event for each run of correct ones: see [`KeyEvent`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use mqstore_base::error::StoreError;
 use mqstore_log::index::{IndexEntries, IndexSet, IndexedEntry, NewEntry};
 
 /// Maximum number of keys that are looked up one by one, as a reader would, because their entry is not at its place.
-/// After them only the order counts.
+/// After them, the order of the entries alone decides.
 pub(super) const MOST_LOOK_UPS: u32 = if cfg!(test) { 60 } else { 10_000 };
 
 /// Maximum number of entries kept until the walk of the log reaches their records.

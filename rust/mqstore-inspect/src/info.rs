@@ -51,7 +51,7 @@ pub struct InfoReport {
     pub popped: Vec<PoppedQueue>,
     /// Whether a part of the store is in `RocksDB`.
     pub rocksdb: bool,
-    /// The process that has the store open for writing: its pid, or `None` inside if the pid is unknown.
+    /// The process that has the store open for writing, if there is one: its pid, or `None` if that is unknown.
     pub writer: Option<Option<i32>>,
     /// Notes for people.
     pub notes: Vec<String>,

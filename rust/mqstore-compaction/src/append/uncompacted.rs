@@ -1,7 +1,7 @@
 //! Finds messages in the commit log that no compaction has read yet.
 //!
 //! Owns the check that retention makes before it removes a segment: does the segment contain keyed messages of a
-//! compaction topic that are not copied to its files and that no compaction has read? The answer comes from the files
+//! compaction topic that are neither copied to its files nor read by a compaction? The answer comes from the files
 //! on disk, which are made durable first:
 //!
 //! ```text
@@ -110,8 +110,8 @@ fn may_hold(files: &StoreFiles, topic: &str, queue_id: i32, offset: i64) -> Resu
     Ok(false)
 }
 
-/// Returns the compaction topics with a queue that has at least this ratio of uncompacted messages,
-/// sorted. Messages that a compaction kept count if their number is known, otherwise as none.
+/// Returns the compaction topics with a queue that has at least this ratio of new messages, sorted. The ratio compares
+/// messages after the last compaction with these and the ones that it kept; an unknown number of kept ones counts as 0.
 pub fn dirty_topics(files: &StoreFiles, queues: &QueueSet, ratio: f64) -> Result<Vec<String>, StoreError> {
     let topics = CompactionTopics::load(files)?;
     if topics.is_empty() {
@@ -224,9 +224,8 @@ impl<'a> UncompactedSearch<'a> {
     }
 
     /// Returns, for each compaction topic, the first keyed message of one queue in `segment` that no compaction has
-    /// read.
-    /// `trusted` says that `queues` have a unit for each record of the segment. Otherwise the segment itself is read,
-    /// and only the first topic is returned.
+    /// read. `trusted` says that `queues` have a unit for each record of the segment. Otherwise the segment itself is
+    /// read, and only the first topic is returned.
     pub fn in_segment(
         &mut self,
         queues: &QueueSet,

@@ -57,8 +57,8 @@ impl CompactionGeometry {
     /// complete units. The log length becomes a multiple of it, because RocketMQ takes positions modulo both.
     ///
     /// # Errors
-    /// [`StoreError::InvalidOption`] if a queue file cannot hold a record and an end marker, or if
-    /// a file would be longer than Java can map.
+    /// [`StoreError::InvalidOption`] if a queue file cannot hold a record and an end marker, or if a file would
+    /// be longer than Java can map.
     pub fn from_settings(log_wish_bytes: u64, queue_wish_bytes: u64) -> Result<Self, StoreError> {
         let queue_file_bytes = queue_wish_bytes / UNIT_BYTES * UNIT_BYTES;
         if !(2 * UNIT_BYTES..=LARGEST_FILE_BYTES / 5).contains(&queue_file_bytes) {
@@ -102,8 +102,8 @@ impl CompactionGeometry {
         fits.then_some(Self { log_file_bytes, queue_file_bytes })
     }
 
-    /// Whether a pair of files that is filled up to these two positions has room for a record of
-    /// `size` bytes. The last unit is reserved for the end marker, and 8 bytes of the log for the filler.
+    /// Whether a pair of files that is filled up to these two positions has room for a record of `size`
+    /// bytes. The last unit is reserved for the end marker, and 8 bytes of the log for the filler.
     pub(crate) fn has_room(&self, log_position: u64, queue_position: u64, size: u64) -> bool {
         queue_position + UNIT_BYTES < self.queue_file_bytes
             && size + BLANK_HEADER_BYTES as u64 <= self.log_file_bytes - log_position

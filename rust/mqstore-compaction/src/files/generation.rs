@@ -49,8 +49,8 @@ pub(crate) struct KnownFiles<'m> {
 }
 
 impl KnownFiles<'_> {
-    /// Returns the facts corrected for a queue that `position-checkpoint` describes as compacted to before `end`. A
-    /// broker made the part before `end` of unknown files, and may have dropped messages that the commit log still has.
+    /// Corrects the facts with `position-checkpoint`, which says that the queue is compacted to before `end`. If the
+    /// generation is unknown, a broker compacted that part, and may have dropped messages that the log still has.
     pub(crate) fn compacted_to(mut self, end: i64) -> Self {
         if self.generation.is_none() {
             self.fed_from = self.fed_from.max(end).min(self.end);

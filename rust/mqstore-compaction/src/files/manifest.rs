@@ -73,9 +73,8 @@ impl GenerationFacts {
         self.files.iter().map(|pair| pair.units).fold(0, u64::saturating_add)
     }
 
-    /// Continues the facts `before` about the replaced generation: its tombstones keep their times, and the new ones up
-    /// to
-    /// `end` get `now_ms`.
+    /// Continues the facts `before` about the replaced generation: its tombstones keep their times, and the
+    /// new ones up to `end` get `now_ms`.
     pub(crate) fn follow(&mut self, before: Option<&Self>, now_ms: i64) {
         let Some(first) = self.first_tombstone else {
             return;

@@ -50,7 +50,7 @@ impl CompactionTopics {
         self.with_files.contains(topic)
     }
 
-    /// Returns each topic of the table, and each with files; a topic with both comes twice.
+    /// Returns the topics of the table, then those with files; a topic with both comes twice.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.table.topics.keys().chain(&self.with_files).map(String::as_str)
     }

@@ -304,7 +304,7 @@ fn remove_folder(files: &StoreFiles, dir: &Path) -> Result<(), StoreError> {
     ignore_missing(files.vfs.remove_dir_all(dir)).at(dir, "sweeping a job's folder")
 }
 
-/// Ignores a missing file. A late attempt of the job may still write there; the next sweep removes the rest.
+/// Ignores a missing file, and a folder in which a late attempt still writes; the next sweep removes that folder.
 fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {

@@ -1,4 +1,5 @@
-//! The second round: finds the newest record of each key of a share; then, the place at which each file begins.
+//! The second round: finds the newest record of each key of a share. After it, the driver computes the first record
+//! of each file of the result.
 
 use std::path::{Path, PathBuf};
 

@@ -51,7 +51,8 @@ impl CompactedQueue {
     /// Opens the compacted log of a queue; `None` if it has no files.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] for damage in the first or the last file, invalid names, and I/O errors.
+    /// [`StoreError::Corrupt`] for damage in the first or the last file, [`StoreError::InvalidOption`] or
+    /// [`StoreError::TopicNotFound`] for an invalid topic or queue id, and I/O errors.
     pub fn open(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<Option<Self>, StoreError> {
         check_names(topic, queue_id)?;
         let read = PositionCheckpoint::load(files, &files.compaction())?.end(topic, queue_id);

@@ -2,8 +2,8 @@
 //!
 //! Owns nothing on disk. [`super::index_walk`] lists the keys without an entry at the expected place; another check
 //! verifies the chains that lead to the entries. Such a key is looked up as a reader would do it, because an index
-//! that was written again after a crash has its entries in another order. After 10,000
-//! look-ups, the order of the entries alone decides.
+//! that was written again after a crash has its entries in another order. After 10,000 look-ups, the order of the
+//! entries alone decides.
 //!
 //! A missing entry for tags counts only between records with such entries: writers before RocketMQ 5.5.0 add none.
 

@@ -139,7 +139,7 @@ impl QueueFinding {
         self.order.finish();
     }
 
-    /// Whether the unit at `offset` is already reported, or no unit is expected there.
+    /// Whether the unit at `offset` is already reported as missing or wrong.
     fn knows(&self, offset: i64) -> bool {
         let begun = self.absent.partition_point(|absent| absent.from <= offset);
         self.absent.get(..begun).and_then(<[_]>::last).is_some_and(|absent| offset < absent.to)

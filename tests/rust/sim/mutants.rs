@@ -14,7 +14,7 @@ use crate::workload::Case;
 use crate::{compacting, decay, faults, feeding, foreign, keeping, remaking, repairing, switches, timing};
 
 /// Switches whose absence this suite cannot notice, with the reasons. The soak tries them too.
-const SPARE: [(&str, &str); 30] = [
+const SPARE: [(&str, &str); 27] = [
     (
         "delay.sync_new_file",
         "a timer log or wheel that is too short is made anew from the records of its topic",
@@ -28,8 +28,6 @@ const SPARE: [(&str, &str); 30] = [
     ),
     ("repair.sync_log", "a log with a mark is written again, and the rebuild that follows syncs one without"),
     ("repair.sync_log_folder", "the sync of the log's folders before the mark covers it"),
-    ("repair.sync_made_names", "the sync of the log's folders before the mark covers it"),
-    ("repair.sync_own_name", "the sync of the log's folders before the mark covers it"),
     ("snapshot.sync_last", "the sync of the log before the mark covers it"),
     ("snapshot.sync_linked", "a writer has synced its full segments before"),
     ("compaction.sync_cleared_job", "what a job leaves is swept by the next one"),
@@ -38,7 +36,6 @@ const SPARE: [(&str, &str); 30] = [
     ("compaction.sync_staged_names", "a staged file that is lost fails its check, and the job is run again"),
     ("compaction.sync_staging", "a staged file that is lost fails its check, and the job is run again"),
     ("compaction.sync_staging_name", "a staged file that is lost fails its check, and the job is run again"),
-    ("compaction.sync_tree_name", "the record that is written into the same folder then makes its name last"),
     ("compaction.sync_switch", "an exchange, or a move, reaches the disk with either of its two folders"),
     ("compaction.sync_old_tree", "an exchange, or a move, reaches the disk with either of its two folders"),
     ("compaction.sync_switch_note", "a note that comes back is of a publication that is over"),

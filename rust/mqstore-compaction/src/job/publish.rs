@@ -400,10 +400,9 @@ pub(crate) fn switch(
 ) -> Result<(), StoreError> {
     let tree = job.tree();
     NextFolder::build(files, &tree, replacements)?;
-    switch::step("compaction.sync_tree_name", || files.vfs.sync_dir(job.dir()))
-        .at(job.dir(), "syncing a job's folder")?;
     note()?;
     let inode = files.vfs.stat(&tree).at(&tree, "looking at the next generation")?.inode;
+    // It writes its record into the folder of the tree and syncs that folder, which makes the tree's name durable.
     job.mark_publishing(files, inode, report)?;
     swap_generation(files, job.id())
 }

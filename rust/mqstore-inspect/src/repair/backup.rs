@@ -162,7 +162,6 @@ pub(crate) fn break_hard_link(files: &StoreFiles, path: &Path, watch: Step<'_>) 
     let own = files.vfs.create_new(&staged).at(&staged, "making a copy of a linked segment")?;
     copy_bytes(&*file, &*own, 0..stat.len, watch, (path, &staged))?;
     switch::step("repair.sync_own_file", || own.sync_all()).at(&staged, "syncing a copy")?;
-    files.vfs.rename(&staged, path).at(path, "replacing a linked segment")?;
-    let log = path.parent().unwrap_or(path);
-    switch::step("repair.sync_own_name", || files.vfs.sync_dir(log)).at(log, "syncing a folder")
+    // The sync of the log's folders before the mark makes the name durable.
+    files.vfs.rename(&staged, path).at(path, "replacing a linked segment")
 }

@@ -1,6 +1,5 @@
 //! Fills lost ranges of the log with records that both engines skip.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use mqstore_format::{
@@ -75,14 +74,11 @@ pub(crate) fn write_placeholders(
         backup::break_hard_link(files, &path, watch)?;
         fill_piece(files, &path, piece, watch)?;
     }
-    let mut folders = BTreeSet::new();
+    // The sync of the log's folders before the mark makes the names durable.
     for piece in pieces.iter().filter(|piece| piece.path.is_none()) {
-        let path = make_segment(files, segment_bytes, piece)?;
-        folders.extend(path.parent().map(Path::to_path_buf));
+        make_segment(files, segment_bytes, piece)?;
     }
-    folders.iter().try_for_each(|folder| {
-        switch::step("repair.sync_made_names", || files.vfs.sync_dir(folder)).at(folder, "syncing a folder")
-    })
+    Ok(())
 }
 
 fn fill_piece(
@@ -111,7 +107,7 @@ fn fill_piece(
 }
 
 /// Creates a segment that contains only a filler.
-fn make_segment(files: &StoreFiles, segment_bytes: u64, piece: &Piece) -> Result<PathBuf, StoreError> {
+fn make_segment(files: &StoreFiles, segment_bytes: u64, piece: &Piece) -> Result<(), StoreError> {
     let folder = files.segment_staging(piece.base, segment_bytes)?;
     files.make_folder(&folder)?;
     let staged = folder.join(offset_file_name(piece.base));
@@ -126,6 +122,5 @@ fn make_segment(files: &StoreFiles, segment_bytes: u64, piece: &Piece) -> Result
     file.write_all_at(&encode_blank(segment_bytes as u32), 0).at(&staged, "writing a filler")?;
     switch::step("repair.sync_made", || file.sync_all()).at(&staged, "syncing a segment")?;
     let path = files.name_of_staged(&staged, piece.base)?;
-    files.vfs.rename_noreplace(&staged, &path).at(&path, "naming a segment")?;
-    Ok(path)
+    files.vfs.rename_noreplace(&staged, &path).at(&path, "naming a segment")
 }

@@ -388,16 +388,15 @@ pub(crate) fn mend(files: &StoreFiles, row: &Row, watch: backup::Step<'_>) -> Re
         }
     }
     sync_folders(files, &folders)?;
-    let mut renamed = BTreeSet::new();
+    // The sync of the log's folders before the mark makes the names below durable.
     for (path, mend) in &row.mends {
         if let FileAction::Rename(base) = mend {
             let waiting = waiting_path(path);
             let to = path.with_file_name(offset_file_name(*base));
             files.vfs.rename_noreplace(&waiting, &to).at(&to, "giving a segment its name")?;
-            renamed.extend(path.parent().map(Path::to_path_buf));
         }
     }
-    sync_folders(files, &renamed)
+    Ok(())
 }
 
 fn waiting_path(path: &Path) -> PathBuf {

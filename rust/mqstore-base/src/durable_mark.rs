@@ -1,21 +1,21 @@
-//! The durable mark: how far the log is known to be on the device.
+//! The durable mark: the log offset up to which all bytes are synced.
 //!
-//! Owns `mqstore/state.a` and `mqstore/state.b`, two slots. A write goes to the slot that does not hold
-//! the newest synced mark, so that a torn one leaves that. The mark is what tells a torn tail (above it) from corruption (below
-//! it); it is written after the sync that it speaks of and never before.
+//! Owns `mqstore/state.a` and `mqstore/state.b`, two slots. A write uses the slot that does not hold the newest synced
+//! mark, so a torn write leaves that mark intact. Recovery uses the mark to tell a torn tail (after the mark) from
+//! corruption (before it). The mark is written after the sync that it records, never before.
 //!
 //! ```text
 //!   0  8  "MQSSTATE"           8  4  version 2         12  4  flags (1 = closed cleanly)
-//!  16  8  sequence            24  8  log position that is synced
+//!  16  8  sequence            24  8  log offset up to which the log is synced
 //!  32  8  offset of the last record below it           40  4  its size     44  4  CRC of its bytes
-//!  48  8  log position up to which queues and index are synced
+//!  48  8  log offset up to which queues and index are synced
 //!  56  8  segment length      64  8  queue file length
 //!  72  4  index slots         76  4  index entries     80 16  boot id      96  8  newest store time
 //! 104  8  offset of the newest record in the index   112  4  index files
 //! 116  8  offset of the oldest record in the newest index file               124  4  CRC of the bytes before
 //! ```
 //!
-//! Across threads: one writer at a time (the flush step or close). RocketMQ ignores the folder.
+//! Across threads: one writer at a time (the flush step, or close). RocketMQ ignores the folder.
 
 use std::path::PathBuf;
 
@@ -31,33 +31,33 @@ const VERSION: u32 = 2;
 const SLOT_BYTES: usize = 128;
 const FLAG_CLEAN: u32 = 1;
 
-/// What tells one state of an index from another without reading it.
+/// Numbers that differ between two states of an index, known without reading the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexExtent {
     /// Number of files.
     pub files: u32,
-    /// Where the record of the newest file's first entry starts in the log; 0 for none.
+    /// Log offset of the record of the newest file's first entry; 0 if there is none.
     pub newest_begin: i64,
-    /// Where the record of the newest entry starts in the log; 0 for none.
+    /// Log offset of the record of the newest entry; 0 if there is none.
     pub end: i64,
 }
 
 /// The content of one slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DurableMark {
-    /// Grows with each write; the slot with the larger one counts.
+    /// Grows with each write; the slot with the larger number is the newer one.
     pub sequence: u64,
     /// Whether the store was closed cleanly at this mark.
     pub clean: bool,
-    /// The log is synced up to here.
+    /// The log offset up to which the log is synced.
     pub position: u64,
-    /// The last record that ends at or before `position`: where it starts; 0 with size 0 for none.
+    /// Log offset of the last record that ends at or before `position`; 0 with size 0 if there is none.
     pub last_offset: u64,
     /// Its size in bytes.
     pub last_size: u32,
     /// The CRC of its bytes.
     pub last_crc: u32,
-    /// Queues and index are complete and synced up to here.
+    /// The log offset up to which queues and index are complete and synced.
     pub dispatched: u64,
     /// Length of a log segment.
     pub segment_bytes: u64,
@@ -67,9 +67,9 @@ pub struct DurableMark {
     pub index_slots: u32,
     /// Entries of an index file.
     pub index_entries: u32,
-    /// The boot of the machine in which the mark was written.
+    /// The boot of the machine during which the mark was written.
     pub boot_id: [u8; 16],
-    /// The newest store timestamp handed out.
+    /// The newest store timestamp that an append has used.
     pub store_timestamp_ms: i64,
     /// The files of the index.
     pub index: IndexExtent,
@@ -81,12 +81,12 @@ impl DurableMark {
         IndexGeometry { slots: self.index_slots, entries: self.index_entries }
     }
 
-    /// Whether a close left the log, which ends at `log_end`, as it is.
+    /// Whether the log, which ends at `log_end`, is unchanged since a clean close.
     pub fn is_clean_end(&self, log_end: u64) -> bool {
         self.clean && self.position == log_end
     }
 
-    /// Whether a close left the log and the index, which reaches as far as `index` says, as they are.
+    /// Whether the log, and the index with the extent `index`, are unchanged since a clean close.
     pub fn is_unchanged_since_close(&self, log_end: u64, index: IndexExtent) -> bool {
         self.is_clean_end(log_end) && self.index == index
     }
@@ -151,7 +151,7 @@ pub struct DurableMarkFile {
 }
 
 impl DurableMarkFile {
-    /// The slots of a store; nothing is opened yet.
+    /// Returns the slots of a store; opens no file.
     pub fn new(files: &StoreFiles) -> Self {
         Self { files: files.clone() }
     }
@@ -161,7 +161,7 @@ impl DurableMarkFile {
         self.files.side().join(if second { "state.b" } else { "state.a" })
     }
 
-    /// The newest mark whose checksum holds. Missing and damaged slots count as absent.
+    /// Returns the newest mark with a valid checksum. Missing and damaged slots count as absent.
     pub fn load(&self) -> Option<DurableMark> {
         [0, 1]
             .into_iter()
@@ -170,7 +170,7 @@ impl DurableMarkFile {
             .max_by_key(|mark| mark.sequence)
     }
 
-    /// Writes `mark` to the slot of its sequence, even or odd; `durable` syncs it too.
+    /// Writes `mark` to slot a if its sequence is even, else to slot b; syncs it if `durable` is set.
     pub fn store(&self, mark: &DurableMark, durable: bool) -> Result<(), StoreError> {
         let path = self.slot(mark.sequence);
         let file = match self.files.vfs.open(&path, Access::ReadWrite) {

@@ -1,32 +1,31 @@
-//! What can go wrong in a store, as values.
+//! The errors of a store.
 //!
-//! One enum for the façade; each variant carries the path, the offset and the reason that a person
-//! needs at three in the morning, and its text says what to do next. The bindings map each variant
-//! to one Python class.
+//! One enum for all. Each variant carries the path, the offset and the cause, and its text says what to do. The
+//! bindings map each variant to one Python class.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use mqstore_format::FormatError;
 
-/// Why a store operation did not happen.
+/// The reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// The directory holds no store.
     #[error("{path}: not a store: {reason}")]
     NotAStore {
-        /// The directory that was opened.
+        /// The directory of the open.
         path: PathBuf,
-        /// What is missing or in the way.
+        /// The part that is missing or has the wrong kind.
         reason: String,
     },
-    /// Somebody else has the store open for writing.
+    /// Another process has the store open for writing.
     #[error("{path}: locked by {}: close it there, or open the store with mode \"r\"", holder(*.pid))]
     Locked {
         /// The lock file.
         path: PathBuf,
-        /// The process that holds it, where known.
+        /// The process that holds the lock, if it is known.
         pid: Option<i32>,
     },
     /// The store was closed before or during the call.
@@ -35,40 +34,40 @@ pub enum StoreError {
         /// The store's root.
         path: PathBuf,
     },
-    /// The store was opened for reading only.
+    /// The store is open for reading only.
     #[error("{path}: opened read-only; open it with mode \"rw\" to {action}")]
     ReadOnly {
         /// The store's root.
         path: PathBuf,
-        /// What was asked for.
+        /// The refused action.
         action: &'static str,
     },
     /// An earlier write or sync failed; memory and disk may disagree.
-    #[error("{path}: stopped after {stage} failed ({cause}): close it and open it again, which recovers it")]
+    #[error("{path}: stopped after {stage} failed ({cause}): close and reopen the store to recover it")]
     Poisoned {
         /// The store's root.
         path: PathBuf,
         /// The step that failed first.
         stage: &'static str,
-        /// Its error.
+        /// The error of that step.
         cause: String,
     },
-    /// Bytes on disk break the format where they must not.
+    /// Bytes on disk break the format in a place that must be valid.
     #[error("{path} at offset {offset}: {reason}")]
     Corrupt {
         /// The damaged file.
         path: PathBuf,
         /// Byte offset in that file.
         offset: u64,
-        /// What is wrong, and what to do.
+        /// The cause, and what to do.
         reason: String,
     },
-    /// A layout that this version does not read.
+    /// A layout that this version cannot read.
     #[error("{path}: {reason}")]
     Unsupported {
         /// The file or folder.
         path: PathBuf,
-        /// What it is, and what to do instead.
+        /// The layout, and what to do instead.
         reason: String,
     },
     /// The disk is full.
@@ -76,39 +75,39 @@ pub enum StoreError {
     DiskFull {
         /// The file that could not grow.
         path: PathBuf,
-        /// What was being done.
+        /// The action that needed space.
         action: &'static str,
     },
-    /// The disk is so full that appends are refused before it is full.
+    /// The disk is so full that the store refuses appends in advance.
     #[error(
-        "{path}: appends are refused: {used_percent} % of the disk are used, and the option disk_refuse_ratio is {ratio}; they go on by themselves when there is room"
+        "{path}: cannot append: {used_percent} % of the disk are used, more than disk_refuse_ratio ({ratio}); free space, and appends resume by themselves"
     )]
     DiskNearlyFull {
         /// The store's root.
         path: PathBuf,
-        /// Used part of the disk in percent.
+        /// Used part of the disk, in percent.
         used_percent: u64,
         /// The option's value.
         ratio: f64,
     },
-    /// A quota is used up; nothing was appended.
+    /// A quota is used up; the append wrote nothing.
     #[error("{}", full(.path, .topic.as_deref(), *.limit, *.used))]
     Full {
         /// The store's root.
         path: PathBuf,
-        /// The topic whose quota it is; `None` for the log's.
+        /// The topic of the quota; `None` for the quota of the log.
         topic: Option<String>,
         /// The quota: `max_messages` of a topic, `max_bytes` of the log.
         quota: &'static str,
-        /// How much there may be.
+        /// The limit, in messages or bytes.
         limit: u64,
-        /// How much there is.
+        /// The used amount, in messages or bytes.
         used: u64,
     },
-    /// A record does not fit the limits.
+    /// A record exceeds a limit.
     #[error("{what} is {size} bytes; the limit is {limit}")]
     TooLarge {
-        /// What is too large.
+        /// The thing that is too large.
         what: &'static str,
         /// Its size in bytes.
         size: u64,
@@ -118,33 +117,33 @@ pub enum StoreError {
     /// A message that RocketMQ's format cannot hold.
     #[error("{reason}")]
     InvalidMessage {
-        /// What is wrong with it.
+        /// The broken rule.
         reason: String,
     },
-    /// An option out of its bounds.
+    /// An option outside its bounds.
     #[error("option {option}: {reason}")]
     InvalidOption {
         /// The option's name.
         option: &'static str,
-        /// What is allowed.
+        /// The allowed values.
         reason: String,
     },
-    /// A filter that cannot be understood.
+    /// A filter that cannot be parsed.
     #[error("filter {expression:?}, column {}: {reason}", position + 1)]
     InvalidFilter {
         /// The filter's text.
         expression: String,
-        /// Where, as the number of characters before that place.
+        /// The position of the error, as the number of characters before it.
         position: usize,
-        /// What is wrong there.
+        /// The cause.
         reason: String,
     },
-    /// No such topic or queue.
+    /// The topic or queue does not exist.
     #[error("{}", no_topic(.topic, *.queue_id))]
     TopicNotFound {
         /// The topic.
         topic: String,
-        /// The queue, when the topic exists.
+        /// The queue, if the topic exists.
         queue_id: Option<i32>,
     },
     /// A queue offset outside the queue.
@@ -156,31 +155,31 @@ pub enum StoreError {
         topic: String,
         /// The queue.
         queue_id: i32,
-        /// The offset asked for.
+        /// The offset of the call.
         offset: i64,
         /// The smallest offset that can be read.
         min_offset: i64,
         /// One past the largest offset that can be read.
         max_offset: i64,
     },
-    /// A wait ended without what it waited for.
+    /// A wait reached its time limit.
     #[error("timed out after {waited_ms} ms: {what}")]
     Timeout {
-        /// What was waited for.
+        /// The event that did not come.
         what: String,
-        /// How long, in milliseconds.
+        /// The duration of the wait, in milliseconds.
         waited_ms: u64,
     },
-    /// The store cannot take the request now.
+    /// The store cannot accept the request now.
     #[error("{reason}")]
     Busy {
-        /// Why, and when to try again.
+        /// The cause, and when to try again.
         reason: String,
     },
-    /// A change of metadata that does not fit what is known by now; nothing was changed.
+    /// A change of metadata that contradicts the current state; it changed nothing.
     #[error("{reason}")]
     Refused {
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// Another operating-system error.
@@ -188,27 +187,27 @@ pub enum StoreError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What was being done.
+        /// The failed action.
         action: &'static str,
-        /// The system's answer.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
 fn holder(pid: Option<i32>) -> String {
-    pid.map_or_else(|| "an unknown process".to_owned(), |pid| format!("process {pid}"))
+    pid.map_or_else(|| "another process (pid unknown)".to_owned(), |pid| format!("process {pid}"))
 }
 
 fn full(path: &Path, topic: Option<&str>, limit: u64, used: u64) -> String {
     let path = path.display();
     match topic {
         Some(topic) => format!(
-            "{path}: topic {topic} is full: it holds {used} messages, and its max_messages is {limit}; \
-             there is room again once a retention lets its oldest segments go (expire), or with a larger quota (update_topic)"
+            "{path}: topic {topic} is full: it has {used} messages, and its max_messages is {limit}; \
+             set a retention and expire old segments, or raise the quota (update_topic)"
         ),
         None => format!(
-            "{path}: the log is full: its segments have {used} bytes, another one would exceed max_bytes, which is {limit}; \
-             there is room again once a retention lets the oldest segments go (expire), or with a larger max_bytes"
+            "{path}: the log is full: its segments have {used} bytes, and another segment would exceed max_bytes ({limit}); \
+             set a retention and expire old segments, or raise max_bytes"
         ),
     }
 }
@@ -221,7 +220,7 @@ fn no_topic(topic: &str, queue_id: Option<i32>) -> String {
 }
 
 impl StoreError {
-    /// An operating-system error on `path` while doing `action`; a full disk gets its own variant.
+    /// Returns an error of the system on `path` during `action`; a full disk gets its own variant.
     pub fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
         if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
             return Self::DiskFull { path: path.to_path_buf(), action };
@@ -229,22 +228,22 @@ impl StoreError {
         Self::Io { path: path.to_path_buf(), action, source }
     }
 
-    /// Whether a file or folder was not there: deleted meanwhile, where it was there before.
+    /// Whether the error says that a file or folder does not exist, for example because another process deleted it.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Damage in `path` at byte `offset`.
+    /// Returns the error for damage in `path` at byte `offset`.
     pub fn corrupt(path: &Path, offset: u64, reason: impl Into<String>) -> Self {
         Self::Corrupt { path: path.to_path_buf(), offset, reason: reason.into() }
     }
 
-    /// A format error found in `path` at byte `offset`.
+    /// Returns the error for a format error in `path` at byte `offset`.
     pub fn format(path: &Path, offset: u64, error: &FormatError) -> Self {
         Self::corrupt(path, offset, error.to_string())
     }
 
-    /// A message that breaks a rule of the format.
+    /// Returns the error for a message that breaks a rule of the format.
     pub fn invalid_message(error: &FormatError) -> Self {
         Self::InvalidMessage { reason: error.to_string() }
     }
@@ -255,7 +254,7 @@ pub trait IoContext<T> {
     /// Turns an [`io::Error`] into a [`StoreError`] that names `path` and `action`.
     fn at(self, path: &Path, action: &'static str) -> Result<T, StoreError>;
 
-    /// As [`Self::at`], for hot paths: the path is asked for only when there is an error.
+    /// Like [`Self::at`], for hot paths: calls `path` only if there is an error.
     fn at_file(self, path: impl FnOnce() -> PathBuf, action: &'static str) -> Result<T, StoreError>;
 }
 
@@ -269,11 +268,11 @@ impl<T> IoContext<T> for io::Result<T> {
     }
 }
 
-/// A file or folder that is in a store but not part of it, or not as it should be.
+/// A file or folder in a store that does not belong to it, or has the wrong form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stray {
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
-    /// Why it was left alone.
+    /// Why the open ignores it.
     pub reason: String,
 }

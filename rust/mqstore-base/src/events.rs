@@ -1,8 +1,8 @@
-//! What a program may hear of a store, and decide about its files.
+//! Hooks: functions of a program that hear events of a store and decide about its files.
 //!
-//! Both hooks are called from the thread that deletes, the service's or that of an explicit expiry,
-//! with no lock held that an append or a read needs. They may call the store, except for what waits
-//! for that thread: expiring and closing ([`is_in_hook`]).
+//! The store calls both hooks in the thread that deletes files: the background service, or the caller of an explicit
+//! expiry. It holds no lock that an append or a read needs. A hook may call the store, except for operations that wait
+//! for this thread: expire and close ([`is_in_hook`]).
 
 use std::cell::Cell;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpiredKind {
     /// A segment of the log.
@@ -22,7 +22,7 @@ pub enum ExpiredKind {
 }
 
 impl ExpiredKind {
-    /// Its stable word: `segment`, `queue`, `index`.
+    /// Returns the stable word: `segment`, `queue`, `index`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Segment => "segment",
@@ -32,60 +32,60 @@ impl ExpiredKind {
     }
 }
 
-/// One file that went, or would go.
+/// A file that was removed, or would be removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpiredFile {
-    /// Where it is, or was.
+    /// The path, also after the removal.
     pub path: PathBuf,
-    /// What it is.
+    /// The kind.
     pub kind: ExpiredKind,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// The first offset in it: a byte of the log, an entry of a queue, or for an index file the log
-    /// offset of its first record.
+    /// The first offset in the file: a log offset of a segment, a queue offset of a queue file, or for an index file
+    /// the log offset of its first record.
     pub first_offset: i64,
-    /// The last one.
+    /// The last offset, of the same kind.
     pub last_offset: i64,
     /// Store time of a segment's first record, in epoch milliseconds.
     pub first_store_timestamp_ms: Option<i64>,
-    /// Store time of its last record.
+    /// Store time of a segment's last record, in epoch milliseconds.
     pub last_store_timestamp_ms: Option<i64>,
-    /// Why it goes, in words that start with `age`, `size`, `disk` or `log` (its part of the log is gone).
+    /// Why the file is removed. Starts with `age`, `size`, `disk` or `log` (its part of the log is removed).
     pub reason: String,
 }
 
-/// Whether a segment may go.
+/// The answer of the hook `before_delete`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeleteVerdict {
-    /// It may.
+    /// Delete the segment.
     Delete,
-    /// Not in this pass; asked again in the next one.
+    /// Keep the segment in this pass; the next pass asks again.
     Keep,
-    /// Not before this time has passed; asked again then.
+    /// Keep the segment for this duration; then a pass asks again.
     Later(Duration),
 }
 
-/// Something that a person or a monitor may want to know.
+/// An event of a store, for a person or a monitor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreEvent {
-    /// A stable word: `segment_deleted`, `segment_kept`, `segment_wiped`, `queue_file_deleted`,
+    /// The stable word of the event: `segment_deleted`, `segment_kept`, `segment_wiped`, `queue_file_deleted`,
     /// `index_file_deleted`, `appends_refused`, `appends_resumed`, `compacted`.
     pub kind: &'static str,
-    /// The file, where it is about one.
+    /// The file, if the event is about one.
     pub file: Option<ExpiredFile>,
-    /// In words.
+    /// A description for people.
     pub detail: String,
 }
 
 type OnEvent = Arc<dyn Fn(&StoreEvent) + Send + Sync>;
 type BeforeDelete = Arc<dyn Fn(&ExpiredFile) -> DeleteVerdict + Send + Sync>;
 
-/// The calls that a program asked for. Equal when they are the same ones.
+/// The hooks that a program registered. Two values are equal if they hold the same functions.
 #[derive(Clone, Default)]
 pub struct Hooks {
-    /// Called after something happened. Must not panic.
+    /// Called after an event. Must not panic.
     pub on_event: Option<OnEvent>,
-    /// Called before a segment goes, to copy it elsewhere or to keep it. Must not panic.
+    /// Called before a segment is deleted, to copy it elsewhere or to keep it. Must not panic.
     pub before_delete: Option<BeforeDelete>,
 }
 
@@ -117,13 +117,13 @@ thread_local! {
     static IN_HOOK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside of a hook, so that it must not wait for the end of an expiry.
+/// Whether this thread is inside a hook. It must not wait for the end of an expiry then.
 pub fn is_in_hook() -> bool {
     IN_HOOK.get()
 }
 
 impl Hooks {
-    /// Tells the program of something.
+    /// Calls `on_event` with one event.
     pub fn tell(&self, kind: &'static str, file: Option<&ExpiredFile>, detail: String) {
         if let Some(on_event) = &self.on_event {
             let event = StoreEvent { kind, file: file.cloned(), detail };
@@ -133,7 +133,7 @@ impl Hooks {
         }
     }
 
-    /// Asks the program whether `file` may go.
+    /// Calls `before_delete` for `file`; without a hook the answer is to delete.
     pub fn ask(&self, file: &ExpiredFile) -> DeleteVerdict {
         let Some(before_delete) = &self.before_delete else { return DeleteVerdict::Delete };
         let outer = IN_HOOK.replace(true);

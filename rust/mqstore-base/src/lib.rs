@@ -1,8 +1,8 @@
-//! The ground that every other crate of the store stands on.
+//! The crate on which every other crate of the store depends.
 //!
-//! Errors, options, paths and messages as values; events for the program; and the two small files that say how far
-//! the log is: the live page (published, for readers in other processes) and the durable mark (synced, for recovery).
-//! Group commit is here because the commit log and the metadata log both wait for syncs.
+//! Errors, options, paths, messages and events, and two small files: the live page (published positions, for readers in
+//! other processes) and the durable mark (synced position, for recovery). Group commit is here because the commit log
+//! and the metadata log both wait for syncs.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

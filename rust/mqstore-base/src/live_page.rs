@@ -1,10 +1,10 @@
-//! What a running writer tells readers in other processes.
+//! The live page: the positions that a running writer publishes for readers in other processes.
 //!
-//! Owns `mqstore/live`, one page that the writer maps and that readers read positionally:
+//! Owns `mqstore/live`, one page. The writer maps it, and readers read it with positional reads:
 //!
 //! ```text
 //!   0  8  "MQSLIVE1"      8  8  process id       16 16  boot id      32  8  writer token
-//!  40  8  1 when readers may see durable records only
+//!  40  8  1 if readers may see durable records only
 //!  64  8  zero                                  72  8  published log position
 //! 128  8  counter, odd while a write is on     136  8  durable log position
 //! 192  8  counter, odd while a write is on     200  8  dispatched log position
@@ -12,11 +12,13 @@
 //! 320  8  1 once a write or a sync failed
 //! ```
 //!
-//! The page counts only while its owner holds the store's lock; a reader checks that first, and that it is not the lock
-//! of a broker, which may have come after a writer that was killed. Across a
-//! crash it promises nothing; after a kill recovery asks it whether a sync had failed. Of the positions the
-//! published one is raised in one step by whoever publishes; each of the others has one writer at a time: the leader
-//! of a group commit, the holder of the dispatcher's lock.
+//! The page is valid only while its owner holds the lock of the store. A reader checks first that the lock is held, and
+//! that the holder is not a broker: a broker can start after a writer was killed.
+//!
+//! Across a crash the page promises nothing. After a kill, recovery reads from it whether a sync has failed.
+//!
+//! Across threads: any thread raises the published position, in one step. Each other position has one writer at a time:
+//! the leader of a group commit, or the holder of the dispatcher's lock.
 
 use mqstore_io::switch;
 use mqstore_io::{MapAccess, Region};
@@ -33,14 +35,14 @@ const CONFIRMED_AT: usize = 256;
 const FAILED_AT: usize = 320;
 const READ_TRIES: usize = 1000;
 
-/// The writer's side of the page.
+/// The page as its writer uses it.
 #[derive(Debug)]
 pub struct LivePage {
     region: Region,
 }
 
 impl LivePage {
-    /// Makes the page anew for this process.
+    /// Makes a new page for this process.
     pub fn create(files: &StoreFiles, token: u64, durable_only: bool) -> Result<Self, StoreError> {
         let path = files.live();
         let staged = files.staging().join("live");
@@ -52,7 +54,7 @@ impl LivePage {
         page.extend_from_slice(&token.to_be_bytes());
         page.extend_from_slice(&u64::from(durable_only).to_be_bytes());
         page.resize(PAGE_BYTES, 0);
-        // A fresh file under a fresh inode: readers of the last writer's page keep what they have.
+        // A new file with a new inode: readers that have the previous writer's page open keep it.
         let _ = files.vfs.remove_file(&staged);
         let file = files.vfs.create_new(&staged).at(&staged, "making the live page")?;
         file.allocate(PAGE_BYTES as u64).at(&staged, "making the live page")?;
@@ -62,30 +64,29 @@ impl LivePage {
         Ok(Self { region })
     }
 
-    /// Publishes the log up to `position`, unless more is published. Any number of callers.
+    /// Raises the published position to `position`, if it is lower. Any number of threads can call this.
     #[inline]
     pub fn publish(&self, position: u64) {
-        // A constant place inside the page, a multiple of 8: this cannot fail.
+        // The offset is a constant inside the page and a multiple of 8: this cannot fail.
         let _ = self.region.raise_u64_be(PUBLISHED_AT + 8, position);
     }
 
-    /// Says that the log is durable up to `position`. One caller at a time.
+    /// Sets the durable position. One caller at a time.
     pub fn set_durable(&self, position: u64) {
         self.set(DURABLE_AT, position);
     }
 
-    /// Says that queues and index are complete up to `position`. One caller at a time.
+    /// Sets the position up to which queues and index are complete. One caller at a time.
     pub fn dispatch(&self, position: u64) {
         self.set(DISPATCHED_AT, position);
     }
 
-    /// Says that readers are to stop at `position`, whatever is published; `u64::MAX` for no limit. One
-    /// caller at a time.
+    /// Sets the position at which readers stop, whatever is published; `u64::MAX` means no limit. One caller at a time.
     pub fn confirm(&self, position: u64) {
         self.set(CONFIRMED_AT, position.wrapping_add(1));
     }
 
-    /// Says that a write or a sync failed: what the page cache holds may never reach the device.
+    /// Records that a write or a sync failed: bytes in the page cache may never reach the device.
     pub fn fail(&self) {
         if switch::on("live.note_failure") {
             // As in `set`, this cannot fail.
@@ -94,8 +95,8 @@ impl LivePage {
     }
 
     fn set(&self, at: usize, position: u64) {
-        // The page is 4 KiB and the places are constants, so that these stores cannot fail. The counter
-        // is odd while the position may be half written for a reader that does not load it at once.
+        // The page is 4 KiB and the offsets are constants, so these stores cannot fail. The counter is odd while a
+        // reader without atomic loads can see a half-written position.
         let counter = self.region.load_i64_be_acquire(at).unwrap_or(0);
         let _ = self.region.store_i64_be_release(at, counter.wrapping_add(1));
         let _ = self.region.store_i64_be_release(at + 8, position as i64);
@@ -103,27 +104,27 @@ impl LivePage {
     }
 }
 
-/// What a reader finds on the page.
+/// The content of the page, as a reader uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveState {
     /// The writer's process id.
     pub pid: u32,
-    /// The writer's token; another one means another writer.
+    /// The writer's token; another token means another writer.
     pub token: u64,
-    /// How far a reader may look.
+    /// The log offset up to which a reader may read.
     pub visible: u64,
-    /// How far queues and index are complete.
+    /// The log offset up to which queues and index are complete.
     pub dispatched: u64,
 }
 
-/// The process that writes the store now, where it can be known: a lock of ours carries no process id,
-/// so that ours stands on the live page.
+/// Returns the process id of the current writer, if it is known. A lock of ours has no process id, so the live page
+/// holds it.
 pub fn writer_pid(files: &StoreFiles) -> Option<i32> {
     let holder = files.vfs.lock_holder(&files.lock()).ok().flatten()?;
     holder.pid.or_else(|| read_live(files).and_then(|live| i32::try_from(live.pid).ok()))
 }
 
-/// Reads the page of a writer that holds the lock now; `None` when there is none of ours.
+/// Reads the page of the writer that holds the lock now; `None` if no writer of ours holds it.
 pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
     let holder = files.vfs.lock_holder(&files.lock()).ok().flatten()?;
     let is_owner = |live: &LiveState| holder.pid.is_none_or(|pid| i64::from(pid) == i64::from(live.pid));
@@ -140,8 +141,8 @@ pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
                 Some(before) if before.token == now.token => return Some(before.lower(now)).filter(is_owner),
                 _ => whole = Some(now),
             },
-            // A writer that was stopped, or lost its processor, between the counter and the position: that is the old
-            // one or the new one, and both hold.
+            // The writer was stopped or lost its processor between the counter and the position. The position is the
+            // old one or the new one, and both are valid.
             PageRead::InTheMiddle(now) => {
                 lower = halfway.filter(|before| before.token == now.token).map(|before| before.lower(now));
                 halfway = Some(now);
@@ -153,15 +154,15 @@ pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
 }
 
 impl LiveState {
-    /// Positions only grow: of two looks the lower one holds, also where a look met a half-written one.
+    /// Positions only grow. Of two reads, the lower value is valid, even if one read saw a half-written position.
     fn lower(self, now: Self) -> Self {
         let (visible, dispatched) = (self.visible.min(now.visible), self.dispatched.min(now.dispatched));
         Self { visible, dispatched, ..now }
     }
 }
 
-/// Whether the last writer ran in this boot of the machine and none of its syncs failed. To be asked
-/// before a new page takes the place of its own.
+/// Whether the last writer ran in this boot of the machine and none of its syncs failed. Call this before a new page
+/// replaces the old one.
 pub fn no_sync_failed(files: &StoreFiles) -> bool {
     let Ok(page) = files.vfs.read_file(&files.live(), PAGE_BYTES as u64) else { return false };
     page.get(..8) == Some(MAGIC)
@@ -171,9 +172,9 @@ pub fn no_sync_failed(files: &StoreFiles) -> bool {
 
 enum PageRead {
     State(LiveState),
-    /// A position is being written; those of this state may be anything.
+    /// A position is being written; the positions of this state can have any value.
     InTheMiddle(LiveState),
-    /// No page of ours, or of an earlier boot.
+    /// Not a page of ours, or a page of an earlier boot.
     Foreign,
 }
 
@@ -185,7 +186,7 @@ fn decode(page: &[u8], boot_id: [u8; 16]) -> PageRead {
     }
 }
 
-/// The state and whether it is whole; `None` when the page is not a live writer's.
+/// Returns the state, and whether it is completely written; `None` if the page is not of a live writer.
 fn decode_state(page: &[u8], boot_id: [u8; 16]) -> Option<(LiveState, bool)> {
     if page.get(..8)? != MAGIC || page.get(16..32)? != boot_id {
         return None;
@@ -195,7 +196,7 @@ fn decode_state(page: &[u8], boot_id: [u8; 16]) -> Option<(LiveState, bool)> {
     let half = if word(40)? == 1 { DURABLE_AT } else { PUBLISHED_AT };
     let whole =
         [half, DISPATCHED_AT, CONFIRMED_AT].iter().all(|at| word(*at).is_some_and(|it| it.is_multiple_of(2)));
-    // Zero, for no limit, becomes the largest number.
+    // Zero means no limit and becomes the largest number.
     let confirmed = word(CONFIRMED_AT + 8)?.wrapping_sub(1);
     let state = LiveState {
         pid: word(8)? as u32,
@@ -227,7 +228,7 @@ mod tests {
         page.dispatch(60);
         let seen = |live: Option<LiveState>| live.map(|live| (live.token, live.visible, live.dispatched));
         assert_eq!(seen(read_live(&files)), Some((7, 100, 60)));
-        // The dispatcher lost its processor before the position, or behind it; others go on.
+        // The dispatcher lost its processor before the position, or after it; other threads continue.
         let counter = page.region.load_i64_be_acquire(DISPATCHED_AT).unwrap();
         page.region.store_i64_be_release(DISPATCHED_AT, counter + 1).unwrap();
         page.publish(120);

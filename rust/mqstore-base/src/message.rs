@@ -1,8 +1,7 @@
-//! Messages on their way in, and records on their way out.
+//! Messages before an append, and records after a read.
 //!
-//! Owns the rules of what a message may hold (design: keys, tags, properties, topic names) and the
-//! owned form of a stored record that keeps its bytes alive, whether they lie in a mapping or in a
-//! buffer that was read.
+//! Owns the rules for keys, tags, properties and topic names, and the owned form of a stored record. That form keeps
+//! the bytes of the record alive, in a mapping or in a buffer that was read.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,50 +20,50 @@ pub struct NewMessage<'a> {
     pub topic: &'a str,
     /// The body, any bytes up to `max_message_bytes`.
     pub body: &'a [u8],
-    /// The properties in RocketMQ's text form, keys and tags included; made by [`encode_properties`].
+    /// The properties in RocketMQ's text form, including keys and tags; [`encode_properties`] makes them.
     pub properties: &'a [u8],
-    /// The unique key when the caller gives one (it is in `properties` then); else one is made.
+    /// The unique key, if the caller gives one (then it is also in `properties`); else the store makes one.
     pub unique_key: Option<&'a str>,
-    /// The queue; `None` takes the topic's queues in turn.
+    /// The queue; with `None`, the store uses the queues of the topic in turn.
     pub queue_id: Option<i32>,
-    /// The application's flag.
+    /// The flag of the application.
     pub flag: i32,
-    /// When the message was made, in epoch milliseconds; `None` is now.
+    /// When the message was made, in epoch milliseconds; `None` means now.
     pub born_timestamp_ms: Option<i64>,
-    /// Whether to wait for a sync whatever the store's durability.
+    /// Whether the append waits for a sync, whatever the durability mode of the store.
     pub durable: bool,
 }
 
-/// What an append did.
+/// The result of an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appended {
     /// The queue.
     pub queue_id: i32,
-    /// The position in the queue.
+    /// The offset in the queue.
     pub queue_offset: i64,
-    /// The position in the commit log, in bytes.
+    /// The log offset, in bytes.
     pub commit_log_offset: u64,
-    /// Bytes of the record.
+    /// Size of the record in bytes.
     pub size: u32,
     /// When the record was stored, in epoch milliseconds.
     pub store_timestamp_ms: i64,
     /// Whether a sync covers the record.
     pub durable: bool,
-    /// The message's unique key.
+    /// The unique key of the message.
     pub unique_id: UniqueKey,
 }
 
-/// The unique key of a message: made by the store, or given by the caller. Equal by text.
+/// The unique key of a message, made by the store or given by the caller. Two keys are equal if their text is equal.
 #[derive(Clone)]
 pub enum UniqueKey {
-    /// Made.
+    /// Made by the store.
     Made(MadeKey),
-    /// Given.
+    /// Given by the caller.
     Given(Box<str>),
 }
 
 impl UniqueKey {
-    /// Its characters.
+    /// The key as text.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Made(key) => key.as_str(),
@@ -101,7 +100,7 @@ impl From<String> for UniqueKey {
 
 /// Encodes keys, tags and properties in RocketMQ's text form and checks them.
 ///
-/// `unique_key` is the caller's `UNIQ_KEY`, if any. Reserved names are refused in `properties`.
+/// `unique_key` is the caller's `UNIQ_KEY`, if any. `properties` must not contain reserved names.
 ///
 /// # Errors
 /// [`StoreError::InvalidMessage`] for an empty key, a key with a space, a separator byte in any text,
@@ -123,7 +122,7 @@ pub fn encode_properties<'a>(
     }
     for (name, value) in properties {
         if is_reserved(name) {
-            return Err(invalid(format!("property {name:?} is reserved; use the argument made for it")));
+            return Err(invalid(format!("property {name:?} is reserved; pass it as an argument")));
         }
         check_text("property name", name)?;
         check_text("property value", value)?;
@@ -157,7 +156,7 @@ fn check_key(key: &str) -> Result<(), StoreError> {
 
 fn check_text(what: &str, text: &str) -> Result<(), StoreError> {
     if text.is_empty() {
-        return Err(invalid(format!("{what} is empty; RocketMQ would drop it")));
+        return Err(invalid(format!("{what} is empty, and RocketMQ drops an empty one; leave it out")));
     }
     if text.contains(['\u{1}', '\u{2}']) {
         return Err(invalid(format!("{what} {text:?} contains \\x01 or \\x02, which separate properties")));
@@ -165,7 +164,7 @@ fn check_text(what: &str, text: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Bytes of one record that stay valid for as long as this value lives.
+/// The bytes of one record. They stay valid as long as this value lives.
 #[derive(Clone)]
 pub enum RecordBytes {
     /// A part of a mapped segment.
@@ -190,21 +189,21 @@ impl fmt::Debug for RecordBytes {
     }
 }
 
-/// A record as it is stored; its structure and checksums have been checked.
+/// A stored record. Its structure and checksums are checked.
 #[derive(Clone, Debug)]
 pub struct StoredRecord {
-    /// The offset in the queue that was read, else the record's own.
+    /// The offset in the queue that was read; for another read, the record's own queue offset.
     pub queue_offset: i64,
-    /// The record's position in the commit log, in bytes.
+    /// The log offset of the record, in bytes.
     pub commit_log_offset: u64,
     bytes: RecordBytes,
 }
 
 impl StoredRecord {
-    /// Takes bytes that decode.
+    /// Makes a record from bytes that decode.
     ///
     /// # Errors
-    /// The format error of bytes that do not.
+    /// Returns the format error of bytes that do not decode.
     pub fn new(
         bytes: RecordBytes,
         commit_log_offset: u64,
@@ -214,7 +213,7 @@ impl StoredRecord {
         Ok(Self { queue_offset: queue_offset.unwrap_or(own), commit_log_offset, bytes })
     }
 
-    /// As [`Self::new`], for bytes that the caller decoded.
+    /// Like [`Self::new`], for bytes that the caller has decoded.
     pub fn decoded(bytes: RecordBytes, commit_log_offset: u64, queue_offset: i64) -> Self {
         Self { queue_offset, commit_log_offset, bytes }
     }
@@ -227,34 +226,34 @@ impl StoredRecord {
     /// The decoded fields, borrowed from the bytes.
     ///
     /// # Errors
-    /// None in practice: the bytes were decoded when the record was made and cannot change.
+    /// Never in practice: the bytes were decoded when this value was made, and they cannot change.
     pub fn view(&self) -> Result<RecordView<'_>, mqstore_format::FormatError> {
         RecordView::decode(self.bytes())
     }
 }
 
-/// Which messages a reader wants.
+/// The condition that selects the messages of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageFilter {
-    /// Those with one of some tags.
+    /// Messages that have one of the tags.
     Tags(TagFilter),
-    /// Those whose properties meet a condition.
+    /// Messages whose properties meet a condition.
     Sql(Arc<SqlFilter>),
 }
 
 impl MessageFilter {
-    /// A filter by tags, as [`TagFilter::parse`] reads it; `None` stands for "everything".
+    /// Returns a filter by tags, parsed by [`TagFilter::parse`]; `None` means all messages.
     ///
     /// # Errors
-    /// [`StoreError::InvalidFilter`] when the expression names no tag at all.
+    /// [`StoreError::InvalidFilter`] if the expression names no tag.
     pub fn tags(expression: &str) -> Result<Option<Self>, StoreError> {
         Ok(TagFilter::parse(expression)?.map(Self::Tags))
     }
 
-    /// A condition on properties, as [`SqlFilter::parse`] reads it.
+    /// Returns a condition on properties, parsed by [`SqlFilter::parse`].
     ///
     /// # Errors
-    /// [`StoreError::InvalidFilter`] when it does not compile.
+    /// [`StoreError::InvalidFilter`] if the expression does not compile.
     pub fn sql(expression: &str) -> Result<Self, StoreError> {
         let filter = SqlFilter::parse(expression).map_err(|error| StoreError::InvalidFilter {
             expression: expression.to_owned(),
@@ -264,7 +263,7 @@ impl MessageFilter {
         Ok(Self::Sql(Arc::new(filter)))
     }
 
-    /// Whether a queue entry's tags code can belong to a match; of a condition it tells nothing.
+    /// Whether a unit with this tags code can point to a match. Always true for a condition on properties.
     #[inline]
     pub fn may_match_code(&self, tags_code: i64) -> bool {
         match self {
@@ -290,12 +289,12 @@ pub struct TagFilter {
 }
 
 impl TagFilter {
-    /// Parses `expression`; `None` stands for "everything" (`*` or empty).
+    /// Parses `expression`; `None` means all messages (`*` or empty).
     ///
     /// Source: `FilterAPI#buildSubscriptionData`.
     ///
     /// # Errors
-    /// [`StoreError::InvalidFilter`] when the expression names no tag at all.
+    /// [`StoreError::InvalidFilter`] if the expression names no tag.
     pub fn parse(expression: &str) -> Result<Option<Self>, StoreError> {
         let expression = expression.trim();
         if expression.is_empty() || expression == "*" {
@@ -317,8 +316,8 @@ impl TagFilter {
         Ok(Some(Self { tags }))
     }
 
-    /// Whether a queue entry's tags code can belong to a match. A code that is no hash (the time of a delivery, a
-    /// place in RocketMQ's `consumequeue_ext/`) leaves it to the record.
+    /// Whether a unit with this tags code can point to a match. If the code is no hash (it is the due time of a
+    /// message, or a position in RocketMQ's `consumequeue_ext/`), this is true and the record decides.
     pub fn may_match_code(&self, tags_code: i64) -> bool {
         i32::try_from(tags_code).map_or(true, |code| self.tags.iter().any(|(hash, _)| *hash == code))
     }

@@ -1,7 +1,7 @@
 //! Names of the folders and files directly below the root of a store, RocketMQ's and ours.
 //!
-//! No other module joins these paths by hand; [`StoreFiles`] lists them. Our own files are all inside `mqstore/`, which
-//! RocketMQ ignores. A reader may also open the `commitlog` folder alone, or one segment: see `bare_log`.
+//! No other module joins these paths by hand; [`StoreFiles`] lists them. All our own files are inside `mqstore/`, which
+//! RocketMQ ignores. A reader can also open a `commitlog` folder alone, or one segment: see `bare_log`.
 //!
 //! Source: `StorePathConfigHelper`, `BrokerPathConfigHelper`.
 
@@ -25,19 +25,19 @@ use bare_log::BareLog;
 
 use crate::error::{IoContext, StoreError};
 
-/// Bytes of a configuration file that are read at most; far more than any broker has.
+/// Maximum bytes that are read of a configuration file; far more than a broker writes.
 pub const CONFIG_LIMIT_BYTES: u64 = 256 << 20;
 
-/// A derived file that leads to nothing any more.
+/// A derived file that points only to parts of the log that are removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldFile {
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// The first offset that it is about: of its queue, or for an index file of the log.
+    /// The first offset that it covers: a queue offset, or for an index file a log offset.
     pub first_offset: i64,
-    /// The last one.
+    /// The last offset that it covers.
     pub last_offset: i64,
 }
 
@@ -63,25 +63,25 @@ pub struct OldFile {
 /// ```
 #[derive(Clone, Debug)]
 pub struct StoreFiles {
-    /// The file system that the store lives on.
+    /// The file system of the store.
     pub vfs: Arc<dyn Vfs>,
-    /// The clock that timestamps and intervals come from.
+    /// The clock for timestamps and intervals.
     pub clock: Arc<dyn Clock>,
-    /// The store's root folder.
+    /// The root folder of the store.
     pub root: PathBuf,
-    /// The folders of the log, once they are settled.
+    /// The folders of the log, once they are known.
     logs: Option<Arc<LogFolders>>,
-    /// Set where the root is no store but a log without one.
+    /// Set if the root is no store, but a log without one.
     alone: Option<Arc<BareLog>>,
 }
 
 impl StoreFiles {
-    /// A store at `root`.
+    /// Returns the files of a store at `root`.
     pub fn new(vfs: Arc<dyn Vfs>, clock: Arc<dyn Clock>, root: &Path) -> Self {
         Self { vfs, clock, root: root.to_path_buf(), logs: None, alone: None }
     }
 
-    /// `commitlog/`: the segments, unless they lie elsewhere: see [`Self::log_folders`].
+    /// `commitlog/`: the segments, unless they are in other folders: see [`Self::log_folders`].
     pub fn commit_log(&self) -> PathBuf {
         match &self.alone {
             Some(alone) => alone.path.clone(),
@@ -89,17 +89,17 @@ impl StoreFiles {
         }
     }
 
-    /// `consumequeue/`: one folder a topic, in it one a queue.
+    /// `consumequeue/`: one folder per topic, which contains one folder per queue.
     pub fn consume_queue(&self) -> PathBuf {
         self.root.join("consumequeue")
     }
 
-    /// `consumequeue_ext/`: what a broker that filters by expressions keeps beside its queues.
+    /// `consumequeue_ext/`: extra data for units, written by a broker that filters by expressions.
     pub fn consume_queue_ext(&self) -> PathBuf {
         self.root.join("consumequeue_ext")
     }
 
-    /// `batchconsumequeue/`: the queues of topics whose records hold many messages.
+    /// `batchconsumequeue/`: the queues of topics whose records contain several messages.
     pub fn batch_consume_queue(&self) -> PathBuf {
         self.root.join("batchconsumequeue")
     }
@@ -109,14 +109,14 @@ impl StoreFiles {
         self.root.join("index")
     }
 
-    /// `compaction/`: logs and sparse queues of compacted topics; or where that folder lies between the two steps of a
-    /// publication, see `compaction::exchange`.
+    /// `compaction/`: logs and sparse queues of compacted topics. Between the two steps of a publication, the path that
+    /// the folder has in the meantime; see `compaction::exchange`.
     pub fn compaction(&self) -> PathBuf {
         let place = self.compaction_path();
         self.next_compaction(&place).unwrap_or(place)
     }
 
-    /// `compaction/`, whether it is there or not.
+    /// `compaction/`, whether it exists or not.
     pub fn compaction_path(&self) -> PathBuf {
         self.root.join("compaction")
     }
@@ -135,12 +135,12 @@ impl StoreFiles {
         self.root.join("config")
     }
 
-    /// `checkpoint`: times and positions up to which derived files are durable.
+    /// `checkpoint`: times and positions up to which the derived files are durable.
     pub fn checkpoint(&self) -> PathBuf {
         self.root.join("checkpoint")
     }
 
-    /// `abort`: present while a writer runs and after one that died.
+    /// `abort`: exists while a writer runs, and after a writer that was killed.
     pub fn abort(&self) -> PathBuf {
         self.home().join("abort")
     }
@@ -150,22 +150,22 @@ impl StoreFiles {
         self.home().join("lock")
     }
 
-    /// `mqstore/`: everything that is ours alone.
+    /// `mqstore/`: all files that are ours alone.
     pub fn side(&self) -> PathBuf {
         self.root.join("mqstore")
     }
 
-    /// `mqstore/tmp/`: files get their final name from here by a rename.
+    /// `mqstore/tmp/`: files that get their final name by a rename.
     pub fn staging(&self) -> PathBuf {
         self.side().join("tmp")
     }
 
-    /// `mqstore/tmp/rebuild/`: derived files that are made anew, laid out as under the root.
+    /// `mqstore/tmp/rebuild/`: derived files during a rebuild, laid out as under the root.
     pub fn rebuild(&self) -> PathBuf {
         self.staging().join("rebuild")
     }
 
-    /// `mqstore/lost+found/`: what recovery cut, byte for byte.
+    /// `mqstore/lost+found/`: every byte that recovery truncated.
     pub fn lost_and_found(&self) -> PathBuf {
         self.side().join("lost+found")
     }
@@ -175,7 +175,7 @@ impl StoreFiles {
         self.side().join("meta")
     }
 
-    /// `mqstore/repairs.jsonl`: what repairs found lost.
+    /// `mqstore/repairs.jsonl`: losses that repairs recorded.
     pub fn repairs(&self) -> PathBuf {
         self.side().join("repairs.jsonl")
     }
@@ -185,35 +185,35 @@ impl StoreFiles {
         self.side().join("jobs")
     }
 
-    /// `mqstore/restore/`: what is pulled from another store in place of lost compaction files.
+    /// `mqstore/restore/`: files that are copied from another store to replace lost compaction files.
     pub fn restore(&self) -> PathBuf {
         self.side().join("restore")
     }
 
-    /// `mqstore/compaction.switch`: the job whose compaction is being published in two steps.
+    /// `mqstore/compaction.switch`: names the job whose compaction is being published in two steps.
     pub fn swap_record(&self) -> PathBuf {
         self.side().join("compaction.switch")
     }
 
-    /// `mqstore/compaction.json`: what is known of the compacted files.
+    /// `mqstore/compaction.json`: the manifest of the compacted files.
     pub fn compaction_manifest(&self) -> PathBuf {
         self.side().join("compaction.json")
     }
 
-    /// `mqstore/live`: the running writer's positions.
+    /// `mqstore/live`: the positions of the running writer.
     pub fn live(&self) -> PathBuf {
         self.home().join("mqstore").join("live")
     }
 
-    /// Where a writer of this log has its lock.
+    /// The folder in which a writer of this log has its lock.
     fn home(&self) -> &Path {
         self.alone.as_ref().map_or(&self.root, |alone| &alone.home)
     }
 
-    /// Fails unless the root is a folder with a `commitlog` folder in it.
+    /// Checks that the root is a folder that contains a `commitlog` folder.
     ///
     /// # Errors
-    /// [`StoreError::NotAStore`] that says what is missing.
+    /// [`StoreError::NotAStore`] with the missing part.
     pub fn check_is_store(&self) -> Result<(), StoreError> {
         match (self.missing_parts()?, BareLog::find(&*self.vfs, &self.root)) {
             (None, _) => Ok(()),
@@ -222,10 +222,10 @@ impl StoreFiles {
         }
     }
 
-    /// These files for reading: those of a store, or a log alone.
+    /// Returns the files for reading: those of a store, or of a log alone.
     ///
     /// # Errors
-    /// [`StoreError::NotAStore`] for what is neither; reading it can fail.
+    /// [`StoreError::NotAStore`] if the path is neither; I/O errors.
     pub fn for_reading(mut self) -> Result<Self, StoreError> {
         if self.alone.is_some() {
             return Ok(self);
@@ -243,23 +243,23 @@ impl StoreFiles {
         Ok(self)
     }
 
-    /// Whether there is a log and nothing else.
+    /// Whether this is a log without a store.
     pub fn is_bare_log(&self) -> bool {
         self.alone.is_some()
     }
 
-    /// The one segment that there is, and where it begins.
+    /// The path and the first log offset of the segment, if the path is one segment.
     pub fn only_segment(&self) -> Option<(&Path, u64)> {
         let alone = self.alone.as_deref()?;
         alone.segment.map(|(base, _)| (alone.path.as_path(), base))
     }
 
-    /// What a person should know of the name of the one segment.
+    /// A note for the user if the name of that segment is not its offset.
     pub fn misnamed_segment(&self) -> Option<String> {
         let alone = self.alone.as_deref()?;
         alone.segment.filter(|(_, named)| !named).map(|(base, _)| {
             let name = mqstore_format::offset_file_name(base);
-            format!("its first record says that it begins at log offset {base}: its name should be {name}")
+            format!("its first record says that the segment begins at log offset {base}: rename it to {name}")
         })
     }
 
@@ -267,7 +267,7 @@ impl StoreFiles {
         StoreError::NotAStore { path: self.root.clone(), reason: reason.to_owned() }
     }
 
-    /// What the root lacks to be a store; `None` when it is one.
+    /// The reason why the root is not a store; `None` if it is one.
     fn missing_parts(&self) -> Result<Option<String>, StoreError> {
         let refuse = |reason: &str| Ok(Some(reason.to_owned()));
         match self.vfs.list(&self.root) {
@@ -292,7 +292,7 @@ impl StoreFiles {
         }
     }
 
-    /// A name in `lost+found`, which is made when it is missing, that is not taken.
+    /// Returns an unused path in `lost+found`. Makes the folder if it is missing.
     pub fn unused_lost_and_found_name(&self, name: &str) -> Result<PathBuf, StoreError> {
         let folder = self.lost_and_found();
         self.ensure_folder(&folder)?;
@@ -306,12 +306,12 @@ impl StoreFiles {
         }
         Err(StoreError::Unsupported {
             path: folder,
-            reason: "10,000 copies of one tail are kept here; clear it".into(),
+            reason: "this folder has 10,000 copies with the same name; move them away".into(),
         })
     }
 
-    /// Moves something that is no part of the store, but in its way, to `lost+found`; answers what a person is to be
-    /// told of it.
+    /// Moves a file or folder that does not belong to the store, but is in its way, to `lost+found`. Returns a note for
+    /// the user.
     pub fn set_aside(&self, path: &Path, reason: &str) -> Result<String, StoreError> {
         let folder = self.lost_and_found();
         self.ensure_folder(&folder)?;
@@ -325,14 +325,14 @@ impl StoreFiles {
     /// Makes the names in `lost+found` durable.
     pub fn sync_lost_and_found(&self) -> Result<(), StoreError> {
         let folder = self.lost_and_found();
-        // The folder's own name, too: whoever made it may have been stopped before that was synced.
+        // The folder's own name, too: the process that made the folder can have stopped before it synced the name.
         switch::step("recovery.sync_lost_and_found", || {
             self.vfs.sync_dir(&folder).and_then(|()| self.vfs.sync_dir(&self.side()))
         })
         .at(&folder, "syncing a folder")
     }
 
-    /// Makes `folder`, one of the store's own, when it is missing; its name is durable then.
+    /// Makes `folder`, one of the store's own, if it is missing. Its name is then durable.
     pub fn ensure_folder(&self, folder: &Path) -> Result<(), StoreError> {
         if self.vfs.stat(folder).is_ok_and(|stat| stat.kind == FileKind::Directory) {
             return Ok(());

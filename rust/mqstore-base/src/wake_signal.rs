@@ -1,8 +1,8 @@
-//! The signal that a waiting call sleeps on, or leaves a waker with.
+//! The signal on which a call sleeps, or for which it registers a waker.
 //!
-//! The caller reads the number of rings, looks, and waits only while that number is unchanged, so that it misses no ring
-//! in between. A ring costs a few atomic operations. A caller that waits without a thread leaves a [`Waker`]
-//! ([`Signal::listen`]), which the next ring calls in the thread that rings. Nothing on disk.
+//! The caller reads the number of rings, checks its condition, and waits only while that number is unchanged. So it
+//! misses no ring. A ring costs a few atomic operations. A caller without a thread registers a [`Waker`]
+//! ([`Signal::listen`]); the next ring calls it in the thread that rings. Nothing on disk.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,11 +13,11 @@ use std::time::Duration;
 use mqstore_io::EventCount;
 use mqstore_io::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
-/// Maximum sleep without a look: nothing rings if a store is closed, or stopped by an error, while no call waits for a
-/// queue.
+/// Maximum sleep between two checks. If no call waits for a queue, nothing rings when the store is closed or stopped by
+/// an error.
 pub const LOOK: Duration = Duration::from_millis(100);
 
-/// Called once when it is time to look again, by the thread that rings. It must neither panic nor wait.
+/// Called once, by the thread that rings, to check again. It must neither panic nor wait.
 pub type Waker = Box<dyn FnOnce() + Send>;
 
 /// A counter of rings, with the threads and wakers that wait for the next one.
@@ -26,7 +26,7 @@ pub struct Signal {
     rings: AtomicU64,
     event: EventCount,
     calls: Mutex<WakerList>,
-    /// How many calls there are; changed under their lock.
+    /// Number of registered wakers; changed under their lock.
     listeners: AtomicUsize,
 }
 
@@ -36,53 +36,53 @@ struct WakerList {
     waiting: BTreeMap<u64, Waker>,
 }
 
-/// A call that was left with a signal; dropped, it is taken back.
+/// A waker that is registered with a signal. Dropping this value removes it.
 pub struct WakerRegistration {
     signal: Arc<Signal>,
     number: u64,
 }
 
 impl Signal {
-    /// How often it rang; to be read before the last look at what is waited for.
+    /// Returns the number of rings. Read it before the last check of the condition.
     pub fn ring_count(&self) -> u64 {
         self.rings.load(Ordering::SeqCst)
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiting threads and wakers.
     pub fn ring(&self) {
         self.rings.fetch_add(1, Ordering::SeqCst);
         self.event.notify_all_after_fence();
         self.call();
     }
 
-    /// Wakes one of those who wait, at least.
+    /// Wakes at least one waiting thread, and all wakers.
     pub fn wake_one(&self) {
         self.rings.fetch_add(1, Ordering::SeqCst);
         self.event.notify_one();
         self.call();
     }
 
-    /// Whether somebody waits.
+    /// Whether a thread or a waker waits.
     pub fn is_waited_for(&self) -> bool {
         self.event.has_waiters() || self.has_wakers()
     }
 
-    /// Whether somebody waits without a thread.
+    /// Whether a waker waits.
     pub fn has_wakers(&self) -> bool {
         self.listeners.load(Ordering::SeqCst) > 0
     }
 
-    /// Sleeps until it has rung more often than `seen`, at most for `longest`.
+    /// Sleeps until the number of rings differs from `seen`, for at most `longest`.
     pub fn sleep(&self, seen: u64, longest: Duration) {
         self.event.wait_until(Some(longest), || self.ring_count() != seen);
     }
 
-    /// Sleeps until it has rung more often than `seen`, at most for `longest`, and never longer than [`LOOK`].
+    /// Sleeps until the number of rings differs from `seen`, for at most `longest` and at most [`LOOK`].
     pub fn wait(&self, seen: u64, longest: Duration) {
         self.event.wait_until(Some(longest.min(LOOK)), || self.ring_count() != seen);
     }
 
-    /// Has `call` made by the next ring; `None` when it has rung more often than `seen` by now.
+    /// Registers `call` for the next ring; `None` if the number of rings already differs from `seen`.
     pub fn listen(self: &Arc<Self>, seen: u64, call: Waker) -> Option<WakerRegistration> {
         let number = {
             let mut calls = self.calls.lock();
@@ -93,7 +93,7 @@ impl Signal {
             number
         };
         let listening = WakerRegistration { signal: Arc::clone(self), number };
-        // Either the ring saw the call, or the ring is seen here.
+        // Either the ring finds the waker, or the count below shows the ring.
         (self.ring_count() == seen).then_some(listening)
     }
 
@@ -110,7 +110,7 @@ impl Signal {
             self.listeners.store(0, Ordering::SeqCst);
             mem::take(&mut calls.waiting)
         };
-        // Outside the lock: what a call holds may be dropped with it.
+        // Outside the lock: the call can own values whose drop needs it.
         for call in calls.into_values() {
             call();
         }

@@ -206,8 +206,8 @@ fn full(path: &Path, topic: Option<&str>, limit: u64, used: u64) -> String {
              set a retention and expire old segments, or raise the quota (update_topic)"
         ),
         None => format!(
-            "{path}: the log is full: its segments have {used} bytes, and another segment would exceed max_bytes ({limit}); \
-             set a retention and expire old segments, or raise max_bytes"
+            "{path}: the log is full: its segments have {used} bytes, and another segment would exceed \
+             max_bytes ({limit}); set a retention and expire old segments, or raise max_bytes"
         ),
     }
 }

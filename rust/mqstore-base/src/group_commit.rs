@@ -1,20 +1,20 @@
-//! One sync for everybody who waits.
+//! Group commit: one sync for all waiting threads.
 //!
-//! The first thread that needs a position durable becomes the leader: it syncs everything appended so
-//! far and wakes, of those who came later, one, which leads the next round, and those whom it covered.
+//! The first thread that needs a position durable becomes the leader. It syncs everything appended so far. Then it
+//! wakes one of the threads that came later, which leads the next round, and all threads that its sync covers.
 //!
 //! ```text
 //! round g      leader syncs up to its target | waiters at or below the target sleep on event g
-//! round g + 1  led by one of those who came later and sleep on event g + 1
+//! round g + 1  leader is one of the later threads, which sleep on event g + 1
 //! ```
 //!
-//! The next leader is woken first, so that the device does not rest while many are woken one after the
-//! other; events are told apart by more than the last two rounds, since those wakings may take as long as
-//! the next sync. Who is woken finds the durable position without a lock. No thread waits for a clock
-//! tick, and nobody is woken who would have to sleep again.
+//! The leader wakes the next leader first, so that the device does not idle while the leader wakes the other threads
+//! one by one. These wake-ups can take as long as the next sync, so there are events for more than the last two rounds.
+//! A woken thread reads the durable position without a lock. No thread waits for a clock tick, and no thread is woken
+//! that would have to sleep again.
 //!
-//! Across threads: at most one sync runs at a time. A failed sync is final: the pages that it lost may
-//! look clean to the next one, so every waiter of that round and all later ones get the error.
+//! Across threads: at most one sync runs at a time. A failed sync is final, because the pages that it lost can look
+//! clean to the next sync: every waiter of that round and of all later rounds gets the error.
 //!
 //! Source of the idea: `GroupCommitService`, which swaps two lists of requests instead.
 
@@ -31,27 +31,27 @@ use mqstore_io::sync::Raise;
 
 use crate::error::StoreError;
 
-/// The durable position and who moves it.
+/// The durable position, and the syncs that raise it.
 #[derive(Debug)]
 pub struct GroupCommit {
     durable: AtomicU64,
     round: Mutex<SyncRound>,
-    /// As in `round`, for those who do not hold it.
+    /// Copy of `round.running` for threads that do not hold the lock.
     running: AtomicBool,
-    /// Who waits for which round: by its number modulo theirs.
+    /// The waiting threads, by the number of their round modulo the number of events.
     events: [EventCount; EVENTS],
 }
 
-/// Rounds whose waiters are told apart.
+/// Number of rounds whose waiters have an event of their own.
 const EVENTS: usize = 4;
 
 #[derive(Debug, Default)]
 struct SyncRound {
-    /// Counts the syncs that were begun.
+    /// Number of syncs started so far.
     number: u64,
-    /// Whether the last of them is still going on.
+    /// Whether the last of them is still running.
     running: bool,
-    /// What it covers at least.
+    /// The position that it covers at least.
     target: u64,
     failure: Option<String>,
 }
@@ -67,19 +67,19 @@ impl GroupCommit {
         }
     }
 
-    /// Everything below `position` is on the device: somebody wrote and synced it in another way.
+    /// Raises the durable position: a caller wrote and synced everything below `position` in another way.
     pub fn raise(&self, position: u64) {
         self.durable.raise(position, Ordering::AcqRel);
     }
 
-    /// The position below which everything is on the device.
+    /// Returns the position below which all bytes are synced.
     pub fn durable(&self) -> u64 {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Returns once `position` is durable. `appended` is what the next sync will cover at least; `sync`
-    /// makes that durable and returns the position that it covered; it is called without a lock held, by
-    /// one thread at a time.
+    /// Returns once `position` is durable. `appended` returns the position that the next sync covers at least. `sync`
+    /// makes that position durable and returns the position that it covered. It is called without a lock held, by one
+    /// thread at a time.
     pub fn wait(
         &self,
         position: u64,
@@ -100,19 +100,19 @@ impl GroupCommit {
                 round = self.round.lock();
                 continue;
             }
-            // Whether this thread may be woken to lead.
+            // Whether a leader may wake this thread as the next leader.
             let chosen = position > round.target;
             let number = round.number + u64::from(chosen);
             let event = self.event(number);
             let key = event.enter();
             drop(round);
             event.sleep(key, None);
-            // What the one who woke it had seen is seen here.
+            // Everything that the waking thread has seen is visible here.
             fence(Ordering::SeqCst);
             if self.durable() >= position {
                 if chosen && !self.running.load(Ordering::SeqCst) {
-                    // The last round covered it after all; another one has to lead. Whoever leads by now
-                    // wakes the next leader at the end of that.
+                    // The last round covered this thread after all, so another one must lead. If one leads by now, it
+                    // wakes the next leader at the end of its round.
                     for event in &self.events {
                         event.notify_one();
                     }
@@ -163,7 +163,7 @@ impl GroupCommit {
     }
 }
 
-/// The model checker's mutex in the shape of ours.
+/// The mutex of the model checker with the interface of ours.
 #[cfg(loom)]
 mod model_lock {
     pub(super) use loom::sync::MutexGuard;
@@ -202,7 +202,7 @@ mod models {
         assert!(commit.durable() >= position);
     }
 
-    /// Whoever leads, nobody sleeps for ever and nobody returns before its position is durable.
+    /// Whichever thread leads: no thread sleeps forever, and none returns before its position is durable.
     #[test]
     fn everybody_is_woken_by_the_sync_that_covers_them() {
         let mut model = loom::model::Builder::new();
@@ -228,7 +228,7 @@ mod models {
         });
     }
 
-    /// A sync that fails while others wait for it, or for the next one, reaches all of them.
+    /// A failed sync reaches every thread that waits for it or for the next sync.
     #[test]
     fn a_failure_reaches_everybody() {
         let mut model = loom::model::Builder::new();

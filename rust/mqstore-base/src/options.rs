@@ -1,6 +1,6 @@
-//! How a store behaves: every option with its default, its bounds and RocketMQ's name of it.
+//! The options of a store: each with its default, its bounds and RocketMQ's name.
 //!
-//! A directory's own geometry always wins over the sizes given here; they count for new files only.
+//! The geometry of an existing directory always overrides the sizes given here; they apply to new files only.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -11,25 +11,25 @@ use mqstore_io::Environment;
 use crate::error::StoreError;
 use crate::events::Hooks;
 
-/// Threads that build queues and index at most.
+/// Maximum number of threads that build queues and index.
 const MAX_DISPATCH_THREADS: u32 = 8;
 
-/// The longest delay of a level.
+/// Maximum delay of a delay level.
 const LONGEST_LEVEL_DAYS: i64 = 36_500;
 
-/// What an open may do to the directory.
+/// What an open may do with the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
     /// Reads only; takes no lock and changes no byte.
     Read,
     /// Reads and writes a store that exists.
     ReadWrite,
-    /// As [`OpenMode::ReadWrite`], and makes the store when it is missing.
+    /// Like [`OpenMode::ReadWrite`], and creates a missing store.
     Create,
 }
 
 impl OpenMode {
-    /// Whether this mode may write.
+    /// Whether this mode can write.
     pub fn writes(self) -> bool {
         !matches!(self, Self::Read)
     }
@@ -40,41 +40,41 @@ impl OpenMode {
 pub enum Durability {
     /// After a sync that covers the record; waiting threads share one sync. `SYNC_FLUSH`.
     Sync,
-    /// Once copied into the mapping; synced in the background. `ASYNC_FLUSH`.
+    /// After the copy into the mapping; a background thread syncs. `ASYNC_FLUSH`.
     Async,
-    /// Once copied into the mapping; synced by `flush` and `close` only.
+    /// After the copy into the mapping; only `flush` and `close` sync.
     Manual,
-    /// Once copied into a pool of memory, which the background writes to the file and syncs; a kill of
-    /// the process loses what was not written yet. `ASYNC_FLUSH` with `transientStorePoolEnable`.
+    /// After the copy into the pool, a buffer in memory. A background thread writes the pool to the file and syncs it;
+    /// a kill of the process loses the records that are not written yet. `ASYNC_FLUSH` with `transientStorePoolEnable`.
     Pooled,
 }
 
-/// What readers may see.
+/// Which records readers can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visibility {
-    /// Whatever was appended.
+    /// All appended records.
     Appended,
-    /// What a loss of power cannot take back; always so with [`Durability::Sync`].
+    /// Only records that a power loss cannot remove; always so with [`Durability::Sync`].
     Durable,
 }
 
-/// What an open for writing does about damage that is no torn tail.
+/// What an open for writing does if it finds damage other than a torn tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryMode {
     /// Refuses the store and changes nothing.
     Strict,
-    /// Goes on behind it; readers pass over what is damaged. Nothing is deleted.
+    /// Continues after the damage; readers skip it. Deletes nothing.
     Salvage,
     /// Opens the store for reading instead, as with [`OpenMode::Read`].
     ReadOnly,
 }
 
-/// Options of one open.
+/// The options of one open.
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own, by its own name")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoreOptions {
-    /// What an open for writing does about damage below the durable mark. Default
-    /// [`RecoveryMode::Strict`]. RocketMQ has no such choice: it cuts the log at the first bad record.
+    /// What an open for writing does if it finds damage before the durable mark. Default [`RecoveryMode::Strict`].
+    /// RocketMQ has no such option: it truncates the log at the first bad record.
     pub recovery: RecoveryMode,
     /// Bytes of a commit-log segment. Default 1 GiB, 4 KiB to 2 GiB − 1. `mappedFileSizeCommitLog`.
     pub segment_bytes: u64,
@@ -86,110 +86,111 @@ pub struct StoreOptions {
     pub index_entries: u32,
     /// When an append returns. Default [`Durability::Async`]. `flushDiskType`.
     pub durability: Durability,
-    /// What readers may see. Default [`Visibility::Appended`].
+    /// Which records readers can see. Default [`Visibility::Appended`].
     pub visibility: Visibility,
     /// Milliseconds between background syncs. Default 500, 1 to 3,600,000. `flushIntervalCommitLog`.
     pub flush_interval_ms: u64,
-    /// Dirty 4 KiB pages that make a background sync worth while. Default 4. `flushCommitLogLeastPages`.
+    /// Minimum number of dirty 4 KiB pages for a background sync. Default 4. `flushCommitLogLeastPages`.
     pub flush_least_pages: u32,
-    /// Milliseconds after which everything dirty is synced. Default 10,000. `flushCommitLogThoroughInterval`.
+    /// Milliseconds after which a background sync covers every dirty page. Default 10,000.
+    /// `flushCommitLogThoroughInterval`.
     pub flush_thorough_interval_ms: u64,
-    /// With [`Durability::Pooled`]: milliseconds after which pooled records are written to the file.
+    /// With [`Durability::Pooled`]: milliseconds between two writes of the pool to the file.
     /// Default 200, 1 to 3,600,000. `commitIntervalCommitLog`.
     pub commit_interval_ms: u64,
     /// Bytes of the pool. Default 16 MiB, 64 KiB to 16 GiB. `transientStorePoolSize` × segment size.
     pub pool_bytes: u64,
-    /// Milliseconds that one append may hold the put lock before others fail. Default 1,000, 1 to
-    /// 3,600,000. `osPageCacheBusyTimeOutMills`.
+    /// Milliseconds: if one append holds the put lock for longer, other appends fail. Default 1,000, 1 to 3,600,000.
+    /// `osPageCacheBusyTimeOutMills`.
     pub busy_after_ms: u64,
-    /// Milliseconds that an append waits for the put lock at most. Default 200, 1 to 3,600,000.
+    /// Maximum milliseconds that an append waits for the put lock. Default 200, 1 to 3,600,000.
     /// `waitTimeMillsInSendQueue`.
     pub queue_wait_limit_ms: u64,
-    /// Whether the next segment and the pages ahead of the tail are made ready in the background.
+    /// Whether a background thread prepares the next segment and the pages after the tail.
     /// Default true. `warmMapedFileEnable`.
     pub prewarm: bool,
-    /// Whether the pages ahead of the tail are locked in memory. Default false; `prewarm` is needed.
-    /// RocketMQ locks what it warms.
+    /// Whether the pages after the tail are locked in memory. Default false; needs `prewarm`. RocketMQ locks the pages
+    /// that it warms.
     pub lock_memory: bool,
     /// Whether new records carry RocketMQ's CRC of the whole record. Default true. `enabledAppendPropCRC`.
     pub record_crc: bool,
-    /// Whether tags get index entries, as RocketMQ 5.5.0 writes them. Default false; they do anyway where the last
-    /// writer of the directory added them.
+    /// Whether tags get index entries, as in RocketMQ 5.5.0. Default false. If the last writer of the directory added
+    /// such entries, they are added in any case.
     pub index_tags: bool,
-    /// Largest body in bytes. Default 4 MiB, 10 to 1 GiB. `maxMessageSize`.
+    /// Maximum size of a body in bytes. Default 4 MiB, 10 to 1 GiB. `maxMessageSize`.
     pub max_message_bytes: u32,
-    /// Queues of a topic made by an append. Default 1, 1 to 65,536. `defaultTopicQueueNums`.
+    /// Number of queues of a topic that an append creates. Default 1, 1 to 65,536. `defaultTopicQueueNums`.
     pub default_queues: u32,
-    /// Whether an append makes an unknown topic. Default true. `autoCreateTopicEnable`.
+    /// Whether an append creates an unknown topic. Default true. `autoCreateTopicEnable`.
     pub auto_create_topics: bool,
     /// The address written as store host and born host. Default 127.0.0.1:10911. `brokerIP1`, `listenPort`.
     pub store_host: Host,
-    /// Threads that build queues and index; 0 builds them in the appending thread. At most 8; `None`, the
-    /// default, for as many as there are processors, at most 8. See [`Self::dispatch_workers`].
+    /// Threads that build queues and index, at most 8; with 0 the appending thread builds them. `None`, the default,
+    /// means one for each processor, at most 8. See [`Self::dispatch_workers`].
     pub dispatch_threads: Option<u32>,
-    /// Milliseconds after which a log segment goes, counted from its last record's store time; `None`,
-    /// the default, keeps all. 1 to 2^53. `fileReservedTime` (hours, 72 there by default).
+    /// Milliseconds after which a log segment is removed, counted from the store time of its last record. `None`, the
+    /// default, keeps all segments. 1 to 2^53. `fileReservedTime` (in hours; RocketMQ's default is 72).
     pub retention_ms: Option<u64>,
-    /// Bytes of log segments, the active one included, above which the oldest go; `None`, the default,
-    /// for no limit. At least 1. RocketMQ has none.
+    /// Maximum bytes of the log segments, including the active one; the oldest segments above it are removed. `None`,
+    /// the default, means no limit. At least 1. RocketMQ has no such option.
     pub retention_bytes: Option<u64>,
-    /// Bytes of log segments, the active one and a prepared one included, that there may be: appends that need another
-    /// one are refused with [`StoreError::Full`]. `None`, the default, for no limit; no less than a segment. RocketMQ
-    /// has none.
+    /// Maximum bytes of the log segments, including the active one and a prepared one. An append that needs another
+    /// segment fails with [`StoreError::Full`]. `None`, the default, means no limit; at least the length of a segment.
+    /// RocketMQ has no such option.
     pub max_bytes: Option<u64>,
-    /// Hours of the local day in which segments go by age, as "4" or "04;16"; "*" for every hour.
+    /// Hours of the local day in which segments are removed by age, as "4" or "04;16"; "*" means every hour.
     /// Default "04". `deleteWhen`.
     pub delete_when: String,
     /// Milliseconds between two deletions. Default 100, at most 3,600,000. `deleteCommitLogFilesInterval`.
     pub delete_interval_ms: u64,
-    /// Milliseconds after which a segment goes although readers hold it; they keep its bytes. Default
+    /// Milliseconds after which a segment is removed even if readers use it; those readers keep its bytes. Default
     /// 120,000, at most 86,400,000. `destroyMapedFileIntervalForcibly`.
     pub held_limit_ms: u64,
-    /// Used part of a disk above which segments go by age at any hour; only where a retention is set.
-    /// Default 0.75, 0 to 1. `diskMaxUsedSpaceRatio` (percent).
+    /// Used part of a disk above which segments are removed by age at any hour; only if a retention is set. Default
+    /// 0.75, 0 to 1. `diskMaxUsedSpaceRatio` (percent).
     pub disk_clean_ratio: f64,
-    /// Used part of a disk above which the oldest segments go whatever their age; only where a retention
-    /// is set. Default 0.85, 0 to 1. `diskSpaceCleanForciblyRatio` (percent).
+    /// Used part of a disk above which the oldest segments are removed, whatever their age; only if a retention is set.
+    /// Default 0.85, 0 to 1. `diskSpaceCleanForciblyRatio` (percent).
     pub disk_force_ratio: f64,
-    /// Used part of a disk above which appends are refused until there is room again. Default 0.90, 0 to
-    /// 1; 1 never refuses. `diskSpaceWarningLevelRatio` (percent).
+    /// Used part of a disk above which appends are refused until there is space again. Default 0.90, 0 to 1; with 1,
+    /// appends are never refused. `diskSpaceWarningLevelRatio` (percent).
     pub disk_refuse_ratio: f64,
-    /// Whether a segment is overwritten with zeros and synced before its room is given back. Default false.
+    /// Whether a removed segment is overwritten with zeros and synced before its space is freed. Default false.
     pub secure_wipe: bool,
-    /// Whether a segment goes although it holds keyed messages of a compaction topic that are in no compaction
-    /// file yet, which are lost then. Default false. RocketMQ goes by its dispatch alone.
+    /// Whether to remove a segment that contains keyed messages of a compaction topic that are not yet in a compaction
+    /// file. Those messages are then lost. Default false. RocketMQ checks only its dispatch position.
     pub expire_uncompacted: bool,
-    /// Milliseconds between two looks at compaction topics, of which those are compacted that have changed
-    /// enough; `None`, the default, leaves compaction to whoever asks for it. 1 to 31,536,000,000 (a year).
-    /// `compactionScheduleInternal` (900,000 there, and a random part of it).
+    /// Milliseconds between two background checks of the compaction topics; a check compacts the topics that changed
+    /// enough. `None`, the default, turns background compaction off. 1 to 31,536,000,000 (a year).
+    /// `compactionScheduleInternal` (RocketMQ: 900,000 plus a random part of it).
     pub compaction_interval_ms: Option<u64>,
-    /// The part of a queue's messages, those that the last compaction kept included, that has to be newer than
-    /// it before the background compacts its topic. Default 0.5, 0 to 1; with 0 one message is enough.
-    /// RocketMQ goes by closed files instead.
+    /// Minimum part of a queue's messages that must be newer than the last compaction before the background compacts
+    /// the topic again. The messages that the last compaction kept count as messages of the queue. Default 0.5, 0 to 1;
+    /// with 0 one message is enough. RocketMQ uses the number of closed files instead.
     pub compaction_dirty_ratio: f64,
-    /// Bytes that the keys of a queue may take in memory when the background compacts it. Default 100 MiB.
+    /// Memory in bytes for the keys of one queue during a background compaction. Default 100 MiB.
     /// `maxOffsetMapSize` / `compactionThreadNum`.
     pub compaction_memory_bytes: u64,
-    /// Whether what is appended to compaction topics is copied to their compaction files too, where brokers look for it.
+    /// Whether new messages of compaction topics are also copied to their compaction files, where brokers read them.
     /// Default true.
     pub compaction_feed: bool,
-    /// Wished bytes of a compaction log file, in a store that has none yet. Default 104,857,600; the length is a
-    /// multiple of the queue file's. `compactionMappedFileSize`.
+    /// Requested bytes of a compaction log file, for a store that has none yet. Default 104,857,600; the real length is
+    /// a multiple of the queue file's length. `compactionMappedFileSize`.
     pub compaction_log_file_bytes: u64,
-    /// Wished bytes of a compaction queue file, in a store that has none yet; cut to entries of 46 bytes. Default
-    /// 10,485,760. `compactionCqMappedFileSize`.
+    /// Requested bytes of a compaction queue file, for a store that has none yet; rounded down to entries of 46 bytes.
+    /// Default 10,485,760. `compactionCqMappedFileSize`.
     pub compaction_queue_file_bytes: u64,
-    /// What delay levels mean from this open on; the directory remembers it. `None`, the default, for what it remembers, else
-    /// RocketMQ's levels. 1 to 256 levels of at most 36,500 days; where nothing is appended it counts for directories that
-    /// remember none. `messageDelayLevel`.
+    /// The delays of the delay levels from this open on; the directory stores them. `None`, the default, means the
+    /// delays that the directory stores, else RocketMQ's. 1 to 256 levels of at most 36,500 days. An open for reading
+    /// uses this option only if the directory stores no delays. `messageDelayLevel`.
     pub delay_levels: Option<DelayLevels>,
-    /// Folders that new segments go to in turn; a relative one counts from the store's root. Empty, the
-    /// default, stands for what the store remembers, else `commitlog`. `storePathCommitLog`.
+    /// Folders that receive new segments in turn; a relative path starts at the root of the store. Empty, the default,
+    /// means the folders that the store remembers, else `commitlog`. `storePathCommitLog`.
     pub commit_log_paths: Vec<PathBuf>,
-    /// Folders with older segments, to which none is added; with `commit_log_paths` only.
+    /// Folders with older segments that receive no new ones; needs `commit_log_paths`.
     /// `readOnlyCommitLogStorePaths`.
     pub read_only_commit_log_paths: Vec<PathBuf>,
-    /// What the program wants to hear and to decide; none by default.
+    /// The hooks of the program; none by default.
     pub hooks: Hooks,
 }
 
@@ -248,7 +249,7 @@ impl StoreOptions {
     /// Checks every bound.
     ///
     /// # Errors
-    /// [`StoreError::InvalidOption`] that names the first option out of its bounds.
+    /// [`StoreError::InvalidOption`] with the first option outside its bounds.
     pub fn validate(&self) -> Result<(), StoreError> {
         within("segment_size", self.segment_bytes, 4096, (1 << 31) - 1)?;
         within("queue_file_entries", self.queue_file_entries.into(), 1, 50_000_000)?;
@@ -264,7 +265,7 @@ impl StoreOptions {
         if self.lock_memory && !self.prewarm {
             return Err(StoreError::InvalidOption {
                 option: "lock_memory",
-                reason: "it locks what prewarm prepares, and prewarm is off".into(),
+                reason: "it locks the pages that prewarm prepares, and prewarm is off".into(),
             });
         }
         within("max_message_size", self.max_message_bytes.into(), 10, 1 << 30)?;
@@ -289,7 +290,7 @@ impl StoreOptions {
         Ok(())
     }
 
-    /// How many threads dispatch in `environment`: none where background work has no threads.
+    /// Returns the number of dispatch threads in `environment`: 0 if background work has no threads.
     pub fn dispatch_workers(&self, environment: &Environment) -> u32 {
         let wanted = self.dispatch_threads.unwrap_or(environment.processors.clamp(1, MAX_DISPATCH_THREADS));
         if environment.threads { wanted } else { 0 }
@@ -318,13 +319,13 @@ impl StoreOptions {
         if self.commit_log_paths.is_empty() && !self.read_only_commit_log_paths.is_empty() {
             return Err(StoreError::InvalidOption {
                 option: "read_only_commit_log_paths",
-                reason: "needs commit_log_paths, which say where new segments go".to_owned(),
+                reason: "it needs commit_log_paths, the folders for new segments; give both".to_owned(),
             });
         }
         Ok(())
     }
 
-    /// Whether old segments may go at all.
+    /// Whether a retention is set, by age or by size.
     pub fn retains(&self) -> bool {
         self.retention_ms.is_some() || self.retention_bytes.is_some()
     }
@@ -352,10 +353,10 @@ fn validate_levels(levels: &DelayLevels) -> Result<(), StoreError> {
     Err(StoreError::InvalidOption { option: "delay_levels", reason })
 }
 
-/// The hours that `text` names, as bits 0 to 23: numbers with ";" between, or "*" for all.
+/// Returns the hours in `text` as bits 0 to 23: numbers separated by ";", or "*" for all.
 ///
 /// # Errors
-/// [`StoreError::InvalidOption`] for anything else. Source of the form: `UtilAll#isItTimeToDo`.
+/// [`StoreError::InvalidOption`] for any other text. Source of the form: `UtilAll#isItTimeToDo`.
 pub fn delete_hours(text: &str) -> Result<u32, StoreError> {
     if text.trim() == "*" {
         return Ok((1 << 24) - 1);
@@ -372,7 +373,7 @@ pub fn delete_hours(text: &str) -> Result<u32, StoreError> {
         }
     }
     if hours == 0 {
-        let reason = "names no hour; write \"04\" or \"04;16\", or \"*\" for every hour".to_owned();
+        let reason = "it names no hour; write \"04\" or \"04;16\", or \"*\" for every hour".to_owned();
         return Err(StoreError::InvalidOption { option: "delete_when", reason });
     }
     Ok(hours)

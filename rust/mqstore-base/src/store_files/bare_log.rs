@@ -1,15 +1,15 @@
-//! A log without a store around it, for who only reads.
+//! A log without a store around it, for readers only.
 //!
-//! Owns the judgement whether a path that is no store's directory is one of these:
+//! Decides whether a path that is no store directory is one of these:
 //!
 //! ```text
 //! backup/commitlog/                       a folder of segments
-//! backup/00000000001073741824             one segment; the offset of its first byte is its name
-//! backup/old-disk.seg                     one segment under another name: its first record says where it begins
+//! backup/00000000001073741824             one segment; its name is the log offset of its first byte
+//! backup/old-disk.seg                     one segment with another name: its first record contains its log offset
 //! ```
 //!
-//! Queue files have names of 20 digits too, so that the first bytes decide, and where they are damaged the search for
-//! any record. Nothing around the log is used but the lock of who may be writing it. Writes nothing.
+//! Queue files have names of 20 digits too. So the first bytes of the file decide; if they are damaged, a search for
+//! any record decides. Besides the log, only the lock of a possible writer is used. Writes nothing.
 //!
 //! Source: `MappedFileQueue#doLoad`, `CommitLog#checkMessageAndReturnSize`.
 
@@ -22,31 +22,31 @@ use mqstore_io::{Access, FileKind, Vfs, VfsFile};
 
 use crate::error::{IoContext, StoreError};
 
-/// Bytes of a file that are searched at once.
+/// Bytes of a file that one step of the search reads.
 const WINDOW_BYTES: usize = 1 << 20;
 
 /// Why a log without a store cannot be opened for writing.
-pub(super) const NEEDS_A_STORE: &str = "it is a log without a store around it, which can be read and verified, not \
-                                        written; give the directory that holds the commitlog folder, or make one: \
-                                        mqstore snapshot PATH OUT";
+pub(super) const NEEDS_A_STORE: &str = "it is a log without a store around it, which can be read and verified, but not \
+                                        written; give the directory that contains the commitlog folder, or make a \
+                                        store from it: mqstore snapshot PATH OUT";
 
-/// Why a file is no log.
-pub(super) const NO_SEGMENT: &str = "it is a file and no segment of a log: no record was found in it (one whose \
-                                     name is not its offset, 20 digits, must begin with a whole record)";
+/// Why a file is not a log.
+pub(super) const NO_SEGMENT: &str = "it is a file without a record, so it is no segment of a log (a segment whose name \
+                                     is not its offset, 20 digits, must begin with a complete record)";
 
-/// A log that is all there is.
+/// A log without a store.
 #[derive(Debug)]
 pub(super) struct BareLog {
     /// The folder, or the one segment.
     pub(super) path: PathBuf,
-    /// The store's root, if there were one.
+    /// The root that a store around this log would have.
     pub(super) home: PathBuf,
-    /// Where the one segment begins, and whether its name says so.
+    /// The log offset of the segment, if the path is one segment, and whether its name is that offset.
     pub(super) segment: Option<(u64, bool)>,
 }
 
 impl BareLog {
-    /// What log `path` is, if it is no store.
+    /// Returns the log at `path`, if the path is no store.
     pub(super) fn find(vfs: &dyn Vfs, path: &Path) -> Result<Option<Self>, StoreError> {
         match vfs.stat(path) {
             Ok(stat) if stat.kind == FileKind::File => Self::file(vfs, path),
@@ -81,7 +81,7 @@ impl BareLog {
     }
 }
 
-/// Where the first record of a file says that the file begins; `None` when it does not begin with a record.
+/// Returns the log offset of the file according to its first record; `None` if it does not begin with a record.
 fn first_base(vfs: &dyn Vfs, path: &Path) -> Result<Option<u64>, StoreError> {
     let file = vfs.open(path, Access::Read).at(path, "opening a file")?;
     let len = file.len().at(path, "looking at a file")?;
@@ -100,7 +100,7 @@ fn first_base(vfs: &dyn Vfs, path: &Path) -> Result<Option<u64>, StoreError> {
     Ok(own.and_then(|own| u64::try_from(own).ok()))
 }
 
-/// Whether a file begins as a segment does, or has a record anywhere.
+/// Whether a file begins like a segment, or contains a record anywhere.
 fn has_record(vfs: &dyn Vfs, path: &Path) -> Result<bool, StoreError> {
     let file = vfs.open(path, Access::Read).at(path, "opening a file")?;
     let len = file.len().at(path, "looking at a file")?;
@@ -112,7 +112,7 @@ fn search(file: &dyn VfsFile, len: u64) -> std::io::Result<bool> {
     let mut at = 0;
     while let Some(data) = file.next_data(at)?.filter(|data| data + BLANK_HEADER_BYTES as u64 <= len) {
         at = at.max(data);
-        // The first look is a short one: it decides for every file that is whole.
+        // The first read is short: it is enough for every undamaged file.
         let wanted = if at == 0 && window.is_empty() { BLANK_HEADER_BYTES } else { WINDOW_BYTES };
         window.resize(((len - at) as usize).min(wanted), 0);
         file.read_exact_at(&mut window, at)?;

@@ -1,7 +1,7 @@
-//! Tables of delay levels, each with the log offset from which it counts: the file `mqstore/delay-levels`.
+//! Tables of delay levels, in the file `mqstore/delay-levels`. Each table has the log offset from which it is valid.
 //!
-//! The entry of a delayed message holds its due time by the table that counted when the message was stored. A store
-//! remembers its tables so that a rebuild makes the same entries. The file exists only if a table was named once.
+//! The unit of a delayed message contains its due time by the table that was valid when the message was stored. The
+//! store keeps its tables so that a rebuild makes the same units. The file exists only if a caller gave a table once.
 //!
 //! Source: `MessageStoreConfig#messageDelayLevel`, `DefaultMessageStore#computeDeliverTimestamp`,
 //! `ScheduleMessageService#correctDeliverTimestamp`. Brokers remember no table.
@@ -18,12 +18,12 @@ use crate::error::{IoContext, StoreError};
 #[cfg(test)]
 mod tests;
 
-/// The name of the file.
+/// File name of the tables.
 pub const DELAY_LEVELS_FILE: &str = "delay-levels";
 
 const MAGIC: &[u8; 8] = b"MQSLEVEL";
 const LIMIT_BYTES: u64 = 16 << 20;
-/// Tables that are remembered; of more the oldest are forgotten.
+/// Maximum number of tables in the file; the oldest tables are dropped first.
 const MOST_TABLES: usize = 1024;
 
 /// The tables of a log. Cheap to clone.
@@ -32,28 +32,29 @@ const MOST_TABLES: usize = 1024;
 /// "MQSLEVEL" | count 4 | { from 8 | length 4 | table, as in a broker's configuration } | CRC 4
 /// ```
 ///
-/// Across a crash: the file is replaced in one step, and it is durable before the first record that its last table is
-/// for. If the log ends before a table begins, it was truncated: the next writer lets the table begin at the end.
+/// Across a crash: the file is replaced in one step, and it is durable before the first record that uses its last
+/// table. If the log ends before a table begins, the log was truncated; the next writer lets that table begin at the
+/// end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DelayTables {
-    /// From where the log begins.
+    /// The table that is valid from the start of the log.
     first: Arc<DelayLevels>,
-    /// The others, each with the log offset from which it counts, in ascending order.
+    /// The later tables, each with the log offset from which it is valid, in ascending order.
     later: Arc<[(u64, DelayLevels)]>,
 }
 
 impl DelayTables {
-    /// One table for all of a log.
+    /// Returns one table for the whole log.
     pub fn of(levels: DelayLevels) -> Self {
         Self { first: Arc::new(levels), later: Arc::default() }
     }
 
-    /// The tables of `rows`, each with the offset from which it counts, in ascending order; the first one counts from the
-    /// beginning.
+    /// Makes tables from `rows`, each with the offset from which it is valid, in ascending order. The first one is
+    /// valid from the start of the log.
     fn of_rows(rows: impl IntoIterator<Item = (u64, DelayLevels)>) -> Self {
         let mut kept: Vec<(u64, DelayLevels)> = Vec::new();
         for (from, levels) in rows {
-            // One that counts for nothing.
+            // A table that is valid for no offset.
             while kept.pop_if(|(start, _)| *start >= from).is_some() {}
             if kept.last().is_none_or(|(_, before)| *before != levels) {
                 kept.push((from, levels));
@@ -70,7 +71,7 @@ impl DelayTables {
         std::iter::once((0, &*self.first)).chain(later)
     }
 
-    /// The table that counts for a record at log offset `offset`.
+    /// Returns the table for a record at log offset `offset`.
     #[inline]
     pub fn at(&self, offset: u64) -> &DelayLevels {
         let behind = self.later.partition_point(|(from, _)| *from <= offset);
@@ -78,21 +79,21 @@ impl DelayTables {
         found.map_or(&*self.first, |(_, levels)| levels)
     }
 
-    /// The table that counts for what is stored from now on.
+    /// Returns the table for records that are stored from now on.
     pub fn latest(&self) -> &DelayLevels {
         self.later.last().map_or(&*self.first, |(_, levels)| levels)
     }
 
-    /// When a message of `level` at log offset `offset`, whose entry says `entry_ms`, is due: then, or earlier by as much
-    /// as its level waits less long by now.
+    /// Returns the due time of a message of `level` at log offset `offset` whose unit contains `entry_ms`. If the delay
+    /// of its level is shorter now than it was then, the due time is earlier by the difference.
     pub fn due_ms(&self, level: i32, offset: u64, entry_ms: i64) -> i64 {
         let (then, now) = (self.at(offset).delay_ms(level), self.latest().delay_ms(level));
         let less = then.zip(now).map_or(0, |(then, now)| then.saturating_sub(now).max(0));
         entry_ms.saturating_sub(less)
     }
 
-    /// The tables of a store whose log lies at `log`, when `given` counts for what comes behind it; `None` for the one that
-    /// counted last.
+    /// Returns the tables of a store whose log has the range `log`, with `given` valid from its end; `None` keeps the
+    /// latest table valid.
     fn going_on(&self, given: Option<&DelayLevels>, log: &Range<u64>) -> Self {
         let known = self.rows().map(|(from, levels)| (from, levels.clone()));
         let next = (log.end, given.unwrap_or_else(|| self.latest()).clone());
@@ -113,7 +114,7 @@ impl DelayTables {
         bytes
     }
 
-    /// What `bytes`, the content of the file, say; `None` for anything else.
+    /// Decodes the content of the file; `None` if it is not valid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (body, crc) = bytes.split_last_chunk::<4>()?;
         if *crc != crc31(body).to_be_bytes() {
@@ -144,17 +145,18 @@ impl StoreFiles {
         self.side().join(DELAY_LEVELS_FILE)
     }
 
-    /// The tables that the store remembers, else `given`, else the table of an unchanged configuration.
+    /// Returns the tables that the store remembers, else `given`, else RocketMQ's default table.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when what it remembers is damaged and nobody gave one; reading it can fail.
+    /// [`StoreError::Corrupt`] if the file is damaged and `given` is `None`; I/O errors.
     pub fn delay_tables(&self, given: Option<&DelayLevels>) -> Result<DelayTables, StoreError> {
         let known = self.known_delays(given)?;
         Ok(known.unwrap_or_else(|| given.cloned().map(DelayTables::of).unwrap_or_default()))
     }
 
-    /// For the writer of a log at `log`, before its first record: the tables, of which `given`, if there is one, counts from
-    /// now on. Remembers them. `ours`: what is there was written without a table, where none is remembered.
+    /// Returns the tables for the writer of the log range `log` and stores them in the file; call it before the first
+    /// append. `given`, if there is one, is valid from now on. `ours` matters only if there is no file: whether the log
+    /// was written with RocketMQ's default table.
     pub fn settle_delays(
         &self,
         given: Option<&DelayLevels>,
@@ -163,7 +165,7 @@ impl StoreFiles {
     ) -> Result<DelayTables, StoreError> {
         let known = match (self.known_delays(given)?, given) {
             (Some(known), _) => known,
-            // Of what a broker wrote nothing is known but what the caller says.
+            // Of a broker's messages only the caller knows the table.
             (None, Some(given)) if !ours => DelayTables::of(given.clone()),
             (None, _) => DelayTables::default(),
         };
@@ -172,7 +174,7 @@ impl StoreFiles {
         Ok(tables)
     }
 
-    /// Remembers `tables`, durably, where that is not what an absent file says.
+    /// Writes `tables` to the file, durably. Does nothing if the file, or its absence, already says the same.
     pub fn remember_delays(&self, tables: &DelayTables) -> Result<(), StoreError> {
         let (path, bytes) = (self.delay_levels_file(), tables.encode());
         let known = self.vfs.read_file(&path, LIMIT_BYTES);
@@ -195,11 +197,11 @@ impl StoreFiles {
         match self.vfs.read_file(&path, LIMIT_BYTES) {
             Ok(bytes) => match DelayTables::decode(&bytes) {
                 None if given.is_none() => {
-                    let reason = "the tables of delay levels are damaged; give delay_levels, or repair the store, which \
-                                  then has RocketMQ's levels";
+                    let reason = "the tables of delay levels are damaged; give the option delay_levels, or repair \
+                                  the store (it then uses RocketMQ's levels)";
                     Err(StoreError::corrupt(&path, 0, reason))
                 }
-                // Damage does not matter to somebody who knows better.
+                // The damage does not matter if the caller gave a table.
                 known => Ok(known),
             },
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

@@ -1,10 +1,10 @@
-//! The list of the folders of one log, and the bytes in which `mqstore/paths` remembers it.
+//! The folders of one log, and the bytes of `mqstore/paths`, which stores the list.
 //!
 //! ```text
 //! mqstore/paths    "MQSPATHS" | count 4 | { 0 new segments, 1 read only: 1 | length 4 | path } | CRC 4
 //! ```
 //!
-//! A relative path counts from the store's root. Across threads: which folders are full is the one thing that changes.
+//! A relative path starts at the root of the store. Across threads: only the set of full folders changes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,17 +16,17 @@ use mqstore_io::sync::RwLock;
 use crate::error::StoreError;
 
 const MAGIC: &[u8; 8] = b"MQSPATHS";
-/// The option that gives the folders.
+/// The option with the folders.
 pub(super) const OPTION: &str = "commit_log_paths";
 
 /// The folders of one log.
 #[derive(Debug)]
 pub struct LogFolders {
-    /// Folders that new segments go to, as they were given, sorted.
+    /// Folders for new segments, as given by the caller, sorted.
     new: Vec<PathBuf>,
-    /// Folders with older segments only, as they were given.
+    /// Folders with older segments only, as given by the caller.
     read_only: Vec<PathBuf>,
-    /// Whether it is `<root>/commitlog` because nobody said otherwise.
+    /// Whether the log is in `<root>/commitlog` because no folders were listed.
     pub(super) plain: bool,
     root: PathBuf,
     /// Folders on a disk that is too full for new segments.
@@ -36,7 +36,7 @@ pub struct LogFolders {
 impl LogFolders {
     pub(super) fn plain(root: &Path) -> Self {
         Self {
-            // Relative to the root, as those are that somebody names: the root itself may be relative.
+            // Relative to the root, like listed folders: the root itself can be relative.
             new: vec![PathBuf::from(COMMITLOG_DIR)],
             read_only: Vec::new(),
             plain: true,
@@ -60,7 +60,7 @@ impl LogFolders {
         let read_only: BTreeSet<PathBuf> = read_only.iter().cloned().collect();
         let new: BTreeSet<PathBuf> = new.iter().filter(|path| !read_only.contains(*path)).cloned().collect();
         if new.is_empty() {
-            let reason = "every folder is read-only; new segments have nowhere to go".to_owned();
+            let reason = "every folder is read-only, so new segments have no folder".to_owned();
             return Err(StoreError::InvalidOption { option: OPTION, reason });
         }
         Ok(Self {
@@ -72,23 +72,23 @@ impl LogFolders {
         })
     }
 
-    /// Every folder with segments, each once.
+    /// Returns every folder with segments, each once.
     pub fn all(&self) -> Vec<PathBuf> {
         let given = self.new.iter().chain(&self.read_only);
         given.map(|path| self.root.join(path)).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// The folders that take new segments.
+    /// Returns the folders for new segments.
     pub fn for_new(&self) -> Vec<PathBuf> {
         self.new.iter().map(|path| self.root.join(path)).collect()
     }
 
-    /// From now on new segments go to other folders than these, unless there are none.
+    /// Sets the folders that receive no new segments from now on. If all folders are full, all receive them.
     pub fn set_full(&self, full: BTreeSet<PathBuf>) {
         *self.full.write() = full;
     }
 
-    /// The folder of the segment that starts at log offset `base`.
+    /// Returns the folder for the segment that starts at log offset `base`.
     pub(super) fn folder_of(&self, base: u64, segment_bytes: u64) -> PathBuf {
         let all = self.for_new();
         let full = self.full.read();
@@ -98,7 +98,7 @@ impl LogFolders {
         candidates.get(number as usize).map_or_else(|| self.root.join("commitlog"), |path| (*path).clone())
     }
 
-    /// Our own folder for the files of `folder`, on its file system.
+    /// Returns our own folder for the files of `folder`, on the same file system.
     pub(super) fn side_of(&self, folder: &Path) -> PathBuf {
         if self.plain { self.root.join("mqstore") } else { folder.join(".mqstore") }
     }
@@ -110,7 +110,7 @@ impl LogFolders {
             for path in paths {
                 let text = path.to_str().ok_or_else(|| StoreError::InvalidOption {
                     option: OPTION,
-                    reason: format!("{} is not UTF-8, so that it cannot be remembered", path.display()),
+                    reason: format!("{} is not UTF-8, so the store cannot remember it", path.display()),
                 })?;
                 bytes.push(kind);
                 bytes.extend_from_slice(&(text.len() as u32).to_be_bytes());

@@ -1,16 +1,16 @@
-//! Where the segments of the log lie, when that is not `<root>/commitlog` alone.
+//! A log in other folders than `<root>/commitlog`.
 //!
-//! Owns the choice of the folder of a new segment, and `mqstore/paths`, which remembers the list of folders
-//! (`log_folders` has its bytes), so that whoever opens the store later without saying so finds all of its log:
+//! Chooses the folder of each new segment. Owns `mqstore/paths`, the list of the folders (`log_folders` has its bytes):
+//! a later open without these options reads the list and finds the whole log.
 //!
 //! ```text
-//! <path>/<20 digits>        a segment: number offset / length, modulo the folders that take new ones
-//! <path>/.mqstore/tmp/      segments that do not have their name yet: a rename stays on one file system
+//! <path>/<20 digits>        a segment: number offset / length, modulo the number of folders for new segments
+//! <path>/.mqstore/tmp/      segments that do not have their name yet: a rename must stay on one file system
 //! <path>/.mqstore/wipe/     segments that are being overwritten
 //! ```
 //!
-//! RocketMQ passes over folders inside a log path. Across a crash: the list is written, synced and
-//! named before the first segment goes to a folder that it did not have.
+//! RocketMQ ignores folders inside a log path. Across a crash: the list is written, synced and renamed before the first
+//! segment goes to a folder that the old list does not have.
 //!
 //! Source: `MultiPathMappedFileQueue` (`#tryCreateMappedFile`), `MessageStoreConfig#storePathCommitLog`
 //! and `#readOnlyCommitLogStorePaths`.
@@ -31,17 +31,17 @@ use crate::options::StoreOptions;
 const LIMIT_BYTES: u64 = 1 << 20;
 
 impl StoreFiles {
-    /// `mqstore/paths`: the folders of the log.
+    /// `mqstore/paths`: the list of the folders of the log.
     pub fn paths_file(&self) -> PathBuf {
         self.side().join("paths")
     }
 
-    /// These files with the log where `options` say, else where the store remembers it, else in
-    /// `commitlog`.
+    /// Returns these files with the log in the folders of `options`, else in the folders that the store remembers, else
+    /// in `commitlog`.
     ///
     /// # Errors
-    /// [`StoreError::InvalidOption`] when the options leave a folder out that holds segments;
-    /// [`StoreError::Corrupt`] when nobody says and what the store remembers is damaged.
+    /// [`StoreError::InvalidOption`] if the options leave out a folder that has segments; [`StoreError::Corrupt`] if
+    /// the options list no folder and the stored list is damaged.
     pub fn with_logs(mut self, options: &StoreOptions) -> Result<Self, StoreError> {
         if self.is_bare_log() {
             return Ok(self);
@@ -58,10 +58,10 @@ impl StoreFiles {
         Ok(self)
     }
 
-    /// The folders of the log.
+    /// Returns the folders of the log.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when `mqstore/paths` is damaged; reading it can fail.
+    /// [`StoreError::Corrupt`] if `mqstore/paths` is damaged; I/O errors.
     pub fn log_folders(&self) -> Result<Arc<LogFolders>, StoreError> {
         if let Some(folders) = &self.logs {
             return Ok(Arc::clone(folders));
@@ -77,7 +77,7 @@ impl StoreFiles {
                               the log lies in commitlog alone";
                 StoreError::corrupt(&path, 0, reason)
             }),
-            // A root that is no folder is told by those who look at it first.
+            // Other callers check first that the root is a folder, and report it.
             Err(error)
                 if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) =>
             {
@@ -87,16 +87,16 @@ impl StoreFiles {
         }
     }
 
-    /// A log without some of its segments would be cut, or be written twice.
+    /// Refuses `folders` if they leave out a folder with segments: the log would be truncated or written twice.
     fn refuse_left_out(&self, folders: &LogFolders) -> Result<(), StoreError> {
         let listed = folders.all();
-        // Damage in the list does not matter to somebody who knows better.
+        // Damage in the list does not matter if the caller listed the folders.
         let remembered = self.remembered_logs().ok().flatten();
         let known = remembered.map_or_else(Vec::new, |remembered| remembered.all());
         for folder in known.into_iter().chain([self.commit_log()]).filter(|known| !listed.contains(known)) {
             if self.has_segments(&folder) {
                 let reason = format!(
-                    "{} holds segments too; list it as well (read_only_commit_log_paths will do), or move them away",
+                    "{} holds segments too; list it as well (read_only_commit_log_paths is enough), or move them away",
                     folder.display()
                 );
                 return Err(StoreError::InvalidOption { option: OPTION, reason });
@@ -111,7 +111,7 @@ impl StoreFiles {
         entries.iter().any(|entry| entry.stat.kind == FileKind::File && is_segment(&entry.name))
     }
 
-    /// Whether the log lies in folders that somebody listed, all of which exist.
+    /// Whether the log is in listed folders and at least one of them exists.
     pub(super) fn has_listed_logs(&self) -> Result<bool, StoreError> {
         let folders = self.log_folders()?;
         let is_folder =
@@ -119,15 +119,15 @@ impl StoreFiles {
         Ok(!folders.plain && folders.all().iter().any(is_folder))
     }
 
-    /// The folder in which the segment that starts at log offset `base` is made, on the file system of
-    /// the folder that it goes to.
+    /// Returns the folder in which the segment that starts at log offset `base` is prepared. It is on the file system
+    /// of the segment's folder.
     pub fn segment_staging(&self, base: u64, segment_bytes: u64) -> Result<PathBuf, StoreError> {
         let folders = self.log_folders()?;
         Ok(folders.side_of(&folders.folder_of(base, segment_bytes)).join("tmp"))
     }
 
-    /// The name that the segment made at `staged` gets: in the folder that it was made for, which
-    /// may be another one than [`Self::segment_staging`] would choose by now.
+    /// Returns the final path of the segment prepared at `staged`. It is in the folder for which the segment was
+    /// prepared; [`Self::segment_staging`] may choose another one by now.
     pub fn name_of_staged(&self, staged: &Path, base: u64) -> Result<PathBuf, StoreError> {
         let folders = self.log_folders()?;
         let made_for = |folder: &PathBuf| staged.parent() == Some(&folders.side_of(folder).join("tmp"));
@@ -135,7 +135,7 @@ impl StoreFiles {
         Ok(folder.join(offset_file_name(base)))
     }
 
-    /// Where a file of the log at `path` is overwritten after it has lost its name.
+    /// Returns the path at which the log file at `path` is overwritten after it lost its name.
     pub fn wipe_place(&self, path: &Path) -> Result<PathBuf, StoreError> {
         let folders = self.log_folders()?;
         let folder = path.parent().unwrap_or(&self.root);
@@ -143,19 +143,19 @@ impl StoreFiles {
         Ok(folders.side_of(folder).join("wipe").join(name))
     }
 
-    /// A folder of ours on the file system of the log file at `path`, for files that do not have their name yet.
+    /// Returns our own folder on the file system of the log file at `path`, for files without their final name.
     pub fn staging_beside(&self, path: &Path) -> Result<PathBuf, StoreError> {
         Ok(self.log_folders()?.side_of(path.parent().unwrap_or(&self.root)).join("tmp"))
     }
 
-    /// The folders in which files wait to be overwritten.
+    /// Returns the folders with files that wait to be overwritten.
     pub fn wipe_folders(&self) -> Result<Vec<PathBuf>, StoreError> {
         let folders = self.log_folders()?;
         let sides: BTreeSet<PathBuf> = folders.all().iter().map(|folder| folders.side_of(folder)).collect();
         Ok(sides.into_iter().map(|side| side.join("wipe")).collect())
     }
 
-    /// Makes the folders of a new store's log.
+    /// Makes the folders for the log of a new store.
     pub fn make_log_folders(&self) -> Result<(), StoreError> {
         let folders = self.log_folders()?;
         if folders.plain || self.vfs.stat(&self.paths_file()).is_ok() {
@@ -164,8 +164,8 @@ impl StoreFiles {
         folders.for_new().iter().try_for_each(|folder| self.make_folder(folder))
     }
 
-    /// For the writer, before its first change of the log: makes folders that are new, empties those
-    /// in which segments are made, and remembers the list.
+    /// Prepares the folders for a writer, before it first changes the log: makes new folders, empties the staging
+    /// folders, and stores the list.
     pub fn prepare_logs(&self) -> Result<(), StoreError> {
         let folders = self.log_folders()?;
         if folders.plain {
@@ -173,7 +173,7 @@ impl StoreFiles {
         }
         let known = self.remembered_logs().ok().flatten().map_or_else(Vec::new, |known| known.all());
         for folder in folders.for_new() {
-            // A folder that was there before and is not now is a disk that is not mounted.
+            // A folder that existed before and is missing now is on a disk that is not mounted: do not make it.
             if !known.contains(&folder) {
                 self.make_folder(&folder)?;
             }
@@ -192,7 +192,7 @@ impl StoreFiles {
         self.vfs.write_atomic(&path, &staged, &bytes).at(&path, "remembering the log's folders")
     }
 
-    /// Makes `folder` and its missing parents, anywhere, durably.
+    /// Makes `folder` and its missing parents, and syncs their names.
     pub fn make_folder(&self, folder: &Path) -> Result<(), StoreError> {
         let mut missing = Vec::new();
         for above in folder.ancestors().filter(|above| !above.as_os_str().is_empty()) {
@@ -210,7 +210,7 @@ impl StoreFiles {
         Ok(())
     }
 
-    /// Makes the names of all segments durable as they are now.
+    /// Makes the current names of all segments durable.
     pub fn sync_logs(&self) -> Result<(), StoreError> {
         let folders = self.log_folders()?;
         folders.all().iter().try_for_each(|folder| {

@@ -32,16 +32,16 @@ fn a_table_counts_from_where_the_log_ended_when_it_was_given() {
     let (one, two) = (table("1m 2m"), table("1s"));
     let first = files.settle_delays(Some(&one), &(0..0), false).unwrap();
     assert_eq!(shown(&first), [row(0, "1m 2m")]);
-    // Nobody says anything: what is remembered counts on.
+    // No table is given: the stored table stays valid.
     assert_eq!(files.settle_delays(None, &(0..500), true).unwrap(), first);
     let second = files.settle_delays(Some(&two), &(0..900), true).unwrap();
     assert_eq!(shown(&second), [row(0, "1m 2m"), row(900, "1s")]);
     assert_eq!((second.at(899), second.at(900), second.latest()), (&one, &two, &two));
-    // What is remembered wins where nobody writes.
+    // For a reader, the stored tables win.
     assert_eq!(files.delay_tables(Some(&table("7d"))).unwrap(), second);
     let third = files.settle_delays(Some(&one), &(0..2000), true).unwrap();
     assert_eq!(shown(&third), [row(0, "1m 2m"), row(900, "1s"), row(2000, "1m 2m")]);
-    // A power loss took the end of the log: the table begins where the log goes on.
+    // A power loss removed the end of the log: the table begins at the new end.
     let cut = files.settle_delays(None, &(0..1500), true).unwrap();
     assert_eq!(shown(&cut), [row(0, "1m 2m"), row(900, "1s"), row(1500, "1m 2m")]);
     assert_eq!(files.delay_tables(None).unwrap(), cut);
@@ -59,7 +59,7 @@ fn nothing_is_remembered_where_nobody_named_a_table() {
     assert_eq!(files.settle_delays(None, &(0..70), true).unwrap(), DelayTables::default());
     files.settle_delays(Some(&DelayLevels::default()), &(0..70), true).unwrap();
     assert!(!there());
-    // Ours were stored with RocketMQ's levels; a broker's as the caller says.
+    // A log of ours was stored with RocketMQ's levels; of a broker's log only the caller knows the table.
     let ours = files.settle_delays(Some(&table("9s")), &(0..70), true).unwrap();
     assert_eq!(shown(&ours), [row(0, mqstore_format::DEFAULT_DELAY_LEVELS), row(70, "9s")]);
     assert!(there());
@@ -96,7 +96,7 @@ fn a_message_waits_as_its_entry_says_unless_its_level_waits_less_long_by_now() {
     assert_eq!(due(2, 50, 60_000), 60_000, "longer");
     assert_eq!(due(3, 50, 5_000), 5_000, "gone");
     assert_eq!(due(1, 100, 60_000), 60_000, "of this table");
-    // What somebody else wrote by a table that nobody told.
+    // A unit that another writer wrote with a table that is not known here.
     assert_eq!(due(2, 100, 86_400_000), 86_400_000);
 }
 
@@ -118,7 +118,7 @@ proptest! {
         let next = tables.going_on(None, &log);
         prop_assert_eq!(next.latest(), tables.latest());
         prop_assert_eq!(next.going_on(None, &log), next.clone());
-        // What the log has keeps its table.
+        // Records that the log keeps keep their table.
         if log.contains(&asked) {
             prop_assert_eq!(next.at(asked), tables.at(asked));
         }

@@ -74,7 +74,7 @@ def test_wrong_quotas(store: mqstore.Store) -> None:
         with pytest.raises(TypeError):
             store.create_topic("orders", max_messages=wrong)
     assert store.topics() == []
-    with pytest.raises(mqstore.InvalidOptionError, match="what goes there must not get lost"):
+    with pytest.raises(mqstore.InvalidOptionError, match="must not get lost"):
         store.create_topic("%DLQ%g", max_messages=5)
     with pytest.raises(mqstore.TopicNotFoundError):
         store.update_topic("orders", max_messages=5)

@@ -1,7 +1,7 @@
-//! The store: one handle for everything that a program does with a directory.
+//! The store: one handle for all operations on a directory.
 //!
 //! `store` opens and closes it and runs its threads, `write` appends, `read` and `scan` find messages, `compact` runs
-//! compactions of an open store, `retention` deletes what is due. A [`Store`] for writing holds RocketMQ's lock.
+//! compactions of an open store, `retention` removes due segments. A [`Store`] for writing holds RocketMQ's lock.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

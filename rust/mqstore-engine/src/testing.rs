@@ -1,4 +1,4 @@
-//! Helpers for the tests of this crate and of the crates above, with the names that those tests use most.
+//! Helpers for the tests of this crate and of the crates that use it, with the names that those tests use most.
 
 use std::path::PathBuf;
 
@@ -13,20 +13,20 @@ pub use mqstore_io::{Clock, ManualClock, OsVfs, SimVfs, SystemClock, Vfs};
 
 pub use crate::Store;
 
-/// A store's surroundings: where it lives and by which clock.
+/// The environment of a store: its file system, clock and path.
 pub struct World {
     /// The file system.
     pub vfs: Arc<dyn Vfs>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The store's folder.
+    /// The root of the store.
     pub path: PathBuf,
-    /// Removes a real folder at the end of the test.
+    /// The real folder, if any; it is removed at the end of the test.
     pub temporary_folder: Option<tempfile::TempDir>,
 }
 
 impl World {
-    /// In memory, with a clock that stands still until told.
+    /// Returns a world in memory with a clock that moves only on request.
     pub fn simulated() -> (Self, Arc<SimVfs>, Arc<ManualClock>) {
         let vfs = Arc::new(SimVfs::default());
         let clock = Arc::new(ManualClock::new(1_700_000_000_000));
@@ -41,7 +41,7 @@ impl World {
         (world, vfs, clock)
     }
 
-    /// On the machine's own file system.
+    /// Returns a world on the file system of the machine.
     pub fn real() -> Self {
         let folder = tempfile::tempdir().unwrap();
         Self {
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// The same place on what a crash left of it.
+    /// Returns the same store path on `vfs`, for example on the files that a crash left.
     #[must_use]
     pub fn on(&self, vfs: Arc<dyn Vfs>) -> Self {
         Self { vfs, clock: self.clock.clone(), path: self.path.clone(), temporary_folder: None }
@@ -63,13 +63,13 @@ impl World {
         Store::open(self.vfs.clone(), self.clock.clone(), &self.path, mode, options)
     }
 
-    /// Paths of the store.
+    /// Returns the paths of the store.
     pub fn files(&self) -> StoreFiles {
         StoreFiles::new(self.vfs.clone(), self.clock.clone(), &self.path)
     }
 }
 
-/// Small files, so that a few messages roll them; no threads.
+/// Options with small files, so that a few messages roll them, and without dispatch threads.
 pub fn small() -> StoreOptions {
     StoreOptions {
         segment_bytes: 16 << 10,
@@ -89,7 +89,7 @@ pub fn put(store: &Store, topic: &str, queue_id: i32, body: &[u8], key: &str) ->
     store.append(&message(topic, Some(queue_id), body, &properties)).unwrap()
 }
 
-/// A message with these properties.
+/// Returns a message with these properties.
 pub fn message<'a>(
     topic: &'a str,
     queue_id: Option<i32>,
@@ -108,12 +108,12 @@ pub fn message<'a>(
     }
 }
 
-/// A message without properties of its own for queue 0.
+/// Returns a message for queue 0 without properties of its own.
 pub fn plain<'a>(topic: &'a str, body: &'a [u8]) -> NewMessage<'a> {
     message(topic, Some(0), body, &[])
 }
 
-/// Everything in a queue: offsets and bodies.
+/// Returns the offsets and bodies of all messages in a queue.
 pub fn read_all(store: &Store, topic: &str, queue_id: i32) -> Vec<(i64, Vec<u8>)> {
     let mut cursor = store.read(topic, queue_id, None, None, None).unwrap();
     let mut found = Vec::new();
@@ -126,7 +126,7 @@ pub fn read_all(store: &Store, topic: &str, queue_id: i32) -> Vec<(i64, Vec<u8>)
     }
 }
 
-/// The body of a record.
+/// Returns the body of a record.
 pub fn body(record: &StoredRecord) -> Vec<u8> {
     record.view().unwrap().body.to_vec()
 }

@@ -1,8 +1,8 @@
-//! The feed of an open store: what is appended to compaction topics goes to their compaction files, too.
+//! The compaction appender of an open store: copies new messages of compaction topics to their compaction files.
 //!
-//! Owns when that happens: in rounds of the background, as far as the commit log is durable, and for what is left when the
-//! store is closed. It is never in anybody's way: what cannot be copied stays in the commit log and is said in a note, and
-//! a close that finds the disk full is a clean close. A compaction keeps it out while it runs.
+//! Decides when to copy: in background rounds up to the durable offset, and the rest when the store closes. It blocks
+//! no other work. Messages that cannot be copied stay in the commit log, and a note says so. A close that finds the
+//! disk full is still a clean close. During a compaction, the appender does not run.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -10,16 +10,17 @@ use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_compaction::{AppenderInput, QueueAheadOfLog, queues_ahead_of_log};
 
-/// Segments of which the rest is left empty, for a log that has lost its end.
+/// Maximum number of segments whose rest is left empty if the log has lost its end.
 const MOST_SKIPPED_SEGMENTS: u64 = 8;
 
-/// Bytes that one round copies: a compaction that is asked for meanwhile waits for its end.
+/// Bytes that one round copies. A compaction that is requested meanwhile waits for the end of the round.
 const ROUND_BYTES: u64 = 64 << 20;
 
 impl Writer {
-    /// Has new messages of compaction topics get offsets behind those in the topics' files. Where the log has lost its
-    /// end, or an older one was put in its place, the files have more than it, and an offset must not stand for two
-    /// messages: readers would be given the old one, and no compaction would look at the new one.
+    /// Makes new messages of compaction topics continue after the offsets in the topics' compaction files.
+    ///
+    /// If the log has lost its end, or was replaced by an older one, the files contain later offsets than the log. One
+    /// offset must not stand for two messages: readers would get the old one, and no compaction would read the new one.
     pub(crate) fn advance_past_compacted(&self) -> Result<(), StoreError> {
         let topics = self.topics.compaction_topics();
         let log_end =
@@ -29,21 +30,21 @@ impl Writer {
             let QueueAheadOfLog { topic, queue_id, log_end, end } = &queue;
             if let Some(outcome) = self.create_gap(topic, *queue_id, *end)? {
                 self.lifecycle.note(&format!(
-                    "{topic}/{queue_id}: the log ends at offset {log_end} and its compaction files have messages up to {end}: \
-                     the log has lost its end; new messages get offsets from {end} on{outcome}"
+                    "{topic}/{queue_id}: the log ends at offset {log_end}, but its compaction files have messages up \
+                     to {end}: the log has lost its end; new messages get offsets from {end} on{outcome}"
                 ));
                 lost.push(queue);
             } else {
                 self.lifecycle.note(&format!(
-                    "{topic}/{queue_id}: the log ends at offset {log_end} and its compaction files at {end}, which is more \
-                     than a log can have lost; they are not those of this log, and hide what is appended below that"
+                    "{topic}/{queue_id}: the log ends at offset {log_end}, but its compaction files at {end}. A log \
+                     cannot lose that much, so the files belong to another log; they hide new messages with lower offsets"
                 ));
             }
         }
         if lost.is_empty() {
             return Ok(());
         }
-        // Before the first append: readers go by it.
+        // Before the first append: readers use it.
         self.compaction.appender().log_lost(&lost)?;
         for QueueAheadOfLog { topic, queue_id, end, .. } in lost {
             self.next_of(&topic, queue_id, |next| next.store(end, Ordering::Release));
@@ -57,9 +58,9 @@ impl Writer {
         Some(on(self.topics.get(topic)?.next_offset(queue_id)))
     }
 
-    /// Makes sure that a queue may go on at `end`: the more offsets have no message, the more of the log has to lie
-    /// between, as records of damaged logs are told from good ones by that. What was done for it; `None` when it
-    /// takes too much.
+    /// Leaves a gap in the log if a queue must continue at `end`. The larger the gap in the offsets, the more bytes of
+    /// the log must be between the records, because repairs use this rule to find damaged records. Returns a text for
+    /// the note; `None` if the gap would be too large.
     fn create_gap(&self, topic: &str, queue_id: i32, end: i64) -> Result<Option<&'static str>, StoreError> {
         let Some(queue) = self.queues.get(topic, queue_id) else { return Ok(Some("")) };
         let mut place = self.log.appended();
@@ -70,18 +71,18 @@ impl Writer {
         let mut outcome = "";
         while queue.has_no_room_for(end, place as i64) {
             place = self.log.force_roll()?;
-            outcome = ", in the log's next segment";
+            outcome = ", in the next segment of the log";
         }
         Ok(Some(outcome))
     }
 
-    /// Copies what is durable, in one round, unless it is to `stop`; whether there is more.
+    /// Copies durable messages in one round, unless `stop` returns true. Returns whether messages remain.
     pub(crate) fn feed(&self, stop: &dyn Fn() -> bool) -> Result<bool, StoreError> {
         if !self.options.compaction_feed {
             return Ok(false);
         }
         let durable = self.log.durable();
-        // Every message before has its entry.
+        // Then every durable message has its unit.
         let dispatched = self.dispatcher.position() >= durable;
         if self.compaction.is_copied_to(durable) {
             return Ok(false);
@@ -90,7 +91,7 @@ impl Writer {
         if topics.is_empty() {
             return Ok(false);
         }
-        // A broker looks at the files of compaction topics that it knows only.
+        // A broker reads the compaction files of a topic only if it knows the topic.
         self.topics.store()?;
         let outcome = self.compaction.appender().round(&AppenderInput {
             queues: &self.queues,
@@ -103,19 +104,19 @@ impl Writer {
         })?;
         if outcome.waits {
             self.lifecycle.note(
-                "a compaction job of another process runs; what is appended to compaction topics is copied to their \
-                 files when it has ended",
+                "a compaction job of another process runs; new messages of compaction topics are copied to the \
+                 compaction files after its end",
             );
         }
         for reason in outcome.left {
             self.lifecycle.note(&format!(
-                "is not copied to its compaction files, where a broker looks for it: {reason}"
+                "a queue is not copied to its compaction files, from which a broker reads: {reason}"
             ));
         }
         for queue in outcome.keyless {
             self.lifecycle.note(&format!(
-                "{queue} has messages without a key, which go to no compaction file, as in RocketMQ: a broker does not serve \
-                 them, and they are gone when the commit log lets them go"
+                "{queue} has messages without a key, which are copied to no compaction file, as in RocketMQ: a broker \
+                 does not serve them, and they are lost when their segments are removed"
             ));
         }
         if dispatched && !outcome.more && !outcome.waits && !stop() {
@@ -124,9 +125,9 @@ impl Writer {
         Ok(outcome.more)
     }
 
-    /// Copies everything that is durable; what goes wrong is said in a note.
+    /// Copies all durable messages; writes a note if this fails.
     pub(crate) fn drain_compaction_appends(&self) {
-        // Queues that were left alone may go on since a compaction.
+        // Queues that were skipped before can continue after a compaction.
         self.compaction.set_copied_to(0);
         loop {
             match self.feed(&|| false) {
@@ -137,11 +138,11 @@ impl Writer {
         }
     }
 
-    /// Says that a round failed.
+    /// Adds the note that a round failed.
     pub(crate) fn warn_append_failed(&self, error: &StoreError) {
         self.lifecycle.note(&format!(
-            "copying what was appended to compaction topics to their files failed ({error}); it is tried again later, and \
-             a broker does not serve it until then"
+            "cannot copy new messages of compaction topics to their compaction files ({error}); the store tries \
+             again, and a broker does not serve the messages until then"
         ));
     }
 }

@@ -1,12 +1,12 @@
-//! Compaction that nobody asks for: every now and then the topics that have changed enough.
+//! Background compaction: from time to time, compacts the topics that changed enough.
 //!
-//! Owns the look that the background takes each `compaction_interval`: topics of which a queue has at least
-//! `compaction_dirty_ratio` of its messages behind its last compaction are compacted, in one job, on one
-//! thread. What is known of a queue comes from its files and `mqstore/compaction.json`, so that nothing
-//! has to be remembered between two opens. A close ends it like any other compaction.
+//! Owns the check that runs each `compaction_interval`. It compacts a topic if at least `compaction_dirty_ratio` of the
+//! messages of one of its queues are newer than the last compaction of that queue. All such topics are compacted in one
+//! job, on one thread. The state of a queue comes from its files and `mqstore/compaction.json`, so nothing else is
+//! stored between two opens. A close ends this compaction like any other.
 //!
 //! Source: `CompactionStore#loadAndGetClog`, `CompactionLog#doCompaction`; the ratio is Kafka's
-//! (`min.cleanable.dirty.ratio`), because RocketMQ rewrites a queue whenever a file of it was closed.
+//! (`min.cleanable.dirty.ratio`), because RocketMQ rewrites a queue whenever one of its files is closed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use mqstore_base::error::StoreError;
 use mqstore_compaction::{CompactionOptions, JobControl, dirty_topics};
 
 impl Writer {
-    /// How long the background has nothing to compact; `None` when it never has.
+    /// Returns the time until the next background compaction; `None` if it is turned off.
     pub(crate) fn next_compaction_delay(&self) -> Option<Duration> {
         let interval = Duration::from_millis(self.options.compaction_interval_ms?);
         let now = self.files.clock.monotonic();
         Some(self.compaction.delay(now, interval))
     }
 
-    /// Compacts what is due, if it is time.
+    /// Compacts the due topics, if it is time.
     pub(crate) fn compact_if_due(&self) -> Result<(), StoreError> {
         if self.next_compaction_delay() != Some(Duration::ZERO) {
             return Ok(());
@@ -32,7 +32,7 @@ impl Writer {
         let done = self.compact_dirty();
         self.compaction.restart_delay();
         match done {
-            // Somebody else compacts, or the store is being closed.
+            // Another compaction runs, or the store is being closed.
             Err(StoreError::Busy { .. } | StoreError::Closed { .. }) => Ok(()),
             done => done,
         }
@@ -63,7 +63,7 @@ impl Writer {
         );
         self.options.hooks.tell("compacted", None, detail);
         for reason in report.skipped.iter().filter(|reason| !reason.ends_with(": unchanged")) {
-            self.lifecycle.note(&format!("the background could not compact {reason}"));
+            self.lifecycle.note(&format!("background compaction skipped {reason}"));
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! The compaction of an open store that runs, what ends it, and when the next one is due.
+//! The running compaction of an open store, the control that ends it, and the time of the next one.
 //!
-//! One compaction runs at a time. A thread removes the files that the last one replaced, because
-//! large files take their time; the next compaction and the close wait for it, and the next job removes what it leaves.
+//! One compaction runs at a time. A thread removes the files that the last one replaced, because the removal of large
+//! files takes time. The next compaction and the close wait for this thread. The next job removes files that it leaves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,23 +12,23 @@ use mqstore_io::sync::{JoinHandle, Mutex};
 use mqstore_base::error::StoreError;
 use mqstore_compaction::{CompactionAppender, JobControl};
 
-/// See the module's text.
+/// See the header of this module.
 pub(crate) struct CompactionState {
-    /// Held while topics are compacted.
+    /// Held during a compaction.
     running: Mutex<()>,
-    /// What ends the one that runs.
+    /// Ends the running compaction.
     control: Mutex<Option<Arc<JobControl>>>,
     removal: Mutex<Option<JoinHandle<()>>>,
-    /// When the background looks next; `None` before the first look.
+    /// The time of the next background check; `None` before the first one.
     next_look: Mutex<Option<Duration>>,
-    /// Copies what is appended to compaction topics to their files.
+    /// Copies new messages of compaction topics to their files.
     appender: CompactionAppender,
-    /// The end of what was durable when the appender had nothing left to copy.
+    /// The durable offset up to which the appender has copied everything.
     copied_to: AtomicU64,
 }
 
 impl CompactionState {
-    /// Of a store in which no compaction runs.
+    /// Returns the state of a store in which no compaction runs.
     pub(crate) fn new(appender: CompactionAppender) -> Self {
         Self {
             running: Mutex::default(),
@@ -40,7 +40,7 @@ impl CompactionState {
         }
     }
 
-    /// Does `work`, which changes compaction files, unless other work of this kind goes on; [`Self::stop`] ends it.
+    /// Runs `work`, which changes compaction files, unless other such work runs; [`Self::stop`] ends it.
     ///
     /// # Errors
     /// [`StoreError::Busy`].
@@ -50,7 +50,7 @@ impl CompactionState {
         work: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let Some(_one) = self.running.try_lock() else {
-            return Err(StoreError::Busy { reason: "the store is being compacted already".into() });
+            return Err(StoreError::Busy { reason: "another compaction of the store is running".into() });
         };
         *self.control.lock() = Some(Arc::clone(control));
         let _nothing_is_copied = self.appender.fence();
@@ -59,7 +59,7 @@ impl CompactionState {
         outcome
     }
 
-    /// Ends a compaction that runs, and waits for its end.
+    /// Ends a running compaction and waits for its end.
     pub(crate) fn stop(&self) {
         if let Some(control) = self.control.lock().as_ref() {
             control.end();
@@ -68,7 +68,7 @@ impl CompactionState {
         self.wait_for_removal();
     }
 
-    /// Keeps the thread that removes the files which a compaction replaced, for [`Self::wait_for_removal`].
+    /// Stores the thread that removes the files that a compaction replaced, for [`Self::wait_for_removal`].
     pub(crate) fn set_removal(&self, thread: JoinHandle<()>) {
         *self.removal.lock() = Some(thread);
     }
@@ -77,33 +77,33 @@ impl CompactionState {
     pub(crate) fn wait_for_removal(&self) {
         let thread = self.removal.lock().take();
         if let Some(thread) = thread {
-            // It has nothing to say.
+            // A failed removal needs no report: the next job removes the files.
             let _ = thread.join();
         }
     }
 
-    /// How long the background has nothing to look at, at time `now`. The first look comes an interval after the open,
-    /// so that a program may compact itself before.
+    /// Returns the time from `now` until the next background check. The first check comes an interval after the open,
+    /// so that a program can start a compaction itself before.
     pub(crate) fn delay(&self, now: Duration, interval: Duration) -> Duration {
         self.next_look.lock().get_or_insert(now.saturating_add(interval)).saturating_sub(now)
     }
 
-    /// Has the next look come a whole interval after the next [`Self::delay`].
+    /// Starts the interval again: the next check comes a whole interval after the next call of [`Self::delay`].
     pub(crate) fn restart_delay(&self) {
         *self.next_look.lock() = None;
     }
 
-    /// What copies new messages to the compaction files.
+    /// Returns the appender that copies new messages to the compaction files.
     pub(crate) fn appender(&self) -> &CompactionAppender {
         &self.appender
     }
 
-    /// Whether everything up to `durable` was copied.
+    /// Whether everything up to `durable` is copied.
     pub(crate) fn is_copied_to(&self, durable: u64) -> bool {
         self.copied_to.load(Ordering::Acquire) == durable
     }
 
-    /// Says that everything up to `durable` is copied; 0 has all of it looked at again.
+    /// Records that everything up to `durable` is copied; 0 makes the next round check everything again.
     pub(crate) fn set_copied_to(&self, durable: u64) {
         self.copied_to.store(durable, Ordering::Release);
     }

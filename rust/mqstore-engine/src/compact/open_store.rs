@@ -1,10 +1,9 @@
-//! Compaction of an open store: appends and reads go on meanwhile.
+//! Compaction of an open store; appends and reads continue meanwhile.
 //!
-//! The store's lock, which this process holds, keeps all others away from `compaction/`; one compaction
-//! runs at a time. Records come from the commit log by way of the queues that the writer has in memory,
-//! up to where dispatch is when the plan is made; what is appended later waits for the next run. A close
-//! ends a running compaction, which leaves every queue as it was. What was replaced is removed by a thread of its own,
-//! which the next compaction and the close wait for.
+//! This process holds the store's lock, so no other process changes `compaction/`; one compaction runs at a time.
+//! Records come from the commit log through the queues in the writer's memory, up to the dispatched offset when the
+//! plan is made. Later appends wait for the next run. A close ends a running compaction, which then leaves every queue
+//! unchanged. A thread removes the replaced files; the next compaction and the close wait for it.
 
 use std::sync::Arc;
 
@@ -19,14 +18,14 @@ use mqstore_compaction::{
 };
 
 impl Store {
-    /// Keeps of every key of `topics` (`None`: all compaction topics) the newest message, in RocketMQ's
-    /// compaction folders, on at most `threads` threads; see [`mqstore_compaction`].
+    /// Keeps the newest message of each key of `topics` (`None`: all compaction topics) in RocketMQ's compaction
+    /// folders, on at most `threads` threads; see [`mqstore_compaction`].
     ///
     /// # Errors
-    /// [`StoreError::ReadOnly`]; [`StoreError::Busy`] while another compaction runs;
-    /// [`StoreError::TopicNotFound`]; [`StoreError::InvalidOption`] for a topic that is no compaction topic;
-    /// [`StoreError::Closed`] when `control` ends it, or the store is closed; errors of the system. Every
-    /// queue is as it was then, unless the very last step failed: in that case as it was to be.
+    /// [`StoreError::ReadOnly`]; [`StoreError::Busy`] while another compaction runs; [`StoreError::TopicNotFound`];
+    /// [`StoreError::InvalidOption`] for a topic that is no compaction topic; [`StoreError::Closed`] if `control` ends
+    /// the compaction or the store is closed; errors of the system. After an error every queue is unchanged. Only if
+    /// the very last step failed, every queue is compacted.
     pub fn compact(
         &self,
         topics: Option<&[String]>,
@@ -40,13 +39,13 @@ impl Store {
 }
 
 impl Writer {
-    /// Does `work`, which changes compaction files, unless other work of this kind goes on; a close ends it.
+    /// Runs `work`, which changes compaction files, unless other such work runs; a close ends it.
     pub(crate) fn with_compaction_lock<T>(
         &self,
         control: &Arc<JobControl>,
         work: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        // A close either finds the control, or was before this.
+        // A close either finds the control, or was earlier and fails the check.
         self.compaction.run_alone(control, || self.check().and_then(|()| work()))
     }
 
@@ -66,8 +65,8 @@ impl Writer {
         if options.dry_run {
             return rehearse(&self.files, job, &plan, &results);
         }
-        // A compacted record must not outlive its original, which only the log's own sync makes sure where
-        // records are not in the file yet.
+        // A compacted record must not outlive its original after a crash. For records that are not in the file yet,
+        // only the log's own sync guarantees that.
         self.flusher.flush_all(false)?;
         let durable = self.log.durable();
         let (report, unswept) = publish_keeping_replaced(&self.files, job, &plan, &results, durable)?;
@@ -75,7 +74,7 @@ impl Writer {
         Ok(report)
     }
 
-    /// Removes the files that a compaction replaced, in a thread of its own where there may be one.
+    /// Removes the files that a compaction replaced, in a thread if threads are allowed.
     fn remove_replaced(&self, replaced: ReplacedFiles) -> Result<(), StoreError> {
         if !self.files.vfs.environment().threads {
             return replaced.sweep(&self.files);
@@ -85,7 +84,7 @@ impl Writer {
         Ok(())
     }
 
-    /// `options` with the lengths that this store gives its compaction files, where they name no others.
+    /// Returns `options` with the file lengths of this store, unless `options` has other lengths than the defaults.
     pub(crate) fn with_own_lengths(&self, options: &CompactionOptions) -> CompactionOptions {
         let mut options = options.clone();
         if options.log_file_bytes == DEFAULT_LOG_FILE_BYTES {

@@ -1,7 +1,7 @@
-//! Compaction files made anew from another store that is open, see [`mqstore_compaction`].
+//! Restores compaction files from another open store, see [`mqstore_compaction`].
 //!
-//! The other store is read as by anybody: first what its compactions left, then its commit log, each
-//! message checked. It may be in use; its files are not touched.
+//! The other store is read like any store: first the messages that its compactions kept, then its commit log. Each
+//! message is checked. That store can be in use; its files do not change.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use mqstore_compaction::{
     restore, restore_open,
 };
 
-/// Messages that one step fetches.
+/// Number of messages that one step reads.
 const BATCH: usize = 256;
 
 impl Store {
-    /// Makes compaction files that are lost, or end before the commit log begins, anew: pulls the messages
-    /// that the commit log has dropped from `source`, then compacts them together with the commit log.
-    /// `topics` of `None` are all compaction topics. A call that was stopped is gone on with by the next.
+    /// Restores compaction files that are lost or end before the commit log begins: copies the messages that the commit
+    /// log no longer has from `source`, then compacts them together with the commit log. `topics` of `None` means all
+    /// compaction topics. The next call continues one that was stopped.
     ///
     /// # Errors
-    /// Those of [`Self::compact`]; [`StoreError::InvalidOption`] when `source` is this store; errors of
-    /// reading the source, also its damage. Every queue is as it was then.
+    /// Those of [`Self::compact`]; [`StoreError::InvalidOption`] if `source` is this store; errors of reading the
+    /// source, including its damage. After an error every queue is unchanged.
     pub fn restore_compaction(
         &self,
         source: &Self,
@@ -45,10 +45,10 @@ impl Store {
     }
 }
 
-/// As [`Store::restore_compaction`], of a directory that nobody has open.
+/// Like [`Store::restore_compaction`], for a directory that no process has open.
 ///
 /// # Errors
-/// As there; [`StoreError::Locked`] while anybody has the store open for writing.
+/// Like there; [`StoreError::Locked`] while a process has the store open for writing.
 pub fn restore_compaction(
     files: &StoreFiles,
     source: &Store,
@@ -69,7 +69,7 @@ impl Writer {
         self.topics.store()?;
         let catch_up = || self.catch_up();
         let open = OpenStore { queues: &self.queues, catch_up: &catch_up };
-        // As for a compaction: a compacted record must not outlive its original.
+        // Like for a compaction: a compacted record must not outlive its original.
         let flush = || {
             self.flusher.flush_all(false)?;
             Ok(self.log.durable())
@@ -78,7 +78,7 @@ impl Writer {
     }
 }
 
-/// A store that messages are pulled from.
+/// The store from which messages are copied.
 struct SourceStore<'a> {
     store: &'a Store,
 }

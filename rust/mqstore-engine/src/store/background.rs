@@ -1,7 +1,7 @@
-//! The background tasks of a store: how they begin, are stepped by hand, and end.
+//! The background tasks of a store: how they start, run a step by hand, and end.
 //!
-//! A task is a plain struct; `services.rs` has one thread for each that calls its step and lets it rest, [`Store::step`]
-//! calls the steps by hand. The store holds its tasks weakly: a task holds the store.
+//! A task is a plain struct. `services.rs` has one thread for each task, which calls its step and lets it rest;
+//! [`Store::step`] calls the steps by hand. The store holds its tasks weakly, because a task holds the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use super::{OpenSide, Store};
 use mqstore_base::error::StoreError;
 
 impl Store {
-    /// Has `task` done in the background from now on, until it is dropped or the store closes: by a thread of its own,
-    /// unless the file system's [`mqstore_io::Environment::threads`] forbids them, and by [`Self::step`].
+    /// Runs `task` in the background from now on, until it is dropped or the store closes: in its own thread, unless
+    /// [`mqstore_io::Environment::threads`] of the file system is false, and in [`Self::step`].
     ///
     /// # Errors
-    /// `ReadOnly`, `Closed`, and the system's error where it has no thread to give.
+    /// `ReadOnly`, `Closed`, and the error of the system if it cannot start a thread.
     pub fn run_in_background(&self, task: &Arc<dyn BackgroundTask>) -> Result<(), StoreError> {
         let writer = self.writer("work in the background")?;
         let OpenSide::Writer(_, services) = &self.inner.side else { return Ok(()) };
@@ -24,12 +24,12 @@ impl Store {
         services.run(writer, task)
     }
 
-    /// Ends the tasks while the store is still open; the first error counts.
+    /// Ends the tasks while the store is still open; returns the first error.
     pub(super) fn end_tasks(&self) -> Result<(), StoreError> {
         self.each_task(|task| task.end())
     }
 
-    /// Steps the tasks in this thread.
+    /// Runs one step of each task in this thread.
     pub(super) fn step_tasks(&self) -> Result<(), StoreError> {
         self.each_task(|task| task.step().map(drop))
     }
@@ -44,6 +44,6 @@ impl Store {
 }
 
 impl Services {
-    /// How long a task that failed is left alone.
+    /// Pause after a task failed.
     pub(super) const AGAIN: Duration = Duration::from_millis(200);
 }

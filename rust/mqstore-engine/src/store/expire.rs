@@ -1,4 +1,4 @@
-//! Expiry and the confirm position of an open store.
+//! Expiry and the confirmed offset of an open store.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 
 impl Store {
-    /// Deletes what the options `retention`, `retention_bytes` and `disk_force_ratio` let go, whatever
-    /// the hour; with `dry_run` says what that would be and changes nothing, which a store open for
-    /// reading can do too. Without a retention nothing is due.
+    /// Removes the segments that are due by the options `retention`, `retention_bytes` and `disk_force_ratio`, at any
+    /// hour of the day. With `dry_run` it reports them and changes nothing; this also works for a store open for
+    /// reading. Without a retention no segment is due.
     ///
-    /// `carry_on` is called between two files; its error ends the work and is returned.
+    /// `carry_on` is called between two files. If it returns an error, the work ends with that error.
     ///
     /// # Errors
-    /// [`StoreError::ReadOnly`]; [`StoreError::Busy`] from inside of a hook; those of the file system,
-    /// after which what was deleted stays deleted.
+    /// [`StoreError::ReadOnly`]; [`StoreError::Busy`] inside a hook; errors of the file system. Files that are removed
+    /// before an error stay removed.
     pub fn expire(
         &self,
         dry_run: bool,
@@ -33,13 +33,13 @@ impl Store {
         }
     }
 
-    /// Shows readers, and dispatches, nothing at or behind log offset `offset` from now on; `None`
-    /// lifts the limit. For replication, where a record counts once others have it too. The limit is
-    /// not stored: after a close the log is what it holds.
+    /// Hides everything from log offset `offset` on from readers and dispatch; `None` removes the limit. For
+    /// replication, where a record counts only after other machines have it. The limit is not stored: after a close,
+    /// the log has everything it contains.
     ///
     /// # Errors
-    /// [`StoreError::InvalidOption`] when no record starts or ends there, or when readers may have seen
-    /// what lies behind it; [`StoreError::ReadOnly`].
+    /// [`StoreError::InvalidOption`] if no record starts or ends at `offset`, or if readers may have seen bytes after
+    /// it; [`StoreError::ReadOnly`].
     pub fn set_confirm_offset(&self, offset: Option<u64>) -> Result<(), StoreError> {
         let writer = self.writer("set the confirm offset")?;
         writer.check_open()?;
@@ -49,8 +49,8 @@ impl Store {
         writer.set_visible_limit(offset.unwrap_or(u64::MAX))
     }
 
-    /// The log offset that [`Self::set_confirm_offset`] set; `None` without a limit, and for a store
-    /// open for reading.
+    /// Returns the log offset that [`Self::set_confirm_offset`] set; `None` without a limit, and for a store open for
+    /// reading.
     pub fn confirm_offset(&self) -> Result<Option<u64>, StoreError> {
         self.check()?;
         Ok(match &self.inner.side {
@@ -68,18 +68,18 @@ impl Writer {
         Ok(())
     }
 
-    /// Moves the confirm position; `u64::MAX` lifts it.
+    /// Moves the confirmed offset; `u64::MAX` removes it.
     pub(crate) fn set_visible_limit(&self, limit: u64) -> Result<(), StoreError> {
         self.dispatcher.set_limit(limit).map_err(|reached| {
             bad_offset(format!(
-                "readers see the log up to {reached} already, so that it cannot end at {limit}"
+                "readers can already see the log up to {reached}, so the limit cannot be {limit}"
             ))
         })?;
         self.signals.log_grew();
         Ok(())
     }
 
-    /// Fails unless a record, a filler or a segment starts at log offset `offset`, or the log ends there.
+    /// Checks that a record, a filler or a segment starts at log offset `offset`, or that the log ends there.
     fn check_record_border(&self, offset: u64) -> Result<(), StoreError> {
         let end = self.log.make_readable()?;
         let list = self.log.list();
@@ -87,7 +87,7 @@ impl Writer {
             return Ok(());
         }
         if offset > end {
-            return Err(bad_offset(format!("{offset} lies behind the end of the log at {end}")));
+            return Err(bad_offset(format!("{offset} is after the end of the log at {end}")));
         }
         Err(bad_offset(format!("no record starts at log offset {offset}")))
     }

@@ -1,6 +1,6 @@
-//! How far consumer groups have come.
+//! Committed offsets of consumer groups.
 //!
-//! Who writes the store knows it; everybody else reads it from the metadata log, or from the JSON files of a broker.
+//! A writer has them in memory. A reader reads them from the metadata log, or from the JSON files of a broker.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
 use mqstore_meta::{Progress, read_state};
 
-/// How far a consumer group has come in a topic, as the metadata log or `config/consumerOffset.json` has it, or
+/// The committed offsets of a group in a topic, from the metadata log, `config/consumerOffset.json` or
 /// `config/lmqConsumerOffset.json`. Source: `ConsumerOffsetManager`, `LmqConsumerOffsetManager`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupOffsets {
@@ -22,25 +22,25 @@ pub struct GroupOffsets {
     pub group: String,
     /// The topic.
     pub topic: String,
-    /// Its queues, ascending.
+    /// The queues of the topic, ascending.
     pub queues: Vec<GroupOffset>,
 }
 
-/// How far a consumer group has come in a queue.
+/// The committed offset of a group in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOffset {
     /// The queue.
     pub queue_id: i32,
-    /// The offset that is consumed next.
+    /// The offset of the next message to consume.
     pub offset: i64,
-    /// Messages from there to the queue's end; negative where the group is ahead of a queue that lost its end;
-    /// `None` where the store has no such queue.
+    /// Number of messages from this offset to the end of the queue. Negative if the queue lost its end and the offset
+    /// is after it; `None` if the store has no such queue.
     pub lag: Option<i64>,
 }
 
 impl Store {
-    /// The names of all consumer groups, sorted: those that have a configuration, or an offset in a queue. From the same
-    /// place as [`Self::group_offsets`].
+    /// Returns the names of all consumer groups that have a configuration or an offset in a queue, sorted. The source
+    /// is the same as for [`Self::group_offsets`].
     pub fn groups(&self) -> Result<Vec<String>, StoreError> {
         self.check()?;
         Ok(match &self.inner.side {
@@ -49,9 +49,9 @@ impl Store {
         })
     }
 
-    /// How far consumer groups have come, by topic and group: where the store is open for writing, as it is now; for
-    /// readers, as the writer's process or the last one has it on the disk. What cannot be read of that counts as
-    /// missing; `mqstore_inspect::info` tells of it.
+    /// Returns the committed offsets of consumer groups, by topic and group. In the writing process they are current;
+    /// in a reader they are those that the current or the last writer wrote to the disk. Parts that cannot be read
+    /// count as missing; `mqstore_inspect::info` reports them.
     pub fn group_offsets(&self) -> Result<Vec<GroupOffsets>, StoreError> {
         self.check()?;
         let files = &self.inner.files;
@@ -68,11 +68,12 @@ impl Store {
 }
 
 impl Store {
-    /// What groups know of queues, each given by group, topic and queue: where the store is open for writing, as it is now;
-    /// for readers, as the writer's process or the last one has it on the disk. `None` for who was never there.
+    /// Returns the progress of groups in queues, each given by group, topic and queue. In the writing process it is
+    /// current; in a reader it is the one that the current or the last writer wrote to the disk. `None` for a group
+    /// without progress in the queue.
     ///
     /// # Errors
-    /// What keeps the metadata log from being read.
+    /// Errors of reading the metadata log.
     pub fn group_progress(&self, wanted: &[(&str, &str, i32)]) -> Result<Vec<Option<Progress>>, StoreError> {
         self.check()?;
         let wanted = wanted.iter();
@@ -88,7 +89,7 @@ impl Store {
     }
 }
 
-/// What is behind `saved` offsets, by `topic@group`, in the queues of the store.
+/// Adds the lag in the queues of the store to the offsets in `saved`, which are by `topic@group`.
 pub(super) fn offsets_with_lag(
     view: &dyn View,
     saved: BTreeMap<String, QueueOffsets>,
@@ -107,19 +108,19 @@ pub(super) fn offsets_with_lag(
     Ok(found)
 }
 
-/// Those of the metadata log, and of the file in which a broker with light queues keeps all of its own. A file that
-/// does not parse gives way to its backup, as in RocketMQ.
+/// Returns the offsets of the metadata log, and of the file in which a broker with light queues keeps all of its own.
+/// If a file does not parse, its backup is used, as in RocketMQ.
 pub(super) fn saved_offsets(files: &StoreFiles, notes: &mut Vec<String>) -> BTreeMap<String, QueueOffsets> {
     let mut unread = Vec::new();
     let mut table = match read_state(files, &mut unread) {
         Ok(state) => state.into_offsets(),
         Err(error) => {
-            notes.push(format!("consumer groups are not shown ({error})"));
+            notes.push(format!("consumer groups are missing ({error})"));
             BTreeMap::new()
         }
     };
     let mut missing = |path: &Path| {
-        notes.push(format!("{}: cannot be read; consumer groups are not shown", path.display()));
+        notes.push(format!("{}: cannot be read; consumer groups are missing", path.display()));
     };
     let path = files.config().join("consumerOffset.json");
     if table.is_empty() && unread.iter().any(|note| note.starts_with(&*path.to_string_lossy())) {
@@ -131,7 +132,8 @@ pub(super) fn saved_offsets(files: &StoreFiles, notes: &mut Vec<String>) -> BTre
     table
 }
 
-/// Adds what is in the file in which a broker with light queues keeps all offsets; its path where it cannot be read.
+/// Adds the offsets of the file in which a broker with light queues keeps them all; returns its path if it cannot be
+/// read.
 fn add_light(files: &StoreFiles, table: &mut BTreeMap<String, QueueOffsets>) -> Result<(), PathBuf> {
     let path = files.config().join("lmqConsumerOffset.json");
     let saved = [path.clone(), path.with_extension("json.bak")].iter().find_map(|path| read(files, path));

@@ -1,4 +1,4 @@
-//! What the tools for directories need of an open store.
+//! Functions of an open store for the tools that work on directories.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use super::{OpenSide, Store};
 use crate::{Geometry, GroupOffsets};
 
 impl Store {
-    /// Segments of the log at this moment.
+    /// Returns the current segments of the log.
     pub fn segments(&self) -> Arc<SegmentList> {
         self.view().list()
     }
 
-    /// Geometry of queue and index files, for a store that is open for reading; a default for a writer.
+    /// Returns the geometry of queue and index files of a store open for reading; a default for a writer.
     pub fn geometry(&self) -> Geometry {
         match &self.inner.side {
             OpenSide::Reader(reader) => reader.geometry(),
@@ -25,8 +25,8 @@ impl Store {
         }
     }
 
-    /// Flushes a store that is open for writing. Returns the end of the log that a copy may contain: durable, or
-    /// published by the process that writes.
+    /// Flushes a store that is open for writing. Returns the log offset at which a copy must end: the durable one, or
+    /// in a reader the one that the writer published.
     pub fn settle(&self) -> Result<u64, StoreError> {
         match &self.inner.side {
             OpenSide::Writer(writer, _) => {
@@ -37,7 +37,7 @@ impl Store {
         }
     }
 
-    /// Options with which a copy of the store gets queue and index files of the same geometry.
+    /// Returns options with which a copy of the store gets queue and index files of the same geometry.
     pub fn copy_options(&self) -> StoreOptions {
         let files = &self.inner.files;
         let mut options = StoreOptions::default();
@@ -59,14 +59,14 @@ impl Store {
         if let Some(index) = index.or(mark.map(|mark| mark.index_geometry())) {
             (options.index_slots, options.index_entries) = (index.slots, index.entries);
         }
-        // For a copy of a directory that remembers none.
+        // For a copy of a directory that stores no table.
         options.delay_levels = Some(self.delay_tables().latest().clone());
         options.commit_log_paths.clear();
         options.read_only_commit_log_paths.clear();
         options
     }
 
-    /// Saved offsets of all groups with their lag, as files say. Reports in `notes` what could not be read.
+    /// Returns the saved offsets of all groups with their lag, read from files. Adds unreadable files to `notes`.
     pub fn saved_group_offsets(&self, notes: &mut Vec<String>) -> Result<Vec<GroupOffsets>, StoreError> {
         offsets_with_lag(&*self.view(), saved_offsets(&self.inner.files, notes))
     }

@@ -1,7 +1,7 @@
-//! What a store that is open for writing holds from its open to its close: the lock, its tasks, and notes for a person.
+//! State of a store for writing from its open to its close: the lock, its tasks, and notes for the user.
 //!
 //! Owns RocketMQ's lock of the store. Across a crash: the system releases the lock. Across threads: the store is closed
-//! once, and whoever asks afterwards is told so.
+//! once; every later call returns an error that says so.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,7 +11,7 @@ use mqstore_io::sync::{Mutex, RwLock};
 
 use super::background_task::BackgroundTask;
 
-/// See the module's text.
+/// See the header of this module.
 pub(crate) struct Lifecycle {
     lock: Mutex<Option<Box<dyn StoreLock>>>,
     closed: AtomicBool,
@@ -20,7 +20,7 @@ pub(crate) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// Of a store whose `lock` is taken and whose open left `notes`.
+    /// Returns the state of a store with its `lock` taken and the `notes` of its open.
     pub(crate) fn new(lock: Box<dyn StoreLock>, notes: Vec<String>) -> Self {
         Self {
             lock: Mutex::new(Some(lock)),
@@ -30,12 +30,12 @@ impl Lifecycle {
         }
     }
 
-    /// Whether the close has begun.
+    /// Whether the close has started.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Has every later call answer that the store is closed.
+    /// Makes every later call return that the store is closed.
     pub(crate) fn set_closed(&self) {
         self.closed.store(true, Ordering::Release);
     }
@@ -45,7 +45,7 @@ impl Lifecycle {
         self.lock.lock().take();
     }
 
-    /// In a child process after a fork: lets go of the lock's descriptor without releasing the lock.
+    /// In a child process after a fork: closes the descriptor of the lock without releasing the lock.
     pub(crate) fn disown_in_child(&self) {
         self.set_closed();
         if let Some(lock) = self.lock.try_lock().as_deref().and_then(Option::as_ref) {
@@ -53,12 +53,12 @@ impl Lifecycle {
         }
     }
 
-    /// Things that a person should know, each once.
+    /// Returns the notes for the user, each once.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.notes.read().clone()
     }
 
-    /// Keeps `note` for the person who opened the store, once.
+    /// Adds `note` for the user, unless it exists already.
     pub(crate) fn note(&self, note: &str) {
         let mut notes = self.notes.write();
         if !notes.iter().any(|known| known == note) {
@@ -66,12 +66,12 @@ impl Lifecycle {
         }
     }
 
-    /// Keeps a task for [`Self::tasks`], weakly: a task holds the store.
+    /// Adds a task to [`Self::tasks`], weakly: a task holds the store.
     pub(crate) fn add_task(&self, task: &Arc<dyn BackgroundTask>) {
         self.tasks.lock().push(Arc::downgrade(task));
     }
 
-    /// The tasks that somebody still holds.
+    /// Returns the tasks that still exist.
     pub(crate) fn tasks(&self) -> Vec<Arc<dyn BackgroundTask>> {
         self.tasks.lock().iter().filter_map(Weak::upgrade).collect()
     }

@@ -1,8 +1,8 @@
-//! The store: one handle for everything that a program does with a directory.
+//! The store: one handle for all operations on a directory.
 //!
-//! A [`Store`] is cheap to clone and safe to share between threads. Opened for writing it holds the
-//! lock that RocketMQ takes and runs two services (dispatch, flush); opened for reading it holds
-//! nothing. Every call answers [`StoreError::Closed`] after [`Store::close`].
+//! A [`Store`] is cheap to clone and safe to share between threads. For writing, it holds RocketMQ's lock and runs
+//! background services, for example for dispatch and flush. For reading, it holds no lock. After [`Store::close`] every
+//! call returns [`StoreError::Closed`].
 
 pub(crate) mod background;
 pub(crate) mod background_task;
@@ -66,7 +66,7 @@ pub struct QueueInfo {
     pub queue_id: i32,
     /// The smallest offset that can be read.
     pub min_offset: i64,
-    /// One past the largest.
+    /// One more than the largest offset that can be read.
     pub max_offset: i64,
     /// Store time of the first message, in epoch milliseconds.
     pub min_store_timestamp_ms: Option<i64>,
@@ -74,42 +74,42 @@ pub struct QueueInfo {
     pub max_store_timestamp_ms: Option<i64>,
 }
 
-/// What an open store has done and where it stands.
+/// Counters and positions of an open store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Messages appended since the open.
     pub appends: u64,
     /// Bytes of their records.
     pub appended_bytes: u64,
-    /// The first byte of the log.
+    /// The first log offset.
     pub log_min_offset: u64,
-    /// One past the last visible byte.
+    /// One more than the last visible log offset.
     pub log_max_offset: u64,
-    /// One past the last byte that a sync covers.
+    /// The log offset up to which the log is synced.
     pub durable_offset: u64,
-    /// How far queues and index are built.
+    /// The log offset up to which queues and index are built.
     pub dispatched_offset: u64,
-    /// Segments of the log.
+    /// Number of segments of the log.
     pub segments: u64,
-    /// Bytes of a segment.
+    /// Length of a segment in bytes.
     pub segment_bytes: u64,
-    /// Segments deleted since the open.
+    /// Number of segments removed since the open.
     pub expired_segments: u64,
-    /// Bytes of deleted files since the open, queue and index files included.
+    /// Bytes of the files removed since the open, including queue and index files.
     pub expired_bytes: u64,
-    /// Bytes of the log's segments.
+    /// Bytes of all segments of the log.
     pub log_bytes: u64,
-    /// How many there may be: the option `max_bytes`.
+    /// Maximum bytes of all segments: the option `max_bytes`.
     pub max_bytes: Option<u64>,
     /// Appends refused since the open: the store was busy, the disk nearly full, or a quota used up.
     pub refused_appends: u64,
-    /// Records that this process read near the end of the log since the open: within 40 % of the machine's
-    /// memory, where they are taken to be in it. Looks at the store times of queues are no reads.
+    /// Records that this process read near the end of the log since the open. Near means within 40 % of the machine's
+    /// memory, so that the records are assumed to be in it. Reads of a queue's store times do not count.
     pub hot_reads: u64,
-    /// Records that it read from further behind.
+    /// Records that this process read further from the end of the log.
     pub cold_reads: u64,
-    /// How far behind the end of the log, in bytes, the farthest of these lay, since the figures were asked for
-    /// last; 0 when no reader is that late. Source: `MessageStore#checkInMemByConsumeOffset`.
+    /// Maximum distance in bytes of such a record from the end of the log since the last call of `stats`; 0 if there
+    /// was no such read. Source: `MessageStore#checkInMemByConsumeOffset`.
     pub reader_lag_bytes: u64,
 }
 
@@ -117,8 +117,8 @@ impl Store {
     /// Opens the store at `path`.
     ///
     /// # Errors
-    /// [`StoreError::NotAStore`], [`StoreError::Locked`], [`StoreError::Corrupt`] (nothing was changed
-    /// then), [`StoreError::InvalidOption`], [`StoreError::DiskFull`], [`StoreError::Io`].
+    /// [`StoreError::NotAStore`], [`StoreError::Locked`], [`StoreError::Corrupt`] (the open changed nothing then),
+    /// [`StoreError::InvalidOption`], [`StoreError::DiskFull`], [`StoreError::Io`].
     pub fn open(
         vfs: Arc<dyn Vfs>,
         clock: Arc<dyn Clock>,
@@ -129,10 +129,10 @@ impl Store {
         Self::open_watched(vfs, clock, path, mode, options, &mut |_| Ok(()))
     }
 
-    /// As [`Self::open`]; a recovery says to `watcher` where it stands, about once a mebibyte. An error
-    /// as its answer ends the open with that error, and the next open recovers the store.
+    /// Like [`Self::open`]; a recovery reports its progress to `watcher`, about once per mebibyte. If `watcher` returns
+    /// an error, the open ends with that error, and the next open recovers the store.
     ///
-    /// With [`RecoveryMode::ReadOnly`] a damaged store is opened for reading: see [`Self::mode`].
+    /// With [`RecoveryMode::ReadOnly`], a damaged store is opened for reading: see [`Self::mode`].
     pub fn open_watched(
         vfs: Arc<dyn Vfs>,
         clock: Arc<dyn Clock>,
@@ -161,7 +161,7 @@ impl Store {
                 Err(error @ StoreError::Corrupt { .. }) if options.recovery == RecoveryMode::ReadOnly => {
                     mode = OpenMode::Read;
                     let reader = Reader::open(&files, options)?;
-                    reader.note(format!("opened for reading only, because it is damaged: {error}"));
+                    reader.note(format!("the store is damaged and opened for reading only: {error}"));
                     OpenSide::Reader(Arc::new(reader))
                 }
                 Err(error) => return Err(error),
@@ -181,8 +181,8 @@ impl Store {
         })
     }
 
-    /// Opens the store at `path` for reading, for scans: where queues have to be derived, that waits until
-    /// somebody asks for one.
+    /// Opens the store at `path` for reading, for scans. If queues must be derived, this happens at the first read of a
+    /// queue.
     pub fn open_log(
         vfs: Arc<dyn Vfs>,
         clock: Arc<dyn Clock>,
@@ -202,29 +202,29 @@ impl Store {
         })
     }
 
-    /// The store's root.
+    /// Returns the root of the store.
     pub fn path(&self) -> &Path {
         &self.inner.files.root
     }
 
-    /// The clock that its times come from.
+    /// Returns the clock of the store.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.files.clock
     }
 
-    /// How it was opened; [`OpenMode::Read`] also where damage kept it from being opened for writing and
-    /// [`RecoveryMode::ReadOnly`] was asked for.
+    /// Returns the mode of the open. It is [`OpenMode::Read`] also if the store is damaged and was opened with
+    /// [`RecoveryMode::ReadOnly`].
     pub fn mode(&self) -> OpenMode {
         self.inner.mode
     }
 
-    /// Whether it was closed.
+    /// Whether the store is closed.
     pub fn is_closed(&self) -> bool {
         self.inner.closed.load(Ordering::Acquire)
     }
 
-    /// Makes everything durable and releases the store. Closing twice is no error; a close that could
-    /// not make everything durable leaves `abort` behind and says why.
+    /// Makes everything durable and releases the store. A second close is no error. If the close cannot make everything
+    /// durable, it leaves the file `abort` and returns the cause.
     pub fn close(&self) -> Result<(), StoreError> {
         if is_in_hook() {
             let reason = "a hook that runs during an expiry cannot close the store: it would wait for itself";
@@ -234,7 +234,7 @@ impl Store {
         self.inner.close().and(ended)
     }
 
-    /// In a child process after a fork: lets go of the lock's descriptor without releasing the lock.
+    /// In a child process after a fork: closes the descriptor of the lock without releasing the lock.
     pub fn disown_in_child(&self) {
         self.inner.closed.store(true, Ordering::Release);
         if let OpenSide::Writer(writer, _) = &self.inner.side {
@@ -242,7 +242,7 @@ impl Store {
         }
     }
 
-    /// Things that a person should know about this store, in plain words, each once.
+    /// Returns notes about this store for the user, each once.
     pub fn notes(&self) -> Vec<String> {
         match &self.inner.side {
             OpenSide::Writer(writer, _) => writer.notes(),
@@ -250,8 +250,8 @@ impl Store {
         }
     }
 
-    /// Makes a topic with `queues` queues (1 to 65,536), or gives it more queues when it has fewer.
-    /// Durable when it returns. Attributes count for a new topic only.
+    /// Makes a topic with `queues` queues (1 to 65,536), or adds queues to a topic that has fewer. Durable when it
+    /// returns. `attributes` apply to a new topic only.
     pub fn create_topic(
         &self,
         topic: &str,
@@ -264,15 +264,15 @@ impl Store {
         writer.topics.store()
     }
 
-    /// Makes a topic as an append to it would, unless there is one.
+    /// Makes a topic like an append to it, unless the topic exists.
     ///
     /// # Errors
-    /// [`StoreError::TopicNotFound`] where `auto_create_topics` is off.
+    /// [`StoreError::TopicNotFound`] if `auto_create_topics` is off.
     pub fn make_topic(&self, topic: &str) -> Result<(), StoreError> {
         self.writer("make topics")?.make_missing(topic)
     }
 
-    /// The attributes of `topic`, as RocketMQ's topic table has them.
+    /// Returns the attributes of `topic`, as in RocketMQ's topic table.
     pub fn topic_attributes(&self, topic: &str) -> Result<Vec<(String, String)>, StoreError> {
         self.check()?;
         Ok(match &self.inner.side {
@@ -281,7 +281,7 @@ impl Store {
         })
     }
 
-    /// The metadata of the store: topics, groups, offsets, what groups know of queues.
+    /// Returns the metadata of the store: topics, groups, committed offsets, progress of groups in queues.
     ///
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
@@ -294,7 +294,8 @@ impl Store {
         self.writer("append")?.append(message)
     }
 
-    /// Appends messages at consecutive places: one lock, one sync. A crash may keep a prefix.
+    /// Appends messages at consecutive log offsets, with one lock and one sync. A crash may keep only the first of
+    /// them.
     pub fn append_many(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Appended>, StoreError> {
         self.writer("append")?.append_many(messages)
     }
@@ -304,14 +305,14 @@ impl Store {
         self.writer("flush")?.flush()
     }
 
-    /// Does in this thread what the store's threads would do now: dispatch, and syncs that are due. They
-    /// do it on their own unless the file system's [`mqstore_io::Environment::threads`] forbids them.
+    /// Does the due work of the store's threads in this thread: dispatch and syncs. The threads do it by themselves,
+    /// unless [`mqstore_io::Environment::threads`] of the file system is false.
     pub fn step(&self) -> Result<(), StoreError> {
         services::step(self.writer("step")?)?;
         self.step_tasks()
     }
 
-    /// Dispatches in this thread as threads would that take turns in any way: see
+    /// Dispatches in this thread, as several threads would that run in any order: see
     /// [`mqstore_log::dispatch::Dispatcher::run_shuffled`].
     #[cfg(feature = "sim")]
     pub fn step_shuffled(
@@ -323,7 +324,7 @@ impl Store {
         writer.dispatcher.run_shuffled(&writer.log.list(), writer.visible(), shape, pick)
     }
 
-    /// Where the store stands.
+    /// Returns counters and positions of the store.
     pub fn stats(&self) -> Result<Stats, StoreError> {
         self.check()?;
         let view = self.view();
@@ -357,7 +358,7 @@ impl Store {
         Ok(stats)
     }
 
-    /// Waits until a message at `offset` can be read, at most `timeout`; whether it can.
+    /// Waits for at most `timeout` until a message at `offset` can be read; returns whether it can.
     pub fn wait(
         &self,
         topic: &str,
@@ -379,22 +380,23 @@ impl Store {
             if now >= deadline {
                 return Ok(false);
             }
-            // A store that is stopped by an error wakes nobody.
+            // An error that stops the store wakes no waiter.
             let left = deadline.saturating_sub(now).min(Duration::from_secs(1));
             view.wait_for(topic, queue_id, offset, left, round)?;
         }
         Ok(false)
     }
 
-    /// Has `call` made once a message at or behind queue offset `offset` can be read: a wait without a thread, of
-    /// which there may be hundreds of thousands. If it can be read already, [`Waiter::is_over`] and `call` is
-    /// dropped. The call is made once, also when the store closes or is stopped by an error, so it says no more
-    /// than that it is time to look; it is made by the thread that builds the queues, and has to be short and
-    /// must not panic. It is not made after the answer was dropped.
+    /// Registers `call` for a message at or after queue offset `offset`: a wait without a thread, so that hundreds of
+    /// thousands of waits are possible.
+    ///
+    /// If such a message can be read already, [`Waiter::is_over`] is true and `call` is dropped. Otherwise the store
+    /// calls it once, also if it closes or an error stops it, so the caller must check again. The thread that builds
+    /// the queues makes the call: it must be short and must not panic. It is not called after the waiter is dropped.
     ///
     /// # Errors
-    /// `ReadOnly` (another process writes, and tells nobody here), `TopicNotFound`, `Closed`, `Poisoned`, and
-    /// what keeps the messages before from being dispatched.
+    /// `ReadOnly` (another process writes and does not notify this one), `TopicNotFound`, `Closed`, `Poisoned`, and
+    /// errors of the dispatch of earlier messages.
     pub fn wait_with(
         &self,
         topic: &str,
@@ -408,7 +410,7 @@ impl Store {
             .ok_or_else(|| StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: Some(queue_id) })
     }
 
-    /// Fails if the store is closed or stopped by an error.
+    /// Returns an error if the store is closed or stopped by an error.
     ///
     /// # Errors
     /// [`StoreError::Closed`], [`StoreError::Poisoned`].
@@ -459,13 +461,12 @@ impl StoreInner {
 
 impl Drop for StoreInner {
     fn drop(&mut self) {
-        // A store that was forgotten is closed; there is nobody to tell if that fails, and `abort`
-        // stays then.
+        // A store that is dropped without a close is closed here. Nothing can report an error; `abort` stays then.
         let _ = self.close();
     }
 }
 
-/// Entries of `queue` in `from..end` with their offsets, fillers left out.
+/// Returns units of `queue` in `from..end` with their offsets, without blank units.
 pub(crate) fn read_units(
     queue: &ConsumeQueue,
     from: i64,
@@ -490,7 +491,7 @@ pub(crate) fn read_units(
     Ok(())
 }
 
-/// Candidates inside the log, oldest first, each once.
+/// Returns the candidates inside the log, oldest first, without duplicates.
 pub(crate) fn sorted_offsets(offsets: Vec<i64>, min: u64, end: u64) -> Vec<u64> {
     let mut offsets: Vec<u64> = offsets
         .into_iter()

@@ -1,11 +1,13 @@
-//! Changing and removing topics, and namespaces, which are a part of the names of topics and groups.
+//! Changes and removals of topics, and namespaces: prefixes of the names of topics and groups.
 //!
-//! RocketMQ writes a namespace in front of a name, with `%` between: `ns%topic`, `ns%group`, `%RETRY%ns%group`. The name
-//! is all that the files have of it; here the topics and groups of one are found and removed together.
+//! RocketMQ writes a namespace before a name, separated by `%`: `ns%topic`, `ns%group`, `%RETRY%ns%group`. The files
+//! contain a namespace only as a part of such names. This module finds and removes the topics and groups of a namespace
+//! together.
 //!
-//! A topic that is removed is not shown any more, by nobody, and neither is what groups know of it. Its records stay in
-//! the log until they expire: [`Store::open_log`] scans them, and who has a message's id gets it. A topic of that name
-//! that is made later goes on behind them.
+//! No list or read shows a removed topic or the progress of groups in it. Its records stay in the log until they
+//! expire:
+//! [`Store::open_log`] scans them, and a read by message id returns them. A later topic of the same name continues with
+//! the next offsets.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +17,20 @@ use super::Store;
 use super::topics::TopicChange;
 use mqstore_base::error::StoreError;
 
-/// How much of a namespace there is.
+/// Number of topics and groups in a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceInfo {
-    /// Topics, those of retries and dead letters included.
+    /// Number of topics, including those for retries and dead letters.
     pub topics: u64,
-    /// Consumer groups.
+    /// Number of consumer groups.
     pub groups: u64,
 }
 
 impl Store {
-    /// Makes a topic different: how many queues appends and readers use, who may. Durable when it returns.
+    /// Changes the number of queues, the permissions or the quota of a topic. Durable when it returns.
     ///
     /// # Errors
-    /// [`StoreError::TopicNotFound`], [`StoreError::InvalidOption`] for a value out of its bounds.
+    /// [`StoreError::TopicNotFound`]; [`StoreError::InvalidOption`] for a value outside its bounds.
     pub fn change_topic(&self, topic: &str, change: TopicChange) -> Result<(), StoreError> {
         let writer = self.writer("change topics")?;
         writer.topics.change(topic, change)?;
@@ -36,7 +38,7 @@ impl Store {
         writer.topics.store()
     }
 
-    /// Removes a topic, with the offsets and the progress of groups in it. Durable when it returns.
+    /// Removes a topic with the committed offsets and the progress of groups in it. Durable when it returns.
     ///
     /// # Errors
     /// [`StoreError::TopicNotFound`].
@@ -48,7 +50,7 @@ impl Store {
         writer.topics.remove(&[topic], &[])
     }
 
-    /// The namespaces that topics and groups are in, by name.
+    /// Returns the namespaces of all topics and groups, by name.
     pub fn namespaces(&self) -> Result<BTreeMap<String, NamespaceInfo>, StoreError> {
         let mut found: BTreeMap<String, NamespaceInfo> = BTreeMap::new();
         for topic in self.topics()? {
@@ -64,7 +66,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Removes all topics and groups of a namespace, in one step; how many there were. Durable when it returns.
+    /// Removes all topics and groups of a namespace in one step; returns their number. Durable when it returns.
     pub fn remove_namespace(&self, namespace: &str) -> Result<NamespaceInfo, StoreError> {
         let writer = self.writer("remove namespaces")?;
         let is_of_it = |name: &&String| namespace_of(name) == Some(namespace);

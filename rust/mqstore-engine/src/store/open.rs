@@ -1,4 +1,4 @@
-//! Opening: making a store, taking its lock, recovering it.
+//! Opening a store for writing: creates it, takes its lock, recovers it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use mqstore_log::flush::{FlushPolicy, Flusher};
 use mqstore_log::recovery::{ProgressReporter, RecoveredLog, RecoveryInput, recover_derived, recover_log};
 use mqstore_meta::{FoundLog, MetaLog};
 
-/// Opens the store at `files` for writing: lock, recovery, ready.
+/// Opens the store at `files` for writing: takes the lock and recovers.
 pub(super) fn open_writer(
     files: &StoreFiles,
     options: &StoreOptions,
@@ -47,7 +47,7 @@ pub(super) fn open_writer(
         prepare_own_folder(files)?;
         create_abort_file(files)
     };
-    // Before anything is changed: a store whose delay levels or metadata are damaged is refused as it is.
+    // Before the first change: a store with damaged delay levels or metadata is refused unchanged.
     files.delay_tables(options.delay_levels.as_ref())?;
     let meta = MetaLog::find(files, options.recovery)?;
     let recovered = recover_log(files, options.segment_bytes, &input, begin, watch)?;
@@ -110,9 +110,9 @@ fn start_writer(
     if let Some(queues) = derived.listed {
         flusher.set_manifest_len(queues);
     }
-    // The new mark is not clean: from here on the directory is in use, whatever `abort` says.
+    // The new mark is not clean: from here on the directory is in use, with or without `abort`.
     flusher.flush_all(false)?;
-    // A store whose metadata cannot go on must not go on without.
+    // If the metadata log stops, the store must stop too.
     let stops = Arc::downgrade(&log);
     meta.on_stop(move |stage, cause| {
         if let Some(log) = stops.upgrade() {
@@ -122,7 +122,7 @@ fn start_writer(
     let topics = Topics::new(&meta, batch, &derived.queues);
     if let count @ 1.. = meta.clamp_to_queues(|topic, queue_id| topics.end_of(topic, queue_id))? {
         notes.push(format!(
-            "{count} positions of groups were beyond the ends of their queues and are set back"
+            "{count} committed offsets of groups were after the end of their queue and are set back to it"
         ));
     }
     let (queues, index) = (Arc::clone(&derived.queues), Arc::clone(&derived.index));
@@ -160,7 +160,7 @@ fn flush_policy(options: &StoreOptions) -> FlushPolicy {
     }
 }
 
-/// The log, if it may have a segment at all.
+/// Returns the log, unless its quota is less than one segment.
 fn check_log_quota(log: CommitLog, options: &StoreOptions) -> Result<CommitLog, StoreError> {
     let Some(most) = options.max_bytes.filter(|most| *most < log.segment_bytes()) else { return Ok(log) };
     let reason =
@@ -171,7 +171,7 @@ fn check_log_quota(log: CommitLog, options: &StoreOptions) -> Result<CommitLog, 
 /// Takes the lock that RocketMQ takes.
 ///
 /// # Errors
-/// [`StoreError::Locked`] with the process that holds it, where it is known.
+/// [`StoreError::Locked`] with the process that holds the lock, if it is known.
 pub fn take_lock(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {
     let path = files.lock();
     files.vfs.lock(&path).map_err(|error| match error {
@@ -182,11 +182,11 @@ pub fn take_lock(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {
     })
 }
 
-/// Makes the store's own name durable: whoever made it may have been stopped before that.
+/// Makes the name of the root durable: the process that made the root can have stopped before it did.
 fn sync_store_name(files: &StoreFiles) -> Result<(), StoreError> {
     let parent = parent(&files.root);
     match switch::step("open.sync_store_name", || files.vfs.sync_dir(&parent)) {
-        // Who may not list the folder above has not made the store.
+        // A process that may not open the parent folder did not make the store.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
         outcome => outcome.at(&parent, "syncing the parent folder"),
     }
@@ -223,7 +223,7 @@ pub fn refuse_rocksdb(files: &StoreFiles) -> Result<(), StoreError> {
     if files.vfs.stat(&queues.join("CURRENT")).is_ok() {
         return Err(StoreError::Unsupported {
             path: queues,
-            reason: "its queues are kept in RocksDB, which is read (mode \"r\" derives them from the log) but not written"
+            reason: "its queues are in RocksDB, which mqstore cannot write; open it with mode \"r\" to read it"
                 .into(),
         });
     }
@@ -232,8 +232,8 @@ pub fn refuse_rocksdb(files: &StoreFiles) -> Result<(), StoreError> {
 
 /// Makes an empty store at `files`, unless there is one.
 ///
-/// A new folder is made aside and gets its name when it is whole; an empty one becomes a store by its
-/// `commitlog` folder alone. So a stop at any moment leaves no folder, the empty one, or a store.
+/// A new folder is made under another name and renamed when it is complete. An existing empty folder becomes a store
+/// when it gets its `commitlog` folder. So a stop at any moment leaves no folder, the empty folder, or a store.
 pub(super) fn create(files: &StoreFiles) -> Result<(), StoreError> {
     match files.vfs.list(&files.root) {
         Ok(entries) if entries.iter().any(|entry| entry.name == "commitlog") => Ok(()),
@@ -246,7 +246,7 @@ pub(super) fn create(files: &StoreFiles) -> Result<(), StoreError> {
             Err(StoreError::NotAStore {
                 path: files.root.clone(),
                 reason: format!(
-                    "it is not empty (it has {name:?}) and has no commitlog folder; give an empty or a new directory"
+                    "it is not empty (it has {name:?}) and has no commitlog folder; give an empty or new directory"
                 ),
             })
         }
@@ -259,7 +259,7 @@ pub(super) fn create(files: &StoreFiles) -> Result<(), StoreError> {
     }
 }
 
-/// Names that a stopped creation may have left in an otherwise empty store.
+/// Whether a creation that stopped can have left this name in an otherwise empty store.
 fn is_ours(name: &str) -> bool {
     matches!(
         name,
@@ -288,10 +288,10 @@ fn create_aside(files: &StoreFiles) -> Result<(), StoreError> {
     files.vfs.create_dir(&staged).at(&staged, "making the store")?;
     make_log_folder(files, &staged)?;
     match files.vfs.rename_noreplace(&staged, &files.root) {
-        // The open that follows finds no mark and makes the name durable.
+        // The open that follows finds no durable mark, so it makes the name durable.
         Ok(()) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            // Somebody else made it in the meantime.
+            // Another process made it in the meantime.
             let _ = files.vfs.remove_dir_all(&staged);
             create(files)
         }

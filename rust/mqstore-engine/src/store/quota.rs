@@ -1,8 +1,8 @@
-//! What topics and the log may hold: how appends meet their quotas, and how far these are used.
+//! Quotas of topics and of the log: how appends respect them, and how much of them is used.
 //!
-//! The question itself is asked by the log, under the put lock (`commit_log::room`). Here is what it needs to know of
-//! the queues: where they begin is looked up when an append would be refused, not before. Nothing on disk but the
-//! quota itself, as an attribute of the topic.
+//! The log checks a quota under the put lock (`commit_log::room`). This module gives it the first offsets of the
+//! queues; it reads them only when an append would be refused. On disk there is only the quota itself, as an attribute
+//! of the topic.
 
 use std::sync::atomic::Ordering;
 
@@ -18,14 +18,15 @@ use mqstore_log::commit_log::EncodedRecord;
 pub struct TopicQuota {
     /// The topic.
     pub topic: String,
-    /// Messages that it may hold.
+    /// Maximum number of messages.
     pub max_messages: u64,
-    /// Messages that it holds: the offsets of its queues from the first that can be read in the commit log to the last.
+    /// Current number of messages: for each queue, from the first offset that can be read in the commit log to the
+    /// last.
     pub messages: u64,
 }
 
 impl Store {
-    /// The topics that have a quota, sorted by name.
+    /// Returns the topics that have a quota, sorted by name.
     pub fn quotas(&self) -> Result<Vec<TopicQuota>, StoreError> {
         self.catch_up()?;
         let view = self.view();
@@ -46,7 +47,7 @@ impl Store {
 }
 
 impl Writer {
-    /// Gives records their places, once there is room for all of them.
+    /// Gives records their offsets once the quotas allow all of them.
     pub(crate) fn append_within_quotas(
         &self,
         pending: &mut [EncodedRecord<'_>],
@@ -66,7 +67,7 @@ impl Writer {
         }
     }
 
-    /// Whether messages of a topic with a quota went since somebody looked.
+    /// Whether a topic with a quota lost messages to expiry since the last check.
     fn has_space_again(&self, pending: &[EncodedRecord<'_>]) -> bool {
         let mut found = false;
         let mut last = None;
@@ -79,7 +80,7 @@ impl Writer {
         found
     }
 
-    /// Has appends go by the quota and the offsets that `topic` has now.
+    /// Updates the quota and the offsets that appends to `topic` are checked against.
     pub(crate) fn refresh_quota(&self, topic: &str) {
         let Some(state) = self.topics.get(topic) else { return };
         let limit = self.topics.max_messages(topic);

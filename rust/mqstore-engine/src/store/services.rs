@@ -1,7 +1,7 @@
-//! The only file that starts the threads of a store.
+//! The threads of a store; only this file starts them.
 //!
-//! A service calls a `step` of a plain struct over and over; the same steps are called by hand in
-//! tests. Services hold the writer weakly, so that a store which is dropped without a close ends them.
+//! A service calls a `step` of a plain struct again and again; tests call the same steps by hand. Services hold the
+//! writer weakly, so they end if the store is dropped without a close.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,13 +18,13 @@ use mqstore_compaction::ReplacedFiles;
 use mqstore_log::dispatch::RUN_BYTES;
 use mqstore_meta::SYNC_INTERVAL_MS;
 
-/// How long a service sleeps at most before it looks whether it should end.
+/// Maximum sleep of a service before it checks whether it must end.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How long dispatch lets records come together under load when no reader waits for them.
+/// How long dispatch collects records under load when no reader waits for them.
 const GATHER: Duration = Duration::from_millis(1);
 
-/// The name of the thread that dispatches.
+/// The name of the dispatch thread.
 const DISPATCH: &str = "mq-dispatch";
 
 /// The running services of one store.
@@ -35,7 +35,7 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// Starts what `writer`'s options ask for.
+    /// Starts the services that the options of `writer` need.
     pub(crate) fn start(writer: &Arc<Writer>) -> Result<Self, StoreError> {
         let services = Self { stop: Arc::new(AtomicBool::new(false)), handles: Mutex::default() };
         if !writer.files.vfs.environment().threads {
@@ -70,8 +70,8 @@ impl Services {
     ) -> Result<(), StoreError> {
         let weak: Weak<Writer> = Arc::downgrade(writer);
         let stop = Arc::clone(&self.stop);
-        // Where there are fewer processors than threads that want one, appends come first: what is behind is
-        // dispatched when they rest, by a flush, or by who wants to read it.
+        // If there are fewer processors than busy threads, appends have priority. The remaining records are dispatched
+        // when the appends pause, by a flush, or by a reader that needs them.
         let comes_second = name == DISPATCH;
         let handle = spawn(name, move || {
             let _alarm = PanicGuard(Weak::clone(&weak));
@@ -81,7 +81,7 @@ impl Services {
             while !stop.load(Ordering::Acquire) {
                 let Some(writer) = weak.upgrade() else { return };
                 if writer.log.check().is_err() {
-                    // Who waits for a message is to learn that none will come.
+                    // Waiters must learn that no message will come.
                     writer.queues.wake_all();
                     return;
                 }
@@ -93,7 +93,7 @@ impl Services {
         Ok(())
     }
 
-    /// Starts a thread for `task`, which ends with the task.
+    /// Starts a thread for `task`. The thread ends with the task.
     pub(super) fn run(&self, writer: &Arc<Writer>, task: &Arc<dyn BackgroundTask>) -> Result<(), StoreError> {
         if !writer.files.vfs.environment().threads {
             return Ok(());
@@ -110,7 +110,7 @@ impl Services {
                     Err(error) => {
                         if let Some(writer) = alarm.0.upgrade() {
                             let name = task.name();
-                            writer.lifecycle.note(&format!("{name}: {error}; it is tried again"));
+                            writer.lifecycle.note(&format!("{name}: {error}; the store tries again"));
                         }
                         Self::AGAIN
                     }
@@ -135,29 +135,29 @@ impl Services {
         writer.meta.wake();
         writer.log.stop_preparing();
         for handle in self.handles.lock().drain(..) {
-            // The thread of a task that was the last to hold the store is the one that closes it.
+            // If a task is the last owner of the store, its own thread closes the store and must not join itself.
             if handle.thread().id() != std::thread::current().id() {
-                // A service that panicked has stopped the store.
+                // A service that panicked has stopped the store already.
                 let _ = handle.join();
             }
         }
     }
 }
 
-/// Removes the files that a compaction replaced, in a thread of its own.
+/// Starts a thread that removes the files that a compaction replaced.
 pub(crate) fn remove_replaced(
     files: &StoreFiles,
     replaced: ReplacedFiles,
 ) -> Result<JoinHandle<()>, StoreError> {
     let own = files.clone();
     let remove = move || {
-        // The next job removes what this one leaves.
+        // The next job removes the files that remain.
         let _ = replaced.sweep(&own);
     };
     spawn("mq-sweep", remove).at(&files.root, "starting a thread")
 }
 
-/// Stops the store when its thread ends by a panic: what that thread was to do is done by nobody now.
+/// Stops the store if the thread that owns this value panics, because its work is not done any more.
 struct PanicGuard(Weak<Writer>);
 
 impl Drop for PanicGuard {
@@ -165,12 +165,12 @@ impl Drop for PanicGuard {
         if std::thread::panicking()
             && let Some(writer) = self.0.upgrade()
         {
-            let _ = writer.log.poison("a background thread", "it panicked; what it said is on stderr");
+            let _ = writer.log.poison("a background thread", "it panicked; stderr has the message");
         }
     }
 }
 
-/// What one round of every service would do now, in this thread.
+/// Runs one round of every service in this thread.
 pub(crate) fn step(writer: &Writer) -> Result<(), StoreError> {
     writer.log.prepare()?;
     writer.log.make_readable()?;
@@ -188,17 +188,16 @@ fn dispatch_round(writer: &Writer, stop: &AtomicBool) {
     if !writer.signals.wait_for_log(LOOK, behind) {
         return;
     }
-    // A failure has poisoned the log, which ends this service; a full disk is waited out.
+    // A failure has poisoned the log, which ends this service; after a full disk, the service waits and retries.
     if writer.dispatch().is_err() {
         writer.signals.pause(LOOK, || stop.load(Ordering::Acquire));
     } else {
-        // While this thread sleeps here, appends need no system call to wake it, but those that somebody
-        // waits for.
+        // While this thread sleeps here, appends need no system call to wake it, except those that a reader waits for.
         writer.signals.let_records_gather(GATHER, || stop.load(Ordering::Acquire));
     }
 }
 
-/// The other threads that dispatch: they sleep as long as the first one keeps up.
+/// A round of the other dispatch threads: they sleep as long as the first one keeps up.
 fn help_round(writer: &Writer, stop: &AtomicBool) {
     let stopped = || stop.load(Ordering::Acquire);
     let much = || writer.visible().saturating_sub(writer.dispatcher.position()) > RUN_BYTES || stopped();
@@ -217,7 +216,7 @@ fn flush_round(writer: &Writer, stop: &AtomicBool) {
         return;
     }
     let step = writer.topics.store().and_then(|()| writer.flusher.step(writer.files.clock.now_ms()));
-    // A failed sync has poisoned the log; anything else (a full disk) is tried again after a while.
+    // A failed sync has poisoned the log; after any other failure (a full disk), the service waits and retries.
     if step.is_err() {
         writer.signals.pause(LOOK, || stop.load(Ordering::Acquire));
     }
@@ -232,32 +231,32 @@ fn meta_round(writer: &Writer, stop: &AtomicBool) {
     if stop.load(Ordering::Acquire) {
         return;
     }
-    // What stopped the log ends this service; a full disk is waited out.
+    // A failure that stopped the log ends this service; after a full disk, the service waits and retries.
     if let Err(error) = writer.meta_step() {
-        writer.lifecycle.note(&format!("keeping the metadata failed ({error}); it is tried again"));
+        writer.lifecycle.note(&format!("cannot write the metadata ({error}); the store tries again"));
         writer.signals.pause(LOOK, || stop.load(Ordering::Acquire));
     }
 }
 
-/// How long the service that expires rests at least, however often appends meet a quota.
+/// Minimum rest of the expiry service, however often appends reach a quota.
 const FULL_REST: Duration = Duration::from_millis(100);
 
 fn expire_round(writer: &Writer, stop: &AtomicBool) {
-    // First the rest: an open looks at the disks itself, and leaves time for somebody who expires by hand.
+    // Rest first: the open checks the disks itself, and a program may expire by hand before.
     let rest = writer.cleaner.rest().max(Duration::from_millis(1));
     let stopped = || stop.load(Ordering::Acquire);
     let least = rest.min(FULL_REST);
     if writer.signals.wait_to_expire(least, stopped) {
         return;
     }
-    // Whoever meets a quota may have what is due already in the way.
+    // An append that reaches a quota may be refused only because of segments that are already due.
     writer.signals.wait_to_expire(rest.saturating_sub(least), || stopped() || writer.signals.was_quota_met());
     if stopped() {
         return;
     }
     writer.signals.forget_quota();
     if let Err(error) = writer.cleaner.step() {
-        writer.lifecycle.note(&format!("deleting what is due failed ({error}); it is tried again"));
+        writer.lifecycle.note(&format!("cannot remove due files ({error}); the store tries again"));
     }
 }
 
@@ -265,7 +264,7 @@ fn feed_round(writer: &Writer, stop: &AtomicBool) {
     let stopped = || stop.load(Ordering::Acquire);
     match writer.feed(&stopped) {
         Ok(true) => return,
-        // What stopped the log is told to everybody.
+        // Every call reports the failure that stopped the log.
         Ok(false) | Err(StoreError::Poisoned { .. }) => {}
         Err(error) => writer.warn_append_failed(&error),
     }
@@ -278,7 +277,7 @@ fn compact_round(writer: &Writer, stop: &AtomicBool) {
         return;
     }
     if let Err(error) = writer.compact_if_due() {
-        writer.lifecycle.note(&format!("compacting what is due failed ({error}); it is tried again"));
+        writer.lifecycle.note(&format!("cannot compact the due topics ({error}); the store tries again"));
     }
 }
 
@@ -290,11 +289,11 @@ fn prepare_round(writer: &Writer, stop: &AtomicBool) {
         let begun = writer.files.clock.monotonic();
         match writer.log.prepare() {
             Ok(true) => {}
-            // What stopped the log is told to everybody.
+            // Every call reports the failure that stopped the log.
             Ok(false) | Err(StoreError::Poisoned { .. }) => return,
             Err(error) => {
                 writer.lifecycle.note(&format!(
-                    "preparing the log ahead of the writer failed ({error}); appends go on without"
+                    "cannot prepare the next part of the log ({error}); appends continue without it"
                 ));
                 writer.signals.pause(LOOK, || stop.load(Ordering::Acquire));
                 return;

@@ -1,11 +1,11 @@
-//! The topic table: which topics exist, with how many queues, and where each queue goes on.
+//! The topic table: the topics, the number of their queues, and the next offset of each queue.
 //!
-//! Kept in the metadata log, which keeps RocketMQ's own `config/topics.json` in step, so that a broker sees the topics
-//! that we made and we see its own, attributes included. `create_topic` is durable when it returns; a topic that an
-//! append made is written with the next flush, since the log alone brings it back.
+//! The table is in the metadata log, which keeps RocketMQ's `config/topics.json` up to date. So a broker sees our
+//! topics and we see those of a broker, with their attributes. `create_topic` is durable when it returns. A topic that
+//! an append makes is written with the next flush, because its records alone restore it.
 //!
-//! A topic that was removed keeps its state here: its records are still in the log, so a topic of that name that is made
-//! again goes on behind them.
+//! A removed topic keeps its state here, because its records are still in the log: a new topic of that name continues
+//! with the next offsets.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::BatchTopics;
 use mqstore_meta::{ListedTables, MetaLog, State, read_state};
 
-/// A queue count of the table, which may hold any number.
+/// Limits a queue count of the table, which can be any number.
 fn count(queues: i32) -> u32 {
     queues.clamp(1, 65_536) as u32
 }
@@ -35,38 +35,38 @@ fn count(queues: i32) -> u32 {
 pub(crate) struct TopicState {
     /// The next offset of each queue.
     offsets: QueueCounters,
-    /// What it may hold.
+    /// Its quota.
     pub(crate) room: TopicQuotaState,
     next: AtomicU32,
-    /// Queues that appends without a queue id take in turn.
+    /// Number of queues that appends without a queue id use in turn.
     write_queues: AtomicU32,
-    /// Whether its queues hold batch units.
+    /// Whether its queues consist of batch units.
     pub(crate) batch: bool,
-    /// Held from the look at the next offset to the append, where a record says its offset in its text.
+    /// Held from the read of the next offset to the append, if a record contains its offset in its text.
     pub(crate) one_by_one: Mutex<()>,
-    /// Whether it keeps the newest message of each key; such messages go to a queue by their key.
+    /// Whether it is a compaction topic; then the key of a message chooses its queue.
     compaction: AtomicBool,
-    /// Whether its `perm` lets messages in.
+    /// Whether its `perm` allows appends.
     writable: AtomicBool,
-    /// Whether it was removed, and not made again.
+    /// Whether it is removed and not made again.
     removed: AtomicBool,
 }
 
-/// What is to be different of a topic. `None` leaves it as it is.
+/// Changes of a topic. `None` keeps the value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TopicChange {
-    /// Queues for readers, 1 to 65,536. Those that are left out keep their messages.
+    /// Number of queues for readers, 1 to 65,536. Queues above it keep their messages.
     pub read_queues: Option<u32>,
-    /// Queues for appends, 1 to 65,536.
+    /// Number of queues for appends, 1 to 65,536.
     pub write_queues: Option<u32>,
-    /// RocketMQ's `perm`: 2 write, 4 read, 1 inherit, 8 priority; 0 to 15. Without 2 the topic takes no appends; the
-    /// other bits are for brokers.
+    /// RocketMQ's `perm`: 2 write, 4 read, 1 inherit, 8 priority; 0 to 15. Without 2 the topic accepts no appends; only
+    /// brokers use the other bits.
     pub perm: Option<i32>,
-    /// The messages that the topic may hold, at most 2^53; 0 for no limit.
+    /// Maximum number of messages of the topic, at most 2^53; 0 means no limit.
     pub max_messages: Option<u64>,
 }
 
-/// The bit of `perm` that lets messages in. Source: `PermName#PERM_WRITE`.
+/// The bit of `perm` that allows appends. Source: `PermName#PERM_WRITE`.
 const PERM_WRITE: i32 = 2;
 
 impl TopicState {
@@ -90,55 +90,55 @@ impl TopicState {
         state
     }
 
-    /// Whether it keeps the newest message of each key.
+    /// Whether it is a compaction topic, which keeps the newest message of each key.
     pub(crate) fn is_compaction(&self) -> bool {
         self.compaction.load(Ordering::Acquire)
     }
 
-    /// Whether its `perm` lets messages in.
+    /// Whether its `perm` allows appends.
     #[inline]
     pub(crate) fn is_writable(&self) -> bool {
         self.writable.load(Ordering::Acquire)
     }
 
-    /// Whether it was removed, and not made again.
+    /// Whether it is removed and not made again.
     #[inline]
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
     }
 
-    /// The queue for a message that names none.
+    /// Returns the queue for a message without a queue id.
     pub(crate) fn turn(&self) -> i32 {
         (self.next.fetch_add(1, Ordering::Relaxed) % self.write_queues().max(1)) as i32
     }
 
-    /// How many queues appends take in turn.
+    /// Returns the number of queues that appends use in turn.
     pub(crate) fn write_queues(&self) -> u32 {
         self.write_queues.load(Ordering::Acquire)
     }
 
-    /// The next offset of queue `queue_id`, of 0 to 65,535.
+    /// Returns the next offset of queue `queue_id` (0 to 65,535).
     #[inline]
     pub(crate) fn next_offset(&self, queue_id: i32) -> &AtomicI64 {
         &self.offsets.at(queue_id as u16).next
     }
 
-    /// The next offsets of all queues together.
+    /// Returns the sum of the next offsets of all queues.
     pub(crate) fn total_next_offset(&self) -> i64 {
         self.offsets.all().map(|offset| offset.next.load(Ordering::Acquire)).sum()
     }
 
-    /// How many wait for messages of queue `queue_id`.
+    /// Returns the number of waiters for messages of queue `queue_id`.
     #[inline]
     pub(crate) fn waiter_count(&self, queue_id: i32) -> &AtomicU32 {
         &self.offsets.at(queue_id as u16).watchers
     }
 }
 
-/// A counter for each queue of a topic, made when it is first asked for; asking takes no lock.
+/// A counter for each queue of a topic, made at its first use; access takes no lock.
 ///
-/// Of the others, block 0 has the first [`FIRST_BLOCK`] counters, and each further one twice as many as the one
-/// before. A store may have very many topics of one queue: they need no blocks, and no room for them.
+/// The first counter is stored directly. Of the others, block 0 has [`FIRST_BLOCK`] counters, and each later block has
+/// twice as many as the block before. A store can have very many topics of one queue: they need no blocks.
 #[derive(Debug, Default)]
 struct QueueCounters {
     first: Offset,
@@ -147,8 +147,8 @@ struct QueueCounters {
 
 type Block = OnceLock<Box<[Offset]>>;
 
-/// One of the counters, in a cache line of its own: two threads that append to two queues would take
-/// their neighbour's away from each other.
+/// One of the counters, in its own cache line, so that threads that append to two queues do not slow each other
+/// down.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Offset {
@@ -157,7 +157,7 @@ struct Offset {
 }
 
 const FIRST_BLOCK: usize = 8;
-/// Enough for 65,535 counters: `FIRST_BLOCK * (2^BLOCKS - 1)` are no fewer.
+/// Enough for 65,535 counters: `FIRST_BLOCK * (2^BLOCKS - 1)` is at least that number.
 const BLOCKS: usize = 14;
 
 impl QueueCounters {
@@ -173,7 +173,7 @@ impl QueueCounters {
         &block[place - first]
     }
 
-    /// Those that were made.
+    /// Returns the counters made so far.
     fn all(&self) -> impl Iterator<Item = &Offset> {
         let blocks = self.others.get().into_iter().flat_map(|blocks| blocks.iter());
         let others = blocks.filter_map(OnceLock::get).flat_map(|block| block.iter());
@@ -185,19 +185,19 @@ impl QueueCounters {
 #[derive(Debug)]
 pub(crate) struct Topics {
     meta: Arc<MetaLog>,
-    /// Topics that are not in the metadata log yet. Held while a topic is changed.
+    /// Topics that are not yet in the metadata log. Locked during a change of a topic.
     pending: Mutex<BTreeMap<String, TopicConfig>>,
     states: RwLock<HashMap<Arc<str>, Arc<TopicState>>>,
-    /// What the dispatcher goes by.
+    /// The batch topics that the dispatcher uses.
     batch: BatchTopics,
 }
 
-/// The topics that the store at `files` knows; what cannot be read is told in `notes`.
+/// Returns the topics of the store at `files`; adds unreadable parts to `notes`.
 pub fn load_table(files: &StoreFiles, notes: &mut Vec<String>) -> TopicTable {
     load_listed(files, notes).table
 }
 
-/// As [`load_table`], with what else there is by name.
+/// Like [`load_table`], with everything else that has a name.
 pub(crate) fn load_listed(files: &StoreFiles, notes: &mut Vec<String>) -> ListedTables {
     read_state(files, notes).map_or_else(
         |error| {
@@ -208,12 +208,12 @@ pub(crate) fn load_listed(files: &StoreFiles, notes: &mut Vec<String>) -> Listed
     )
 }
 
-/// Topics whose queues hold batch units, by attribute or by the folder that RocketMQ keeps for them.
+/// Returns the topics with batch queues, by their attribute or by RocketMQ's folder for such queues.
 pub fn batch_topics(files: &StoreFiles, table: &TopicTable) -> BatchTopics {
     batch_topics_of(files, table.topics.values())
 }
 
-/// As [`batch_topics`], of `configs`.
+/// Like [`batch_topics`], for `configs`.
 pub(crate) fn batch_topics_of<'a>(
     files: &StoreFiles,
     configs: impl Iterator<Item = &'a TopicConfig>,
@@ -226,7 +226,7 @@ pub(crate) fn batch_topics_of<'a>(
 }
 
 impl Topics {
-    /// The topics that `meta` and `queues` know, with each queue going on where `queues` end.
+    /// Returns the topics that `meta` and `queues` know. Each queue continues at its end in `queues`.
     pub(crate) fn new(meta: &Arc<MetaLog>, batch: BatchTopics, queues: &QueueSet) -> Self {
         let mut states: HashMap<Arc<str>, Arc<TopicState>> = HashMap::new();
         for config in meta.topics() {
@@ -267,17 +267,17 @@ impl Topics {
         Self { meta: Arc::clone(meta), pending: Mutex::default(), states: RwLock::new(states), batch }
     }
 
-    /// The state of `topic`.
+    /// Returns the state of `topic`, unless it is removed.
     pub(crate) fn get(&self, topic: &str) -> Option<Arc<TopicState>> {
         self.states.read().get(topic).filter(|state| !state.is_removed()).cloned()
     }
 
-    /// Whether it was removed; its queues and messages are not shown then.
+    /// Whether `topic` is removed; its queues and messages are hidden then.
     pub(crate) fn is_removed(&self, topic: &str) -> bool {
         self.states.read().get(topic).is_some_and(|state| state.is_removed())
     }
 
-    /// Every topic's name, sorted.
+    /// Returns the names of all topics, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
         let states = self.states.read();
         let shown = states.iter().filter(|(_, state)| !state.is_removed());
@@ -286,7 +286,7 @@ impl Topics {
         names
     }
 
-    /// The topics that keep the newest message of each key, sorted, and how many queues each has for appends.
+    /// Returns the compaction topics, sorted, each with its number of queues for appends.
     pub(crate) fn compaction_topics(&self) -> Vec<(String, u32)> {
         let states = self.states.read();
         let kept = states.iter().filter(|(_, state)| state.is_compaction() && !state.is_removed());
@@ -295,7 +295,7 @@ impl Topics {
         topics
     }
 
-    /// Where queue `queue_id` goes on.
+    /// Returns the next offset of queue `queue_id`.
     pub(crate) fn end_of(&self, topic: &str, queue_id: i32) -> i64 {
         let next = |state: &Arc<TopicState>| state.next_offset(queue_id).load(Ordering::Acquire);
         self.states.read().get(topic).filter(|_| (0..65_536).contains(&queue_id)).map_or(0, next)
@@ -305,18 +305,18 @@ impl Topics {
         pending.get(topic).cloned().or_else(|| self.meta.topic(topic).map(|config| (*config).clone()))
     }
 
-    /// The configuration of `topic`, if it is listed: a topic that only has queues has none.
+    /// Returns the configuration of `topic`; `None` for a topic that has only queues.
     fn listed(&self, topic: &str) -> Option<TopicConfig> {
         self.config(&self.pending.lock(), topic)
     }
 
-    /// How many queues `topic` has for readers.
+    /// Returns the number of queues of `topic` for readers.
     pub(crate) fn queue_count(&self, topic: &str) -> u32 {
         let listed = self.listed(topic).map(|topic| count(topic.read_queues.max(topic.write_queues)));
         listed.or_else(|| self.get(topic).map(|state| state.write_queues())).unwrap_or(0)
     }
 
-    /// Makes `topic`, or gives it more queues when it has fewer; returns its state.
+    /// Makes `topic`, or adds queues to it if it has fewer; returns its state.
     pub(crate) fn create(
         &self,
         topic: &str,
@@ -341,7 +341,7 @@ impl Topics {
         let mut config = listed.unwrap_or_else(|| TopicConfig::new(topic, queues as i32));
         config.write_queues = config.write_queues.max(queues as i32);
         config.read_queues = config.read_queues.max(queues as i32);
-        // Attributes are fixed when a topic is made, as in RocketMQ.
+        // The attributes of a topic are fixed when it is made, as in RocketMQ.
         if is_new {
             config.attributes.extend(attributes.iter().cloned());
         }
@@ -351,7 +351,7 @@ impl Topics {
         let state = match known {
             Some(state) if state.is_removed() && state.batch != batch => {
                 let reason = format!(
-                    "topic {topic} had queues of another type before it was removed, and its messages are still there"
+                    "cannot make topic {topic}: its messages are in the log, in queues of another type"
                 );
                 return Err(StoreError::Refused { reason });
             }
@@ -373,7 +373,7 @@ impl Topics {
         Ok(state)
     }
 
-    /// Makes a topic different, see [`TopicChange`].
+    /// Changes a topic, see [`TopicChange`].
     pub(crate) fn change(&self, topic: &str, change: TopicChange) -> Result<(), StoreError> {
         let TopicChange { read_queues, write_queues, perm, max_messages } = change;
         read_queues.map_or(Ok(()), |queues| check_queues("read_queues", queues))?;
@@ -404,12 +404,12 @@ impl Topics {
         Ok(())
     }
 
-    /// How many messages `topic` may hold.
+    /// Returns the maximum number of messages of `topic`.
     pub(crate) fn max_messages(&self, topic: &str) -> Option<u64> {
         self.listed(topic)?.max_messages()
     }
 
-    /// Removes topics that there are and groups, with what groups know of them; durable when it returns.
+    /// Removes existing topics and groups, with the progress of groups in the topics; durable when it returns.
     pub(crate) fn remove(&self, topics: &[&str], groups: &[&str]) -> Result<(), StoreError> {
         let mut pending = self.pending.lock();
         let removed = topics.iter().filter_map(|topic| self.get(topic)).collect::<Vec<_>>();
@@ -424,13 +424,13 @@ impl Topics {
         self.meta.sync(place)
     }
 
-    /// Attributes of `topic`.
+    /// Returns the attributes of `topic`.
     pub(crate) fn attributes(&self, topic: &str) -> Vec<(String, String)> {
         let attributes = self.listed(topic).map(|topic| topic.attributes).unwrap_or_default();
         attributes.into_iter().collect()
     }
 
-    /// Writes topics that are not in the metadata log yet; durable when this returns, as is what others wrote there.
+    /// Writes topics that are not yet in the metadata log. When it returns, these and all earlier changes are durable.
     pub(crate) fn store(&self) -> Result<(), StoreError> {
         let mut pending = self.pending.lock();
         if !pending.is_empty() {
@@ -450,25 +450,25 @@ fn check_queues(option: &'static str, queues: u32) -> Result<(), StoreError> {
     Err(StoreError::InvalidOption { option, reason: format!("{queues} is not between 1 and 65536") })
 }
 
-/// Whether a topic can have this quota; `None` is no number.
+/// Checks whether a topic can have this quota; `None` means that the value is not a number.
 fn check_quota(topic: &str, most: Option<u64>) -> Result<(), StoreError> {
     let invalid = |reason| Err(StoreError::InvalidOption { option: "max_messages", reason });
     let exempt = [RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX];
     if exempt.iter().any(|prefix| topic.starts_with(prefix)) {
         return invalid(format!(
-            "topic {topic} is none of the program's own: what goes there must not get lost"
+            "topic {topic} cannot have a quota: retry, dead-letter and system messages must not get lost"
         ));
     }
     match most {
         Some(most) if most <= 1 << 53 => Ok(()),
         Some(most) => invalid(format!("{most} is not between 0 and 2^53")),
-        None => invalid("it is a whole number from 1 on".to_owned()),
+        None => invalid("give a whole number, at least 1".to_owned()),
     }
 }
 
-/// The queue of a message that replaces others by its key: the same key always goes to the same one.
-/// The hash is that of Java's strings over the whole `KEYS` property, its absolute value modulo the
-/// number of queues, as RocketMQ's own examples do.
+/// Returns the queue for a message of a compaction topic: messages with the same key always go to the same queue. The
+/// queue is the absolute value of Java's string hash of the whole `KEYS` property, modulo the number of queues, as in
+/// RocketMQ's own examples.
 pub(crate) fn queue_for_key(topic: &TopicState, message: &NewMessage<'_>) -> Option<i32> {
     if !topic.is_compaction() {
         return None;

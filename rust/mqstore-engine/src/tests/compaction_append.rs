@@ -376,7 +376,7 @@ fn a_full_disk_does_not_keep_a_store_from_closing() {
     assert!(sim.faults_fired() > 0);
     sim.clear_faults();
     let notes = store.notes();
-    assert!(notes.iter().any(|note| note.contains("a broker does not serve it")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("a broker does not serve the messages")), "{notes:?}");
     assert!(world.vfs.stat(&world.files().abort()).is_err(), "the close was a clean one");
     world.open(OpenMode::ReadWrite, &feeding()).unwrap().close().unwrap();
     assert_eq!(held(&world, 0), keyed(30));

@@ -185,7 +185,7 @@ fn the_confirm_position_ends_what_is_visible() {
         );
     }
     let error = store.set_confirm_offset(Some(placed[placed.len() - 1].1)).unwrap_err();
-    assert!(error.to_string().contains("readers see the log up to"), "{error}");
+    assert!(error.to_string().contains("readers can already see the log up to"), "{error}");
     store.set_confirm_offset(Some(more[2].1)).unwrap();
     assert_eq!(bounds(&store).1, placed.len() as i64 + 2);
     store.set_confirm_offset(None).unwrap();

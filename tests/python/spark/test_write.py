@@ -176,7 +176,7 @@ def test_a_topic_that_takes_no_rows_stops_a_write_before_the_first(tmp_path: Pat
     with mqstore.open(path, "create") as store:
         store.create_topic("batched", attributes={"queue.type": "BatchCQ"})
     told = stage(path, "job", *PARTS) + stage(path, "job", [b"x"], topic="batched", batch=1)
-    with pytest.raises(mqstore.InvalidMessageError, match="topic batched keeps batch queues"):
+    with pytest.raises(mqstore.InvalidMessageError, match="topic batched has batch queues"):
         _append.commit(options(path), "job", "job", None, told)
     with mqstore.open(path) as store:
         assert store.topics() == ["batched"]

@@ -37,7 +37,7 @@ impl Writer {
             } else {
                 self.lifecycle.note(&format!(
                     "{topic}/{queue_id}: the log ends at offset {log_end}, but its compaction files at {end}. A log \
-                     cannot lose that much, so the files belong to another log; they hide new messages with lower offsets"
+                     cannot lose that much, so the files belong to another log; they hide new messages below {end}"
                 ));
             }
         }

@@ -223,8 +223,7 @@ pub fn refuse_rocksdb(files: &StoreFiles) -> Result<(), StoreError> {
     if files.vfs.stat(&queues.join("CURRENT")).is_ok() {
         return Err(StoreError::Unsupported {
             path: queues,
-            reason: "its queues are in RocksDB, which mqstore cannot write; open it with mode \"r\" to read it"
-                .into(),
+            reason: "its queues are in RocksDB, which mqstore cannot write; open it with mode \"r\"".into(),
         });
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Appends of one message and of many: topic, queue, encoding, place, sync, and whom to wake.
+//! Appends of one or more messages: topic, queue, encoding, offsets, sync, and wake-ups.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, UniqueKey};
 use mqstore_log::commit_log::{EncodedRecord, Placed};
 
-/// What a thread keeps between appends.
+/// State that a thread keeps between appends.
 #[derive(Default)]
 struct AppendScratch {
     buffers: EncodeBuffers,
     last: Option<LastTopic>,
 }
 
-/// The topic that a thread appended to last; its state lives as long as the store.
+/// The topic of a thread's last append; its state lives as long as the store.
 struct LastTopic {
     /// The writer's token.
     token: u64,
@@ -34,17 +34,17 @@ thread_local! {
     static SCRATCH: RefCell<AppendScratch> = RefCell::default();
 }
 
-/// When an append that is to be synced returns.
+/// When an append that needs a sync returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReturnPoint {
-    /// Once a sync covers it.
+    /// After a sync that covers it.
     Synced,
-    /// Once it is published: the caller waits for the sync, with [`Writer::synced`].
+    /// After its publication: the caller waits for the sync with [`Writer::synced`].
     Placed,
 }
 
 impl Writer {
-    /// Appends one message; allocates nothing once the thread's buffers have their size.
+    /// Appends one message. Allocates nothing once the buffers of the thread are large enough.
     pub(crate) fn append(&self, message: &NewMessage<'_>) -> Result<Appended, StoreError> {
         self.append_one(message, ReturnPoint::Synced)
     }
@@ -71,7 +71,7 @@ impl Writer {
         })
     }
 
-    /// The one message that is encoded in the buffers, for the log.
+    /// Returns the message in the buffers in the form that the log appends.
     pub(crate) fn pending<'a>(
         &self,
         message: &NewMessage<'a>,
@@ -94,13 +94,13 @@ impl Writer {
         }
     }
 
-    /// Appends `messages` at consecutive places; one lock, one sync. Those for a topic with batch queues
-    /// become one record.
+    /// Appends `messages` at consecutive log offsets, with one lock and one sync. Messages for a topic with batch
+    /// queues become one record.
     pub(crate) fn append_many(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Appended>, StoreError> {
         self.append_all(messages, AppendMarks::None, ReturnPoint::Synced)
     }
 
-    /// As [`Self::append_many`]; with `marks`, one for each, what they say of a message is kept.
+    /// Like [`Self::append_many`]; `marks` has a mark for each message, or none.
     pub(crate) fn append_all(
         &self,
         messages: &[NewMessage<'_>],
@@ -170,8 +170,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Appends, waits for the sync where one is asked for, and returns whether one covers the records.
-    /// `turn` ends when the records have their places.
+    /// Appends, waits for a sync if one is needed, and returns whether a sync covers the records. `turn` ends when the
+    /// records have their offsets.
     pub(crate) fn append_pending(
         &self,
         pending: &mut [EncodedRecord<'_>],
@@ -189,7 +189,7 @@ impl Writer {
         Ok(self.log.durable() >= end)
     }
 
-    /// The state of the message's topic, making the topic where that is allowed.
+    /// Returns the state of the message's topic. Creates the topic if that is allowed.
     fn topic<'a>(
         &self,
         message: &NewMessage<'_>,
@@ -214,7 +214,7 @@ impl Writer {
         Ok(&last.state)
     }
 
-    /// Makes `topic` where there is none, as an append would.
+    /// Creates `topic` like an append, if it does not exist.
     pub(crate) fn make_missing(&self, topic: &str) -> Result<(), StoreError> {
         if self.topics.get(topic).is_none() {
             self.make_topic(topic, None)?;
@@ -234,7 +234,7 @@ impl Writer {
         let was_removed = self.topics.is_removed(topic);
         let state = self.topics.create(topic, self.options.default_queues.max(least), &[])?;
         if was_removed {
-            // The log alone does not tell that it is there again.
+            // The records alone do not show that the topic exists again.
             self.topics.store()?;
         }
         Ok(state)

@@ -1,39 +1,39 @@
-//! What a record has that no application can set: where a copy comes from, and what it is in a transaction.
+//! Fields of a record that no application can set: the origin of a copy, and the role in a transaction.
 
 use mqstore_format::{Host, SysFlag, TransactionType, patch_prepared_offset};
 
 use mqstore_base::error::StoreError;
 
-/// What a message keeps of where it comes from.
+/// The fields that a copied message keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageOrigin {
-    /// How its body is compressed; of other bits nothing is kept.
+    /// How its body is compressed; other bits are not kept.
     pub sys_flag: SysFlag,
-    /// Where it was made.
+    /// The host that made it.
     pub born_host: Host,
-    /// How often consumers gave it back.
+    /// How often consumers returned it.
     pub reconsume_times: i32,
 }
 
-/// What a record of a transaction has that no application can set.
+/// The fields of a record in a transaction that no application can set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionMark {
-    /// What it keeps of the half message, where that came from elsewhere.
+    /// The origin of the half message, if it is a copy.
     pub origin: Option<MessageOrigin>,
-    /// Whether it is a final record: its transaction bits say so.
+    /// Whether it is a final record; then its transaction bits say so.
     pub commit: bool,
-    /// The log position of the half message that it is made of; 0 where there is none.
+    /// The log offset of its half message; 0 if there is none.
     pub prepared_transaction_offset: u64,
 }
 
-/// What is said of each of the messages of one append.
+/// The marks of the messages of one append.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AppendMarks<'a> {
-    /// Nothing.
+    /// No marks.
     None,
-    /// Where they come from.
+    /// The origin of each message.
     Origins(&'a [MessageOrigin]),
-    /// What they are in a transaction.
+    /// The transaction mark of each message.
     Together(&'a [TransactionMark]),
 }
 
@@ -55,7 +55,7 @@ impl AppendMarks<'_> {
         SysFlag(0).with_transaction(if commit { TransactionType::Commit } else { TransactionType::None })
     }
 
-    /// Writes what is left into the encoded record, or the part of it before the body.
+    /// Writes the remaining fields into the encoded record, or into the part before its body.
     pub(crate) fn stamp(&self, index: usize, head: &mut [u8]) -> Result<(), StoreError> {
         match self.of(index).map(|mark| mark.prepared_transaction_offset) {
             None | Some(0) => Ok(()),

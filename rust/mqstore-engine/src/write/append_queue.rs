@@ -1,16 +1,16 @@
-//! Appends of many who wait for them without a thread each.
+//! A queue of appends for callers that wait without a thread.
 //!
 //! ```text
-//! who appends     put, put, put        put, put ...                   called with what became of it
+//! callers         put, put, put        put, put ...                   each gets the result of its request
 //! one thread              append all three, one sync   append all that came meanwhile, one sync ...
 //! ```
 //!
-//! Requests are appended in the order of their numbers, each as [`Store::append`] or [`Store::append_many`] would,
-//! and what they answer reaches their calls: of those that are to be durable once one sync has covered them all, of
-//! the others at once. A request that fails takes nobody with it, unless it stops the store.
+//! Requests are appended in the order of their numbers, each like [`Store::append`] or [`Store::append_many`]. A
+//! request that must be durable gets its result after one sync that covers all of them; the others get theirs at once.
+//! A failed request does not affect the others, unless its error stops the store.
 //!
-//! Across threads: any number of them put, one takes a step at a time. Across a crash: a request that was not
-//! answered is there whole, as far as its call would be, or not at all. No thread is started here.
+//! Across threads: any number of threads put requests, one thread at a time runs a step. Across a crash: a request
+//! without a result is appended, as completely as its call would be, or not at all. This module starts no thread.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,38 +26,38 @@ use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 
-/// A message that owns what it is made of; see [`NewMessage`] for the fields.
+/// A message that owns its parts; for the fields see [`NewMessage`].
 pub struct OwnedMessage {
-    /// The body, in whatever holds it.
+    /// The body, in any container.
     pub body: Box<dyn AsRef<[u8]> + Send + Sync>,
     /// The properties in RocketMQ's text form.
     pub properties: Vec<u8>,
-    /// The unique key when the caller gives one.
+    /// The unique key, if the caller gives one.
     pub unique_key: Option<String>,
-    /// The application's flag.
+    /// The flag of the application.
     pub flag: i32,
     /// When the message was made, in epoch milliseconds.
     pub born_timestamp_ms: Option<i64>,
 }
 
-/// What is appended by one call.
+/// The messages of one call.
 pub struct AppendRequest {
     /// The topic of all messages.
     pub topic: String,
-    /// Their queue; `None` takes the topic's queues in turn.
+    /// Their queue; with `None`, the store uses the queues of the topic in turn.
     pub queue_id: Option<i32>,
-    /// Whether it is answered once a sync covers them, whatever the store's durability.
+    /// Whether the result must wait for a sync that covers the messages, whatever the durability mode of the store.
     pub durable: bool,
-    /// Whether they are appended as by [`Store::append_many`]; else there is one.
+    /// Whether the messages are appended by [`Store::append_many`]; else there is one message.
     pub many: bool,
     /// The messages.
     pub messages: Vec<OwnedMessage>,
 }
 
-/// What is called with what became of a request, by the thread that steps: it must be short and not panic.
+/// Receives the result of a request, in the thread that runs the step: it must be short and must not panic.
 pub type AppendDone = Box<dyn FnOnce(Result<Vec<Appended>, StoreError>) + Send>;
 
-/// See the head of this module.
+/// See the header of this module.
 pub struct AppendQueue {
     path: PathBuf,
     state: Mutex<State>,
@@ -70,7 +70,7 @@ struct State {
     ended: bool,
 }
 
-/// A request that has its place and waits for a sync.
+/// An appended request that waits for a sync.
 struct UnsyncedRequest {
     done: AppendDone,
     appended: Vec<Appended>,
@@ -78,7 +78,7 @@ struct UnsyncedRequest {
 }
 
 impl AppendRequest {
-    /// The messages as the store takes them.
+    /// Returns the messages in the form that the store appends.
     fn messages(&self) -> Vec<NewMessage<'_>> {
         let whole = self.messages.iter().map(|message| NewMessage {
             topic: &self.topic,
@@ -93,7 +93,7 @@ impl AppendRequest {
         whole.collect()
     }
 
-    /// Bytes of bodies and properties.
+    /// Returns the bytes of bodies and properties.
     pub fn bytes(&self) -> u64 {
         let bytes =
             |message: &OwnedMessage| ((*message.body).as_ref().len() + message.properties.len()) as u64;
@@ -102,12 +102,12 @@ impl AppendRequest {
 }
 
 impl AppendQueue {
-    /// An empty queue for appends to `store`.
+    /// Returns an empty queue for appends to `store`.
     pub fn new(store: &Store) -> Self {
         Self { path: store.path().to_path_buf(), state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Leaves a request; `done` is called once. Numbers ascend.
+    /// Adds a request; `done` is called once. Numbers must ascend.
     pub fn put(&self, number: u64, request: AppendRequest, done: AppendDone) {
         let mut state = self.state.lock();
         if state.ended {
@@ -120,18 +120,18 @@ impl AppendQueue {
         self.changed.notify_one();
     }
 
-    /// Takes a request back of which nothing was done; whether it was still there. Its call is not made then.
+    /// Removes a request that has not started; returns whether it did. Its `done` is then not called.
     pub fn take_back(&self, number: u64) -> bool {
         self.state.lock().waiting.remove(&number).is_some()
     }
 
-    /// Has [`Self::run`] return once all that is there is appended; what is put later is refused.
+    /// Makes [`Self::run`] return after all waiting requests are appended; refuses later requests.
     pub fn end(&self) {
         self.state.lock().ended = true;
         self.changed.notify_all();
     }
 
-    /// Appends to `store` what is put, until [`Self::end`]; for a thread that has nothing else to do.
+    /// Appends requests to `store` until [`Self::end`]; for a thread of its own.
     pub fn run(&self, store: &Store) {
         loop {
             let mut state = self.state.lock();
@@ -147,7 +147,7 @@ impl AppendQueue {
         }
     }
 
-    /// Appends to `store` all that is there now.
+    /// Appends all waiting requests to `store`.
     pub fn step(&self, store: &Store) {
         let taken = mem::take(&mut self.state.lock().waiting);
         append_all(store, taken.into_values());
@@ -162,7 +162,7 @@ impl fmt::Debug for AppendQueue {
     }
 }
 
-/// Appends requests in their order, with one sync for all that want one.
+/// Appends requests in their order, with one sync for all requests that need one.
 fn append_all(store: &Store, requests: impl Iterator<Item = (AppendRequest, AppendDone)>) {
     let mut unsynced = Vec::new();
     let mut syncing = None;
@@ -184,7 +184,7 @@ fn append_all(store: &Store, requests: impl Iterator<Item = (AppendRequest, Appe
         }
     }
     let (Some(writer), Some(last)) = (syncing, unsynced.last()) else { return };
-    // Covers those before it; if it fails, each gets an error of its own.
+    // One sync covers all of them. If it fails, each request gets its own error below.
     let _ = writer.synced(last.end);
     for UnsyncedRequest { done, mut appended, end } in unsynced {
         let outcome = writer.synced(end).map(|()| {
@@ -197,7 +197,7 @@ fn append_all(store: &Store, requests: impl Iterator<Item = (AppendRequest, Appe
     }
 }
 
-/// Where the messages of a request went, and where the last record ends.
+/// Appends the messages of a request; returns the results and the end of the last record.
 fn append(writer: &Writer, request: &AppendRequest) -> Result<(Vec<Appended>, u64), StoreError> {
     let messages = request.messages();
     let appended = match messages.as_slice() {
@@ -259,7 +259,7 @@ mod tests {
         queue.step(&store);
         assert!(!queue.take_back(1));
         let mut answers = mem::take(&mut *answers.lock());
-        // Who wants no sync does not wait for one.
+        // A request that needs no sync does not wait for one.
         assert_eq!(answers.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [2, 3, 6, 1, 5]);
         answers.sort_by_key(|(number, _)| *number);
         let offsets: Vec<_> = answers

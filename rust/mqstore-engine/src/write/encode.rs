@@ -1,6 +1,7 @@
-//! Encoding of a message into a thread's buffers, and what a message may be.
+//! Encodes a message into the buffers of a thread, and checks it.
 //!
-//! A record is complete here but for its place: queue offset, position, store time and checksums come under the put lock.
+//! The encoded record is complete except for queue offset, log offset, store time and checksums; these follow under the
+//! put lock.
 
 use mqstore_format::properties::UNIQ_KEY;
 use mqstore_format::{KeyBlock, RecordSpec, SysFlag};
@@ -11,26 +12,26 @@ use crate::store::topics::{TopicState, queue_for_key};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{NewMessage, UniqueKey};
 
-/// Encoded messages: heads, tails, and the properties of the one that is encoded now.
+/// Encoded messages: heads, tails, and the properties of the message that is being encoded.
 #[derive(Default)]
 pub(crate) struct EncodeBuffers {
     pub(crate) heads: Vec<u8>,
     pub(crate) tails: Vec<u8>,
     properties: Vec<u8>,
-    /// Counts for unique keys, and the token of the writer that they are of.
+    /// The next unique keys, and the token of the writer that they belong to.
     keys: (u64, KeyBlock),
 }
 
-/// A message that is encoded in the buffers.
+/// A message in the buffers.
 pub(crate) struct EncodedMessage {
     pub(crate) unique_id: UniqueKey,
-    /// Where its head and its tail end; without a tail the head is all of it.
+    /// The end of its head and of its tail in the buffers; without a tail, the head is the whole record.
     pub(crate) head_end: usize,
     pub(crate) tail_end: usize,
 }
 
-/// Up to this many bytes of body a record is put together in the scratch buffer: one checksum over one
-/// piece costs less than three, and the copy stays in the nearest cache.
+/// Maximum body size for which a record is assembled in the scratch buffer. One checksum of one piece costs less than
+/// three, and the copy stays in the nearest cache.
 const WHOLE_BYTES: usize = 4096;
 
 impl Writer {
@@ -102,12 +103,12 @@ impl EncodeBuffers {
     }
 }
 
-/// The queue of `message`: the one it names, else by its key or in turn.
+/// Returns the queue of `message`: the given one, else the one for its key, else the next in turn.
 pub(crate) fn route(topic: &TopicState, message: &NewMessage<'_>) -> Result<i32, StoreError> {
     match message.queue_id {
         _ if !topic.is_writable() => {
             let topic = message.topic;
-            let reason = format!("topic {topic} takes no messages: its perm has no bit 2 (write)");
+            let reason = format!("topic {topic} takes no messages: its perm lacks bit 2 (write)");
             Err(StoreError::Refused { reason })
         }
         None => Ok(queue_for_key(topic, message).unwrap_or_else(|| topic.turn())),
@@ -122,7 +123,7 @@ pub(crate) fn route(topic: &TopicState, message: &NewMessage<'_>) -> Result<i32,
     }
 }
 
-/// Whether a queue can have this id.
+/// Checks that a queue can have this id.
 pub(crate) fn check_queue_id(queue_id: i32) -> Result<(), StoreError> {
     if (0..65_536).contains(&queue_id) {
         return Ok(());
@@ -130,7 +131,7 @@ pub(crate) fn check_queue_id(queue_id: i32) -> Result<(), StoreError> {
     Err(StoreError::InvalidMessage { reason: format!("queue id {queue_id} is not between 0 and 65535") })
 }
 
-/// The part of a body that is copied straight from the caller's memory: all of it, or none.
+/// Returns the part of a body that is copied directly from the caller's memory: all of it, or nothing.
 pub(crate) fn apart(body: &[u8]) -> &[u8] {
     if body.len() > WHOLE_BYTES { body } else { &[] }
 }

@@ -1,14 +1,14 @@
-//! Many messages as one record: what an append of several messages to a topic with batch queues makes.
+//! Inner batches: an append of several messages to a topic with batch queues makes one record.
 //!
 //! ```text
-//! body        the messages one behind the other, in a client's wire form (`mqstore_format::encode_batch`)
+//! body        the messages one after the other, in a client's wire form (`mqstore_format::encode_batch`)
 //! SYSFLAG     inner batch, needs unwrap
 //! properties  KEYS of all messages, TAGS if they are the same, UNIQ_KEY of the batch, INNER_NUM, INNER_BASE
 //! ```
 //!
-//! The record takes as many queue offsets as it has messages; its own is the first one's, which stands in
-//! its properties too, so that nobody else may append to the queue between the look at the next offset and
-//! the append. All of the batch survives a crash, or nothing.
+//! The record takes one queue offset for each message. Its own queue offset is that of the first message and is also in
+//! its properties. Therefore no other append to the queue may come between the read of the next offset and this append.
+//! A crash keeps the whole batch or nothing of it.
 //!
 //! Source: `SendMessageProcessor#sendBatchMessage`, `BatchConsumeQueue#assignQueueOffset`.
 
@@ -29,11 +29,11 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 use mqstore_log::commit_log::EncodedRecord;
 
-/// Messages that one record can hold: the count has 16 bits in a queue's units.
+/// Maximum number of messages in one record: the count has 16 bits in a queue's units.
 const MOST_MESSAGES: usize = i16::MAX as usize;
 
 impl Writer {
-    /// Appends `messages`, of which the first one's topic has batch queues, as one record.
+    /// Appends `messages` as one record; the topic of the first message has batch queues.
     pub(crate) fn append_inner_batch(
         &self,
         messages: &[NewMessage<'_>],
@@ -88,7 +88,7 @@ impl Writer {
         let refuse = |reason: String| Err(StoreError::InvalidMessage { reason });
         let Some(topic) = self.topics.get(message.topic).filter(|topic| topic.batch) else {
             return refuse(format!(
-                "topic {} has plain queues, which hold no batches; make it with the attribute queue.type=BatchCQ",
+                "topic {} has plain queues, which accept no batches; make it with the attribute queue.type=BatchCQ",
                 message.topic
             ));
         };
@@ -97,7 +97,7 @@ impl Writer {
             Properties::new(message.properties).get(INNER_NUM).and_then(|number| number.parse().ok());
         let messages = match number.filter(|number| (1..=MOST_MESSAGES as u16).contains(number)) {
             Some(messages) if is_batch => messages,
-            None if is_batch => return refuse("it does not say of how many messages it is".to_owned()),
+            None if is_batch => return refuse("the batch lacks the number of its messages".to_owned()),
             _ => 1,
         };
         let now_ms = self.files.clock.now_ms();
@@ -123,7 +123,7 @@ impl Writer {
         Ok(one)
     }
 
-    /// The messages in their wire form, each with a unique key of its own.
+    /// Returns the messages in their wire form, each with its own unique key.
     fn body_of(&self, messages: &[NewMessage<'_>], now_ms: i64) -> Result<Vec<u8>, StoreError> {
         let mut body = Vec::new();
         for message in messages {
@@ -139,33 +139,33 @@ impl Writer {
     }
 }
 
-/// Ends the last property, so that another may follow: RocketMQ leaves the last separator out.
+/// Ends the last property, so that another can follow: RocketMQ leaves the last separator out.
 fn end_properties(properties: &mut Vec<u8>) {
     if properties.last().is_some_and(|last| *last != b'\x02') {
         properties.push(b'\x02');
     }
 }
 
-/// Whether `messages` can be one record, whose first message is `first`.
+/// Checks that `messages` can be one record; `first` is the first message.
 fn check(messages: &[NewMessage<'_>], first: &NewMessage<'_>) -> Result<(), StoreError> {
     let refuse = |reason: String| Err(StoreError::InvalidMessage { reason });
     if messages.len() > MOST_MESSAGES {
         return refuse(format!(
-            "{} messages for topic {}, which keeps batch queues: one call takes at most {MOST_MESSAGES} there",
+            "{} messages for topic {}, which has batch queues: one call accepts at most {MOST_MESSAGES} for it",
             messages.len(),
             first.topic
         ));
     }
     if messages.iter().any(|other| other.topic != first.topic || other.queue_id != first.queue_id) {
         return refuse(format!(
-            "topic {} keeps batch queues: what is appended to it in one call goes to one queue of it",
+            "topic {} has batch queues: all messages of one call must go to one queue of it",
             first.topic
         ));
     }
     Ok(())
 }
 
-/// The properties of a batch: its messages' keys, so that it is found by them, and what makes it one.
+/// Returns the properties of a batch: the keys of its messages, so that a look-up finds it, and the batch properties.
 fn properties_of(
     messages: &[NewMessage<'_>],
     key: &str,

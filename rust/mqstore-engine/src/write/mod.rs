@@ -1,4 +1,4 @@
-//! Appends: one message, a batch, raw copies of records, and transactions.
+//! Appends: one message, a batch, copies of records, and transactions.
 //!
 //! `writer::Writer` owns the log, the queues, the index and the threads of a store that is open for writing.
 

@@ -1,9 +1,9 @@
-//! What a thread that must not wait may do itself, such as one that runs an event loop.
+//! Operations for a thread that must not wait, for example one that runs an event loop.
 //!
-//! Whoever asks learns before a call whether it may have to wait: for a segment to be made, for a sync, for
-//! others, or for much work. The answers look at what is so now. Another thread may change it before the call, which
-//! then takes longer and is right all the same; and nobody knows beforehand when the system lets a thread wait
-//! that writes to memory.
+//! The caller learns before an operation whether it may have to wait: for a new segment, for a sync, for other threads,
+//! or for much work. The answer describes the current state. If another thread changes the state before the operation,
+//! the operation takes longer, but its result is correct. A write to memory can also wait in the system; nothing can
+//! predict that.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 use mqstore_base::options::Durability;
 
-/// Bytes that are copied, or whose queue entries are made, without asking another thread: some tenths of a
+/// Bytes that are copied, or whose queue units are made, without the help of another thread: some tenths of a
 /// millisecond.
 const SMALL_BYTES: u64 = 256 << 10;
 
-/// What a record has beside body, properties and topic, and some more.
+/// Upper estimate of a record's bytes without body, properties and topic.
 const RECORD_BYTES: u64 = 256;
 
 impl Store {
-    /// Appends one message if that waits for nobody; `None` when it may, and nothing was done then.
+    /// Appends one message if the append need not wait; otherwise appends nothing and returns `None`.
     ///
-    /// A message that is to be durable, in whatever way, always waits.
+    /// A message that must be durable always waits.
     pub fn try_append(&self, message: &NewMessage<'_>) -> Result<Option<Appended>, StoreError> {
         let writer = self.writer("append")?;
         if !writer.can_append_now(std::slice::from_ref(message)) {
@@ -34,7 +34,7 @@ impl Store {
         writer.append_one(message, ReturnPoint::Synced).map(Some)
     }
 
-    /// As [`Self::try_append`], for [`Store::append_many`].
+    /// Like [`Self::try_append`], for [`Store::append_many`].
     pub fn try_append_many(&self, messages: &[NewMessage<'_>]) -> Result<Option<Vec<Appended>>, StoreError> {
         let writer = self.writer("append")?;
         if !writer.can_append_now(messages) {
@@ -43,8 +43,8 @@ impl Store {
         writer.append_many(messages).map(Some)
     }
 
-    /// Whether a look at a queue has little to do before: queues are built but for what was appended just now.
-    /// A store that is open for reading has files to look at, however little changed.
+    /// Whether a read of a queue has little work to do first: all but the newest records are dispatched. False for a
+    /// store open for reading, which must check its files in any case.
     pub fn is_caught_up(&self) -> bool {
         match &self.inner.side {
             OpenSide::Writer(writer, _) => {
@@ -55,8 +55,8 @@ impl Store {
         }
     }
 
-    /// Which of `waits` are over: a message at or behind this offset of this queue can be read. One look for all of
-    /// them, which waits for nobody but those who build the queues.
+    /// Returns which of `waits` are over: a message at or after this offset of this queue can be read. Checks all of
+    /// them at once, and waits only for dispatch.
     ///
     /// # Errors
     /// Those of [`Store::wait`].
@@ -70,14 +70,14 @@ impl Store {
         waits.iter().map(over).collect()
     }
 
-    /// As [`Store::wait`] with no time at all, for one of [`Self::arrived`].
+    /// Like [`Store::wait`] with a timeout of zero, for one wait of [`Self::arrived`].
     pub fn has_arrived(&self, topic: &str, queue_id: i32, offset: i64) -> Result<bool, StoreError> {
         self.wait(topic, queue_id, offset, Duration::ZERO)
     }
 }
 
 impl Writer {
-    /// Whether these may be appended without waiting.
+    /// Whether these messages can be appended without a wait.
     fn can_append_now(&self, messages: &[NewMessage<'_>]) -> bool {
         let options = &self.options;
         let wants_sync = messages.iter().any(|message| message.durable);
@@ -85,7 +85,7 @@ impl Writer {
             (message.body.len() + message.properties.len() + message.topic.len()) as u64 + RECORD_BYTES
         });
         let bytes = bytes.fold(0_u64, u64::saturating_add);
-        // Where appends dispatch, there may be much to dispatch. A topic that an append makes costs files.
+        // An append that dispatches can have much to dispatch. An append that creates a topic makes files.
         !self.needs_sync(wants_sync)
             && options.dispatch_threads != Some(0)
             && bytes <= SMALL_BYTES
@@ -102,7 +102,7 @@ mod tests {
     use crate::testing::{World, plain, put, small};
     use mqstore_base::options::{OpenMode, StoreOptions};
 
-    /// Dispatched by threads, which appends leave it to.
+    /// Options with dispatch threads, so that appends do not dispatch.
     fn options() -> StoreOptions {
         StoreOptions { dispatch_threads: None, ..small() }
     }

@@ -1,4 +1,4 @@
-//! What messages that wait, delayed or in a transaction, need of the store: where they will go, and their records by log offset.
+//! Functions for messages that wait, delayed or in a transaction: their target queue, and their records by log offset.
 
 use mqstore_format::record::MAX_PROPERTIES_BYTES;
 use mqstore_format::{CqUnit, DelayLevels, MIN_RECORD_BYTES, RecordView, SCHEDULE_TOPIC};
@@ -11,18 +11,18 @@ use mqstore_base::message::{NewMessage, StoredRecord};
 use mqstore_base::store_files::{DelayTables, StoreFiles};
 use mqstore_log::commit_log::RecordReader;
 
-/// What the properties of a message that waits have at most beside those of the same message that does not: two topics,
-/// and numbers.
+/// Maximum bytes of the properties that a waiting message has in addition to those of the original message: two topics
+/// and some numbers.
 const MORE_BYTES: u64 = 768;
 
 impl Store {
-    /// The files of the store.
+    /// Returns the files of the store.
     pub fn files(&self) -> &StoreFiles {
         &self.inner.files
     }
 
-    /// The queue that `message` would go to if it was appended now: the one it names, by its key, or the next in turn.
-    /// Makes its topic as an append would, and refuses what could not be delivered later.
+    /// Returns the queue for `message` if it were appended now: the given one, else the one for its key, else the next
+    /// in turn. Creates the topic like an append, and refuses a message that could not be delivered later.
     ///
     /// # Errors
     /// Those of [`Store::append`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
@@ -32,7 +32,7 @@ impl Store {
         let limit = MAX_PROPERTIES_BYTES as u64;
         if properties > limit {
             let reason = format!(
-                "{} bytes of properties leave no room for those of a message that waits",
+                "properties take {} bytes, which leaves too little space for those that a waiting message needs",
                 message.properties.len()
             );
             return Err(StoreError::InvalidMessage { reason });
@@ -49,17 +49,17 @@ impl Store {
         };
         if topic.batch {
             let reason =
-                format!("topic {} keeps batch queues, which take no message that waits", message.topic);
+                format!("topic {} has batch queues, which accept no waiting messages", message.topic);
             return Err(StoreError::InvalidMessage { reason });
         }
         route(&topic, message)
     }
 
-    /// The records that lie at `places`, log offsets and sizes, in the order asked for; `None` where there is no such record
-    /// (any more).
+    /// Returns the records at `places` (log offset and size), in the same order; `None` if there is no such record, or
+    /// no longer one.
     ///
     /// # Errors
-    /// What keeps the log from being read; damage of single records is none.
+    /// Errors of reading the log. Damage of single records is no error.
     pub fn records_at(&self, places: &[(u64, u32)]) -> Result<Vec<Option<StoredRecord>>, StoreError> {
         self.check()?;
         let view = self.view();
@@ -89,7 +89,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The tables of delay levels: those that its log was written with, and the one that counts now.
+    /// Returns the tables of delay levels with which the log was written, and the one that is valid now.
     pub fn delay_tables(&self) -> &DelayTables {
         match &self.inner.side {
             OpenSide::Writer(writer, _) => &writer.dispatcher.rules().delays,
@@ -97,23 +97,23 @@ impl Store {
         }
     }
 
-    /// When a message of a delay level is due, in epoch milliseconds, as its queue has it: in the place of what other
-    /// queues have of tags; earlier where the level waits less long by now. `None` where the queue has no such message (any
-    /// more).
+    /// Returns the due time of a message with a delay level, in epoch milliseconds. Its unit contains this time instead
+    /// of a tags code. The result is earlier if the delay of the level is shorter now. `None` if the queue has no such
+    /// message, or no longer one.
     ///
     /// # Errors
-    /// What keeps the queue from being read.
+    /// Errors of reading the queue.
     pub fn level_due_ms(&self, queue_id: i32, queue_offset: i64) -> Result<Option<i64>, StoreError> {
         let units = self.level_units(queue_id, queue_offset, 1)?;
         let unit = entry_of(&units, queue_offset);
         Ok(unit.map(|unit| self.level_due_by(queue_id, unit.physical_offset as u64, unit.tags_code)))
     }
 
-    /// When `record` is due, as [`Self::level_due_ms`] has it, and by the tables alone where its entry cannot be right. `None`
-    /// for what has no delay level.
+    /// Returns the due time of `record`, like [`Self::level_due_ms`]; if its unit cannot be right, the tables alone
+    /// decide. `None` for a record without a delay level.
     ///
     /// # Errors
-    /// What keeps the queue from being read.
+    /// Errors of reading the queue.
     pub fn level_due_of(&self, record: &StoredRecord) -> Result<Option<i64>, StoreError> {
         let Some(view) = record.view().ok().filter(|view| view.topic == SCHEDULE_TOPIC) else {
             return Ok(None);
@@ -122,11 +122,11 @@ impl Store {
         Ok(self.level_due_among(record, &units))
     }
 
-    /// As [`Self::level_due_of`], for records of one delay level in the order of its queue: one read of it for those that
-    /// follow one another.
+    /// Like [`Self::level_due_of`], for records of one delay level in queue order. Consecutive records share one read
+    /// of the queue.
     ///
     /// # Errors
-    /// What keeps the queue from being read.
+    /// Errors of reading the queue.
     pub fn level_dues_of(
         &self,
         queue_id: i32,
@@ -164,8 +164,8 @@ impl Store {
         Ok(units)
     }
 
-    /// Where the last segment of the log begins whose first message was stored before `time_ms`; else where the log
-    /// begins.
+    /// Returns the start of the last segment whose first message was stored before `time_ms`; if there is none, the
+    /// start of the log.
     pub fn log_offset_before(&self, time_ms: i64) -> Result<u64, StoreError> {
         self.check()?;
         let view = self.view();
@@ -182,7 +182,7 @@ impl Store {
     }
 }
 
-/// Of units in ascending order of their queue offsets, the one of `queue_offset`.
+/// Returns the unit at `queue_offset`; the units are in ascending order of their queue offsets.
 fn entry_of(units: &[(i64, CqUnit)], queue_offset: i64) -> Option<&CqUnit> {
     let place = units.binary_search_by_key(&queue_offset, |(offset, _)| *offset).ok()?;
     units.get(place).map(|(_, unit)| unit)

@@ -1,7 +1,8 @@
-//! Messages that come from another store or from a file: what an application cannot set is kept too.
+//! Appends of messages from another store or a file. They keep fields that an application cannot set.
 //!
-//! Place, store time and store host are new. So is the flag, but for how the body is compressed: a copy is an ordinary
-//! message of its topic. A record that is a batch of messages stays one, in a topic with batch queues.
+//! Log offset, store time and store host are new. The flag is new too, except for the compression of the body: a copy
+//! is an ordinary message of its topic. A record with a batch of messages stays one record, in a topic with batch
+//! queues.
 
 use mqstore_format::{RecordSpec, validate_topic};
 
@@ -12,7 +13,7 @@ use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 
-/// Whether `message` could be appended to some store: what its topic, its queue, its properties and their lengths say.
+/// Checks that some store could accept `message`: its topic, queue id, properties and their lengths.
 ///
 /// # Errors
 /// [`StoreError::InvalidMessage`].
@@ -33,8 +34,8 @@ pub fn check_copy(message: &NewMessage<'_>, origin: &MessageOrigin) -> Result<()
 }
 
 impl Store {
-    /// As [`Store::append_many`], for messages that come from elsewhere: `origins` are theirs, in the same
-    /// order. The unique key is taken as it is given; an empty one stands for none.
+    /// Like [`Store::append_many`], for messages from elsewhere; `origins` has the origin of each message, in the same
+    /// order. The given unique key is used; an empty one means none.
     ///
     /// # Errors
     /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
@@ -47,12 +48,12 @@ impl Store {
         self.writer("append")?.append_all(messages, AppendMarks::Origins(origins), ReturnPoint::Synced)
     }
 
-    /// Appends a record of another store to a topic with batch queues: a batch of messages as it is, or a single
-    /// message. The body is as it was stored; `INNER_BASE` of `message` is made anew.
+    /// Appends a record of another store to a topic with batch queues: an unchanged batch of messages, or a single
+    /// message. The body is in its stored form; `INNER_BASE` of `message` is set again.
     ///
     /// # Errors
-    /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with plain queues, and for a batch that
-    /// does not say of how many messages it is.
+    /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with plain queues, and for a batch
+    /// without the number of its messages.
     pub fn append_batch_copy(
         &self,
         message: &NewMessage<'_>,
@@ -61,19 +62,19 @@ impl Store {
         self.writer("append")?.append_batch_copy(message, origin)
     }
 
-    /// Whether the topic, if there is one of this name, has batch queues.
+    /// Whether the topic exists and has batch queues.
     pub fn has_batch_queues(&self, topic: &str) -> bool {
         self.view().has_batch_queues(topic)
     }
 
-    /// Whether [`Self::append_copies`] takes messages for this topic.
+    /// Checks that [`Self::append_copies`] accepts messages for this topic.
     ///
     /// # Errors
     /// [`StoreError::InvalidMessage`] for a topic with batch queues; [`StoreError::ReadOnly`].
     pub fn check_copies_to(&self, topic: &str) -> Result<(), StoreError> {
         self.writer("append")?;
         if self.has_batch_queues(topic) {
-            let reason = format!("topic {topic} keeps batch queues, which take no copies of single messages");
+            let reason = format!("topic {topic} has batch queues, which accept no copies of single messages");
             return Err(StoreError::InvalidMessage { reason });
         }
         Ok(())

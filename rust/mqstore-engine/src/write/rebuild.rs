@@ -14,8 +14,8 @@ use crate::Store;
 use crate::read::view::View;
 
 impl Store {
-    /// Makes queues and index anew from the log, while the store is in use: appends and
-    /// reads go on, and wait while the new files take the place of the old ones.
+    /// Rebuilds queues and index from the log while the store is in use. Appends and reads continue; they wait only
+    /// while the new files replace the old ones.
     pub fn rebuild(&self, watcher: ProgressWatcher<'_>) -> Result<RebuildReport, StoreError> {
         self.writer("rebuild its queues")?.rebuild(watcher)
     }
@@ -24,7 +24,7 @@ impl Store {
 impl Writer {
     fn rebuild(&self, watcher: ProgressWatcher<'_>) -> Result<RebuildReport, StoreError> {
         let Some(_one) = self.rebuilding.try_lock() else {
-            return Err(StoreError::Busy { reason: "the store is being rebuilt already".into() });
+            return Err(StoreError::Busy { reason: "another rebuild of the store is running".into() });
         };
         let seen = self.catch_up()?;
         let list = self.log.list();
@@ -34,7 +34,7 @@ impl Writer {
         let mut watch =
             |reached| self.check().and_then(|()| watcher(Progress::of_log(list.min_offset(), reached, seen)));
         let built = made.build_to(&list, seen, &mut watch).and_then(|()| {
-            // A flush dispatches: it comes before or after.
+            // A flush dispatches, so it must come before or after this.
             self.flusher.run_while_idle(|| {
                 self.dispatcher.run_while_paused(|end| {
                     made.build_to(&self.log.list(), end, &mut |_| Ok(()))?;
@@ -48,11 +48,11 @@ impl Writer {
         Ok(report)
     }
 
-    /// Puts what was made in place, while nothing is dispatched and nothing synced.
+    /// Replaces queues and index by the new files, while dispatch and sync pause.
     fn take_over(&self, made: &RebuildRun) -> Result<(), StoreError> {
         made.swap()?;
         let reloaded = self.queues.reload(self.log.list().min_offset()).and_then(|()| self.index.reload());
-        // Memory and disk may disagree now.
+        // After an error, memory and disk may disagree.
         reloaded.map_err(|error| self.log.poison("using rebuilt queues", &error.to_string()))
     }
 }

@@ -1,27 +1,28 @@
-//! Messages that one process prepares and another one, which holds the store's lock, appends.
+//! Staged messages: one process prepares them, and the process that holds the store's lock appends them.
 //!
-//! Owns the form in which they wait, in blocks of many; numbers are big-endian, as in RocketMQ:
+//! Owns their form: blocks of many messages. Numbers are big-endian, as in RocketMQ:
 //!
 //! ```text
 //! block  0  4  magic "MQS1"
-//!        4  4  messages
-//!        8  4  bytes that follow the head
-//!       12  4  checksum of these bytes (31 bits of CRC-32, as of a body)
-//!       16     the messages, one behind the other
+//!        4  4  number of messages
+//!        8  4  bytes after the head
+//!       12  4  checksum of these bytes (31 bits of CRC-32, like the checksum of a body)
+//!       16     the messages, one after the other
 //!
-//! message 0  4  bytes that follow this number
-//!         4  4  queue, -1 for whichever the store chooses
+//! message 0  4  bytes after this number
+//!         4  4  queue, or -1 if the store chooses it
 //!         8  4  flag
-//!        12  8  born time in epoch milliseconds, the least number for the time of the append
+//!        12  8  born time in epoch milliseconds; the smallest number means the time of the append
 //!        20  4  bytes of the topic
 //!        24  4  bytes of the properties
 //!        28     topic, properties in RocketMQ's text form, body
 //! ```
 //!
-//! Every message has a `UNIQ_KEY` in its properties, by which who goes on after a crash knows what is in the log
-//! already. A block may have been damaged on its way: its checksum and all lengths are checked.
+//! Every message has a `UNIQ_KEY` in its properties. After a crash, the process that continues uses it to find the
+//! messages that are in the log already. A block can be damaged on its way, so its checksum and all lengths are
+//! checked.
 //!
-//! Not a file of RocketMQ's. Syncs nothing; who writes blocks to a file does.
+//! RocketMQ has no such file. This module syncs nothing; the code that writes blocks to a file does.
 
 use mqstore_format::{Host, Properties, SysFlag, crc31, validate_topic};
 
@@ -36,10 +37,10 @@ const MESSAGE_HEAD_BYTES: usize = 28;
 const NO_QUEUE: i32 = -1;
 const NO_TIME: i64 = i64::MIN;
 
-/// Bytes that a block may have at most, its head included.
+/// Maximum bytes of a block, including its head.
 const BLOCK_BYTES: usize = 1 << 30;
 
-/// A block that grows.
+/// A block to which messages are added.
 #[derive(Debug)]
 pub struct StagedBlock {
     bytes: Vec<u8>,
@@ -48,22 +49,22 @@ pub struct StagedBlock {
 }
 
 impl StagedBlock {
-    /// An empty one, for messages with bodies of at most so many bytes.
+    /// Returns an empty block for messages with bodies of at most `most_body_bytes` bytes.
     pub fn new(most_body_bytes: usize) -> Self {
         Self { bytes: vec![0; HEAD_BYTES], messages: 0, most_body_bytes }
     }
 
-    /// Whether a body of so many bytes still has room; an empty block has room for any.
+    /// Whether a message with `bytes` bytes fits the block. It always fits an empty block.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.messages == 0 || self.bytes.len().saturating_add(bytes) <= BLOCK_BYTES
     }
 
-    /// How many messages it has.
+    /// Returns the number of messages in the block.
     pub fn messages(&self) -> u32 {
         self.messages
     }
 
-    /// Adds a message. Its queue is not checked: which ones there are, the store knows when it is appended.
+    /// Adds a message. Whether its queue exists is checked later, by the append.
     ///
     /// # Errors
     /// [`StoreError::InvalidMessage`], [`StoreError::TooLarge`].
@@ -80,7 +81,7 @@ impl StagedBlock {
         }
         if message.properties.len() > i16::MAX as usize {
             return Err(invalid(format!(
-                "properties take {} bytes; at most 32767 fit",
+                "properties take {} bytes; the maximum is 32767",
                 message.properties.len()
             )));
         }
@@ -99,7 +100,7 @@ impl StagedBlock {
         Ok(())
     }
 
-    /// The block's bytes.
+    /// Returns the bytes of the block.
     pub fn finish(mut self) -> Vec<u8> {
         let rows = self.bytes.get(HEAD_BYTES..).unwrap_or_default();
         let (length, sum) = (rows.len() as u32, crc31(rows));
@@ -117,7 +118,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-/// The messages of the block that `bytes` are; `None` when they are not one whole block.
+/// Returns the messages of the block in `bytes`; `None` if `bytes` is not exactly one valid block.
 pub fn staged_messages(bytes: &[u8]) -> Option<Vec<NewMessage<'_>>> {
     let rows = bytes.get(HEAD_BYTES..)?;
     let count = u32::from_be_bytes(number(bytes, 4)?) as usize;
@@ -157,8 +158,8 @@ fn staged_message(row: &[u8]) -> Option<NewMessage<'_>> {
 }
 
 impl Store {
-    /// Appends staged messages, all of them or, after an error in one, none. Messages without a queue go where
-    /// [`Store::append`] puts them.
+    /// Appends staged messages: all of them, or none after an error in one of them. Messages without a queue go to the
+    /// queue that [`Store::append`] would use.
     ///
     /// # Errors
     /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with batch queues.

@@ -1,8 +1,8 @@
-//! What transactions need of a store: messages that are there together, final records, and where a message would go.
+//! Appends for transactions: messages that become visible together, final records, and new unique keys.
 //!
-//! Messages that are appended together lie in one segment, one behind the other, and are published by one step: whoever
-//! reads in this process or beside it has none of them or all. A crash may leave the first few of them; the first one is
-//! for whoever appends them to know the others by.
+//! Messages that are appended together are in one segment, one after the other, and are published in one step. A reader
+//! in this or another process sees none or all of them. A crash may keep only the first few. From the first one, the
+//! caller can tell which others belong to it.
 //!
 //! Source: `EndTransactionProcessor#endMessageTransaction` and its caller, for the fields of a final record.
 
@@ -17,7 +17,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 
 impl Writer {
-    /// Whether a segment has room for `messages`, whose heads and tails are `encoded` bytes long.
+    /// Checks that one segment can hold `messages` together; their encoded heads and tails have `encoded` bytes.
     pub(crate) fn check_together(
         &self,
         messages: &[NewMessage<'_>],
@@ -28,19 +28,18 @@ impl Writer {
         if size <= limit {
             return Ok(());
         }
-        Err(StoreError::TooLarge { what: "what is to be stored together", size, limit })
+        Err(StoreError::TooLarge { what: "the set of messages to append together", size, limit })
     }
 }
 
 impl Store {
-    /// Appends messages that belong together, and says of each what `marks` has, in the same order: see the module's
-    /// text. The unique key is taken as it is given; an empty one stands for none. As durable as the one that asks for
-    /// most.
+    /// Appends messages that belong together; `marks` has the mark of each message, in the same order. See the header
+    /// of this module. The given unique key is used; an empty one means none. If one message must be durable, all are.
     ///
     /// # Errors
     /// Those of [`Store::append_many`]; [`StoreError::TooLarge`] for more than [`Store::max_together_bytes`];
-    /// [`StoreError::InvalidMessage`] for a topic with batch queues. Nothing was appended then, unless the store was
-    /// stopped.
+    /// [`StoreError::InvalidMessage`] for a topic with batch queues. After an error nothing is appended, unless the
+    /// error stopped the store.
     pub fn append_together(
         &self,
         messages: &[NewMessage<'_>],
@@ -50,7 +49,7 @@ impl Store {
         self.writer("append")?.append_all(messages, AppendMarks::Together(marks), ReturnPoint::Synced)
     }
 
-    /// Bytes that the records of one [`Store::append_together`] may have.
+    /// Returns the maximum bytes of the records of one [`Store::append_together`].
     ///
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
@@ -58,7 +57,7 @@ impl Store {
         Ok(self.writer("append")?.log.max_record_bytes())
     }
 
-    /// A unique key that no message has.
+    /// Returns a unique key that no message has.
     ///
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
@@ -67,7 +66,7 @@ impl Store {
         Ok(writer.ids.next(writer.files.clock.now_ms()))
     }
 
-    /// The position up to which a sync covers the log.
+    /// Returns the log offset up to which the log is synced.
     ///
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
@@ -75,10 +74,10 @@ impl Store {
         Ok(self.writer("look")?.log.durable())
     }
 
-    /// The record at a log position; `None` where none begins.
+    /// Returns the record at a log offset; `None` if no record starts there.
     ///
     /// # Errors
-    /// Those of [`Store::get_at`], but for what is no record.
+    /// Those of [`Store::get_at`], except the error for an offset without a record.
     pub fn record_at(
         &self,
         commit_log_offset: u64,

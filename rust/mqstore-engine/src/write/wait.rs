@@ -1,10 +1,9 @@
-//! Waiting for messages in the process that writes them.
+//! Waits for messages in the writing process.
 //!
-//! A wait is a call in the table of its queue ([`QueueWaiters`]) and no thread, so that many thousand cost
-//! nothing but their memory; a thread that waits leaves a call that wakes it. The append makes the calls
-//! that wait for its message, and dispatch those that are left once readers see the message. An append to
-//! a queue that somebody waits for lets dispatch begin at once, where it would let records come together
-//! otherwise.
+//! A wait is a waker in the list of its queue ([`QueueWaiters`]), not a thread, so many thousands cost only memory. A
+//! thread that waits registers a waker that wakes it. The append calls the wakers for its message. Dispatch calls the
+//! others once readers can see the message. If a waiter exists, an append makes dispatch start at once; otherwise
+//! dispatch collects records for a while.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,10 +16,10 @@ use mqstore_base::error::StoreError;
 use mqstore_base::wake_signal::{Signal, Waker};
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueWaiters, WaitTicket};
 
-/// How long who waits for a queue that does not exist sleeps before another look.
+/// Time between two checks of a wait for a queue that does not exist.
 const NO_QUEUE_NAP: Duration = Duration::from_millis(10);
 
-/// A wait for a message, from [`crate::Store::wait_with`]; dropping it takes the wait back.
+/// A wait for a message, from [`crate::Store::wait_with`]. Dropping it ends the wait.
 pub struct Waiter {
     queue: WaitTarget,
     topic: Arc<TopicState>,
@@ -51,13 +50,13 @@ impl WaitTarget {
 }
 
 impl Waiter {
-    /// Whether the message was there already, and no call will be made.
+    /// Whether the message existed already, so that the waker is not called.
     pub fn is_over(&self) -> bool {
         self.ticket.is_none()
     }
 
-    /// Whether the message can be read by now, of those that [`crate::Store::catch_up`] has brought in; the call may
-    /// still be to come then.
+    /// Whether the message can be read by now, as far as [`crate::Store::catch_up`] has dispatched. The waker may be
+    /// called later.
     pub fn has_come(&self) -> bool {
         self.queue.max_offset() > self.offset
     }
@@ -79,7 +78,7 @@ impl Drop for Waiter {
 }
 
 impl Writer {
-    /// Has `call` made once a message at or behind `offset` is there; `None` for a queue that nobody made.
+    /// Calls `call` once a message at or after `offset` exists; `None` for a queue that does not exist.
     pub(crate) fn wait_with(
         &self,
         topic: &str,
@@ -95,11 +94,11 @@ impl Writer {
         let mut waiter = Waiter { queue, topic: state, queue_id, offset, ticket: None };
         let over = || waiter.queue.max_offset() > offset || self.lifecycle.is_closed();
         waiter.ticket = waiter.queue.arrivals().wait(offset, call, over);
-        // What was appended before the queue had somebody who waits is brought in here.
+        // Dispatch the messages that were appended before the queue had a waiter.
         if waiter.ticket.is_some() {
             self.dispatch()?;
         }
-        // A store that an error has stopped gets no more messages. Who is there by then is woken.
+        // A store that an error has stopped gets no more messages. Waiters that exist by then are woken.
         self.log.check()?;
         Ok(Some(waiter))
     }
@@ -112,7 +111,7 @@ impl Writer {
         })
     }
 
-    /// Blocks until a message at `offset` may be there, the store closes, or `timeout` has passed.
+    /// Blocks until a message at `offset` may exist, the store closes, or `timeout` has passed.
     pub(crate) fn wait_past(
         &self,
         topic: &str,
@@ -129,7 +128,7 @@ impl Writer {
         match self.wait_with(topic, queue_id, offset, call)? {
             Some(waiter) if waiter.is_over() => {}
             Some(_waiter) => signal.sleep(seen, timeout),
-            // Who makes the topic raises nothing.
+            // The creation of a topic wakes no waiter.
             None => {
                 let closed = || self.lifecycle.is_closed();
                 self.signals.pause(timeout.min(NO_QUEUE_NAP), closed);
@@ -138,24 +137,24 @@ impl Writer {
         Ok(())
     }
 
-    /// Takes care of those who wait for messages of this queue, which got one at `queue_offset`.
+    /// Wakes the waiters of this queue, if any, after a message was appended at `queue_offset`.
     #[inline]
     pub(crate) fn told_of(&self, topic: &str, state: &TopicState, queue_id: i32, queue_offset: i64) {
-        // Whoever published the message passed a fence.
+        // The thread that published the message has passed a fence.
         if state.waiter_count(queue_id).load(Ordering::SeqCst) > 0 {
             self.wake_reader_waits(topic, state, queue_id, queue_offset);
         }
     }
 
-    /// Wakes them at once: a reader dispatches what it is missing, and has not to wait for another thread to be
-    /// woken and do it. What is not visible yet is left to those who make it so.
+    /// Wakes them at once: the woken reader dispatches the missing records itself and need not wait for another thread.
+    /// If the message is not yet visible, the thread that makes it visible wakes them.
     #[cold]
     fn wake_reader_waits(&self, topic: &str, state: &TopicState, queue_id: i32, queue_offset: i64) {
         self.signals.hurry();
         if self.options.durable_only() {
             return;
         }
-        // Somebody waits, so that the queue is there.
+        // There is a waiter, so the queue exists.
         if let Ok(queue) = self.waited(topic, state, queue_id) {
             queue.arrivals().reached(queue_offset.saturating_add(1));
         }

@@ -1,9 +1,9 @@
 //! A store that is open for writing.
 //!
-//! Holds the lock for as long as it lives. Opening: lock, then recovery, then `abort` away only at a
-//! clean close. A message is encoded and checked by the caller's thread, placed under the put lock,
-//! made durable as the mode says, and dispatched to queues and index behind the append; reads wait
-//! until dispatch has passed what was visible when they began.
+//! It holds the lock for its whole life. The open takes the lock and then recovers; only a clean close removes `abort`.
+//! The thread of the caller encodes and checks a message. Under the put lock the message gets its offsets. Then it
+//! becomes durable as the durability mode demands, and dispatch adds it to queues and index. A read waits until
+//! dispatch has passed the log offset that was visible when the read began.
 
 mod view;
 
@@ -30,7 +30,7 @@ use mqstore_log::flush::{Flusher, MAX_SEGMENTS_BEHIND};
 use mqstore_log::index::IndexSet;
 use mqstore_meta::MetaLog;
 
-/// See the module's text.
+/// See the header of this module.
 pub(crate) struct Writer {
     pub(crate) files: StoreFiles,
     pub(crate) options: StoreOptions,
@@ -43,32 +43,32 @@ pub(crate) struct Writer {
     pub(crate) topics: Topics,
     pub(crate) meta: Arc<MetaLog>,
     pub(crate) ids: UniqueKeyGenerator,
-    /// Tells this writer from others in this process.
+    /// Distinguishes this writer from others in this process.
     pub(crate) token: u64,
     pub(crate) signals: ServiceSignals,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) compaction: CompactionState,
-    /// Held while queues and index are made anew.
+    /// Held during a rebuild of queues and index.
     pub(crate) rebuilding: Mutex<()>,
 }
 
-/// Tells writers of one process apart.
+/// The next token.
 static TOKENS: AtomicU64 = AtomicU64::new(0);
 
-/// A token that no writer of this process had before.
+/// Returns a token that no other writer of this process has.
 pub(crate) fn next_token() -> u64 {
     TOKENS.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Writer {
-    /// Whether so much waits for dispatch and flush that appends wait for them.
+    /// Whether dispatch and flush are so far behind that appends must wait.
     pub(crate) fn is_far_behind(&self) -> bool {
         let target = self.log.appended().min(self.dispatcher.limit());
         let behind = target.saturating_sub(self.flusher.dispatched());
         behind > MAX_SEGMENTS_BEHIND * self.log.segment_bytes()
     }
 
-    /// Whether an append of which somebody wants a sync, or not, waits for one.
+    /// Whether an append waits for a sync; `wants_sync` says whether the caller asked for one.
     pub(crate) fn needs_sync(&self, wants_sync: bool) -> bool {
         wants_sync || self.options.durability == Durability::Sync
     }
@@ -76,20 +76,21 @@ impl Writer {
     /// Waits for the sync of records that were appended with `ReturnPoint::Placed` and end at `end`.
     pub(crate) fn synced(&self, end: u64) -> Result<(), StoreError> {
         self.log.wait_durable(end)?;
-        // Where a sync makes visible, dispatch has to hear of it.
+        // If only durable records are visible, dispatch must learn that there are more.
         self.wake_services(end)
     }
 
-    /// Dispatches in this thread, or tells the services what there is to do.
+    /// Dispatches in this thread, or wakes the services that have work.
     pub(crate) fn wake_services(&self, end: u64) -> Result<(), StoreError> {
         if self.options.dispatch_threads == Some(0) {
             match self.dispatch() {
-                // The message is in the log and stays there; whoever reads is told.
+                // The message is in the log and stays there; a read reports the full disk.
                 Ok(_) | Err(StoreError::DiskFull { .. }) => {}
                 Err(error) => return Err(error),
             }
         } else if self.dispatcher.position() < self.visible() {
-            // Publishing is sequentially consistent; where a sync makes visible, no such store came before.
+            // A publication is a sequentially consistent store; if a sync makes records visible, there is no such
+            // store.
             if self.options.durable_only() || self.options.durability == Durability::Pooled {
                 self.signals.log_grew();
             } else {
@@ -105,13 +106,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether enough is pooled to be written without waiting for the time.
+    /// Whether the pool holds enough records to write them before the commit interval ends.
     pub(crate) fn commit_is_due(&self) -> bool {
         self.options.durability == Durability::Pooled
             && self.log.appended().saturating_sub(self.log.readable()) > self.options.pool_bytes / 8
     }
 
-    /// How far readers may look: what is durable where that was asked for, else what can be read.
+    /// Returns the visible end of the log: the durable offset if readers may see only durable records, else the
+    /// readable one.
     pub(crate) fn visible(&self) -> u64 {
         let end = if self.options.durable_only() { self.log.durable() } else { self.log.readable() };
         end.min(self.dispatcher.limit())
@@ -127,7 +129,7 @@ impl Writer {
             self.signals.backlog_grew();
         }
         let reached = self.dispatcher.run_to(&self.log.list(), visible).map_err(|error| match error {
-            // The log has everything; the entries follow when there is room again.
+            // The log has all records; the units follow when there is space again.
             StoreError::DiskFull { .. } => error,
             error => self.log.poison("dispatching", &error.to_string()),
         })?;
@@ -138,31 +140,31 @@ impl Writer {
         u32::try_from(queue_id).is_ok_and(|id| id < self.topics.queue_count(topic))
     }
 
-    /// Things that a person should know, each once.
+    /// Returns the notes for the user, each once.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.queues.take_notes().iter().for_each(|note| self.lifecycle.note(note));
         self.lifecycle.notes()
     }
 
-    /// Makes everything appended so far durable, derived files and topics included.
+    /// Makes everything appended so far durable, including derived files and topics.
     pub(crate) fn flush(&self) -> Result<(), StoreError> {
         self.check()?;
         self.topics.store()?;
         self.flusher.flush_all(false)?;
-        // What is known of messages comes behind them.
+        // Metadata about messages becomes durable after the messages.
         self.meta.sync(self.meta.place())
     }
 
-    /// What is due for the metadata log.
+    /// Does the due work of the metadata log.
     pub(crate) fn meta_step(&self) -> Result<(), StoreError> {
         self.meta.step(self.files.clock.now_ms())
     }
 
-    /// The last step of a close: everything durable, the mark clean, `abort` away, the lock free.
+    /// The last step of a close: makes everything durable, marks the store clean, removes `abort`, releases the lock.
     pub(crate) fn finish(&self) -> Result<(), StoreError> {
         self.log.stop_preparing();
         self.log.seal();
-        // What was held back is in the log and counts from here on.
+        // Records after the confirmed offset are in the log and count from here on.
         let lifted = self.set_visible_limit(u64::MAX);
         let outcome =
             lifted.and_then(|()| self.log.check()).and_then(|()| self.topics.store()).and_then(|()| {
@@ -174,9 +176,9 @@ impl Writer {
                 switch::step("close.sync_abort_removal", || self.files.vfs.sync_dir(&self.files.root))
                     .at(&self.files.root, "syncing the store's folder")
             });
-        // Readers must not trust the page of a writer that is gone.
+        // Readers must not trust the page of a writer that has ended.
         let _ = self.files.vfs.remove_file(&self.files.live());
-        // Whoever keeps the closed store, or its object, keeps no file open by it.
+        // The closed store must not keep files open, even if the program keeps the object.
         self.log.release();
         self.queues.release();
         self.index.release();

@@ -1,4 +1,4 @@
-//! What a writer shows to those who read: everything that it appended and that is visible.
+//! The writer as a view for reads: everything that is appended and visible.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl View for Writer {
 
     fn catch_up(&self) -> Result<u64, StoreError> {
         if !self.options.durable_only() {
-            // Pooled records become readable by being written to the file, which loses nothing.
+            // Pooled records become readable when they are written to the file; this loses nothing.
             self.log.make_readable()?;
         }
         self.dispatch()
@@ -108,7 +108,7 @@ impl View for Writer {
         let complete_to = self.dispatcher.position();
         let found = self.index.candidates(hash, i64::MIN, i64::MAX)?;
         if let Some(damage) = found.damaged {
-            let note = format!("{damage}; look-ups walk the log until the index is rebuilt");
+            let note = format!("{damage}; look-ups read the whole log until the index is rebuilt");
             self.lifecycle.note(&note);
             return Ok(None);
         }

@@ -1,8 +1,8 @@
-//! Iteration: over a queue, over the log, over the answers of a key.
+//! Cursors: over a queue, over the log, and over the results of a look-up by key.
 //!
-//! A cursor holds the store's view alive and fetches in batches, so that a binding can hand out many
-//! records for one call. Each record that leaves has been checked against the queue entry that led to
-//! it; where they disagree the queue is derived from the log anew, or the damage is named.
+//! A cursor keeps the store's view alive and reads in batches, so that a binding can return many records for one call.
+//! Each record is checked against the unit that points to it. If they disagree, the queue is derived from the log
+//! again, or the damage is reported.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,19 +18,19 @@ use mqstore_base::message::{MessageFilter, RecordBytes, StoredRecord};
 use mqstore_compaction::{CompactedQueue, CompactedRecords};
 use mqstore_log::commit_log::{Damage, LogScanner, RecordReader, ScanChecks, ScanItem, Segment};
 
-/// Entries fetched at once, at first and at most: who wants one message does not pay for hundreds.
+/// Number of units that one step reads, at first and at most: a read of one message does not pay for hundreds.
 const FIRST_UNITS: usize = 32;
 const MOST_UNITS: usize = 512;
 
-/// Some of the records that a cursor finds.
+/// Some of the records that a cursor found.
 pub struct RecordBatch {
-    /// The records; none may also mean that none of those that were looked at matched.
+    /// The records. An empty list can also mean that no record of this step matched.
     pub records: Vec<StoredRecord>,
-    /// Whether there is nothing behind them.
+    /// Whether the cursor is at its end.
     pub ended: bool,
 }
 
-/// Records of one queue in ascending offset.
+/// The records of one queue in ascending order of their offsets.
 pub struct QueueCursor {
     view: Arc<dyn View>,
     topic: String,
@@ -41,13 +41,13 @@ pub struct QueueCursor {
     reader: RecordReader,
     units: Vec<(i64, CqUnit)>,
     used: usize,
-    /// Entries that are fetched next.
+    /// Number of units that the next step reads.
     at_once: usize,
-    /// Records that a compaction left, and the offset behind them; they come before the queue's own.
+    /// Compacted records and the offset after them; they come before the records of the queue itself.
     compacted: Option<(CompactedRecords, i64)>,
-    /// Whether the caller named no end.
+    /// Whether the caller gave no end.
     to_newest: bool,
-    /// Whether offsets may be missing, because a compaction dropped them.
+    /// Whether offsets can be missing because a compaction dropped their messages.
     sparse: bool,
 }
 
@@ -79,18 +79,18 @@ impl QueueCursor {
         }
     }
 
-    /// The offset that the next record has at least.
+    /// Returns the minimum offset of the next record.
     pub fn position(&self) -> i64 {
         self.next
     }
 
-    /// Lets go of the segment where it stands, which may be deleted then; to be called by who keeps a cursor and may
-    /// not come back for long.
+    /// Releases the segment at the cursor's position, so that it can be deleted. Call this if the cursor may be unused
+    /// for a long time.
     pub fn rest(&mut self) {
         self.reader.release();
     }
 
-    /// Whether all that is left lies within the last `bytes` of the log: it was written just now, and is read in no time.
+    /// Whether all remaining records are in the last `bytes` of the log. They are new then, and quick to read.
     pub fn is_near_end(&mut self, bytes: u64) -> Result<bool, StoreError> {
         if self.compacted.is_some() || self.view.log().is_none() {
             return Ok(false);
@@ -100,9 +100,9 @@ impl QueueCursor {
         Ok(first.is_none_or(|(offset, _)| end.saturating_sub(offset) <= bytes))
     }
 
-    /// Serves what a compaction left below its end instead of the queue's own entries. With `to_newest`, a
-    /// compaction that is published meanwhile is read to its end: it may have dropped a message for a newer
-    /// one that lies behind the end of this read.
+    /// Uses the compacted records below their end instead of the queue's own units. With `to_newest`, a compaction that
+    /// is published meanwhile is read to its end: it can have dropped a message for a newer one after the end of this
+    /// read.
     pub(crate) fn with_compacted(mut self, compacted: &CompactedQueue, to_newest: bool) -> Self {
         if self.next < compacted.max_offset() {
             self.compacted = Some((compacted.read(self.next), compacted.max_offset()));
@@ -112,7 +112,7 @@ impl QueueCursor {
         self
     }
 
-    /// The next record that a compaction left, which may not match.
+    /// Returns the next compacted record, which may not match the filter.
     fn next_compacted(&mut self) -> Result<Option<StoredRecord>, StoreError> {
         while let Some((records, end)) = &mut self.compacted {
             let end = *end;
@@ -129,7 +129,7 @@ impl QueueCursor {
         Ok(None)
     }
 
-    /// What a compaction left behind `end` that was published since this read began.
+    /// Returns the compacted records after `end` that were published since this read began.
     fn newer_generation(
         &mut self,
         read: Option<&CompactedRecords>,
@@ -141,7 +141,7 @@ impl QueueCursor {
         let Some(compacted) = CompactedQueue::open(self.view.files(), &self.topic, self.queue_id)? else {
             return Ok(None);
         };
-        // What was only appended to the files is in the live log, too.
+        // Messages that were only appended to the files are in the live log, too.
         if read.is_some_and(|read| compacted.continues(read)) {
             return Ok(None);
         }
@@ -150,13 +150,13 @@ impl QueueCursor {
         Ok((newer > end).then(|| (compacted.read(self.next), newer)))
     }
 
-    /// Up to `max` records; an empty answer is the end.
+    /// Returns up to `max` records; an empty result is the end.
     pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
         Ok(self.next_of(max, usize::MAX)?.records)
     }
 
-    /// As [`next_batch`](Self::next_batch), but at most `looks` records are read to find them: a filter may pass
-    /// over any number, and the caller may have something else to do meanwhile.
+    /// Like [`next_batch`](Self::next_batch), but reads at most `looks` records. A filter can skip any number of
+    /// records, and the caller may have other work meanwhile.
     pub fn next_of(&mut self, max: usize, looks: usize) -> Result<RecordBatch, StoreError> {
         self.view.check()?;
         let mut records = Vec::new();
@@ -186,7 +186,7 @@ impl QueueCursor {
                     records.extend(record);
                 }
                 Err(error) if self.view.passes_over(&error) => self.advance(queue_offset),
-                // What was read before counts; the next call meets the error again.
+                // Return the records read so far; the next call meets the error again.
                 Err(_) if !records.is_empty() => break,
                 Err(error) => {
                     self.check_not_expired()?;
@@ -195,13 +195,13 @@ impl QueueCursor {
             }
         }
         if ended && records.is_empty() {
-            // Whoever waits for more is in nobody's way.
+            // A cursor that waits for more records must not block the removal of a segment.
             self.reader.release();
         }
         Ok(RecordBatch { records, ended })
     }
 
-    /// Fails when the log has lost the place where this cursor stands.
+    /// Returns an error if the log no longer has the position of this cursor.
     fn check_not_expired(&self) -> Result<(), StoreError> {
         self.view.catch_up()?;
         let Some((min_offset, max_offset)) = self.view.bounds(&self.topic, self.queue_id)? else {
@@ -244,7 +244,7 @@ impl QueueCursor {
         Ok(self.units.get(self.used).copied().filter(|(offset, _)| *offset < self.end))
     }
 
-    /// Has the system fetch what the entries lead to.
+    /// Asks the system to fetch the records of the units.
     fn prefetch_records(&mut self) {
         let Some((_, first)) = self.units.first() else { return };
         if self.units.len() == 1 || !self.reader.may_be_cold(first.physical_offset.max(0) as u64) {
@@ -261,7 +261,7 @@ impl QueueCursor {
         self.next = queue_offset.saturating_add(1);
     }
 
-    /// The record of an entry, `None` when it does not match after all; and how many offsets it takes.
+    /// Returns the record of a unit, or `None` if it does not match, and the number of offsets that it takes.
     fn load(&mut self, queue_offset: i64, unit: CqUnit) -> Result<(Option<StoredRecord>, i64), StoreError> {
         let bad = |reason: String| {
             StoreError::corrupt(
@@ -276,7 +276,7 @@ impl QueueCursor {
         let view = RecordView::decode(bytes.as_slice()).map_err(|error| bad(error.to_string()))?;
         if !belongs(&view, &self.topic, self.queue_id, queue_offset) {
             return Err(bad(format!(
-                "the entry for offset {queue_offset} leads to the record of queue {}/{} offset {}",
+                "the unit for offset {queue_offset} points to the record of queue {}/{} offset {}",
                 view.topic, view.queue_id, view.queue_offset
             )));
         }
@@ -299,13 +299,13 @@ impl QueueCursor {
     }
 }
 
-/// Log offset and size of the record that an entry leads to, if they are possible.
+/// Returns log offset and size of the record of a unit, if they are valid numbers.
 pub(crate) fn place(unit: &CqUnit) -> Option<(u64, u32)> {
     u64::try_from(unit.physical_offset).ok().zip(u32::try_from(unit.size).ok())
 }
 
-/// Whether a record is what an entry of that queue may lead to; light queues hold entries of records
-/// that name them in a property, batch queues go by another one.
+/// Whether a unit of that queue may point to this record. Units of light queues point to records that name the queue in
+/// a property; units of batch queues use the offset in another property.
 pub(crate) fn belongs(record: &RecordView<'_>, topic: &str, queue_id: i32, queue_offset: i64) -> bool {
     if record.topic == topic {
         let is_first = || record.inner_batch().is_some_and(|(base, _)| base == queue_offset);
@@ -316,12 +316,12 @@ pub(crate) fn belongs(record: &RecordView<'_>, topic: &str, queue_id: i32, queue
     names.split(',').any(|name| name == topic)
 }
 
-/// Every record of the log in its order, whatever the state of queues and index.
+/// Every record of the log in log order, whatever the state of queues and index.
 pub struct LogCursor {
     scanner: LogScanner,
     view: Arc<dyn View>,
     pub(crate) on_damage: Box<dyn FnMut(String) + Send>,
-    /// Keeps the segment where the cursor stands from being deleted for a while.
+    /// Delays the deletion of the segment at the cursor's position.
     held: Option<MappedFileGuard>,
     limit: u64,
     filter: Option<MessageFilter>,
@@ -338,24 +338,24 @@ impl LogCursor {
         Self { scanner, view, on_damage, held: None, limit, filter: None }
     }
 
-    /// From now on only records that match.
+    /// Returns only matching records from now on.
     #[must_use]
     pub fn filtered(self, filter: Option<MessageFilter>) -> Self {
         Self { filter, ..self }
     }
 
-    /// Up to `max` records; an empty answer is the end. Damaged stretches are skipped and reported.
+    /// Returns up to `max` records; an empty result is the end. Damaged ranges are skipped and reported.
     pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
         Ok(self.next_of(max, usize::MAX)?.records)
     }
 
-    /// As [`next_batch`](Self::next_batch), but about `looks` records are read to find them at most.
+    /// Like [`next_batch`](Self::next_batch), but reads at most about `looks` records.
     pub fn next_of(&mut self, max: usize, looks: usize) -> Result<RecordBatch, StoreError> {
         self.view.check()?;
         let (mut records, mut ended) = (Vec::new(), false);
         self.held = self.view.list().find(self.scanner.position()).and_then(Segment::hold);
         let (looks, matches) = (Cell::new(looks), Cell::new(true));
-        // The last one that is looked at comes back even so, and is dropped here.
+        // The last record that is read is returned even if it does not match, and is dropped here.
         let wanted = |record: &RecordView<'_>| {
             looks.set(looks.get().saturating_sub(1));
             matches.set(self.filter.as_ref().is_none_or(|filter| filter.matches(record)));
@@ -384,17 +384,17 @@ impl LogCursor {
     }
 }
 
-/// What [`next_record`] came upon.
+/// The result of [`next_record`].
 pub(crate) enum NextRecord {
     /// A record and its offset.
     Record(u64, RecordBytes),
-    /// Damage that was skipped, in words.
+    /// Damage that was skipped, as a text for the user.
     Skipped(String),
     /// The end of the log.
     End,
 }
 
-/// The next wanted record of a scan that goes around damage; others are passed without a copy.
+/// Returns the next wanted record of a scan that skips damage; other records are skipped without a copy.
 fn next_in(
     scanner: &mut LogScanner,
     wanted: impl Fn(&RecordView<'_>) -> bool,
@@ -415,8 +415,8 @@ fn next_in(
     }
 }
 
-/// As [`next_in`], for a scan up to `limit`; goes on at the log's new start when the place where the
-/// scan stands was deleted meanwhile, by this process or by the writer beside it.
+/// Like [`next_in`], for a scan up to `limit`. Continues at the new start of the log if the position of the scan was
+/// removed meanwhile, by this process or by a writer in another one.
 pub(crate) fn next_record(
     view: &dyn View,
     scanner: &mut LogScanner,
@@ -442,37 +442,37 @@ fn skip(scanner: &mut LogScanner, damage: &Damage) -> Result<NextRecord, StoreEr
     if let Some(next) = scanner.skip(damage)? {
         return Ok(NextRecord::Skipped(damage.skipped(next - damage.offset)));
     }
-    // Nothing valid follows: this is where the log ends, torn.
+    // No valid record follows: the log ends here with a torn tail.
     scanner.end_at(damage.offset);
     let place = format!("{} at offset {}: {}", damage.path.display(), damage.file_offset, damage.reason);
-    Ok(NextRecord::Skipped(format!("{place}; no record follows, the log ends there")))
+    Ok(NextRecord::Skipped(format!("{place}; no record follows, so the log ends there")))
 }
 
-/// The records that carry a key, oldest first unless told otherwise.
+/// The records that have a key, oldest first by default.
 pub struct LookupCursor {
     pub(crate) view: Arc<dyn View>,
     pub(crate) wanted: KeyQuery,
     pub(crate) remaining: usize,
     pub(crate) reader: RecordReader,
     pub(crate) offsets: VecDeque<u64>,
-    /// How many of `offsets` the system was asked for.
+    /// Number of `offsets` that the system was already asked to fetch.
     pub(crate) expected: usize,
     pub(crate) scanner: Option<LogScanner>,
-    /// Where the scan ends.
+    /// The end of the scan.
     pub(crate) limit: u64,
-    /// Whether the newest is to come first and the offsets are still the other way round.
+    /// Whether the newest record must come first and `offsets` is still in ascending order.
     pub(crate) to_turn: bool,
 }
 
 impl LookupCursor {
-    /// From now on the newest first; to be said before the first batch. What the index does not cover is
-    /// searched first then, and 8 bytes kept for each hit.
+    /// Returns the newest record first; call this before the first batch. The part of the log that the index does not
+    /// cover is then searched first, with 8 bytes of memory for each hit.
     #[must_use]
     pub fn newest_first(self) -> Self {
         Self { to_turn: true, ..self }
     }
 
-    /// Up to `max` records; an empty answer is the end.
+    /// Returns up to `max` records; an empty result is the end.
     pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
         self.view.check()?;
         let mut records = Vec::new();
@@ -507,7 +507,7 @@ impl LookupCursor {
             self.offsets.pop_front();
             match self.reader.record_at(self.view.files(), offset) {
                 Ok(bytes) => return Ok(Some((offset, bytes))),
-                // The index may dangle: the record was cut or expired, or the entry is damaged.
+                // The entry can be stale or damaged: the record may be truncated or expired.
                 Err(StoreError::Corrupt { .. }) => {}
                 Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error),
@@ -523,7 +523,7 @@ impl LookupCursor {
         }
     }
 
-    /// Finds what the index does not cover.
+    /// Finds the records that the index does not cover.
     fn search_ahead(&mut self) -> Result<(), StoreError> {
         let Some(mut scanner) = self.scanner.take() else { return Ok(()) };
         loop {
@@ -532,7 +532,7 @@ impl LookupCursor {
                 Ok(NextRecord::Skipped(_)) => {}
                 Ok(NextRecord::End) => return Ok(()),
                 Err(error) => {
-                    // Nothing was handed out yet; the next call goes on.
+                    // No record was returned yet; the next call continues.
                     self.scanner = Some(scanner);
                     return Err(error);
                 }
@@ -541,7 +541,7 @@ impl LookupCursor {
     }
 }
 
-/// What a look-up asks of a record.
+/// The conditions of a look-up on a record.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyQuery {
     pub(crate) topic: String,
@@ -559,7 +559,7 @@ impl KeyQuery {
     }
 }
 
-/// Whether a record carries `key` among its keys or as its unique key.
+/// Whether a record has `key` among its keys or as its unique key.
 pub(crate) fn has_key(record: &RecordView<'_>, key: &str) -> bool {
     let [own, keys] = record.properties.get_many([UNIQ_KEY, KEYS]);
     own == Some(key) || keys.is_some_and(|keys| keys.split(' ').any(|own| own == key))

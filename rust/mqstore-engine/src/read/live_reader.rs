@@ -1,7 +1,7 @@
-//! Looking at files while a writer in another process makes and deletes them.
+//! Reads of files while a writer in another process makes and deletes them.
 //!
-//! Owns nothing and writes nothing. A look that met a file on its way is made again; what stays as it is
-//! after some of them is how things are.
+//! Owns nothing and writes nothing. If a read fails because the files changed, it runs again. A result that stays the
+//! same after several tries is accepted.
 
 use std::mem;
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::consume_queue::ConsumeQueue;
 
-/// How often a look is made again after a file was gone; a folder that is missing is so each time.
+/// Number of tries after a file was deleted during a read. A folder that does not exist is missing in each try.
 const GONE_TRIES: u32 = 20;
 
-/// How often a look is made again after a file seemed to be missing: 80 ms of naps.
+/// Number of tries after a file seemed to be missing: 80 ms of sleep in total.
 const SETTLE_TRIES: u32 = 14;
 
-/// How long a wait beside a writer sleeps before its first look, and before any later one.
+/// Sleep of a wait before its first check, and maximum sleep before a later one, while another process writes.
 const FIRST_NAP: Duration = Duration::from_micros(100);
 const LONGEST_NAP: Duration = Duration::from_millis(10);
 
-/// How long to sleep before look `round` (0 is the first) for what the writer may have done.
+/// Returns the sleep before check `round` (0 is the first) for new data of the writer.
 pub(crate) fn poll_interval(round: u32) -> Duration {
     FIRST_NAP.saturating_mul(1 << round.min(16)).min(LONGEST_NAP)
 }
 
-/// What `look` answers, when a writer that deletes files does not come between it at each try.
+/// Returns the result of `look`. Runs `look` again if a writer deleted a file meanwhile, a limited number of times.
 pub(crate) fn retry_if_changed<T>(mut look: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
     for _ in 0..GONE_TRIES {
         match look() {
@@ -37,7 +37,7 @@ pub(crate) fn retry_if_changed<T>(mut look: impl FnMut() -> Result<T, StoreError
     look()
 }
 
-/// What `look` answers; once more when a writer deleted one of the queue's files meanwhile.
+/// Returns the result of `look`. Runs `look` once more if a writer deleted one of the queue's files meanwhile.
 pub(crate) fn renewed<T>(
     queue: &ConsumeQueue,
     mut look: impl FnMut() -> Result<T, StoreError>,
@@ -51,10 +51,9 @@ pub(crate) fn renewed<T>(
     }
 }
 
-/// Those of `queues` whose files are wrong, as `is_odd` tells. A listing may lack a file that the writer names
-/// while it is made and have the one that is named after it; and of two workers the one with the later file may be
-/// the first to name it. Beside a writer the files of such queues are therefore listed anew, by `renew`, before
-/// that counts.
+/// Returns those of `queues` whose files are wrong according to `is_odd`. While another process writes, a listing can
+/// lack a new file and contain the file after it. With two worker threads, the one with the later file can name it
+/// first. So while a writer runs, the files of such queues are listed again by `renew` before the result counts.
 pub(crate) fn confirm_problems<Q>(
     files: &StoreFiles,
     beside: bool,
@@ -93,7 +92,8 @@ mod tests {
 
     use super::*;
 
-    /// The queues that stay odd, of one that is whole once it is listed a third time and one that never is.
+    /// Returns the queues that stay odd, and the number of checks: one queue is complete once it is listed a third
+    /// time, the other never is.
     fn odd_ones(beside: bool) -> (Vec<u32>, u32) {
         let clock = Arc::new(ManualClock::new(1_700_000_000_000));
         let files = StoreFiles::new(Arc::new(SimVfs::default()), clock, std::path::Path::new("/store"));

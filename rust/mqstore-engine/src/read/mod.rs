@@ -1,6 +1,6 @@
 //! Reads: by queue, log offset, message id, key and time.
 //!
-//! `view::View` is what reads need of a store; the writer and the read-only `reader::Reader` both implement it.
+//! `view::View` has the operations that reads need; the writer and the read-only `reader::Reader` implement it.
 
 pub(crate) mod cursor;
 pub(crate) mod live_reader;

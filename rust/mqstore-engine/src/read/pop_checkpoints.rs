@@ -1,18 +1,20 @@
-//! What a broker popped of the store and nobody acknowledged, from the records that it left.
+//! Unacknowledged messages of pop consumers: which messages of the store a broker has leased, from the records it left.
 //!
-//! Owns nothing on disk, and changes nothing. A broker hands messages out of a queue, moves the group's offset behind
-//! them, and remembers what it handed out by records that wait in the timer topic until they are due, and lie in the revive topic from
-//! then on. What is neither acknowledged nor dealt with is somebody's until its time is over:
+//! Owns nothing on disk and changes nothing. When a broker leases messages of a queue, it moves the group's offset past
+//! them. It records the lease as a checkpoint in the timer topic; when the lease is due, the record is delivered to the
+//! revive topic. A message without acknowledgement is leased until its time ends:
 //!
 //! ```text
-//! rmq_sys_wheel_timer, queue 0      checkpoint, acknowledgement ...   due from timercheck's read time on: not delivered yet
-//! rmq_sys_REVIVE_LOG_<cluster>      checkpoint, acknowledgement ...   behind the offset of CID_RMQ_SYS_REVIVE_GROUP,
-//!                                                                     which is that of the last one dealt with
+//! rmq_sys_wheel_timer, queue 0      checkpoint, acknowledgement ...   not delivered yet: due from timercheck's read
+//! time on rmq_sys_REVIVE_LOG_<cluster>      checkpoint, acknowledgement ...   after the offset of
+//! CID_RMQ_SYS_REVIVE_GROUP,
+//!                                                                     which is that of the last processed record
 //! ```
 //!
-//! A checkpoint in both is one: delivered copies have the same body. Only the end of the timer topic is read, as far back
-//! as its wheel reaches, and the revive topic from where the broker stood; what is kept in memory goes with what is
-//! out. An offset at or behind the group's comes as a new message, whatever a checkpoint says, as it does in RocketMQ.
+//! A checkpoint that is in both topics counts once: delivered copies have the same body. Only the end of the timer
+//! topic is read, as far back as its wheel reaches, and the revive topic from the broker's offset on. The memory grows
+//! with the number of leased messages. An offset at or after the group's offset is delivered as a new message, whatever
+//! a checkpoint says, as in RocketMQ.
 //!
 //! Source: `PopReviveService#consumeReviveMessage`, `#mergeAndRevive`, `TimerMessageStore`, `TimerCheckpoint`.
 
@@ -34,60 +36,61 @@ use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_meta::{GroupPosition, State, read_state};
 
-/// How far ahead a timer message is in the wheel at most. Source: `TimerMessageStore#TIMER_WHEEL_TTL_DAY`.
+/// Maximum time that a timer message waits in the wheel. Source: `TimerMessageStore#TIMER_WHEEL_TTL_DAY`.
 const WHEEL_MS: i64 = 7 * 86_400_000;
 
-/// Records that are read at once.
+/// Number of records that one step reads.
 const AT_ONCE: usize = 512;
 
-/// Where a broker keeps what it popped when it keeps it in `RocksDB`. Source: `PopConsumerService`.
+/// The folder in which a broker stores its leases if it uses `RocksDB`. Source: `PopConsumerService`.
 const KEY_VALUE_FOLDER: &str = "kvStore";
 
-/// What a broker popped and nobody acknowledged.
+/// The messages that a broker has leased and that are not acknowledged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PopState {
-    /// By group, topic and queue.
+    /// Sorted by group, topic and queue.
     pub queues: Vec<PoppedQueue>,
-    /// What a person should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// What a broker popped of one queue for a group.
+/// The leased messages of one queue for a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoppedQueue {
     /// The group.
     pub group: String,
-    /// The topic that was popped from, which may be a retry topic.
+    /// The topic of the messages, which can be a retry topic.
     pub topic: String,
     /// The queue.
     pub queue_id: i32,
-    /// Messages that nobody acknowledged, by offset.
+    /// The messages without acknowledgement, by offset.
     pub messages: Vec<PoppedMessage>,
-    /// One past the place in the log of the last record that tells of them.
+    /// The end of the last log record about them: a log offset.
     pub log_offset: i64,
 }
 
-/// A message that somebody got from a broker.
+/// A message that a broker has leased to a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoppedMessage {
-    /// Its offset in the queue.
+    /// The offset in its queue.
     pub queue_offset: i64,
-    /// Until when it is out, in epoch milliseconds.
+    /// The end of the lease, in epoch milliseconds.
     pub until_ms: i64,
 }
 
 impl Store {
-    /// What a broker popped and nobody acknowledged, as far as no group of this store has taken it over.
+    /// Returns the messages that a broker has leased and that are not acknowledged, unless a group of this store has
+    /// taken them over.
     ///
     /// # Errors
-    /// What reading the two topics meets.
+    /// Errors of reading the two topics.
     pub fn popped(&self) -> Result<PopState, StoreError> {
         self.check()?;
         let files = &self.inner.files;
         let mut popped = PopState::default();
         if files.vfs.stat(&files.root.join(KEY_VALUE_FOLDER)).is_ok() {
-            let note = "kvStore: a broker kept in RocksDB what it popped, which is not read: what was out there and not \
-                        acknowledged counts as consumed";
+            let note = "kvStore: a broker stored its leases in RocksDB, which mqstore cannot read: messages without \
+                        acknowledgement count as consumed";
             popped.notes.push(note.to_owned());
         }
         let topics: Vec<String> =
@@ -111,7 +114,7 @@ impl Store {
             let count = out.unread;
             popped
                 .notes
-                .push(format!("{count} records of what a broker popped do not decode and count for nothing"));
+                .push(format!("{count} records about leases of a broker do not decode and are ignored"));
         }
         popped.queues = out.into_queues(&known);
         for queue in &mut popped.queues {
@@ -123,13 +126,13 @@ impl Store {
     }
 }
 
-/// Up to which time the timer has delivered what waited; 0 where nothing says so.
+/// Returns the time up to which the timer has delivered its messages; 0 if it is not known.
 fn timer_read_ms(files: &StoreFiles) -> i64 {
     let bytes = files.vfs.read_file(&files.config().join(TIMERCHECK_FILE), 1 << 16).unwrap_or_default();
     TimerCheckpoint::decode(&bytes).last_read_time_ms.max(0)
 }
 
-/// Where groups stand.
+/// The committed offsets of groups.
 enum KnownPositions<'a> {
     Live(&'a mqstore_meta::MetaLog),
     Read(Box<State>),
@@ -144,7 +147,7 @@ impl KnownPositions<'_> {
     }
 }
 
-/// What acknowledgements name of a checkpoint.
+/// The fields with which an acknowledgement identifies a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Pop {
     topic: String,
@@ -161,7 +164,7 @@ impl Pop {
     }
 }
 
-/// A checkpoint; a broker that could not revive one writes it again with another time.
+/// A checkpoint. A broker that could not revive a checkpoint writes it again with another time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct WrittenCheckpoint {
     pop: Pop,
@@ -169,31 +172,31 @@ struct WrittenCheckpoint {
     re_put: Option<String>,
 }
 
-/// Messages of a checkpoint that is not dealt with.
+/// Messages of a checkpoint that is not processed.
 struct HandedMessages {
     unacked: Vec<i64>,
     until_ms: i64,
-    /// Of its first copy.
+    /// Log offset of its first copy.
     log_offset: i64,
 }
 
-/// By offset until when messages are out, and where the records that tell of them end.
+/// The end of the lease of each message, by offset, and the end of the log records about them.
 type InvisibleEnds = (BTreeMap<i64, i64>, i64);
 
-/// What was found so far.
+/// The results so far.
 #[derive(Default)]
 struct Out {
     read_ms: i64,
     checkpoints: HashMap<WrittenCheckpoint, HandedMessages>,
-    /// Checkpoints that a broker dealt with, of those that may be found again.
+    /// Processed checkpoints that can be found again.
     dealt_with: HashSet<WrittenCheckpoint>,
     acked: HashMap<Pop, BTreeSet<i64>>,
     unread: u64,
 }
 
 impl Out {
-    /// Reads a revive queue, of which `dealt_with` is the last offset that the broker dealt with; and a bit before that,
-    /// for what it delivered and the timer's file does not know of.
+    /// Reads a revive queue; `dealt_with` is the last offset that the broker processed. Also reads a few records before
+    /// it, which the timer has delivered but which are not yet in the timer's file.
     fn read_revived(
         &mut self,
         store: &Store,
@@ -227,7 +230,7 @@ impl Out {
         )
     }
 
-    /// Reads what waits in the timer topic. Behind the others: what was delivered of it is known then.
+    /// Reads the waiting records of the timer topic. Runs after the revive queues, so that delivered records are known.
     fn read_timed(&mut self, store: &Store) -> Result<(), StoreError> {
         let (min, max) = match store.bounds(TIMER_TOPIC, 0) {
             Err(StoreError::TopicNotFound { .. }) => return Ok(()),
@@ -235,7 +238,7 @@ impl Out {
         };
         let since_ms = self.read_ms.saturating_sub(WHEEL_MS);
         let start = store.offset_for_time(TIMER_TOPIC, 0, since_ms, Boundary::Lower)?.clamp(min, max);
-        // An acknowledgement comes behind its checkpoint.
+        // An acknowledgement comes after its checkpoint.
         let mut pops: HashSet<Pop> = self.checkpoints.keys().map(|key| key.pop.clone()).collect();
         for_each_record(
             store,
@@ -280,7 +283,7 @@ impl Out {
         })
     }
 
-    /// What is out, as far as it counts: below the group's offset, and not taken over.
+    /// Returns the leases that count: below the group's offset, and not taken over.
     fn into_queues(self, known: &KnownPositions<'_>) -> Vec<PoppedQueue> {
         let mut queues: BTreeMap<(String, String, i32), InvisibleEnds> = BTreeMap::new();
         for (WrittenCheckpoint { pop, .. }, handed) in self.checkpoints {
@@ -294,7 +297,7 @@ impl Out {
             for offset in handed.unacked {
                 let is_acked = acked.is_some_and(|acked| acked.contains(&offset));
                 if !is_acked && standing.offset.is_some_and(|end| offset < end) {
-                    // Who changes the time of one writes a checkpoint of its own.
+                    // A consumer that changes the lease of one message writes a separate checkpoint for it.
                     let until_ms = messages.entry(offset).or_insert(handed.until_ms);
                     *until_ms = handed.until_ms.max(*until_ms);
                 }
@@ -323,7 +326,7 @@ fn written(checkpoint: PopCheckpoint, log_offset: u64) -> (WrittenCheckpoint, Ha
     (WrittenCheckpoint { pop: Pop::of(handle), invisible_time_ms, re_put: re_put_times }, handed)
 }
 
-/// Shows `look` every record of a queue from `start` on that has a tag of pop records.
+/// Calls `look` for every record of a queue from `start` on that has a tag of pop records.
 fn for_each_record(
     store: &Store,
     topic: &str,

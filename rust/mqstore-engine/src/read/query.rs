@@ -1,4 +1,4 @@
-//! Finding messages: by queue, log position, id, key and time.
+//! Look-ups of messages: by queue, log offset, id, key and time.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_compaction::CompactedQueue;
 use mqstore_log::commit_log::{LogScanner, RecordReader, ScanChecks};
 
-/// Which of several offsets a time look-up answers with.
+/// Which offset a look-up by time returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Boundary {
-    /// The first offset whose store time is not before the time.
+    /// The first offset whose store time is not before the given time.
     Lower,
-    /// The last offset whose store time is not after the time.
+    /// The last offset whose store time is not after the given time.
     Upper,
 }
 
 impl Store {
-    /// Every topic's name, sorted.
+    /// Returns the names of all topics, sorted.
     pub fn topics(&self) -> Result<Vec<String>, StoreError> {
         self.check()?;
         let view = self.view();
@@ -30,7 +30,7 @@ impl Store {
         view.topics()
     }
 
-    /// The queues of `topic` with their bounds.
+    /// Returns the queues of `topic` with their bounds.
     pub fn queues(&self, topic: &str) -> Result<Vec<QueueInfo>, StoreError> {
         self.check()?;
         let view = self.view();
@@ -56,21 +56,21 @@ impl Store {
         Ok(infos)
     }
 
-    /// Brings in what was appended: from here on every look sees it that does not do so itself.
+    /// Applies everything appended so far. Functions that do not do this themselves see it afterwards.
     pub fn catch_up(&self) -> Result<(), StoreError> {
         self.check()?;
         self.view().catch_up().map(drop)
     }
 
-    /// The ids of the queues of `topic`, sorted; none where there is no such topic. Looks at nothing but memory: in the
-    /// process that writes they are there before their first message, in another one as soon as
-    /// [`Self::catch_up`] has passed it.
+    /// Returns the ids of the queues of `topic`, sorted; none if the topic does not exist. Reads only memory. In the
+    /// writing process, a queue is listed before its first message; in another process, once [`Self::catch_up`] has
+    /// passed that message.
     pub fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
         self.check()?;
         self.view().queue_ids(topic)
     }
 
-    /// The smallest offset of a queue that can be read, and one past the largest.
+    /// Returns the smallest offset of a queue that can be read, and one more than the largest.
     ///
     /// # Errors
     /// [`StoreError::TopicNotFound`].
@@ -83,13 +83,13 @@ impl Store {
         Ok((compacted.as_ref().map_or(first, CompactedQueue::min_offset), max_offset))
     }
 
-    /// The messages of a queue from `start` (default: the minimum) to before `end` (default: the
-    /// maximum now) that match `filter`. Of a compacted queue any offset up to the maximum can be the
-    /// start: where its message went, the next one answers.
+    /// Returns a cursor on the messages of a queue from `start` (default: the minimum) up to `end` (exclusive; default:
+    /// the current maximum) that match `filter`. In a compacted queue, `start` can be any offset up to the maximum: if
+    /// that message was dropped, the read starts at the next one.
     ///
     /// # Errors
-    /// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] when `start` lies below the
-    /// minimum or above the maximum.
+    /// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] if `start` is below the minimum or above the
+    /// maximum.
     pub fn read(
         &self,
         topic: &str,
@@ -125,11 +125,11 @@ impl Store {
         })
     }
 
-    /// The queue offset below which [`Store::read`] answers from the compaction files of a queue, and from which on from
-    /// the commit log; `None` where nothing was compacted.
+    /// Returns the queue offset below which [`Store::read`] uses the compaction files of a queue, and from which it
+    /// uses the commit log; `None` if the queue has no compaction files.
     ///
     /// # Errors
-    /// [`StoreError::TopicNotFound`]; I/O errors, and damaged compaction files.
+    /// [`StoreError::TopicNotFound`]; I/O errors; damaged compaction files.
     pub fn compacted_end(&self, topic: &str, queue_id: i32) -> Result<Option<i64>, StoreError> {
         self.check()?;
         let view = self.view();
@@ -138,7 +138,7 @@ impl Store {
         Ok(self.compacted(&*view, topic, queue_id, bounds)?.map(|queue| queue.max_offset()))
     }
 
-    /// What a compaction left of a queue with these bounds, for topics that keep the newest message of each key.
+    /// Returns the compaction files of a queue with these bounds, for compaction topics.
     fn compacted(
         &self,
         view: &dyn View,
@@ -155,7 +155,7 @@ impl Store {
         }
     }
 
-    /// Every record of the log from `start` (default: its beginning) in log order; needs no queue.
+    /// Returns a cursor on every record of the log from `start` (default: its beginning) in log order; needs no queue.
     pub fn scan_log(&self, start: Option<u64>) -> Result<LogCursor, StoreError> {
         self.check()?;
         let view = self.view();
@@ -166,10 +166,10 @@ impl Store {
         Ok(LogCursor::new(view, first, limit, on_damage))
     }
 
-    /// The record at a log position.
+    /// Returns the record at a log offset.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] when no record starts there.
+    /// [`StoreError::Corrupt`] if no record starts there.
     pub fn get_at(&self, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
         self.check()?;
         let view = self.view();
@@ -181,7 +181,7 @@ impl Store {
         }
         let deleted = |min: u64| {
             let reason =
-                format!("no record starts here; the log begins at {min}, what lay before was deleted");
+                format!("no record starts here; the log begins at {min}, and earlier segments were removed");
             StoreError::corrupt(&place(), commit_log_offset, reason)
         };
         let list = view.list();
@@ -201,7 +201,7 @@ impl Store {
             .map_err(|error| StoreError::format(&place(), commit_log_offset, &error))
     }
 
-    /// The message with an offset message id or a unique key; `None` when there is none.
+    /// Returns the message with an offset message id or a unique key; `None` if there is none.
     pub fn get(&self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
         self.check()?;
         if let Ok((host, offset)) = parse_offset_message_id(id) {
@@ -247,7 +247,7 @@ impl Store {
         }
     }
 
-    /// The messages of `topic` that carry `key` as one of their keys or as their unique key, oldest
+    /// Returns a cursor on the messages of `topic` that have `key` as one of their keys or as their unique key, oldest
     /// first, stored in `start_ms..=end_ms`, at most `limit`.
     pub fn lookup(
         &self,
@@ -284,9 +284,9 @@ impl Store {
         })
     }
 
-    /// The offset in a queue for a store time; see [`Boundary`]. Before the first message the minimum
-    /// is answered; after the last, the maximum for [`Boundary::Lower`] and the last offset for
-    /// [`Boundary::Upper`], as RocketMQ does.
+    /// Returns the offset in a queue for a store time; see [`Boundary`]. For a time before the first message, the
+    /// result is the minimum. For a time after the last message, it is the maximum for [`Boundary::Lower`] and the last
+    /// offset for [`Boundary::Upper`], as in RocketMQ.
     pub fn offset_for_time(
         &self,
         topic: &str,
@@ -301,7 +301,7 @@ impl Store {
         let compacted = self.compacted(&*view, topic, queue_id, (min, max))?;
         let min = compacted.as_ref().map_or(min, CompactedQueue::min_offset);
         let mut search = TimeSearch::new(&view, topic, queue_id, limit).with_compacted(compacted);
-        // The first offset whose time is at or after (Lower) or after (Upper) the time.
+        // The first offset whose time is not before (Lower) or is after (Upper) the given time.
         let (mut low, mut high) = (min, max);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -339,19 +339,19 @@ fn bounds(view: &Arc<dyn View>, topic: &str, queue_id: i32) -> Result<(i64, i64)
     Err(no_queue(topic, known.then_some(queue_id)))
 }
 
-/// Store times of a queue's messages, read from their records.
+/// Search for store times of a queue's messages, which it reads from their records.
 struct TimeSearch<'a> {
     view: &'a Arc<dyn View>,
     topic: &'a str,
     queue_id: i32,
     reader: RecordReader,
-    /// What a compaction left, which counts below its end.
+    /// The compacted messages, used below their end.
     compacted: Option<CompactedQueue>,
 }
 
 impl<'a> TimeSearch<'a> {
     fn new(view: &'a Arc<dyn View>, topic: &'a str, queue_id: i32, limit: u64) -> Self {
-        // Who asks for times gets no message: no reader is late because of it.
+        // A search for times returns no message, so it does not count as a late reader.
         let reader = RecordReader::new(view.log(), view.list(), limit).without_counting();
         Self { view, topic, queue_id, reader, compacted: None }
     }
@@ -361,7 +361,7 @@ impl<'a> TimeSearch<'a> {
         self
     }
 
-    /// The first message at or after `offset` that can be read: its offset and store time.
+    /// Returns offset and store time of the first readable message at or after `offset`.
     fn at_or_after(&mut self, offset: i64) -> Result<Option<(i64, i64)>, StoreError> {
         let mut from = offset;
         if let Some(compacted) = self.compacted.as_ref().filter(|compacted| offset < compacted.max_offset()) {
@@ -390,20 +390,21 @@ impl<'a> TimeSearch<'a> {
         }
     }
 
-    /// Where to go on when the record of an entry cannot be read; at the same offset when the queue was
-    /// derived anew because of it.
+    /// Returns the offset at which to continue if the record of a unit cannot be read: the same offset if the queue was
+    /// derived again because of it.
     fn skip_unreadable(&self, offset: i64, unit: CqUnit) -> Result<i64, StoreError> {
         self.view.catch_up()?;
         if u64::try_from(unit.physical_offset).is_ok_and(|at| at < self.view.list().min_offset()) {
-            // Deleted since the entry was read, perhaps by the writer beside this process: the queue is right.
+            // The record was removed since the unit was read, perhaps by a writer in another process: the queue is
+            // right.
             let bounds = self.view.bounds(self.topic, self.queue_id)?;
             return Ok(bounds.map_or(0, |(min, _)| min).max(offset + 1));
         }
-        let again = self.view.distrust(self.topic, self.queue_id, "an entry leads to no record")?;
+        let again = self.view.distrust(self.topic, self.queue_id, "a unit points to no record")?;
         Ok(if again { offset } else { offset + 1 })
     }
 
-    /// The last readable offset in `min..=offset`.
+    /// Returns the last readable offset in `min..=offset`.
     fn at_or_before(&mut self, offset: i64, min: i64) -> Result<Option<i64>, StoreError> {
         let mut step = 0;
         while offset - step >= min {

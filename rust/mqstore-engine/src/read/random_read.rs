@@ -1,8 +1,7 @@
-//! Messages at single offsets of a queue, in any order.
+//! Reads of messages at single offsets of a queue, in any order.
 //!
-//! In the process that writes, queue files and log are in memory. What such a read costs then is waiting for
-//! that memory, several times after each other: for the entry, then for the two ends of the record. Of several
-//! messages asked for in one call these waits go side by side.
+//! In the writing process, queue files and log are in memory. Such a read then waits mainly for memory, several times
+//! in a row: for the unit, then for both ends of the record. If one call reads several messages, these waits overlap.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,17 +18,17 @@ use mqstore_base::message::StoredRecord;
 use mqstore_log::commit_log::{MappedPart, RecordReader};
 use mqstore_log::consume_queue::MappedUnit;
 
-/// Messages whose memory is waited for at the same time.
+/// Number of messages whose memory waits overlap.
 const SIDE_BY_SIDE: usize = 16;
 
 impl Store {
-    /// The message at `offset` of a queue; `None` where the queue holds none there, because a compaction
-    /// dropped it or no record ever claimed the offset. A batch that was stored as one record is found at each
-    /// of its offsets.
+    /// Returns the message at `offset` of a queue; `None` if the queue has no message there, because a compaction
+    /// dropped it or no record ever had this offset. A batch that is stored as one record is found at each of its
+    /// offsets.
     ///
     /// # Errors
-    /// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] for an offset below the minimum, or at the
-    /// maximum and above; whatever [`Self::read`] meets.
+    /// [`StoreError::TopicNotFound`]; [`StoreError::OffsetOutOfRange`] for an offset below the minimum, or not below
+    /// the maximum; the errors of [`Self::read`].
     pub fn message_at(
         &self,
         topic: &str,
@@ -39,7 +38,7 @@ impl Store {
         Ok(self.messages_at(topic, queue_id, &[offset])?.pop().flatten())
     }
 
-    /// The messages at `offsets` of a queue, in the order asked for; see [`Self::message_at`].
+    /// Returns the messages at `offsets` of a queue, in the given order; see [`Self::message_at`].
     pub fn messages_at(
         &self,
         topic: &str,
@@ -64,13 +63,13 @@ impl Store {
         Ok(found)
     }
 
-    /// Has the system fetch the messages at `offsets`, as far as they are probably on the disk.
+    /// Asks the system to fetch the messages at `offsets` that are probably not in memory.
     fn expect(&self, topic: &str, queue_id: i32, offsets: impl Iterator<Item = i64>) {
         let view = self.view();
         let (mut places, mut units) = (Vec::new(), Vec::new());
         for offset in offsets {
             units.clear();
-            // What is wrong, the reads will find and say.
+            // The reads find and report any error.
             if view.units(topic, queue_id, offset, 1, &mut units).is_ok() {
                 places.extend(units.first().and_then(|(_, unit)| place(unit)));
             }
@@ -78,7 +77,7 @@ impl Store {
         RecordReader::new(view.log(), view.list(), u64::MAX).expect(places.into_iter());
     }
 
-    /// The message at `offset`, wherever it is.
+    /// Returns the message at `offset`, from memory or disk.
     fn find_message(
         &self,
         topic: &str,
@@ -105,8 +104,8 @@ impl Store {
 }
 
 impl Writer {
-    /// Adds those messages of a queue of plain units that are in memory, as they should be; `None` stands for
-    /// another, which is to be looked for.
+    /// Adds the messages that are valid and in memory, for a queue of plain units. `None` stands for any other message,
+    /// which needs a normal read.
     fn messages_in_memory(
         &self,
         topic: &str,
@@ -142,7 +141,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Where the record of `unit` is in memory; it is fetched from there.
+    /// Returns the position of the record of `unit` in memory, and starts to fetch it into the cache.
     fn place(&self, unit: CqUnit, parts: &mut Vec<MappedPart>) -> Option<Place> {
         let (position, size) = place(&unit)?;
         let known = parts.iter().position(|part| part.holds(position));
@@ -157,14 +156,14 @@ impl Writer {
 
 /// A record in memory.
 struct Place {
-    /// Which of the parts.
+    /// The index of the mapped part.
     part: usize,
     position: u64,
     size: u32,
 }
 
 impl Place {
-    /// The record, if it is whole and that of this place of this queue.
+    /// Returns the record, if it is complete and belongs to this offset of this queue.
     fn message(
         &self,
         parts: &[MappedPart],

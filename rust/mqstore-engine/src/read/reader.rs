@@ -1,13 +1,12 @@
 //! A store that is open for reading only.
 //!
-//! Takes no lock and changes no byte. Beside a writer of ours it stops at the position that the writer
-//! publishes; otherwise at the end of the last record that holds together. Queue files are used where
-//! they can be shown to be complete; what is missing, behind or damaged is derived from the log in
-//! memory and said once in [`Reader::notes`].
+//! It takes no lock and changes no byte. While a writer of ours runs, it stops at the log offset that the writer
+//! publishes; otherwise at the end of the last valid record. It uses the queue files that it knows to be complete.
+//! Units that are missing or damaged are derived from the log in memory, and [`Reader::notes`] reports that once.
 //!
-//! How completeness is known: from the writer's live page; else from the durable mark together with
-//! the queue manifest; else, for a log of at most [`FULL_WALK_BYTES`], by walking it; else the files
-//! are taken up to the furthest entry and each entry is checked when it is used.
+//! It learns whether queue files are complete from the first of these that exists: the writer's live page; the durable
+//! mark together with the queue manifest; for a log of at most [`FULL_WALK_BYTES`], a walk of the log. Otherwise it
+//! uses the files up to the furthest unit and checks each unit when it uses it.
 
 pub(crate) mod accessors;
 mod view;
@@ -33,19 +32,19 @@ use mqstore_log::index::IndexSet;
 use mqstore_log::recovery::{QueueManifest, log_end, mark_fits, missed_by_index};
 use mqstore_meta::ListedTables;
 
-/// Up to this many bytes a log is walked to derive queues that nothing vouches for.
+/// Maximum bytes of a log that is walked to derive queues if nothing shows that their files are complete.
 const FULL_WALK_BYTES: u64 = 2 << 30;
 
-/// Up to this many bytes a look-up walks the log instead of trusting the index.
+/// Maximum bytes of a log that a look-up walks instead of using the index.
 const SMALL_LOG_BYTES: u64 = 64 << 20;
 
-/// Derived entries that cover more than this are dropped once the files hold them.
+/// Derived units that cover more bytes of the log than this are dropped once the files contain them.
 const OVERLAY_BYTES: u64 = 64 << 20;
 
-/// Queues that notes name one by one.
+/// Maximum number of queues for which a note names each queue.
 const MOST_NAMED: usize = 8;
 
-/// See the module's text.
+/// See the header of this module.
 pub(crate) struct Reader {
     files: StoreFiles,
     options: StoreOptions,
@@ -56,29 +55,29 @@ pub(crate) struct Reader {
     delays: DelayTables,
     state: Mutex<State>,
     notes: Mutex<Vec<String>>,
-    /// What was there before the queues were listed, until they are looked at.
+    /// The state read before the queues were listed; `None` after the first look at the queues.
     unseen: Mutex<Option<(Option<LiveState>, Option<QueueManifest>)>>,
 }
 
 struct State {
     list: Arc<SegmentList>,
-    /// Where the visible log ends.
+    /// The end of the visible log.
     end: u64,
     queues: Arc<QueueSet>,
-    /// Entries of records in `overlay_from..end`; the files are used for what comes before, since after
-    /// a stop anything behind it may be torn.
+    /// Units of the records in `overlay_from..end`. For earlier records the files are used; after a stop, later parts
+    /// of the files may be torn.
     overlay: DerivedQueues,
     overlay_from: u64,
-    /// Queues whose files are not used at all.
+    /// Derived queues whose files are not used at all.
     replaced: DerivedQueues,
     replaced_ids: BTreeSet<(String, i32)>,
-    /// Whether `replaced` holds every queue.
+    /// Whether `replaced` contains every queue.
     all_replaced: bool,
     index_complete_to: u64,
 }
 
 impl Reader {
-    /// Opens the store at `files` without changing it.
+    /// Opens the store at `files`; changes nothing.
     pub(crate) fn open(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
         retry_if_changed(|| {
             let reader = Self::open_once(files, options)?;
@@ -87,7 +86,7 @@ impl Reader {
         })
     }
 
-    /// As [`Self::open`], for who may want the log alone: queues are looked at when they are asked for.
+    /// Like [`Self::open`], for a caller that may need only the log: the queues are read at their first use.
     pub(crate) fn open_log(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
         retry_if_changed(|| Self::open_once(files, options))
     }
@@ -95,7 +94,7 @@ impl Reader {
     fn open_once(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
         let files = &files.clone().for_reading()?;
         let mut notes: Vec<String> = files.misnamed_segment().into_iter().collect();
-        // Come first: what is looked at later, queues that were made meanwhile included, is no older.
+        // Read these first: everything read later, including queues made meanwhile, is at least as new.
         let live = read_live(files);
         let manifest = QueueManifest::load(files);
         let list = SegmentList::load(files)?;
@@ -119,7 +118,7 @@ impl Reader {
         let given = options.delay_levels.as_ref();
         let delays = files.delay_tables(given).or_else(|error| match error {
             StoreError::Corrupt { .. } => {
-                notes.push(format!("{error}; until then they are taken to be RocketMQ's"));
+                notes.push(format!("{error}; until then, RocketMQ's delay levels are used"));
                 Ok(DelayTables::default())
             }
             error => Err(error),
@@ -149,7 +148,7 @@ impl Reader {
         })
     }
 
-    /// Looks at the queues, if nobody did.
+    /// Reads the queues, unless that happened already.
     fn look(&self) -> Result<(), StoreError> {
         let mut unseen = self.unseen.lock();
         if let Some((live, manifest)) = &*unseen {
@@ -159,7 +158,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Gives back maps and descriptors, but for those that somebody uses.
+    /// Releases maps and descriptors that are not in use.
     pub(crate) fn release(&self) {
         let state = self.state.lock();
         for segment in state.list.segments() {
@@ -170,7 +169,7 @@ impl Reader {
         self.index.release();
     }
 
-    /// Things a person should know, each once.
+    /// Returns the notes for the user, each once.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.notes.lock().clone()
     }
@@ -182,15 +181,15 @@ impl Reader {
         }
     }
 
-    /// Moves `state.end` to where the visible log ends now: beside a writer of ours to what it publishes, else
-    /// to the end of the last record that holds together.
+    /// Moves `state.end` to the current end of the visible log: while a writer of ours runs, to the published offset,
+    /// else to the end of the last valid record.
     fn find_end(&self, state: &mut State, live: Option<LiveState>) -> Result<(), StoreError> {
         if let Some(live) = live {
             let known = state.list.end_offset();
             if live.visible > known {
                 state.list = Arc::new(SegmentList::load(&self.files)?);
             }
-            // One segment ends before the log does.
+            // If the path is one segment, it ends before the log does.
             let most = self.files.only_segment().map_or(u64::MAX, |_| state.list.end_offset());
             state.end = state.end.max(live.visible.min(most));
             return Ok(());
@@ -231,15 +230,15 @@ impl Reader {
         let as_left =
             self.mark.is_some_and(|mark| mark.is_unchanged_since_close(state.end, self.index.extent()));
         if live.is_none() && !as_left && missed_by_index(&state.list, &self.index, state.end)?.is_some() {
-            self.note("index files are missing; look-ups walk the log".to_owned());
+            self.note("index files are missing; look-ups read the whole log".to_owned());
             state.index_complete_to = 0;
         }
         Ok(())
     }
 
-    /// Uses the queue files up to `complete_to` and derives the rest; single queues that are short or
-    /// damaged are derived whole. The `manifest` must have been read before the queues were listed. `beside` a
-    /// writer of ours the files change meanwhile.
+    /// Uses the queue files up to `complete_to` and derives later units. A queue that is too short or damaged is
+    /// derived completely. The `manifest` must be read before the queues are listed. If `beside` is set, a writer of
+    /// ours runs and the files change meanwhile.
     fn use_queue_files(
         &self,
         state: &mut State,
@@ -274,7 +273,7 @@ impl Reader {
             let lost = manifest.compare(&state.queues, log_min, complete_to).lost;
             suspects.extend(lost.into_iter().map(|(topic, queue_id)| (topic.to_owned(), queue_id)));
         }
-        self.replace(state, &suspects, "its files are not as they were left")
+        self.replace(state, &suspects, "its files have changed or are damaged")
     }
 
     /// Derives every queue from the log.
@@ -313,7 +312,7 @@ impl Reader {
         loop {
             let offset = scanner.position();
             let item = match scanner.next_item() {
-                // What a writer deletes while it is walked needs no entries.
+                // Records that a writer removes during the walk need no units.
                 Err(error) if error.is_gone() => {
                     let list = SegmentList::load(&self.files)?;
                     let min = list.min_offset();
@@ -346,10 +345,10 @@ impl Reader {
         reason: &str,
     ) -> Result<(), StoreError> {
         for (topic, queue_id) in queues.iter().take(MOST_NAMED) {
-            self.note(format!("queue {topic}/{queue_id}: {reason}; derived from the log in memory"));
+            self.note(format!("queue {topic}/{queue_id}: {reason}; it is derived from the log in memory"));
         }
         if let Some(more) = queues.len().checked_sub(MOST_NAMED).filter(|more| *more > 0) {
-            self.note(format!("and {more} queues more: {reason}; derived from the log in memory"));
+            self.note(format!("{more} more queues: {reason}; they are derived from the log in memory"));
         }
         if queues.is_empty() {
             return Ok(());
@@ -375,12 +374,12 @@ impl Reader {
         state.all_replaced || state.replaced_ids.contains(&(topic.to_owned(), queue_id))
     }
 
-    /// Takes note that a writer deleted the oldest segments, if it did.
+    /// Updates the state if a writer removed the oldest segments.
     fn follow_expiry(&self, state: &mut State) -> Result<(), StoreError> {
         let Some(first) = state.list.segments().first() else { return Ok(()) };
         match self.files.vfs.stat(&first.path()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            // Whatever else is wrong with it, whoever reads it meets.
+            // A read of the segment reports any other error.
             _ => return Ok(()),
         }
         state.list = Arc::new(SegmentList::load(&self.files)?);
@@ -392,19 +391,19 @@ impl Reader {
         retry_if_changed(|| state.queues.recover_bounds())
     }
 
-    /// The files' batch queue, when it is used.
+    /// Returns the batch queue of the files, if it is used.
     fn batch_queue(state: &State, topic: &str, queue_id: i32) -> Option<Arc<BatchQueue>> {
         if Self::is_derived(state, topic, queue_id) { None } else { state.queues.batch(topic, queue_id) }
     }
 
-    /// What was derived of a queue: all of it, or what its files lack.
+    /// Returns the derived units of a queue: all of them, or those that its files lack.
     fn derived<'a>(state: &'a State, topic: &str, queue_id: i32) -> Option<&'a DerivedQueue> {
         let replaced = Self::is_derived(state, topic, queue_id);
         let source = if replaced { &state.replaced } else { &state.overlay };
         source.get(topic, queue_id)
     }
 
-    /// The files' queue, when it is used: its maximum clamped to the visible log.
+    /// Returns the queue of the files, if it is used; its maximum is limited to the visible log.
     fn file_queue(state: &State, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
         if Self::is_derived(state, topic, queue_id) { None } else { state.queues.get(topic, queue_id) }
     }

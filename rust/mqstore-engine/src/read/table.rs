@@ -1,10 +1,10 @@
-//! A topic as a table: of every key the newest message.
+//! A topic as a table: the newest message of each key.
 //!
-//! Owns [`TableRows`], what a table knows, and [`TableLoad`], which reads one queue from its beginning. Nothing
-//! on disk. The key is the whole KEYS text, blank ones are passed over, and a message without a body deletes its
-//! key. Of a key that is in several queues the message counts that was stored last. What is in memory grows with
-//! the keys and not with the messages: of a key one row, and of its message the place alone, unless messages are
-//! kept. One thread at a time each; several queues are loaded side by side.
+//! Owns [`TableRows`], the content of a table, and [`TableLoad`], which reads one queue from its beginning. Nothing on
+//! disk. The key is the whole KEYS text; messages with a blank key are skipped, and a message without a body deletes
+//! its key. If several queues have a key, the message that was stored last counts. Memory grows with the number of
+//! keys, not of messages: one row for each key, with only the position of its message, unless messages are kept. Each
+//! value is used by one thread at a time; several queues can load in parallel.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -18,34 +18,34 @@ use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 
-/// Where the newest message of a key is.
+/// The newest message of a key.
 #[derive(Clone, Debug)]
 pub struct TableRow {
-    /// Its offset in the queue.
+    /// Its offset in its queue.
     pub queue_offset: i64,
-    /// When it was stored, epoch milliseconds.
+    /// Its store time, in epoch milliseconds.
     pub store_timestamp: i64,
-    /// Itself, where messages are kept.
+    /// The message itself, if the table keeps messages.
     pub record: Option<StoredRecord>,
 }
 
-/// The load of one queue; see the module's text.
+/// The load of one queue; see the header of this module.
 pub struct TableLoad {
     cursor: QueueCursor,
-    /// What an error names.
+    /// The path that an error names.
     log: PathBuf,
     keeps_messages: bool,
     queue_id: i32,
-    /// Their numbers are their queue offsets.
+    /// The rows so far; the number of a row is its queue offset.
     newest: TextMap<TableEntry>,
     reached: i64,
 }
 
 impl Store {
-    /// Begins to load a queue as a table, with its messages or with their places alone.
+    /// Starts to load a queue as a table, with its messages or only with their positions.
     ///
     /// # Errors
-    /// As [`Store::read`].
+    /// Those of [`Store::read`].
     pub fn load_table(
         &self,
         topic: &str,
@@ -59,7 +59,7 @@ impl Store {
 }
 
 impl TableLoad {
-    /// Reads up to `most` messages; `false` when there are no more.
+    /// Reads up to `most` messages; returns `false` if there are no more.
     pub fn step(&mut self, most: usize) -> Result<bool, StoreError> {
         let records = self.cursor.next_batch(most)?;
         let goes_on = !records.is_empty();
@@ -85,19 +85,19 @@ impl TableLoad {
         Ok(goes_on)
     }
 
-    /// One past the last offset that was read; 0 before the first.
+    /// Returns one more than the last offset that was read; 0 before the first.
     pub fn reached(&self) -> i64 {
         self.reached
     }
 }
 
-/// What a table knows of its keys.
+/// The rows of a table.
 #[derive(Debug, Default)]
 pub struct TableRows {
     rows: TextMap<TableEntry>,
-    /// Puts so far: the order of the keys is that of their newest messages.
+    /// Number of puts so far. It orders the keys by their newest messages.
     puts: u64,
-    /// The queues that were loaded.
+    /// The loaded queues.
     loaded: HashSet<i32>,
 }
 
@@ -109,41 +109,41 @@ struct TableEntry {
 }
 
 impl TableEntry {
-    /// Whether a message counts beside this one: it is of the same queue, or was not stored before.
+    /// Whether a message replaces this one: it is in the same queue, or was not stored earlier.
     fn is_superseded(&self, queue_id: i32, store_timestamp: i64) -> bool {
         self.queue_id == queue_id || store_timestamp >= self.row.store_timestamp
     }
 }
 
 impl TableRows {
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there is none.
+    /// Whether the table has no key.
     pub fn is_empty(&self) -> bool {
         self.rows.len() == 0
     }
 
-    /// Whether there is this one.
+    /// Whether the table has `key`.
     pub fn contains(&self, key: &str) -> bool {
         self.rows.get(key).is_some()
     }
 
-    /// The queue and the row of a key.
+    /// Returns the queue and the row of a key.
     pub fn get(&self, key: &str) -> Option<(i32, TableRow)> {
         self.rows.get(key).map(|entry| (entry.queue_id, entry.row.clone()))
     }
 
-    /// The keys in the order of their newest messages.
+    /// Returns the keys in the order of their newest messages.
     pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<_> = self.rows.iter().map(|(key, entry)| (entry.number, key)).collect();
         keys.sort_unstable();
         keys.into_iter().map(|(_, key)| key.to_owned()).collect()
     }
 
-    /// Takes up a message with a body, unless one of another queue was stored later.
+    /// Applies a message with a body, unless a message of another queue was stored later.
     pub fn put(&mut self, key: &str, queue_id: i32, row: TableRow) {
         self.puts += 1;
         let time = row.store_timestamp;
@@ -151,16 +151,16 @@ impl TableRows {
         self.rows.put(key, entry, |known| !known.is_superseded(queue_id, time));
     }
 
-    /// Takes up a message without a body.
+    /// Applies a message without a body, which deletes its key.
     pub fn delete(&mut self, key: &str, queue_id: i32, store_timestamp: i64) {
         self.rows.remove(key, |entry| entry.is_superseded(queue_id, store_timestamp));
     }
 
-    /// Takes up all of a queue, instead of what is known of it.
+    /// Applies a whole queue and replaces the earlier rows of that queue.
     pub fn absorb(&mut self, load: TableLoad) {
         let (queue_id, mut newest) = (load.queue_id, load.newest);
         let before = self.puts;
-        // Their order is that of their offsets, and all of them come behind what was there.
+        // Their order is that of their offsets, and all of them come after the earlier rows.
         self.puts += u64::try_from(load.reached).unwrap_or(0);
         if !self.loaded.insert(queue_id) {
             self.rows.retain(|key, entry| entry.queue_id != queue_id || newest.get(key).is_some());
@@ -170,14 +170,14 @@ impl TableRows {
     }
 }
 
-/// The key of a message in a table: its whole KEYS text; `None` where that is blank.
+/// Returns the key of a message in a table: its whole KEYS text; `None` if that is blank.
 fn table_key<'a>(record: &RecordView<'a>) -> Option<&'a str> {
     let of_text = || record.properties.iter().filter(|(name, _)| *name == KEYS).last().map(|(_, keys)| keys);
     let keys = record.keys().or_else(of_text)?;
     (!keys.chars().all(is_blank)).then_some(keys)
 }
 
-/// What Python's `str.isspace` says of one character.
+/// Whether Python's `str.isspace` is true for this character.
 fn is_blank(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\u{1c}'..='\u{1f}')
 }
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(rows.get("a").map(|(queue_id, _)| queue_id), Some(0));
         rows.delete("a", 1, 99);
         assert!(rows.contains("a"));
-        // A clock that was set back changes nothing within a queue.
+        // A clock that is set back changes nothing within a queue.
         rows.put("a", 0, row(2, 50));
         assert_eq!(rows.keys(), ["b", "a"]);
         rows.put("a", 1, row(1, 50));

@@ -1,8 +1,8 @@
-//! A map from text to something small, for very many keys.
+//! A map from text to a small value, for very many keys.
 //!
-//! Owns the texts, one after the other in pieces of up to a mebibyte, and a table of hashes. A key costs its bytes and an entry
-//! instead of an allocation; its hash is kept, so that two maps become one without hashing again. Texts of keys that went
-//! are thrown away once they are half of all. Nothing on disk; one thread at a time.
+//! Owns the texts, one after the other in pieces of up to one mebibyte, and a table of hashes. A key costs its bytes
+//! and one table entry, but no allocation. The map keeps the hashes, so it merges two maps without computing them
+//! again. Texts of removed keys are dropped once they are half of all texts. Nothing on disk; one thread at a time.
 
 use std::hash::BuildHasher;
 use std::sync::LazyLock;
@@ -11,14 +11,14 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
 
-/// Bytes of the first piece and of the largest one.
+/// Bytes of the first and of the largest piece.
 const FIRST_PIECE: usize = 4096;
 const LARGEST_PIECE: usize = 1 << 20;
 
-/// One for all maps of the process: what one of them has hashed another looks up.
+/// One hasher for all maps of the process, so that one map can use the hashes of another.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 
-/// Where the text of a key is.
+/// The position of a key's text.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     piece: u32,
@@ -64,7 +64,7 @@ impl TextArena {
     }
 }
 
-/// The map; see the module's text.
+/// The map; see the header of this module.
 #[derive(Debug)]
 pub(crate) struct TextMap<V> {
     rows: HashTable<Row<V>>,
@@ -95,7 +95,7 @@ impl<V> TextMap<V> {
         self.rows.iter_mut().map(|row| &mut row.value).for_each(change);
     }
 
-    /// Gives `key` the value, unless `stays` says of the one that it has that this stays.
+    /// Sets the value of `key`, unless `stays` returns true for its current value.
     pub(crate) fn put(&mut self, key: &str, value: V, stays: impl FnOnce(&V) -> bool) {
         let hash = HASHER.hash_one(key);
         let Self { rows, texts } = self;
@@ -111,7 +111,7 @@ impl<V> TextMap<V> {
         }
     }
 
-    /// Removes `key` where `goes` says so of its value.
+    /// Removes `key` if `goes` returns true for its value.
     pub(crate) fn remove(&mut self, key: &str, goes: impl FnOnce(&V) -> bool) {
         let Self { rows, texts } = self;
         let found = rows.find_entry(HASHER.hash_one(key), |row| texts.at(row.key) == key);
@@ -123,7 +123,7 @@ impl<V> TextMap<V> {
         self.compact_texts();
     }
 
-    /// Keeps what `stays` says of.
+    /// Keeps the entries for which `stays` returns true.
     pub(crate) fn retain(&mut self, mut stays: impl FnMut(&str, &V) -> bool) {
         let Self { rows, texts } = self;
         let mut dropped = 0;
@@ -136,7 +136,7 @@ impl<V> TextMap<V> {
         self.compact_texts();
     }
 
-    /// Takes all of `other` in; where both have a key, `stays` says of the value here and the other one whether this stays.
+    /// Adds all entries of `other`. If both maps have a key, the value here stays if `stays(here, other)` returns true.
     pub(crate) fn absorb(&mut self, other: Self, mut stays: impl FnMut(&V, &V) -> bool) {
         if self.rows.is_empty() {
             *self = other;
@@ -166,7 +166,7 @@ impl<V> TextMap<V> {
         self.compact_texts();
     }
 
-    /// Writes the texts anew when half of them are those of no key.
+    /// Copies the texts of existing keys if half of all texts belong to removed keys.
     fn compact_texts(&mut self) {
         let Self { rows, texts } = self;
         if texts.dropped <= LARGEST_PIECE || texts.dropped < texts.bytes / 2 {

@@ -1,4 +1,4 @@
-//! What reads need of a store, whether it is open for writing or for reading only.
+//! The part of a store that reads need, for a store open for writing or for reading only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,31 +9,31 @@ use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
 
-/// One side of a store's read path.
+/// The data of a store for its read path; the writer and the reader implement it.
 pub(crate) trait View: Send + Sync {
-    /// The store's files.
+    /// Returns the files of the store.
     fn files(&self) -> &StoreFiles;
 
-    /// Fails when the store was closed or is poisoned for readers.
+    /// Returns an error if the store is closed, or poisoned for readers.
     fn check(&self) -> Result<(), StoreError>;
 
-    /// Brings queues and index up to what is visible now, and returns where the visible log ends.
+    /// Dispatches everything visible now, and returns the end of the visible log.
     fn catch_up(&self) -> Result<u64, StoreError>;
 
-    /// The segments.
+    /// Returns the segments.
     fn list(&self) -> Arc<SegmentList>;
 
-    /// Every topic's name, sorted.
+    /// Returns the names of all topics, sorted.
     fn topics(&self) -> Result<Vec<String>, StoreError>;
 
-    /// The queues of `topic`, sorted; empty when there is no such topic.
+    /// Returns the queues of `topic`, sorted; empty if the topic does not exist.
     fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError>;
 
-    /// Minimum and maximum offset of a queue; `None` when there is no such queue.
+    /// Returns the minimum and maximum offset of a queue; `None` if the queue does not exist.
     fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError>;
 
-    /// Appends up to `max` entries with offsets at or after `from` and below the maximum to `units`,
-    /// each with its queue offset. Fillers are left out.
+    /// Appends up to `max` units with offsets from `from` up to the maximum to `units`, each with its queue offset.
+    /// Blank units are left out.
     fn units(
         &self,
         topic: &str,
@@ -43,38 +43,38 @@ pub(crate) trait View: Send + Sync {
         units: &mut Vec<(i64, CqUnit)>,
     ) -> Result<(), StoreError>;
 
-    /// The queue offset of the first message of the record that holds the message at `offset`: where
-    /// records hold several messages, a read begins with a whole one.
+    /// Returns the queue offset of the first message of the record that contains the message at `offset`: if a record
+    /// contains several messages, a read begins with a whole record.
     fn start_of(&self, _topic: &str, _queue_id: i32, offset: i64) -> Result<i64, StoreError> {
         Ok(offset)
     }
 
-    /// Stops trusting a queue's files and derives its entries from the log. `false` when this view
-    /// cannot do that (then the damage is an error).
+    /// Stops using a queue's files and derives its units from the log. Returns `false` if this view cannot do that;
+    /// then the damage is an error.
     fn distrust(&self, topic: &str, queue_id: i32, reason: &str) -> Result<bool, StoreError>;
 
-    /// Whether an entry whose record cannot be read is passed over instead of ending the read; says so.
+    /// Whether a read skips a unit whose record cannot be read, instead of ending with the error; adds a note if so.
     fn passes_over(&self, _error: &StoreError) -> bool {
         false
     }
 
-    /// The log, where this process writes it.
+    /// Returns the log if this process writes it.
     fn log(&self) -> Option<Arc<CommitLog>> {
         None
     }
 
-    /// Whether compactions keep the newest message of each key of this topic.
+    /// Whether this is a compaction topic, which keeps the newest message of each key.
     fn keeps_newest(&self, topic: &str) -> bool;
 
-    /// Whether the queues of this topic hold batches.
+    /// Whether this topic has batch queues.
     fn has_batch_queues(&self, topic: &str) -> bool;
 
-    /// Log offsets that the index knows for a key hash, and the position from which on the log must
-    /// be searched itself; `None` when the index cannot be used at all.
+    /// Returns the log offsets that the index has for a key hash, and the log offset from which the log itself must be
+    /// searched; `None` if the index cannot be used.
     fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError>;
 
-    /// Blocks until a message at `offset` may be there, or `timeout` passed; `round` counts the calls of one
-    /// wait, from 0 on.
+    /// Blocks until a message at `offset` may exist, or `timeout` has passed. `round` counts the calls of one wait,
+    /// from 0.
     fn wait_for(
         &self,
         topic: &str,

@@ -1,4 +1,4 @@
-//! What a reader knows without looking at the log.
+//! Properties of a reader that need no read of the log.
 
 use std::sync::Arc;
 
@@ -8,29 +8,29 @@ use super::Reader;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::DelayTables;
 
-/// Files of one size each, of a store.
+/// The geometry of a store's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of a consume-queue file; `None` where there is no queue.
+    /// Bytes of a consume-queue file; `None` if there is no queue.
     pub queue_file_bytes: Option<u64>,
-    /// Bytes of the entries of consume queues that can be read; the rest of the files is empty, or expired.
+    /// Bytes of the readable units of all consume queues; the rest of the files is empty or expired.
     pub queue_entry_bytes: u64,
-    /// Slots and entries of an index file; `None` where there is none.
+    /// Slots and entries of an index file; `None` if there is no index file.
     pub index: Option<IndexGeometry>,
 }
 
 impl Reader {
-    /// As it was opened.
+    /// Returns the options of the open.
     pub(crate) fn options(&self) -> &StoreOptions {
         &self.options
     }
 
-    /// The tables of delay levels.
+    /// Returns the tables of delay levels.
     pub(crate) fn delays(&self) -> &DelayTables {
         &self.delays
     }
 
-    /// How large queue and index files are made here, and what is in them.
+    /// Returns the geometry of queue and index files, and the bytes of readable units.
     pub(crate) fn geometry(&self) -> Geometry {
         let queues = Arc::clone(&self.state.lock().queues);
         let all = queues.all();
@@ -42,13 +42,13 @@ impl Reader {
         }
     }
 
-    /// How many queues `topic` has by the topic table.
+    /// Returns the number of queues of `topic` in the topic table.
     pub(super) fn listed_queues(&self, topic: &str) -> i32 {
         let topic = self.listed.table.topics.get(topic);
         topic.map_or(0, |topic| topic.read_queues.max(topic.write_queues).clamp(0, 65_536))
     }
 
-    /// Attributes of `topic` as the topic table has them.
+    /// Returns the attributes of `topic` in the topic table.
     pub(crate) fn attributes(&self, topic: &str) -> Vec<(String, String)> {
         let topic = self.listed.table.topics.get(topic);
         topic.map(|topic| topic.attributes.clone()).unwrap_or_default().into_iter().collect()

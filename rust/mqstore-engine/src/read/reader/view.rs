@@ -1,5 +1,5 @@
-//! What a reader shows: what lies in the log up to where it may look, by the queue files that it trusts and by what
-//! it derived.
+//! The reader as a view for reads: the visible log, the queue files that the reader trusts, and the units that it
+//! derived.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ impl View for Reader {
             })?;
             let overlay = state.overlay.get(topic, queue_id);
             let max = overlay.map_or(0, DerivedQueue::max_offset).max(file_max);
-            // Where nothing in the files is left of the log, what is derived begins it.
+            // If no unit of the files points into the log any more, the derived units begin the queue.
             let derived_min = || overlay.and_then(DerivedQueue::min_offset).unwrap_or(max);
             let min = Some(queue.min_offset()).filter(|min| *min < file_max).unwrap_or_else(derived_min);
             return Ok(Some((min, max)));
@@ -213,13 +213,13 @@ impl View for Reader {
         }
         let found = self.index.candidates(hash, i64::MIN, i64::MAX)?;
         if let Some(damage) = found.damaged {
-            self.note(format!("{damage}; the index is not used, look-ups walk the log"));
+            self.note(format!("{damage}; the index is not used, and look-ups read the whole log"));
             return Ok(None);
         }
         Ok(Some((sorted_offsets(found.offsets, min, complete_to), complete_to)))
     }
 
-    /// Another process writes, and raises nothing here: looks again after a while, soon at first.
+    /// Another process writes and sends no events here: checks again after a sleep, which is short at first.
     fn wait_for(
         &self,
         _topic: &str,

@@ -80,7 +80,7 @@ pub enum StoreError {
     },
     /// The disk is so full that the store refuses appends in advance.
     #[error(
-        "{path}: cannot append: {used_percent} % of the disk are used, more than disk_refuse_ratio ({ratio}); free space, and appends resume by themselves"
+        "{path}: cannot append: {used_percent} % of the disk are used, disk_refuse_ratio is {ratio}; appends resume by themselves once there is space"
     )]
     DiskNearlyFull {
         /// The store's root.

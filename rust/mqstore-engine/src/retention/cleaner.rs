@@ -1,7 +1,7 @@
-//! Deletion: one segment at a time, in steps that a crash may interrupt anywhere.
+//! Removes segments one at a time, in steps that a crash can interrupt anywhere.
 //!
-//! The background calls [`Cleaner::step`] at intervals, and tests call it by hand. [`Cleaner::expire`] deletes
-//! everything that is due at once. Both take the steps that `plan` draws; it also says what survives a crash.
+//! The background calls [`Cleaner::step`] at intervals, and tests call it by hand. [`Cleaner::expire`] removes
+//! everything that is due at once. Both take the steps in the drawing of `plan`, which also describes crashes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,27 +25,27 @@ use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::flush::Flusher;
 use mqstore_log::index::IndexSet;
 
-/// How often the background looks (`cleanResourceInterval`).
+/// Interval of the background checks (`cleanResourceInterval`).
 const LOOK: Duration = Duration::from_secs(10);
 
-/// How often it looks while appends are refused, or something that is due cannot go yet.
+/// Interval while appends are refused, or while a due segment cannot be removed yet.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Segments that the background deletes before it rests for [`LOOK`] (`deleteFileBatchMax`).
+/// Number of segments that the background removes before it rests for [`LOOK`] (`deleteFileBatchMax`).
 const BATCH: u32 = 10;
 
-/// What went since the store was opened.
+/// Counters of removed files since the open.
 #[derive(Debug, Default)]
 pub(crate) struct ExpiryCounters {
     /// Segments deleted.
     pub expired_segments: AtomicU64,
-    /// Bytes of deleted files, queue and index files included.
+    /// Bytes of deleted files, including queue and index files.
     pub expired_bytes: AtomicU64,
     /// Appends refused because the disk is nearly full.
     pub refused_appends: AtomicU64,
 }
 
-/// Deletes what is due in a store that is open for writing.
+/// Removes due files of a store that is open for writing.
 #[derive(Debug)]
 pub(crate) struct Cleaner {
     files: StoreFiles,
@@ -55,9 +55,9 @@ pub(crate) struct Cleaner {
     queues: Arc<QueueSet>,
     index: Arc<IndexSet>,
     flusher: Arc<Flusher>,
-    /// What went.
+    /// Counters of removed files.
     pub counters: ExpiryCounters,
-    /// Used percent of the disk while appends are refused; 0 while they are taken.
+    /// Used percent of the disk while appends are refused; 0 while they are accepted.
     refusing: AtomicU64,
     rest_ms: AtomicU64,
     state: Mutex<State>,
@@ -67,39 +67,39 @@ pub(crate) struct Cleaner {
 struct State {
     /// Times of sealed segments, by offset.
     times: BTreeMap<u64, SegmentTimes>,
-    /// Neither the durable mark nor queues and index need the log before this offset.
+    /// The durable mark, the queues and the index do not need the log before this offset.
     secured: u64,
-    /// Queue and index files were cleaned for this minimum of the log.
+    /// The minimum of the log for which queue and index files were last cleaned.
     cleaned_min: u64,
-    /// The segment that should go and does not yet.
+    /// The segment that is due but cannot be removed yet.
     waiting: Option<Waiting>,
-    /// When the last segment went.
+    /// The time of the last removal of a segment.
     deleted_at: Option<Duration>,
     /// Segments deleted since the last rest.
     batch: u32,
-    /// The background rests until then.
+    /// The background rests until this time.
     rest_until: Duration,
-    /// Segments without a name in the log whose bytes are still to be overwritten.
+    /// Removed segments whose bytes must still be overwritten.
     wipes: Vec<Arc<Segment>>,
-    /// Whether what an earlier process left to be overwritten was.
+    /// Whether the segments that an earlier process left to overwrite are done.
     swept: bool,
 }
 
 #[derive(Debug)]
 struct Waiting {
     base: u64,
-    /// Since when readers have been in the way.
+    /// The time since which readers use the segment.
     held_since: Option<Duration>,
-    /// When the hook wants to be asked again.
+    /// The time at which to call the hook again.
     ask_at: Option<Duration>,
-    /// Until when the background takes it that a compaction still has to read it.
+    /// Until this time, the background assumes that a compaction still has to read the segment.
     uncompacted_until: Option<Duration>,
-    /// What was told about it last.
+    /// The reason that was last reported.
     told: String,
 }
 
 impl State {
-    /// What is known of the segment at `base`, which should go and does not yet.
+    /// Returns the state of the segment at `base`, which is due but cannot be removed yet.
     fn wait_for(&mut self, base: u64) -> &mut Waiting {
         let new =
             || Waiting { base, held_since: None, ask_at: None, uncompacted_until: None, told: String::new() };
@@ -111,7 +111,7 @@ impl State {
     }
 }
 
-/// What became of a segment that is due.
+/// The result for a due segment.
 enum DeleteOutcome {
     Gone(ExpiredFile),
     /// It stays for now.
@@ -119,7 +119,7 @@ enum DeleteOutcome {
 }
 
 impl Cleaner {
-    /// A cleaner by the rules of `options`. Nothing happens before [`Self::step`].
+    /// Makes a cleaner for the rules of `options`. It does nothing before [`Self::step`].
     pub(crate) fn new(
         files: &StoreFiles,
         options: &StoreOptions,
@@ -143,10 +143,10 @@ impl Cleaner {
         }
     }
 
-    /// Whether appends are taken: a load of one number.
+    /// Checks whether appends are accepted; loads one number.
     ///
     /// # Errors
-    /// [`StoreError::DiskNearlyFull`] since the last look at the disk was bad.
+    /// [`StoreError::DiskNearlyFull`] if the last check of the disks found too little space.
     #[inline]
     pub(crate) fn admit(&self) -> Result<(), StoreError> {
         let used_percent = self.refusing.load(Ordering::Relaxed);
@@ -158,8 +158,7 @@ impl Cleaner {
         Err(StoreError::DiskNearlyFull { path: self.files.root.clone(), used_percent, ratio })
     }
 
-    /// Looks at the disks: refuses appends or takes them again, and sends new segments to folders with
-    /// room.
+    /// Checks the disks: refuses appends or accepts them again, and lets new segments go to folders with space.
     pub(crate) fn check_disks(&self) -> Result<DiskSpace, StoreError> {
         let space = DiskSpace::look(&self.files)?;
         self.files.log_folders()?.set_full(space.full(self.options.disk_force_ratio));
@@ -176,15 +175,15 @@ impl Cleaner {
         Ok(space)
     }
 
-    /// How long the next [`Self::step`] has nothing to do.
+    /// Returns how long the next [`Self::step`] has nothing to do.
     pub(crate) fn rest(&self) -> Duration {
         Duration::from_millis(self.rest_ms.load(Ordering::Relaxed))
     }
 
-    /// One round of the background: looks at the disks and deletes at most one segment, if one is due.
+    /// One round of the background: checks the disks and removes at most one due segment.
     ///
     /// # Errors
-    /// Those of the file system; the next call tries again.
+    /// I/O errors; the next call tries again.
     pub(crate) fn step(&self) -> Result<(), StoreError> {
         let outcome = self.round();
         let rest = outcome.as_ref().map_or(LOOK, |rest| *rest);
@@ -194,7 +193,7 @@ impl Cleaner {
 
     fn round(&self) -> Result<Duration, StoreError> {
         let space = self.check_disks()?;
-        // Somebody who asked is at it; there is nothing left to do for the background.
+        // An explicit expiry is running; the background has nothing to do.
         let Some(mut state) = self.state.try_lock() else { return Ok(SOON) };
         self.sweep(&mut state)?;
         let later =
@@ -232,12 +231,11 @@ impl Cleaner {
         }
     }
 
-    /// Deletes everything that is due now, whatever the hour; `carry_on` is called between two files,
-    /// and its error ends the work. With `dry_run` says what that would be and changes nothing.
+    /// Removes everything that is due now, at any hour. `carry_on` is called between two files; if it returns an error,
+    /// the work ends with it. With `dry_run` it reports the files and changes nothing.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] from inside of a hook; those of the file system, after which what was
-    /// deleted stays deleted.
+    /// [`StoreError::Busy`] inside a hook; I/O errors, after which removed files stay removed.
     pub(crate) fn expire(
         &self,
         dry_run: bool,
@@ -274,7 +272,7 @@ impl Cleaner {
         Ok(report)
     }
 
-    /// The rest between two deletions, in slices, so that whoever waits can be interrupted.
+    /// Rests between two removals, in slices, so that a waiting caller can be interrupted.
     fn pause(&self, carry_on: &mut dyn FnMut() -> Result<(), StoreError>) -> Result<(), StoreError> {
         let mut left = Duration::from_millis(self.options.delete_interval_ms);
         while !left.is_zero() {
@@ -321,7 +319,7 @@ impl Cleaner {
         })
     }
 
-    /// Deletes one segment, the oldest, unless something keeps it.
+    /// Removes the oldest segment, unless something keeps it.
     fn delete(
         &self,
         state: &mut State,
@@ -334,7 +332,7 @@ impl Cleaner {
             return Ok(DeleteOutcome::Kept(reason));
         }
         let aside = self.wipe_place(segment)?;
-        // In memory only: from here on no read starts below, and none is led to what is about to go.
+        // In memory only: from here on, no read starts below the new minimum or uses the segment.
         self.queues.correct_min_offsets(segment.end_offset())?;
         let gone = self
             .log
@@ -360,7 +358,7 @@ impl Cleaner {
         Ok(DeleteOutcome::Gone(file))
     }
 
-    /// Why a segment that is due stays for now, if something keeps it.
+    /// Returns why a due segment must stay for now, if it must.
     fn keeps(
         &self,
         state: &mut State,
@@ -374,7 +372,7 @@ impl Cleaner {
                 state,
                 file,
                 base,
-                "not everything in it is synced and dispatched yet",
+                "some of its records are not yet synced and dispatched",
             )));
         }
         if let Some(text) = self.uncompacted(state, segment, file, asked)? {
@@ -409,7 +407,7 @@ impl Cleaner {
         Ok(None)
     }
 
-    /// Why a segment stays that a compaction still has to read. The background looks now and then only.
+    /// Returns why a segment must stay for a compaction. The background checks this only from time to time.
     fn uncompacted(
         &self,
         state: &mut State,
@@ -427,7 +425,7 @@ impl Cleaner {
             return Ok(Some(waiting.told.clone()));
         }
         let list = self.log.list();
-        // Everything in the segment was dispatched before.
+        // Everything in the segment is dispatched already.
         let mut search = UncompactedSearch::load(&self.files, &list)?;
         let Some(why) = uncompacted::why(&mut search, &self.queues, true, segment)? else {
             return Ok(None);
@@ -437,7 +435,7 @@ impl Cleaner {
         Ok(Some(text))
     }
 
-    /// Tells, once, why a segment stays.
+    /// Reports, once, why a segment stays.
     fn report_kept(&self, state: &mut State, file: &ExpiredFile, base: u64, why: &str) -> String {
         let waiting = state.wait_for(base);
         if waiting.told != why {
@@ -447,8 +445,7 @@ impl Cleaner {
         format!("{}: {why}", file.path.display())
     }
 
-    /// Whether nothing that a later open reads speaks of a place in `segment`; makes it so where it may
-    /// sync.
+    /// Whether no file that a later open reads points into `segment`. Syncs to make this so, if it may sync.
     fn sync_before_delete(
         &self,
         state: &mut State,
@@ -465,7 +462,7 @@ impl Cleaner {
         let point = self.log.sync_point();
         self.flusher.flush_all(false)?;
         let dispatched = self.flusher.dispatched();
-        // Once more for the other slot of the durable mark: a torn write of one leads to the other.
+        // Again for the other slot of the durable mark: after a torn write of one slot, an open reads the other.
         if switch::on("retention.second_slot") {
             self.flusher.flush_all(false)?;
         }
@@ -484,7 +481,7 @@ impl Cleaner {
         Ok(Some(place))
     }
 
-    /// Overwrites what waits for it and is not used any more.
+    /// Overwrites the waiting segments that are not in use any more.
     fn wipe_what_is_free(&self, state: &mut State) -> Result<(), StoreError> {
         while let Some(at) = state.wipes.iter().position(|segment| !segment.is_in_use()) {
             let segment = state.wipes.swap_remove(at);
@@ -497,7 +494,7 @@ impl Cleaner {
         Ok(())
     }
 
-    /// Overwrites what an earlier process left, at the first call, and what readers have let go of.
+    /// Overwrites the segments that an earlier process left, at the first call, and those that readers released.
     fn sweep(&self, state: &mut State) -> Result<(), StoreError> {
         if !state.swept {
             wipe::finish(&self.files)?;
@@ -506,7 +503,7 @@ impl Cleaner {
         self.wipe_what_is_free(state)
     }
 
-    /// Removes queue and index files that lie wholly before the log.
+    /// Removes queue and index files that are completely before the start of the log.
     fn remove_old_derived(
         &self,
         state: &mut State,
@@ -540,7 +537,7 @@ impl Cleaner {
     }
 }
 
-/// Enters into `report` what would go of `planned`, and the files that lie before the log then.
+/// Adds to `report` the segments of `planned` that would be removed, and the files before the log's new start.
 pub(super) fn preview(
     check: &uncompacted::UncompactedCheck<'_>,
     index: &IndexSet,
@@ -555,7 +552,7 @@ pub(super) fn preview(
         report.add(report::segment(planned));
     }
     for queue in queues.all() {
-        // A deletion syncs everything before it begins.
+        // A removal syncs everything first, so all files count.
         for file in queue.files_below(log_min, u64::MAX)? {
             report.add(report::derived(&file, ExpiredKind::Queue, log_min));
         }
@@ -572,7 +569,7 @@ pub(super) fn preview(
     Ok(())
 }
 
-/// What [`Cleaner::expire`] would do with a store that is not open for writing, whose log ends at `end`.
+/// Returns what [`Cleaner::expire`] would do for a store that is not open for writing and whose log ends at `end`.
 pub(crate) fn preview_of(
     files: &StoreFiles,
     options: &StoreOptions,
@@ -601,7 +598,7 @@ pub(crate) fn preview_of(
         mqstore_format::IndexGeometry { slots: options.index_slots, entries: options.index_entries };
     let index = IndexSet::load(files, known, configured, access)?;
     let mut report = ExpireReport { dry_run: true, ..ExpireReport::default() };
-    // Entries may be missing where the store was not closed, or a writer is at work.
+    // Units can be missing if the store was not closed, or while a writer runs.
     let trusted = if files.vfs.stat(&files.abort()).is_err() { u64::MAX } else { 0 };
     let check = uncompacted::UncompactedCheck { files, options, list: &list, queues: &queues, trusted };
     preview(&check, &index, &planned, &mut report)?;

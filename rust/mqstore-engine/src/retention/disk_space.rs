@@ -1,8 +1,8 @@
-//! How full the disks are, and what follows from it.
+//! The used part of the disks, and the decisions that depend on it.
 //!
-//! Computed as RocketMQ does: used / (used + what an ordinary user may still take), in whole percent,
-//! rounded up, and compared by "more than". Of several log folders the emptiest counts, because new
-//! segments go to those with room; a folder above `disk_force_ratio` gets none while another has room.
+//! Computed as in RocketMQ: used / (used + space that an ordinary user can still use), in whole percent, rounded up,
+//! and compared with "more than". Of several log folders the emptiest counts, because new segments go to folders with
+//! space. A folder above `disk_force_ratio` receives no segment while another one has space.
 //!
 //! Source: `UtilAll#getDiskPartitionSpaceUsedPercent`, `CleanCommitLogService#isSpaceToDelete`.
 
@@ -14,16 +14,16 @@ use mqstore_io::SpaceInfo;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
-/// How full the disks of a store are now. A disk that does not tell counts as empty.
+/// The current use of a store's disks. A disk that does not report its size counts as empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskSpace {
-    /// The folders that take new segments.
+    /// The folders for new segments.
     logs: Vec<(PathBuf, SpaceInfo)>,
-    /// The root, with queues and index.
+    /// The root, which contains queues and index.
     root: Option<SpaceInfo>,
 }
 
-/// Used part of a disk in whole percent, rounded up; 0 for one without size.
+/// Returns the used part of a disk in whole percent, rounded up; 0 for a disk of size 0.
 pub(crate) fn used_percent(space: SpaceInfo) -> u64 {
     let used = u128::from(space.total.saturating_sub(space.free));
     let size = used + u128::from(space.available);
@@ -32,12 +32,12 @@ pub(crate) fn used_percent(space: SpaceInfo) -> u64 {
 
 /// Whether `percent` is more than `ratio`.
 pub(super) fn exceeds(percent: u64, ratio: f64) -> bool {
-    // Percent are small whole numbers; a ratio such as 0.29 is a little less than 29 of them.
+    // Percents are small whole numbers; a ratio such as 0.29 is slightly less than 29 of them.
     percent as f64 > (ratio * 100.0 + 1e-6)
 }
 
 impl DiskSpace {
-    /// Asks the disks.
+    /// Measures the disks.
     pub(crate) fn look(files: &StoreFiles) -> Result<Self, StoreError> {
         let measure = |path: &PathBuf| files.vfs.free_space(path).ok();
         let folders = files.log_folders()?.for_new();
@@ -45,24 +45,24 @@ impl DiskSpace {
         Ok(Self { logs, root: measure(&files.root) })
     }
 
-    /// Used percent of the emptiest disk for segments, or of the root's if that is fuller.
+    /// Returns the used percent of the emptiest disk for segments, or of the root's disk if that is fuller.
     pub(crate) fn used_percent(&self) -> u64 {
         let logs = self.logs.iter().map(|(_, space)| used_percent(*space)).min().unwrap_or(0);
         logs.max(self.root.map_or(0, used_percent))
     }
 
-    /// The folders for segments whose disk is fuller than `ratio`.
+    /// Returns the folders for segments whose disk is fuller than `ratio`.
     pub(crate) fn full(&self, ratio: f64) -> BTreeSet<PathBuf> {
         let full = self.logs.iter().filter(|(_, space)| exceeds(used_percent(*space), ratio));
         full.map(|(path, _)| path.clone()).collect()
     }
 
-    /// The same after `bytes` of a file in `folder` are given back: for plans.
+    /// Adds the space of a removed file of `bytes` bytes in `folder`: for plans.
     pub(super) fn give_back(&mut self, folder: &std::path::Path, bytes: u64) {
         let Some(disk) = self.logs.iter().find(|(path, _)| path == folder).map(|(_, space)| *space) else {
             return;
         };
-        // Folders on one disk answer with the same numbers.
+        // Folders on one disk have the same numbers.
         let disks = self.logs.iter_mut().map(|(_, space)| space).chain(&mut self.root);
         for space in disks.filter(|space| **space == disk) {
             space.free = space.free.saturating_add(bytes).min(space.total);

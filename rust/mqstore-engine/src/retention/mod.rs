@@ -1,10 +1,10 @@
-//! Retention: which segments of the log are deleted, when, and which other files go with them.
+//! Retention: the rules for the removal of log segments, and of the derived files that belong to them.
 //!
-//! [`Cleaner`] deletes the oldest segment first; `plan` draws the steps. After a crash the log has no gap. Recovery
-//! truncates queues and index to the log, so a stop between a segment and its derived files loses nothing.
+//! [`Cleaner`] removes the oldest segment first; `plan` has a drawing of the steps. After a crash the log has no gap.
+//! Recovery truncates queues and index to the log, so a stop between a segment and its derived files loses nothing.
 //!
 //! A segment is as old as its last record. RocketMQ uses the modification time of the file, which a copy or a restore
-//! changes; it counts here only if no record can be read.
+//! changes; here that time counts only if no record can be read.
 //!
 //! Source: `DefaultMessageStore.CleanCommitLogService`, `CleanConsumeQueueService`,
 //! `MappedFileQueue#deleteExpiredFileByTime`, `ReferenceResource#shutdown`.

@@ -1,30 +1,31 @@
-//! Which segments are due, oldest first, and why: a decision without a change.
+//! The plan of an expiry: which segments are due, oldest first, and why. It changes nothing.
 //!
-//! | reason | when |
+//! | reason | condition |
 //! |---|---|
-//! | size | the segments together have more than `retention_bytes` |
-//! | age | the last record is older than `retention`, and it is an hour of `delete_when`, or a disk is fuller than `disk_clean_ratio`, or somebody asks |
+//! | size | all segments together have more than `retention_bytes` |
+//! | age | the last record is older than `retention`, and it is an hour of `delete_when`, or a disk is fuller than
+//! `disk_clean_ratio`, or the expiry is explicit |
 //! | disk | a disk is fuller than `disk_force_ratio`, whatever the age |
 //!
-//! The first segment that is not due ends the plan: the log loses its beginning and nothing else.
+//! The plan ends before the first segment that is not due: only the beginning of the log is removed.
 //!
 //! The cleaner follows the plan in these steps:
 //!
 //! ```text
 //! every 10 s, or at once while there is more to do
-//!   look at the disks      -> refuse appends, or accept them again; new segments go to disks with space
+//!   check the disks        -> refuse appends, or accept them again; new segments go to disks with space
 //!   the oldest segment     -> due? by age, size or disk; not the last one; below the durable mark
 //!   compaction topics      -> a segment with keyed messages that no compaction has read stays
-//!   ask the hook           -> keep, later, or continue; a segment that readers hold waits for its time
-//!   minimum of all queues  -> moved in memory, so that no read starts below
-//!   the segment's name     -> removed, folder synced; then the next one, after a pause
-//!   queue and index files  -> those wholly below the log's minimum, oldest first
+//!   call the hook          -> keep, later, or continue; a segment that readers use waits for a limited time
+//!   minimum of all queues  -> moved in memory, so that no read starts below it
+//!   the segment's name     -> removed, folder synced; then the next segment, after a pause
+//!   queue and index files  -> those completely below the log's minimum, oldest first
 //! ```
 //!
-//! Across a crash: each removal is durable before the next, so the segments have no gap. The cleaner syncs both slots
-//! of the durable mark and the checkpoint first: they name records after everything that is deleted.
+//! Across a crash: each removal is durable before the next, so the segments have no gap. First the cleaner syncs both
+//! slots of the durable mark and the checkpoint, so that they point only to records that stay.
 //!
-//! Across threads: one deletion runs at a time. Readers keep the bytes that they hold, for as long as they hold them.
+//! Across threads: one removal runs at a time. Readers keep the bytes that they use, as long as they use them.
 //!
 //! Source: `CleanCommitLogService#deleteExpiredFiles`, `#isTimeToDelete`.
 
@@ -35,23 +36,23 @@ use super::segment_times::SegmentTimes;
 use mqstore_base::options::{StoreOptions, delete_hours};
 use mqstore_log::commit_log::{Segment, SegmentList};
 
-/// The rules, from the options.
+/// The rules of retention, from the options.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RetentionPolicy {
-    /// Longest age of a segment's last record, in milliseconds.
+    /// Maximum age of a segment's last record, in milliseconds.
     pub retention_ms: Option<u64>,
-    /// Most bytes of all segments.
+    /// Maximum bytes of all segments.
     pub retention_bytes: Option<u64>,
-    /// Hours of the day, as bits.
+    /// Hours of the day, as bits 0 to 23.
     pub hours: u32,
-    /// Used part of the disk above which age counts at any hour.
+    /// Used part of the disk above which segments are removed by age at any hour.
     pub clean_ratio: f64,
-    /// Used part of the disk above which age does not count.
+    /// Used part of the disk above which segments are removed whatever their age.
     pub force_ratio: f64,
 }
 
 impl RetentionPolicy {
-    /// The rules that `options` set; bad hours, which an open refuses, mean none.
+    /// Returns the rules of `options`. Invalid hours, which an open refuses, count as none.
     pub(crate) fn of(options: &StoreOptions) -> Self {
         Self {
             retention_ms: options.retention_ms,
@@ -62,48 +63,48 @@ impl RetentionPolicy {
         }
     }
 
-    /// Whether anything may ever go.
+    /// Whether a rule can remove segments at all.
     pub(crate) fn retains(&self) -> bool {
         self.retention_ms.is_some() || self.retention_bytes.is_some()
     }
 }
 
-/// Who asks.
+/// What starts the expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExpiryTrigger {
     /// The background, at this hour of the day (0 to 23).
     Hour(u32),
-    /// A person or a program: the hour does not matter.
+    /// An explicit call: the hour does not matter.
     Asked,
 }
 
 /// A segment that is due.
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedDeletion {
-    /// It.
+    /// The segment.
     pub segment: Arc<Segment>,
-    /// Its records' times.
+    /// The store times of its records.
     pub times: SegmentTimes,
     /// Reason for the deletion, for reports and events.
     pub reason: String,
 }
 
-/// What a plan is made from.
+/// The input of a plan.
 #[derive(Clone, Debug)]
 pub(crate) struct PlanInput<'a> {
     /// The segments.
     pub list: &'a SegmentList,
-    /// Only segments that end at or before this log offset may go.
+    /// Only segments that end at or before this log offset can be removed.
     pub end: u64,
-    /// Now, in epoch milliseconds.
+    /// The current time, in epoch milliseconds.
     pub now_ms: i64,
-    /// Who asks.
+    /// What starts the expiry.
     pub trigger: ExpiryTrigger,
-    /// How full the disks are.
+    /// The use of the disks.
     pub space: &'a DiskSpace,
 }
 
-/// The segments that are due, oldest first, at most `limit`; never the last one.
+/// Returns the due segments, oldest first, at most `limit`; never the last segment of the log.
 pub(crate) fn plan(
     policy: &RetentionPolicy,
     scene: &PlanInput<'_>,
@@ -158,7 +159,7 @@ impl Rules<'_> {
                 self.policy.hours >> hour.min(31) & 1 == 1 || exceeds(self.used, self.policy.clean_ratio)
             }
         };
-        // A time in the future, of a clock that was set back, is no age.
+        // A time in the future, from a clock that was set back, gives no age.
         let age = u64::try_from(self.now_ms.saturating_sub(times.newest_ms())).ok()?;
         let source = if times.last_ms.is_some() { "last record was stored" } else { "file was changed" };
         (now && age >= most).then(|| format!("age: its {source} {age} ms ago, retention keeps {most} ms"))

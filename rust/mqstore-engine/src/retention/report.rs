@@ -1,10 +1,10 @@
-//! What an expiry deletes, or would delete, file by file.
+//! The report of an expiry: the files that it removes or would remove.
 
 use super::plan::PlannedDeletion;
 use mqstore_base::events::{ExpiredFile, ExpiredKind};
 use mqstore_base::store_files::OldFile;
 
-/// A segment that is planned to go.
+/// Returns the report for a segment that is planned for removal.
 pub(super) fn segment(planned: &PlannedDeletion) -> ExpiredFile {
     let segment = &planned.segment;
     ExpiredFile {
@@ -19,7 +19,7 @@ pub(super) fn segment(planned: &PlannedDeletion) -> ExpiredFile {
     }
 }
 
-/// A file that leads to nothing in a log that starts at `log_min`.
+/// Returns the report for a derived file without data for a log that starts at `log_min`.
 pub(super) fn derived(file: &OldFile, kind: ExpiredKind, log_min: u64) -> ExpiredFile {
     ExpiredFile {
         path: file.path.clone(),
@@ -29,24 +29,24 @@ pub(super) fn derived(file: &OldFile, kind: ExpiredKind, log_min: u64) -> Expire
         last_offset: file.last_offset,
         first_store_timestamp_ms: None,
         last_store_timestamp_ms: None,
-        reason: format!("log: all its records lie before log offset {log_min}"),
+        reason: format!("log: all its records are before log offset {log_min}"),
     }
 }
 
-/// What [`crate::Store::expire`] did, or would do.
+/// The result of [`crate::Store::expire`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpireReport {
-    /// Whether nothing was changed.
+    /// Whether this is only a preview; then nothing was changed.
     pub dry_run: bool,
     /// The files: segments, then queue files, then index files, each oldest first.
     pub files: Vec<ExpiredFile>,
-    /// How many of them are segments.
+    /// Number of segments among them.
     pub segments: u64,
-    /// Bytes of all of them.
+    /// Bytes of all files.
     pub bytes: u64,
-    /// The first byte of the log afterwards.
+    /// The first log offset after the removal.
     pub log_min_offset: u64,
-    /// What was due and stays for now, each with its reason.
+    /// Due segments that stay for now, each with its reason.
     pub kept: Vec<String>,
 }
 

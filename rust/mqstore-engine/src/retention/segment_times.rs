@@ -1,8 +1,8 @@
-//! When a segment's first and last record were stored.
+//! The store times of a segment's first and last record.
 //!
-//! Read from the records themselves. The last one is found from the end of the file: a stretch that
-//! doubles is searched for a record that holds together, and followed from there. So a segment of a
-//! gibibyte costs a few hundred kibibytes, once.
+//! They are read from the records themselves. The search for the last record starts at the end of the file: it looks
+//! for a valid record in a range that grows, and walks the log from that record. So a segment of 1 GiB costs a few
+//! hundred KiB, once.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
 
-/// What is searched at the end of a segment, at first and after the first two failures.
+/// Bytes at the end of a segment that each try searches.
 const STRETCHES: [u64; 4] = [256 << 10, 8 << 20, 128 << 20, u64::MAX];
 
 /// The times of one segment, in epoch milliseconds.
@@ -21,21 +21,21 @@ pub(crate) struct SegmentTimes {
     pub first_ms: Option<i64>,
     /// Store time of the last record that can be read.
     pub last_ms: Option<i64>,
-    /// When the file was changed last; for a segment without a readable record.
+    /// The time of the file's last change; used for a segment without a readable record.
     pub modified_ms: i64,
 }
 
 impl SegmentTimes {
-    /// When the youngest thing in the segment was stored.
+    /// Returns the store time of the newest record in the segment.
     pub(crate) fn newest_ms(&self) -> i64 {
         self.last_ms.unwrap_or(self.modified_ms)
     }
 }
 
-/// Reads the times of a segment to which nothing is added any more. Damage is passed over.
+/// Reads the times of a segment that receives no more records. Skips damage.
 pub(crate) fn times_of(files: &StoreFiles, list: &Arc<SegmentList>, segment: &Segment) -> SegmentTimes {
     SegmentTimes {
-        // What cannot be read has no time; the file's own decides then.
+        // A record that cannot be read has no time; the time of the file decides then.
         first_ms: first_time(list, segment).ok().flatten(),
         last_ms: last_time(list, segment).ok().flatten(),
         modified_ms: files.vfs.stat(&segment.path()).map_or(i64::MAX, |stat| stat.modified_ms),

@@ -1,9 +1,9 @@
 //! Segments that a compaction still has to read.
 //!
-//! Owns the rule that the log's only copy of a key's newest message does not go with its segment: one
-//! that holds keyed messages of a compaction topic which are in no compaction file stays, and all
-//! behind it, until one has; or until the option `expire_uncompacted` lets it go. RocketMQ
-//! copies each message to its compaction files when it dispatches it, and has no such rule.
+//! Owns this rule: the log's only copy of a key's newest message is not removed. If a segment contains keyed messages
+//! of a compaction topic that are in no compaction file yet, the segment and all later ones stay. They stay until a
+//! compaction has read it, unless the option `expire_uncompacted` is set. RocketMQ copies each message to its
+//! compaction files when it dispatches it, and has no such rule.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use mqstore_compaction::{UncompactedMessage, UncompactedSearch};
 use mqstore_log::commit_log::{Segment, SegmentList};
 use mqstore_log::consume_queue::QueueSet;
 
-/// Why `segment` has to stay for a compaction, in words; `trusted` as for [`UncompactedSearch::in_segment`].
+/// Returns why `segment` must stay for a compaction; for `trusted` see [`UncompactedSearch::in_segment`].
 pub(super) fn why(
     search: &mut UncompactedSearch<'_>,
     queues: &QueueSet,
@@ -35,18 +35,18 @@ pub(super) fn why(
     )))
 }
 
-/// What a plan that is only told is checked against.
+/// The data with which a preview is checked.
 pub(super) struct UncompactedCheck<'a> {
     pub(super) files: &'a StoreFiles,
     pub(super) options: &'a StoreOptions,
     pub(super) list: &'a Arc<SegmentList>,
     pub(super) queues: &'a QueueSet,
-    /// The queues have an entry for every record before this log offset.
+    /// The queues have a unit for every record before this log offset.
     pub(super) trusted: u64,
 }
 
 impl UncompactedCheck<'_> {
-    /// The segments of `planned` that would go, and why the first of the others would not.
+    /// Returns the segments of `planned` that would be removed, and why the next one would stay.
     pub(super) fn split<'p>(
         &self,
         planned: &'p [PlannedDeletion],

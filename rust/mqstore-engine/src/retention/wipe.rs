@@ -1,11 +1,12 @@
-//! Overwriting a segment before its room is given back.
+//! Overwrites a segment before its space is freed.
 //!
-//! A segment that is to be wiped leaves the log by a rename to `mqstore/wipe/` (or `.mqstore/wipe/` of
-//! its own folder), so that no half-wiped file is ever part of the log; both folders are synced, then
-//! zeros are written over all of it and synced, then the name goes. Whoever holds a view of its bytes
-//! is waited for. A file with a further name, as snapshots make them, only loses this one. What a stop leaves there is wiped after the next open, whatever the options are then.
+//! A rename first moves the segment out of the log, to `mqstore/wipe/` (or to `.mqstore/wipe/` of its own folder), so a
+//! half-wiped file is never part of the log. Then both folders are synced, zeros are written over the whole file and
+//! synced, and the name is removed. The wipe waits for readers of its bytes. A file with a second name, for
+//! example in a snapshot, loses only this name. After a stop, the next open wipes the remaining files, whatever its
+//! options are.
 //!
-//! What this means on the medium is the file system's and the device's affair: see `docs/retention.md`.
+//! The effect on the medium depends on the file system and the device: see `docs/retention.md`.
 
 use std::path::Path;
 
@@ -18,10 +19,10 @@ use mqstore_base::store_files::StoreFiles;
 
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Overwrites the file `path`, which nobody reads, with zeros, syncs it and removes it durably.
+/// Overwrites the file `path`, which has no readers, with zeros, syncs it and removes it durably.
 pub(super) fn wipe(files: &StoreFiles, path: &Path) -> Result<(), StoreError> {
     let file = files.vfs.open(path, Access::ReadWrite).at(path, "wiping a segment")?;
-    // A snapshot may hold it under another name; it goes with the last one.
+    // A snapshot can have the file under another name; its bytes stay until the last name is removed.
     if file.stat().at(path, "wiping a segment")?.links <= 1 {
         zero(&*file).at(path, "wiping a segment")?;
     }
@@ -44,7 +45,7 @@ fn zero(file: &dyn VfsFile) -> std::io::Result<()> {
     switch::step("retention.sync_wiped_bytes", || file.sync_data())
 }
 
-/// Wipes what a stop left, unless it is still a part of the log under another name.
+/// Wipes the files that a stop left, unless they are still part of the log under another name.
 pub(super) fn finish(files: &StoreFiles) -> Result<u64, StoreError> {
     let mut wiped = 0;
     let logs = files.log_folders()?.all();

@@ -32,18 +32,18 @@ use request::RowFilter;
 use task::SkipCallback;
 use workers::{ScanContext, Step, TaskOutcome, Work};
 
-/// Reading one record that an entry leads to takes as long as walking so many bytes of the log.
+/// Reading one record of a unit takes as long as walking this number of bytes of the log.
 const BYTES_PER_ENTRY: u64 = 16 << 10;
 
-/// A scan that has begun.
+/// A running scan.
 ///
-/// If entries of queues lead to the records faster than a walk of the log, the scan follows them and checks them
-/// against the records. If an entry leads to a wrong record, the scan continues as a walk from there. A walk yields no
-/// row for fillers. It skips damaged ranges and reports them to the caller.
+/// If queue units lead to the records faster than a walk of the log, the scan follows the units and checks them against
+/// the records. If a unit points to a wrong record, the scan continues as a walk from there. A walk yields no row for
+/// fillers. It skips damaged ranges and reports them to the caller.
 ///
-/// With `topics`, rows are the messages in these topics' own queues. Half messages under the topic itself are no rows,
-/// nor are records of other topics that name a light queue. If two records claim one slot of a queue, which no broker
-/// writes, a scan along the entries yields only the first.
+/// With `topics`, rows are the messages in the own queues of these topics. Half messages of a topic are not rows, nor
+/// are records of other topics that name a light queue. If two records claim the same unit of a queue, which no broker
+/// writes, a scan that follows units yields only the first.
 pub struct Scan<S: ScanSink> {
     plan: ScanSetup<S>,
     work: Option<Work<S>>,
@@ -53,7 +53,7 @@ pub struct Scan<S: ScanSink> {
     follows_entries: bool,
 }
 
-/// What it takes to begin.
+/// The data to start a scan.
 struct ScanSetup<S> {
     view: Arc<dyn View>,
     filter: Arc<RowFilter>,
@@ -63,19 +63,19 @@ struct ScanSetup<S> {
     make: MakeSink<S>,
 }
 
-/// What [`Scan::next`] answers.
+/// The result of [`Scan::next`].
 #[derive(Debug)]
 pub enum ScanOutput<B> {
     /// More rows.
     Batch(ScanBatch<B>),
-    /// None yet; ask again.
+    /// No rows yet; call again.
     Later,
-    /// That was all.
+    /// The end of the scan.
     End,
 }
 
 impl Store {
-    /// Begins a scan; `make` makes what makes batches of rows.
+    /// Starts a scan; `make` returns the sink that builds batches of rows.
     ///
     /// # Errors
     /// [`StoreError::TopicNotFound`].
@@ -113,9 +113,9 @@ impl Store {
         Ok(scan)
     }
 
-    /// Where scans of a queue's messages in a `range` of offsets may begin: for each of `positions`, which ascend, the
-    /// first of them that lies there or behind it in the log. Positions without one are left out, and so are those
-    /// whose queue entry leads to no record.
+    /// Returns log offsets at which scans of a queue's messages in `range` can begin. For each of `positions`, which
+    /// must ascend, it is the log offset of the first of these messages at or after that position. Positions without
+    /// such a message, or whose unit points to no record, are left out.
     ///
     /// # Errors
     /// [`StoreError::TopicNotFound`], and errors of the system.
@@ -149,7 +149,7 @@ impl Store {
         Ok(cuts)
     }
 
-    /// Tells the person who opened the store something, once.
+    /// Returns the function that adds a note for the user, each once.
     pub(crate) fn warning_sink(&self) -> WarningSink {
         match &self.inner.side {
             OpenSide::Reader(reader) => {
@@ -164,7 +164,7 @@ impl Store {
     }
 }
 
-/// The queues whose entries are to be followed; `None` where the log is to be walked.
+/// Returns the queues whose units the scan follows; `None` if it walks the log.
 fn queue_ranges(
     view: &dyn View,
     request: &ScanRequest,
@@ -211,7 +211,7 @@ fn follows(request: &ScanRequest, entries: u64, span: (u64, u64)) -> bool {
     }
 }
 
-/// As [`queue_ranges`], for parts of queues that are named one by one.
+/// Like [`queue_ranges`], for given parts of queues.
 fn of_ranges(
     view: &dyn View,
     request: &ScanRequest,
@@ -232,35 +232,35 @@ fn of_ranges(
 }
 
 impl<S: ScanSink> Scan<S> {
-    /// Where in the log it began.
+    /// Returns the log offset at which the scan began.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// Where it stands: everything before has been yielded.
+    /// Returns the position of the scan: all rows before this log offset are returned.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Where it ends.
+    /// Returns the log offset at which the scan ends.
     pub fn limit(&self) -> u64 {
         self.plan.span.1
     }
 
-    /// Whether it follows entries of queues; else it walks the log.
+    /// Whether the scan follows queue units; else it walks the log.
     pub fn follows_entries(&self) -> bool {
         self.follows_entries
     }
 
-    /// What was passed over until now, and each time the scan was led astray.
+    /// Returns the skipped ranges so far, and each unit that pointed to a wrong record.
     pub fn passed(&self) -> Vec<(Passed, String)> {
         self.plan.passed.lock().clone()
     }
 
-    /// What comes next; waits for it about `timeout`.
+    /// Returns the next result; waits for it for about `timeout`.
     ///
     /// # Errors
-    /// [`StoreError::Closed`] when the store was closed meanwhile; errors of the system while reading.
+    /// [`StoreError::Closed`] if the store was closed meanwhile; I/O errors.
     pub fn next(&mut self, timeout: Duration) -> Result<ScanOutput<S::Batch>, StoreError> {
         loop {
             let Some(work) = &mut self.work else { return Ok(ScanOutput::End) };
@@ -271,7 +271,7 @@ impl<S: ScanSink> Scan<S> {
                 }
                 Step::Passed(TaskOutcome::Done(end)) => self.position = self.position.max(end),
                 Step::Passed(TaskOutcome::Misled(reason)) => {
-                    let text = format!("{reason}; the scan walks the log from there");
+                    let text = format!("{reason}; the scan continues as a walk of the log from there");
                     (self.plan.tell)(Passed::Misled, text);
                     self.work = None;
                     self.walk()?;
@@ -290,7 +290,7 @@ impl<S: ScanSink> Scan<S> {
         }
     }
 
-    /// Walks the log from where the scan stands.
+    /// Walks the log from the position of the scan.
     fn walk(&mut self) -> Result<(), StoreError> {
         let plan = &self.plan;
         let source =

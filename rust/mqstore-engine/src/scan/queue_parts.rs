@@ -1,7 +1,7 @@
-//! Parts of queues as `Store::read` gives them: of a queue that was compacted what the compaction left, then
-//! what came behind it.
+//! Parts of queues as `Store::read` returns them: for a compacted queue the compacted messages, then the messages after
+//! them.
 //!
-//! Never writes. Where a compaction is published meanwhile, the cursor goes on in the new files.
+//! Never writes. If a compaction is published meanwhile, the cursor continues in the new files.
 
 use std::collections::VecDeque;
 
@@ -11,17 +11,17 @@ use super::request::ScanRequest;
 use super::task::{Next, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIES, Task};
 use mqstore_base::error::StoreError;
 
-/// Records that a cursor is asked for at once, and how many it may look at for them.
+/// Number of records that one step of a cursor returns, and of those it may read to find them.
 const AT_ONCE: usize = 16;
 const LOOKS: usize = 1024;
 
-/// Cursors on queues, one behind the other.
+/// Cursors on queues, used one after the other.
 pub(super) struct MessageSource {
     cursors: VecDeque<QueueCursor>,
 }
 
 impl MessageSource {
-    /// Cursors on the ranges of `request`; tells of messages that were deleted from one that was not compacted.
+    /// Makes cursors on the ranges of `request`. Reports deleted messages of a queue that was not compacted.
     pub(super) fn new(store: &Store, request: &ScanRequest, tell: &SkipCallback) -> Result<Self, StoreError> {
         let mut cursors = VecDeque::new();
         for range in request.ranges.iter().flatten() {
@@ -30,7 +30,7 @@ impl MessageSource {
             let cursor = match store.read(topic, queue_id, Some(start), end, request.filter.as_ref()) {
                 Err(StoreError::OffsetOutOfRange { min_offset, .. }) if start < min_offset => {
                     let text = format!(
-                        "queue {queue_id} of topic {topic:?} begins at {min_offset} and not at {start}"
+                        "queue {queue_id} of topic {topic:?} begins at offset {min_offset}, not at {start}"
                     );
                     tell(Passed::Deleted, text);
                     store.read(topic, queue_id, Some(min_offset), end, request.filter.as_ref())
@@ -49,7 +49,7 @@ impl MessageSource {
             if some.ended {
                 self.cursors.pop_front();
             }
-            // A task without a record lets whoever waits look around.
+            // A task without a record lets a waiting caller check for a signal.
             let nothing = some.records.is_empty();
             bytes += some.records.iter().map(|record| record.bytes().len() as u64).sum::<u64>();
             records.extend(some.records);

@@ -1,7 +1,7 @@
-//! Where a scan's records come from: stretches of the log, what the entries of queues lead to, or messages.
+//! The sources of a scan's records: ranges of the log, the records of queue units, or messages.
 //!
-//! A source hands out tasks in the order of the log, or of the queues, each with all that a worker needs to do it. One
-//! thread at a time asks for the next.
+//! A source returns tasks in the order of the log, or of the queues. Each task has all data that a worker needs. One
+//! thread at a time asks for the next task.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,16 +18,16 @@ use super::task::{EntryLead, Next, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIE
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{Cut, Damage, LogScanner, ScanChecks, Segment, SegmentList, read_record};
 
-/// How far before a task's turn the system is asked to fetch.
+/// How many bytes before a task's turn the system is asked to fetch.
 const AHEAD_BYTES: u64 = 4 * TASK_BYTES;
 
-/// Entries of all queues that are held at once, about.
+/// Approximate maximum of units in memory, for all queues together.
 const HELD_ENTRIES: usize = 64 << 10;
 
-/// By so much the clock of a store may have been set back without a range of times missing a message.
+/// How far the clock of a store may have been set back before a scan of a time range can miss a message.
 const CLOCK_SET_BACK_MS: i64 = 600_000;
 
-/// See the module's text.
+/// See the header of this module.
 pub(super) enum Source {
     Log(LogSource),
     Queues(QueueSource),
@@ -35,7 +35,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The next task; reads into `buffer`.
+    /// Returns the next task; reads into `buffer`.
     pub(super) fn next(&mut self, buffer: Vec<u8>) -> Result<Next, StoreError> {
         match self {
             Self::Log(log) => log.next(buffer),
@@ -45,7 +45,7 @@ impl Source {
     }
 }
 
-/// The log from one position to another.
+/// The log between two log offsets.
 pub(super) struct LogSource {
     view: Arc<dyn View>,
     scanner: LogScanner,
@@ -53,7 +53,7 @@ pub(super) struct LogSource {
     limit: u64,
     tell: SkipCallback,
     held: Option<MappedFileGuard>,
-    /// Up to where the system was asked to fetch.
+    /// The log offset up to which the system was asked to fetch.
     expected: u64,
 }
 
@@ -86,7 +86,7 @@ impl LogSource {
         }
     }
 
-    /// Keeps the segment where the scan stands from being deleted for a while.
+    /// Delays the deletion of the segment at the position of the scan.
     fn hold(&mut self) {
         let position = self.scanner.position();
         let holds = |guard: &MappedFileGuard| (guard.base_offset()..guard.end_offset()).contains(&position);
@@ -95,7 +95,7 @@ impl LogSource {
         }
     }
 
-    /// Has the system fetch what the next tasks read, each page once: asking takes time where it is there.
+    /// Asks the system to fetch the bytes of the next tasks, each page once, because each request takes time.
     fn expect(&mut self) {
         let position = self.scanner.position();
         if position + TASK_BYTES <= self.expected || position >= self.limit {
@@ -107,7 +107,7 @@ impl LogSource {
         {
             let begin = position.max(self.expected.min(segment.end_offset()));
             self.expected = (position + AHEAD_BYTES).min(segment.end_offset());
-            // What is wrong here, the read will find and say.
+            // The read finds and reports any error.
             let _ = file.expect_read(begin - segment.base_offset(), self.expected.saturating_sub(begin));
         }
     }
@@ -119,11 +119,11 @@ impl LogSource {
         }
         self.scanner.end_at(damage.offset);
         let place = format!("{} at offset {}: {}", damage.path.display(), damage.file_offset, damage.reason);
-        (self.tell)(Passed::Damaged, format!("{place}; no record follows, the log ends there"));
+        (self.tell)(Passed::Damaged, format!("{place}; no record follows, so the log ends there"));
         Ok(())
     }
 
-    /// Goes on at the log's new start when the place where the scan stands was deleted meanwhile.
+    /// Continues at the new start of the log if the position of the scan was deleted meanwhile.
     fn follow_expiry(&mut self, error: StoreError) -> Result<(), StoreError> {
         self.view.catch_up()?;
         let list = self.view.list();
@@ -143,9 +143,9 @@ impl LogSource {
     }
 }
 
-/// The part of the log where the rows of `request` can be: from a segment's start, and up to one.
+/// Returns the range of the log that can contain the rows of `request`; it begins and ends at a segment's start.
 ///
-/// A record's store time is not before that of a record ahead of it, unless the store's clock was set back.
+/// A record's store time is not before that of an earlier record, unless the store's clock was set back.
 pub(super) fn span(view: &dyn View, request: &ScanRequest, limit: u64) -> (u64, u64) {
     let list = view.list();
     let (mut from, mut to) = (list.min_offset(), limit);
@@ -168,7 +168,7 @@ pub(super) fn span(view: &dyn View, request: &ScanRequest, limit: u64) -> (u64, 
     (from.max(request.from.unwrap_or(0)), to.min(request.to.unwrap_or(u64::MAX)))
 }
 
-/// One queue whose entries a scan follows.
+/// A queue whose units a scan follows.
 pub(super) struct QueueRange {
     pub(super) topic: String,
     pub(super) queue_id: i32,
@@ -181,13 +181,13 @@ struct QueueRun {
     ready: VecDeque<(i64, CqUnit)>,
 }
 
-/// The entries of some queues, merged by where they lead.
+/// The units of some queues, merged by their log offsets.
 pub(super) struct QueueSource {
     view: Arc<dyn View>,
     filter: Arc<RowFilter>,
     queues: Arc<[(String, i32)]>,
     runs: Vec<QueueRun>,
-    /// Where the next entry of each queue leads, the nearest first.
+    /// The log offset of the next unit of each queue, the smallest first.
     heads: BinaryHeap<Reverse<(u64, usize)>>,
     span: (u64, u64),
     at_once: usize,
@@ -207,7 +207,7 @@ impl QueueSource {
         Self { view, filter, queues, runs, heads: BinaryHeap::new(), span, at_once, started: false }
     }
 
-    /// The queues that leads name by their number.
+    /// Returns the queues, in the order of the numbers in leads.
     pub(super) fn queues(&self) -> Arc<[(String, i32)]> {
         Arc::clone(&self.queues)
     }
@@ -233,7 +233,7 @@ impl QueueSource {
         Ok(if leads.is_empty() { Next::End } else { Next::Task(Task::Leads(leads)) })
     }
 
-    /// Notes where the next wanted entry of a queue leads.
+    /// Finds the next wanted unit of a queue and adds its log offset to `heads`.
     fn enter(&mut self, queue: usize) -> Result<(), StoreError> {
         let Some(run) = self.runs.get_mut(queue) else { return Ok(()) };
         loop {
@@ -263,7 +263,7 @@ impl QueueSource {
     }
 }
 
-/// The first offset in `min..max` of a queue whose entry leads to `from` or behind it.
+/// Returns the first offset in `min..max` of a queue whose unit points to log offset `from` or a later one.
 pub(super) fn first_behind(
     view: &dyn View,
     (topic, queue_id): (&str, i32),
@@ -286,7 +286,7 @@ pub(super) fn first_behind(
     Ok(low)
 }
 
-/// Whether `record` is what `lead` was to lead to.
+/// Whether `record` is the record that the unit of `lead` belongs to.
 pub(super) fn fits(record: &RecordView<'_>, lead: &EntryLead, queues: &[(String, i32)]) -> bool {
     let queue = queues.get(lead.queue);
     queue.is_some_and(|(topic, queue_id)| belongs(record, topic, *queue_id, lead.queue_offset))

@@ -1,4 +1,4 @@
-//! What a scan is asked for, and which records that is.
+//! The request of a scan, and the test whether a record matches it.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -9,18 +9,18 @@ use regex::bytes::Regex;
 
 use mqstore_base::message::MessageFilter;
 
-/// How a scan finds its records. The rows are the same, but for [`ScanPlan::Messages`].
+/// How a scan finds its records. The rows are the same for each plan except [`ScanPlan::Messages`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScanPlan {
-    /// Whatever reads less.
+    /// The plan that reads less.
     #[default]
     Cheapest,
     /// Walks the log.
     Log,
-    /// Follows the entries of queues; for scans of named topics.
+    /// Follows the units of queues; only for scans of given topics.
     Queues,
-    /// Reads the parts of queues that are named one by one as [`Store::read`](super::Store::read) does, queue
-    /// by queue: of queues that were compacted, what the compaction left. Cannot be gone on with later.
+    /// Reads the given parts of queues like [`Store::read`](super::Store::read), queue by queue. For compacted queues
+    /// it yields the compacted messages. A later scan cannot continue it.
     Messages,
 }
 
@@ -33,61 +33,61 @@ pub struct ScanRange {
     pub queue_id: i32,
     /// The first queue offset.
     pub start: i64,
-    /// One past the last.
+    /// One more than the last queue offset.
     pub end: i64,
 }
 
-/// What a scan is asked for; by default every message of the log.
+/// The conditions of a scan; the default selects every message of the log.
 #[derive(Clone, Debug, Default)]
 pub struct ScanRequest {
-    /// Only messages that the queues of these topics hold.
+    /// Only messages in the queues of these topics.
     pub topics: Option<Vec<String>>,
-    /// Only records of this topic, whether queues hold them or not.
+    /// Only records of this topic, in queues or not.
     pub record_topic: Option<String>,
-    /// Only these parts of queues, each queue once; takes the place of `topics`.
+    /// Only these parts of queues, each queue once; replaces `topics`.
     pub ranges: Option<Vec<ScanRange>>,
     /// Only this queue of each topic.
     pub queue_id: Option<i32>,
-    /// Only queue offsets from here on.
+    /// Only queue offsets from this one on.
     pub start_offset: Option<i64>,
-    /// Only queue offsets before this.
+    /// Only queue offsets before this one.
     pub end_offset: Option<i64>,
-    /// Only what was stored at or after this time, in epoch milliseconds.
+    /// Only messages stored at or after this time, in epoch milliseconds.
     pub start_ms: Option<i64>,
-    /// Only what was stored before this time.
+    /// Only messages stored before this time, in epoch milliseconds.
     pub end_ms: Option<i64>,
-    /// Only messages with one of these keys, or with one of them as their unique key.
+    /// Only messages that have one of these keys, also as their unique key.
     pub keys: Vec<String>,
-    /// Only messages that match.
+    /// Only messages that match this filter.
     pub filter: Option<MessageFilter>,
-    /// Only messages whose body, decompressed, matches.
+    /// Only messages whose decompressed body matches.
     pub body: Option<Regex>,
-    /// Goes on at this log offset, which an earlier scan said to be where it stands.
+    /// Continues at this log offset, the position of an earlier scan.
     pub from: Option<u64>,
-    /// Ends before the first record that starts at this log offset or behind it.
+    /// Ends before the first record at or after this log offset.
     pub to: Option<u64>,
-    /// Threads that decode; 0 and 1 stand for the caller's own.
+    /// Number of threads that decode; with 0 or 1, the caller's thread decodes.
     pub threads: u32,
     /// How the records are found.
     pub plan: ScanPlan,
 }
 
-/// A record that a scan came upon.
+/// A record found by a scan.
 pub struct ScanRow<'a> {
-    /// What it says.
+    /// The decoded record.
     pub record: &'a RecordView<'a>,
-    /// Where it lies in the log.
+    /// Its log offset.
     pub offset: u64,
     body: OnceCell<Option<Cow<'a, [u8]>>>,
 }
 
 impl<'a> ScanRow<'a> {
-    /// A row of a record that lies there.
+    /// Makes a row of the record at log offset `offset`.
     pub fn new(record: &'a RecordView<'a>, offset: u64) -> Self {
         Self { record, offset, body: OnceCell::new() }
     }
 
-    /// The body, decompressed; `None` where it does not decompress. Done once.
+    /// Returns the decompressed body; `None` if decompression fails. Decompresses once.
     pub fn body(&self) -> Option<&[u8]> {
         if !self.record.sys_flag.compressed() {
             return Some(self.record.body);
@@ -96,7 +96,7 @@ impl<'a> ScanRow<'a> {
     }
 }
 
-/// Which records are rows.
+/// The test whether a record is a row.
 #[derive(Clone, Debug)]
 pub(super) struct RowFilter {
     /// Sorted.
@@ -124,7 +124,7 @@ impl RowFilter {
         let named = |ranges: &Vec<ScanRange>| ranges.iter().map(|range| range.topic.clone()).collect();
         let mut topics = ranges.as_ref().map(named).or_else(|| request.topics.clone());
         if let Some(topics) = &mut topics {
-            // What has no queue has no messages: the name could lead out of the store's folders.
+            // A topic without a queue has no messages, and its name could point outside the store's folders.
             topics.retain(|topic| validate_stored_topic(topic).is_ok());
             topics.sort_unstable();
             topics.dedup();
@@ -142,7 +142,7 @@ impl RowFilter {
         }
     }
 
-    /// Whether a queue entry's tags code can belong to a row.
+    /// Whether a unit with this tags code can belong to a row.
     pub(super) fn may_match_code(&self, tags_code: i64) -> bool {
         self.filter.as_ref().is_none_or(|filter| filter.may_match_code(tags_code))
     }
@@ -183,7 +183,7 @@ impl RowFilter {
     }
 }
 
-/// Whether one of `ranges`, which are sorted, holds the record.
+/// Whether one of `ranges`, which are sorted, contains the record.
 fn in_ranges(ranges: &[ScanRange], record: &RecordView<'_>) -> bool {
     let order =
         |range: &ScanRange| range.topic.as_str().cmp(record.topic).then(range.queue_id.cmp(&record.queue_id));

@@ -1,4 +1,4 @@
-//! One piece of a scan's work, and what a scan tells the person who asked for it.
+//! One task of a scan, and the reports of a scan to its caller.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use mqstore_log::commit_log::RecordRun;
 /// Bytes of the log that one task decodes.
 pub(super) const TASK_BYTES: u64 = 2 << 20;
 
-/// Entries that one task follows at most.
+/// Maximum number of units that one task follows.
 pub(super) const TASK_ENTRIES: usize = 4096;
 
-/// An entry that a task follows.
+/// A unit that a task follows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryLead {
     pub(super) offset: u64,
@@ -20,35 +20,35 @@ pub(super) struct EntryLead {
     pub(super) queue_offset: i64,
 }
 
-/// A piece of work.
+/// A task.
 pub(super) enum Task {
-    /// Records that lie one behind the other.
+    /// Consecutive records of the log.
     Stretch(RecordRun),
-    /// Records that entries lead to.
+    /// Records of queue units.
     Leads(Vec<EntryLead>),
-    /// Records that were read.
+    /// Records that are read already.
     Records(Vec<StoredRecord>),
 }
 
-/// What a source says.
+/// The answer of a source.
 pub(super) enum Next {
     Task(Task),
     End,
 }
 
-/// Tells the person who opened the store something.
+/// Adds a note for the user who opened the store.
 pub(crate) type WarningSink = Arc<dyn Fn(String) + Send + Sync>;
 
-/// What a scan has to tell.
+/// The kind of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
-    /// Bytes that are no record were passed over.
+    /// Bytes that are no record were skipped.
     Damaged,
     /// A part of the log was deleted before it was read.
     Deleted,
-    /// An entry of a queue led astray; no row is missing for it.
+    /// A unit of a queue pointed to a wrong record; the rows are still complete.
     Misled,
 }
 
-/// Tells it.
+/// Receives a report.
 pub(super) type SkipCallback = Arc<dyn Fn(Passed, String) + Send + Sync>;

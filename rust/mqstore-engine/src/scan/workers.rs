@@ -1,9 +1,9 @@
-//! Tasks done side by side, their batches handed over in order.
+//! Runs the tasks of a scan in parallel and returns their batches in order.
 //!
-//! Workers take the next task in turn, decode it, and hand batch after batch to the slot of that task; the
-//! consumer takes from the first slot. Tasks run ahead of the consumer by a few at most, and batches that
-//! wait are bounded in bytes: the first task alone may always hand over, so that nobody waits for ever. Who
-//! drops the scan ends the workers and waits for them. With one thread all of it happens in the consumer's.
+//! Each worker takes the next task, decodes it, and puts batch after batch into the slot of that task. The consumer
+//! takes batches from the first slot. Only a few tasks run before their turn, and the bytes of waiting batches are
+//! bounded. The first task can always add a batch, so no thread waits forever. Dropping the scan ends the workers and
+//! waits for them. With one thread, everything happens in the consumer's thread.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -21,62 +21,62 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::message::StoredRecord;
 use mqstore_log::commit_log::RecordReader;
 
-/// Bytes of finished batches beyond which only the first task hands over more.
+/// Bytes of waiting batches above which only the first task can add more.
 const WAITING_BYTES: u64 = 48 << 20;
 
-/// Batches that wait in one slot at most.
+/// Maximum number of batches that wait in one slot.
 const SLOT_BATCHES: usize = 2;
 
-/// Tasks that are begun at once, for each worker.
+/// Maximum number of started tasks for each worker.
 const TASKS_PER_WORKER: u64 = 2;
 
-/// Makes batches of rows; each worker has one of its own.
+/// Makes batches of rows; each worker has its own sink.
 pub trait ScanSink: Send + 'static {
-    /// What rows become.
+    /// The type of a batch.
     type Batch: Send + 'static;
 
-    /// Whether `row` may come into the batch that is being made; asked before each [`Self::add`].
+    /// Whether `row` fits the current batch; called before each [`Self::add`].
     fn has_room(&self, row: &ScanRow<'_>) -> bool;
 
     /// Adds a row.
     fn add(&mut self, row: &ScanRow<'_>);
 
-    /// The rows that were added since the last time and the bytes that they take; `None` without a row.
+    /// Returns the rows added since the last call and their bytes; `None` if there are none.
     fn take(&mut self) -> Option<(Self::Batch, u64)>;
 }
 
 /// Makes a sink for a worker.
 pub type MakeSink<S> = Arc<dyn Fn() -> S + Send + Sync>;
 
-/// Rows, and where in the log the scan stands behind them.
+/// Rows, and the position of the scan after them.
 #[derive(Debug)]
 pub struct ScanBatch<B> {
     /// The rows.
     pub rows: B,
-    /// The log offset from which on a scan yields what comes after them.
+    /// The log offset at which a scan continues with the rows after these.
     pub end: u64,
 }
 
-/// How a task came out.
+/// The result of a task.
 pub(super) enum TaskOutcome {
-    /// All of it was handed over; the scan stands here then.
+    /// The task is complete; the scan is at this log offset then.
     Done(u64),
-    /// An entry led nowhere, or to another record: the log has to be walked.
+    /// A unit points to no record or to another record, so the log must be walked.
     Misled(String),
     Failed(StoreError),
 }
 
-/// What comes next for the consumer.
+/// The next result for the consumer.
 pub(super) enum Step<B> {
     Batch(ScanBatch<B>),
-    /// A task is over.
+    /// A task has ended.
     Passed(TaskOutcome),
     /// Nothing yet.
     Later,
     End,
 }
 
-/// What all tasks of a scan have in common.
+/// The data that all tasks of a scan share.
 pub(super) struct ScanContext<S> {
     pub(super) view: Arc<dyn View>,
     pub(super) filter: Arc<RowFilter>,
@@ -86,7 +86,7 @@ pub(super) struct ScanContext<S> {
     pub(super) make: MakeSink<S>,
 }
 
-/// A worker's own things.
+/// The data of one worker.
 struct WorkerState<S> {
     sink: S,
     reader: Option<RecordReader>,
@@ -98,7 +98,7 @@ impl<S: ScanSink> ScanContext<S> {
         WorkerState { sink: (self.make)(), reader: None, skipped: Vec::new() }
     }
 
-    /// Does `task`; `hand_over` takes the batches, and says whether to go on. Gives the task's buffer back.
+    /// Runs `task`. `hand_over` takes the batches and returns whether to continue. Returns the buffer of the task.
     fn run(
         &self,
         bench: &mut WorkerState<S>,
@@ -156,7 +156,7 @@ impl<S: ScanSink> ScanContext<S> {
                     end = lead.offset + u64::from(record.size);
                 }
                 _ => {
-                    misled = Some(format!("an entry of a queue leads to another record at {}", lead.offset));
+                    misled = Some(format!("a unit of a queue points to another record at {}", lead.offset));
                     break;
                 }
             }
@@ -168,7 +168,7 @@ impl<S: ScanSink> ScanContext<S> {
         misled.map_or(TaskOutcome::Done(end), TaskOutcome::Misled)
     }
 
-    /// Adds records that were read; they may lie in other files than the log, so that no offset says how far.
+    /// Adds records that were read. They can be in other files than the log, so no log offset describes the progress.
     fn take(
         &self,
         sink: &mut S,
@@ -193,7 +193,7 @@ impl<S: ScanSink> ScanContext<S> {
         TaskOutcome::Done(0)
     }
 
-    /// Adds a record if it is wanted; what is in the batch before it ends at `end`.
+    /// Adds a record if it is wanted; the rows before it in the batch end at `end`.
     #[inline]
     fn row(
         &self,
@@ -218,13 +218,13 @@ impl<S: ScanSink> ScanContext<S> {
     }
 }
 
-/// Tasks and the batches that came of them.
+/// The tasks of a scan and their batches.
 pub(super) enum Work<S: ScanSink> {
     Here(Box<Here<S>>),
     Workers(Workers<S>),
 }
 
-/// All in the consumer's thread.
+/// Runs all tasks in the consumer's thread.
 pub(super) struct Here<S: ScanSink> {
     common: ScanContext<S>,
     bench: WorkerState<S>,
@@ -235,7 +235,7 @@ pub(super) struct Here<S: ScanSink> {
 }
 
 impl<S: ScanSink> Work<S> {
-    /// Begins; with more than one of `threads` in threads of its own.
+    /// Starts the scan; if `threads` is more than one, in its own threads.
     pub(super) fn begin(common: ScanContext<S>, source: Source, threads: u32) -> Result<Self, StoreError> {
         if threads > 1 && common.view.files().vfs.environment().threads {
             return Workers::start(common, source, threads).map(Self::Workers);
@@ -251,7 +251,7 @@ impl<S: ScanSink> Work<S> {
         })))
     }
 
-    /// What comes next; waits for it at most `timeout`, which one task may exceed where there are no workers.
+    /// Returns the next result. Waits for it for at most `timeout`; without workers, one task can take longer.
     pub(super) fn step(&mut self, timeout: Duration) -> Step<S::Batch> {
         match self {
             Self::Here(here) => here.step(),
@@ -283,20 +283,20 @@ impl<S: ScanSink> Here<S> {
     }
 }
 
-/// Threads of one scan.
+/// The threads of one scan.
 pub(super) struct Workers<S: ScanSink> {
     desk: Arc<SharedState<S>>,
     handles: Vec<JoinHandle<()>>,
 }
 
-/// What workers and consumer share.
+/// The data that workers and consumer share.
 struct SharedState<S: ScanSink> {
     common: ScanContext<S>,
     intake: Mutex<TaskIntake>,
     state: Mutex<State<S::Batch>>,
-    /// Raised when a worker handed something over.
+    /// Notified when a worker added a result.
     filled: Condvar,
-    /// Raised when the consumer took something.
+    /// Notified when the consumer took a batch.
     emptied: Condvar,
     stop: AtomicBool,
     window: u64,
@@ -312,11 +312,11 @@ struct TaskIntake {
 }
 
 struct State<B> {
-    /// The number of the task whose slot is the first.
+    /// The number of the task with the first slot.
     head: u64,
     slots: VecDeque<TaskSlot<B>>,
     waiting_bytes: u64,
-    /// How many tasks there are, once that is known.
+    /// The total number of tasks, once it is known.
     total: Option<u64>,
     panicked: bool,
 }
@@ -331,7 +331,7 @@ impl<B> State<B> {
         self.slots.get_mut(usize::try_from(number.checked_sub(self.head)?).ok()?)
     }
 
-    /// Whether the task may hand over a batch of so many bytes now.
+    /// Whether the task can add a batch of `bytes` bytes now.
     fn may_add(&mut self, number: u64, bytes: u64) -> bool {
         let (head, waiting) = (self.head, self.waiting_bytes);
         let Some(slot) = self.slot(number) else { return true };
@@ -363,7 +363,7 @@ impl<S: ScanSink> Workers<S> {
         for _ in 0..threads {
             let desk = Arc::clone(&workers.desk);
             let started = spawn("mq-scan", move || desk.work());
-            // A system that has no more threads to give leaves the work to those that there are.
+            // If the system cannot start more threads, the workers that exist do the work.
             match started {
                 Ok(handle) => workers.handles.push(handle),
                 Err(_) if !workers.handles.is_empty() => break,
@@ -397,7 +397,7 @@ impl<S: ScanSink> Workers<S> {
                 return Step::Passed(TaskOutcome::Failed(StoreError::Poisoned {
                     path: self.desk.root.clone(),
                     stage: "a worker of a scan",
-                    cause: "it panicked; what it said is on stderr".to_owned(),
+                    cause: "it panicked; stderr has the message".to_owned(),
                 }));
             }
             if self.desk.filled.wait_for(&mut state, timeout).timed_out() {
@@ -411,7 +411,7 @@ impl<S: ScanSink> Drop for Workers<S> {
     fn drop(&mut self) {
         self.desk.stop.store(true, Ordering::Release);
         {
-            // Whoever is about to wait has seen it, or is woken.
+            // With the lock, a worker that is about to wait either sees `stop` or is woken.
             let _state = self.desk.state.lock();
             self.desk.emptied.notify_all();
         }
@@ -421,7 +421,7 @@ impl<S: ScanSink> Drop for Workers<S> {
     }
 }
 
-/// Tells the consumer when its worker ends by a panic.
+/// Tells the consumer if its worker ends by a panic.
 struct PanicGuard<'a, S: ScanSink>(&'a SharedState<S>);
 
 impl<S: ScanSink> Drop for PanicGuard<'_, S> {
@@ -449,7 +449,7 @@ impl<S: ScanSink> SharedState<S> {
         }
     }
 
-    /// The next task, once there is room for what comes of it.
+    /// Returns the next task, once its results can be stored.
     fn take_task(&self) -> Option<(u64, Task)> {
         let mut intake = self.intake.lock();
         if intake.ended {
@@ -483,7 +483,7 @@ impl<S: ScanSink> SharedState<S> {
         None
     }
 
-    /// Waits for room and hands a batch over; `false` when nobody wants it any more.
+    /// Waits until there is space and adds a batch; returns `false` if the consumer no longer needs it.
     fn hand_over(&self, number: u64, batch: ScanBatch<S::Batch>, bytes: u64) -> bool {
         let mut state = self.state.lock();
         while !self.stopped() && !state.may_add(number, bytes) {

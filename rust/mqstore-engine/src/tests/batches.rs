@@ -1,4 +1,4 @@
-//! Topics with batch queues: many messages as one record, found by any of their offsets.
+//! Topics with batch queues: several messages in one record, found by each of their offsets.
 
 use mqstore_format::decode_batch;
 use mqstore_io::{SimVfs, Vfs};
@@ -23,7 +23,7 @@ fn put(store: &Store, queue_id: i32, bodies: &[&[u8]]) -> Vec<Appended> {
     store.append_many(&messages).unwrap()
 }
 
-/// The records of a queue from `start` on: each one's offset, and the bodies in it.
+/// Returns the records of a queue from `start` on: the offset of each record and the bodies in it.
 fn read(store: &Store, queue_id: i32, start: Option<i64>) -> Vec<(i64, Vec<Vec<u8>>)> {
     let mut cursor = store.read(TOPIC, queue_id, start, None, None).unwrap();
     let mut found = Vec::new();
@@ -63,7 +63,7 @@ fn one_call_is_one_record_that_takes_an_offset_for_each_message() {
 
     let expected = [(0, texts(&[b"a", b"b", b"c"])), (3, texts(&[b"d"])), (4, texts(&[b"e", b"f"]))];
     assert_eq!(read(&store, 0, None), expected);
-    // A read that begins inside of a record begins with it.
+    // A read that begins inside a record returns the whole record.
     for (start, skipped) in [(0, 0), (1, 0), (2, 0), (3, 1), (4, 2), (5, 2), (6, 3)] {
         assert_eq!(read(&store, 0, Some(start)), expected[skipped..], "from {start}");
     }
@@ -71,7 +71,7 @@ fn one_call_is_one_record_that_takes_an_offset_for_each_message() {
     assert_eq!((queues[0].min_offset, queues[0].max_offset), (0, 6));
     assert_eq!((queues[1].min_offset, queues[1].max_offset), (0, 1));
 
-    // The record is what RocketMQ's broker makes of a batch.
+    // The record is the one that RocketMQ's broker makes of a batch.
     let record = store.get_at(first[0].commit_log_offset).unwrap();
     let view = record.view().unwrap();
     assert_eq!(view.inner_batch(), Some((0, 3)));
@@ -129,7 +129,7 @@ fn batch_queues_survive_a_close_a_kill_and_the_loss_of_their_files() {
         expected.push((2 * number, vec![body.into_bytes(), b"second".to_vec()]));
     }
     store.close().unwrap();
-    // 25 units in files of ten.
+    // 25 units, in files with ten units each.
     let folder = world.path.join("batchconsumequeue/batched/0");
     assert_eq!(vfs.list(&folder).unwrap().len(), 3);
 
@@ -166,8 +166,8 @@ fn batch_queues_survive_a_close_a_kill_and_the_loss_of_their_files() {
     assert!(mqstore_inspect::verify(&world.files(), &options, &mut |_| Ok(())).unwrap().ok);
 }
 
-/// The twelfth entry of a file lies in two sectors. Where only the second of them reached the device, it can name
-/// a place before what was synced that is behind the record of the entry before it.
+/// The twelfth unit of a file is in two sectors. If only the second sector reached the device, the unit can contain a
+/// log offset that is synced and after the record of the previous unit.
 #[test]
 fn an_entry_made_of_two_by_a_power_loss_is_made_anew() {
     let (world, vfs, _) = World::simulated();
@@ -175,7 +175,7 @@ fn an_entry_made_of_two_by_a_power_loss_is_made_anew() {
     let store = create(&world, &options);
     let records: Vec<_> = (0..11).map(|number| put(&store, 0, &[&[number]])[0].commit_log_offset).collect();
     let end = || store.stats().unwrap().log_max_offset;
-    // The place of the next record is 65,536 and then some, of which the first sector holds the former.
+    // The next log offset is at least 65,536; the first sector of the unit contains these higher bytes.
     while end() < (1 << 16) + records[10] + 100 {
         put(&store, 1, &[&[0; 500]]);
     }
@@ -213,14 +213,14 @@ fn what_a_unit_cannot_say_is_found_and_ends_no_reader() {
     let file = world.vfs.open(&path, mqstore_io::Access::ReadWrite).unwrap();
     let mut whole = vec![0; 5 * 46];
     file.read_exact_at(&mut whole, 0).unwrap();
-    // The store time, the largest offset there is, and one that no place in a file belongs to.
+    // The store time, the largest possible offset, and an offset for which no file can have a position.
     for (at, value) in [(20, 7_i64), (28, i64::MAX), (28, i64::MAX - 1)] {
         file.write_all_at(&value.to_be_bytes(), 4 * 46 + at).unwrap();
         let found = mqstore_inspect::verify(&world.files(), &options, &mut |_| Ok(())).unwrap();
         assert!(!found.ok, "{at}: {value}");
         let reader = world.open(OpenMode::Read, &options).unwrap();
         if let Ok(mut cursor) = reader.read("batched", 0, None, None, None) {
-            // Whatever the answer is.
+            // Any result is accepted, but no panic.
             let _ = cursor.next_batch(100);
         }
         file.write_all_at(&whole, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Compaction of an open store: what readers get, and what a crash or a second one finds.
+//! Compaction of an open store: the results of readers, of a crash, and of a second compaction.
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ fn a_read_that_began_before_a_publication_misses_no_key() {
     compact(&store, &options()).unwrap();
     let mut cursor = store.read(TABLE, 0, None, None, None).unwrap();
     let mut seen: Vec<i64> = cursor.next_batch(3).unwrap().iter().map(|record| record.queue_offset).collect();
-    // Every key gets a newer message behind the end of the read, and its older one goes.
+    // Every key gets a newer message after the end of the read, and its older one is dropped.
     fill(&store, 30, 40, 10);
     compact(&store, &options()).unwrap();
     while let records @ [_, ..] = cursor.next_batch(4).unwrap().as_slice() {
@@ -100,7 +100,7 @@ fn a_read_that_began_before_a_publication_misses_no_key() {
     assert!(seen.is_sorted());
     let keys: std::collections::BTreeSet<i64> = seen.iter().map(|offset| offset % 10).collect();
     assert_eq!(keys.len(), 10, "{seen:?}");
-    // With an end the caller gets what is left before it.
+    // With an end, the caller gets the remaining messages before it.
     let mut bounded = store.read(TABLE, 0, None, Some(33), None).unwrap();
     assert_eq!(bounded.next_batch(100).unwrap().len(), 3);
 }
@@ -137,7 +137,7 @@ fn a_compaction_that_is_ended_leaves_everything() {
     assert!(matches!(compact(&store, &options()), Err(StoreError::Closed { .. })));
 }
 
-/// Lets the background look `times` times, an interval apart.
+/// Lets the background check `times` times, an interval apart.
 fn looks(store: &Store, clock: &ManualClock, times: u32) {
     for _ in 0..times {
         store.step().unwrap();
@@ -161,7 +161,7 @@ fn the_background_compacts_what_has_changed_enough() {
     assert_eq!(offsets(&store, None).len(), 60, "not before an interval has passed");
     looks(&store, &clock, 1);
     assert_eq!(offsets(&store, None).len(), 10);
-    // Nine new ones beside ten old ones are less than half; ten are enough.
+    // Nine new messages and ten old ones: less than half are new. Ten new ones are enough.
     fill(&store, 60, 69, 10);
     looks(&store, &clock, 3);
     assert_eq!(offsets(&store, None).len(), 19);
@@ -169,7 +169,7 @@ fn the_background_compacts_what_has_changed_enough() {
     looks(&store, &clock, 1);
     assert_eq!(offsets(&store, None), (60..70).collect::<Vec<_>>());
     store.close().unwrap();
-    // What is known lies in files: nothing is new after an open.
+    // The state is in files: after an open, nothing counts as new.
     let before = world.vfs.stat(&world.path.join("compaction")).unwrap().inode;
     let store = world.open(OpenMode::ReadWrite, &background(Some(60_000), 0.0)).unwrap();
     looks(&store, &clock, 2);
@@ -203,7 +203,7 @@ fn what_is_superseded_is_verified_too() {
     assert_eq!(compact(&store, &options()).unwrap().messages_after, 10);
 }
 
-/// Where a record says that it lies.
+/// Returns the log offset in a record.
 fn record_at(bytes: &[u8]) -> u64 {
     mqstore_format::RecordView::decode(bytes).unwrap().physical_offset as u64
 }
@@ -229,7 +229,7 @@ fn a_table_is_loaded_with_the_newest_of_each_key() {
             assert_eq!((queue_id, row.queue_offset, row.record.is_some()), (0, 24, keeps));
         }
         put(&store, TABLE, 0, b"", "k3");
-        // A table that missed a deletion learns of it by the next load.
+        // A table that missed a deletion learns of it from the next load.
         rows.put("k3", 0, TableRow { queue_offset: 3, store_timestamp: 0, record: None });
         let mut load = store.load_table(TABLE, 0, false).unwrap();
         while load.step(100).unwrap() {}

@@ -1,4 +1,4 @@
-//! What is appended to a compaction topic goes to its compaction files, as a broker would have copied it.
+//! New messages of a compaction topic are copied to its compaction files, as a broker would copy them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::testing::*;
 use mqstore_compaction::{CompactedQueue, CompactionOptions, CompactionReport, JobControl, Keyless};
 
 const TABLE: &str = "table";
-/// What RocketMQ makes of the two wishes.
+/// The length that RocketMQ derives from the two requested ones.
 const LOG_BYTES: u64 = 46 * 20 * 6;
 
 fn feeding() -> StoreOptions {
@@ -23,7 +23,7 @@ fn create(world: &World, queues: u32) -> Store {
     store
 }
 
-/// Bodies of many lengths, some without a key; `from` is the number of the first.
+/// Appends bodies of many lengths, some without a key; the first message has the number `from`.
 fn fill(store: &Store, from: u32, to: u32, queues: u32) {
     for number in from..to {
         let body = format!("{number} {}", "x".repeat((number as usize * 37) % 300));
@@ -40,13 +40,13 @@ fn compact(store: &Store, keyless: Keyless) -> CompactionReport {
     store.compact(None, &options, 1, &Arc::new(JobControl::default())).unwrap()
 }
 
-/// The background's steps, after a sync.
+/// Runs a step of the background, after a sync.
 fn step(store: &Store) {
     store.flush().unwrap();
     store.step().unwrap();
 }
 
-/// Every file below `compaction/`, by its name there.
+/// Returns every file below `compaction/`, by its name there.
 fn files_of(world: &World) -> BTreeMap<PathBuf, Vec<u8>> {
     let root = world.path.join("compaction");
     let mut found = BTreeMap::new();
@@ -69,19 +69,19 @@ fn file(kind: &str, number: u64) -> PathBuf {
     PathBuf::from(format!("{kind}/{TABLE}/0/{:020}", number * LOG_BYTES))
 }
 
-/// The queue offsets in the compaction files.
+/// Returns the queue offsets in the compaction files.
 fn held(world: &World, queue_id: i32) -> Vec<i64> {
     let queue = CompactedQueue::open(&world.files(), TABLE, queue_id).unwrap();
     queue.map_or(Vec::new(), |queue| queue.read(0).map(|record| record.unwrap().queue_offset).collect())
 }
 
-/// Where a reader is told that a message lies.
+/// Returns the log offset at which a reader finds a message.
 fn place_of(store: &Store, offset: i64) -> u64 {
     let mut cursor = store.read(TABLE, 0, Some(offset), None, None).unwrap();
     cursor.next_batch(1).unwrap()[0].commit_log_offset
 }
 
-/// The queue offsets of messages with a key, of one queue.
+/// Returns the queue offsets of messages with a key in one queue.
 fn keyed(count: i64) -> Vec<i64> {
     (0..count).filter(|number| number % 9 != 8).collect()
 }
@@ -169,11 +169,11 @@ fn a_read_does_not_notice_the_feed() {
     fill(&store, 0, 50, 1);
     let place = place_of(&store, 3);
     step(&store);
-    assert_eq!(place_of(&store, 3), place, "the message lies in the commit log");
+    assert_eq!(place_of(&store, 3), place, "the message is in the commit log");
     compact(&store, Keyless::Drop);
     fill(&store, 50, 80, 1);
     step(&store);
-    // What the compaction left, then everything: also where more is fed while it is read.
+    // The compacted messages, then all later ones, also if more are copied during the read.
     let newest: BTreeMap<i64, i64> = keyed(50).into_iter().map(|offset| (offset % 10, offset)).collect();
     let mut expected: Vec<i64> = newest.into_values().collect();
     expected.sort_unstable();
@@ -202,7 +202,7 @@ fn a_log_file_that_lost_its_queue_file_gets_one() {
     let before = files_of(&world);
     let last = before.keys().rfind(|name| name.starts_with("compactionCq")).unwrap().clone();
     assert_ne!(last, file("compactionCq", 0));
-    // A crash between the two names.
+    // As after a crash between the two names.
     world.vfs.remove_file(&world.path.join("compaction").join(&last)).unwrap();
     let store = world.open(OpenMode::ReadWrite, &feeding()).unwrap();
     fill(&store, 60, 61, 1);
@@ -276,7 +276,7 @@ fn what_the_log_let_go_is_compacted_from_its_copies() {
             mqstore_compaction::compact(&world.files(), None, &options, 1, &Arc::new(JobControl::default()))
                 .unwrap()
         };
-        // Messages without a key are there as far as the log has them.
+        // Messages without a key count as far as the log contains them.
         assert!(report.keyless > 1 && report.keyless < 30, "{report:?}");
         (report.messages_before, report.messages_after, files_of(&world))
     });
@@ -285,7 +285,7 @@ fn what_the_log_let_go_is_compacted_from_its_copies() {
     assert!(outcomes[0].0 > 270);
 }
 
-/// Every file of the store outside its compaction folder, and what it holds.
+/// Returns every file of the store outside its compaction folder, with its content.
 fn log_and_queues(world: &World) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![world.path.clone()];
@@ -304,7 +304,7 @@ fn log_and_queues(world: &World) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Puts an older log, with its queues and what else is not compacted, in the place of what there is.
+/// Replaces the log, its queues and all other files outside the compaction folder by older ones.
 fn put_back(world: &World, older: &BTreeMap<PathBuf, Vec<u8>>) {
     for path in log_and_queues(world).into_keys() {
         world.vfs.remove_file(&path).unwrap();
@@ -319,7 +319,7 @@ fn put_back(world: &World, older: &BTreeMap<PathBuf, Vec<u8>>) {
 
 #[test]
 fn a_log_that_lost_its_end_goes_on_behind_the_copies() {
-    // Few messages, and more than a queue leaves out without a look at the log between.
+    // A few messages, and more than a queue can skip without a gap in the log.
     for (lost, segments, compacted) in [(40, 1, true), (40, 1, false), (1500, 2, true), (1500, 2, false)] {
         let options = StoreOptions { segment_bytes: 512 << 10, ..feeding() };
         let (world, _, _) = World::simulated();

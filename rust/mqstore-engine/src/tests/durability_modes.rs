@@ -1,4 +1,4 @@
-//! The log engine: every durability mode, many threads, back-pressure, what is prepared ahead.
+//! The log engine: every durability mode, many threads, back-pressure, and preallocation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ fn numbered(thread: u64, number: u64) -> Vec<u8> {
     body
 }
 
-/// Each thread's messages are there, in its order, each once; queue offsets have no gap.
+/// Checks that each thread's messages exist once, in its order, and that queue offsets have no gap.
 fn check_numbered(store: &Store, threads: u64, each: u64) {
     let mut next = vec![0; threads as usize];
     let found = read_all(store, "orders", 0);
@@ -87,7 +87,7 @@ fn batches_cross_segments_in_every_mode() {
             assert!(done.windows(2).all(|pair| pair[0].queue_offset + 1 == pair[1].queue_offset));
         }
         check_numbered(&store, 1, 200);
-        // A loss of power right now takes nothing of it.
+        // A power loss at this moment removes none of it.
         let crashed = world.on(Arc::new(vfs.crash(7).unwrap()));
         let again = crashed.open(OpenMode::ReadWrite, &options).unwrap();
         check_numbered(&again, 1, 200);
@@ -125,16 +125,16 @@ fn pooled_records_are_read_at_once_and_reach_the_file_in_time() {
     let store = world.open(OpenMode::Create, &options).unwrap();
     let done = put(&store, "orders", 0, b"one", "k");
     assert!(!done.durable);
-    // Nobody has read and the interval is long: a kill takes it.
+    // No reader came and the interval is long: a kill loses the message.
     let killed = world.on(Arc::new(vfs.kill().unwrap()));
     let again = killed.open(OpenMode::Read, &options).unwrap();
     assert_eq!(read_all_or_none(&again), Vec::new());
-    // A reader finds it, and then it is in the file.
+    // A read writes it to the file; then a kill keeps it.
     assert_eq!(read_all(&store, "orders", 0), [(0, b"one".to_vec())]);
     let killed = world.on(Arc::new(vfs.kill().unwrap()));
     let again = killed.open(OpenMode::Read, &options).unwrap();
     assert_eq!(read_all_or_none(&again), [(0, b"one".to_vec())]);
-    // With `durable` it is on the device.
+    // With `durable`, it is on the device.
     assert!(store.append(&NewMessage { durable: true, ..plain("orders", b"two") }).unwrap().durable);
     let crashed = world.on(Arc::new(vfs.crash(3).unwrap()));
     let again = crashed.open(OpenMode::ReadWrite, &options).unwrap();
@@ -171,7 +171,7 @@ fn durable_visibility_hides_what_a_power_loss_could_take() {
     }
 }
 
-/// A log of its own, without services.
+/// Returns a log without a store and without services.
 fn log(world: &World, pool_bytes: Option<u64>, ahead: PreallocateOptions) -> CommitLog {
     let files = world.files();
     files.vfs.create_dir_all(&files.commit_log()).unwrap();
@@ -243,8 +243,8 @@ fn the_next_segment_is_ready_before_it_is_needed_and_named_when_it_is() {
     }
 }
 
-/// A log through a pool, whose window of 64 KiB is prewritten, with one record; where that ends, and the
-/// file of its segment.
+/// Returns a log with a pool, a prewritten window of 64 KiB and one record; with the end of the record and the file of
+/// its segment.
 fn prewritten_log(world: &World) -> (CommitLog, u64, std::path::PathBuf) {
     let ahead =
         PreallocateOptions { enabled: true, window_bytes: 64 << 10, prewrite: true, lock_memory: false };
@@ -279,7 +279,7 @@ fn the_window_is_prewritten_and_records_in_it_are_synced_anew() {
     assert!(prewritten(seen).is_empty(), "much of it is left");
     append_raw(&log, &vec![b'b'; 10_000]);
     while log.prepare().unwrap() {}
-    assert_eq!(prewritten(seen).first(), Some(&(first + 4 * step)), "it goes on where it ended");
+    assert_eq!(prewritten(seen).first(), Some(&(first + 4 * step)), "it continues where it ended");
     for folder in ["/", "/data", "/data/store"] {
         vfs.sync_dir(std::path::Path::new(folder)).unwrap();
     }
@@ -297,7 +297,7 @@ fn a_failure_of_prewriting_stops_the_log_like_any_failed_sync() {
     vfs.inject(Fault::nth(2).on(&[OperationKind::MapFlush]).under(&path));
     assert!(log.prepare().unwrap());
     assert!(matches!(log.prepare(), Err(StoreError::Poisoned { .. })));
-    // The report may have been the only one.
+    // The system may have reported the error only once.
     assert!(matches!(log.wait_durable(end), Err(StoreError::Poisoned { .. })));
     assert!(log.check().is_err());
 }
@@ -321,7 +321,7 @@ fn a_name_is_durable_before_anything_in_the_segment_is() {
 #[test]
 fn a_failed_write_stops_the_log_and_wakes_everybody() {
     let (world, vfs, _) = World::simulated();
-    // One segment: a disk that fails while the next one is made refuses that append and stops nothing.
+    // One segment: if the disk fails while the next segment is made, that append is refused and the store continues.
     let options = StoreOptions { durability: Durability::Sync, segment_bytes: 1 << 20, ..small() };
     let store = world.open(OpenMode::Create, &options).unwrap();
     put(&store, "orders", 0, b"fine", "k");
@@ -387,7 +387,7 @@ fn the_background_syncs_queues_that_are_four_segments_behind() {
         store.step().unwrap();
         reached.push(dispatched() / 4096);
     }
-    // Nothing waits for the time of a thorough step, and appends never had to do it themselves.
+    // No thread waits for the time of a thorough step, and no append has to sync by itself.
     let behind = reached.iter().enumerate().map(|(last, reached)| last as u64 - reached);
     assert!(behind.clone().all(|segments| segments <= 4), "{reached:?}");
     assert!(behind.max() >= Some(3), "each step synced everything: {reached:?}");

@@ -1,4 +1,4 @@
-//! Opening, closing, crashing, and what is there afterwards.
+//! Opens, closes, crashes, and the messages that exist afterwards.
 
 use std::sync::Arc;
 
@@ -201,7 +201,7 @@ fn damage_below_the_mark_is_refused_and_nothing_changes() {
     let mut byte = [0];
     file.read_exact_at(&mut byte, 300).unwrap();
     file.write_all_at(&[byte[0] ^ 4], 300).unwrap();
-    // The mark still fits, so that recovery starts above the damage; reading names it.
+    // The mark is still valid, so recovery starts after the damage; a read reports it.
     let store = world.open(OpenMode::Read, &small()).unwrap();
     let mut cursor = store.scan_log(None).unwrap();
     assert_eq!(cursor.next_batch(usize::MAX).unwrap().len(), 99);
@@ -291,7 +291,7 @@ fn a_closed_store_of_somebody_else_is_not_cut_where_it_is_damaged() {
     store.create_topic("orders", 3, &[]).unwrap();
     fill(&store, 0, 100);
     store.close().unwrap();
-    // Without the side folder it looks like RocketMQ's.
+    // Without the side folder, the store looks like one of RocketMQ.
     vfs.remove_dir_all(&world.files().side()).unwrap();
     vfs.flip(&world.files().commit_log().join("00000000000000016384"), 300, 4).unwrap();
     match world.open(OpenMode::ReadWrite, &small()) {
@@ -299,7 +299,7 @@ fn a_closed_store_of_somebody_else_is_not_cut_where_it_is_damaged() {
         Err(other) => panic!("{other:?}"),
         Ok(_) => panic!("it was opened"),
     }
-    // Refused means untouched: no sign that a writer was here.
+    // A refused open changes nothing: there is no trace of a writer.
     assert!(vfs.stat(&world.files().abort()).is_err());
     assert!(vfs.stat(&world.files().side()).is_err());
     let reader = world.open(OpenMode::Read, &small()).unwrap();
@@ -325,7 +325,7 @@ fn a_batch_that_a_full_disk_cuts_short_leaves_a_whole_store() {
     store.flush().unwrap();
     let held = read_all(&store, "orders", 0);
     assert!(held.len() > 2 && held.len() < 22, "{}", held.len());
-    // Everything that can be read has been synced, the part of the batch included.
+    // Everything that can be read is synced, including the part of the batch.
     let crashed = world.on(Arc::new(vfs.crash_with(&mut |_| false).unwrap()));
     assert_eq!(read_all(&crashed.open(OpenMode::ReadWrite, &options).unwrap(), "orders", 0), held);
     store.close().unwrap();

@@ -3,7 +3,7 @@
 use crate::testing::*;
 use crate::{TopicChange, TopicQuota};
 
-/// Whatever the disk of the machine is like.
+/// Options that do not depend on how full the machine's disk is.
 fn options() -> StoreOptions {
     StoreOptions { disk_force_ratio: 1.0, disk_refuse_ratio: 1.0, ..small() }
 }
@@ -46,15 +46,15 @@ fn a_topic_takes_as_many_as_it_may_hold_and_a_batch_whole_or_not_at_all() {
     };
     many(&["a"; 7]).unwrap();
     assert_eq!(refusal(many(&["a"; 4])), full("a", 10, 7));
-    // One topic's quota refuses what goes to others with it, in whatever order.
+    // If one topic's quota is exceeded, the whole call is refused, in any order of the messages.
     assert_eq!(refusal(many(&["b", "a", "b", "a", "a", "b", "a"])), full("a", 10, 7));
     assert_eq!(store.stats().unwrap().appends, 7);
     many(&["b", "a", "b", "a", "a"]).unwrap();
     assert_eq!(refusal(many(&["a"])), full("a", 10, 10));
-    put(&store, "b", 0, b"another topic goes on", "k");
+    put(&store, "b", 0, b"another topic is open", "k");
     assert_eq!(store.stats().unwrap().refused_appends, 3);
     assert_eq!((quota_of(&store, "a"), quota_of(&store, "b")), (Some((10, 10)), None));
-    // It is what brokers see as an attribute, and can be changed and lifted.
+    // Brokers see the quota as an attribute. It can be changed and removed.
     let attributes = store.topic_attributes("a").unwrap();
     assert_eq!(attributes, [("mqstore.max.messages".to_owned(), "10".to_owned())]);
     let change = |most| TopicChange { max_messages: Some(most), ..TopicChange::default() };
@@ -150,7 +150,7 @@ fn an_expiry_makes_room_and_a_stop_changes_nothing() {
         drop(store);
         store = world.open(OpenMode::ReadWrite, &options).unwrap();
         fill(&store);
-        // Beside it too.
+        // A reader sees it too.
         let reader = world.open(OpenMode::Read, &options).unwrap();
         assert_eq!(quota_of(&reader, "a"), Some((100, 100)));
     }
@@ -167,7 +167,7 @@ fn a_topic_that_is_made_again_goes_by_its_new_quota_alone() {
     assert_eq!(quota_of(&store, "a"), None);
     store.remove_topic("a").unwrap();
     with_quota(&store, "a", 1, 5);
-    // The old messages are there until they expire.
+    // The old messages count until they expire.
     store.append(&plain("a", b"5")).unwrap();
     assert_eq!(refusal(store.append(&plain("a", b"6"))), full("a", 5, 5));
 }
@@ -196,7 +196,7 @@ fn the_log_gets_no_more_segments_than_it_may_have() {
         assert_eq!(refusal(outcome), (None, "max_bytes", 50 << 10, 48 << 10));
         let stats = store.stats().unwrap();
         assert_eq!((stats.log_bytes, stats.max_bytes, stats.refused_appends), (48 << 10, Some(50 << 10), 1));
-        // What needs no other segment still fits.
+        // A message that needs no new segment still fits.
         store.append(&plain("b", b"small")).unwrap();
         store.close().unwrap();
         let store = world.open(OpenMode::ReadWrite, &options).unwrap();
@@ -206,7 +206,7 @@ fn the_log_gets_no_more_segments_than_it_may_have() {
         assert!(expire(&store) > 0);
         store.close().unwrap();
         let store = world.open(OpenMode::ReadWrite, &options).unwrap();
-        // Longer than a segment, and than what there is room for: nothing of it is appended.
+        // Longer than a segment, and than the remaining space: nothing of it is appended.
         let before = store.stats().unwrap().log_max_offset;
         assert!(matches!(store.append_many(&vec![plain("a", &body); 11]), Err(StoreError::Full { .. })));
         assert_eq!(store.stats().unwrap().log_max_offset, before);

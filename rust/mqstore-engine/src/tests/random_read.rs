@@ -20,7 +20,7 @@ fn filled(world: &World) -> Store {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20, ..ProptestConfig::default() })]
 
-    /// The same as a read from front to back finds, by the writer, after another open and beside it.
+    /// Returns the same messages as a read in order: by the writer, after another open, and by a reader.
     #[test]
     fn any_offsets_in_any_order(wanted in proptest::collection::vec(0..150_i64, 0..60)) {
         let world = World::real();
@@ -37,7 +37,7 @@ proptest! {
         check(&world.open(OpenMode::Read, &small()).unwrap());
         store.close().unwrap();
         let store = world.open(OpenMode::ReadWrite, &small()).unwrap();
-        // The second time what was verified is not verified again.
+        // The second call does not check the same records again.
         check(&store);
         check(&store);
     }
@@ -112,11 +112,11 @@ fn reads_from_far_behind_the_end_are_counted_and_not_mapped() {
     assert_eq!((stats.hot_reads, stats.cold_reads), (hot.len() as u64, cold.len() as u64));
     assert_eq!(stats.reader_lag_bytes, end - cold[0].commit_log_offset);
     assert_eq!(store.stats().unwrap().reader_lag_bytes, 0);
-    // Times of a queue are looked up in its records, which is no read.
+    // A look-up of store times reads records, but does not count as a read.
     assert!(store.queues("a").unwrap()[0].min_store_timestamp_ms.is_some());
     store.offset_for_time("a", 0, i64::MAX, crate::Boundary::Upper).unwrap();
     assert_eq!(store.stats().unwrap(), crate::Stats { reader_lag_bytes: 0, ..stats });
-    // One by one, from both sides, they are the same messages.
+    // Read one by one, from both ends, they are the same messages.
     for record in &all {
         let found = store.message_at("a", 0, record.queue_offset).unwrap().unwrap();
         assert_eq!(found.bytes(), record.bytes());

@@ -1,4 +1,4 @@
-//! Every way to find a message.
+//! All ways to find a message.
 
 use std::os::unix::fs::FileExt;
 
@@ -60,7 +60,7 @@ fn filters_match_tags() {
     let (world, _, _) = World::simulated();
     let store = world.open(OpenMode::Create, &small()).unwrap();
     for index in 0..30 {
-        // "Aa" and "BB" share a hash, so that the record itself must decide.
+        // "Aa" and "BB" have the same hash, so the record itself must decide.
         let tags = ["Aa", "BB", "C"][index % 3];
         let properties = encode_properties([], Some(tags), None, []).unwrap();
         store.append(&message("t", Some(0), tags.as_bytes(), &properties)).unwrap();
@@ -73,7 +73,7 @@ fn filters_match_tags() {
     let filter = MessageFilter::tags("Aa").unwrap().unwrap();
     let hash = i64::from(mqstore_format::java_hash("Aa"));
     assert!(filter.may_match_code(hash) && !filter.may_match_code(hash + 1));
-    // What is no hash tells nothing: a time, a place in an extension.
+    // A code that is no hash can match: a due time, or a position in an extension file.
     assert!(filter.may_match_code(1_700_000_000_000) && filter.may_match_code(i64::MIN + 20));
 }
 
@@ -157,7 +157,7 @@ fn lookups_respect_topic_time_and_limit() {
     assert_eq!(find(None, None, None), 20);
     assert_eq!(find(None, None, Some(3)), 3);
     assert_eq!(find(Some(1_700_000_010_000), Some(1_700_000_020_000), None), 6);
-    // The reader has to search the log for the newest ones.
+    // The reader must search the log for the newest messages.
     store.flush().unwrap();
     put(&store, "even", 0, b"a", "k");
     for store in [&store, &world.open(OpenMode::Read, &small()).unwrap()] {
@@ -192,7 +192,7 @@ fn an_append_returns_only_after_other_processes_can_see_its_record() {
     let store = world.open(OpenMode::Create, &small()).unwrap();
     store.create_topic("t", 4, &[]).unwrap();
     let page = std::fs::File::open(world.path.join("mqstore/live")).unwrap();
-    // Where the live page has the published offset.
+    // The offset of the published position in the live page.
     let published = || {
         let mut bytes = [0; 8];
         page.read_exact_at(&mut bytes, 72).unwrap();

@@ -1,4 +1,4 @@
-//! Lost compaction files made anew from another store: equal to those of a store that lost nothing.
+//! Lost compaction files restored from another store equal those of a store that lost nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ fn compact(store: &Store, options: &CompactionOptions) {
     store.compact(None, options, 1, &Arc::new(JobControl::default())).unwrap();
 }
 
-/// Three stores of the same messages: one that lost nothing, its replica, and one whose compaction files are
-/// lost although its log begins with offset `until` of each queue.
+/// Three stores of the same messages: one that lost nothing, its replica, and one whose compaction files are lost
+/// although its log begins at offset `until` of each queue.
 struct Three {
     whole: World,
     other: World,
@@ -37,7 +37,7 @@ fn expiring() -> StoreOptions {
     StoreOptions { retention_bytes: Some(2 * (16 << 10)), ..small() }
 }
 
-/// Updates, deletions, messages without a key, of two queues; `from` is the number of the first.
+/// Appends updates, deletions and messages without a key to two queues; the first message has the number `from`.
 fn fill(store: &Store, from: u32, to: u32) {
     for number in from..to {
         let body = if number % 11 == 10 { String::new() } else { format!("value {number} {:60}", "") };
@@ -68,7 +68,7 @@ impl Three {
         store.close().unwrap();
         let other = at(&sim, &first, "other");
         copy(&whole, &other.path);
-        // This one compacts what the others have in their logs, and lets the begin of its log go.
+        // This store compacts the messages that the others have in their logs, and expires the beginning of its log.
         let lost = at(&sim, &first, "lost");
         copy(&whole, &lost.path);
         let store = lost.open(OpenMode::ReadWrite, &expiring()).unwrap();
@@ -95,7 +95,7 @@ impl Three {
         restore_compaction(&self.lost.files(), &source, None, options, 1, control)
     }
 
-    /// Compacts the store that lost nothing and compares: the same files, byte for byte.
+    /// Compacts the store that lost nothing and checks that both have the same files, byte for byte.
     fn check(&self) {
         let store = self.whole.open(OpenMode::ReadWrite, &small()).unwrap();
         compact(&store, &CompactionOptions { force: true, ..options() });
@@ -106,7 +106,7 @@ impl Three {
     }
 }
 
-/// Every file of `compaction/`, but for the positions, of which a lost store has no backup.
+/// Returns every file of `compaction/` except the positions; a lost store has no backup of them.
 fn files_of(world: &World) -> BTreeMap<PathBuf, Vec<u8>> {
     let root = world.path.join("compaction");
     let mut found = BTreeMap::new();
@@ -168,7 +168,7 @@ fn an_open_store_is_restored_too_and_goes_on() {
 #[test]
 fn files_that_end_before_the_log_begins_are_replaced() {
     let three = Three::new();
-    // An old copy of the compaction files comes back: of the first 100 messages.
+    // An old copy of the compaction files is back, with the first 100 messages.
     let old = at(&three.sim, &three.lost, "old");
     let store = old.open(OpenMode::Create, &small()).unwrap();
     store.create_topic(TABLE, 2, &[("cleanup.policy".to_owned(), "COMPACTION".to_owned())]).unwrap();
@@ -183,7 +183,7 @@ fn files_that_end_before_the_log_begins_are_replaced() {
 #[test]
 fn a_source_that_does_not_fit_is_refused() {
     let three = Three::new();
-    // One that lacks the same.
+    // A source that lacks the same messages.
     let poor = at(&three.sim, &three.lost, "poor");
     copy(&three.lost, &poor.path);
     let reason = |world: &World| {
@@ -194,7 +194,7 @@ fn a_source_that_does_not_fit_is_refused() {
         report.skipped.join("\n")
     };
     assert!(reason(&poor).contains("itself lacks the messages from offset 0 to"), "{}", reason(&poor));
-    // One of other messages, one without the topic, and a short one.
+    // A source with other messages, one without the topic, and one that is too short.
     for (name, topic, count, text) in [
         ("foreign", TABLE, 700, "has another message at offset"),
         ("without", "plain", 10, "has no such queue"),

@@ -1,4 +1,4 @@
-//! Scans: plans, order, threads, damage, going on.
+//! Scans: plans, order, threads, damage, and continuation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, encode_properties};
 use mqstore_base::options::OpenMode;
 
-/// Collects log offset and body of each row, a few at a time.
+/// Collects log offset and body of each row, a few rows at a time.
 #[derive(Default)]
 struct Few(Vec<(u64, Vec<u8>)>);
 
@@ -186,7 +186,7 @@ fn who_drops_a_scan_waits_for_nobody() {
     assert!(closed || scan.position() == scan.limit());
 }
 
-/// A worker that panics ends the scan with an error and not with silence.
+/// A worker that panics ends the scan with an error.
 #[test]
 fn a_panic_of_a_worker_arrives() {
     struct Bad;
@@ -286,7 +286,7 @@ fn cuts_are_the_first_messages_behind_places_of_the_log() {
     assert!(matches!(store.scan_cuts("a", 9, (0, 1), &[0]), Err(StoreError::TopicNotFound { .. })));
 }
 
-/// Parts of queues come as reads give them: what a compaction left, then what came behind it.
+/// Parts of queues are returned as reads return them: the compacted messages, then the later ones.
 #[test]
 fn messages_are_those_of_reads() {
     let (world, _, _) = World::simulated();

@@ -1,4 +1,4 @@
-//! Who waits for messages, and what wakes them.
+//! Waits for messages, and the events that end them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -48,7 +48,7 @@ fn waits_without_a_thread_are_called_once_and_only_for_their_message() {
         for _ in 0..3 {
             put(&store, "a", 7, b"here", "k");
         }
-        // The statistics wait for the queues.
+        // The statistics wait until the queues are built.
         store.stats().unwrap();
         let counts = || calls.iter().map(|count| count.load(Ordering::SeqCst)).collect::<Vec<_>>();
         let expected: Vec<u64> = (0..100).map(|queue| if queue == 7 { 3 } else { 0 }).collect();
@@ -56,7 +56,7 @@ fn waits_without_a_thread_are_called_once_and_only_for_their_message() {
         assert!(wait(7, 2).is_over());
         drop(waiters);
         store.close().unwrap();
-        assert_eq!(counts(), expected, "who was dropped hears nothing");
+        assert_eq!(counts(), expected, "a dropped waiter is not called");
     }
 }
 

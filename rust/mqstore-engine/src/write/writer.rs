@@ -61,7 +61,7 @@ pub(crate) fn next_token() -> u64 {
 }
 
 impl Writer {
-    /// Whether dispatch and flush are so far behind that appends must wait.
+    /// Whether dispatch and flush lag by more than `MAX_SEGMENTS_BEHIND` segments; then appends must wait.
     pub(crate) fn is_far_behind(&self) -> bool {
         let target = self.log.appended().min(self.dispatcher.limit());
         let behind = target.saturating_sub(self.flusher.dispatched());

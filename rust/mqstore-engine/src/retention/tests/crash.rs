@@ -1,7 +1,7 @@
 use super::*;
 use mqstore_log::commit_log::SegmentList;
 
-/// Everything appended and synced, some hours ago.
+/// Returns a store in which everything is appended and synced, some hours ago.
 fn ready(options: &StoreOptions) -> (Bench, Store, Vec<(i64, u64)>) {
     let bench = Bench::new();
     let store = bench.open(options);
@@ -11,8 +11,8 @@ fn ready(options: &StoreOptions) -> (Bench, Store, Vec<(i64, u64)>) {
     (bench, store, placed)
 }
 
-/// What a stop left opens, has a row without holes, and holds all that was acknowledged from the
-/// smallest offset on.
+/// Checks that the files after a stop open, have no gap, and contain all acknowledged messages from the smallest offset
+/// on.
 fn check(bench: &Bench, options: &StoreOptions, placed: &[(i64, u64)], moment: &str) {
     let files = mqstore_base::store_files::StoreFiles::new(
         Arc::new(bench.sim.clone()),
@@ -23,7 +23,7 @@ fn check(bench: &Bench, options: &StoreOptions, placed: &[(i64, u64)], moment: &
     assert_eq!(list.gaps, [], "{moment}");
     let min = list.min_offset();
     let expected: Vec<i64> = placed.iter().filter(|(_, at)| *at >= min).map(|(offset, _)| *offset).collect();
-    // Whoever only looks sees the same as the next writer.
+    // A reader sees the same as the next writer.
     assert_eq!(offsets(&bench.read_only()), expected, "read only, {moment}");
     let store = bench.open(options);
     assert_eq!(offsets(&store), expected, "{moment}");
@@ -40,7 +40,7 @@ fn check(bench: &Bench, options: &StoreOptions, placed: &[(i64, u64)], moment: &
         let mut found = store.lookup("t", &format!("k{offset}"), None, None, None).unwrap();
         assert_eq!(found.next_batch(2).unwrap().len(), 1, "{moment}: key of {offset}");
     }
-    // The work goes on where it stopped.
+    // The expiry continues where it stopped.
     expire(&store, false);
     assert_eq!(bench.segments().len(), 1, "{moment}");
     fill(bench, &store, 2);
@@ -94,7 +94,7 @@ fn an_error_at_any_call_is_reported_and_leaves_a_store_that_goes_on() {
         bench.sim.inject(mqstore_io::Fault::nth(call));
         let outcome = store.expire(false, &mut || Ok(()));
         bench.sim.clear_faults();
-        // A disk that does not tell its room, and a time that cannot be read, are no errors.
+        // A disk that does not report its space, and a time that cannot be read, are no errors.
         if let Err(error) = outcome {
             assert!(matches!(error, StoreError::Io { .. } | StoreError::Poisoned { .. }), "{call}: {error}");
         }

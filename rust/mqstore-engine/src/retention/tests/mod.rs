@@ -1,4 +1,4 @@
-//! Retention on the simulated file system: each rule, each reader in the way, a stop at each call.
+//! Retention on the simulated file system: each rule, each kind of reader, a stop at each call.
 
 mod crash;
 mod model;
@@ -24,7 +24,7 @@ use mqstore_base::options::{OpenMode, StoreOptions};
 pub(super) const SEGMENT: u64 = 4096;
 const START: i64 = 1_700_000_000_000;
 
-/// A store on a simulated disk whose background work is done by hand.
+/// A store on a simulated disk; the tests run its background work by hand.
 pub(super) struct Bench {
     pub(super) sim: SimVfs,
     pub(super) clock: Arc<ManualClock>,
@@ -57,7 +57,7 @@ impl Bench {
         Self { sim, clock, events: Arc::default() }
     }
 
-    /// The same world on what a stop left of the disk.
+    /// Returns a bench on the disk `sim`, for example after a stop.
     pub(super) fn after(&self, sim: SimVfs) -> Self {
         Self { sim, clock: Arc::clone(&self.clock), events: Arc::default() }
     }
@@ -66,7 +66,7 @@ impl Bench {
         Store::open(Arc::new(self.sim.clone()), self.clock.clone(), "/data/store".as_ref(), mode, options)
     }
 
-    /// Opens for writing, with the events kept.
+    /// Opens for writing and records the events.
     pub(super) fn open(&self, options: &StoreOptions) -> Store {
         let events = Arc::clone(&self.events);
         let on_event: Arc<dyn Fn(&StoreEvent) + Send + Sync> =
@@ -84,7 +84,7 @@ impl Bench {
         self.clock.advance(Duration::from_secs(hours * 3600));
     }
 
-    /// The kinds of events since the last call.
+    /// Returns the kinds of events since the last call.
     pub(super) fn told(&self) -> Vec<&'static str> {
         self.events.lock().drain(..).map(|event| event.kind).collect()
     }
@@ -100,8 +100,8 @@ impl Bench {
     }
 }
 
-/// Appends messages to queue 0 of `t` until the log has `segments` segments; one hour between any two
-/// segments' first records. Answers the queue offset and log offset of each.
+/// Appends messages to queue 0 of `t` until the log has `segments` segments, with one hour between the first records of
+/// any two segments. Returns the queue offset and log offset of each message.
 pub(super) fn fill(bench: &Bench, store: &Store, segments: usize) -> Vec<(i64, u64)> {
     let mut placed = Vec::new();
     let mut last = store.stats().unwrap().segments;
@@ -123,7 +123,7 @@ pub(super) fn fill(bench: &Bench, store: &Store, segments: usize) -> Vec<(i64, u
     }
 }
 
-/// Does what the background does until it would rest.
+/// Runs `count` steps of the background.
 pub(super) fn rounds(bench: &Bench, store: &Store, count: usize) {
     for _ in 0..count {
         store.step().unwrap();

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A small generator, so that each seed is one history.
+/// A small random generator: each seed gives one history.
 struct Dice(u64);
 
 impl Dice {
@@ -10,8 +10,8 @@ impl Dice {
     }
 }
 
-/// Whatever happens, reads below the minimum are refused with the right minimum and all others answer
-/// with the right record.
+/// Checks that reads below the minimum are refused with the right minimum, and that all others return the right
+/// record.
 fn compare(bench: &Bench, store: &Store, placed: &[u64], dice: &mut Dice, history: &str) {
     let log_min = bench.segments().first().copied().unwrap_or(0);
     let min = placed.iter().take_while(|at| **at < log_min).count() as i64;

@@ -15,7 +15,7 @@ fn a_log_over_several_folders_is_one_log() {
     assert_eq!(bench.names("/disk2/log"), [SEGMENT, 3 * SEGMENT]);
     assert!(bench.segments().is_empty());
     let all: Vec<i64> = (0..placed.len() as i64).collect();
-    assert_eq!(offsets(&bench.read_only()), all, "beside the writer, without options");
+    assert_eq!(offsets(&bench.read_only()), all, "a reader without options, while the writer runs");
     store.close().unwrap();
     let again = bench.open(&aged(1));
     assert_eq!((offsets(&again), again.notes()), (all, Vec::new()), "without options");
@@ -109,7 +109,7 @@ fn power_loss_at_any_call_keeps_a_row_without_holes() {
     }
 }
 
-/// On a real machine, with queues and index on another file system than the log where there are two.
+/// On a real machine, with queues and index on another file system than the log if the machine has two.
 #[test]
 fn log_and_derived_files_on_different_file_systems() {
     let root = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ fn log_and_derived_files_on_different_file_systems() {
         retention_bytes: Some(2 * SEGMENT),
         secure_wipe: true,
         delete_interval_ms: 0,
-        // However full this machine's disk is.
+        // The test must pass however full this machine's disk is.
         disk_clean_ratio: 1.0,
         disk_force_ratio: 1.0,
         ..options()
@@ -136,7 +136,7 @@ fn log_and_derived_files_on_different_file_systems() {
         store.append(&message).unwrap().commit_log_offset
     };
     while put(&store) < 5 * SEGMENT {}
-    // The background may have been faster.
+    // The background can have expired them already.
     expire(&store, false);
     assert_eq!(store.stats().unwrap().segments, 2);
     store.close().unwrap();

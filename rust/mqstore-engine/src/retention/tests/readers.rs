@@ -17,8 +17,8 @@ fn a_segment_that_a_reader_uses_waits_for_its_time() {
     assert_eq!(bench.segments().len(), 4);
     bench.clock.advance(Duration::from_secs(21));
     rounds(&bench, &store, 20);
-    assert_eq!(bench.segments().len(), 1, "nobody holds the others");
-    // The names are gone; the reader has what it had fetched the entries of, byte for byte.
+    assert_eq!(bench.segments().len(), 1, "no reader holds the others");
+    // The names are removed; the reader still returns the messages whose units it has, byte for byte.
     let min = bounds(&store).0;
     let mut seen = 1;
     loop {
@@ -93,7 +93,7 @@ fn a_reader_in_another_process_follows_the_minimum() {
         fill(&bench, &store, 5);
         store.flush().unwrap();
         if !queues_too {
-            // Derived in memory then.
+            // Then the reader derives the queues in memory.
             store.close().unwrap();
             bench.sim.remove_dir_all("/data/store/consumequeue".as_ref()).unwrap();
         }
@@ -176,7 +176,7 @@ fn the_confirm_position_ends_what_is_visible() {
     store.flush().unwrap();
     bench.hours(9);
     expire(&store, false);
-    assert_eq!(bench.segments()[0], SEGMENT, "what nobody may see yet stays, and what the mark names");
+    assert_eq!(bench.segments()[0], SEGMENT, "records after the confirmed offset and the mark's record stay");
     for bad in [end + 1, end + 100_000, more[0].1 - 3] {
         let error = store.set_confirm_offset(Some(bad)).unwrap_err();
         assert!(
@@ -207,7 +207,7 @@ fn a_reader_of_wiped_bytes_is_told_that_they_were_deleted() {
     fill(&bench, &store, 4);
     store.flush().unwrap();
     bench.hours(5);
-    // Another process, which has the segment open.
+    // Like another process that has the segment open.
     let reader = bench.read_only();
     reader.get_at(0).unwrap();
     let mut beside = reader.read("t", 0, None, None, None).unwrap();
@@ -231,7 +231,7 @@ fn a_reader_that_derived_the_newest_entries_begins_where_the_log_does() {
     let reader = bench.read_only();
     let mut cursor = reader.read("t", 0, None, None, None).unwrap();
     fill(&bench, &store, 4);
-    // What was appended since its open is derived in memory.
+    // The reader derives the units of messages appended since its open.
     assert_eq!(bounds(&reader), bounds(&store));
     bench.hours(5);
     expire(&store, false);

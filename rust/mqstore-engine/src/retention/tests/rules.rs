@@ -54,7 +54,7 @@ fn a_copied_file_is_as_old_as_its_records() {
     fill(&bench, &store, 3);
     store.close().unwrap();
     bench.hours(100);
-    // What a restore from a backup does: all files are new.
+    // As after a restore from a backup: all files are new.
     let path = std::path::Path::new("/data/store/commitlog").join(format!("{:020}", 0));
     let copy = bench.sim.read_file(&path, SEGMENT).unwrap();
     bench.sim.write_atomic(&path, "/data/copy".as_ref(), &copy).unwrap();
@@ -123,16 +123,16 @@ fn size_keeps_what_fits() {
     store.close().unwrap();
 }
 
-/// Sets the size of the disk so that `percent` of it are used.
+/// Sets the size of the disk so that `percent` percent of it are used.
 fn use_percent(bench: &Bench, percent: u64) {
     bench.sim.set_space(None);
-    // Something large, so that a segment more or less changes little.
+    // A large file, so that one segment changes the percentage only a little.
     if let Ok(file) = bench.sim.create_new("/data/large".as_ref()) {
         file.allocate(8 << 20).unwrap();
     }
     let free = bench.sim.free_space("/data".as_ref()).unwrap();
     let used = free.total - free.free;
-    // Rounded up is what is asked for; the size counts in pages.
+    // The used part is rounded up; the size counts in pages.
     bench.sim.set_space(Some(used * 1000 / (percent * 10 - 5)));
     let now = bench.sim.free_space("/data".as_ref()).unwrap();
     assert_eq!(crate::retention::disk_space::used_percent(now), percent);
@@ -277,7 +277,7 @@ fn a_hook_keeps_a_segment_and_all_behind_it_until_it_agrees() {
     rounds(&bench, &store, 20);
     assert_eq!(bench.segments().len(), 1);
     let kept = bench.told().iter().filter(|kind| **kind == "segment_kept").count();
-    assert_eq!(kept, 2, "each reason is told once");
+    assert_eq!(kept, 2, "each reason is reported once");
     store.close().unwrap();
 }
 
@@ -313,7 +313,7 @@ fn nothing_goes_that_is_not_durable_and_dispatched() {
     fill(&bench, &store, 4);
     bench.hours(5);
     rounds(&bench, &store, 5);
-    assert_eq!(bench.segments().len(), 4, "nobody has asked for a sync");
+    assert_eq!(bench.segments().len(), 4, "no call asked for a sync");
     store.flush().unwrap();
     rounds(&bench, &store, 5);
     assert_eq!(bench.segments().len(), 4, "one flush covers one slot of the mark");

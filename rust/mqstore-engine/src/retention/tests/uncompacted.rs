@@ -7,7 +7,7 @@ use mqstore_compaction::{CompactionOptions, JobControl};
 
 const ATTRIBUTE: (&str, &str) = ("cleanup.policy", "COMPACTION");
 
-/// A store whose topic `t` is a compaction topic, with so many segments of it that only a compaction copies.
+/// Returns a store with compaction topic `t` and `segments` segments of it, which only a compaction copies.
 fn table(bench: &Bench, options: &StoreOptions, segments: usize) -> Store {
     table_of(bench, &StoreOptions { compaction_feed: false, ..options.clone() }, segments)
 }
@@ -52,7 +52,7 @@ fn segments_go_as_far_as_compactions_came() {
     let store = table(&bench, &aged(1), 4);
     compact(&store);
     let first = keys(&store);
-    // The same keys from the first one on.
+    // The same keys again, from the first one.
     fill(&bench, &store, 7);
     let all = keys(&store);
     bench.hours(9);
@@ -117,7 +117,7 @@ fn facts_that_are_not_about_these_files_hold_nothing_free() {
     compact(&store);
     bench.hours(9);
     assert_eq!(expire(&store, true).segments, 3);
-    // The compaction's files are lost; what our manifest says of them is void.
+    // The compaction files are lost, so our manifest about them is void.
     bench.sim.remove_dir_all("/data/store/compaction".as_ref()).unwrap();
     let report = expire(&store, true);
     assert_eq!((report.segments, report.kept.len()), (0, 1));

@@ -1,7 +1,7 @@
 //! The errors of a store.
 //!
-//! One enum for all. Each variant carries the path, the offset and the cause, and its text says what to do. The
-//! bindings map each variant to one Python class.
+//! One enum for all. Each variant carries the path, the offset and the cause if they exist. Its text says what to do.
+//! The bindings map each variant to one Python class.
 
 use std::io;
 use std::path::{Path, PathBuf};

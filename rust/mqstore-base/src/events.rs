@@ -1,4 +1,4 @@
-//! Hooks: functions of a program that hear events of a store and decide about its files.
+//! Hooks: functions of a program that receive the events of a store and decide about its files.
 //!
 //! The store calls both hooks in the thread that deletes files: the background service, or the caller of an explicit
 //! expiry. It holds no lock that an append or a read needs. A hook may call the store, except for operations that wait

@@ -5,10 +5,10 @@
 //! ```text
 //!   0  8  "MQSLIVE1"      8  8  process id       16 16  boot id      32  8  writer token
 //!  40  8  1 if readers may see durable records only
-//!  64  8  zero                                  72  8  published log position
-//! 128  8  counter, odd while a write is on     136  8  durable log position
-//! 192  8  counter, odd while a write is on     200  8  dispatched log position
-//! 256  8  counter, odd while a write is on     264  8  confirm position + 1, 0 for none
+//!  64  8  zero                                  72  8  published log offset
+//! 128  8  counter, odd during a write          136  8  durable log offset
+//! 192  8  counter, odd during a write          200  8  dispatched log offset
+//! 256  8  counter, odd during a write          264  8  confirmed log offset + 1, 0 for none
 //! 320  8  1 once a write or a sync failed
 //! ```
 //!

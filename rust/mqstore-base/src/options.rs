@@ -78,7 +78,7 @@ pub struct StoreOptions {
     pub recovery: RecoveryMode,
     /// Bytes of a commit-log segment. Default 1 GiB, 4 KiB to 2 GiB − 1. `mappedFileSizeCommitLog`.
     pub segment_bytes: u64,
-    /// Entries of a consume-queue file. Default 300,000, 1 to 50,000,000. `mappedFileSizeConsumeQueue` / 20.
+    /// Units of a consume-queue file. Default 300,000, 1 to 50,000,000. `mappedFileSizeConsumeQueue` / 20.
     pub queue_file_entries: u32,
     /// Hash slots of an index file. Default 5,000,000, at least 1. `maxHashSlotNum`.
     pub index_slots: u32,
@@ -177,7 +177,7 @@ pub struct StoreOptions {
     /// Requested bytes of a compaction log file, for a store that has none yet. Default 104,857,600; the real length is
     /// a multiple of the queue file's length. `compactionMappedFileSize`.
     pub compaction_log_file_bytes: u64,
-    /// Requested bytes of a compaction queue file, for a store that has none yet; rounded down to entries of 46 bytes.
+    /// Requested bytes of a compaction queue file, for a store that has none yet; rounded down to units of 46 bytes.
     /// Default 10,485,760. `compactionCqMappedFileSize`.
     pub compaction_queue_file_bytes: u64,
     /// The delays of the delay levels from this open on; the directory stores them. `None`, the default, means the

@@ -325,7 +325,7 @@ impl StoreFiles {
     /// Makes the names in `lost+found` durable.
     pub fn sync_lost_and_found(&self) -> Result<(), StoreError> {
         let folder = self.lost_and_found();
-        // The folder's own name, too: the process that made the folder can have stopped before it synced the name.
+        // The folder's own name, too: the process that made the folder may have stopped before it synced the name.
         switch::step("recovery.sync_lost_and_found", || {
             self.vfs.sync_dir(&folder).and_then(|()| self.vfs.sync_dir(&self.side()))
         })

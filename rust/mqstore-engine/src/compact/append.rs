@@ -59,8 +59,8 @@ impl Writer {
     }
 
     /// Leaves a gap in the log if a queue must continue at `end`. The larger the gap in the offsets, the more bytes of
-    /// the log must be between the records, because repairs use this rule to find damaged records. Returns a text for
-    /// the note; `None` if the gap would be too large.
+    /// the log must be between the records, because the store uses this rule to find damaged records. Returns a text
+    /// for the note; `None` if the gap would be too large.
     fn create_gap(&self, topic: &str, queue_id: i32, end: i64) -> Result<Option<&'static str>, StoreError> {
         let Some(queue) = self.queues.get(topic, queue_id) else { return Ok(Some("")) };
         let mut place = self.log.appended();

@@ -101,7 +101,7 @@ impl QueueCursor {
     }
 
     /// Uses the compacted records below their end instead of the queue's own units. With `to_newest`, a compaction that
-    /// is published meanwhile is read to its end: it can have dropped a message for a newer one after the end of this
+    /// is published meanwhile is read to its end: it may have dropped a message for a newer one after the end of this
     /// read.
     pub(crate) fn with_compacted(mut self, compacted: &CompactedQueue, to_newest: bool) -> Self {
         if self.next < compacted.max_offset() {

@@ -92,8 +92,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the queues that stay odd, and the number of checks: one queue is complete once it is listed a third
-    /// time, the other never is.
+    /// Returns the queues that stay odd, and how often `renew` ran. One queue is complete once it is listed a third
+    /// time, another one never is.
     fn odd_ones(beside: bool) -> (Vec<u32>, u32) {
         let clock = Arc::new(ManualClock::new(1_700_000_000_000));
         let files = StoreFiles::new(Arc::new(SimVfs::default()), clock, std::path::Path::new("/store"));

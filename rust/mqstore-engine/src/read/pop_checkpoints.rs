@@ -5,10 +5,9 @@
 //! revive topic. A message without acknowledgement is leased until its time ends:
 //!
 //! ```text
-//! rmq_sys_wheel_timer, queue 0      checkpoint, acknowledgement ...   not delivered yet: due from timercheck's read
-//! time on rmq_sys_REVIVE_LOG_<cluster>      checkpoint, acknowledgement ...   after the offset of
-//! CID_RMQ_SYS_REVIVE_GROUP,
-//!                                                                     which is that of the last processed record
+//! rmq_sys_wheel_timer, queue 0   checkpoint, acknowledgement ...   waits: due after the read time in timercheck
+//! rmq_sys_REVIVE_LOG_<cluster>   checkpoint, acknowledgement ...   after the offset of CID_RMQ_SYS_REVIVE_GROUP,
+//!                                                                  which is that of the last processed record
 //! ```
 //!
 //! A checkpoint that is in both topics counts once: delivered copies have the same body. Only the end of the timer

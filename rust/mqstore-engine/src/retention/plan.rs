@@ -3,8 +3,7 @@
 //! | reason | condition |
 //! |---|---|
 //! | size | all segments together have more than `retention_bytes` |
-//! | age | the last record is older than `retention`, and it is an hour of `delete_when`, or a disk is fuller than
-//! `disk_clean_ratio`, or the expiry is explicit |
+//! | age | `retention` has passed, and: an hour of `delete_when`, a disk above `disk_clean_ratio`, or a call |
 //! | disk | a disk is fuller than `disk_force_ratio`, whatever the age |
 //!
 //! The plan ends before the first segment that is not due: only the beginning of the log is removed.

@@ -380,7 +380,7 @@ impl Store {
             if now >= deadline {
                 return Ok(false);
             }
-            // An error that stops the store wakes no waiter.
+            // An error that stops the store may wake no waiter.
             let left = deadline.saturating_sub(now).min(Duration::from_secs(1));
             view.wait_for(topic, queue_id, offset, left, round)?;
         }

@@ -5,9 +5,8 @@
 //! together.
 //!
 //! No list or read shows a removed topic or the progress of groups in it. Its records stay in the log until they
-//! expire:
-//! [`Store::open_log`] scans them, and a read by message id returns them. A later topic of the same name continues with
-//! the next offsets.
+//! expire: [`Store::open_log`] scans them, and a read by message id returns them. A later topic of the same name
+//! continues with the next offsets.
 
 use std::collections::BTreeMap;
 

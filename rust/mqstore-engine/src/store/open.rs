@@ -182,7 +182,7 @@ pub fn take_lock(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {
     })
 }
 
-/// Makes the name of the root durable: the process that made the root can have stopped before it did.
+/// Makes the name of the root durable: the process that made the root may have stopped before it did.
 fn sync_store_name(files: &StoreFiles) -> Result<(), StoreError> {
     let parent = parent(&files.root);
     match switch::step("open.sync_store_name", || files.vfs.sync_dir(&parent)) {
@@ -258,7 +258,7 @@ pub(super) fn create(files: &StoreFiles) -> Result<(), StoreError> {
     }
 }
 
-/// Whether a creation that stopped can have left this name in an otherwise empty store.
+/// Whether a creation that stopped may have left this name in an otherwise empty store.
 fn is_ours(name: &str) -> bool {
     matches!(
         name,

@@ -197,7 +197,7 @@ pub fn load_table(files: &StoreFiles, notes: &mut Vec<String>) -> TopicTable {
     load_listed(files, notes).table
 }
 
-/// Like [`load_table`], with everything else that has a name.
+/// Like [`load_table`], with the removed topics and the groups.
 pub(crate) fn load_listed(files: &StoreFiles, notes: &mut Vec<String>) -> ListedTables {
     read_state(files, notes).map_or_else(
         |error| {

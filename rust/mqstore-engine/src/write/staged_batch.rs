@@ -54,7 +54,7 @@ impl StagedBlock {
         Self { bytes: vec![0; HEAD_BYTES], messages: 0, most_body_bytes }
     }
 
-    /// Whether a message with `bytes` bytes fits the block. It always fits an empty block.
+    /// Whether a body of `bytes` bytes fits the block. It always fits an empty block.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.messages == 0 || self.bytes.len().saturating_add(bytes) <= BLOCK_BYTES
     }

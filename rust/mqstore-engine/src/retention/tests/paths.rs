@@ -136,7 +136,7 @@ fn log_and_derived_files_on_different_file_systems() {
         store.append(&message).unwrap().commit_log_offset
     };
     while put(&store) < 5 * SEGMENT {}
-    // The background can have expired them already.
+    // The background may have expired them already.
     expire(&store, false);
     assert_eq!(store.stats().unwrap().segments, 2);
     store.close().unwrap();

@@ -84,7 +84,7 @@ impl BareLog {
 /// Returns the log offset of the file according to its first record; `None` if it does not begin with a record.
 fn first_base(vfs: &dyn Vfs, path: &Path) -> Result<Option<u64>, StoreError> {
     let file = vfs.open(path, Access::Read).at(path, "opening a file")?;
-    let len = file.len().at(path, "looking at a file")?;
+    let len = file.len().at(path, "reading the length of a file")?;
     let mut head = [0; BLANK_HEADER_BYTES];
     if len < MIN_RECORD_BYTES as u64 {
         return Ok(None);
@@ -103,7 +103,7 @@ fn first_base(vfs: &dyn Vfs, path: &Path) -> Result<Option<u64>, StoreError> {
 /// Whether a file begins like a segment, or contains a record anywhere.
 fn has_record(vfs: &dyn Vfs, path: &Path) -> Result<bool, StoreError> {
     let file = vfs.open(path, Access::Read).at(path, "opening a file")?;
-    let len = file.len().at(path, "looking at a file")?;
+    let len = file.len().at(path, "reading the length of a file")?;
     search(&*file, len).at(path, "looking for records")
 }
 

@@ -186,7 +186,7 @@ impl StoreFiles {
             return Ok(());
         }
         let staged = self.staging().join(DELAY_LEVELS_FILE);
-        self.vfs.write_atomic(&path, &staged, &bytes).at(&path, "remembering the delay levels")
+        self.vfs.write_atomic(&path, &staged, &bytes).at(&path, "storing the delay levels")
     }
 
     fn known_delays(&self, given: Option<&DelayLevels>) -> Result<Option<DelayTables>, StoreError> {

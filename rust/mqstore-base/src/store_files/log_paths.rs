@@ -181,7 +181,7 @@ impl StoreFiles {
             self.make_folder(&staging)?;
             for entry in self.vfs.list(&staging).at(&staging, "listing a staging folder")? {
                 let path = staging.join(&entry.name);
-                self.vfs.remove_file(&path).at(&path, "removing what a stop left in staging")?;
+                self.vfs.remove_file(&path).at(&path, "removing a leftover staging file")?;
             }
         }
         let (path, bytes) = (self.paths_file(), folders.encode()?);
@@ -189,7 +189,7 @@ impl StoreFiles {
             return Ok(());
         }
         let staged = self.staging().join("paths");
-        self.vfs.write_atomic(&path, &staged, &bytes).at(&path, "remembering the log's folders")
+        self.vfs.write_atomic(&path, &staged, &bytes).at(&path, "storing the list of the log's folders")
     }
 
     /// Makes `folder` and its missing parents, and syncs their names.

@@ -18,7 +18,7 @@ impl Store {
     /// # Errors
     /// `ReadOnly`, `Closed`, and the error of the system if it cannot start a thread.
     pub fn run_in_background(&self, task: &Arc<dyn BackgroundTask>) -> Result<(), StoreError> {
-        let writer = self.writer("work in the background")?;
+        let writer = self.writer("run a background task")?;
         let OpenSide::Writer(_, services) = &self.inner.side else { return Ok(()) };
         writer.lifecycle.add_task(task);
         services.run(writer, task)

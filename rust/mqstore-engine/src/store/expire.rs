@@ -41,7 +41,7 @@ impl Store {
     /// [`StoreError::InvalidOption`] if no record starts or ends at `offset`, or if readers may have seen bytes after
     /// it; [`StoreError::ReadOnly`].
     pub fn set_confirm_offset(&self, offset: Option<u64>) -> Result<(), StoreError> {
-        let writer = self.writer("set the confirm offset")?;
+        let writer = self.writer("set the confirmed offset")?;
         writer.check_open()?;
         if let Some(offset) = offset {
             writer.check_record_border(offset)?;

@@ -308,7 +308,7 @@ impl Store {
     /// Does the due work of the store's threads in this thread: dispatch and syncs. The threads do it by themselves,
     /// unless [`mqstore_io::Environment::threads`] of the file system is false.
     pub fn step(&self) -> Result<(), StoreError> {
-        services::step(self.writer("step")?)?;
+        services::step(self.writer("run background steps")?)?;
         self.step_tasks()
     }
 
@@ -320,7 +320,7 @@ impl Store {
         shape: (usize, u64, usize),
         pick: &mut dyn FnMut(usize) -> usize,
     ) -> Result<(), StoreError> {
-        let writer = self.writer("step")?;
+        let writer = self.writer("run background steps")?;
         writer.dispatcher.run_shuffled(&writer.log.list(), writer.visible(), shape, pick)
     }
 

@@ -202,7 +202,7 @@ fn prepare_own_folder(files: &StoreFiles) -> Result<(), StoreError> {
             FileKind::Directory => files.vfs.remove_dir_all(&path),
             _ => files.vfs.remove_file(&path),
         };
-        outcome.at(&path, "removing what a stop left in staging")?;
+        outcome.at(&path, "removing a leftover staging file")?;
     }
     files.prepare_logs()
 }

@@ -71,7 +71,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
     pub fn durable_position(&self) -> Result<u64, StoreError> {
-        Ok(self.writer("look")?.log.durable())
+        Ok(self.writer("read the durable offset")?.log.durable())
     }
 
     /// Returns the record at a log offset; `None` if no record starts there.

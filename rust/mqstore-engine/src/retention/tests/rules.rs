@@ -152,7 +152,7 @@ fn a_filling_disk_cleans_early_then_at_once_then_refuses() {
     let report = expire(&store, true);
     assert!(report.files[0].reason.starts_with("disk: 88 %"), "{}", report.files[0].reason);
     rounds(&bench, &store, 1);
-    assert_eq!(bench.segments().len(), 2, "whatever its age");
+    assert_eq!(bench.segments().len(), 2, "at any age");
     bench.told();
     use_percent(&bench, 95);
     store.step().unwrap();
@@ -163,7 +163,7 @@ fn a_filling_disk_cleans_early_then_at_once_then_refuses() {
     assert!(matches!(refused, StoreError::DiskNearlyFull { used_percent: 91.., .. }), "{refused}");
     assert!(refused.to_string().contains("disk_refuse_ratio is 0.9"), "{refused}");
     assert_eq!(store.stats().unwrap().refused_appends, 1);
-    assert!(!offsets(&store).is_empty(), "reads go on");
+    assert!(!offsets(&store).is_empty(), "reads continue");
     bench.sim.set_space(None);
     store.step().unwrap();
     assert_eq!(bench.told().last(), Some(&"appends_resumed"));
@@ -223,7 +223,7 @@ fn queue_and_index_files_follow_the_log() {
     let planned = expire(&store, true);
     assert_eq!(bench.names("/data/store/consumequeue/t/0").len(), queue_files);
     let done = expire(&store, false);
-    assert_eq!(ExpireReport { dry_run: true, ..done.clone() }, planned, "it does what it said");
+    assert_eq!(ExpireReport { dry_run: true, ..done.clone() }, planned, "it does what the dry run reported");
     let count = |kind| done.files.iter().filter(|file: &&ExpiredFile| file.kind == kind).count();
     assert_eq!(count(ExpiredKind::Segment), 9);
     assert_eq!(done.bytes, done.files.iter().map(|file| file.bytes).sum::<u64>());
@@ -317,7 +317,7 @@ fn nothing_goes_that_is_not_durable_and_dispatched() {
     store.flush().unwrap();
     rounds(&bench, &store, 5);
     assert_eq!(bench.segments().len(), 4, "one flush covers one slot of the mark");
-    assert_eq!(expire(&store, false).segments, 3, "who asks for it gets the syncs too");
+    assert_eq!(expire(&store, false).segments, 3, "an explicit expiry syncs first");
     store.close().unwrap();
 }
 

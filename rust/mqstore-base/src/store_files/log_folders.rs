@@ -60,7 +60,7 @@ impl LogFolders {
         let read_only: BTreeSet<PathBuf> = read_only.iter().cloned().collect();
         let new: BTreeSet<PathBuf> = new.iter().filter(|path| !read_only.contains(*path)).cloned().collect();
         if new.is_empty() {
-            let reason = "every folder is read-only, so new segments have no folder".to_owned();
+            let reason = "every folder is read-only; list one for new segments".to_owned();
             return Err(StoreError::InvalidOption { option: OPTION, reason });
         }
         Ok(Self {

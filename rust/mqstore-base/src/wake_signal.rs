@@ -135,7 +135,7 @@ impl fmt::Debug for Signal {
 
 impl fmt::Debug for WakerRegistration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listening").field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("WakerRegistration").field("number", &self.number).finish_non_exhaustive()
     }
 }
 

@@ -26,7 +26,7 @@ use super::job::json::{Document, malformed};
 use super::job::options::CompactionOptions;
 use super::job::plan::{PlannedJob, plan};
 use super::job::publish::{publish, rehearse};
-use super::ranges::{Next, Step, Strategy, expected_bytes, next, run_step, split};
+use super::ranges::{CompactionStep, NextSteps, Strategy, expected_bytes, next, run_step, split};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
@@ -44,7 +44,7 @@ pub struct WeightedStep {
 pub struct EncodedStep {
     /// Estimated bytes of the records that the step reads.
     reads_bytes: u64,
-    step: Step,
+    step: CompactionStep,
 }
 
 impl Document for EncodedStep {
@@ -93,7 +93,7 @@ impl EncodedStep {
 /// A queue with an open round of steps.
 #[derive(Debug)]
 struct QueueRound {
-    steps: Vec<Step>,
+    steps: Vec<CompactionStep>,
     /// Estimated bytes of the queue's records.
     bytes: u64,
 }
@@ -176,8 +176,8 @@ impl DistributedJob {
                 .map(TaskResult::from_json)
                 .collect::<Result<_, _>>()?;
             match next(&self.files, &round.steps, &own)? {
-                Next::Steps(steps) => following.push(QueueRound { steps, ..round }),
-                Next::Done(result) => self.results.push(*result),
+                NextSteps::Steps(steps) => following.push(QueueRound { steps, ..round }),
+                NextSteps::Done(result) => self.results.push(*result),
             }
         }
         self.rounds = following;
@@ -235,17 +235,17 @@ impl DistributedJob {
 }
 
 /// Returns the weight of one of `count` steps of a queue with this number of bytes, and the bytes that the step reads.
-fn weigh(step: &Step, queue_bytes: u64, count: u64) -> (u64, u64) {
+fn weigh(step: &CompactionStep, queue_bytes: u64, count: u64) -> (u64, u64) {
     let count = count.max(1);
     // A compaction reads each record twice; the rounds of a distributed queue share this work.
     let percent = match step {
-        Step::Whole(_) => 100,
-        Step::Scan(_) | Step::Copy(_) => 45,
-        Step::Decide(_) => 10,
+        CompactionStep::Whole(_) => 100,
+        CompactionStep::Scan(_) | CompactionStep::Copy(_) => 45,
+        CompactionStep::Decide(_) => 10,
     };
     let both = u128::from(queue_bytes) * 2;
     let weight = u64::try_from(both * percent / 100 / u128::from(count)).unwrap_or(u64::MAX);
-    let reads = if matches!(step, Step::Whole(_)) { weight } else { queue_bytes / count };
+    let reads = if matches!(step, CompactionStep::Whole(_)) { weight } else { queue_bytes / count };
     (weight, reads)
 }
 

@@ -38,7 +38,7 @@ pub use groups::{
 };
 pub use mqstore_base::wake_signal::{Waker, WakerRegistration};
 pub use nonblocking::TryResult;
-pub use pending::Waiting;
+pub use pending::PendingDeliveries;
 pub use transactions::{
     CheckAnswer, CheckOptions, DEFAULT_PRODUCER_GROUP, NewHalfMessage, PendingGroup, PendingTransaction,
     Transaction, TransactionOutcome, Transactions,

@@ -7,7 +7,7 @@ use crate::transactions::PendingGroup;
 
 /// The waiting messages of a store that is open for reading, from its files alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Waiting {
+pub struct PendingDeliveries {
     /// Delayed messages.
     pub delays: PendingDelays,
     /// Pending transactions, by producer group.
@@ -16,7 +16,7 @@ pub struct Waiting {
     pub notes: Vec<String>,
 }
 
-impl Waiting {
+impl PendingDeliveries {
     /// Counts the waiting messages of `store`. Parts that cannot be read are left out, with a note.
     pub fn of(store: &Store) -> Self {
         let mut waiting = Self::default();

@@ -33,11 +33,11 @@ const BLOCK: u64 = 4096;
 /// A set of faults, initially empty. Clones share it. See the module's text.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FaultState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FaultState {
     /// Bytes that can still be used; `None` is no limit.
     room: Option<u64>,
     /// Number of later syncs that fail.
@@ -105,7 +105,7 @@ impl Faults {
     }
 }
 
-impl State {
+impl FaultState {
     fn crash_if_due(&mut self) {
         if self.changes_left == Some(0) {
             self.changes_left = None;

@@ -30,11 +30,11 @@ mod tests;
 pub struct FileCache {
     vfs: Arc<dyn Vfs>,
     capacity: usize,
-    state: Mutex<State>,
+    state: Mutex<CacheState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CacheState {
     entries: HashMap<PathBuf, CacheEntry>,
     /// Paths by the time of their last use.
     order: BTreeMap<u64, PathBuf>,
@@ -153,7 +153,7 @@ impl RecentMaps {
     }
 }
 
-impl State {
+impl CacheState {
     fn hit(&mut self, path: &Path, access: Access) -> Option<Arc<dyn VfsFile>> {
         let entry = self.entries.get_mut(path)?;
         if access == Access::ReadWrite && entry.access == Access::Read {

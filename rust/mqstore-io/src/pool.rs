@@ -143,7 +143,7 @@ impl Drop for Threads {
 }
 
 /// Jobs that have not started, oldest first.
-type Waiting<I, R> = Mutex<VecDeque<(I, Sender<Outcome<R>>)>>;
+type JobQueue<I, R> = Mutex<VecDeque<(I, Sender<Outcome<R>>)>>;
 
 /// The jobs of one [`Pool::in_order`].
 pub struct Jobs<'scope, 'env, I, R> {
@@ -151,7 +151,7 @@ pub struct Jobs<'scope, 'env, I, R> {
     scope: Option<&'scope Scope<'env>>,
     ahead: usize,
     work: &'env (dyn Fn(I) -> R + Sync + 'env),
-    waiting: Arc<Waiting<I, R>>,
+    waiting: Arc<JobQueue<I, R>>,
     /// The results that are not taken yet, oldest first.
     given: VecDeque<Receiver<Outcome<R>>>,
 }
@@ -218,7 +218,7 @@ impl<I, R> Drop for Jobs<'_, '_, I, R> {
 }
 
 /// Runs the oldest waiting job; returns `false` if there is none.
-fn run_next<I, R>(waiting: &Waiting<I, R>, work: &dyn Fn(I) -> R) -> bool {
+fn run_next<I, R>(waiting: &JobQueue<I, R>, work: &dyn Fn(I) -> R) -> bool {
     // The guard must be released before the job runs.
     let next = waiting.lock().pop_front();
     let Some((item, sender)) = next else { return false };

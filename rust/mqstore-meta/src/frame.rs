@@ -20,7 +20,7 @@ use std::sync::Arc;
 use mqstore_format::crc32;
 use mqstore_io::{VfsFile, switch};
 
-use super::record::{MetaRecord, Place, SYNCED_MARK};
+use super::record::{MetaPosition, MetaRecord, SYNCED_MARK};
 use mqstore_base::error::{IoContext, StoreError};
 
 const MAGIC: &[u8; 8] = b"MQSTMETA";
@@ -41,7 +41,7 @@ const READ_BYTES: usize = 256 << 10;
 pub(super) struct FileHeader {
     pub(super) generation: u64,
     pub(super) tail_start: u64,
-    pub(super) place: Place,
+    pub(super) place: MetaPosition,
 }
 
 impl FileHeader {
@@ -69,7 +69,7 @@ impl FileHeader {
         let value = |at: usize| {
             rest.get(at..).and_then(|rest| rest.first_chunk().map(|chunk| u64::from_be_bytes(*chunk)))
         };
-        Some(Self { generation: value(4)?, tail_start: value(12)?, place: Place(value(20)?) })
+        Some(Self { generation: value(4)?, tail_start: value(12)?, place: MetaPosition(value(20)?) })
     }
 }
 
@@ -112,7 +112,7 @@ impl Frame {
 }
 
 /// Returns the frame that states that everything before `place` is synced.
-pub(super) fn synced_frame(place: Place) -> [u8; SYNCED_FRAME_BYTES] {
+pub(super) fn synced_frame(place: MetaPosition) -> [u8; SYNCED_FRAME_BYTES] {
     let mut bytes = [0; SYNCED_FRAME_BYTES];
     let [_, _, _, _, rest @ ..] = &mut bytes;
     let parts = (16_u32.to_be_bytes(), *SYNCED_MARK, place.0.to_be_bytes());
@@ -128,7 +128,7 @@ pub(super) fn synced_frame(place: Place) -> [u8; SYNCED_FRAME_BYTES] {
 
 /// The result of reading the next frame of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next<'a> {
+pub(super) enum NextFrame<'a> {
     /// Where a frame begins, and its records.
     Frame(u64, &'a [u8]),
     /// The end of the log. If bytes follow, the reason why they are not a frame.
@@ -158,30 +158,30 @@ impl FrameReader {
     }
 
     /// Returns the next frame, or the end of the log.
-    pub(super) fn next(&mut self) -> Result<Next<'_>, StoreError> {
+    pub(super) fn next(&mut self) -> Result<NextFrame<'_>, StoreError> {
         let left = self.len.saturating_sub(self.at);
         if !self.fill(FRAME_HEAD_BYTES)? {
-            return Ok(Next::End((left > 0).then_some("the file ends within a frame")));
+            return Ok(NextFrame::End((left > 0).then_some("the file ends within a frame")));
         }
         let ahead = self.buffer.get(self.begin + 4..).and_then(|bytes| bytes.first_chunk::<4>());
         let len = ahead.map_or(0, |bytes| u32::from_be_bytes(*bytes)) as usize;
         if len == 0 {
-            return Ok(Next::End(None));
+            return Ok(NextFrame::End(None));
         }
         if len > MAX_FRAME_BYTES || (len + FRAME_HEAD_BYTES) as u64 > left {
-            return Ok(Next::End(Some("the length of a frame exceeds the file")));
+            return Ok(NextFrame::End(Some("the length of a frame exceeds the file")));
         }
         if !self.fill(FRAME_HEAD_BYTES + len)? {
-            return Ok(Next::End(Some("the file ends within a frame")));
+            return Ok(NextFrame::End(Some("the file ends within a frame")));
         }
         let bytes = self.buffer.get(self.begin..self.begin + FRAME_HEAD_BYTES + len).unwrap_or_default();
         let Some(records) = records_of(bytes) else {
-            return Ok(Next::End(Some("the checksum of a frame is wrong")));
+            return Ok(NextFrame::End(Some("the checksum of a frame is wrong")));
         };
         let at = self.at;
         self.at += bytes.len() as u64;
         self.begin += bytes.len();
-        Ok(Next::Frame(at, records))
+        Ok(NextFrame::Frame(at, records))
     }
 
     /// Fills the buffer to at least `wanted` bytes. Returns whether the file has that much.
@@ -226,7 +226,7 @@ pub(super) struct TailBytes {
     /// One past the last byte that is not zero; `None` if all are zero.
     pub(super) used: Option<u64>,
     /// The highest metadata position that a synced frame among them states.
-    pub(super) synced: Option<Place>,
+    pub(super) synced: Option<MetaPosition>,
 }
 
 /// Inspects the bytes of the file from `from` on.
@@ -264,11 +264,11 @@ pub(super) fn inspect_tail(
 }
 
 /// Returns the position that a synced frame states, or `None` for other bytes.
-fn synced_place(frame: &[u8]) -> Option<Place> {
+fn synced_place(frame: &[u8]) -> Option<MetaPosition> {
     if frame.get(FRAME_HEAD_BYTES..)?.first_chunk() != Some(SYNCED_MARK) {
         return None;
     }
-    let place = Place(u64::from_be_bytes(*frame.last_chunk()?));
+    let place = MetaPosition(u64::from_be_bytes(*frame.last_chunk()?));
     (frame == synced_frame(place)).then_some(place)
 }
 
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_head_comes_back_and_no_other_byte_is_one() {
-        let head = FileHeader { generation: 7, tail_start: 1 << 33, place: Place(9) };
+        let head = FileHeader { generation: 7, tail_start: 1 << 33, place: MetaPosition(9) };
         let bytes = head.encode();
         assert_eq!(bytes.len() as u64, HEAD_BYTES);
         assert_eq!(FileHeader::decode(&bytes), Some(head));
@@ -292,14 +292,14 @@ mod tests {
 
     #[test]
     fn a_synced_frame_is_a_frame_and_is_found() {
-        let frame = synced_frame(Place(77));
+        let frame = synced_frame(MetaPosition(77));
         let mut records = records_of(&frame).unwrap();
-        assert_eq!(MetaRecord::decode(&mut records), Some(MetaRecord::Synced { place: Place(77) }));
+        assert_eq!(MetaRecord::decode(&mut records), Some(MetaRecord::Synced { place: MetaPosition(77) }));
         let mut same = Frame::default();
         same.clear();
-        same.push(&MetaRecord::Synced { place: Place(77) });
+        same.push(&MetaRecord::Synced { place: MetaPosition(77) });
         assert_eq!(same.sealed().unwrap(), frame);
-        assert_eq!(synced_place(&frame), Some(Place(77)));
+        assert_eq!(synced_place(&frame), Some(MetaPosition(77)));
         for at in 0..frame.len() {
             let mut damaged = frame;
             damaged[at] ^= 0x10;

@@ -22,7 +22,7 @@ use mqstore_io::{VfsFile, switch};
 use super::frame::{FileHeader, Frame, HEAD_BYTES};
 use super::load::file_of;
 use super::log::MetaLog;
-use super::record::{JsonFile, MetaRecord, NameId, OffsetChange, Place};
+use super::record::{JsonFile, MetaPosition, MetaRecord, NameId, OffsetChange};
 use super::tail::TailState;
 use mqstore_base::error::{IoContext, StoreError};
 
@@ -68,7 +68,7 @@ impl SnapshotWriter<'_> {
 }
 
 /// The position in the old file from which the new one copies frames.
-struct Cut {
+struct CopyStart {
     file: Arc<dyn VfsFile>,
     path: PathBuf,
     at: u64,
@@ -107,7 +107,7 @@ impl MetaLog {
         let generation = self.generation() + 1;
         let (cut, place) =
             match self.tail.look(|front| (front.file.clone(), front.path.clone(), front.at, front.place)) {
-                Some((file, path, at, place)) => (Some(Cut { file, path, at }), Place(place)),
+                Some((file, path, at, place)) => (Some(CopyStart { file, path, at }), MetaPosition(place)),
                 None => (None, self.tail.place()),
             };
         files.ensure_folder(&files.meta())?;
@@ -161,7 +161,7 @@ impl MetaLog {
             })
         })?;
         self.set_backoff(self.interval_ms() + REST_MS, generation);
-        if let Some(Cut { path, .. }) = &cut {
+        if let Some(CopyStart { path, .. }) = &cut {
             // If this fails, the next open removes the file.
             let _ = files.vfs.remove_file(path);
         }
@@ -256,7 +256,7 @@ impl MetaLog {
 
 /// The frames of the old file's tail that are already in the new file.
 struct CopiedTail<'a> {
-    cut: Option<&'a Cut>,
+    cut: Option<&'a CopyStart>,
     to: (&'a Path, &'a dyn VfsFile),
     from: u64,
     at: u64,

@@ -3,7 +3,7 @@
 use super::log::MetaLog;
 use super::progress::Progress;
 use super::record::{NameId, QueueKey};
-use super::state::State;
+use super::state::MetaState;
 
 /// The position of a group in a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct GroupPosition {
     pub taken_over: i64,
 }
 
-impl State {
+impl MetaState {
     /// Returns the position of `group` in a queue.
     pub fn standing(&self, group: &str, topic: &str, queue_id: i32) -> GroupPosition {
         let id = |name| self.names.id(name);
@@ -25,7 +25,7 @@ impl State {
     }
 }
 
-impl State {
+impl MetaState {
     /// Returns the progress of `group` in a queue; `None` if the group has neither a progress nor an offset there.
     pub fn known_of(&self, group: &str, topic: &str, queue_id: i32) -> Option<Progress> {
         let id = |name| self.names.id(name);

@@ -30,7 +30,7 @@ use mqstore_format::json::{
 };
 
 use super::record::{JsonFile, JsonStamp, QueueKey, SavedState};
-use super::state::{ConfigEntry, JsonState, State};
+use super::state::{ConfigEntry, JsonState, MetaState};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
 
@@ -112,7 +112,7 @@ pub(super) fn stamp_of(version: DataVersion, bytes: &[u8]) -> JsonStamp {
 /// counts as missing, unless `unread` returns an error.
 pub(super) fn import(
     files: &StoreFiles,
-    state: &mut State,
+    state: &mut MetaState,
     lost: bool,
     unread: &mut dyn FnMut(StoreError) -> Result<(), StoreError>,
 ) -> Result<bool, StoreError> {
@@ -150,7 +150,7 @@ pub(super) fn import(
     Ok(changed)
 }
 
-fn import_topics(state: &mut State, topics: BTreeMap<String, TopicConfig>, missing: bool) {
+fn import_topics(state: &mut MetaState, topics: BTreeMap<String, TopicConfig>, missing: bool) {
     let stays = |name: &str, saved| missing || saved != SavedState::Written || topics.contains_key(name);
     state.tables.topics.retain(|name, entry| stays(name, entry.saved));
     for (name, config) in topics {
@@ -163,7 +163,7 @@ fn import_topics(state: &mut State, topics: BTreeMap<String, TopicConfig>, missi
     }
 }
 
-fn import_groups(state: &mut State, groups: BTreeMap<String, SubscriptionGroup>, missing: bool) {
+fn import_groups(state: &mut MetaState, groups: BTreeMap<String, SubscriptionGroup>, missing: bool) {
     let stays = |name: &str, saved| missing || saved != SavedState::Written || groups.contains_key(name);
     state.tables.groups.retain(|name, entry| stays(name, entry.saved));
     for (name, config) in groups {
@@ -176,7 +176,7 @@ fn import_groups(state: &mut State, groups: BTreeMap<String, SubscriptionGroup>,
     }
 }
 
-fn import_offsets(state: &mut State, table: &BTreeMap<String, QueueOffsets>, missing: bool) {
+fn import_offsets(state: &mut MetaState, table: &BTreeMap<String, QueueOffsets>, missing: bool) {
     for (key, queues) in table {
         let Some((topic, group)) = ConsumerOffsets::split_key(key) else { continue };
         let (Some(topic), Some(group)) = (state.name_id(topic), state.name_id(group)) else { return };

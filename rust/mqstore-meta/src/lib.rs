@@ -5,7 +5,7 @@
 //! file, `frame` defines its bytes, `record` the bytes of records. No class of RocketMQ has this format.
 //!
 //! An append that returned survives a kill. It survives a power loss after [`MetaLog::sync`] returned for its
-//! [`Place`], or after the next maintenance step. The records of one call are one frame: after a crash all of them
+//! [`MetaPosition`], or after the next maintenance step. The records of one call are one frame: after a crash all of them
 //! exist, or none.
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -39,7 +39,7 @@ pub use load::{copy_log, find_damage, newest_file};
 pub use log::MetaLog;
 pub use log::{FoundLog, read_log, read_state, read_state_strictly};
 pub use maintenance::SYNC_INTERVAL_MS;
-pub use progress::{Lease, Progress, ProgressConflict, ProgressRecord, Waiting};
-pub use record::{NameId, OffsetChange, Place, QueueKey};
-pub use state::{ListedTables, State};
+pub use progress::{Lease, Progress, ProgressConflict, ProgressRecord, ReturnedMessage};
+pub use record::{MetaPosition, NameId, OffsetChange, QueueKey};
+pub use state::{ListedTables, MetaState};
 pub use state::{ProgressView, QueueProgress};

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use mqstore_format::{offset_file_name, parse_offset_file_name};
 use mqstore_io::{Access, FileKind, VfsFile, switch};
 
-use super::frame::{FileHeader, FrameReader, HEAD_BYTES, Next, inspect_tail};
-use super::record::Place;
-use super::state::State;
+use super::frame::{FileHeader, FrameReader, HEAD_BYTES, NextFrame, inspect_tail};
+use super::record::MetaPosition;
+use super::state::MetaState;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::StoreFiles;
@@ -53,14 +53,14 @@ pub(super) struct FoundLogFile {
     pub(super) head: FileHeader,
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn VfsFile>,
-    pub(super) state: State,
+    pub(super) state: MetaState,
     /// The end of the log: the offset in the file, and the metadata position.
     pub(super) end: u64,
-    pub(super) place: Place,
+    pub(super) place: MetaPosition,
     /// Everything before this position is synced.
-    pub(super) synced: Place,
+    pub(super) synced: MetaPosition,
     /// No record after this position changes the state.
-    pub(super) changed: Place,
+    pub(super) changed: MetaPosition,
     /// One past the last nonzero byte after the end; `None` if there is none.
     pub(super) used: Option<u64>,
     /// Length of the file in bytes.
@@ -73,8 +73,8 @@ pub(super) struct FoundLogFile {
 
 impl FoundLogFile {
     /// Returns the metadata position of byte `at` of the file.
-    pub(super) fn place_of(head: &FileHeader, at: u64) -> Place {
-        Place(head.place.0.saturating_add(at.saturating_sub(head.tail_start)))
+    pub(super) fn place_of(head: &FileHeader, at: u64) -> MetaPosition {
+        MetaPosition(head.place.0.saturating_add(at.saturating_sub(head.tail_start)))
     }
 
     fn corrupt(&self, reason: &str) -> StoreError {
@@ -98,14 +98,14 @@ fn read_file(path: &Path, file: &Arc<dyn VfsFile>, generation: u64) -> Result<Fo
     file.read_exact_at(&mut bytes, 0).at(path, "reading the metadata log")?;
     let head = FileHeader::decode(&bytes).filter(|head| head.generation == generation);
     let mut found = FoundLogFile {
-        head: head.unwrap_or(FileHeader { generation, tail_start: HEAD_BYTES, place: Place(0) }),
+        head: head.unwrap_or(FileHeader { generation, tail_start: HEAD_BYTES, place: MetaPosition(0) }),
         path: path.to_path_buf(),
         file: Arc::clone(file),
-        state: State::default(),
+        state: MetaState::default(),
         end: HEAD_BYTES,
-        place: Place(0),
-        synced: Place(0),
-        changed: Place(0),
+        place: MetaPosition(0),
+        synced: MetaPosition(0),
+        changed: MetaPosition(0),
         used: None,
         len,
         damage: None,
@@ -127,7 +127,7 @@ impl FoundLogFile {
         loop {
             self.end = reader.at();
             match reader.next()? {
-                Next::Frame(at, records) => {
+                NextFrame::Frame(at, records) => {
                     let place = Self::place_of(&head, at);
                     match self.state.apply_frame(records, place) {
                         Ok(false) => {}
@@ -138,7 +138,7 @@ impl FoundLogFile {
                         }
                     }
                 }
-                Next::End(reason) => {
+                NextFrame::End(reason) => {
                     self.torn = reason;
                     break;
                 }
@@ -280,7 +280,7 @@ fn read_next_to_writer(files: &StoreFiles) -> Result<Option<FoundLogFile>, Store
 pub(super) fn read_snapshot(
     files: &StoreFiles,
     notes: &mut Vec<String>,
-) -> Result<Option<(State, bool)>, StoreError> {
+) -> Result<Option<(MetaState, bool)>, StoreError> {
     let Some(mut found) = read_next_to_writer(files)? else { return Ok(None) };
     if let Some(reason) = &found.damage {
         let place = (found.path.display(), found.end);

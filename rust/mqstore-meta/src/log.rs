@@ -12,8 +12,8 @@ use super::json_files::import;
 use super::load::{FoundLogFile, find, read_snapshot, recover};
 use super::maintenance_timer::MaintenanceTimer;
 use super::progress::{Progress, ProgressRecord};
-use super::record::{JsonFile, MetaRecord, NameId, OffsetChange, Place, QueueKey, SavedState};
-use super::state::{ConfigEntry, Names, QueueMap, QueueProgress, State, Tables};
+use super::record::{JsonFile, MetaPosition, MetaRecord, NameId, OffsetChange, QueueKey, SavedState};
+use super::state::{ConfigEntry, MetaState, NameTable, QueueMap, QueueProgress, Tables};
 use super::tail::{Tail, TailState, WriteMethod};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::RecoveryMode;
@@ -37,7 +37,7 @@ use mqstore_base::store_files::StoreFiles;
 #[derive(Debug)]
 pub struct MetaLog {
     pub(super) files: StoreFiles,
-    pub(super) names: RwLock<Names>,
+    pub(super) names: RwLock<NameTable>,
     pub(super) tables: Mutex<Tables>,
     pub(super) offsets: Mutex<QueueMap<i64>>,
     pub(super) progress: RwLock<QueueMap<Arc<QueueProgress>>>,
@@ -62,13 +62,13 @@ thread_local! {
 }
 
 /// Reads the state from the log alone. Parts that cannot be read are reported in `notes`.
-pub fn read_log(files: &StoreFiles, notes: &mut Vec<String>) -> Result<State, StoreError> {
+pub fn read_log(files: &StoreFiles, notes: &mut Vec<String>) -> Result<MetaState, StoreError> {
     Ok(read_snapshot(files, notes)?.unwrap_or_default().0)
 }
 
 /// Reads the metadata of a store that this process does not change. Parts that cannot be read are reported in `notes`
 /// and count as missing.
-pub fn read_state(files: &StoreFiles, notes: &mut Vec<String>) -> Result<State, StoreError> {
+pub fn read_state(files: &StoreFiles, notes: &mut Vec<String>) -> Result<MetaState, StoreError> {
     let (mut state, lost) = read_snapshot(files, notes)?.unwrap_or_default();
     import(files, &mut state, lost, &mut |error| noted(notes, &error))?;
     Ok(state)
@@ -76,7 +76,7 @@ pub fn read_state(files: &StoreFiles, notes: &mut Vec<String>) -> Result<State, 
 
 /// Reads the state like [`read_state`], for callers that must not treat an unreadable file as missing: a file that
 /// the system cannot read is an error.
-pub fn read_state_strictly(files: &StoreFiles) -> Result<State, StoreError> {
+pub fn read_state_strictly(files: &StoreFiles) -> Result<MetaState, StoreError> {
     let (mut state, lost) = read_snapshot(files, &mut Vec::new())?.unwrap_or_default();
     let fails = |error| if matches!(error, StoreError::Corrupt { .. }) { Ok(()) } else { Err(error) };
     import(files, &mut state, lost, &mut { fails })?;
@@ -105,7 +105,7 @@ impl MetaLog {
         let found = found.0.map(|found| recover(files, found, notes)).transpose()?;
         let lost = found.as_ref().is_some_and(|found| found.damage.is_some());
         let (mut state, generation, tail) = match found {
-            None => (State::default(), 0, Tail::new(files, Place(0))),
+            None => (MetaState::default(), 0, Tail::new(files, MetaPosition(0))),
             Some(found) if found.end < found.head.tail_start => {
                 (found.state, found.head.generation, Tail::new(files, found.place))
             }
@@ -134,7 +134,7 @@ impl MetaLog {
         Ok(log)
     }
 
-    fn of(files: &StoreFiles, mut state: State, generation: u64, tail: Tail) -> Self {
+    fn of(files: &StoreFiles, mut state: MetaState, generation: u64, tail: Tail) -> Self {
         let offsets_changed = state.tables.json(JsonFile::Offsets).changed;
         let mut progress = QueueMap::default();
         for (queue, state) in state.progress.iter() {
@@ -210,7 +210,11 @@ impl MetaLog {
     }
 
     /// Appends a frame with the records that `fill` pushes.
-    pub(super) fn write(&self, via: WriteMethod, fill: impl FnOnce(&mut Frame)) -> Result<Place, StoreError> {
+    pub(super) fn write(
+        &self,
+        via: WriteMethod,
+        fill: impl FnOnce(&mut Frame),
+    ) -> Result<MetaPosition, StoreError> {
         FRAME.with_borrow_mut(|frame| {
             frame.clear();
             fill(frame);
@@ -219,7 +223,7 @@ impl MetaLog {
     }
 
     /// Creates topics or replaces their configurations, all of them or none. Durable after [`Self::sync`].
-    pub fn put_topics(&self, configs: &[TopicConfig]) -> Result<Place, StoreError> {
+    pub fn put_topics(&self, configs: &[TopicConfig]) -> Result<MetaPosition, StoreError> {
         self.ready()?;
         let ids = configs.iter().map(|config| self.topic_id(&config.name)).collect::<Result<Vec<_>, _>>()?;
         let texts: Vec<String> = configs.iter().map(|config| config.to_text(&config.name)).collect();
@@ -248,7 +252,7 @@ impl MetaLog {
     }
 
     /// Creates a group or replaces its configuration. Durable after [`Self::sync`].
-    pub fn put_group(&self, config: &SubscriptionGroup) -> Result<Place, StoreError> {
+    pub fn put_group(&self, config: &SubscriptionGroup) -> Result<MetaPosition, StoreError> {
         self.ready()?;
         let group = self.group_id(&config.name)?;
         let (text, saved) = (config.to_text(&config.name), SavedState::Changed);
@@ -280,7 +284,7 @@ impl MetaLog {
 
     /// Removes topics and groups, all of them or none. Also removes the offsets and the progress of these groups, and
     /// those of all groups in these topics. Durable after [`Self::sync`].
-    pub fn remove(&self, topics: &[&str], groups: &[&str]) -> Result<Place, StoreError> {
+    pub fn remove(&self, topics: &[&str], groups: &[&str]) -> Result<MetaPosition, StoreError> {
         self.ready()?;
         let ids = |names: &[&str]| names.iter().map(|name| self.name_id(name)).collect::<Result<Vec<_>, _>>();
         let (topic_ids, group_ids) = (ids(topics)?, ids(groups)?);
@@ -323,7 +327,7 @@ impl MetaLog {
 
     /// Removes a group with its offsets and its progress. Returns `None` if the group is not known. Durable after
     /// [`Self::sync`].
-    pub fn remove_group(&self, name: &str) -> Result<Option<Place>, StoreError> {
+    pub fn remove_group(&self, name: &str) -> Result<Option<MetaPosition>, StoreError> {
         let Some(id) = self.known_id(name) else { return Ok(None) };
         let is_known = self.group(name).is_some()
             || self.offsets.lock().of_group(id).next().is_some()
@@ -373,7 +377,7 @@ impl MetaLog {
     ///
     /// # Errors
     /// [`StoreError::Refused`] for a negative offset; nothing is changed then.
-    pub fn commit(&self, changes: &[OffsetChange]) -> Result<Place, StoreError> {
+    pub fn commit(&self, changes: &[OffsetChange]) -> Result<MetaPosition, StoreError> {
         if let Some(change) = changes.iter().find(|change| change.offset < 0) {
             return Err(StoreError::Refused { reason: format!("offset {} is negative", change.offset) });
         }
@@ -442,7 +446,7 @@ impl MetaLog {
         &self,
         progress: &QueueProgress,
         records: &[ProgressRecord],
-    ) -> Result<Place, StoreError> {
+    ) -> Result<MetaPosition, StoreError> {
         let ((), place) = self.change_progress(progress, |_, wanted| wanted.extend_from_slice(records))?;
         Ok(place)
     }
@@ -456,7 +460,7 @@ impl MetaLog {
         &self,
         progress: &QueueProgress,
         decide: impl FnOnce(&Progress, &mut Vec<ProgressRecord>) -> T,
-    ) -> Result<(T, Place), StoreError> {
+    ) -> Result<(T, MetaPosition), StoreError> {
         self.ready()?;
         let mut kept = progress.state.lock();
         let kept = &mut *kept;
@@ -538,12 +542,12 @@ impl MetaLog {
     }
 
     /// Returns the metadata position after the last append.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> MetaPosition {
         self.tail.place()
     }
 
     /// Returns once everything before `place` is durable. Waiting threads share one sync.
-    pub fn sync(&self, place: Place) -> Result<(), StoreError> {
+    pub fn sync(&self, place: MetaPosition) -> Result<(), StoreError> {
         self.tail.sync(place)
     }
 

@@ -9,7 +9,7 @@ use mqstore_io::sync::Ordering;
 
 use super::log::MetaLog;
 use super::maintenance_timer::NEVER;
-use super::record::Place;
+use super::record::MetaPosition;
 use mqstore_base::error::StoreError;
 
 /// Milliseconds between background syncs of topics, groups and offsets.
@@ -20,7 +20,7 @@ const JSON_INTERVAL_MS: i64 = 60_000;
 impl MetaLog {
     /// Requests that everything before `place` becomes durable within `ms` milliseconds, if the next step would be
     /// later. Does not wait. In a store without its own threads, the next step does it.
-    pub fn sync_within(&self, place: Place, ms: u64) {
+    pub fn sync_within(&self, place: MetaPosition, ms: u64) {
         if self.tail.durable() >= place {
             return;
         }

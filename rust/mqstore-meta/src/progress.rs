@@ -34,7 +34,7 @@ pub struct Lease {
 
 /// A message that was returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct ReturnedMessage {
     /// The time at which it is due again, in epoch milliseconds.
     pub visible_ms: i64,
     /// Number of its deliveries so far.
@@ -160,7 +160,7 @@ pub struct Progress {
     /// Ranges of finished offsets above `committed`, from start to end; they do not touch.
     finished: BTreeMap<i64, i64>,
     leases: BTreeMap<i64, Lease>,
-    waiting: BTreeMap<i64, Waiting>,
+    waiting: BTreeMap<i64, ReturnedMessage>,
     /// The smallest offset that the copy may have, by offset of the message.
     dead_letters: BTreeMap<i64, i64>,
     /// Leases and waiting messages, by the time at which they end or are due.
@@ -260,7 +260,7 @@ impl Progress {
     }
 
     /// Returns the wait of `offset` for its next delivery, if it was returned.
-    pub fn waiting(&self, offset: i64) -> Option<Waiting> {
+    pub fn waiting(&self, offset: i64) -> Option<ReturnedMessage> {
         self.waiting.get(&offset).copied()
     }
 
@@ -270,7 +270,7 @@ impl Progress {
     }
 
     /// Returned messages, by offset.
-    pub fn all_waiting(&self) -> impl ExactSizeIterator<Item = (i64, Waiting)> + '_ {
+    pub fn all_waiting(&self) -> impl ExactSizeIterator<Item = (i64, ReturnedMessage)> + '_ {
         self.waiting.iter().map(|(offset, waiting)| (*offset, *waiting))
     }
 
@@ -292,7 +292,7 @@ impl Progress {
     }
 
     /// The message whose wait ends first; of several, the one with the smallest offset.
-    pub fn first_due(&self) -> Option<(i64, Waiting)> {
+    pub fn first_due(&self) -> Option<(i64, ReturnedMessage)> {
         let (_, offset) = self.dues.first()?;
         Some((*offset, self.waiting(*offset)?))
     }
@@ -400,7 +400,7 @@ impl Progress {
             ProgressRecord::Finished { from, to } => self.finish(from, to),
             ProgressRecord::Returned { offset, visible_ms, attempt } => {
                 if self.take_pending(offset) {
-                    self.waiting.insert(offset, Waiting { visible_ms, attempt });
+                    self.waiting.insert(offset, ReturnedMessage { visible_ms, attempt });
                     self.dues.insert((visible_ms, offset));
                 }
             }
@@ -446,7 +446,7 @@ impl Progress {
                 self.ends.insert((until_ms, offset))
             }
             ProgressRecord::Returned { offset, visible_ms, attempt } if open.contains(&offset) => {
-                self.waiting.insert(offset, Waiting { visible_ms, attempt });
+                self.waiting.insert(offset, ReturnedMessage { visible_ms, attempt });
                 self.dues.insert((visible_ms, offset))
             }
             ProgressRecord::DeadLetter { offset, dlq_offset } if open.contains(&offset) => {
@@ -468,7 +468,7 @@ impl Progress {
             until_ms,
             attempt,
         });
-        let waiting = self.all_waiting().map(|(offset, Waiting { visible_ms, attempt })| {
+        let waiting = self.all_waiting().map(|(offset, ReturnedMessage { visible_ms, attempt })| {
             ProgressRecord::Returned { offset, visible_ms, attempt }
         });
         let dead_letters =

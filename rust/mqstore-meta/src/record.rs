@@ -38,7 +38,7 @@ pub struct NameId(pub(super) u32);
 /// A metadata position: a byte position in the metadata log, counted over all generations. It grows with each append.
 /// If a position is durable, everything appended before it is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place(pub(super) u64);
+pub struct MetaPosition(pub(super) u64);
 
 /// One queue of a topic, as a group sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,9 +115,9 @@ pub(super) enum MetaRecord<'a> {
     JsonIntended { file: JsonFile, stamp: JsonStamp },
     JsonKnown { file: JsonFile, stamp: JsonStamp },
     JsonChanged { file: JsonFile, changed: bool },
-    Synced { place: Place },
+    Synced { place: MetaPosition },
     Progress { queue: QueueKey, record: ProgressRecord },
-    Kept { queue: QueueKey, place: Place, committed: i64, next: i64 },
+    Kept { queue: QueueKey, place: MetaPosition, committed: i64, next: i64 },
     KeptPart(ProgressRecord),
 }
 
@@ -218,12 +218,12 @@ impl<'a> MetaRecord<'a> {
             JSON_CHANGED => Self::JsonChanged { file: at.file()?, changed: at.flag()? },
             SYNCED => {
                 let rest: [u8; 7] = at.take()?;
-                let place = Place(u64::from_be_bytes(at.take()?));
+                let place = MetaPosition(u64::from_be_bytes(at.take()?));
                 (rest == *SYNCED_REST).then_some(Self::Synced { place })?
             }
             KEPT => Self::Kept {
                 queue: at.queue()?,
-                place: Place(at.number()?),
+                place: MetaPosition(at.number()?),
                 committed: at.signed()?,
                 next: at.signed()?,
             },
@@ -463,7 +463,7 @@ mod tests {
             id: u32, text in ".{0,20}", queue in any_queue(), number: u64, offsets: [i64; 3],
             progress in any_progress(), stamp in any_stamp(), file in 0..3_usize, saved in 0..3_usize,
         ) {
-            let (name, place, file) = (NameId(id), Place(number), JsonFile::ALL[file]);
+            let (name, place, file) = (NameId(id), MetaPosition(number), JsonFile::ALL[file]);
             let saved = [SavedState::Changed, SavedState::BeingWritten, SavedState::Written][saved];
             let [offset, committed, next] = offsets;
             let mut records = vec![

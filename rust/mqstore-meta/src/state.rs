@@ -1,6 +1,6 @@
 //! The state that results from the records of the metadata log.
 //!
-//! During an open, one [`State`] holds everything. Afterwards, each part has its own lock.
+//! During an open, one [`MetaState`] holds everything. Afterwards, each part has its own lock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,17 +12,19 @@ use mqstore_format::json::{
 use mqstore_io::sync::{Mutex, MutexGuard};
 
 use super::progress::{Progress, ProgressRecord};
-use super::record::{JsonFile, JsonStamp, MetaRecord, NameId, OffsetChange, Place, QueueKey, SavedState};
+use super::record::{
+    JsonFile, JsonStamp, MetaPosition, MetaRecord, NameId, OffsetChange, QueueKey, SavedState,
+};
 
 /// Names and their numbers.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct NameTable {
     ids: HashMap<Arc<str>, NameId, RandomState>,
     texts: HashMap<NameId, Arc<str>, RandomState>,
     next: u32,
 }
 
-impl Names {
+impl NameTable {
     pub(super) fn id(&self, name: &str) -> Option<NameId> {
         self.ids.get(name).copied()
     }
@@ -259,12 +261,12 @@ fn last_of(group: NameId, topic: NameId) -> QueueKey {
 #[derive(Debug)]
 pub struct QueueProgress {
     pub(super) key: QueueKey,
-    pub(super) state: Mutex<Kept>,
+    pub(super) state: Mutex<KeptState>,
 }
 
 /// The data under the lock of a [`QueueProgress`].
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct KeptState {
     pub(super) progress: Progress,
     /// Whether its topic or its group was removed; then nothing more may be appended.
     pub(super) removed: bool,
@@ -274,7 +276,7 @@ pub(super) struct Kept {
 
 impl QueueProgress {
     pub(super) fn new(key: QueueKey, progress: Progress) -> Arc<Self> {
-        Arc::new(Self { key, state: Mutex::new(Kept { progress, ..Kept::default() }) })
+        Arc::new(Self { key, state: Mutex::new(KeptState { progress, ..KeptState::default() }) })
     }
 
     /// Returns the group, the topic and the queue.
@@ -297,7 +299,7 @@ impl QueueProgress {
 
 /// A locked view of a [`Progress`].
 #[derive(Debug)]
-pub struct ProgressView<'a>(MutexGuard<'a, Kept>);
+pub struct ProgressView<'a>(MutexGuard<'a, KeptState>);
 
 impl std::ops::Deref for ProgressView<'_> {
     type Target = Progress;
@@ -309,18 +311,18 @@ impl std::ops::Deref for ProgressView<'_> {
 
 /// The complete state during replay.
 #[derive(Debug, Default)]
-pub struct State {
-    pub(super) names: Names,
+pub struct MetaState {
+    pub(super) names: NameTable,
     pub(super) tables: Tables,
     /// Offsets of groups in queues without a progress. If a progress exists, it counts instead.
     pub(super) offsets: QueueMap<i64>,
     pub(super) progress: QueueMap<Progress>,
     /// Everything before this position is synced.
-    pub(super) synced: Place,
+    pub(super) synced: MetaPosition,
     /// The JSON dialect of the directory's files.
     pub(super) dialect: Dialect,
     /// The position at which each stored progress was read; it includes all changes appended before.
-    kept_at: HashMap<QueueKey, Place, RandomState>,
+    kept_at: HashMap<QueueKey, MetaPosition, RandomState>,
     kept_last: Option<QueueKey>,
 }
 
@@ -340,9 +342,13 @@ const NO_NAME: &str = "a record uses a number without a name";
 const NO_CONFIG: &str = "a topic or group has an invalid configuration";
 const NO_PROGRESS: &str = "a stored progress is inconsistent";
 
-impl State {
+impl MetaState {
     /// Applies a frame that was appended at `place`. Returns whether any record changes the state.
-    pub(super) fn apply_frame(&mut self, mut records: &[u8], place: Place) -> Result<bool, &'static str> {
+    pub(super) fn apply_frame(
+        &mut self,
+        mut records: &[u8],
+        place: MetaPosition,
+    ) -> Result<bool, &'static str> {
         let mut decoded = Vec::new();
         while !records.is_empty() {
             decoded.push(MetaRecord::decode(&mut records).ok_or("a record does not decode")?);
@@ -351,7 +357,7 @@ impl State {
         Ok(decoded.iter().any(|record| !matches!(record, MetaRecord::Synced { .. })))
     }
 
-    fn apply(&mut self, record: &MetaRecord<'_>, place: Place) -> Result<(), &'static str> {
+    fn apply(&mut self, record: &MetaRecord<'_>, place: MetaPosition) -> Result<(), &'static str> {
         match *record {
             MetaRecord::Name { id, name } => self.names.insert(id, name.into()),
             MetaRecord::NextId { id } => self.names.next = self.names.next.max(id),
@@ -426,7 +432,7 @@ impl State {
     }
 
     /// Restores progress whose stored value is newer than the removal at `place`: the topic or group was created again.
-    fn restore_recreated(&mut self, removed: Vec<(QueueKey, Progress)>, place: Place) {
+    fn restore_recreated(&mut self, removed: Vec<(QueueKey, Progress)>, place: MetaPosition) {
         for (queue, progress) in removed {
             if self.kept_at.get(&queue).is_some_and(|kept| place < *kept) {
                 self.progress.insert(queue, progress);

@@ -16,7 +16,7 @@ use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use mqstore_io::{MapAccess, Region, VfsFile, switch};
 
 use super::frame::synced_frame;
-use super::record::Place;
+use super::record::MetaPosition;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::group_commit::GroupCommit;
 use mqstore_base::store_files::StoreFiles;
@@ -130,7 +130,7 @@ impl TailState {
         self.room = None;
         let len = self.file.len().at(&self.path, "reading the length of the metadata log")?;
         if self.settled < self.place {
-            self.write(&synced_frame(Place(self.place)), WriteMethod::File)?;
+            self.write(&synced_frame(MetaPosition(self.place)), WriteMethod::File)?;
         } else if len <= self.at {
             return Ok(());
         }
@@ -143,7 +143,7 @@ impl TailState {
 
 impl Tail {
     /// Creates the end of a log that has no file yet, or no file that can take appends.
-    pub(super) fn new(files: &StoreFiles, place: Place) -> Self {
+    pub(super) fn new(files: &StoreFiles, place: MetaPosition) -> Self {
         Self {
             files: files.clone(),
             front: Mutex::default(),
@@ -157,7 +157,7 @@ impl Tail {
 
     /// Creates the end of a log that continues a file whose content is durable.
     pub(super) fn going_on(files: &StoreFiles, front: TailState) -> Self {
-        let tail = Self::new(files, Place(front.place));
+        let tail = Self::new(files, MetaPosition(front.place));
         *tail.front.lock() = Some(front);
         tail.ready.store(true, Ordering::Release);
         tail
@@ -171,17 +171,17 @@ impl Tail {
 
     /// Returns the position after the last frame.
     #[inline]
-    pub(super) fn place(&self) -> Place {
-        Place(self.end.load(Ordering::Acquire))
+    pub(super) fn place(&self) -> MetaPosition {
+        MetaPosition(self.end.load(Ordering::Acquire))
     }
 
     /// Returns the position before which everything is durable.
-    pub(super) fn durable(&self) -> Place {
-        Place(self.commit.durable())
+    pub(super) fn durable(&self) -> MetaPosition {
+        MetaPosition(self.commit.durable())
     }
 
     /// Appends a complete frame. Returns the position after it.
-    pub(super) fn append(&self, frame: &[u8], via: WriteMethod) -> Result<Place, StoreError> {
+    pub(super) fn append(&self, frame: &[u8], via: WriteMethod) -> Result<MetaPosition, StoreError> {
         let mut front = self.front.lock();
         let Some(front) = &mut *front else { return Err(self.closed_error()) };
         if self.stopped.load(Ordering::Acquire) {
@@ -189,12 +189,12 @@ impl Tail {
         }
         let durable = self.commit.durable();
         if durable > front.marked {
-            front.write(&synced_frame(Place(durable)), via)?;
+            front.write(&synced_frame(MetaPosition(durable)), via)?;
             front.marked = durable;
         }
         front.write(frame, via)?;
         self.end.store(front.place, Ordering::Release);
-        Ok(Place(front.place))
+        Ok(MetaPosition(front.place))
     }
 
     fn closed_error(&self) -> StoreError {
@@ -202,7 +202,7 @@ impl Tail {
     }
 
     /// Returns once everything before `place` is durable.
-    pub(super) fn sync(&self, place: Place) -> Result<(), StoreError> {
+    pub(super) fn sync(&self, place: MetaPosition) -> Result<(), StoreError> {
         if self.commit.durable() >= place.0 {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! Rules of calls that leave the interpreter: release, panics, Ctrl-C, fork.
 //!
-//! A Python store and its iterators share one [`Shared`]. It outlives each of them. A forked child leaks it on purpose:
+//! A Python store and its iterators share one [`SharedStore`]. It outlives each of them. A forked child leaks it on purpose:
 //! the store's threads do not exist there, and a join of them would never end.
 
 use std::any::Any;
@@ -23,7 +23,7 @@ pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
 /// Every store that is alive in this process. Only a thread with the interpreter locks it, so that a fork never copies
 /// it locked.
-static ALIVE: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+static ALIVE: Mutex<Vec<Weak<SharedStore>>> = Mutex::new(Vec::new());
 
 /// The clock that measures waits.
 pub(crate) fn clock() -> &'static SystemClock {
@@ -32,7 +32,7 @@ pub(crate) fn clock() -> &'static SystemClock {
 }
 
 /// A core store and the state that the bindings keep for it.
-pub(crate) struct Shared {
+pub(crate) struct SharedStore {
     store: Option<Store>,
     path: String,
     /// The store's file system, if a test injects faults.
@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     broker: Mutex<Option<Broker>>,
 }
 
-impl Shared {
+impl SharedStore {
     /// Wraps a store and adds it to the list that a fork walks through.
     pub(crate) fn new(store: Store, path: String, faulty: Option<FaultVfs>) -> Arc<Self> {
         let shared = Arc::new(Self {
@@ -119,7 +119,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedStore {
     fn drop(&mut self) {
         if self.is_forked() {
             #[expect(
@@ -143,14 +143,14 @@ pub(crate) fn tell_recovery(progress: Option<&Py<PyAny>>, step: RecoveryProgress
 }
 
 /// A value of the core that is dropped in the process that created it, and leaked in a forked child.
-pub(crate) struct Kept<T> {
-    shared: Arc<Shared>,
+pub(crate) struct ForkGuarded<T> {
+    shared: Arc<SharedStore>,
     value: Option<T>,
 }
 
-impl<T> Kept<T> {
+impl<T> ForkGuarded<T> {
     /// Wraps a value that belongs to the store of `shared`.
-    pub(crate) fn new(shared: Arc<Shared>, value: T) -> Self {
+    pub(crate) fn new(shared: Arc<SharedStore>, value: T) -> Self {
         Self { shared, value: Some(value) }
     }
 
@@ -171,7 +171,7 @@ impl<T> Kept<T> {
     }
 }
 
-impl<T> Drop for Kept<T> {
+impl<T> Drop for ForkGuarded<T> {
     fn drop(&mut self) {
         if self.shared.is_forked() {
             #[expect(

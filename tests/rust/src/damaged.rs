@@ -23,7 +23,7 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::Store;
 use mqstore_format::RecordView;
 use mqstore_inspect::VerifyReport;
-use mqstore_inspect::distributed::{Cut, assemble, plan, run_step};
+use mqstore_inspect::distributed::{PlannedCut, assemble, plan, run_step};
 use mqstore_inspect::{RepairReport, RepairTarget};
 use mqstore_io::sim::SimOptions;
 use mqstore_io::{FileKind, ManualClock, SimVfs, Vfs};
@@ -173,7 +173,7 @@ impl Subject {
         let (files, job) = (self.files(vfs), Path::new("/data/job"));
         let made = vfs.create_dir_all(job);
         made.map_err(|error| StoreError::io(job, "making the folder of a job", error))?;
-        let cut = Cut { parts: 5, stretch_bytes: 1, from_bytes: 0 };
+        let cut = PlannedCut { parts: 5, stretch_bytes: 1, from_bytes: 0 };
         let Some(plan) = plan(&files, &self.options, cut, job, &job.join("plan"))? else {
             return self.verify(vfs);
         };

@@ -28,7 +28,7 @@ use crate::job::documents::{CompactionReport, OutputPair};
 use crate::job::job_folder::{Job, LOCAL_PREFIX, StartOutcome, any_running, fresh_token, make_dir};
 use crate::job::publish::switch;
 use crate::job::survivor_writer::GenerationWriter;
-use crate::read::fetch::{Place, RecordFetcher, VerifyLevel};
+use crate::read::fetch::{RecordFetcher, RecordPlace, VerifyLevel};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
@@ -94,11 +94,11 @@ pub struct CompactionAppender {
     files: StoreFiles,
     /// The lengths for a store without compaction files.
     geometry: CompactionGeometry,
-    state: Mutex<State>,
+    state: Mutex<AppenderState>,
 }
 
 #[derive(Debug, Default)]
-pub struct State {
+pub struct AppenderState {
     queues: HashMap<(String, i32), QueueStatus>,
     /// The lengths of the store's existing files.
     geometry: Option<CompactionGeometry>,
@@ -151,9 +151,9 @@ impl CompactionAppender {
 
     /// Stops the appender until the guard is dropped, for a caller that replaces files. Later the positions of the
     /// queues are read again.
-    pub fn fence(&self) -> MutexGuard<'_, State> {
+    pub fn fence(&self) -> MutexGuard<'_, AppenderState> {
         let mut state = self.state.lock();
-        *state = State::default();
+        *state = AppenderState::default();
         state
     }
 
@@ -201,7 +201,7 @@ impl CompactionAppender {
 
     fn copy(
         &self,
-        state: &mut State,
+        state: &mut AppenderState,
         behind: &[LaggingQueue],
         input: &AppenderInput<'_>,
         outcome: &mut RoundOutcome,
@@ -237,7 +237,7 @@ impl CompactionAppender {
     /// Finds the positions of queues that are not known yet, and notes the first offset that the appender copies.
     fn find_queue_positions(
         &self,
-        state: &mut State,
+        state: &mut AppenderState,
         behind: &[LaggingQueue],
         outcome: &mut RoundOutcome,
     ) -> Result<(), StoreError> {
@@ -352,7 +352,7 @@ impl CompactionAppender {
     /// Creates the first files of queues without files, all of them in one step.
     fn begin(
         &self,
-        state: &mut State,
+        state: &mut AppenderState,
         behind: &[LaggingQueue],
         input: &AppenderInput<'_>,
         outcome: &mut RoundOutcome,
@@ -415,13 +415,13 @@ impl CompactionAppender {
 }
 
 /// Skips a queue until its files are read again.
-fn forget_queue(state: &mut State, outcome: &mut RoundOutcome, name: &(String, i32), reason: &str) {
+fn forget_queue(state: &mut AppenderState, outcome: &mut RoundOutcome, name: &(String, i32), reason: &str) {
     outcome.left.push(format!("{}/{}: {reason}", name.0, name.1));
     state.queues.insert(name.clone(), QueueStatus::Left);
 }
 
 /// Returns the queues with messages after the copied ones.
-fn behind(state: &State, input: &AppenderInput<'_>) -> Vec<LaggingQueue> {
+fn behind(state: &AppenderState, input: &AppenderInput<'_>) -> Vec<LaggingQueue> {
     let mut found = Vec::new();
     for (topic, queues) in input.topics {
         for queue_id in 0..*queues as i32 {
@@ -571,12 +571,18 @@ impl QueueCopy<'_> {
 
 /// Returns the places of the records of `units`; the first unit has `offset`. Offsets without a message, or with
 /// an expired one, are skipped.
-fn places(units: &[CqUnit], offset: i64, log_start: u64) -> Vec<Place> {
+fn places(units: &[CqUnit], offset: i64, log_start: u64) -> Vec<RecordPlace> {
     let offsets = offset..;
     let place = |(unit, queue_offset): (&CqUnit, i64)| {
         let position = u64::try_from(unit.physical_offset).ok().filter(|_| unit.is_valid())?;
         let size = u32::try_from(unit.size).ok()?;
-        (position >= log_start).then_some(Place { queue_offset, position, size, good_end: 0, passed: (0, 0) })
+        (position >= log_start).then_some(RecordPlace {
+            queue_offset,
+            position,
+            size,
+            good_end: 0,
+            passed: (0, 0),
+        })
     };
     units.iter().zip(offsets).filter_map(place).collect()
 }

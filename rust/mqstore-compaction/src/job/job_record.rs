@@ -25,14 +25,14 @@ const RECORD_LIMIT_BYTES: u64 = 256 << 20;
 
 /// The file `record.json`.
 #[derive(Debug, Serialize, Deserialize)]
-struct Record {
+struct JobRecord {
     job_id: String,
     created_ms: i64,
     #[serde(flatten)]
     state: JobState,
 }
 
-impl Document for Record {
+impl Document for JobRecord {
     const WHAT: &'static str = "job record";
 }
 
@@ -97,7 +97,7 @@ pub(super) fn write_record(
     created_ms: i64,
     state: &JobState,
 ) -> Result<(), StoreError> {
-    let record = Record { job_id: id.to_owned(), created_ms, state: state.clone() }.to_json()?;
+    let record = JobRecord { job_id: id.to_owned(), created_ms, state: state.clone() }.to_json()?;
     let path = dir.join(RECORD_FILE);
     files
         .vfs
@@ -112,7 +112,7 @@ pub(super) fn read_record(files: &StoreFiles, id: &str) -> Result<Option<(JobSta
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::io(&path, "reading a job's record", error)),
     };
-    let record = Record::from_json(bytes)
-        .map_err(|error| malformed(Record::WHAT, &format!("{}: {error}", path.display())))?;
+    let record = JobRecord::from_json(bytes)
+        .map_err(|error| malformed(JobRecord::WHAT, &format!("{}: {error}", path.display())))?;
     Ok(Some((record.state, record.created_ms)))
 }

@@ -67,7 +67,7 @@ pub(crate) struct Spill {
 
 /// A position in a spill: the number of keys before it, and its byte offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct KeyPlace {
     index: u64,
     position: u64,
 }
@@ -143,10 +143,10 @@ impl Spill {
     /// it stopped.
     fn scan(
         &self,
-        from: Place,
+        from: KeyPlace,
         to: u64,
         mut visit: impl FnMut(u64, Key<'_>) -> bool,
-    ) -> Result<Place, StoreError> {
+    ) -> Result<KeyPlace, StoreError> {
         let mut place = from;
         let mut wanted = CHUNK_BYTES;
         let mut chunk = Vec::new();
@@ -161,7 +161,7 @@ impl Spill {
                     return Ok(place);
                 }
                 rest = rest.get(len..).unwrap_or_default();
-                place = Place { index: place.index + 1, position: place.position + len as u64 };
+                place = KeyPlace { index: place.index + 1, position: place.position + len as u64 };
             }
             if place == before {
                 if chunk.len() as u64 == self.written - place.position {
@@ -330,14 +330,14 @@ pub(crate) fn decide(
     let text_bytes = spills.iter().map(|spill| spill.text_bytes).sum();
     let mut superseded = BitSet::default();
     let mut map = KeyMap::new(equality, seed.0, memory_bytes, records, text_bytes);
-    let (mut start, mut rounds) = ((0, Place::default()), 0);
+    let (mut start, mut rounds) = ((0, KeyPlace::default()), 0);
     while start.0 < spills.len() {
         if rounds > 0 {
             map.clear();
         }
-        let mut stop = (spills.len(), Place::default());
+        let mut stop = (spills.len(), KeyPlace::default());
         for (at, spill) in spills.iter().enumerate().skip(start.0) {
-            let from = if at == start.0 { start.1 } else { Place::default() };
+            let from = if at == start.0 { start.1 } else { KeyPlace::default() };
             let place = spill.scan(from, spill.count, |ordinal, key| match map.put(key, ordinal) {
                 Ok(Some(older)) => {
                     superseded.set(older);
@@ -353,7 +353,7 @@ pub(crate) fn decide(
         }
         for (at, spill) in spills.iter().enumerate().take(start.0 + 1) {
             let to = if at == start.0 { start.1.index } else { spill.count };
-            spill.scan(Place::default(), to, |ordinal, key| {
+            spill.scan(KeyPlace::default(), to, |ordinal, key| {
                 if map.holds(key) {
                     superseded.set(ordinal);
                 }

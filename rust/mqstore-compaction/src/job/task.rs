@@ -27,7 +27,7 @@ use super::newest_by_key::{KeyCollector, NewestBits, Seed};
 use super::options::Keyless;
 use super::survivor_writer::{GenerationWriter, WrittenGeneration};
 use crate::compaction_key::compaction_key;
-use crate::read::source::{SourceItem, Stretch, walk};
+use crate::read::source::{OffsetRange, SourceItem, walk};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::CommitLog;
@@ -162,15 +162,17 @@ fn compact(
     let keys = staging.join(KEYS_FILE);
     let seed = Seed::from_nonce(&task.nonce);
     let mut collector = KeyCollector::create(files, &keys, input.equality(), seed)?;
-    collect_keys(input, Stretch::WHOLE, result, &mut |_, key| key.map_or(Ok(()), |key| collector.add(key)))?;
+    collect_keys(input, OffsetRange::WHOLE, result, &mut |_, key| {
+        key.map_or(Ok(()), |key| collector.add(key))
+    })?;
     refuse_keyless(task, result.counts.keyless)?;
     let verdicts = collector.finish(task.memory_bytes)?;
     result.counts.keys = verdicts.keys;
     result.counts.rounds = verdicts.rounds;
     let records = (result.counts.before, result.counts.keyless == 0);
     let writer = GenerationWriter::create(files, staging, task.geometry, 0)?;
-    let written = Copy { input: *input, verdicts: &verdicts, writer }
-        .copy_survivors(Stretch::WHOLE, records, result)?
+    let written = CopyWalk { input: *input, verdicts: &verdicts, writer }
+        .copy_survivors(OffsetRange::WHOLE, records, result)?
         .finish(false)?;
     result.pairs = written.pairs().to_vec();
     files.vfs.remove_file(&keys).at(&keys, "removing the file of keys")?;
@@ -183,7 +185,7 @@ pub(crate) type RecordVisitor<'e> = dyn FnMut(&RecordView<'_>, Option<&str>) -> 
 /// Runs the first walk: counts the records of `stretch`, and calls `each` with each record and its key.
 pub(crate) fn collect_keys(
     input: &TaskInput<'_>,
-    stretch: Stretch,
+    stretch: OffsetRange,
     result: &mut TaskResult,
     each: &mut RecordVisitor<'_>,
 ) -> Result<(), StoreError> {
@@ -237,18 +239,18 @@ impl SurvivorRule<'_> {
 }
 
 /// The second walk.
-pub(crate) struct Copy<'a> {
+pub(crate) struct CopyWalk<'a> {
     pub(crate) input: TaskInput<'a>,
     /// The decisions about the records of the range; the first keyed record has ordinal 0.
     pub(crate) verdicts: &'a NewestBits,
     pub(crate) writer: GenerationWriter<'a>,
 }
 
-impl<'a> Copy<'a> {
+impl<'a> CopyWalk<'a> {
     /// Copies the survivors of `stretch`, which has `records` records. `all_keyed` says that each has a key.
     pub(crate) fn copy_survivors(
         mut self,
-        stretch: Stretch,
+        stretch: OffsetRange,
         (records, all_keyed): (u64, bool),
         result: &mut TaskResult,
     ) -> Result<GenerationWriter<'a>, StoreError> {

@@ -7,13 +7,13 @@ use super::super::job::survivor_writer::{GenerationWriter, WrittenGeneration};
 use super::super::job::task;
 use super::super::job::task::TaskInput;
 use super::decide_step::folders;
-use super::documents::Copy;
+use super::documents::CopyRange;
 use super::step_files::read_verdicts;
 use mqstore_base::error::StoreError;
 
 pub(super) fn run(
     input: &TaskInput<'_>,
-    step: &Copy,
+    step: &CopyRange,
     staging: &Path,
     result: &mut TaskResult,
 ) -> Result<WrittenGeneration, StoreError> {
@@ -29,7 +29,7 @@ pub(super) fn run(
     let shares = folders(files, task, step.verdicts.iter())?;
     let verdicts = read_verdicts(files, &shares, (step.first_ordinal, step.keyed), keyed)?;
     let writer = GenerationWriter::create(files, staging, task.geometry, step.first_pair)?;
-    let copy = task::Copy { input: *input, verdicts: &verdicts, writer };
+    let copy = task::CopyWalk { input: *input, verdicts: &verdicts, writer };
     let writer = copy.copy_survivors(step.stretch, (step.records, counts.keyless == 0), result)?;
     let written = writer.finish(step.another_follows)?;
     result.pairs = written.pairs().to_vec();

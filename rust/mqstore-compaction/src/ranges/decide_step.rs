@@ -9,8 +9,8 @@ use super::super::job::job_folder::check_staging_name;
 use super::super::job::job_record::job_dir;
 use super::super::job::newest_by_key::{Seed, Spill, decide};
 use super::super::job::task::{SurvivorRule, TaskInput};
-use super::super::read::source::Stretch;
-use super::documents::{Copy, Decide, RangePlan, ScannedRange, Step};
+use super::super::read::source::OffsetRange;
+use super::documents::{CompactionStep, CopyRange, Decide, RangePlan, ScannedRange};
 use super::scan_step::keys_file;
 use super::step_files::{RecordNote, open_notes, read_notes, read_verdicts, write_verdicts};
 use mqstore_base::error::StoreError;
@@ -56,7 +56,7 @@ pub(super) fn copy_steps(
     files: &StoreFiles,
     step: &Decide,
     answers: &[TaskResult],
-) -> Result<Vec<Step>, StoreError> {
+) -> Result<Vec<CompactionStep>, StoreError> {
     let mut total = step.plan.total()?.clone();
     let keyed: u64 = step.pieces.iter().map(|piece| piece.keyed).sum();
     let decided: u64 = answers.iter().map(|answer| answer.counts.before).sum();
@@ -79,9 +79,9 @@ pub(super) fn copy_steps(
     let copy = |group: usize| {
         let (first, behind) = (group * pairs / groups, (group + 1) * pairs / groups);
         let (from, to) = (start_of(first), if group + 1 == groups { end } else { start_of(behind) });
-        Step::Copy(Copy {
+        CompactionStep::Copy(CopyRange {
             plan: plan.clone(),
-            stretch: Stretch { from: from.queue_offset, to: to.queue_offset },
+            stretch: OffsetRange { from: from.queue_offset, to: to.queue_offset },
             records: to.record - from.record,
             keyed: to.keyed - from.keyed,
             first_ordinal: from.keyed,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::job::documents::{QueueTask, TaskResult};
 use super::super::job::json::{Document, malformed};
-use super::super::read::source::Stretch;
+use super::super::read::source::OffsetRange;
 use mqstore_base::error::StoreError;
 
 /// Maximum number of shares of the keys.
@@ -27,7 +27,7 @@ pub(super) const MOST_SHARES: u32 = 256;
 /// A scan reads its range along the consume queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "lowercase")]
-pub(crate) enum Step {
+pub(crate) enum CompactionStep {
     /// Compacts the complete queue; see [`crate::run_task`].
     Whole(QueueTask),
     /// Reads a range of the queue and splits its keys into shares.
@@ -35,14 +35,14 @@ pub(crate) enum Step {
     /// Decides which records of a share are superseded.
     Decide(Decide),
     /// Writes some files of the result.
-    Copy(Copy),
+    Copy(CopyRange),
 }
 
 /// The action after a round of steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextSteps {
     /// Start another round.
-    Steps(Vec<Step>),
+    Steps(Vec<CompactionStep>),
     /// Use the result of the queue.
     Done(Box<TaskResult>),
 }
@@ -58,11 +58,11 @@ pub(super) struct RangePlan {
     pub(super) total: Option<TaskResult>,
 }
 
-/// See [`Step::Scan`].
+/// See [`CompactionStep::Scan`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Scan {
     pub(super) plan: RangePlan,
-    pub(super) stretch: Stretch,
+    pub(super) stretch: OffsetRange,
 }
 
 /// A scanned range.
@@ -75,7 +75,7 @@ pub(super) struct ScannedRange {
     pub(super) keyed: u64,
 }
 
-/// See [`Step::Decide`].
+/// See [`CompactionStep::Decide`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Decide {
     pub(super) plan: RangePlan,
@@ -83,11 +83,11 @@ pub(crate) struct Decide {
     pub(super) pieces: Vec<ScannedRange>,
 }
 
-/// See [`Step::Copy`].
+/// See [`CompactionStep::Copy`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Copy {
+pub(crate) struct CopyRange {
     pub(super) plan: RangePlan,
-    pub(super) stretch: Stretch,
+    pub(super) stretch: OffsetRange,
     /// Number of records of the range, of those with a key, and of keyed records before it.
     pub(super) records: u64,
     pub(super) keyed: u64,
@@ -102,37 +102,37 @@ pub(crate) struct Copy {
 
 impl RangePlan {
     pub(super) fn total(&self) -> Result<&TaskResult, StoreError> {
-        self.total.as_ref().ok_or_else(|| malformed(Step::WHAT, "has no total"))
+        self.total.as_ref().ok_or_else(|| malformed(CompactionStep::WHAT, "has no total"))
     }
 
     fn validate(&self) -> Result<(), StoreError> {
         if !(1..=MOST_SHARES).contains(&self.shares) {
-            return Err(malformed(Step::WHAT, "has an invalid number of shares"));
+            return Err(malformed(CompactionStep::WHAT, "has an invalid number of shares"));
         }
         self.total.as_ref().map_or(Ok(()), TaskResult::validate)
     }
 }
 
-impl Step {
+impl CompactionStep {
     /// The compaction of the queue to which the step belongs.
     pub(crate) fn task(&self) -> &QueueTask {
         match self {
             Self::Whole(task) => task,
             Self::Scan(Scan { plan, .. })
             | Self::Decide(Decide { plan, .. })
-            | Self::Copy(Copy { plan, .. }) => &plan.task,
+            | Self::Copy(CopyRange { plan, .. }) => &plan.task,
         }
     }
 }
 
-impl Document for Step {
+impl Document for CompactionStep {
     const WHAT: &'static str = "compaction step";
 
     fn validate(&self) -> Result<(), StoreError> {
         self.task().validate()?;
         match self {
             Self::Whole(_) => Ok(()),
-            Self::Scan(Scan { plan, stretch }) | Self::Copy(Copy { plan, stretch, .. }) => {
+            Self::Scan(Scan { plan, stretch }) | Self::Copy(CopyRange { plan, stretch, .. }) => {
                 plan.validate()?;
                 if (0..=stretch.to).contains(&stretch.from) {
                     return Ok(());

@@ -1,6 +1,6 @@
 //! The compaction of one huge queue by several workers.
 //!
-//! Owns the steps that replace one [`super::run_task`], and the files that they exchange in staging folders. `Step` in
+//! Owns the steps that replace one [`super::run_task`], and the files that they exchange in staging folders. `CompactionStep` in
 //! `documents` describes the steps. If the consume queue disagrees with the log, or if the first round fails in another
 //! way, one task compacts the complete queue.
 //!
@@ -16,7 +16,7 @@ mod step_files;
 
 use std::path::Path;
 
-pub(crate) use documents::{Next, Step};
+pub(crate) use documents::{CompactionStep, NextSteps};
 pub use split::Strategy;
 pub(crate) use split::{expected_bytes, split};
 
@@ -36,7 +36,7 @@ use mqstore_format::offset_file_name;
 /// The errors of [`super::run_task`].
 pub(crate) fn run_step(
     files: &StoreFiles,
-    step: &Step,
+    step: &CompactionStep,
     staging: &Path,
     worker: WorkerInfo,
     control: &JobControl,
@@ -44,14 +44,14 @@ pub(crate) fn run_step(
     let task = step.task();
     let input = TaskInput { files, log: None, task, control };
     let written = match step {
-        Step::Whole(task) => begin_task(files, None, task, staging, worker, control),
-        Step::Scan(scan) => run_attempt(files, task, staging, worker, |result| {
+        CompactionStep::Whole(task) => begin_task(files, None, task, staging, worker, control),
+        CompactionStep::Scan(scan) => run_attempt(files, task, staging, worker, |result| {
             scan_step::run(&input, scan, staging, result).map(|()| None)
         }),
-        Step::Decide(decide) => run_attempt(files, task, staging, worker, |result| {
+        CompactionStep::Decide(decide) => run_attempt(files, task, staging, worker, |result| {
             decide_step::run(&input, decide, staging, result).map(|()| None)
         }),
-        Step::Copy(copy) => run_attempt(files, task, staging, worker, |result| {
+        CompactionStep::Copy(copy) => run_attempt(files, task, staging, worker, |result| {
             copy_step::run(&input, copy, staging, result).map(Some)
         }),
     };
@@ -62,10 +62,14 @@ pub(crate) fn run_step(
 ///
 /// # Errors
 /// [`StoreError::InvalidOption`] if the answers do not belong to the steps, and I/O errors.
-pub(crate) fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -> Result<Next, StoreError> {
+pub(crate) fn next(
+    files: &StoreFiles,
+    steps: &[CompactionStep],
+    answers: &[TaskResult],
+) -> Result<NextSteps, StoreError> {
     let matches = steps.len() == answers.len()
         && steps.iter().zip(answers).all(|(step, answer)| step.task().is_of(answer));
-    let done = |result| Next::Done(Box::new(result));
+    let done = |result| NextSteps::Done(Box::new(result));
     let mismatch = || StoreError::InvalidOption {
         option: "answers",
         reason: format!("{} answers do not belong to the {} steps of the round", answers.len(), steps.len()),
@@ -73,15 +77,17 @@ pub(crate) fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -
     let first = steps.first().filter(|_| matches).ok_or_else(mismatch)?;
     if let Some(failed) = answers.iter().find(|answer| answer.failed.is_some()) {
         return Ok(match first {
-            Step::Scan(_) => Next::Steps(vec![Step::Whole(first.task().clone())]),
+            CompactionStep::Scan(_) => NextSteps::Steps(vec![CompactionStep::Whole(first.task().clone())]),
             _ => done(failed.clone()),
         });
     }
     let outcome = match first {
-        Step::Whole(_) => answers.first().cloned().ok_or_else(mismatch).map(done),
-        Step::Scan(scan) => decide_steps(&scan.plan, answers).map(Next::Steps),
-        Step::Decide(decide) => decide_step::copy_steps(files, decide, answers).map(Next::Steps),
-        Step::Copy(copy) => merge_copies(files, copy, answers).map(done),
+        CompactionStep::Whole(_) => answers.first().cloned().ok_or_else(mismatch).map(done),
+        CompactionStep::Scan(scan) => decide_steps(&scan.plan, answers).map(NextSteps::Steps),
+        CompactionStep::Decide(decide) => {
+            decide_step::copy_steps(files, decide, answers).map(NextSteps::Steps)
+        }
+        CompactionStep::Copy(copy) => merge_copies(files, copy, answers).map(done),
     };
     match outcome {
         Err(
@@ -96,7 +102,7 @@ pub(crate) fn next(files: &StoreFiles, steps: &[Step], answers: &[TaskResult]) -
 }
 
 /// Plans the shares to decide, after all ranges are scanned.
-fn decide_steps(plan: &RangePlan, answers: &[TaskResult]) -> Result<Vec<Step>, StoreError> {
+fn decide_steps(plan: &RangePlan, answers: &[TaskResult]) -> Result<Vec<CompactionStep>, StoreError> {
     let mut total = TaskResult::begun(&plan.task, "", WorkerInfo::default());
     let mut pieces = Vec::new();
     for answer in answers {
@@ -116,15 +122,16 @@ fn decide_steps(plan: &RangePlan, answers: &[TaskResult]) -> Result<Vec<Step>, S
     }
     refuse_keyless(&plan.task, total.counts.keyless)?;
     let plan = RangePlan { total: Some(total), ..plan.clone() };
-    let decide =
-        |share| Step::Decide(documents::Decide { plan: plan.clone(), share, pieces: pieces.clone() });
+    let decide = |share| {
+        CompactionStep::Decide(documents::Decide { plan: plan.clone(), share, pieces: pieces.clone() })
+    };
     Ok((0..plan.shares).map(decide).collect())
 }
 
 /// Returns the result of a queue after its files are copied: moves them into one folder for publication.
 fn merge_copies(
     files: &StoreFiles,
-    copy: &documents::Copy,
+    copy: &documents::CopyRange,
     answers: &[TaskResult],
 ) -> Result<TaskResult, StoreError> {
     let mut result = copy.plan.total()?.clone();

@@ -6,8 +6,8 @@ use super::super::files::folder::FilePair;
 use super::super::job::documents::QueueTask;
 use super::super::job::json::malformed;
 use super::super::read::cursor::{first_offset, last_offset};
-use super::super::read::source::{Stretch, previous_folder, units};
-use super::documents::{MOST_SHARES, RangePlan, Scan, Step};
+use super::super::read::source::{OffsetRange, previous_folder, units};
+use super::documents::{CompactionStep, MOST_SHARES, RangePlan, Scan};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
@@ -60,8 +60,8 @@ pub(crate) fn split(
     task: &QueueTask,
     strategy: Strategy,
     parts: u32,
-) -> Result<Vec<Step>, StoreError> {
-    let whole = || Ok(vec![Step::Whole(task.clone())]);
+) -> Result<Vec<CompactionStep>, StoreError> {
+    let whole = || Ok(vec![CompactionStep::Whole(task.clone())]);
     let parts = parts.clamp(2, MOST_PARTS);
     let blocks = match strategy {
         Strategy::Partition => None,
@@ -82,7 +82,10 @@ pub(crate) fn split(
     // The same number of shares for each worker, so that no worker waits for another.
     let shares = fitting.max(1).next_multiple_of(parts).min(MOST_SHARES);
     let plan = RangePlan { task: task.clone(), parts, shares, total: None };
-    Ok(stretches.into_iter().map(|stretch| Step::Scan(Scan { plan: plan.clone(), stretch })).collect())
+    Ok(stretches
+        .into_iter()
+        .map(|stretch| CompactionStep::Scan(Scan { plan: plan.clone(), stretch }))
+        .collect())
 }
 
 /// Returns the approximate bytes of the records of a queue.
@@ -90,7 +93,7 @@ pub(crate) fn split(
 /// # Errors
 /// I/O errors.
 pub(crate) fn expected_bytes(files: &StoreFiles, task: &QueueTask) -> Result<u64, StoreError> {
-    let sum = |parts: &[Block]| parts.iter().map(|block| block.bytes).fold(0, u64::saturating_add);
+    let sum = |parts: &[UnsplitRange]| parts.iter().map(|block| block.bytes).fold(0, u64::saturating_add);
     if let Some(blocks) = blocks(files, task, 2)? {
         return Ok(sum(&blocks));
     }
@@ -101,13 +104,13 @@ pub(crate) fn expected_bytes(files: &StoreFiles, task: &QueueTask) -> Result<u64
 }
 
 /// A part of a queue that is not split.
-struct Block {
+struct UnsplitRange {
     from: i64,
     bytes: u64,
 }
 
 /// Returns the blocks of a queue in ascending offset; `None` if their borders are unknown.
-fn blocks(files: &StoreFiles, task: &QueueTask, parts: u32) -> Result<Option<Vec<Block>>, StoreError> {
+fn blocks(files: &StoreFiles, task: &QueueTask, parts: u32) -> Result<Option<Vec<UnsplitRange>>, StoreError> {
     if task.restored {
         return Ok(None);
     }
@@ -119,7 +122,7 @@ fn blocks(files: &StoreFiles, task: &QueueTask, parts: u32) -> Result<Option<Vec
             let (first, last) = (first_offset(files, &queue)?, last_offset(files, &queue)?);
             match (first, last) {
                 (Some(first), Some(last)) if first > end && last >= first => {
-                    blocks.push(Block { from: first, bytes: log.len });
+                    blocks.push(UnsplitRange { from: first, bytes: log.len });
                     end = last;
                 }
                 _ => return Ok(None),
@@ -135,7 +138,7 @@ fn blocks(files: &StoreFiles, task: &QueueTask, parts: u32) -> Result<Option<Vec
         let step = ((to - from) as u64).div_ceil(u64::from(parts) * 4);
         for at in (from..to).step_by(step as usize) {
             let entries = step.min((to - at) as u64);
-            blocks.push(Block { from: at, bytes: entries.saturating_mul(mean) });
+            blocks.push(UnsplitRange { from: at, bytes: entries.saturating_mul(mean) });
         }
     } else if task.log.scan_from < task.log.log_end {
         // No consume queue describes the content of the log.
@@ -145,7 +148,7 @@ fn blocks(files: &StoreFiles, task: &QueueTask, parts: u32) -> Result<Option<Vec
 }
 
 /// Joins the blocks to at most `parts` ranges of similar size that cover the complete queue.
-fn stretches(blocks: &[Block], bytes: u64, parts: u32) -> Vec<Stretch> {
+fn stretches(blocks: &[UnsplitRange], bytes: u64, parts: u32) -> Vec<OffsetRange> {
     let each = (bytes / u64::from(parts)).max(1);
     let (mut cuts, mut before) = (Vec::new(), 0_u64);
     for block in blocks {
@@ -156,5 +159,5 @@ fn stretches(blocks: &[Block], bytes: u64, parts: u32) -> Vec<Stretch> {
     }
     let starts = std::iter::once(0).chain(cuts.iter().copied());
     let ends = cuts.iter().copied().chain([i64::MAX]);
-    starts.zip(ends).map(|(from, to)| Stretch { from, to }).collect()
+    starts.zip(ends).map(|(from, to)| OffsetRange { from, to }).collect()
 }

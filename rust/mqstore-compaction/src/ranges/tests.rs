@@ -26,7 +26,7 @@ fn run_all(
         let result = loop {
             let mut answers = Vec::new();
             for step in &steps {
-                let same = Step::from_json(step.to_json().unwrap()).unwrap();
+                let same = CompactionStep::from_json(step.to_json().unwrap()).unwrap();
                 assert_eq!(&same, step);
                 let staging = job_dir(files, &task.job_id).join(format!("step-{}-{ran}", task.queue_id));
                 ran += 1;
@@ -35,8 +35,8 @@ fn run_all(
                 answers.push(TaskResult::from_json(answer.to_json().unwrap()).unwrap());
             }
             match next(files, &steps, &answers).unwrap() {
-                Next::Steps(following) => steps = following,
-                Next::Done(result) => break *result,
+                NextSteps::Steps(following) => steps = following,
+                NextSteps::Done(result) => break *result,
             }
         };
         results.push(result);
@@ -143,7 +143,11 @@ fn a_queue_is_cut_when_its_keys_do_not_fit() {
         let options = CompactionOptions { memory_bytes, ..small() };
         let PlannedJob { plan, job } = plan(&store.files, None, &options).unwrap();
         let steps = split(&store.files, &plan.tasks[0], strategy, 4).unwrap();
-        assert_eq!(matches!(steps.as_slice(), [Step::Scan(_), ..]), is_cut, "{memory_bytes} {strategy:?}");
+        assert_eq!(
+            matches!(steps.as_slice(), [CompactionStep::Scan(_), ..]),
+            is_cut,
+            "{memory_bytes} {strategy:?}"
+        );
         assert_eq!(steps.len(), if is_cut { 4 } else { 1 });
         job.unwrap().abandon(&store.files).unwrap();
     }
@@ -164,18 +168,18 @@ fn several_workers_write_the_files() {
     let mut kinds = Vec::new();
     for round in 0.. {
         kinds.push(steps.len());
-        let run = |(at, step): (usize, &Step)| {
+        let run = |(at, step): (usize, &CompactionStep)| {
             let staging = job_dir(&store.files, &task.job_id).join(format!("{round}-{at}"));
             run_step(&store.files, step, &staging, WorkerInfo::default(), &JobControl::default()).unwrap()
         };
         let answers: Vec<_> = steps.iter().enumerate().map(run).collect();
-        if let Some(Step::Copy(_)) = steps.first() {
+        if let Some(CompactionStep::Copy(_)) = steps.first() {
             let written: BTreeSet<_> = answers.iter().map(|answer| answer.pairs.len()).collect();
             assert!(!written.contains(&0), "{written:?}");
         }
         match next(&store.files, &steps, &answers).unwrap() {
-            Next::Steps(following) => steps = following,
-            Next::Done(result) => {
+            NextSteps::Steps(following) => steps = following,
+            NextSteps::Done(result) => {
                 assert!(result.pairs.len() > 3);
                 publish(&store.files, job, &plan, &[*result]).unwrap();
                 break;
@@ -187,10 +191,10 @@ fn several_workers_write_the_files() {
 }
 
 /// The plan, the steps of the first round, and their answers.
-fn scanned(store: &TestStore) -> (PlannedJob, Vec<Step>, Vec<TaskResult>) {
+fn scanned(store: &TestStore) -> (PlannedJob, Vec<CompactionStep>, Vec<TaskResult>) {
     let planned = plan(&store.files, None, &small()).unwrap();
     let steps = split(&store.files, &planned.plan.tasks[0], Strategy::Ranged, 3).unwrap();
-    let run = |(at, step): (usize, &Step)| {
+    let run = |(at, step): (usize, &CompactionStep)| {
         let staging = job_dir(&store.files, &step.task().job_id).join(format!("scan-{at}"));
         run_step(&store.files, step, &staging, WorkerInfo::default(), &JobControl::default()).unwrap()
     };
@@ -209,14 +213,14 @@ fn entries_that_lie_make_one_worker_walk_the_log() {
     // The size in a unit in the middle of the last file.
     let file = store.files.vfs.open(&queue.join(file), mqstore_io::Access::ReadWrite).unwrap();
     file.write_all_at(&[0, 0, 0, 9], 8).unwrap();
-    let run = |(at, step): (usize, &Step)| {
+    let run = |(at, step): (usize, &CompactionStep)| {
         let staging = job_dir(&store.files, &task.job_id).join(format!("scan-{at}"));
         run_step(&store.files, step, &staging, WorkerInfo::default(), &JobControl::default()).unwrap()
     };
     let answers: Vec<_> = steps.iter().enumerate().map(run).collect();
     assert!(answers.iter().any(|answer| answer.failed.is_some()));
     let following = next(&store.files, &steps, &answers).unwrap();
-    assert_eq!(following, Next::Steps(vec![Step::Whole(task.clone())]));
+    assert_eq!(following, NextSteps::Steps(vec![CompactionStep::Whole(task.clone())]));
     let (results, _) = run_all(&store.files, &planned.plan.tasks, Strategy::Partition, 1);
     publish(&store.files, planned.job, &planned.plan, &results).unwrap();
     assert_eq!(compacted(&store.files, TOPIC, 0), store.dictionary(TOPIC, 0));
@@ -231,13 +235,13 @@ fn files_between_the_rounds_are_not_trusted() {
         let path = job.join("scan-1").join(name);
         let file = store.files.vfs.open(&path, mqstore_io::Access::ReadWrite).unwrap();
         file.set_len(file.len().unwrap() - 3).unwrap();
-        let Next::Steps(decide) = next(&store.files, &steps, &answers).unwrap() else { panic!() };
-        let run = |(at, step): (usize, &Step)| {
+        let NextSteps::Steps(decide) = next(&store.files, &steps, &answers).unwrap() else { panic!() };
+        let run = |(at, step): (usize, &CompactionStep)| {
             let staging = job.join(format!("decide-{at}"));
             run_step(&store.files, step, &staging, WorkerInfo::default(), &JobControl::default()).unwrap()
         };
         let decided: Vec<_> = decide.iter().enumerate().map(run).collect();
-        let Next::Done(result) = next(&store.files, &decide, &decided).unwrap() else { panic!() };
+        let NextSteps::Done(result) = next(&store.files, &decide, &decided).unwrap() else { panic!() };
         assert!(result.failed.as_ref().is_some_and(|reason| reason.contains(name)), "{result:?}");
         let report = publish(&store.files, planned.job, &planned.plan, &[*result]).unwrap();
         assert_eq!((report.queues.len(), report.skipped.len()), (0, 1));
@@ -251,7 +255,7 @@ fn counts_of_workers_are_not_trusted() {
     for answer in &mut answers {
         answer.counts.before = u64::MAX / 2;
     }
-    let Next::Steps(decide) = next(&store.files, &steps, &answers).unwrap() else { panic!() };
+    let NextSteps::Steps(decide) = next(&store.files, &steps, &answers).unwrap() else { panic!() };
     let staging = job_dir(&store.files, &planned.plan.job_id).join("decide-0");
     let result =
         run_step(&store.files, &decide[0], &staging, WorkerInfo::default(), &JobControl::default()).unwrap();

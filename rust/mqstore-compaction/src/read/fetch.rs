@@ -35,7 +35,7 @@ const AHEAD: usize = 2;
 
 /// The place of a record, from its queue unit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RecordPlace {
     pub(crate) queue_offset: i64,
     pub(crate) position: u64,
     pub(crate) size: u32,
@@ -45,7 +45,7 @@ pub(crate) struct Place {
     pub(crate) passed: (u64, u64),
 }
 
-impl Place {
+impl RecordPlace {
     fn end(&self) -> u64 {
         self.position.saturating_add(u64::from(self.size))
     }
@@ -80,7 +80,7 @@ struct MappedSegment {
 }
 
 impl MappedSegment {
-    fn bytes(&self, place: &Place) -> Option<&[u8]> {
+    fn bytes(&self, place: &RecordPlace) -> Option<&[u8]> {
         let at = usize::try_from(place.position.checked_sub(self.base)?).ok()?;
         self.bytes.get(at..at.checked_add(place.size as usize)?)
     }
@@ -99,7 +99,7 @@ impl<'a> RecordFetcher<'a> {
 
     /// Returns the first of `places`; the others are needed next. `None` if no complete record of that size is at this
     /// log offset.
-    pub(crate) fn record(&mut self, places: &[Place]) -> Result<Option<RecordView<'_>>, StoreError> {
+    pub(crate) fn record(&mut self, places: &[RecordPlace]) -> Result<Option<RecordView<'_>>, StoreError> {
         let Some(place) = places.first().filter(|place| place.end() <= self.limit) else {
             return Ok(None);
         };
@@ -118,7 +118,7 @@ impl<'a> RecordFetcher<'a> {
         Ok(bytes.and_then(|bytes| self.verified(bytes, place)))
     }
 
-    fn verified<'b>(&self, bytes: &'b [u8], place: &Place) -> Option<RecordView<'b>> {
+    fn verified<'b>(&self, bytes: &'b [u8], place: &RecordPlace) -> Option<RecordView<'b>> {
         let view = match self.verify {
             VerifyLevel::Once => check_full(bytes, place.position),
             VerifyLevel::All => check_record(bytes, place.position, ScanChecks { crc: true }),
@@ -127,7 +127,7 @@ impl<'a> RecordFetcher<'a> {
     }
 
     /// Whether `place` is in the mapped segment; maps another segment if needed.
-    fn map(&mut self, place: &Place) -> bool {
+    fn map(&mut self, place: &RecordPlace) -> bool {
         let Some(log) = self.log else { return false };
         if self.mapped.as_ref().is_some_and(|mapped| mapped.bytes(place).is_some()) {
             return true;
@@ -139,12 +139,12 @@ impl<'a> RecordFetcher<'a> {
         self.mapped.as_ref().is_some_and(|mapped| mapped.bytes(place).is_some())
     }
 
-    fn is_read(&self, place: &Place) -> bool {
+    fn is_read(&self, place: &RecordPlace) -> bool {
         place.position >= self.start && place.end() <= self.start + self.buffer.len() as u64
     }
 
     /// Reads the first place and close places after it; returns whether the first one is complete.
-    fn read(&mut self, places: &[Place]) -> Result<bool, StoreError> {
+    fn read(&mut self, places: &[RecordPlace]) -> Result<bool, StoreError> {
         let Some(first) = places.first() else { return Ok(false) };
         self.buffer.clear();
         let Some(segment) = self.list.find(first.position) else { return Ok(false) };

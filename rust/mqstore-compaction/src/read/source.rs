@@ -14,7 +14,7 @@
 //! record is an error, because it may be the newest of its key. Never writes. The sources do not change while a task
 //! runs, so that two walks read the same records. If they do change, publication detects it.
 //!
-//! A walk covers the complete queue or one [`Stretch`] of it. Consecutive ranges give the same records as one walk, as
+//! A walk covers the complete queue or one [`OffsetRange`] of it. Consecutive ranges give the same records as one walk, as
 //! long as the consume queue matches the log. If it does not, a range is an error, and the complete queue must be
 //! walked at once.
 
@@ -25,7 +25,7 @@ use mqstore_io::Access;
 use serde::{Deserialize, Serialize};
 
 use super::cursor::{OpenOutcome, PairCursor, first_offset};
-use super::fetch::{Place, RecordFetcher, VerifyLevel};
+use super::fetch::{RecordFetcher, RecordPlace, VerifyLevel};
 use crate::files::folder::{FilePair, QueueFolder};
 use crate::job::documents::{LogTail, QueueTask};
 use crate::restore::queue_folder::restored_folder;
@@ -41,13 +41,13 @@ const UNIT_BYTES: u64 = CQ_UNIT_BYTES as u64;
 
 /// The range of queue offsets that a walk covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Stretch {
+pub(crate) struct OffsetRange {
     pub(crate) from: i64,
     /// One past its last queue offset; [`i64::MAX`] to include records without units.
     pub(crate) to: i64,
 }
 
-impl Stretch {
+impl OffsetRange {
     /// The complete queue.
     pub(crate) const WHOLE: Self = Self { from: 0, to: i64::MAX };
 
@@ -83,7 +83,7 @@ pub(crate) fn walk(
     files: &StoreFiles,
     log: Option<&Arc<CommitLog>>,
     task: &QueueTask,
-    stretch: Stretch,
+    stretch: OffsetRange,
     wants: Option<&RecordSelector<'_>>,
     visit: &mut Visit<'_>,
 ) -> Result<Option<LogTail>, StoreError> {
@@ -100,7 +100,7 @@ struct TaskWalk<'a, 'v> {
     files: &'a StoreFiles,
     log: Option<&'a Arc<CommitLog>>,
     task: &'a QueueTask,
-    stretch: Stretch,
+    stretch: OffsetRange,
     wants: Option<&'a RecordSelector<'a>>,
     /// The number of the next record.
     number: u64,
@@ -217,7 +217,7 @@ impl TaskWalk<'_, '_> {
                 if self.wants.is_none_or(|wants| wants(number)) {
                     let passed = std::mem::take(&mut chunk.passed);
                     let (queue_offset, good_end) = (chunk.end, chunk.good_end);
-                    chunk.wanted.push(Place { queue_offset, position, size, good_end, passed });
+                    chunk.wanted.push(RecordPlace { queue_offset, position, size, good_end, passed });
                 } else {
                     chunk.passed = (chunk.passed.0 + 1, chunk.passed.1 + u64::from(size));
                 }
@@ -357,7 +357,7 @@ fn starts_by(files: &StoreFiles, pair: &FilePair, from: i64, task: &QueueTask) -
 /// A part of a queue during the walk.
 struct QueueChunk {
     /// The records to read.
-    wanted: Vec<Place>,
+    wanted: Vec<RecordPlace>,
     /// Number and bytes of the records after the last of them.
     passed: (u64, u64),
     /// End of the last record.

@@ -20,7 +20,7 @@ use mqstore_format::crc32;
 use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TimerCheckpoint, TimerSlot, TimerUnit};
 
 use super::engine::DelayEngine;
-use super::state_file::{SaveSnapshot, State};
+use super::state_file::{DelayState, SaveSnapshot};
 use super::timer_record::Timed;
 
 /// Maximum records in memory while waiting for a background sync of the log; above this, the log is flushed.
@@ -92,7 +92,7 @@ impl DelayEngine {
             .collect();
         let found = (!self.delivered.records.is_empty()).then_some(self.delivered.from);
         let from = self.slots.values().map(|slot| slot.from).chain(found).min();
-        let state = State {
+        let state = DelayState {
             read_slot,
             scan_from: from.unwrap_or(self.log_seen).min(self.log_seen),
             as_of: self.log_seen,
@@ -100,7 +100,7 @@ impl DelayEngine {
             last_record: self.last_record,
             pending: self.pending,
             levels: self.levels.next.clone(),
-            ..State::default()
+            ..DelayState::default()
         };
         self.saved.dirty = false;
         self.saved.snapshot = Some(Box::new(SaveSnapshot { state, units }));
@@ -115,7 +115,7 @@ impl DelayEngine {
         snapshot.units.clear();
         self.unload_slots(slots.keys(), snapshot.state.queue_next);
         let log_min = self.store.stats()?.log_min_offset;
-        let mut state = State {
+        let mut state = DelayState {
             log_begin: self.log.first_kept_file(log_min)?,
             log_end: self.log.end(),
             wheel_end: self.saved.state.wheel_end,

@@ -26,7 +26,7 @@ use mqstore_io::Access;
 use super::engine::{DelayCounters, DelayEngine, FoundDeliveries, slot_of};
 use super::options::DelayOptions;
 use super::persist::{empty, slot_ending_at};
-use super::state_file::{LevelOffsets, SaveState, State, StateFiles};
+use super::state_file::{DelayState, LevelOffsets, SaveState, StateFiles};
 use super::stats::Lateness;
 use super::timer_log::TimerLog;
 use super::timer_record::{CancelTarget, delivery_key, is_copy_of, origin_of, timed};
@@ -131,7 +131,7 @@ impl DelayEngine {
         Ok(core)
     }
 
-    fn load_own_state(&mut self, state: &State) -> Result<(), StoreError> {
+    fn load_own_state(&mut self, state: &DelayState) -> Result<(), StoreError> {
         self.read_slot = state.read_slot;
         self.queue_next = state.queue_next;
         self.last_record = state.last_record;
@@ -150,7 +150,7 @@ impl DelayEngine {
     fn load_broker_state(
         &mut self,
         check: &TimerCheckpoint,
-        state: Option<&State>,
+        state: Option<&DelayState>,
     ) -> Result<(), StoreError> {
         let (_, files_end) = self.log.bounds();
         let from = broker_scan_start(&self.log, check);
@@ -368,7 +368,7 @@ pub(super) fn check_bytes_in_use(bytes: &[u8]) -> Vec<u8> {
 
 fn basis(
     store: &Store,
-    state: Option<&State>,
+    state: Option<&DelayState>,
     (wheel, log): (Option<&TimerWheel>, Option<&TimerLog>),
     check: &[u8],
 ) -> Result<RecoveryBasis, StoreError> {
@@ -393,7 +393,7 @@ fn basis(
 }
 
 /// Whether the last record that entered the wheel is still at its position.
-fn is_in_queue(store: &Store, state: &State) -> Result<bool, StoreError> {
+fn is_in_queue(store: &Store, state: &DelayState) -> Result<bool, StoreError> {
     if state.last_record < 0 || state.queue_next == 0 {
         return Ok(true);
     }
@@ -407,7 +407,7 @@ fn is_in_queue(store: &Store, state: &State) -> Result<bool, StoreError> {
 }
 
 /// Returns the levels: from the file if a broker wrote it last, otherwise from the state.
-fn levels(files: &StateFiles, state: Option<&State>) -> LevelOffsets {
+fn levels(files: &StateFiles, state: Option<&DelayState>) -> LevelOffsets {
     let text = files.offsets();
     let mut levels = LevelOffsets::new(&text);
     if let Some(state) = state.filter(|state| state.offsets.contains(&crc32(&text))) {

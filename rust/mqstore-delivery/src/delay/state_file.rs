@@ -38,7 +38,7 @@ const JSON_LIMIT: u64 = 1 << 20;
 
 /// The content of a slot; see the module's text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct DelayState {
     pub(super) number: u64,
     /// All slots before this time were delivered.
     pub(super) read_slot: i64,
@@ -66,7 +66,7 @@ pub(super) struct State {
     pub(super) levels: BTreeMap<i32, i64>,
 }
 
-impl State {
+impl DelayState {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(SLOT);
         bytes.extend_from_slice(MAGIC);
@@ -143,17 +143,17 @@ impl StateFiles {
     }
 
     /// Reads the state of the store at `files`.
-    pub(super) fn load(files: &StoreFiles) -> (Self, Option<State>) {
+    pub(super) fn load(files: &StoreFiles) -> (Self, Option<DelayState>) {
         let bytes = files.vfs.read_file(&Self::path(files), 2 * SLOT as u64).unwrap_or_default();
         let slots = [bytes.get(..SLOT.min(bytes.len())), bytes.get(SLOT..)];
-        let states = slots.into_iter().flatten().filter_map(State::decode);
+        let states = slots.into_iter().flatten().filter_map(DelayState::decode);
         let newest = states.max_by_key(|state| state.number);
         let number = newest.as_ref().map_or(0, |state| state.number);
         (Self { files: files.clone(), file: None, number }, newest)
     }
 
     /// Writes `state`; durable when this returns.
-    pub(super) fn store(&mut self, state: &mut State) -> Result<(), StoreError> {
+    pub(super) fn store(&mut self, state: &mut DelayState) -> Result<(), StoreError> {
         let path = Self::path(&self.files);
         self.number += 1;
         state.number = self.number;
@@ -264,7 +264,7 @@ impl LevelOffsets {
 #[derive(Debug)]
 pub(super) struct SaveState {
     pub(super) files: StateFiles,
-    pub(super) state: State,
+    pub(super) state: DelayState,
     pub(super) check: TimerCheckpoint,
     /// Whether anything changed since the last snapshot.
     pub(super) dirty: bool,
@@ -278,7 +278,7 @@ pub(super) struct SaveState {
 /// The content of the next save: the state, and the records that enter the timer log.
 #[derive(Debug)]
 pub(super) struct SaveSnapshot {
-    pub(super) state: State,
+    pub(super) state: DelayState,
     pub(super) units: Vec<Timed>,
 }
 
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_state_comes_back_and_a_changed_byte_is_noticed() {
-        let state = State {
+        let state = DelayState {
             number: 7,
             read_slot: 1_700_000_000,
             scan_from: 4096,
@@ -296,19 +296,19 @@ mod tests {
             last_record: -1,
             check: [1, 2],
             levels: [(3, 12), (18, 1)].into(),
-            ..State::default()
+            ..DelayState::default()
         };
         let mut bytes = state.encode();
-        assert_eq!(State::decode(&bytes), Some(state.clone()));
+        assert_eq!(DelayState::decode(&bytes), Some(state.clone()));
         bytes.resize(SLOT, 0);
-        assert_eq!(State::decode(&bytes), Some(state));
+        assert_eq!(DelayState::decode(&bytes), Some(state));
         for at in 0..120 {
             bytes[at] ^= 0x10;
-            assert_eq!(State::decode(&bytes), None, "byte {at}");
+            assert_eq!(DelayState::decode(&bytes), None, "byte {at}");
             bytes[at] ^= 0x10;
         }
         for len in 0..100 {
-            assert_eq!(State::decode(&bytes[..len]), None);
+            assert_eq!(DelayState::decode(&bytes[..len]), None);
         }
     }
 }

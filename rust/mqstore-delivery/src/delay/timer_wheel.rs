@@ -20,7 +20,7 @@ const SLOTS_OF_PAGE: usize = PAGE_BYTES / SLOT_BYTES;
 /// Maximum pages in one write.
 const PAGES_AT_ONCE: usize = 64;
 
-type Page = [u8; PAGE_BYTES];
+type WheelPage = [u8; PAGE_BYTES];
 
 /// The timer wheel; see the module's text.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct TimerWheel {
     path: PathBuf,
     /// `None` until the first flush, if there was no file.
     file: Option<Arc<dyn VfsFile>>,
-    pages: Vec<Option<Box<Page>>>,
+    pages: Vec<Option<Box<WheelPage>>>,
     dirty: BTreeSet<usize>,
     /// One bit for each slot index that was ever used.
     used: Vec<u64>,
@@ -95,7 +95,7 @@ impl TimerWheel {
         }
     }
 
-    fn page(&mut self, number: usize) -> Result<&mut Page, StoreError> {
+    fn page(&mut self, number: usize) -> Result<&mut WheelPage, StoreError> {
         let missing =
             || StoreError::corrupt(&self.path, number as u64 * PAGE_BYTES as u64, "page outside the wheel");
         let Some(page) = self.pages.get_mut(number) else { return Err(missing()) };

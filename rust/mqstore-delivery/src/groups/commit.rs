@@ -5,17 +5,17 @@
 
 use std::time::Duration;
 
-use mqstore_meta::{OffsetChange, Place};
+use mqstore_meta::{MetaPosition, OffsetChange};
 
 use super::assignment::Queue;
-use super::consumer::{Consumer, State, out_of_range};
+use super::consumer::{Consumer, ConsumerState, out_of_range};
 use super::offset_history;
 use crate::error::BrokerError;
 
 /// The offsets that a commit stored, and the metadata position.
 pub(super) struct StoredCommit {
     offsets: Vec<(Queue, i64)>,
-    place: Option<Place>,
+    place: Option<MetaPosition>,
 }
 
 impl Consumer {
@@ -49,7 +49,7 @@ impl Consumer {
     /// Returns the slot for each of these offsets.
     pub(super) fn resolve_offsets(
         &self,
-        state: &State,
+        state: &ConsumerState,
         offsets: &[(Queue, i64)],
     ) -> Result<Vec<(usize, i64)>, BrokerError> {
         let mut wanted = Vec::with_capacity(offsets.len());
@@ -67,7 +67,7 @@ impl Consumer {
     /// Commits in one frame the offsets that moved and whose queues it still owns. Returns what was stored, and where.
     pub(super) fn store_offsets(
         &self,
-        state: &mut State,
+        state: &mut ConsumerState,
         wanted: &[(usize, i64)],
     ) -> Result<StoredCommit, BrokerError> {
         let meta = self.meta();

@@ -46,13 +46,13 @@ pub struct Consumer {
     pub(super) member: Option<(Arc<Coordinator>, MemberId)>,
     pub(super) signal: Arc<Signal>,
     closed: AtomicBool,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<ConsumerState>,
     notes: Mutex<Vec<String>>,
 }
 
 /// The mutable state of a consumer.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ConsumerState {
     pub(super) slots: Vec<AssignedQueue>,
     /// The slot at which the next poll starts.
     turn: usize,
@@ -203,7 +203,7 @@ impl Consumer {
         reach: ReadScope,
         patience: bool,
         waits: bool,
-        read: impl FnOnce(&mut State, &mut Vec<StoredRecord>) -> Result<Remaining, BrokerError>,
+        read: impl FnOnce(&mut ConsumerState, &mut Vec<StoredRecord>) -> Result<Remaining, BrokerError>,
     ) -> Result<Look<Vec<StoredRecord>>, BrokerError> {
         let seen = self.signal.ring_count();
         let Some(mut state) = lock(&self.state, patience) else { return Ok(Look::NotAtHand) };
@@ -233,7 +233,7 @@ impl Consumer {
     /// Collects the next message, if there is one; reads ahead.
     pub(super) fn collect_next(
         &self,
-        state: &mut State,
+        state: &mut ConsumerState,
         found: &mut Vec<StoredRecord>,
         reach: ReadScope,
     ) -> Result<Remaining, BrokerError> {
@@ -245,7 +245,7 @@ impl Consumer {
     /// Collects up to `max` messages to hand out. Returns what remains.
     pub(super) fn collect(
         &self,
-        state: &mut State,
+        state: &mut ConsumerState,
         max: usize,
         found: &mut Vec<StoredRecord>,
         reach: ReadScope,
@@ -266,7 +266,7 @@ impl Consumer {
     }
 
     /// Reads ahead if the buffer is empty. Returns what remains.
-    pub(super) fn fill(&self, state: &mut State, reach: ReadScope) -> Result<Remaining, BrokerError> {
+    pub(super) fn fill(&self, state: &mut ConsumerState, reach: ReadScope) -> Result<Remaining, BrokerError> {
         if state.buffer.is_empty() {
             state.ahead = (state.ahead * 4).clamp(FIRST_AHEAD, MOST_AHEAD);
         }
@@ -276,7 +276,7 @@ impl Consumer {
     /// Like [`Self::fill`], up to `max` messages.
     pub(super) fn read_ahead(
         &self,
-        state: &mut State,
+        state: &mut ConsumerState,
         max: usize,
         reach: ReadScope,
     ) -> Result<Remaining, BrokerError> {
@@ -297,7 +297,7 @@ impl Consumer {
         })
     }
 
-    pub(super) fn take_ahead(&self, state: &mut State) -> Option<StoredRecord> {
+    pub(super) fn take_ahead(&self, state: &mut ConsumerState) -> Option<StoredRecord> {
         let at = state.buffer.front()?.slot;
         if !self.keeps(state, at) {
             state.clear_buffer();
@@ -313,7 +313,7 @@ impl Consumer {
 
     /// For an ordered consumer: pins a queue whose messages are about to be handed out. Returns whether the consumer
     /// still owns it.
-    fn keeps(&self, state: &mut State, at: usize) -> bool {
+    fn keeps(&self, state: &mut ConsumerState, at: usize) -> bool {
         let Some((coordinator, member)) = self.member.as_ref().filter(|_| self.options.ordered) else {
             return true;
         };
@@ -330,11 +330,11 @@ impl Consumer {
     /// others; see [`merge_queue_errors`].
     fn read(
         &self,
-        state: &mut State,
+        state: &mut ConsumerState,
         max: usize,
         found: &mut Vec<StoredRecord>,
         reach: ReadScope,
-        mut done: impl FnMut(&mut State, usize, &mut Vec<StoredRecord>, usize),
+        mut done: impl FnMut(&mut ConsumerState, usize, &mut Vec<StoredRecord>, usize),
     ) -> Result<Remaining, BrokerError> {
         if reach.reaches_end() {
             self.store().catch_up()?;
@@ -398,7 +398,7 @@ impl Consumer {
 
     fn read_queue(
         &self,
-        state: &mut State,
+        state: &mut ConsumerState,
         at: usize,
         max: usize,
         found: &mut Vec<StoredRecord>,
@@ -435,7 +435,7 @@ impl Consumer {
     }
 
     /// Applies changes: new queues, and queues that moved to other consumers.
-    pub(super) fn refresh(&self, state: &mut State) -> Result<(), BrokerError> {
+    pub(super) fn refresh(&self, state: &mut ConsumerState) -> Result<(), BrokerError> {
         let now = self.store().clock().monotonic();
         if state.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK) {
             state.looked = Some(now);
@@ -462,7 +462,7 @@ impl Consumer {
         Ok(queues)
     }
 
-    fn look_for_queues(&self, state: &mut State) -> Result<(), BrokerError> {
+    fn look_for_queues(&self, state: &mut ConsumerState) -> Result<(), BrokerError> {
         let queues = self.queues()?;
         if queues.len() == state.known {
             return Ok(());
@@ -476,7 +476,7 @@ impl Consumer {
     }
 
     /// Makes `owned` its queues: keeps those that it already had, and starts the others.
-    fn take_over(&self, state: &mut State, owned: Vec<(Queue, u64)>) -> Result<(), BrokerError> {
+    fn take_over(&self, state: &mut ConsumerState, owned: Vec<(Queue, u64)>) -> Result<(), BrokerError> {
         state.clear_buffer();
         let mut before = std::mem::take(&mut state.slots);
         let mut fresh = Vec::new();
@@ -537,7 +537,7 @@ impl Consumer {
     }
 
     /// Returns the slot of a queue that it owns.
-    pub(super) fn slot(&self, state: &State, queue: &Queue) -> Result<usize, BrokerError> {
+    pub(super) fn slot(&self, state: &ConsumerState, queue: &Queue) -> Result<usize, BrokerError> {
         state.slots.iter().position(|slot| slot.queue == *queue).ok_or_else(|| BrokerError::NotAssigned {
             group: self.group.to_string(),
             topic: queue.topic.to_string(),
@@ -564,7 +564,7 @@ impl Consumer {
     }
 }
 
-impl State {
+impl ConsumerState {
     /// Forgets the messages that were read ahead; they will be read again.
     pub(super) fn clear_buffer(&mut self) {
         if self.buffer.is_empty() {

@@ -108,13 +108,13 @@ impl Group {
 /// The group of a store, shared by its consumers.
 #[derive(Debug, Default)]
 pub(crate) struct Coordinator {
-    state: Mutex<Shared>,
+    state: Mutex<CoordinatorState>,
     /// Increases with each change of owners; members compare it with the value that they saw last.
     changes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct CoordinatorState {
     group: Group,
     signals: BTreeMap<MemberId, Arc<Signal>>,
 }
@@ -180,14 +180,14 @@ impl Coordinator {
         }
     }
 
-    fn notify_members(&self, shared: &Shared) {
+    fn notify_members(&self, shared: &CoordinatorState) {
         self.changes.fetch_add(1, Ordering::AcqRel);
         shared.signals.values().for_each(|signal| signal.ring());
     }
 }
 
 /// A locked group; see [`Coordinator::lock`].
-pub(crate) struct GroupView<'a>(MutexGuard<'a, Shared>);
+pub(crate) struct GroupView<'a>(MutexGuard<'a, CoordinatorState>);
 
 impl std::ops::Deref for GroupView<'_> {
     type Target = Group;

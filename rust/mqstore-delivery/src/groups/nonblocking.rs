@@ -8,7 +8,7 @@ use mqstore_base::message::StoredRecord;
 use mqstore_base::wake_signal::{LOOK, Waker};
 
 use super::assignment::Queue;
-use super::consumer::{Consumer, MOST_AHEAD, State};
+use super::consumer::{Consumer, ConsumerState, MOST_AHEAD};
 use crate::error::BrokerError;
 use crate::nonblocking::{ReadScope, Remaining, TryResult};
 
@@ -111,7 +111,7 @@ impl Consumer {
     /// Whether reading a slot needs no I/O.
     pub(super) fn is_at_hand(
         &self,
-        state: &mut State,
+        state: &mut ConsumerState,
         at: usize,
         reach: ReadScope,
     ) -> Result<bool, BrokerError> {
@@ -120,7 +120,7 @@ impl Consumer {
     }
 
     /// Whether its queues are up to date: none was added, and none moved to another consumer.
-    pub(super) fn has_stable_assignment(&self, state: &mut State) -> Result<bool, BrokerError> {
+    pub(super) fn has_stable_assignment(&self, state: &mut ConsumerState) -> Result<bool, BrokerError> {
         let now = self.store().clock().monotonic();
         if state.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK) {
             if self.queues()?.len() != state.known {

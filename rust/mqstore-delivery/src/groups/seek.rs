@@ -6,7 +6,7 @@ use mqstore_engine::Boundary;
 
 use super::assigned_queue::AssignedQueue;
 use super::assignment::Queue;
-use super::consumer::{Consumer, State, out_of_range};
+use super::consumer::{Consumer, ConsumerState, out_of_range};
 use super::options::StartOffset;
 use crate::error::BrokerError;
 
@@ -46,7 +46,10 @@ impl Consumer {
         self.finish_commit(&stored, sync)
     }
 
-    fn seek_all(&self, to: StartOffset) -> Result<mqstore_io::sync::MutexGuard<'_, State>, BrokerError> {
+    fn seek_all(
+        &self,
+        to: StartOffset,
+    ) -> Result<mqstore_io::sync::MutexGuard<'_, ConsumerState>, BrokerError> {
         let mut state = self.start_seek()?;
         let mut places = Vec::with_capacity(state.slots.len());
         for slot in &state.slots {
@@ -66,7 +69,7 @@ impl Consumer {
         Ok(state)
     }
 
-    fn start_seek(&self) -> Result<mqstore_io::sync::MutexGuard<'_, State>, BrokerError> {
+    fn start_seek(&self) -> Result<mqstore_io::sync::MutexGuard<'_, ConsumerState>, BrokerError> {
         let mut state = self.state.lock();
         self.check()?;
         self.refresh(&mut state)?;

@@ -12,7 +12,7 @@ use mqstore_io::sync::Ordering;
 
 use super::TransactionOutcome;
 use super::engine::Transactions;
-use super::entry::{HalfMessage, Parts, TransactionEntry};
+use super::entry::{HalfMessage, TransactionEntry, TransactionParts};
 use super::half_records::{mark, op_body, op_properties, origin, own_properties};
 use crate::error::{BrokerError, view};
 
@@ -62,7 +62,7 @@ impl Transactions {
     fn append_decision(
         &self,
         entry: &TransactionEntry,
-        parts: &Parts,
+        parts: &TransactionParts,
         outcome: TransactionOutcome,
         durable: bool,
     ) -> Result<Vec<Appended>, BrokerError> {
@@ -198,7 +198,7 @@ impl Transactions {
 }
 
 /// Returns the final records of messages that this process appended, with their own keys.
-fn destinations(parts: &Parts, appended: Vec<Appended>) -> Vec<(usize, Appended)> {
+fn destinations(parts: &TransactionParts, appended: Vec<Appended>) -> Vec<(usize, Appended)> {
     let own = parts.halves.iter().zip(appended).filter_map(|(half, appended)| {
         let content = half.content.as_ref()?;
         Some((content.topic, Appended { unique_id: content.key.clone(), ..appended }))

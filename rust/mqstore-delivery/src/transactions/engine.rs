@@ -61,11 +61,11 @@ pub(super) struct Inner {
     noted_queue: QueueKey,
     /// One past the largest offset of a half message that this process knows.
     pub(super) half_max: AtomicI64,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<TransactionState>,
     pub(super) checker: CheckTimer,
 }
 
-pub(super) struct State {
+pub(super) struct TransactionState {
     pub(super) known: OutcomeTracker,
     pub(super) pending: HashMap<Arc<str>, Arc<TransactionEntry>>,
     /// For each group, the transactions without a handle, by the time of their next check.
@@ -92,7 +92,7 @@ impl Transactions {
             op_queue: meta.queue_key(CHECK_GROUP, OP_TOPIC, 0)?,
             noted_queue: meta.queue_key(NOTED_GROUP, OP_TOPIC, 0)?,
             half_max: AtomicI64::new(0),
-            state: Mutex::new(State {
+            state: Mutex::new(TransactionState {
                 known: OutcomeTracker::default(),
                 pending: HashMap::new(),
                 due: BTreeMap::new(),

@@ -57,7 +57,7 @@ pub(super) struct HalfMessage {
 
 /// The mutable state of a transaction.
 #[derive(Debug, Default)]
-pub(super) struct Parts {
+pub(super) struct TransactionParts {
     pub(super) halves: Vec<HalfMessage>,
     pub(super) topics: Vec<Arc<str>>,
     pub(super) memory: Vec<u8>,
@@ -80,16 +80,16 @@ pub(super) struct TransactionEntry {
     pub(super) group: Arc<str>,
     /// Its key in the due times of its group; changed only under the engine's lock.
     pub(super) due_ms: AtomicI64,
-    parts: Mutex<Parts>,
+    parts: Mutex<TransactionParts>,
 }
 
 impl TransactionEntry {
     pub(super) fn new(id: Arc<str>, group: Arc<str>, open: bool) -> Arc<Self> {
-        let parts = Mutex::new(Parts { open, ..Parts::default() });
+        let parts = Mutex::new(TransactionParts { open, ..TransactionParts::default() });
         Arc::new(Self { id, group, due_ms: AtomicI64::new(0), parts })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Parts> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, TransactionParts> {
         self.parts.lock()
     }
 
@@ -115,7 +115,7 @@ impl TransactionEntry {
     }
 }
 
-impl Parts {
+impl TransactionParts {
     /// Returns the index of `topic` in the topics of the transaction, and adds it if needed.
     pub(super) fn topic(&mut self, topic: &str) -> usize {
         self.topics.iter().position(|known| **known == *topic).unwrap_or_else(|| {

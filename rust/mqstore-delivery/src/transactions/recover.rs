@@ -16,7 +16,7 @@ use mqstore_meta::{ProgressRecord, QueueKey};
 
 use super::TransactionOutcome;
 use super::engine::Transactions;
-use super::entry::{HalfMessage, Parts, TransactionEntry};
+use super::entry::{HalfMessage, TransactionEntry, TransactionParts};
 use super::half_records::decision_of_op;
 use super::outcomes::OutcomeTracker;
 use crate::error::{BrokerError, view};
@@ -244,7 +244,7 @@ fn half_of_record(record: &StoredRecord, outcome: TransactionOutcome) -> Option<
     u64::try_from(view.prepared_transaction_offset).ok().filter(|_| is)
 }
 
-fn add_half(parts: &mut Parts, offset: i64, position: u64, topic: &str, checks: u32) {
+fn add_half(parts: &mut TransactionParts, offset: i64, position: u64, topic: &str, checks: u32) {
     parts.topic(topic);
     parts.checks = parts.checks.max(checks);
     parts.halves.push(HalfMessage { offset, position, content: None });

@@ -12,7 +12,7 @@ use mqstore_io::sync::Ordering;
 
 use super::TransactionOutcome;
 use super::engine::Transactions;
-use super::entry::{AppendedContent, HalfMessage, Parts, TransactionEntry};
+use super::entry::{AppendedContent, HalfMessage, TransactionEntry, TransactionParts};
 use super::half_records::{HalfTarget, half_properties};
 use crate::error::{BrokerError, invalid};
 
@@ -43,7 +43,7 @@ pub struct NewHalfMessage<'a> {
     pub born_timestamp_ms: Option<i64>,
 }
 
-impl Parts {
+impl TransactionParts {
     /// Reserves bytes for the final record of a message. Fails if one append could not store all of the commit.
     fn reserve_space(
         &mut self,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqstore_meta::{Place as LogPlace, Progress, ProgressRecord};
+use mqstore_meta::{MetaPosition, Progress, ProgressRecord};
 
 use super::get::millis;
 use super::inner::WorkQueueInner;
@@ -77,7 +77,7 @@ impl Lease {
     }
 
     /// Logs `record` if the caller still has the message. Returns the state of the lease before.
-    fn change(&self, record: ProgressRecord) -> Result<(LeaseStatus, LogPlace), BrokerError> {
+    fn change(&self, record: ProgressRecord) -> Result<(LeaseStatus, MetaPosition), BrokerError> {
         let changed = self.core.meta().change_progress(&self.place.progress, |progress, records| {
             let standing = standing(progress, self);
             if standing == LeaseStatus::Own {

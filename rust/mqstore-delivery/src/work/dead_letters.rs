@@ -30,8 +30,8 @@ use mqstore_format::topic::RETRY_TOPIC_PREFIX;
 use mqstore_format::{RecordView, push_property};
 use mqstore_meta::ProgressRecord;
 
-use super::inner::{State, WorkQueueInner};
-use super::source::{ExhaustedOffsets, Place};
+use super::inner::{WorkQueueInner, WorkQueueState};
+use super::source::{ExhaustedOffsets, QueuePlace};
 use crate::error::{BrokerError, view};
 
 /// Number of copies that are appended and synced together.
@@ -49,7 +49,7 @@ const NOT_COPIED: [&str; 5] =
 
 /// A message that is being moved.
 struct DeadLetter {
-    place: Arc<Place>,
+    place: Arc<QueuePlace>,
     offset: i64,
     record: StoredRecord,
 }
@@ -64,7 +64,7 @@ impl WorkQueueInner {
     }
 
     /// Returns the dead letters that are due for another try.
-    pub(super) fn retryable_dead_letters(&self, state: &mut State) -> ExhaustedOffsets {
+    pub(super) fn retryable_dead_letters(&self, state: &mut WorkQueueState) -> ExhaustedOffsets {
         if self.has_retryable_dead_letters(state) {
             std::mem::take(&mut state.unburied)
         } else {
@@ -73,7 +73,7 @@ impl WorkQueueInner {
     }
 
     /// Whether there are any.
-    pub(super) fn has_retryable_dead_letters(&self, state: &State) -> bool {
+    pub(super) fn has_retryable_dead_letters(&self, state: &WorkQueueState) -> bool {
         let waited = self.store().clock().monotonic().saturating_sub(state.tried);
         !state.unburied.is_empty() && waited >= AGAIN
     }
@@ -127,7 +127,7 @@ impl WorkQueueInner {
     }
 
     /// Reads the messages that are still being moved and can be read.
-    fn letters(&self, spent: &[(Arc<Place>, i64)]) -> Result<Vec<DeadLetter>, BrokerError> {
+    fn letters(&self, spent: &[(Arc<QueuePlace>, i64)]) -> Result<Vec<DeadLetter>, BrokerError> {
         let mut letters = Vec::with_capacity(spent.len());
         for (place, offset) in spent {
             if !place.progress.lock().dead_letters().any(|(on_its_way, _)| on_its_way == *offset) {
@@ -236,7 +236,7 @@ impl WorkQueueInner {
         Ok(())
     }
 
-    fn finish_moved(&self, place: &Place, offset: i64) -> Result<(), BrokerError> {
+    fn finish_moved(&self, place: &QueuePlace, offset: i64) -> Result<(), BrokerError> {
         let record = ProgressRecord::Finished { from: offset, to: offset.saturating_add(1) };
         self.meta().append_progress(&place.progress, &[record])?;
         self.done.ring();

@@ -7,10 +7,10 @@ use mqstore_base::error::StoreError;
 use mqstore_io::sync::MutexGuard;
 use mqstore_meta::ProgressRecord;
 
-use super::inner::{State, WorkQueueInner};
+use super::inner::{WorkQueueInner, WorkQueueState};
 use super::leased_message::{Lease, LeasedMessage};
 use super::queue_leases::{LeaseRequest, LeasedRecord};
-use super::source::{ExhaustedOffsets, Place, Source};
+use super::source::{ExhaustedOffsets, QueuePlace, WorkSource};
 use crate::error::BrokerError;
 use crate::nonblocking::{Look, ReadScope, Remaining, lock};
 use crate::queue_failures::merge_queue_errors;
@@ -98,11 +98,17 @@ impl WorkQueueInner {
     }
 
     /// Wakes another waiting caller if there may be messages for it.
-    pub(super) fn wake_next(&self, state: &State, picked: &[LeasedRecord], count: usize, goes_on: bool) {
+    pub(super) fn wake_next(
+        &self,
+        state: &WorkQueueState,
+        picked: &[LeasedRecord],
+        count: usize,
+        goes_on: bool,
+    ) {
         if picked.is_empty() || !self.ready.is_waited_for() {
             return;
         }
-        let more = || state.sources.iter().any(Source::has_buffered);
+        let more = || state.sources.iter().any(WorkSource::has_buffered);
         // An event loop must know when the new leases end.
         if picked.len() == count || goes_on || self.ready.has_wakers() || more() {
             self.ready.wake_one();
@@ -113,7 +119,7 @@ impl WorkQueueInner {
     /// taken because something is not in memory. A queue that fails does not block the others; see
     /// [`merge_queue_errors`].
     pub(super) fn pick(
-        state: &mut State,
+        state: &mut WorkQueueState,
         wish: &LeaseRequest<'_>,
         picked: &mut Vec<LeasedRecord>,
         spent: &mut ExhaustedOffsets,
@@ -197,7 +203,7 @@ impl WorkQueueInner {
     /// out takes long.
     fn arm<T>(
         self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, WorkQueueState>,
         seen: u64,
         reach: ReadScope,
     ) -> Result<Look<T>, BrokerError> {
@@ -237,7 +243,7 @@ impl WorkQueueInner {
     /// Returns the message at an offset; `None` if it is no longer in the log.
     pub(super) fn message(
         &self,
-        place: &Place,
+        place: &QueuePlace,
         offset: i64,
     ) -> Result<Option<mqstore_base::message::StoredRecord>, BrokerError> {
         match self.store().message_at(&place.topic, place.queue_id, offset) {
@@ -247,7 +253,7 @@ impl WorkQueueInner {
     }
 
     /// Finishes a message that is no longer in the log.
-    pub(super) fn finish_lost(&self, place: &Place, offset: i64) -> Result<(), BrokerError> {
+    pub(super) fn finish_lost(&self, place: &QueuePlace, offset: i64) -> Result<(), BrokerError> {
         let record = ProgressRecord::Finished { from: offset, to: offset.saturating_add(1) };
         self.meta().append_progress(&place.progress, &[record])?;
         self.note(format!(

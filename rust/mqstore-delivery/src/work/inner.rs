@@ -12,7 +12,7 @@ use mqstore_io::sync::{AtomicU64, Mutex, Ordering};
 use mqstore_meta::{MetaLog, ProgressRecord};
 
 use super::options::WorkQueueOptions;
-use super::source::{ExhaustedOffsets, Place, Source};
+use super::source::{ExhaustedOffsets, QueuePlace, WorkSource};
 use crate::broker_state::BrokerState;
 use crate::error::BrokerError;
 use mqstore_base::wake_signal::{LOOK, Signal};
@@ -25,7 +25,7 @@ pub(crate) struct WorkQueueInner {
     name: String,
     dead_letter_topic: String,
     pub(super) options: WorkQueueOptions,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<WorkQueueState>,
     /// Rings when there may be a message to get.
     pub(super) ready: Arc<Signal>,
     /// Rings when a message was taken, which frees space.
@@ -43,8 +43,8 @@ pub(crate) struct WorkQueueInner {
 
 /// The state that changes when messages are taken.
 #[derive(Default)]
-pub(super) struct State {
-    pub(super) sources: Vec<Source>,
+pub(super) struct WorkQueueState {
+    pub(super) sources: Vec<WorkSource>,
     /// The source at which the next poll starts.
     pub(super) turn: usize,
     /// Time of the last search for new queues; monotonic.
@@ -85,7 +85,7 @@ impl WorkQueueInner {
             name: format!("work queue {topic} of group {group}"),
             dead_letter_topic: format!("{DLQ_TOPIC_PREFIX}{group}"),
             options,
-            state: Mutex::new(State { generation: 1, ..State::default() }),
+            state: Mutex::new(WorkQueueState { generation: 1, ..WorkQueueState::default() }),
             ready: Arc::default(),
             room: Arc::default(),
             done: Arc::default(),
@@ -181,7 +181,7 @@ impl WorkQueueInner {
     }
 
     /// Looks for new queues and adds them, at most once per [`LOOK`].
-    pub(super) fn look_for_queues(&self, state: &mut State) -> Result<(), BrokerError> {
+    pub(super) fn look_for_queues(&self, state: &mut WorkQueueState) -> Result<(), BrokerError> {
         let now = self.store().clock().monotonic();
         if state.looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK) {
             return Ok(());
@@ -196,7 +196,7 @@ impl WorkQueueInner {
             for queue_id in self.store().queue_ids(&topic)? {
                 if !known.contains(&(Arc::clone(&topic), queue_id)) {
                     let place = self.place(&topic, queue_id)?;
-                    state.sources.push(Source::new(place));
+                    state.sources.push(WorkSource::new(place));
                 }
             }
         }
@@ -213,7 +213,7 @@ impl WorkQueueInner {
 
     /// Returns the group's progress in a queue. A new progress starts at the offset that the group committed as a
     /// consumer, or at the first message.
-    fn place(&self, topic: &Arc<str>, queue_id: i32) -> Result<Place, BrokerError> {
+    fn place(&self, topic: &Arc<str>, queue_id: i32) -> Result<QueuePlace, BrokerError> {
         let meta = self.meta();
         let key = meta.queue_key(&self.group, topic, queue_id)?;
         let (min, max) = self.store().bounds(topic, queue_id)?;
@@ -225,11 +225,11 @@ impl WorkQueueInner {
             meta.append_progress(&progress, &[ProgressRecord::Moved { to }])?;
         }
         meta.clamp_progress(&progress, min, max)?;
-        Ok(Place { topic: Arc::clone(topic), queue_id, progress })
+        Ok(QueuePlace { topic: Arc::clone(topic), queue_id, progress })
     }
 
     /// Returns the number of messages in each state.
-    pub(super) fn counts(&self, state: &State) -> Result<WorkQueueCounts, BrokerError> {
+    pub(super) fn counts(&self, state: &WorkQueueState) -> Result<WorkQueueCounts, BrokerError> {
         let now_ms = self.store().clock().now_ms();
         let mut counts = WorkQueueCounts::default();
         for source in &state.sources {
@@ -251,7 +251,7 @@ impl WorkQueueInner {
     }
 
     /// Returns the number of messages that no worker has, including those that are not due yet.
-    pub(super) fn size(&self, state: &State) -> Result<u64, StoreError> {
+    pub(super) fn size(&self, state: &WorkQueueState) -> Result<u64, StoreError> {
         let mut size = 0;
         for source in &state.sources {
             let max = source.max_offset(self.store())?;
@@ -265,6 +265,6 @@ impl WorkQueueInner {
 
 impl fmt::Debug for WorkQueueInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Core").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("WorkQueueInner").field("name", &self.name).finish_non_exhaustive()
     }
 }

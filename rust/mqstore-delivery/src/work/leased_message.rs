@@ -8,13 +8,13 @@ use mqstore_base::message::StoredRecord;
 use mqstore_io::sync::{AtomicI64, Ordering};
 
 use super::inner::WorkQueueInner;
-use super::source::Place;
+use super::source::QueuePlace;
 
 /// The right to finish a message, until the lease ends and another worker gets the message.
 #[derive(Clone)]
 pub struct Lease {
     pub(super) core: Arc<WorkQueueInner>,
-    pub(super) place: Arc<Place>,
+    pub(super) place: Arc<QueuePlace>,
     pub(super) offset: i64,
     pub(super) attempt: u32,
     pub(super) token: u64,
@@ -22,7 +22,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub(super) fn new(core: &Arc<WorkQueueInner>, place: &Arc<Place>, held: LeaseNumbers) -> Self {
+    pub(super) fn new(core: &Arc<WorkQueueInner>, place: &Arc<QueuePlace>, held: LeaseNumbers) -> Self {
         let LeaseNumbers { offset, attempt, token, until_ms } = held;
         Self {
             core: Arc::clone(core),

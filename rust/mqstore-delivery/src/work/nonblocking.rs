@@ -12,12 +12,12 @@ use mqstore_base::wake_signal::Waker;
 use mqstore_io::sync::Ordering;
 
 use super::get::GetRequest;
-use super::inner::{State, WorkQueueCounts, WorkQueueInner};
+use super::inner::{WorkQueueCounts, WorkQueueInner, WorkQueueState};
 use super::leased_message::LeasedMessage;
 use super::put::{NewWork, PutReservation};
 use super::queue::WorkQueue;
 use super::queue_leases::LeaseRequest;
-use super::source::{ExhaustedOffsets, Source};
+use super::source::{ExhaustedOffsets, WorkSource};
 use crate::error::BrokerError;
 use crate::nonblocking::{Look, ReadScope, TryResult};
 use crate::queue_failures::merge_queue_errors;
@@ -99,7 +99,7 @@ impl WorkQueue {
 
 impl WorkQueueInner {
     /// Returns the time until something is due without a ring of a signal.
-    pub(super) fn next_event(&self, state: &State) -> Option<Duration> {
+    pub(super) fn next_event(&self, state: &WorkQueueState) -> Option<Duration> {
         let now_ms = self.store().clock().now_ms();
         let events = state.sources.iter().filter_map(|source| source.place.progress.lock().next_event_ms());
         let left = events.min()?.saturating_sub(now_ms).max(0).unsigned_abs();
@@ -107,7 +107,7 @@ impl WorkQueueInner {
     }
 
     /// Whether there are dead letters to move, which takes syncs.
-    pub(super) fn has_dead_letters_to_move(&self, state: &State) -> bool {
+    pub(super) fn has_dead_letters_to_move(&self, state: &WorkQueueState) -> bool {
         let now_ms = self.store().clock().now_ms();
         let most = self.options.max_attempts;
         self.has_retryable_dead_letters(state)
@@ -131,7 +131,7 @@ impl WorkQueueInner {
     /// Prepares all queues, even if some of them fail.
     fn prefetch_each(
         self: &Arc<Self>,
-        sources: &mut [Source],
+        sources: &mut [WorkSource],
         wish: &LeaseRequest<'_>,
         spent: &mut ExhaustedOffsets,
     ) -> Result<(), BrokerError> {

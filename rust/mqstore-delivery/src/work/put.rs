@@ -10,7 +10,7 @@ use mqstore_format::properties::{TIMER_DELIVER_MS, push_property};
 use mqstore_io::sync::Ordering;
 
 use super::get::millis;
-use super::inner::{State, WorkQueueInner};
+use super::inner::{WorkQueueInner, WorkQueueState};
 use super::options::LONGEST;
 use crate::error::{BrokerError, invalid};
 use crate::nonblocking::{Look, lock};
@@ -52,7 +52,7 @@ impl Drop for PutReservation {
 
 impl fmt::Debug for PutReservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").field("count", &self.count).finish_non_exhaustive()
+        f.debug_struct("PutReservation").field("count", &self.count).finish_non_exhaustive()
     }
 }
 
@@ -142,7 +142,7 @@ impl WorkQueueInner {
     }
 
     /// Reserves space for `count` messages. Returns whether there was space.
-    fn reserve_capacity(&self, state: &State, count: u64) -> Result<bool, BrokerError> {
+    fn reserve_capacity(&self, state: &WorkQueueState, count: u64) -> Result<bool, BrokerError> {
         let maxsize = self.options.maxsize;
         // More messages than `maxsize` are accepted in one call if the queue is empty.
         let taken = self.taken(state)?;
@@ -155,7 +155,7 @@ impl WorkQueueInner {
 
     /// Returns the used space: messages in the queue and reserved ones. It reads the reserved ones first, so that a
     /// put that ends meanwhile counts twice rather than not at all.
-    pub(super) fn taken(&self, state: &State) -> Result<u64, StoreError> {
+    pub(super) fn taken(&self, state: &WorkQueueState) -> Result<u64, StoreError> {
         let reserved = self.reserved.load(Ordering::Acquire);
         Ok(reserved + self.size(state)?)
     }

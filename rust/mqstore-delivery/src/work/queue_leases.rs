@@ -16,7 +16,7 @@ use mqstore_meta::{MetaLog, Progress, ProgressRecord};
 
 use super::inner::WorkQueueInner;
 use super::leased_message::LeaseNumbers;
-use super::source::{BufferedMessage, ExhaustedOffsets, FIRST_AHEAD, Place, QueueWait, Source};
+use super::source::{BufferedMessage, ExhaustedOffsets, FIRST_AHEAD, QueuePlace, QueueWait, WorkSource};
 use crate::error::BrokerError;
 use crate::nonblocking::{NEAR_BYTES, ReadScope, Remaining};
 use crate::pop_takeover::previous_attempts;
@@ -30,7 +30,7 @@ const HELD_BACK_AT_ONCE: usize = 4096;
 
 /// A lease taken from a source, and the message if it is in memory.
 pub(super) struct LeasedRecord {
-    pub(super) place: Arc<Place>,
+    pub(super) place: Arc<QueuePlace>,
     pub(super) held: LeaseNumbers,
     pub(super) record: Option<StoredRecord>,
 }
@@ -45,12 +45,12 @@ pub(super) struct LeaseRequest<'a> {
     pub(super) reach: ReadScope,
 }
 
-impl Source {
+impl WorkSource {
     /// Notes a read error once until the queue can be read again. No caller gets the error, because other queues have
     /// messages.
     pub(super) fn note_failure(&mut self, core: &WorkQueueInner, error: &BrokerError) {
         if !mem::replace(&mut self.failing, true) {
-            let Place { topic, queue_id, .. } = &*self.place;
+            let QueuePlace { topic, queue_id, .. } = &*self.place;
             core.note(format!(
                 "{}: cannot read queue {topic}/{queue_id}; other queues continue: {error}",
                 core.name()
@@ -346,7 +346,7 @@ impl Source {
         Ok(match &mut self.cursor {
             Some(cursor) => cursor,
             none => {
-                let Place { topic, queue_id, .. } = &*self.place;
+                let QueuePlace { topic, queue_id, .. } = &*self.place;
                 none.insert(store.read(topic, *queue_id, Some(self.scanned), None, None)?)
             }
         })
@@ -379,7 +379,7 @@ impl Source {
 
     /// Skips the messages below `min`, which the retention deleted.
     fn skip_to(&mut self, core: &WorkQueueInner, min: i64) -> Result<(), BrokerError> {
-        let Place { topic, queue_id, progress } = &*self.place;
+        let QueuePlace { topic, queue_id, progress } = &*self.place;
         let (_, max) = core.store().bounds(topic, *queue_id)?;
         core.note(format!(
             "{}: messages {} to {min} of queue {topic}/{queue_id} were deleted before they were read; the group \
@@ -411,7 +411,7 @@ impl Source {
                 }
             }
         };
-        let Place { topic, queue_id, .. } = &*self.place;
+        let QueuePlace { topic, queue_id, .. } = &*self.place;
         let waiter = core.store().wait_with(topic, *queue_id, self.scanned, call)?;
         if waiter.is_over() {
             return Ok(true);

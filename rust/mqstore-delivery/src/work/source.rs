@@ -16,7 +16,7 @@ pub(super) const FIRST_AHEAD: usize = 8;
 
 /// A queue from which a work queue takes messages, with the group's progress.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct QueuePlace {
     pub(super) topic: Arc<str>,
     pub(super) queue_id: i32,
     pub(super) progress: Arc<QueueProgress>,
@@ -25,8 +25,8 @@ pub(super) struct Place {
 /// A queue from which a work queue takes messages, with the messages that were read and not handed out.
 ///
 /// The lock of the work queue guards it.
-pub(super) struct Source {
-    pub(super) place: Arc<Place>,
+pub(super) struct WorkSource {
+    pub(super) place: Arc<QueuePlace>,
     /// New messages that were read and are not leased.
     pub(super) ahead: VecDeque<BufferedMessage>,
     /// Messages that are due again and that `prepare` has read, by offset.
@@ -64,10 +64,10 @@ impl QueueWait {
 }
 
 /// Offsets of messages that used up their attempts.
-pub(super) type ExhaustedOffsets = Vec<(Arc<Place>, i64)>;
+pub(super) type ExhaustedOffsets = Vec<(Arc<QueuePlace>, i64)>;
 
-impl Source {
-    pub(super) fn new(place: Place) -> Self {
+impl WorkSource {
+    pub(super) fn new(place: QueuePlace) -> Self {
         let scanned = place.progress.lock().next();
         Self {
             place: Arc::new(place),

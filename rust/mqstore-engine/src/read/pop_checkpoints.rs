@@ -33,7 +33,7 @@ use crate::{Boundary, Store};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_meta::{GroupPosition, State, read_state};
+use mqstore_meta::{GroupPosition, MetaState, read_state};
 
 /// Maximum time that a timer message waits in the wheel. Source: `TimerMessageStore#TIMER_WHEEL_TTL_DAY`.
 const WHEEL_MS: i64 = 7 * 86_400_000;
@@ -134,7 +134,7 @@ fn timer_read_ms(files: &StoreFiles) -> i64 {
 /// The committed offsets of groups.
 enum KnownPositions<'a> {
     Live(&'a mqstore_meta::MetaLog),
-    Read(Box<State>),
+    Read(Box<MetaState>),
 }
 
 impl KnownPositions<'_> {

@@ -123,7 +123,7 @@ impl Writer {
             for (unit, offset) in units.iter_mut().zip(offsets) {
                 *unit = queue.mapped_unit(*offset);
             }
-            let mut places: [Option<Place>; SIDE_BY_SIDE] = Default::default();
+            let mut places: [Option<MemoryPlace>; SIDE_BY_SIDE] = Default::default();
             for (place, unit) in places.iter_mut().zip(&units) {
                 *place =
                     unit.as_ref().and_then(MappedUnit::unit).and_then(|unit| self.place(unit, &mut parts));
@@ -142,7 +142,7 @@ impl Writer {
     }
 
     /// Returns the position of the record of `unit` in memory, and starts to fetch it into the cache.
-    fn place(&self, unit: CqUnit, parts: &mut Vec<MappedPart>) -> Option<Place> {
+    fn place(&self, unit: CqUnit, parts: &mut Vec<MappedPart>) -> Option<MemoryPlace> {
         let (position, size) = place(&unit)?;
         let known = parts.iter().position(|part| part.holds(position));
         if known.is_none() {
@@ -150,19 +150,19 @@ impl Writer {
         }
         let part = known.unwrap_or(parts.len() - 1);
         parts.get(part)?.expect(position, size);
-        Some(Place { part, position, size })
+        Some(MemoryPlace { part, position, size })
     }
 }
 
 /// A record in memory.
-struct Place {
+struct MemoryPlace {
     /// The index of the mapped part.
     part: usize,
     position: u64,
     size: u32,
 }
 
-impl Place {
+impl MemoryPlace {
     /// Returns the record, if it is complete and belongs to this offset of this queue.
     fn message(
         &self,

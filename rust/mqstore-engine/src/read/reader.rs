@@ -53,13 +53,13 @@ pub(crate) struct Reader {
     index: IndexSet,
     mark: Option<DurableMark>,
     delays: DelayTables,
-    state: Mutex<State>,
+    state: Mutex<ReaderState>,
     notes: Mutex<Vec<String>>,
     /// The state read before the queues were listed; `None` after the first look at the queues.
     unseen: Mutex<Option<(Option<LiveState>, Option<QueueManifest>)>>,
 }
 
-struct State {
+struct ReaderState {
     list: Arc<SegmentList>,
     /// The end of the visible log.
     end: u64,
@@ -123,7 +123,7 @@ impl Reader {
             }
             error => Err(error),
         })?;
-        let state = State {
+        let state = ReaderState {
             end: list.min_offset(),
             list: Arc::new(list),
             queues: Arc::new(queues),
@@ -183,7 +183,7 @@ impl Reader {
 
     /// Moves `state.end` to the current end of the visible log: while a writer of ours runs, to the published offset,
     /// else to the end of the last valid record.
-    fn find_end(&self, state: &mut State, live: Option<LiveState>) -> Result<(), StoreError> {
+    fn find_end(&self, state: &mut ReaderState, live: Option<LiveState>) -> Result<(), StoreError> {
         if let Some(live) = live {
             let known = state.list.end_offset();
             if live.visible > known {
@@ -241,7 +241,7 @@ impl Reader {
     /// ours runs and the files change meanwhile.
     fn use_queue_files(
         &self,
-        state: &mut State,
+        state: &mut ReaderState,
         complete_to: u64,
         manifest: Option<&QueueManifest>,
         beside: bool,
@@ -277,7 +277,7 @@ impl Reader {
     }
 
     /// Derives every queue from the log.
-    fn walk_all(&self, state: &mut State) -> Result<(), StoreError> {
+    fn walk_all(&self, state: &mut ReaderState) -> Result<(), StoreError> {
         let (from, end) = (state.list.min_offset(), state.end);
         let mut all = DerivedQueues::new(&self.delays);
         self.walk(state, from, end, |record, offset| all.add(record, offset))?;
@@ -293,7 +293,7 @@ impl Reader {
         Ok(())
     }
 
-    fn walk_into_overlay(&self, state: &mut State, from: u64, end: u64) -> Result<(), StoreError> {
+    fn walk_into_overlay(&self, state: &mut ReaderState, from: u64, end: u64) -> Result<(), StoreError> {
         let mut overlay = std::mem::replace(&mut state.overlay, DerivedQueues::new(&self.delays));
         let outcome = self.walk(state, from, end, |record, offset| overlay.add(record, offset));
         state.overlay = overlay;
@@ -302,7 +302,7 @@ impl Reader {
 
     fn walk(
         &self,
-        state: &State,
+        state: &ReaderState,
         from: u64,
         end: u64,
         mut visit: impl FnMut(&mqstore_format::RecordView<'_>, u64),
@@ -340,7 +340,7 @@ impl Reader {
     /// Derives some queues from the log, all in one walk, and stops using their files.
     fn replace(
         &self,
-        state: &mut State,
+        state: &mut ReaderState,
         queues: &BTreeSet<(String, i32)>,
         reason: &str,
     ) -> Result<(), StoreError> {
@@ -370,12 +370,12 @@ impl Reader {
         Ok(())
     }
 
-    fn is_derived(state: &State, topic: &str, queue_id: i32) -> bool {
+    fn is_derived(state: &ReaderState, topic: &str, queue_id: i32) -> bool {
         state.all_replaced || state.replaced_ids.contains(&(topic.to_owned(), queue_id))
     }
 
     /// Updates the state if a writer removed the oldest segments.
-    fn follow_expiry(&self, state: &mut State) -> Result<(), StoreError> {
+    fn follow_expiry(&self, state: &mut ReaderState) -> Result<(), StoreError> {
         let Some(first) = state.list.segments().first() else { return Ok(()) };
         match self.files.vfs.stat(&first.path()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -392,19 +392,19 @@ impl Reader {
     }
 
     /// Returns the batch queue of the files, if it is used.
-    fn batch_queue(state: &State, topic: &str, queue_id: i32) -> Option<Arc<BatchQueue>> {
+    fn batch_queue(state: &ReaderState, topic: &str, queue_id: i32) -> Option<Arc<BatchQueue>> {
         if Self::is_derived(state, topic, queue_id) { None } else { state.queues.batch(topic, queue_id) }
     }
 
     /// Returns the derived units of a queue: all of them, or those that its files lack.
-    fn derived<'a>(state: &'a State, topic: &str, queue_id: i32) -> Option<&'a DerivedQueue> {
+    fn derived<'a>(state: &'a ReaderState, topic: &str, queue_id: i32) -> Option<&'a DerivedQueue> {
         let replaced = Self::is_derived(state, topic, queue_id);
         let source = if replaced { &state.replaced } else { &state.overlay };
         source.get(topic, queue_id)
     }
 
     /// Returns the queue of the files, if it is used; its maximum is limited to the visible log.
-    fn file_queue(state: &State, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
+    fn file_queue(state: &ReaderState, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
         if Self::is_derived(state, topic, queue_id) { None } else { state.queues.get(topic, queue_id) }
     }
 }

@@ -20,16 +20,16 @@ static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 
 /// The position of a key's text.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct TextPlace {
     piece: u32,
     start: u32,
     len: u32,
 }
 
 #[derive(Debug)]
-struct Row<V> {
+struct TextRow<V> {
     hash: u64,
-    key: Place,
+    key: TextPlace,
     value: V,
 }
 
@@ -42,12 +42,12 @@ struct TextArena {
 }
 
 impl TextArena {
-    fn at(&self, place: Place) -> &str {
+    fn at(&self, place: TextPlace) -> &str {
         let (start, end) = (place.start as usize, place.start as usize + place.len as usize);
         self.pieces.get(place.piece as usize).and_then(|piece| piece.get(start..end)).unwrap_or_default()
     }
 
-    fn push(&mut self, text: &str) -> Place {
+    fn push(&mut self, text: &str) -> TextPlace {
         self.bytes += text.len();
         let has_room = |piece: &String| piece.capacity() - piece.len() >= text.len();
         if !self.pieces.last().is_some_and(has_room) {
@@ -60,14 +60,14 @@ impl TextArena {
             start = piece.len() as u32;
             piece.push_str(text);
         }
-        Place { piece: number, start, len: text.len() as u32 }
+        TextPlace { piece: number, start, len: text.len() as u32 }
     }
 }
 
 /// The map; see the header of this module.
 #[derive(Debug)]
 pub(crate) struct TextMap<V> {
-    rows: HashTable<Row<V>>,
+    rows: HashTable<TextRow<V>>,
     texts: TextArena,
 }
 
@@ -106,7 +106,7 @@ impl<V> TextMap<V> {
                 }
             }
             Slot::Vacant(slot) => {
-                slot.insert(Row { hash, key: texts.push(key), value });
+                slot.insert(TextRow { hash, key: texts.push(key), value });
             }
         }
     }
@@ -150,7 +150,8 @@ impl<V> TextMap<V> {
         rows.reserve(other.rows.len(), |row| row.hash);
         for mut row in other.rows {
             row.key.piece += before;
-            let same = |known: &Row<V>| known.hash == row.hash && texts.at(known.key) == texts.at(row.key);
+            let same =
+                |known: &TextRow<V>| known.hash == row.hash && texts.at(known.key) == texts.at(row.key);
             match rows.entry(row.hash, same, |row| row.hash) {
                 Slot::Occupied(mut slot) => {
                     texts.dropped += row.key.len as usize;

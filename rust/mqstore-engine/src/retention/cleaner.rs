@@ -60,11 +60,11 @@ pub(crate) struct Cleaner {
     /// Used percent of the disk while appends are refused; 0 while they are accepted.
     refusing: AtomicU64,
     rest_ms: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<CleanerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CleanerState {
     /// Times of sealed segments, by offset.
     times: BTreeMap<u64, SegmentTimes>,
     /// The durable mark, the queues and the index do not need the log before this offset.
@@ -72,7 +72,7 @@ struct State {
     /// The minimum of the log for which queue and index files were last cleaned.
     cleaned_min: u64,
     /// The segment that is due but cannot be removed yet.
-    waiting: Option<Waiting>,
+    waiting: Option<WaitingHook>,
     /// The time of the last removal of a segment.
     deleted_at: Option<Duration>,
     /// Segments deleted since the last rest.
@@ -86,7 +86,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingHook {
     base: u64,
     /// The time since which readers use the segment.
     held_since: Option<Duration>,
@@ -98,11 +98,16 @@ struct Waiting {
     told: String,
 }
 
-impl State {
+impl CleanerState {
     /// Returns the state of the segment at `base`, which is due but cannot be removed yet.
-    fn wait_for(&mut self, base: u64) -> &mut Waiting {
-        let new =
-            || Waiting { base, held_since: None, ask_at: None, uncompacted_until: None, told: String::new() };
+    fn wait_for(&mut self, base: u64) -> &mut WaitingHook {
+        let new = || WaitingHook {
+            base,
+            held_since: None,
+            ask_at: None,
+            uncompacted_until: None,
+            told: String::new(),
+        };
         let waiting = self.waiting.get_or_insert_with(new);
         if waiting.base != base {
             *waiting = new();
@@ -298,7 +303,7 @@ impl Cleaner {
 
     fn plan(
         &self,
-        state: &mut State,
+        state: &mut CleanerState,
         space: &DiskSpace,
         trigger: ExpiryTrigger,
         limit: usize,
@@ -322,7 +327,7 @@ impl Cleaner {
     /// Removes the oldest segment, unless something keeps it.
     fn delete(
         &self,
-        state: &mut State,
+        state: &mut CleanerState,
         planned: &PlannedDeletion,
         asked: bool,
     ) -> Result<DeleteOutcome, StoreError> {
@@ -361,7 +366,7 @@ impl Cleaner {
     /// Returns why a due segment must stay for now, if it must.
     fn keeps(
         &self,
-        state: &mut State,
+        state: &mut CleanerState,
         segment: &Arc<Segment>,
         file: &ExpiredFile,
         asked: bool,
@@ -410,7 +415,7 @@ impl Cleaner {
     /// Returns why a segment must stay for a compaction. The background checks this only from time to time.
     fn uncompacted(
         &self,
-        state: &mut State,
+        state: &mut CleanerState,
         segment: &Segment,
         file: &ExpiredFile,
         asked: bool,
@@ -436,7 +441,7 @@ impl Cleaner {
     }
 
     /// Reports, once, why a segment stays.
-    fn report_kept(&self, state: &mut State, file: &ExpiredFile, base: u64, why: &str) -> String {
+    fn report_kept(&self, state: &mut CleanerState, file: &ExpiredFile, base: u64, why: &str) -> String {
         let waiting = state.wait_for(base);
         if waiting.told != why {
             why.clone_into(&mut waiting.told);
@@ -448,7 +453,7 @@ impl Cleaner {
     /// Whether no file that a later open reads points into `segment`. Syncs to make this so, if it may sync.
     fn sync_before_delete(
         &self,
-        state: &mut State,
+        state: &mut CleanerState,
         segment: &Segment,
         asked: bool,
     ) -> Result<bool, StoreError> {
@@ -482,7 +487,7 @@ impl Cleaner {
     }
 
     /// Overwrites the waiting segments that are not in use any more.
-    fn wipe_what_is_free(&self, state: &mut State) -> Result<(), StoreError> {
+    fn wipe_what_is_free(&self, state: &mut CleanerState) -> Result<(), StoreError> {
         while let Some(at) = state.wipes.iter().position(|segment| !segment.is_in_use()) {
             let segment = state.wipes.swap_remove(at);
             if let Err(error) = wipe::wipe(&self.files, &segment.path()) {
@@ -495,7 +500,7 @@ impl Cleaner {
     }
 
     /// Overwrites the segments that an earlier process left, at the first call, and those that readers released.
-    fn sweep(&self, state: &mut State) -> Result<(), StoreError> {
+    fn sweep(&self, state: &mut CleanerState) -> Result<(), StoreError> {
         if !state.swept {
             wipe::finish(&self.files)?;
             state.swept = true;
@@ -506,7 +511,7 @@ impl Cleaner {
     /// Removes queue and index files that are completely before the start of the log.
     fn remove_old_derived(
         &self,
-        state: &mut State,
+        state: &mut CleanerState,
         found: &mut dyn FnMut(ExpiredFile),
     ) -> Result<(), StoreError> {
         let log_min = self.log.list().min_offset();

@@ -27,10 +27,10 @@ use super::read::view::View;
 use super::store::{OpenSide, Store};
 use mqstore_base::error::StoreError;
 use queue_parts::MessageSource;
-use record_source::{LogSource, QueueRange, QueueSource, Source, first_behind, span};
+use record_source::{LogSource, QueueRange, QueueSource, ScanSource, first_behind, span};
 use request::RowFilter;
 use task::SkipCallback;
-use workers::{ScanContext, Step, TaskOutcome, Work};
+use workers::{ScanContext, ScanStep, ScanWork, TaskOutcome};
 
 /// Reading one record of a unit takes as long as walking this number of bytes of the log.
 const BYTES_PER_ENTRY: u64 = 16 << 10;
@@ -46,7 +46,7 @@ const BYTES_PER_ENTRY: u64 = 16 << 10;
 /// writes, a scan that follows units yields only the first.
 pub struct Scan<S: ScanSink> {
     plan: ScanSetup<S>,
-    work: Option<Work<S>>,
+    work: Option<ScanWork<S>>,
     threads: u32,
     start: u64,
     position: u64,
@@ -103,7 +103,7 @@ impl Store {
         if request.plan == ScanPlan::Messages {
             let source = MessageSource::new(self, request, &scan.plan.tell)?;
             (scan.start, scan.position) = (0, 0);
-            scan.begin(Source::Messages(source), Arc::new([]))?;
+            scan.begin(ScanSource::Messages(source), Arc::new([]))?;
             return Ok(scan);
         }
         match queue_ranges(&*scan.plan.view, request, span)? {
@@ -265,23 +265,23 @@ impl<S: ScanSink> Scan<S> {
         loop {
             let Some(work) = &mut self.work else { return Ok(ScanOutput::End) };
             match work.step(timeout) {
-                Step::Batch(batch) => {
+                ScanStep::Batch(batch) => {
                     self.position = batch.end;
                     return Ok(ScanOutput::Batch(batch));
                 }
-                Step::Passed(TaskOutcome::Done(end)) => self.position = self.position.max(end),
-                Step::Passed(TaskOutcome::Misled(reason)) => {
+                ScanStep::Passed(TaskOutcome::Done(end)) => self.position = self.position.max(end),
+                ScanStep::Passed(TaskOutcome::Misled(reason)) => {
                     let text = format!("{reason}; the scan continues as a walk of the log from there");
                     (self.plan.tell)(Passed::Misled, text);
                     self.work = None;
                     self.walk()?;
                 }
-                Step::Passed(TaskOutcome::Failed(error)) => {
+                ScanStep::Passed(TaskOutcome::Failed(error)) => {
                     self.work = None;
                     return Err(error);
                 }
-                Step::Later => return Ok(ScanOutput::Later),
-                Step::End => {
+                ScanStep::Later => return Ok(ScanOutput::Later),
+                ScanStep::End => {
                     self.work = None;
                     self.position = self.plan.span.1.max(self.position);
                     return Ok(ScanOutput::End);
@@ -296,7 +296,7 @@ impl<S: ScanSink> Scan<S> {
         let source =
             LogSource::new(Arc::clone(&plan.view), self.position, plan.span.1, Arc::clone(&plan.tell));
         self.follows_entries = false;
-        self.begin(Source::Log(source), Arc::new([]))
+        self.begin(ScanSource::Log(source), Arc::new([]))
     }
 
     fn follow_entries(&mut self, ranges: Vec<QueueRange>) -> Result<(), StoreError> {
@@ -304,10 +304,10 @@ impl<S: ScanSink> Scan<S> {
         let source = QueueSource::new(Arc::clone(&plan.view), Arc::clone(&plan.filter), ranges, plan.span);
         let queues = source.queues();
         self.follows_entries = true;
-        self.begin(Source::Queues(source), queues)
+        self.begin(ScanSource::Queues(source), queues)
     }
 
-    fn begin(&mut self, source: Source, queues: Arc<[(String, i32)]>) -> Result<(), StoreError> {
+    fn begin(&mut self, source: ScanSource, queues: Arc<[(String, i32)]>) -> Result<(), StoreError> {
         let plan = &self.plan;
         let common = ScanContext {
             view: Arc::clone(&plan.view),
@@ -317,7 +317,7 @@ impl<S: ScanSink> Scan<S> {
             tell: Arc::clone(&plan.tell),
             make: Arc::clone(&plan.make),
         };
-        self.work = Some(Work::begin(common, source, self.threads)?);
+        self.work = Some(ScanWork::begin(common, source, self.threads)?);
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use super::super::read::cursor::QueueCursor;
 use super::super::store::Store;
 use super::request::ScanRequest;
-use super::task::{Next, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIES, Task};
+use super::task::{NextTask, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIES, Task};
 use mqstore_base::error::StoreError;
 
 /// Number of records that one step of a cursor returns, and of those it may read to find them.
@@ -42,7 +42,7 @@ impl MessageSource {
         Ok(Self { cursors })
     }
 
-    pub(super) fn next(&mut self) -> Result<Next, StoreError> {
+    pub(super) fn next(&mut self) -> Result<NextTask, StoreError> {
         let (mut records, mut bytes) = (Vec::new(), 0);
         while let Some(cursor) = self.cursors.front_mut() {
             let some = cursor.next_of(AT_ONCE, LOOKS)?;
@@ -54,9 +54,9 @@ impl MessageSource {
             bytes += some.records.iter().map(|record| record.bytes().len() as u64).sum::<u64>();
             records.extend(some.records);
             if bytes >= TASK_BYTES || records.len() >= TASK_ENTRIES || nothing && !some.ended {
-                return Ok(Next::Task(Task::Records(records)));
+                return Ok(NextTask::Task(Task::Records(records)));
             }
         }
-        Ok(if records.is_empty() { Next::End } else { Next::Task(Task::Records(records)) })
+        Ok(if records.is_empty() { NextTask::End } else { NextTask::Task(Task::Records(records)) })
     }
 }

@@ -14,9 +14,9 @@ use super::super::read::cursor::{belongs, place};
 use super::super::read::view::View;
 use super::queue_parts::MessageSource;
 use super::request::{RowFilter, ScanRequest};
-use super::task::{EntryLead, Next, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIES, Task};
+use super::task::{EntryLead, NextTask, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIES, Task};
 use mqstore_base::error::StoreError;
-use mqstore_log::commit_log::{Cut, Damage, LogScanner, ScanChecks, Segment, SegmentList, read_record};
+use mqstore_log::commit_log::{CutRun, Damage, LogScanner, ScanChecks, Segment, SegmentList, read_record};
 
 /// How many bytes before a task's turn the system is asked to fetch.
 const AHEAD_BYTES: u64 = 4 * TASK_BYTES;
@@ -28,15 +28,15 @@ const HELD_ENTRIES: usize = 64 << 10;
 const CLOCK_SET_BACK_MS: i64 = 600_000;
 
 /// See the header of this module.
-pub(super) enum Source {
+pub(super) enum ScanSource {
     Log(LogSource),
     Queues(QueueSource),
     Messages(MessageSource),
 }
 
-impl Source {
+impl ScanSource {
     /// Returns the next task; reads into `buffer`.
-    pub(super) fn next(&mut self, buffer: Vec<u8>) -> Result<Next, StoreError> {
+    pub(super) fn next(&mut self, buffer: Vec<u8>) -> Result<NextTask, StoreError> {
         match self {
             Self::Log(log) => log.next(buffer),
             Self::Queues(queues) => queues.next(),
@@ -64,7 +64,7 @@ impl LogSource {
         Self { view, scanner, list, limit, tell, held: None, expected: 0 }
     }
 
-    fn next(&mut self, mut buffer: Vec<u8>) -> Result<Next, StoreError> {
+    fn next(&mut self, mut buffer: Vec<u8>) -> Result<NextTask, StoreError> {
         self.view.check()?;
         loop {
             self.hold();
@@ -76,12 +76,12 @@ impl LogSource {
                 cut => cut?,
             };
             match cut {
-                Cut::Stretch(stretch) => {
+                CutRun::Stretch(stretch) => {
                     self.expect();
-                    return Ok(Next::Task(Task::Stretch(stretch)));
+                    return Ok(NextTask::Task(Task::Stretch(stretch)));
                 }
-                Cut::Damaged(damage) => self.skip(&damage)?,
-                Cut::End => return Ok(Next::End),
+                CutRun::Damaged(damage) => self.skip(&damage)?,
+                CutRun::End => return Ok(NextTask::End),
             }
         }
     }
@@ -212,7 +212,7 @@ impl QueueSource {
         Arc::clone(&self.queues)
     }
 
-    fn next(&mut self) -> Result<Next, StoreError> {
+    fn next(&mut self) -> Result<NextTask, StoreError> {
         self.view.check()?;
         if !self.started {
             self.started = true;
@@ -230,7 +230,7 @@ impl QueueSource {
             }
             self.enter(queue)?;
         }
-        Ok(if leads.is_empty() { Next::End } else { Next::Task(Task::Leads(leads)) })
+        Ok(if leads.is_empty() { NextTask::End } else { NextTask::Task(Task::Leads(leads)) })
     }
 
     /// Finds the next wanted unit of a queue and adds its log offset to `heads`.

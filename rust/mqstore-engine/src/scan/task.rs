@@ -31,7 +31,7 @@ pub(super) enum Task {
 }
 
 /// The answer of a source.
-pub(super) enum Next {
+pub(super) enum NextTask {
     Task(Task),
     End,
 }

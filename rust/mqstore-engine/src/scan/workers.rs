@@ -14,9 +14,9 @@ use mqstore_format::RecordView;
 use mqstore_io::sync::{AtomicBool, Condvar, JoinHandle, Mutex, Ordering, spawn};
 
 use super::super::read::view::View;
-use super::record_source::{Source, fits};
+use super::record_source::{ScanSource, fits};
 use super::request::{RowFilter, ScanRow};
-use super::task::{EntryLead, Next, Passed, SkipCallback, Task};
+use super::task::{EntryLead, NextTask, Passed, SkipCallback, Task};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::message::StoredRecord;
 use mqstore_log::commit_log::RecordReader;
@@ -67,7 +67,7 @@ pub(super) enum TaskOutcome {
 }
 
 /// The next result for the consumer.
-pub(super) enum Step<B> {
+pub(super) enum ScanStep<B> {
     Batch(ScanBatch<B>),
     /// A task has ended.
     Passed(TaskOutcome),
@@ -219,7 +219,7 @@ impl<S: ScanSink> ScanContext<S> {
 }
 
 /// The tasks of a scan and their batches.
-pub(super) enum Work<S: ScanSink> {
+pub(super) enum ScanWork<S: ScanSink> {
     Here(Box<Here<S>>),
     Workers(Workers<S>),
 }
@@ -228,15 +228,19 @@ pub(super) enum Work<S: ScanSink> {
 pub(super) struct Here<S: ScanSink> {
     common: ScanContext<S>,
     bench: WorkerState<S>,
-    source: Source,
+    source: ScanSource,
     buffer: Vec<u8>,
     ready: VecDeque<ScanBatch<S::Batch>>,
     outcome: Option<TaskOutcome>,
 }
 
-impl<S: ScanSink> Work<S> {
+impl<S: ScanSink> ScanWork<S> {
     /// Starts the scan; if `threads` is more than one, in its own threads.
-    pub(super) fn begin(common: ScanContext<S>, source: Source, threads: u32) -> Result<Self, StoreError> {
+    pub(super) fn begin(
+        common: ScanContext<S>,
+        source: ScanSource,
+        threads: u32,
+    ) -> Result<Self, StoreError> {
         if threads > 1 && common.view.files().vfs.environment().threads {
             return Workers::start(common, source, threads).map(Self::Workers);
         }
@@ -252,7 +256,7 @@ impl<S: ScanSink> Work<S> {
     }
 
     /// Returns the next result. Waits for it for at most `timeout`; without workers, one task can take longer.
-    pub(super) fn step(&mut self, timeout: Duration) -> Step<S::Batch> {
+    pub(super) fn step(&mut self, timeout: Duration) -> ScanStep<S::Batch> {
         match self {
             Self::Here(here) => here.step(),
             Self::Workers(workers) => workers.step(timeout),
@@ -261,17 +265,17 @@ impl<S: ScanSink> Work<S> {
 }
 
 impl<S: ScanSink> Here<S> {
-    fn step(&mut self) -> Step<S::Batch> {
+    fn step(&mut self) -> ScanStep<S::Batch> {
         if let Some(batch) = self.ready.pop_front() {
-            return Step::Batch(batch);
+            return ScanStep::Batch(batch);
         }
         if let Some(outcome) = self.outcome.take() {
-            return Step::Passed(outcome);
+            return ScanStep::Passed(outcome);
         }
         let task = match self.source.next(std::mem::take(&mut self.buffer)) {
-            Ok(Next::Task(task)) => task,
-            Ok(Next::End) => return Step::End,
-            Err(error) => return Step::Passed(TaskOutcome::Failed(error)),
+            Ok(NextTask::Task(task)) => task,
+            Ok(NextTask::End) => return ScanStep::End,
+            Err(error) => return ScanStep::Passed(TaskOutcome::Failed(error)),
         };
         let ready = &mut self.ready;
         let (outcome, buffer) = self.common.run(&mut self.bench, task, &mut |batch, _| {
@@ -279,7 +283,7 @@ impl<S: ScanSink> Here<S> {
             true
         });
         (self.outcome, self.buffer) = (Some(outcome), buffer);
-        Step::Later
+        ScanStep::Later
     }
 }
 
@@ -293,7 +297,7 @@ pub(super) struct Workers<S: ScanSink> {
 struct SharedState<S: ScanSink> {
     common: ScanContext<S>,
     intake: Mutex<TaskIntake>,
-    state: Mutex<State<S::Batch>>,
+    state: Mutex<TaskSlots<S::Batch>>,
     /// Notified when a worker added a result.
     filled: Condvar,
     /// Notified when the consumer took a batch.
@@ -304,14 +308,14 @@ struct SharedState<S: ScanSink> {
 }
 
 struct TaskIntake {
-    source: Source,
+    source: ScanSource,
     /// The number of the next task.
     number: u64,
     ended: bool,
     buffers: Vec<Vec<u8>>,
 }
 
-struct State<B> {
+struct TaskSlots<B> {
     /// The number of the task with the first slot.
     head: u64,
     slots: VecDeque<TaskSlot<B>>,
@@ -326,7 +330,7 @@ struct TaskSlot<B> {
     outcome: Option<TaskOutcome>,
 }
 
-impl<B> State<B> {
+impl<B> TaskSlots<B> {
     fn slot(&mut self, number: u64) -> Option<&mut TaskSlot<B>> {
         self.slots.get_mut(usize::try_from(number.checked_sub(self.head)?).ok()?)
     }
@@ -341,12 +345,12 @@ impl<B> State<B> {
 }
 
 impl<S: ScanSink> Workers<S> {
-    fn start(common: ScanContext<S>, source: Source, threads: u32) -> Result<Self, StoreError> {
+    fn start(common: ScanContext<S>, source: ScanSource, threads: u32) -> Result<Self, StoreError> {
         let root = common.view.files().root.clone();
         let desk = Arc::new(SharedState {
             common,
             intake: Mutex::new(TaskIntake { source, number: 0, ended: false, buffers: Vec::new() }),
-            state: Mutex::new(State {
+            state: Mutex::new(TaskSlots {
                 head: 0,
                 slots: VecDeque::new(),
                 waiting_bytes: 0,
@@ -375,33 +379,33 @@ impl<S: ScanSink> Workers<S> {
         Ok(workers)
     }
 
-    fn step(&mut self, timeout: Duration) -> Step<S::Batch> {
+    fn step(&mut self, timeout: Duration) -> ScanStep<S::Batch> {
         let mut state = self.desk.state.lock();
         loop {
             if let Some(slot) = state.slots.front_mut() {
                 if let Some((batch, bytes)) = slot.batches.pop_front() {
                     state.waiting_bytes -= bytes;
                     self.desk.emptied.notify_all();
-                    return Step::Batch(batch);
+                    return ScanStep::Batch(batch);
                 }
                 if let Some(outcome) = slot.outcome.take() {
                     state.slots.pop_front();
                     state.head += 1;
                     self.desk.emptied.notify_all();
-                    return Step::Passed(outcome);
+                    return ScanStep::Passed(outcome);
                 }
             } else if state.total == Some(state.head) {
-                return Step::End;
+                return ScanStep::End;
             }
             if state.panicked {
-                return Step::Passed(TaskOutcome::Failed(StoreError::Poisoned {
+                return ScanStep::Passed(TaskOutcome::Failed(StoreError::Poisoned {
                     path: self.desk.root.clone(),
                     stage: "a worker of a scan",
                     cause: "it panicked; stderr has the message".to_owned(),
                 }));
             }
             if self.desk.filled.wait_for(&mut state, timeout).timed_out() {
-                return Step::Later;
+                return ScanStep::Later;
             }
         }
     }
@@ -469,10 +473,10 @@ impl<S: ScanSink> SharedState<S> {
         let buffer = intake.buffers.pop().unwrap_or_default();
         let next = intake.source.next(buffer);
         intake.number += 1;
-        intake.ended = !matches!(next, Ok(Next::Task(_)));
+        intake.ended = !matches!(next, Ok(NextTask::Task(_)));
         match next {
-            Ok(Next::Task(task)) => return Some((number, task)),
-            Ok(Next::End) => {
+            Ok(NextTask::Task(task)) => return Some((number, task)),
+            Ok(NextTask::End) => {
                 let mut state = self.state.lock();
                 state.slots.pop_back();
                 state.total = Some(number);

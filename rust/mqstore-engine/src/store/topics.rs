@@ -23,7 +23,7 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::TopicQuotaState;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::BatchTopics;
-use mqstore_meta::{ListedTables, MetaLog, State, read_state};
+use mqstore_meta::{ListedTables, MetaLog, MetaState, read_state};
 
 /// Limits a queue count of the table, which can be any number.
 fn count(queues: i32) -> u32 {
@@ -142,10 +142,10 @@ impl TopicState {
 #[derive(Debug, Default)]
 struct QueueCounters {
     first: Offset,
-    others: OnceLock<Box<[Block; BLOCKS]>>,
+    others: OnceLock<Box<[OffsetBlock; BLOCKS]>>,
 }
 
-type Block = OnceLock<Box<[Offset]>>;
+type OffsetBlock = OnceLock<Box<[Offset]>>;
 
 /// One of the counters, in its own cache line, so that threads that append to two queues do not slow each other
 /// down.
@@ -204,7 +204,7 @@ pub(crate) fn load_listed(files: &StoreFiles, notes: &mut Vec<String>) -> Listed
             notes.push(format!("topics and groups are not known ({error})"));
             ListedTables::default()
         },
-        State::into_listed,
+        MetaState::into_listed,
     )
 }
 

@@ -60,12 +60,12 @@ pub type AppendDone = Box<dyn FnOnce(Result<Vec<Appended>, StoreError>) + Send>;
 /// See the header of this module.
 pub struct AppendQueue {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<AppendQueueState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct AppendQueueState {
     waiting: BTreeMap<u64, (AppendRequest, AppendDone)>,
     ended: bool,
 }

@@ -14,15 +14,15 @@ pub(super) struct Stop {
     pub(super) reason: String,
 }
 
-pub(super) type Step<T> = Result<T, Stop>;
+pub(super) type SqlInstruction<T> = Result<T, Stop>;
 
 #[cold]
-pub(super) fn stop<T>(at: usize, reason: impl Into<String>) -> Step<T> {
+pub(super) fn stop<T>(at: usize, reason: impl Into<String>) -> SqlInstruction<T> {
     Err(Stop { at, reason: reason.into() })
 }
 
 /// A complete part.
-pub(super) struct Part {
+pub(super) struct SqlPart {
     operand: Operand,
     /// Whether RocketMQ treats it as a constant: a literal, also in parentheses or after a `+`.
     is_literal: bool,
@@ -32,7 +32,7 @@ pub(super) struct Part {
     at: usize,
 }
 
-impl Part {
+impl SqlPart {
     pub(super) fn property(property: Property, at: usize) -> Self {
         Self { operand: Operand::Property(property), is_literal: false, depth: 0, at }
     }
@@ -52,7 +52,7 @@ impl Part {
     }
 
     /// Creates a whole number, with or without an `L`: an `int` if it fits.
-    pub(super) fn whole(text: &str, at: usize) -> Step<Self> {
+    pub(super) fn whole(text: &str, at: usize) -> SqlInstruction<Self> {
         let Ok(number) = text.trim_end_matches(['l', 'L']).parse::<i64>() else {
             return stop(at, format!("{text} does not fit 64 bits"));
         };
@@ -60,7 +60,7 @@ impl Part {
     }
 
     /// Creates a number with a point or an exponent.
-    pub(super) fn real(text: &str, at: usize) -> Step<Self> {
+    pub(super) fn real(text: &str, at: usize) -> SqlInstruction<Self> {
         match text.parse::<f64>() {
             Ok(number) if number.is_infinite() => stop(at, format!("{text} exceeds the largest double")),
             // RocketMQ intends to refuse only numbers that are too small for a double, but it also refuses 0.0.
@@ -72,13 +72,13 @@ impl Part {
         }
     }
 
-    fn condition(condition: Condition, inside: usize, at: usize) -> Step<Self> {
+    fn condition(condition: Condition, inside: usize, at: usize) -> SqlInstruction<Self> {
         let depth = deeper(inside, at)?;
         Ok(Self { operand: Operand::Condition(Box::new(condition)), is_literal: false, depth, at })
     }
 
     /// Returns it as a condition, with its depth.
-    pub(super) fn into_condition(self) -> Step<(Condition, usize)> {
+    pub(super) fn into_condition(self) -> SqlInstruction<(Condition, usize)> {
         let what = match self.operand {
             Operand::Condition(condition) => return Ok((*condition, self.depth)),
             Operand::Property(property) => return Ok((Condition::Alone(property), self.depth + 1)),
@@ -95,7 +95,7 @@ impl Part {
     }
 
     /// Applies `-`. Only numbers have a negative.
-    pub(super) fn minus(self, at: usize) -> Step<Self> {
+    pub(super) fn minus(self, at: usize) -> SqlInstruction<Self> {
         let (operand, depth) = match self.operand {
             // Literals have no sign, so none is the smallest number, which has no negative.
             Operand::Int(number) => (Operand::Int(number.wrapping_neg()), self.depth),
@@ -107,13 +107,13 @@ impl Part {
     }
 
     /// Applies `NOT`.
-    pub(super) fn not(self, at: usize) -> Step<Self> {
+    pub(super) fn not(self, at: usize) -> SqlInstruction<Self> {
         let (condition, depth) = self.into_condition()?;
         Self::condition(Condition::Not(Box::new(condition)), depth, at)
     }
 
     /// Joins parts with `AND`, or with `OR` if `is_or`.
-    pub(super) fn joined(parts: Vec<Self>, is_or: bool) -> Step<Self> {
+    pub(super) fn joined(parts: Vec<Self>, is_or: bool) -> SqlInstruction<Self> {
         let at = parts.first().map_or(0, |part| part.at);
         let mut inside = 0;
         let mut conditions = Vec::with_capacity(parts.len());
@@ -127,7 +127,7 @@ impl Part {
     }
 
     /// Creates `=`, or `<>` if `negated`.
-    pub(super) fn equal(left: Self, right: Self, negated: bool) -> Step<Self> {
+    pub(super) fn equal(left: Self, right: Self, negated: bool) -> SqlInstruction<Self> {
         if let Some(null) = [&left, &right].into_iter().find(|part| part.is_null_literal()) {
             return stop(null.at, "nothing is equal to NULL: write IS NULL");
         }
@@ -140,7 +140,7 @@ impl Part {
     }
 
     /// Creates `<`, `<=`, `>` or `>=`.
-    pub(super) fn ordered(left: Self, order: Order, right: Self) -> Step<Self> {
+    pub(super) fn ordered(left: Self, order: Order, right: Self) -> SqlInstruction<Self> {
         left.must_have_order()?;
         right.must_have_order()?;
         let (inside, at) = (left.depth.max(right.depth), left.at);
@@ -148,7 +148,7 @@ impl Part {
         Self::condition(Condition::Order { left, order, right }, inside, at)
     }
 
-    pub(super) fn between(self, low: Self, high: Self, negated: bool) -> Step<Self> {
+    pub(super) fn between(self, low: Self, high: Self, negated: bool) -> SqlInstruction<Self> {
         for part in [&self, &low, &high] {
             part.must_have_order()?;
         }
@@ -162,12 +162,12 @@ impl Part {
         Self::condition(Condition::Between { value, low, high, negated }, inside, at)
     }
 
-    pub(super) fn null_or_not(self, negated: bool) -> Step<Self> {
+    pub(super) fn null_or_not(self, negated: bool) -> SqlInstruction<Self> {
         Self::condition(Condition::IsNull { operand: self.operand, negated }, self.depth, self.at)
     }
 
     /// Creates `IN`. The texts are in their quotes.
-    pub(super) fn listed(self, quoted: &[&str], negated: bool) -> Step<Self> {
+    pub(super) fn listed(self, quoted: &[&str], negated: bool) -> SqlInstruction<Self> {
         let Operand::Property(property) = self.operand else {
             return stop(self.at, "only a property can be IN a list");
         };
@@ -178,7 +178,7 @@ impl Part {
     }
 
     /// Creates `CONTAINS`, `STARTSWITH` or `ENDSWITH`. The text is in its quotes.
-    pub(super) fn searched(self, how: Search, quoted: &str, negated: bool) -> Step<Self> {
+    pub(super) fn searched(self, how: Search, quoted: &str, negated: bool) -> SqlInstruction<Self> {
         let (operand, text) = (self.operand, unquoted(quoted));
         Self::condition(Condition::Search { operand, how, text, negated }, self.depth, self.at)
     }
@@ -193,7 +193,7 @@ impl Part {
     }
 
     /// Fails if it is not a number and cannot become one.
-    fn must_have_order(&self) -> Step<()> {
+    fn must_have_order(&self) -> SqlInstruction<()> {
         let what = match self.operand {
             Operand::Text(_) if self.is_literal => "a text",
             Operand::Condition(_) => "a condition",
@@ -210,7 +210,7 @@ fn unquoted(quoted: &str) -> Box<str> {
 }
 
 /// Returns the depth of a condition that contains one of depth `inside`.
-fn deeper(inside: usize, at: usize) -> Step<usize> {
+fn deeper(inside: usize, at: usize) -> SqlInstruction<usize> {
     if inside >= MAX_SQL_DEPTH {
         return stop(at, format!("conditions are nested more than {MAX_SQL_DEPTH} levels deep here"));
     }

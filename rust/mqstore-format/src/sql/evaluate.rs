@@ -11,9 +11,9 @@ use super::java_number;
 
 /// The values of the properties that an expression reads, each at its index.
 #[derive(Clone, Copy)]
-pub(super) struct Row<'v>(pub(super) &'v [Option<Cow<'v, str>>]);
+pub(super) struct MessageRow<'v>(pub(super) &'v [Option<Cow<'v, str>>]);
 
-impl<'v> Row<'v> {
+impl<'v> MessageRow<'v> {
     #[inline]
     fn get(self, place: usize) -> Option<&'v str> {
         self.0.get(place)?.as_deref()
@@ -67,7 +67,7 @@ enum Value<'v> {
 
 impl Operand {
     #[inline]
-    fn value<'v>(&'v self, row: Row<'v>) -> Result<Value<'v>, Misread<'v>> {
+    fn value<'v>(&'v self, row: MessageRow<'v>) -> Result<Value<'v>, Misread<'v>> {
         Ok(match self {
             Self::Property(property) => row.get(property.place).map_or(Value::Nothing, Value::Text),
             Self::Text(text) => Value::Text(text),
@@ -85,11 +85,11 @@ impl Operand {
 
 impl Condition {
     #[inline]
-    pub(super) fn is_true(&self, row: Row<'_>) -> bool {
+    pub(super) fn is_true(&self, row: MessageRow<'_>) -> bool {
         matches!(self.evaluate(row), Ok(Some(true)))
     }
 
-    pub(super) fn evaluate<'v>(&'v self, row: Row<'v>) -> Truth<'v> {
+    pub(super) fn evaluate<'v>(&'v self, row: MessageRow<'v>) -> Truth<'v> {
         Ok(match self {
             Self::Constant(truth) => *truth,
             // RocketMQ casts the value to a boolean, which fails for text.
@@ -142,7 +142,7 @@ impl Condition {
 
 /// Evaluates `AND` and `OR`: the first condition equal to `decisive` decides; otherwise an unknown one makes the result
 /// unknown.
-fn joined<'v>(conditions: &'v [Condition], decisive: bool, row: Row<'v>) -> Truth<'v> {
+fn joined<'v>(conditions: &'v [Condition], decisive: bool, row: MessageRow<'v>) -> Truth<'v> {
     let mut result = Some(!decisive);
     for condition in conditions {
         match condition.evaluate(row)? {
@@ -167,7 +167,7 @@ fn equal<'v>(left: Value<'v>, right: Value<'v>) -> Truth<'v> {
 }
 
 #[inline]
-fn ordered<'v>(left: &'v Operand, order: Order, right: &'v Operand, row: Row<'v>) -> Truth<'v> {
+fn ordered<'v>(left: &'v Operand, order: Order, right: &'v Operand, row: MessageRow<'v>) -> Truth<'v> {
     let left = left.value(row)?;
     if matches!(left, Value::Nothing) {
         return Ok(None);
@@ -216,7 +216,7 @@ fn compared<'v>(left: Value<'v>, right: Value<'v>) -> Result<Ordering, Misread<'
 
 /// Returns the order of two literals.
 pub(super) fn order_of_literals(left: &Operand, right: &Operand) -> Option<Ordering> {
-    let (left, right) = (left.value(Row(&[])).ok()?, right.value(Row(&[])).ok()?);
+    let (left, right) = (left.value(MessageRow(&[])).ok()?, right.value(MessageRow(&[])).ok()?);
     compared(left, right).ok()
 }
 

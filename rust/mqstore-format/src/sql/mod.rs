@@ -21,7 +21,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use crate::properties::Properties;
-use evaluate::Row;
+use evaluate::MessageRow;
 use expression::Condition;
 
 pub use compile::MAX_SQL_DEPTH;
@@ -50,7 +50,7 @@ const FEW: usize = 8;
 pub struct SqlFilter {
     expression: Box<str>,
     condition: Condition,
-    /// The names of the properties, sorted, with the index of each in a [`Row`].
+    /// The names of the properties, sorted, with the index of each in a [`MessageRow`].
     names: Vec<(Box<str>, usize)>,
     ignored: Option<usize>,
 }
@@ -133,7 +133,7 @@ impl SqlFilter {
     fn with_row<'a, T>(
         &self,
         fill: impl FnOnce(&mut [Option<Cow<'a, str>>]),
-        look: impl FnOnce(Row<'_>) -> T,
+        look: impl FnOnce(MessageRow<'_>) -> T,
     ) -> T {
         let mut few = [const { None }; FEW];
         let mut many = Vec::new();
@@ -144,7 +144,7 @@ impl SqlFilter {
             many.as_mut_slice()
         };
         fill(values);
-        look(Row(values))
+        look(MessageRow(values))
     }
 
     /// Finds the values in one walk. Of two with one name, the later counts.

@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use super::compile::{Part, Step, Stop, stop};
+use super::compile::{SqlInstruction, SqlPart, Stop, stop};
 use super::error::SqlError;
 use super::expression::{Condition, Order, Property, Search};
 use super::lexer::{Kind, Lexer, Token};
@@ -59,7 +59,7 @@ enum Level {
 
 /// An operator that waits for its right side.
 #[derive(Clone, Copy)]
-enum Waiting {
+enum OpenOperator {
     Parenthesis,
     Plus,
     Minus,
@@ -75,7 +75,7 @@ enum Waiting {
     High(bool),
 }
 
-impl Waiting {
+impl OpenOperator {
     /// Returns the operator of a token before an operand.
     fn prefix(kind: Kind) -> Option<Self> {
         Some(match kind {
@@ -109,16 +109,16 @@ struct Parser<'t> {
     lexer: Lexer<'t>,
     /// The next token. The parser has read no further one.
     token: Token<'t>,
-    ready: Vec<Part>,
+    ready: Vec<SqlPart>,
     /// With the position of each.
-    waiting: Vec<(Waiting, usize)>,
+    waiting: Vec<(OpenOperator, usize)>,
     /// Number of waiting parentheses.
     parentheses: usize,
     names: BTreeMap<&'t str, usize>,
 }
 
 impl<'t> Parser<'t> {
-    fn run(mut self) -> Step<Parsed> {
+    fn run(mut self) -> SqlInstruction<Parsed> {
         loop {
             self.operand()?;
             if !self.operators()? {
@@ -146,7 +146,7 @@ impl<'t> Parser<'t> {
     }
 
     #[cold]
-    fn expected<T>(&self, what: &str) -> Step<T> {
+    fn expected<T>(&self, what: &str) -> SqlInstruction<T> {
         let Token { kind, text, at } = self.token;
         let found = match kind {
             Kind::End => "the end".into(),
@@ -156,30 +156,30 @@ impl<'t> Parser<'t> {
         stop(at, format!("expected {what}, found {found}"))
     }
 
-    fn pop(&mut self) -> Step<Part> {
+    fn pop(&mut self) -> SqlInstruction<SqlPart> {
         // Invariant: every operator has its operands, because an empty expression was refused.
         self.ready.pop().map_or_else(|| stop(self.token.at, "an operand is missing"), Ok)
     }
 
     /// Parses the prefixes of an operand, and the operand.
-    fn operand(&mut self) -> Step<()> {
-        while let Some(waiting) = Waiting::prefix(self.token.kind) {
-            self.parentheses += usize::from(matches!(waiting, Waiting::Parenthesis));
+    fn operand(&mut self) -> SqlInstruction<()> {
+        while let Some(waiting) = OpenOperator::prefix(self.token.kind) {
+            self.parentheses += usize::from(matches!(waiting, OpenOperator::Parenthesis));
             self.waiting.push((waiting, self.token.at));
             self.take();
         }
         let Token { kind, text, at } = self.token;
         let part = match kind {
-            Kind::Text => Part::text(text, at),
-            Kind::Whole => Part::whole(text, at)?,
-            Kind::Real => Part::real(text, at)?,
-            Kind::True => Part::truth(Some(true), at),
-            Kind::False => Part::truth(Some(false), at),
-            Kind::Null => Part::truth(None, at),
+            Kind::Text => SqlPart::text(text, at),
+            Kind::Whole => SqlPart::whole(text, at)?,
+            Kind::Real => SqlPart::real(text, at)?,
+            Kind::True => SqlPart::truth(Some(true), at),
+            Kind::False => SqlPart::truth(Some(false), at),
+            Kind::Null => SqlPart::truth(None, at),
             Kind::Name => {
                 let places = self.names.len();
                 let place = *self.names.entry(text).or_insert(places);
-                Part::property(Property { name: text.into(), place }, at)
+                SqlPart::property(Property { name: text.into(), place }, at)
             }
             _ => return self.expected("a property, a value, NOT or ("),
         };
@@ -189,7 +189,7 @@ impl<'t> Parser<'t> {
     }
 
     /// Parses the operators after an operand; returns whether another operand must follow.
-    fn operators(&mut self) -> Step<bool> {
+    fn operators(&mut self) -> SqlInstruction<bool> {
         // No comparison follows IS NULL: RocketMQ's grammar has left that level.
         let mut compares = true;
         loop {
@@ -197,7 +197,7 @@ impl<'t> Parser<'t> {
             if self.lower_bound()? {
                 return Ok(true);
             }
-            match (self.token.kind, Waiting::infix(self.token.kind)) {
+            match (self.token.kind, OpenOperator::infix(self.token.kind)) {
                 (_, Some((waiting, level))) if compares || level < Level::Comparison => {
                     self.wait(waiting, level)?;
                     return Ok(true);
@@ -224,12 +224,12 @@ impl<'t> Parser<'t> {
         }
     }
     /// Applies `+`, `-` and `NOT`, which have the highest precedence.
-    fn apply_prefixes(&mut self) -> Step<()> {
+    fn apply_prefixes(&mut self) -> SqlInstruction<()> {
         while let Some((waiting, at)) = self.waiting.last().copied() {
             let apply = match waiting {
-                Waiting::Plus => |part: Part, at| Ok(part.plus(at)),
-                Waiting::Minus => Part::minus,
-                Waiting::Not => Part::not,
+                OpenOperator::Plus => |part: SqlPart, at| Ok(part.plus(at)),
+                OpenOperator::Minus => SqlPart::minus,
+                OpenOperator::Not => SqlPart::not,
                 _ => break,
             };
             self.waiting.pop();
@@ -240,17 +240,17 @@ impl<'t> Parser<'t> {
     }
 
     /// Completes `BETWEEN` once its bounds are parsed; returns whether the operand was the lower one.
-    fn lower_bound(&mut self) -> Step<bool> {
+    fn lower_bound(&mut self) -> SqlInstruction<bool> {
         match self.waiting.last().copied() {
-            Some((Waiting::Low(negated), at)) => {
+            Some((OpenOperator::Low(negated), at)) => {
                 if !self.take_if(Kind::And) {
                     return self.expected("AND and the upper bound of BETWEEN");
                 }
                 self.waiting.pop();
-                self.waiting.push((Waiting::High(negated), at));
+                self.waiting.push((OpenOperator::High(negated), at));
                 Ok(true)
             }
-            Some((Waiting::High(negated), _)) => {
+            Some((OpenOperator::High(negated), _)) => {
                 self.waiting.pop();
                 let (high, low, value) = (self.pop()?, self.pop()?, self.pop()?);
                 self.ready.push(value.between(low, high, negated)?);
@@ -261,11 +261,13 @@ impl<'t> Parser<'t> {
     }
 
     /// Pushes an operator that waits for its right side.
-    fn wait(&mut self, waiting: Waiting, level: Level) -> Step<()> {
+    fn wait(&mut self, waiting: OpenOperator, level: Level) -> SqlInstruction<()> {
         self.reduce(Some(level))?;
         let at = self.take().at;
         match (waiting, self.waiting.last_mut()) {
-            (Waiting::Joined(level, _), Some((Waiting::Joined(same, count), _))) if *same == level => {
+            (OpenOperator::Joined(level, _), Some((OpenOperator::Joined(same, count), _)))
+                if *same == level =>
+            {
                 *count += 1;
             }
             _ => self.waiting.push((waiting, at)),
@@ -275,20 +277,20 @@ impl<'t> Parser<'t> {
 
     /// Applies waiting operators of the precedence `level` or higher, but keeps a chain of the same level open. `None`
     /// applies all operators after the last parenthesis.
-    fn reduce(&mut self, level: Option<Level>) -> Step<()> {
+    fn reduce(&mut self, level: Option<Level>) -> SqlInstruction<()> {
         while let Some((waiting, _)) = self.waiting.last().copied() {
             let part = match waiting {
-                Waiting::Joined(own, count) if level < Some(own) => {
+                OpenOperator::Joined(own, count) if level < Some(own) => {
                     let parts = self.ready.split_off(self.ready.len().saturating_sub(count + 1));
-                    Part::joined(parts, own == Level::Or)?
+                    SqlPart::joined(parts, own == Level::Or)?
                 }
-                Waiting::Equal(negated) if level <= Some(Level::Equality) => {
+                OpenOperator::Equal(negated) if level <= Some(Level::Equality) => {
                     let (right, left) = (self.pop()?, self.pop()?);
-                    Part::equal(left, right, negated)?
+                    SqlPart::equal(left, right, negated)?
                 }
-                Waiting::Order(order) => {
+                OpenOperator::Order(order) => {
                     let (right, left) = (self.pop()?, self.pop()?);
-                    Part::ordered(left, order, right)?
+                    SqlPart::ordered(left, order, right)?
                 }
                 _ => return Ok(()),
             };
@@ -299,7 +301,7 @@ impl<'t> Parser<'t> {
     }
 
     /// Parses a comparison with texts; returns whether it was `NOT BETWEEN` and an operand must follow.
-    fn comparison(&mut self) -> Step<bool> {
+    fn comparison(&mut self) -> SqlInstruction<bool> {
         self.reduce(Some(Level::Comparison))?;
         let negated = self.take_if(Kind::Not);
         let Token { kind, at, .. } = self.token;
@@ -316,7 +318,7 @@ impl<'t> Parser<'t> {
             }
             Kind::Between => {
                 self.take();
-                self.waiting.push((Waiting::Low(negated), at));
+                self.waiting.push((OpenOperator::Low(negated), at));
                 return Ok(true);
             }
             _ => return self.expected("CONTAINS, STARTSWITH, ENDSWITH, BETWEEN or IN after NOT"),
@@ -329,7 +331,7 @@ impl<'t> Parser<'t> {
     }
 
     /// Parses `( text , … )`.
-    fn list(&mut self) -> Step<Vec<&'t str>> {
+    fn list(&mut self) -> SqlInstruction<Vec<&'t str>> {
         if !self.take_if(Kind::Open) {
             return self.expected("( after IN");
         }
@@ -344,7 +346,7 @@ impl<'t> Parser<'t> {
     }
 
     /// Parses a text in its quotes for the operator `of`, which takes nothing else.
-    fn quoted(&mut self, of: &str) -> Step<&'t str> {
+    fn quoted(&mut self, of: &str) -> SqlInstruction<&'t str> {
         if self.token.kind != Kind::Text {
             return self.expected(&format!("a text in single quotes for {of}"));
         }
@@ -352,7 +354,7 @@ impl<'t> Parser<'t> {
     }
 
     /// Parses `IS NULL`, `IS NOT NULL`.
-    fn is_null(&mut self) -> Step<()> {
+    fn is_null(&mut self) -> SqlInstruction<()> {
         self.reduce(Some(Level::Equality))?;
         self.take();
         let negated = self.take_if(Kind::Not);
@@ -364,7 +366,7 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    fn close(&mut self) -> Step<()> {
+    fn close(&mut self) -> SqlInstruction<()> {
         self.reduce(None)?;
         self.waiting.pop();
         self.parentheses -= 1;

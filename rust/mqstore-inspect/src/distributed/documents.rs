@@ -42,14 +42,14 @@ pub struct VerifyPlan {
     pub(super) settled: JobSettings,
     /// The committed offsets, read before any other file.
     pub(super) positions: StepAnswer,
-    pub(super) stretches: Vec<Stretch>,
+    pub(super) stretches: Vec<LogRange>,
     /// Names of the index files of each index step, and their bytes.
     pub(super) index: Vec<(Vec<String>, u64)>,
 }
 
 /// A range of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Stretch {
+pub(super) struct LogRange {
     /// Bytes that contain data: from, to. No run crosses a segment boundary.
     pub(super) runs: Vec<(u64, u64)>,
     /// End of the range.
@@ -58,7 +58,7 @@ pub(super) struct Stretch {
     pub(super) entries: Option<EntryLocation>,
 }
 
-impl Stretch {
+impl LogRange {
     pub(super) fn start(&self) -> u64 {
         self.runs.first().map_or(self.end, |(start, _)| *start)
     }
@@ -76,14 +76,14 @@ impl Stretch {
 
 /// The work of one worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
+pub struct VerifyStep {
     pub(super) settled: JobSettings,
-    pub(super) work: Work,
+    pub(super) work: VerifyWork,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Work {
-    Stretch(Stretch),
+pub(super) enum VerifyWork {
+    Stretch(LogRange),
     Index { files: Vec<String>, bytes: u64 },
 }
 
@@ -98,11 +98,11 @@ pub struct StepAnswer {
 
 impl VerifyPlan {
     /// Returns the steps, in the order in which [`super::merge_report`] requires their answers.
-    pub fn steps(&self) -> Vec<Step> {
-        let step = |work| Step { settled: self.settled.clone(), work };
-        let stretches = self.stretches.iter().map(|stretch| step(Work::Stretch(stretch.clone())));
+    pub fn steps(&self) -> Vec<VerifyStep> {
+        let step = |work| VerifyStep { settled: self.settled.clone(), work };
+        let stretches = self.stretches.iter().map(|stretch| step(VerifyWork::Stretch(stretch.clone())));
         let index = self.index.iter().cloned();
-        stretches.chain(index.map(|(files, bytes)| step(Work::Index { files, bytes }))).collect()
+        stretches.chain(index.map(|(files, bytes)| step(VerifyWork::Index { files, bytes }))).collect()
     }
 
     /// The store.
@@ -111,7 +111,7 @@ impl VerifyPlan {
     }
 }
 
-impl Step {
+impl VerifyStep {
     /// The store.
     pub fn root(&self) -> &Path {
         &self.settled.root
@@ -120,8 +120,8 @@ impl Step {
     /// Approximate number of bytes that the step reads.
     pub fn bytes(&self) -> u64 {
         match &self.work {
-            Work::Stretch(stretch) => stretch.bytes(),
-            Work::Index { bytes, .. } => *bytes,
+            VerifyWork::Stretch(stretch) => stretch.bytes(),
+            VerifyWork::Index { bytes, .. } => *bytes,
         }
     }
 }
@@ -130,7 +130,7 @@ impl Document for VerifyPlan {
     const WHAT: &'static str = "verification plan";
 }
 
-impl Document for Step {
+impl Document for VerifyStep {
     const WHAT: &'static str = "verification step";
 }
 

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::problem::Finding;
 use super::documents::StepAnswer;
-use crate::verify::log_part::Part;
+use crate::verify::log_part::PartFindings;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
@@ -39,7 +39,7 @@ const WHOLE: u8 = 4;
 /// One item of a file.
 #[derive(Debug)]
 pub(super) enum Item {
-    Part(Box<Part>),
+    Part(Box<PartFindings>),
     Problem(Finding),
     End(End),
 }
@@ -78,7 +78,7 @@ impl FindingsWriter {
         Ok(Self { folder: folder.to_owned(), path, file, buffer, written: 0, sum: Crc31::default() })
     }
 
-    pub(super) fn part(&mut self, part: &Part) -> Result<(), StoreError> {
+    pub(super) fn part(&mut self, part: &PartFindings) -> Result<(), StoreError> {
         self.block(PART, part)
     }
 
@@ -248,7 +248,7 @@ mod tests {
 
     use super::super::super::problem::ProblemKind;
     use super::*;
-    use crate::repair::log::Stretch;
+    use crate::repair::log::MisorderedRange;
     use crate::verify::index_walk::KeyEvent;
     use crate::verify::log_part::{MissingUnits, QueuePart};
 
@@ -259,14 +259,15 @@ mod tests {
         (StoreFiles::new(vfs, Arc::new(ManualClock::new(0)), Path::new("/store")), folder)
     }
 
-    fn part() -> Part {
-        let mut part = Part { first: Some(100), end: 900, messages: 3, bytes: 700, ..Part::default() };
+    fn part() -> PartFindings {
+        let mut part =
+            PartFindings { first: Some(100), end: 900, messages: 3, bytes: 700, ..PartFindings::default() };
         part.times.back.push((100, -1, i64::MAX));
         part.keys.events.push(KeyEvent::ManyMissing { first: 100, last: 500, keys: 2, hash: 7 });
         part.queues.push(QueuePart {
             topic: "orders".into(),
             queue_id: 3,
-            rows: vec![Stretch { from: 5, to: 8, first: 100, last: 600, records: 3 }],
+            rows: vec![MisorderedRange { from: 5, to: 8, first: 100, last: 600, records: 3 }],
             matched: 1,
             absent: vec![MissingUnits { from: 6, to: 7, physical: 300 }],
             wrong: vec![(7, "it is another one".to_owned())],
@@ -346,7 +347,7 @@ mod tests {
     #[test]
     fn numbers_that_cannot_be_those_of_records_are_seen() {
         assert!(part().is_sound(100) && part().is_sound(0) && !part().is_sound(101));
-        let wrong: [fn(&mut Part); 10] = [
+        let wrong: [fn(&mut PartFindings); 10] = [
             |part| part.end = 99,
             |part| part.messages = 800 / 91 + 1,
             |part| part.bytes = 801,

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::super::problem::{Finding, VerifyReport};
-use super::documents::{JobSettings, Stretch};
+use super::documents::{JobSettings, LogRange};
 use super::findings::{End, FindingsWriter};
 use crate::verify::checks::{load_index, view};
 use crate::verify::index_walk::KeyWalk;
-use crate::verify::log_part::{Part, View};
+use crate::verify::log_part::{PartFindings, View};
 use crate::verify::log_walk::{Findings, LogWalk};
 use crate::verify::parallel_walk::{LogPieces, walk};
 use mqstore_base::error::StoreError;
@@ -20,7 +20,7 @@ pub(super) fn run(
     files: &StoreFiles,
     options: &StoreOptions,
     settled: &JobSettings,
-    stretch: &Stretch,
+    stretch: &LogRange,
     found: &mut FindingsWriter,
     progress: ProgressWatcher<'_>,
 ) -> Result<(), StoreError> {
@@ -49,7 +49,7 @@ pub(super) fn run(
 pub(super) fn walk_range(
     log: &mut LogWalk<'_>,
     view: &View<'_>,
-    stretch: &Stretch,
+    stretch: &LogRange,
     helpers: u32,
 ) -> Result<(), StoreError> {
     let lies = |(from, to): &(u64, u64)| {
@@ -80,7 +80,7 @@ struct FindingsRecorder<'a> {
 }
 
 impl Findings for FindingsRecorder<'_> {
-    fn part(&mut self, part: &mut Part) -> Result<(), StoreError> {
+    fn part(&mut self, part: &mut PartFindings) -> Result<(), StoreError> {
         for queue in &mut part.queues {
             queue.trim(&mut self.room);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::problem::VerifyReport;
 use super::attempt::file_of;
-use super::documents::{StepAnswer, Stretch, VerifyPlan};
+use super::documents::{LogRange, StepAnswer, VerifyPlan};
 use super::findings::{End, FindingsReader, Item};
 use super::log_range::walk_range;
 use crate::verify::checks::{check_other_files, load_index, view};
@@ -82,7 +82,7 @@ impl ReportMerger<'_> {
     /// in the index at `entries`.
     fn stretch(
         &mut self,
-        stretch: &Stretch,
+        stretch: &LogRange,
         entries: Option<&EntryLocation>,
         mut found: FindingsReader,
     ) -> Result<(), StoreError> {

@@ -16,15 +16,15 @@ mod plan;
 
 use std::path::Path;
 
-pub use documents::{Step, StepAnswer, VerifyPlan};
+pub use documents::{StepAnswer, VerifyPlan, VerifyStep};
 pub use merge_report::assemble;
 #[cfg(test)]
 pub(crate) use plan::plan_at;
-pub use plan::{Cut, log_bytes, plan};
+pub use plan::{PlannedCut, log_bytes, plan};
 
 use crate::verify::checks::load_index;
 use attempt::begin;
-use documents::Work;
+use documents::VerifyWork;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
@@ -41,16 +41,16 @@ use mqstore_base::store_files::StoreFiles;
 pub fn run_step(
     files: &StoreFiles,
     options: &StoreOptions,
-    step: &Step,
+    step: &VerifyStep,
     attempt: &Path,
     progress: ProgressWatcher<'_>,
 ) -> Result<StepAnswer, StoreError> {
     let mut found = begin(files, &step.settled, attempt)?;
     match &step.work {
-        Work::Stretch(stretch) => {
+        VerifyWork::Stretch(stretch) => {
             log_range::run(files, options, &step.settled, stretch, &mut found, progress)?;
         }
-        Work::Index { files: names, bytes } => {
+        VerifyWork::Index { files: names, bytes } => {
             let index = load_index(&files.clone().for_reading()?, options)?;
             let mut wrong = Vec::new();
             for (done, name) in (1..).zip(names) {

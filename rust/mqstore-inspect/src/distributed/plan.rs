@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use super::attempt::begin;
-use super::documents::{JobSettings, Stretch, VerifyPlan};
+use super::documents::{JobSettings, LogRange, VerifyPlan};
 use crate::verify::checks::{VerifyBounds, load_index};
 use crate::verify::group_offsets::StoredOffsets;
 use crate::verify::index_walk::MOST_EARLY;
@@ -23,7 +23,7 @@ const INDEX_FILES: usize = 8;
 
 /// The rules of the split.
 #[derive(Clone, Copy, Debug)]
-pub struct Cut {
+pub struct PlannedCut {
     /// Number of workers; at least this number of ranges is made, if the log has as many pieces.
     pub parts: u32,
     /// Maximum bytes of a range.
@@ -51,7 +51,7 @@ pub fn log_bytes(files: &StoreFiles) -> Result<(u64, bool), StoreError> {
 pub fn plan(
     files: &StoreFiles,
     options: &StoreOptions,
-    cut: Cut,
+    cut: PlannedCut,
     job: &Path,
     attempt: &Path,
 ) -> Result<Option<VerifyPlan>, StoreError> {
@@ -107,8 +107,11 @@ fn plan_groups(
     let Some(entries) = places(&index, &starts)? else { return Ok(None) };
     let ends = starts.iter().skip(1).copied().chain([u64::MAX]);
     let stretches = groups.iter().zip(ends).zip(entries);
-    let stretches =
-        stretches.map(|((group, end), entries)| Stretch { runs: LogPieces::runs(list, group), end, entries });
+    let stretches = stretches.map(|((group, end), entries)| LogRange {
+        runs: LogPieces::runs(list, group),
+        end,
+        entries,
+    });
     let names = index.finished_files(settled.bounds.beside);
     let file_bytes = index.geometry().file_len();
     let index = names.chunks(INDEX_FILES).map(|names| (names.to_vec(), file_bytes * names.len() as u64));

@@ -21,7 +21,7 @@ use mqstore_base::store_files::StoreFiles;
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 
 /// Called with the number of bytes done. An error that it returns ends the repair; run the repair again to complete it.
-pub(crate) type Step<'a> = &'a mut dyn FnMut(u64) -> Result<(), StoreError>;
+pub(crate) type ByteProgress<'a> = &'a mut dyn FnMut(u64) -> Result<(), StoreError>;
 
 /// Bytes of a page; a page of zeros becomes a hole of the copy.
 const PAGE_BYTES: usize = 4096;
@@ -67,7 +67,7 @@ pub(crate) fn copy(
     file: &dyn VfsFile,
     name: &str,
     range: Range<u64>,
-    watch: Step<'_>,
+    watch: ByteProgress<'_>,
 ) -> Result<Option<PathBuf>, StoreError> {
     files.ensure_folder(&files.staging())?;
     let staged = files.staging().join("kept");
@@ -93,7 +93,12 @@ pub(crate) fn copy(
 }
 
 /// Whether the file at `path` exists and has the same content as `copy`.
-fn is_same(files: &StoreFiles, copy: &dyn VfsFile, path: &Path, watch: Step<'_>) -> Result<bool, StoreError> {
+fn is_same(
+    files: &StoreFiles,
+    copy: &dyn VfsFile,
+    path: &Path,
+    watch: ByteProgress<'_>,
+) -> Result<bool, StoreError> {
     let Ok(other) = files.vfs.open(path, Access::Read) else { return Ok(false) };
     let len = copy.len().at(path, "comparing copies")?;
     if other.len().at(path, "comparing copies")? != len {
@@ -127,7 +132,11 @@ fn remove_leftover(files: &StoreFiles, staged: &Path) -> Result<(), StoreError> 
 }
 
 /// Moves a file that is not part of the store to `lost+found`.
-pub(crate) fn quarantine_file(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<(), StoreError> {
+pub(crate) fn quarantine_file(
+    files: &StoreFiles,
+    path: &Path,
+    watch: ByteProgress<'_>,
+) -> Result<(), StoreError> {
     let relative = path.strip_prefix(&files.root).unwrap_or(path);
     let name = relative.to_string_lossy().trim_start_matches('/').replace('/', "_");
     let kept = files.unused_lost_and_found_name(&format!("{name}.{}", files.clock.now_ms()))?;
@@ -149,7 +158,11 @@ pub(crate) fn quarantine_file(files: &StoreFiles, path: &Path, watch: Step<'_>) 
 
 /// Makes sure that the file at `path` has no other hard link: a file with other links is replaced by a copy. Programs
 /// that use another link keep the old content.
-pub(crate) fn break_hard_link(files: &StoreFiles, path: &Path, watch: Step<'_>) -> Result<(), StoreError> {
+pub(crate) fn break_hard_link(
+    files: &StoreFiles,
+    path: &Path,
+    watch: ByteProgress<'_>,
+) -> Result<(), StoreError> {
     let stat = files.vfs.stat(path).at(path, "looking at a segment")?;
     if stat.links <= 1 {
         return Ok(());

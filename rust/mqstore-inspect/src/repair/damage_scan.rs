@@ -22,7 +22,7 @@ const NO_PLACE: &str = "its queue offset contradicts the records around it, and 
 
 /// A range between two intact records, within the place of one segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct DamagedPiece {
     /// The log offset of its first byte.
     pub(crate) from: u64,
     /// The log offset after its last byte.
@@ -39,7 +39,7 @@ pub(crate) struct Piece {
     pub(crate) store_timestamp_ms: i64,
 }
 
-impl Piece {
+impl DamagedPiece {
     /// Creates an empty one.
     fn at(from: u64, store_timestamp_ms: i64) -> Self {
         let reason = String::new();
@@ -51,7 +51,7 @@ impl Piece {
 #[derive(Debug, Default)]
 pub(crate) struct WalkedLog {
     /// Ranges to fill, in log order.
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<DamagedPiece>,
     /// End of the log.
     pub(crate) end: u64,
     /// The torn tail after the end, if any.
@@ -94,10 +94,10 @@ pub(crate) fn walk(
         }
         let (at, damage) = match scanner.next_item()? {
             ScanItem::Record(record) if queues.gives_up(offset) => {
-                let piece = Piece {
+                let piece = DamagedPiece {
                     to: offset + u64::from(record.size),
                     reason: NO_PLACE.to_owned(),
-                    ..Piece::at(offset, time.unwrap_or(record.store_timestamp))
+                    ..DamagedPiece::at(offset, time.unwrap_or(record.store_timestamp))
                 };
                 cut_into_pieces(list, segment_bytes, &piece, &mut walked.pieces)?;
                 continue;
@@ -127,7 +127,7 @@ pub(crate) fn walk(
         };
         let reason =
             damage.map_or_else(|| "zeros with records after them".to_owned(), |damage| damage.reason);
-        let piece = Piece { to: next, reason, ..Piece::at(at, time.unwrap_or(0)) };
+        let piece = DamagedPiece { to: next, reason, ..DamagedPiece::at(at, time.unwrap_or(0)) };
         cut_into_pieces(list, segment_bytes, &piece, &mut walked.pieces)?;
         scanner.seek(next);
     }
@@ -139,8 +139,8 @@ pub(crate) fn walk(
 fn cut_into_pieces(
     list: &SegmentList,
     segment_bytes: u64,
-    whole: &Piece,
-    pieces: &mut Vec<Piece>,
+    whole: &DamagedPiece,
+    pieces: &mut Vec<DamagedPiece>,
 ) -> Result<(), StoreError> {
     let phase = list.min_offset() % segment_bytes;
     let mut at = whole.from;
@@ -158,7 +158,7 @@ fn cut_into_pieces(
                 ),
             });
         }
-        pieces.push(Piece {
+        pieces.push(DamagedPiece {
             from: at,
             to: end.min(whole.to),
             path: file.map(|segment| segment.path()),

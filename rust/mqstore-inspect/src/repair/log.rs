@@ -34,14 +34,14 @@ use mqstore_log::recovery::{ProgressReporter, truncate_after};
 pub(crate) use crate::repair::backup::copy_bytes;
 pub(crate) use crate::repair::config_files::repair_config;
 pub(crate) use crate::repair::config_files::{check_config, config_files};
-use crate::repair::damage_scan::{Piece, WalkedLog};
+use crate::repair::damage_scan::{DamagedPiece, WalkedLog};
 pub(crate) use crate::repair::group_offsets::{repair_offsets, set_back_words};
 pub(crate) use crate::repair::loss_report::LossReport;
 use crate::repair::loss_report::LostRange;
-pub(crate) use crate::repair::misordered::{QueueOrder, Stretch};
+pub(crate) use crate::repair::misordered::{MisorderedRange, QueueOrder};
 use crate::repair::queue_records::{Corrections, LogQueues};
 use crate::repair::renumber::MisplacedRecord;
-use crate::repair::segment_files::{Row, load};
+use crate::repair::segment_files::{SegmentRow, load};
 use crate::repair::used_offsets::LostOffsets;
 pub(crate) use crate::repair::used_offsets::UsedOffsets;
 
@@ -107,7 +107,7 @@ pub(crate) fn repair_log(
     let mut unknown: Vec<LostOffsets> =
         walked.said.missing.iter().chain(&at_edges).filter(unknown).cloned().collect();
     unknown.sort();
-    let (pieces, odd): (Vec<&Piece>, Vec<&Piece>) =
+    let (pieces, odd): (Vec<&DamagedPiece>, Vec<&DamagedPiece>) =
         walked.pieces.iter().partition(|piece| crate::repair::placeholders::fits(piece));
     repaired.changed = !row.mends.is_empty()
         || !pieces.is_empty()
@@ -166,9 +166,9 @@ pub(crate) fn repair_log(
 /// Walks the log. If records get other queue offsets or queues, walks it again with these.
 fn scan_log(
     files: &StoreFiles,
-    row: &Row,
+    row: &SegmentRow,
     batch_topics: &BatchTopics,
-    watch: crate::repair::backup::Step<'_>,
+    watch: crate::repair::backup::ByteProgress<'_>,
 ) -> Result<(WalkedLog, Vec<MisplacedRecord>), StoreError> {
     if row.segment_bytes == 0 {
         return Ok((WalkedLog::default(), Vec::new()));
@@ -198,7 +198,7 @@ fn scan_log(
 fn missing_at_ends(
     files: &StoreFiles,
     mark: Option<&DurableMark>,
-    row: &Row,
+    row: &SegmentRow,
     walked: &WalkedLog,
 ) -> Result<Vec<LostOffsets>, StoreError> {
     let file_bytes = mark.map_or(StoreOptions::default().queue_file_bytes(), |mark| mark.queue_file_bytes);
@@ -210,11 +210,11 @@ fn missing_at_ends(
 /// Copies the bytes that will change, and writes the loss report.
 fn backup_and_report(
     files: &StoreFiles,
-    row: &Row,
-    pieces: &[&Piece],
+    row: &SegmentRow,
+    pieces: &[&DamagedPiece],
     missing: &[LostOffsets],
     ledger: &mut LossReport,
-    watch: crate::repair::backup::Step<'_>,
+    watch: crate::repair::backup::ByteProgress<'_>,
 ) -> Result<Vec<LostRange>, StoreError> {
     let mut lost = Vec::new();
     for piece in pieces {

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use mqstore_format::offset_file_name;
 use serde_json::{Value, json};
 
-use super::damage_scan::Piece;
+use super::damage_scan::DamagedPiece;
 use super::queue_records::Correction;
 use super::renumber::MisplacedRecord;
 use super::used_offsets::LostOffsets;
@@ -107,7 +107,7 @@ impl LossReport {
     }
 
     /// Adds a range of the log.
-    pub(crate) fn give_up(&mut self, files: &StoreFiles, piece: &Piece, kept_as: Option<&str>) {
+    pub(crate) fn give_up(&mut self, files: &StoreFiles, piece: &DamagedPiece, kept_as: Option<&str>) {
         let line = json!({
             "kind": "log",
             "time_ms": files.clock.now_ms(),
@@ -196,7 +196,7 @@ pub struct LostRange {
 
 impl LostRange {
     /// Creates it from a piece of the log; paths are relative to the store's root.
-    pub(crate) fn of(files: &StoreFiles, piece: &Piece, kept_as: Option<&str>) -> Self {
+    pub(crate) fn of(files: &StoreFiles, piece: &DamagedPiece, kept_as: Option<&str>) -> Self {
         let file = piece.path.clone();
         Self {
             path: file.unwrap_or_else(|| files.commit_log().join(offset_file_name(piece.base))),
@@ -226,7 +226,7 @@ mod tests {
         let mut ledger = LossReport::load(&files).unwrap();
         ledger.miss(&files, &lost(5, 8));
         ledger.miss(&files, &lost(8, 9));
-        let piece = Piece {
+        let piece = DamagedPiece {
             from: 100,
             to: 300,
             path: None,

@@ -27,7 +27,7 @@ const FEW_STRETCHES: usize = 16;
 
 /// Consecutive offsets of a queue, and the log offsets of their records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Stretch {
+pub(crate) struct MisorderedRange {
     /// The first offset.
     pub from: i64,
     /// The offset after the last one.
@@ -40,7 +40,7 @@ pub(crate) struct Stretch {
     pub records: i64,
 }
 
-impl Stretch {
+impl MisorderedRange {
     /// The units of a plain queue from offset `from` on; `None` without units.
     pub(crate) fn of_row(from: i64, units: &[CqUnit]) -> Option<Self> {
         let (first, last) = (units.first()?.physical_offset as u64, units.last()?.physical_offset as u64);
@@ -72,7 +72,7 @@ impl Stretch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MisorderedRecords {
     /// Their queue offsets and log offsets.
-    pub stretch: Stretch,
+    pub stretch: MisorderedRange,
     /// The queue's record before them: queue offset and log offset.
     pub before: Option<(i64, u64)>,
     /// The queue's record after them.
@@ -114,9 +114,9 @@ impl MisorderedRecords {
 #[derive(Debug, Default)]
 pub(crate) struct QueueOrder {
     /// The runs that count as correct: offsets and log offsets only grow. If there are too many, the oldest are joined.
-    row: Vec<Stretch>,
+    row: Vec<MisorderedRange>,
     /// The runs that contradict the end of `row`, in log order.
-    other: Vec<Stretch>,
+    other: Vec<MisorderedRange>,
     /// Number of records in `other`.
     others: i64,
     /// Number of records in `row` that `other` contradicts.
@@ -128,11 +128,11 @@ pub(crate) struct QueueOrder {
 
 impl QueueOrder {
     /// Adds the next records of the log. `room` says whether much memory may be used for them.
-    pub(crate) fn add(&mut self, next: Stretch, room: bool) {
+    pub(crate) fn add(&mut self, next: MisorderedRange, room: bool) {
         if next.offsets() <= 0 {
             return;
         }
-        let follows = |row: &[Stretch]| row.last().is_none_or(|last| last.to <= next.from);
+        let follows = |row: &[MisorderedRange]| row.last().is_none_or(|last| last.to <= next.from);
         if follows(&self.row) {
             self.decide();
         }
@@ -166,7 +166,7 @@ impl QueueOrder {
         };
         self.row.drain(1..half);
         if let Some(whole) = self.row.first_mut() {
-            *whole = Stretch { to: last.to, last: last.last, records, ..first };
+            *whole = MisorderedRange { to: last.to, last: last.last, records, ..first };
         }
     }
 
@@ -182,7 +182,7 @@ impl QueueOrder {
         self.row.last().map(|last| (last.to - 1, last.last))
     }
 
-    fn wait(&mut self, stretch: Stretch, before: Option<(i64, u64)>) {
+    fn wait(&mut self, stretch: MisorderedRange, before: Option<(i64, u64)>) {
         if self.waiting.len() + self.misfits.len() < MOST_MISFITS {
             self.waiting.push(MisorderedRecords { stretch, before, behind: None });
         }
@@ -224,8 +224,8 @@ impl QueueOrder {
             // The log offsets in the middle of a run are unknown.
             let records = last.records_from(first.from);
             let left = (last.records - records).max(1);
-            self.row.push(Stretch { to: first.from, last: last.first, records: left, ..last });
-            wrong.push(Stretch { from: first.from, first: last.last, records, ..last });
+            self.row.push(MisorderedRange { to: first.from, last: last.first, records: left, ..last });
+            wrong.push(MisorderedRange { from: first.from, first: last.last, records, ..last });
         }
         let before = self.end();
         for misfit in &mut self.waiting {
@@ -257,7 +257,7 @@ impl QueueOrder {
 }
 
 /// Appends `next` to `row`.
-fn push(row: &mut Vec<Stretch>, next: Stretch) {
+fn push(row: &mut Vec<MisorderedRange>, next: MisorderedRange) {
     match row.last_mut() {
         Some(last) if last.to == next.from && last.is_plain() && next.is_plain() => {
             (last.to, last.last) = (next.to, next.last);
@@ -304,7 +304,10 @@ mod tests {
         let mut order = QueueOrder::default();
         for (number, offset) in (0_u64..).zip(offsets) {
             let place = number * 100;
-            order.add(Stretch { from: *offset, to: offset + 1, first: place, last: place, records: 1 }, true);
+            order.add(
+                MisorderedRange { from: *offset, to: offset + 1, first: place, last: place, records: 1 },
+                true,
+            );
         }
         order
     }
@@ -370,8 +373,8 @@ mod tests {
         assert_eq!(found, [(9, true), (3, false)]);
     }
 
-    fn stretch(from: i64, to: i64, first: u64, last: u64) -> Stretch {
-        Stretch { from, to, first, last, records: to - from }
+    fn stretch(from: i64, to: i64, first: u64, last: u64) -> MisorderedRange {
+        MisorderedRange { from, to, first, last, records: to - from }
     }
 
     #[test]
@@ -389,7 +392,7 @@ mod tests {
     fn a_batch_counts_as_one_however_much_it_claims() {
         let mut order = QueueOrder::default();
         for (place, (from, to)) in (0..).zip([(0, 3), (3, 20_000), (5, 6), (6, 9), (9, 10)]) {
-            order.add(Stretch { from, to, first: place, last: place, records: 1 }, true);
+            order.add(MisorderedRange { from, to, first: place, last: place, records: 1 }, true);
         }
         order.finish();
         let found: Vec<_> =
@@ -398,7 +401,7 @@ mod tests {
         // A record of two messages fits where two offsets are free.
         let mut order = QueueOrder::default();
         for (place, (from, to)) in (0..).zip([(0, 3), (40, 42), (5, 6), (6, 9)]) {
-            order.add(Stretch { from, to, first: place, last: place, records: 1 }, true);
+            order.add(MisorderedRange { from, to, first: place, last: place, records: 1 }, true);
         }
         order.finish();
         assert_eq!(corrections(order.misfits(), |_, _| false), BTreeMap::from([(1, 3)]));

@@ -9,7 +9,7 @@ use mqstore_format::{
 use mqstore_io::{Access, switch};
 
 use super::backup;
-use super::damage_scan::Piece;
+use super::damage_scan::DamagedPiece;
 use super::segment_files::load;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
@@ -17,19 +17,19 @@ use mqstore_log::commit_log::SegmentList;
 
 /// Whether a filler or a placeholder fits into `piece`. Both ends are ends of records. So one fits, unless neither
 /// engine wrote the bytes between them.
-pub(crate) fn fits(piece: &Piece) -> bool {
+pub(crate) fn fits(piece: &DamagedPiece) -> bool {
     let least = if piece.to_end { BLANK_HEADER_BYTES } else { MIN_RECORD_BYTES };
     piece.to - piece.from >= least as u64
 }
 
 /// Describes a piece into which neither fits.
-pub(crate) fn too_small(piece: &Piece) -> String {
+pub(crate) fn too_small(piece: &DamagedPiece) -> String {
     let (bytes, from) = (piece.to - piece.from, piece.from);
     format!("log offset {from}: {} ({bytes} bytes): too short for a record, left unchanged", piece.reason)
 }
 
 /// Describes the filling of a piece.
-pub(crate) fn describe_fill(files: &StoreFiles, piece: &Piece) -> String {
+pub(crate) fn describe_fill(files: &StoreFiles, piece: &DamagedPiece) -> String {
     let (bytes, at, reason) = (piece.to - piece.from, piece.from - piece.base, &piece.reason);
     let Some(path) = &piece.path else {
         let path = files.commit_log().join(offset_file_name(piece.base));
@@ -43,8 +43,8 @@ pub(crate) fn describe_fill(files: &StoreFiles, piece: &Piece) -> String {
 pub(crate) fn backup_piece(
     files: &StoreFiles,
     list: &SegmentList,
-    piece: &Piece,
-    watch: backup::Step<'_>,
+    piece: &DamagedPiece,
+    watch: backup::ByteProgress<'_>,
 ) -> Result<Option<PathBuf>, StoreError> {
     let Some(segment) = list.next_from(piece.base).filter(|segment| segment.base_offset() == piece.base)
     else {
@@ -61,8 +61,8 @@ pub(crate) fn backup_piece(
 pub(crate) fn write_placeholders(
     files: &StoreFiles,
     segment_bytes: u64,
-    pieces: &[&Piece],
-    watch: backup::Step<'_>,
+    pieces: &[&DamagedPiece],
+    watch: backup::ByteProgress<'_>,
 ) -> Result<(), StoreError> {
     for piece in pieces.iter().filter(|piece| piece.path.is_some()) {
         let list = load(files, segment_bytes)?;
@@ -84,8 +84,8 @@ pub(crate) fn write_placeholders(
 fn fill_piece(
     files: &StoreFiles,
     path: &Path,
-    piece: &Piece,
-    watch: backup::Step<'_>,
+    piece: &DamagedPiece,
+    watch: backup::ByteProgress<'_>,
 ) -> Result<(), StoreError> {
     let file = files.vfs.open(path, Access::ReadWrite).at(path, "opening a log segment")?;
     let mut at = piece.from;
@@ -107,7 +107,7 @@ fn fill_piece(
 }
 
 /// Creates a segment that contains only a filler.
-fn make_segment(files: &StoreFiles, segment_bytes: u64, piece: &Piece) -> Result<(), StoreError> {
+fn make_segment(files: &StoreFiles, segment_bytes: u64, piece: &DamagedPiece) -> Result<(), StoreError> {
     let folder = files.segment_staging(piece.base, segment_bytes)?;
     files.make_folder(&folder)?;
     let staged = folder.join(offset_file_name(piece.base));

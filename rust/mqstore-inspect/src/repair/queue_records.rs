@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use mqstore_format::RecordView;
 
-use super::misordered::{MisorderedRecords, QueueOrder, Stretch};
+use super::misordered::{MisorderedRange, MisorderedRecords, QueueOrder};
 use super::used_offsets::{LostOffsets, UsedOffsets};
 use mqstore_log::dispatch::{BatchTopics, DispatchRules, RunOutput};
 
@@ -42,7 +42,7 @@ pub(crate) struct QueueEnds {
 
 impl QueueEnds {
     /// Adds a run of records; they come in log order.
-    pub(crate) fn add(edge: &mut Option<Self>, row: &Stretch) {
+    pub(crate) fn add(edge: &mut Option<Self>, row: &MisorderedRange) {
         let first = (row.from, row.first);
         let last = (if row.records == 1 { row.from } else { row.to - 1 }, row.last);
         let end = row.to;
@@ -72,7 +72,7 @@ struct QueueState {
 impl QueueState {
     /// Adds the next records of the log. Returns whether that creates a gap that is kept; `room` says if one may be
     /// kept.
-    fn add(&mut self, stretch: Stretch, room: bool) -> bool {
+    fn add(&mut self, stretch: MisorderedRange, room: bool) -> bool {
         QueueEnds::add(&mut self.edge, &stretch);
         self.order.add(stretch, room);
         self.claimed.add_range(stretch.from, stretch.to, room)
@@ -144,7 +144,7 @@ impl<'a> LogQueues<'a> {
         let mut output = std::mem::take(&mut self.output);
         for (topic, run) in output.queues() {
             let seen = of_queue(&mut self.topics, topic, run.queue_id());
-            for stretch in run.rows().filter_map(|(from, units)| Stretch::of_row(from, units)) {
+            for stretch in run.rows().filter_map(|(from, units)| MisorderedRange::of_row(from, units)) {
                 self.gaps += usize::from(seen.add(stretch, self.gaps < MOST_GAPS));
             }
         }
@@ -157,7 +157,7 @@ impl<'a> LogQueues<'a> {
                 {
                     unit.base_offset = *offset;
                 }
-                self.gaps += usize::from(seen.add(Stretch::of_batch(&unit), self.gaps < MOST_GAPS));
+                self.gaps += usize::from(seen.add(MisorderedRange::of_batch(&unit), self.gaps < MOST_GAPS));
             }
         }
         output.begin();
@@ -201,7 +201,7 @@ impl<'a> LogQueues<'a> {
 /// Returns the other queue in which one of `misfits` fits, if only one queue fits.
 fn elsewhere(queues: &BTreeMap<i32, QueueState>, own: i32, misfits: &[MisorderedRecords]) -> Vec<(u64, i32)> {
     let only = |misfit: &MisorderedRecords| {
-        let Stretch { from, first, records: 1, .. } = misfit.stretch else { return None };
+        let MisorderedRange { from, first, records: 1, .. } = misfit.stretch else { return None };
         let others = queues.iter().filter(|(queue_id, _)| **queue_id != own);
         let mut found = others.filter(|(_, seen)| seen.order.has_room_for(from, first));
         let (queue_id, _) = found.next()?;

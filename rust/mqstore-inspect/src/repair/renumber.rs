@@ -146,7 +146,7 @@ pub(crate) fn renumber(
     files: &StoreFiles,
     segment_bytes: u64,
     plan: &[MisplacedRecord],
-    watch: backup::Step<'_>,
+    watch: backup::ByteProgress<'_>,
 ) -> Result<(), StoreError> {
     let same_segment = |left: &MisplacedRecord, right: &MisplacedRecord| {
         left.log_offset / segment_bytes.max(1) == right.log_offset / segment_bytes.max(1)

@@ -26,7 +26,7 @@ use mqstore_format::{MIN_RECORD_BYTES, RecordView, offset_file_name, parse_offse
 use mqstore_io::{Access, FileKind, FileLength, FileStat, MapAccess, MappedFile, VfsFile, switch};
 
 use super::backup;
-use super::damage_scan::Piece;
+use super::damage_scan::DamagedPiece;
 use mqstore_base::durable_mark::DurableMark;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
@@ -58,7 +58,7 @@ pub(crate) enum FileAction {
 
 /// The files of the log and their corrections.
 #[derive(Debug, Default)]
-pub(crate) struct Row {
+pub(crate) struct SegmentRow {
     /// The log after the corrections: missing segments are gaps.
     pub(crate) list: Arc<SegmentList>,
     /// Bytes of a segment; 0 without any file.
@@ -85,14 +85,14 @@ struct Candidate {
 pub(crate) fn inspect_files(
     files: &StoreFiles,
     mark: Option<&DurableMark>,
-    watch: backup::Step<'_>,
-) -> Result<Row, StoreError> {
+    watch: backup::ByteProgress<'_>,
+) -> Result<SegmentRow, StoreError> {
     let mut mends = Vec::new();
     let mut candidates = candidates(files, &mut mends)?;
     candidates.sort_by(|a, b| (a.base, a.waiting, &a.path).cmp(&(b.base, b.waiting, &b.path)));
     let segment_bytes = common_length(&candidates, mark);
     if segment_bytes == 0 {
-        return Ok(Row { mends, ..Row::default() });
+        return Ok(SegmentRow { mends, ..SegmentRow::default() });
     }
     let mut places = SegmentNames { files, segment_bytes, taken: BTreeMap::new(), mends };
     let mut misplaced = Vec::new();
@@ -111,20 +111,20 @@ pub(crate) fn inspect_files(
     let SegmentNames { taken, mut mends, .. } = places;
     mends.sort_by(|a, b| a.0.cmp(&b.0));
     let segments = taken.into_values().collect();
-    Ok(Row { list: Arc::new(SegmentList::of_files(segments)), segment_bytes, mends })
+    Ok(SegmentRow { list: Arc::new(SegmentList::of_files(segments)), segment_bytes, mends })
 }
 
-impl Row {
+impl SegmentRow {
     /// Returns the places before the first segment whose files exist and are empty. They had records once: a segment
     /// gets its name with its first record, and a log loses its oldest segments together with their files.
-    pub(crate) fn emptied(&self) -> Vec<Piece> {
+    pub(crate) fn emptied(&self) -> Vec<DamagedPiece> {
         let first = self.list.min_offset();
         let removed = self.mends.iter().filter(|(_, mend)| matches!(mend, FileAction::Remove));
         removed
             .filter_map(|(path, _)| {
                 let base = parse_offset_file_name(&path.file_name()?.to_string_lossy())?;
                 let to = base.saturating_add(self.segment_bytes).min(first);
-                (base < first).then(|| Piece {
+                (base < first).then(|| DamagedPiece {
                     from: base,
                     to,
                     path: Some(path.clone()),
@@ -255,7 +255,7 @@ fn own_base(
     files: &StoreFiles,
     candidate: &Candidate,
     segment_bytes: u64,
-    watch: backup::Step<'_>,
+    watch: backup::ByteProgress<'_>,
 ) -> Result<Option<u64>, StoreError> {
     let segment = segment_at(files, candidate, candidate.base, segment_bytes)?;
     let list = Arc::new(SegmentList::of_files(vec![Arc::clone(&segment)]));
@@ -274,7 +274,7 @@ fn foreign_base(
     file: &dyn VfsFile,
     path: &Path,
     len: u64,
-    watch: backup::Step<'_>,
+    watch: backup::ByteProgress<'_>,
 ) -> Result<Option<u64>, StoreError> {
     let mut bases = Vec::new();
     let mut at = 0;
@@ -295,7 +295,7 @@ fn next_record(
     path: &Path,
     mut at: u64,
     len: u64,
-    watch: backup::Step<'_>,
+    watch: backup::ByteProgress<'_>,
 ) -> Result<Option<(u64, u64, u64)>, StoreError> {
     let mut window = Vec::new();
     let reading = "looking for records";
@@ -362,7 +362,7 @@ pub(crate) fn backup_surplus(
     files: &StoreFiles,
     path: &Path,
     segment_bytes: u64,
-    watch: backup::Step<'_>,
+    watch: backup::ByteProgress<'_>,
 ) -> Result<Option<PathBuf>, StoreError> {
     let file = files.vfs.open(path, Access::Read).at(path, "opening a log segment")?;
     let len = file.len().at(path, "looking at a log segment")?;
@@ -371,7 +371,11 @@ pub(crate) fn backup_surplus(
 }
 
 /// Applies the corrections. Bytes to be cut are already copied.
-pub(crate) fn mend(files: &StoreFiles, row: &Row, watch: backup::Step<'_>) -> Result<(), StoreError> {
+pub(crate) fn mend(
+    files: &StoreFiles,
+    row: &SegmentRow,
+    watch: backup::ByteProgress<'_>,
+) -> Result<(), StoreError> {
     let mut folders = BTreeSet::new();
     for (path, mend) in &row.mends {
         folders.extend(path.parent().map(Path::to_path_buf));

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use mqstore_io::{Access, FileKind};
 use proptest::prelude::*;
 
-use crate::distributed::{Cut, Step, StepAnswer, VerifyPlan, assemble, plan, plan_at, run_step};
+use crate::distributed::{PlannedCut, StepAnswer, VerifyPlan, VerifyStep, assemble, plan, plan_at, run_step};
 use crate::verify::VerifyReport;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::Document;
@@ -23,8 +23,8 @@ fn job(world: &World) -> PathBuf {
 /// Runs each step of a plan twice, and returns the answers of one run.
 fn answers(files: &StoreFiles, options: &StoreOptions, plan: &VerifyPlan, job: &Path) -> Vec<StepAnswer> {
     let steps = plan.steps();
-    let run = |(number, step): (usize, &Step)| {
-        let step = Step::from_json(step.to_json().unwrap()).unwrap();
+    let run = |(number, step): (usize, &VerifyStep)| {
+        let step = VerifyStep::from_json(step.to_json().unwrap()).unwrap();
         let attempt = |time: usize| {
             let folder = job.join(format!("task-{number}-{time}"));
             let mut told = 0;
@@ -59,7 +59,7 @@ pub(crate) fn verified(
     parts: u32,
 ) -> Result<VerifyReport, StoreError> {
     let (files, job) = (world.files(), job(world));
-    let cut = Cut { parts, stretch_bytes: 8 << 10, from_bytes: 0 };
+    let cut = PlannedCut { parts, stretch_bytes: 8 << 10, from_bytes: 0 };
     match plan(&files, options, cut, &job, &job.join("plan"))? {
         Some(plan) => put_together(&files, options, &plan, &job),
         None => crate::verify::verify(&files, options, &mut |_| Ok(())),
@@ -83,7 +83,7 @@ fn a_writer_goes_on_meanwhile() {
     let wanted = crate::verify::verify(&world.files(), &small(), &mut |_| Ok(())).unwrap();
     assert_eq!((&wanted.problems[..], wanted.messages), (&[][..], 200));
     let (files, job) = (world.files(), job(&world));
-    let cut = Cut { parts: 7, stretch_bytes: 8 << 10, from_bytes: 0 };
+    let cut = PlannedCut { parts: 7, stretch_bytes: 8 << 10, from_bytes: 0 };
     let plan = plan(&files, &small(), cut, &job, &job.join("plan")).unwrap().unwrap();
     fill(100..200);
     let answers = answers(&files, &small(), &plan, &job);
@@ -97,7 +97,7 @@ fn a_writer_goes_on_meanwhile() {
 fn steps_say_what_is_in_their_way() {
     let world = World { vfs: Arc::new(disk().kill().unwrap()), ..World::simulated().0 };
     let (files, job, options) = (world.files(), job(&world), small());
-    let cut = Cut { parts: 5, stretch_bytes: 8 << 10, from_bytes: 0 };
+    let cut = PlannedCut { parts: 5, stretch_bytes: 8 << 10, from_bytes: 0 };
     let plan_in = |attempt: &str| plan(&files, &options, cut, &job, &job.join(attempt));
     let plan = plan_in("plan").unwrap().unwrap();
     assert!(matches!(plan_in("plan"), Err(StoreError::Io { .. })), "a folder has one attempt");
@@ -123,11 +123,11 @@ fn steps_say_what_is_in_their_way() {
     let cut = assemble(&files, &options, &plan, &answers, &mut nothing).unwrap_err().to_string();
     assert!(cut.contains("task-1-1/found") && cut.contains("run the job again"), "{cut}");
     for (text, what) in [("{", "not JSON"), ("{}", "missing field"), ("[]", "verification step")] {
-        let error = Step::from_json(text).unwrap_err().to_string();
+        let error = VerifyStep::from_json(text).unwrap_err().to_string();
         assert!(error.contains(what), "{error}");
     }
     let newer = steps[0].to_json().unwrap().replace("\"version\":1", "\"version\":2");
-    assert!(Step::from_json(&newer).unwrap_err().to_string().contains("version 2"));
+    assert!(VerifyStep::from_json(&newer).unwrap_err().to_string().contains("version 2"));
     world.vfs.remove_dir_all(&job).unwrap();
     let gone =
         run_step(&files, &options, &steps[0], &job.join("late"), &mut nothing).unwrap_err().to_string();

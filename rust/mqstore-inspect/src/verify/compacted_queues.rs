@@ -44,13 +44,13 @@ pub(super) fn check(
         let Some(log) = open_listed(files, &pair.log)? else { return Ok(()) };
         let queue = match &pair.queue {
             Some(queue) => match open_listed(files, queue)? {
-                Some(file) => Some(Bytes::new(file, queue)),
+                Some(file) => Some(FileReader::new(file, queue)),
                 // A new generation replaced this one.
                 None => return Ok(()),
             },
             None => None,
         };
-        let (delayed, log) = (topic == SCHEDULE_TOPIC, Bytes::new(log, &pair.log));
+        let (delayed, log) = (topic == SCHEDULE_TOPIC, FileReader::new(log, &pair.log));
         let mut walk = Walk { files, delayed, tags: &mut tags, pair, log, queue, found: 0, beside, report };
         before = walk.all(before)?;
     }
@@ -63,8 +63,8 @@ struct Walk<'a> {
     delayed: bool,
     tags: &'a mut SparseTags,
     pair: &'a FilePair,
-    log: Bytes<'a>,
-    queue: Option<Bytes<'a>>,
+    log: FileReader<'a>,
+    queue: Option<FileReader<'a>>,
     found: u32,
     beside: bool,
     report: &'a mut VerifyReport,
@@ -174,14 +174,14 @@ fn differs(entry: &BatchCqUnit, expected: &BatchCqUnit) -> String {
 }
 
 /// A file that is read from front to end.
-struct Bytes<'a> {
+struct FileReader<'a> {
     file: std::sync::Arc<dyn VfsFile>,
     of: &'a DataFile,
     start: u64,
     buffer: Vec<u8>,
 }
 
-impl<'a> Bytes<'a> {
+impl<'a> FileReader<'a> {
     fn new(file: std::sync::Arc<dyn VfsFile>, of: &'a DataFile) -> Self {
         Self { file, of, start: 0, buffer: Vec::new() }
     }

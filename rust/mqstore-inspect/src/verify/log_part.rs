@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::index_walk::KeyPart;
 use super::queue_extension::Extensions;
-use crate::repair::log::{LossReport, Stretch};
+use crate::repair::log::{LossReport, MisorderedRange};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{ScanChecks, SegmentList, check_record, read_record};
@@ -52,7 +52,7 @@ pub(crate) struct View<'a> {
 
 /// The contents of the records from one log offset to another.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Part {
+pub(crate) struct PartFindings {
     /// Log offset of the first record; `None` if no record begins in the part.
     pub first: Option<u64>,
     /// Log offset after the last record.
@@ -82,7 +82,7 @@ pub(crate) struct QueuePart {
     pub topic: Box<str>,
     pub queue_id: i32,
     /// Queue offsets of the records, in log order.
-    pub rows: Vec<Stretch>,
+    pub rows: Vec<MisorderedRange>,
     /// Number of units that point to the record of their offset.
     pub matched: i64,
     /// Records without a unit, also after the end of the queue.
@@ -129,7 +129,7 @@ impl StoreTimeOrder {
     }
 }
 
-impl Part {
+impl PartFindings {
     /// Clears the part for reuse.
     pub(super) fn begin(&mut self, start: u64) {
         self.output.begin();
@@ -170,7 +170,7 @@ impl Part {
             let mut found = QueuePart { topic: topic.into(), queue_id, ..QueuePart::default() };
             let queue = view.queues.get(topic, queue_id);
             for (offset, units) in run.rows() {
-                found.rows.extend(Stretch::of_row(offset, units));
+                found.rows.extend(MisorderedRange::of_row(offset, units));
                 match &queue {
                     Some(queue) => found.compare(view, queue, offset, units)?,
                     None => found.add_missing_units(view, offset, units),
@@ -180,7 +180,7 @@ impl Part {
         }
         for (topic, queue_id, units) in self.output.batches() {
             let mut found = QueuePart { topic: topic.into(), queue_id, ..QueuePart::default() };
-            found.rows.extend(units.iter().map(Stretch::of_batch));
+            found.rows.extend(units.iter().map(MisorderedRange::of_batch));
             match view.queues.batch(topic, queue_id) {
                 Some(queue) => found.compare_batches(view, &queue, units)?,
                 None => units

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::index_walk::KeyWalk;
-use super::log_part::{Part, View};
+use super::log_part::{PartFindings, View};
 use super::parallel_walk::{Assembler, WalkControl, add_records};
 use crate::problem::{Finding, ProblemKind};
 use mqstore_base::error::StoreError;
@@ -19,7 +19,7 @@ const BY_HAND_BYTES: u64 = 4 << 20;
 /// Receives the findings about a log, in log order.
 pub(crate) trait Findings {
     /// Takes records and the findings about them.
-    fn part(&mut self, part: &mut Part) -> Result<(), StoreError>;
+    fn part(&mut self, part: &mut PartFindings) -> Result<(), StoreError>;
     /// Takes a range of bytes that contains no record.
     fn problem(&mut self, finding: Finding) -> Result<(), StoreError>;
     /// Takes the log offset before which everything is checked. An error ends the walk.
@@ -33,7 +33,7 @@ pub(crate) struct LogWalk<'a> {
     keys: KeyWalk,
     /// Scanner for ranges that cannot be walked in pieces.
     scanner: LogScanner,
-    part: Part,
+    part: PartFindings,
     position: Option<u64>,
     over: bool,
 }
@@ -48,7 +48,7 @@ impl<'a> LogWalk<'a> {
     ) -> Self {
         let from = start.unwrap_or(view.list.min_offset());
         let scanner = LogScanner::new(Arc::clone(&view.list), from, view.limit, ScanChecks { crc: true });
-        Self { view, findings, keys, scanner, part: Part::default(), position: start, over: false }
+        Self { view, findings, keys, scanner, part: PartFindings::default(), position: start, over: false }
     }
 
     /// Walks the rest after the last piece: some file systems hold data there that they do not report as data.
@@ -61,7 +61,7 @@ impl<'a> LogWalk<'a> {
         (self.position, self.over)
     }
 
-    fn merge(&mut self, part: &mut Part) -> Result<(), StoreError> {
+    fn merge(&mut self, part: &mut PartFindings) -> Result<(), StoreError> {
         self.keys.add(self.view.dispatched, &part.output.index, &mut part.keys)?;
         self.findings.part(part)?;
         self.position = Some(part.end);
@@ -117,7 +117,7 @@ impl Assembler for LogWalk<'_> {
         self.position
     }
 
-    fn take_over(&mut self, part: &mut Part) -> Result<(), StoreError> {
+    fn take_over(&mut self, part: &mut PartFindings) -> Result<(), StoreError> {
         self.merge(part)
     }
 

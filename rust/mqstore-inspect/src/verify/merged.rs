@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::index_keys::KeyFindings;
-use super::log_part::{Part, StoreTimeOrder, View};
+use super::log_part::{PartFindings, StoreTimeOrder, View};
 use super::log_walk::Findings;
 use super::queues::QueueFindings;
 use crate::problem::{Finding, ProblemKind, VerifyReport};
@@ -42,7 +42,7 @@ impl<'a> MergedReport<'a> {
     }
 
     /// Checks the order of the store times: they come from one clock, read under the put lock.
-    fn times(&mut self, part: &Part) {
+    fn times(&mut self, part: &PartFindings) {
         let Some(first) = part.times.first else { return };
         let mut times = StoreTimeOrder::default();
         for time in self.last_time.into_iter().chain([first]) {
@@ -60,7 +60,7 @@ impl<'a> MergedReport<'a> {
 }
 
 impl Findings for MergedReport<'_> {
-    fn part(&mut self, part: &mut Part) -> Result<(), StoreError> {
+    fn part(&mut self, part: &mut PartFindings) -> Result<(), StoreError> {
         self.report.messages += part.messages;
         self.report.bytes += part.bytes;
         self.times(part);

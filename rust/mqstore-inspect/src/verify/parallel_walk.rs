@@ -23,7 +23,7 @@ use std::sync::Arc;
 use mqstore_io::Pool;
 use mqstore_io::sync::Mutex;
 
-use super::log_part::{Part, View};
+use super::log_part::{PartFindings, View};
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
 
@@ -38,7 +38,7 @@ const PIECES_OUT: usize = 16;
 
 /// Consecutive bytes of one segment.
 #[derive(Debug)]
-struct Piece {
+struct WalkPiece {
     segment: Arc<Segment>,
     start: u64,
     end: u64,
@@ -84,12 +84,12 @@ impl LogPieces {
         runs
     }
 
-    fn take(&mut self, list: &SegmentList, limit: u64) -> Option<Piece> {
+    fn take(&mut self, list: &SegmentList, limit: u64) -> Option<WalkPiece> {
         while self.planned.is_empty() && self.plan_next(list, limit) {}
         let (start, end) = self.planned.pop_front()?;
         let segment = Arc::clone(list.find(start)?);
         let ahead = self.ahead(segment.base_offset(), start, end);
-        Some(Piece { segment, start, end, ahead })
+        Some(WalkPiece { segment, start, end, ahead })
     }
 
     /// Plans the pieces of the next segment or range; returns whether there was one.
@@ -152,7 +152,7 @@ pub(crate) trait Assembler {
     /// Returns the log offset of the next record; if it is not known yet, `first`, the begin of the part.
     fn position(&mut self, first: Option<u64>) -> Option<u64>;
     /// Adds a part that begins at the current position.
-    fn take_over(&mut self, part: &mut Part) -> Result<(), StoreError>;
+    fn take_over(&mut self, part: &mut PartFindings) -> Result<(), StoreError>;
     /// Walks from the current position, record by record, to `end` or to the end of the log.
     fn walk_sequentially(&mut self, end: u64) -> Result<WalkControl, StoreError>;
 }
@@ -168,7 +168,7 @@ pub(crate) fn walk(
     // Scanners and parts keep their buffers from one piece to the next.
     let scanners = Mutex::new(Vec::new());
     let spare_parts = Mutex::new(Vec::new());
-    let make = |piece: Piece| {
+    let make = |piece: WalkPiece| {
         let spare = scanners.lock().pop();
         let mut scanner = spare.unwrap_or_else(|| new_scanner(view));
         let spare = spare_parts.lock().pop();
@@ -178,7 +178,7 @@ pub(crate) fn walk(
         outcome.map(|()| (piece.end, part))
     };
     let work = |piece| catch_panic(&view.files.root, || make(piece));
-    let mut put = |(end, mut part): (u64, Part)| {
+    let mut put = |(end, mut part): (u64, PartFindings)| {
         let go = assemble(assembler, &mut part, end)?;
         spare_parts.lock().push(part);
         Ok::<_, StoreError>(go)
@@ -221,7 +221,11 @@ fn catch_panic<T>(root: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> 
 }
 
 /// Joins the part of a piece that ends at `end` to the earlier parts.
-fn assemble(assembler: &mut dyn Assembler, part: &mut Part, end: u64) -> Result<WalkControl, StoreError> {
+fn assemble(
+    assembler: &mut dyn Assembler,
+    part: &mut PartFindings,
+    end: u64,
+) -> Result<WalkControl, StoreError> {
     // Nothing to do if one record covers the complete piece.
     let position = assembler.position(part.first);
     if position.is_none_or(|position| position >= end) {
@@ -237,8 +241,8 @@ fn assemble(assembler: &mut dyn Assembler, part: &mut Part, end: u64) -> Result<
 fn make_part(
     view: &View<'_>,
     scanner: &mut LogScanner,
-    piece: &Piece,
-    part: &mut Part,
+    piece: &WalkPiece,
+    part: &mut PartFindings,
 ) -> Result<(), StoreError> {
     part.begin(piece.start);
     if let Some((from, len)) = piece.ahead
@@ -267,7 +271,7 @@ pub(super) fn add_records(
     view: &View<'_>,
     scanner: &mut LogScanner,
     end: u64,
-    part: &mut Part,
+    part: &mut PartFindings,
 ) -> Result<(), StoreError> {
     loop {
         scanner.rows(end, |record, offset| part.add(&view.rules, record, offset))?;

@@ -62,7 +62,7 @@ pub(super) fn check(against: &TimerContext<'_>, report: &mut VerifyReport) -> Re
         report.add(ProblemKind::TimerWheel, &wheel, Some(slot.place), detail);
     }
     let read_slot = checked.last_read_time_ms.div_euclid(TIMER_PRECISION_MS);
-    let mut walk = Waiting { against, log: &log, report, found: 0 };
+    let mut walk = WaitingMessages { against, log: &log, report, found: 0 };
     for slot in slots.iter().filter(|slot| slot.time >= read_slot && slot.last < log.end) {
         if let Some(detail) = walk.slot(slot)? {
             walk.found += 1;
@@ -92,7 +92,7 @@ pub(super) fn check(against: &TimerContext<'_>, report: &mut VerifyReport) -> Re
 }
 
 /// The check of waiting messages: from each cell back through its units, and to their records.
-struct Waiting<'a, 'b> {
+struct WaitingMessages<'a, 'b> {
     against: &'a TimerContext<'b>,
     log: &'a TimerLogFiles,
     report: &'a mut VerifyReport,
@@ -100,7 +100,7 @@ struct Waiting<'a, 'b> {
     found: usize,
 }
 
-impl Waiting<'_, '_> {
+impl WaitingMessages<'_, '_> {
     /// Walks the units of a cell; returns the problem of the cell itself.
     fn slot(&mut self, slot: &WheelSlot) -> Result<Option<String>, StoreError> {
         let (mut place, mut first) = (slot.last, slot.last);

@@ -5,11 +5,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::directory_tree::{DirNode, Edit, Names, Node, PendingChange, Tree};
-use super::file_content::{PAGE, Part, SECTOR, sector_forms};
+use super::directory_tree::{DirNode, DirectoryNames, Edit, Node, PendingChange, Tree};
+use super::file_content::{PAGE, PagePart, SECTOR, sector_forms};
 use super::file_node::FileNode;
 use super::rng::Rng;
-use super::shared_state::State;
+use super::shared_state::DiskState;
 
 /// A part of the disk that a power loss may leave in its old or its new form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,7 +49,7 @@ pub(super) type ChoiceFn<'a> = &'a mut dyn FnMut(CrashChoice, u32) -> u32;
 
 type Files = BTreeMap<u64, Arc<FileNode>>;
 
-impl State {
+impl DiskState {
     /// Copies everything, with the same choices, but without handles, faults and history. With `locks`, the copy keeps
     /// the locks of the living process.
     pub(super) fn fork(&self, locks: bool) -> io::Result<Self> {
@@ -130,7 +130,7 @@ impl State {
     }
 }
 
-impl Part {
+impl PagePart {
     fn of(self, inode: u64) -> CrashChoice {
         match self {
             Self::Length => CrashChoice::Length { inode },
@@ -188,7 +188,7 @@ impl Copier {
 /// The names on the disk, with the changes that reached it.
 #[derive(Default)]
 struct DiskNames {
-    changed: BTreeMap<u64, Names>,
+    changed: BTreeMap<u64, DirectoryNames>,
 }
 
 impl DiskNames {

@@ -40,14 +40,14 @@ impl Node {
     }
 }
 
-pub(super) type Names = BTreeMap<OsString, Node>;
+pub(super) type DirectoryNames = BTreeMap<OsString, Node>;
 
 /// A folder.
 #[derive(Debug)]
 pub(super) struct DirNode {
     pub(super) id: u64,
-    pub(super) live: Mutex<Names>,
-    pub(super) durable: Mutex<Names>,
+    pub(super) live: Mutex<DirectoryNames>,
+    pub(super) durable: Mutex<DirectoryNames>,
 }
 
 impl DirNode {
@@ -90,15 +90,15 @@ pub(super) struct Edit {
 }
 
 impl Edit {
-    pub(super) fn set(place: &Place, node: Node) -> Self {
+    pub(super) fn set(place: &NodePlace, node: Node) -> Self {
         Self { dir: Arc::clone(&place.dir), name: place.name.clone(), to: Some(node) }
     }
 
-    pub(super) fn clear(place: &Place) -> Self {
+    pub(super) fn clear(place: &NodePlace) -> Self {
         Self { dir: Arc::clone(&place.dir), name: place.name.clone(), to: None }
     }
 
-    pub(super) fn apply(&self, names: &mut Names) {
+    pub(super) fn apply(&self, names: &mut DirectoryNames) {
         match &self.to {
             Some(node) => names.insert(self.name.clone(), node.clone()),
             None => names.remove(&self.name),
@@ -143,12 +143,12 @@ pub(super) struct Tree {
 
 /// A name in an existing folder, in use or free.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct NodePlace {
     pub(super) dir: Arc<DirNode>,
     pub(super) name: OsString,
 }
 
-impl Place {
+impl NodePlace {
     pub(super) fn node(&self) -> Option<Node> {
         self.dir.get(&self.name)
     }
@@ -201,14 +201,14 @@ impl Tree {
     }
 
     /// Returns the place of `path`. Its folder must exist.
-    pub(super) fn place(&self, path: &Path) -> io::Result<Place> {
+    pub(super) fn place(&self, path: &Path) -> io::Result<NodePlace> {
         let name = path.file_name().ok_or(Errno::INVAL)?.to_os_string();
         let parent = path.parent().unwrap_or(Path::new(""));
-        Ok(Place { dir: self.dir(parent)?, name })
+        Ok(NodePlace { dir: self.dir(parent)?, name })
     }
 
     /// Like [`Tree::place`], for a name that must be free.
-    pub(super) fn free_place(&self, path: &Path) -> io::Result<Place> {
+    pub(super) fn free_place(&self, path: &Path) -> io::Result<NodePlace> {
         let place = self.place(path)?;
         if place.node().is_some() { Err(Errno::EXIST.into()) } else { Ok(place) }
     }

@@ -10,13 +10,13 @@ use rustix::io::Errno;
 use super::fault_plan::OperationKind;
 use super::file_content::{FileData, PAGE};
 use super::file_node::FileNode;
-use super::shared_state::{Shared, State};
+use super::shared_state::{DiskState, SharedDisk};
 use crate::region::{MapAccess, MapObserver, Region, RegionError};
 use crate::vfs::{Access, FileStat, VfsFile};
 
 /// A handle of an open file.
 pub(super) struct SimFile {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedDisk>,
     pub(super) node: Arc<FileNode>,
     pub(super) path: Arc<Path>,
     pub(super) access: Access,
@@ -38,7 +38,7 @@ impl SimFile {
         kind: OperationKind,
         offset: u64,
         len: u64,
-        act: impl FnOnce(&mut State, &mut FileData) -> io::Result<T>,
+        act: impl FnOnce(&mut DiskState, &mut FileData) -> io::Result<T>,
     ) -> io::Result<T> {
         let mut state = self.shared.state.lock();
         state.begin(kind, &self.path, offset, len)?;
@@ -58,7 +58,7 @@ impl SimFile {
 
 /// Ends a sync: the pages are durable, or dropped if a fault hit the call.
 fn finish_sync(
-    state: &mut State,
+    state: &mut DiskState,
     node: &FileNode,
     offset: u64,
     len: u64,
@@ -188,7 +188,7 @@ fn pages_of(buf: &[u8], offset: u64) -> impl Iterator<Item = (u64, &[u8])> {
 
 /// The observer of a map, for its file.
 struct SimMap {
-    shared: Arc<Shared>,
+    shared: Arc<SharedDisk>,
     node: Arc<FileNode>,
     path: Arc<Path>,
     /// The offset of the map in the file.

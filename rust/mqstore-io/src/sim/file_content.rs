@@ -396,9 +396,9 @@ impl FileData {
     pub(super) fn crash(
         &self,
         torn_sectors: bool,
-        choose: &mut dyn FnMut(Part, u32) -> u32,
+        choose: &mut dyn FnMut(PagePart, u32) -> u32,
     ) -> io::Result<Self> {
-        let newer = self.len != self.disk.len && choose(Part::Length, 2) > 0;
+        let newer = self.len != self.disk.len && choose(PagePart::Length, 2) > 0;
         let len = if newer { self.len } else { self.disk.len };
         let mut pages = BTreeMap::new();
         for index in page_range(0, len) {
@@ -412,7 +412,7 @@ impl FileData {
             } else if torn_sectors {
                 Some(Arc::new(mix(&forms, index, choose)))
             } else {
-                let form = choose(Part::Bytes((index * PAGE) as u64), forms.len() as u32);
+                let form = choose(PagePart::Bytes((index * PAGE) as u64), forms.len() as u32);
                 forms.get(form as usize).cloned()
             };
             pages.extend(page.map(|page| (index, cut_page(&page, index, len))));
@@ -428,19 +428,19 @@ impl FileData {
 
 /// A part of a file that the disk may have in its old or its new form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum PagePart {
     Length,
     Bytes(u64),
 }
 
 /// Builds a page from one form of each sector.
-fn mix(forms: &[Arc<Page>], index: usize, choose: &mut dyn FnMut(Part, u32) -> u32) -> Page {
+fn mix(forms: &[Arc<Page>], index: usize, choose: &mut dyn FnMut(PagePart, u32) -> u32) -> Page {
     let mut page = [0; PAGE];
     for (number, target) in page.chunks_exact_mut(SECTOR).enumerate() {
         let sectors = sector_forms(forms, number);
         let form = match sectors.len() {
             0 | 1 => 0,
-            count => choose(Part::Bytes((index * PAGE + number * SECTOR) as u64), count as u32),
+            count => choose(PagePart::Bytes((index * PAGE + number * SECTOR) as u64), count as u32),
         };
         if let Some(source) = sectors.get(form as usize) {
             target.copy_from_slice(source);

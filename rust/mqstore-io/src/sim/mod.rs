@@ -33,7 +33,7 @@ pub use fault_plan::{Fault, Operation, OperationKind};
 pub use options::SimOptions;
 
 use rng::Rng;
-use shared_state::{Shared, State};
+use shared_state::{DiskState, SharedDisk};
 
 /// A file system in memory; a clone is the same one.
 ///
@@ -58,7 +58,7 @@ use shared_state::{Shared, State};
 /// has no space, or a mapped file that was truncated. A test should end by asserting that the list is empty.
 #[derive(Clone)]
 pub struct SimVfs {
-    shared: Arc<Shared>,
+    shared: Arc<SharedDisk>,
 }
 
 impl fmt::Debug for SimVfs {
@@ -85,11 +85,11 @@ fn newest_if(forms: u32, mut newer: impl FnMut() -> bool) -> u32 {
 impl SimVfs {
     /// Creates an empty file system; the root folder `/` exists.
     pub fn new(options: SimOptions) -> Self {
-        Self::from_state(State::new(options))
+        Self::from_state(DiskState::new(options))
     }
 
-    fn from_state(state: State) -> Self {
-        Self { shared: Arc::new(Shared { state: Mutex::new(state) }) }
+    fn from_state(state: DiskState) -> Self {
+        Self { shared: Arc::new(SharedDisk { state: Mutex::new(state) }) }
     }
 
     /// Returns the file system after the process dies now. Every write is in it, synced or not, and unsynced data is

@@ -18,17 +18,17 @@ use super::rng::Rng;
 
 /// One lock for the whole file system: calls happen one after the other, which makes runs repeatable. Lock order: this
 /// lock first, then the lock of a file's content.
-pub(super) struct Shared {
-    pub(super) state: Mutex<State>,
+pub(super) struct SharedDisk {
+    pub(super) state: Mutex<DiskState>,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedDisk {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("SimVfs")
     }
 }
 
-pub(super) struct State {
+pub(super) struct DiskState {
     pub(super) tree: Tree,
     pub(super) options: SimOptions,
     pub(super) rng: Rng,
@@ -37,7 +37,7 @@ pub(super) struct State {
     pub(super) faults: FaultPlan,
     pub(super) violations: Vec<String>,
     pub(super) freeze_at: BTreeSet<u64>,
-    pub(super) frozen: Vec<(u64, State)>,
+    pub(super) frozen: Vec<(u64, DiskState)>,
     /// File, offset and length of the last call, if it was a write.
     pub(super) last_write: Option<(u64, u64, u64)>,
     /// Number of power losses.
@@ -46,7 +46,7 @@ pub(super) struct State {
     pub(super) process: u64,
 }
 
-impl State {
+impl DiskState {
     pub(super) fn new(options: SimOptions) -> Self {
         let rng = Rng::new(options.seed);
         Self::with_tree(options, Tree::new(), rng)

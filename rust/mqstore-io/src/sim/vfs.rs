@@ -14,7 +14,7 @@ use super::fault_plan::OperationKind;
 use super::file::SimFile;
 use super::file_content::{FileData, PAGE};
 use super::file_node::FileNode;
-use super::shared_state::State;
+use super::shared_state::DiskState;
 use crate::vfs::{
     Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, SpaceInfo, StoreLock, Vfs,
     VfsFile,
@@ -24,7 +24,7 @@ use crate::vfs::{
 const UNLIMITED: u64 = 1 << 50;
 
 impl SimVfs {
-    fn begin(&self, kind: OperationKind, path: &Path) -> io::Result<MutexGuard<'_, State>> {
+    fn begin(&self, kind: OperationKind, path: &Path) -> io::Result<MutexGuard<'_, DiskState>> {
         let mut state = self.shared.state.lock();
         state.begin(kind, path, 0, 0)?;
         Ok(state)
@@ -49,7 +49,7 @@ fn node_stat(node: &Node) -> FileStat {
     }
 }
 
-fn new_file(state: &mut State, path: &Path) -> io::Result<Arc<FileNode>> {
+fn new_file(state: &mut DiskState, path: &Path) -> io::Result<Arc<FileNode>> {
     let place = state.tree.free_place(path)?;
     let mut data = FileData::new()?;
     state.touch(&mut data);
@@ -59,7 +59,7 @@ fn new_file(state: &mut State, path: &Path) -> io::Result<Arc<FileNode>> {
     Ok(node)
 }
 
-fn new_dir(state: &mut State, path: &Path) -> io::Result<()> {
+fn new_dir(state: &mut DiskState, path: &Path) -> io::Result<()> {
     let place = state.tree.free_place(path)?;
     let node = DirNode::new(state.tree.take_id());
     state.tree.change(vec![Edit::set(&place, Node::Dir(node))], true);

@@ -44,7 +44,7 @@ struct FileTail {
 }
 
 /// The end of a queue at which the log holds all records of its units.
-struct Cut {
+struct QueueEnd {
     /// Number of files that keep a unit.
     files: usize,
     /// One past the last unit that stays.
@@ -324,8 +324,8 @@ impl ConsumeQueue {
         Ok(found)
     }
 
-    fn find_cut(&self, bases: &[u64], used_end: i64, log_end: u64) -> Result<Cut, StoreError> {
-        let mut cut = Cut { files: 0, end: 0, physical_end: 0, removed: 0 };
+    fn find_cut(&self, bases: &[u64], used_end: i64, log_end: u64) -> Result<QueueEnd, StoreError> {
+        let mut cut = QueueEnd { files: 0, end: 0, physical_end: 0, removed: 0 };
         for (index, &base) in bases.iter().enumerate().rev() {
             let file = self.file(base)?;
             units::for_each_backward(&*file, self.position_in(base, used_end), |position, slot| match slot {

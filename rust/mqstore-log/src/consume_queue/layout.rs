@@ -27,7 +27,7 @@ pub(super) struct QueueLayout {
 
 /// The part of a range of offsets that is in one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct FilePart {
     /// The file, by the logical offset of its first byte.
     pub(super) base: u64,
     /// Queue offsets of the part.
@@ -36,7 +36,7 @@ pub(super) struct Part {
     pub(super) position: u64,
 }
 
-impl Part {
+impl FilePart {
     /// Number of slots.
     pub(super) fn units(&self) -> usize {
         (self.offsets.end - self.offsets.start) as usize
@@ -114,7 +114,7 @@ impl QueueLayout {
     }
 
     /// Splits `offsets` at the borders of files, in order; an empty range has no part.
-    pub(super) fn parts(self, offsets: Range<i64>) -> impl Iterator<Item = Part> {
+    pub(super) fn parts(self, offsets: Range<i64>) -> impl Iterator<Item = FilePart> {
         let mut next = offsets.start;
         std::iter::from_fn(move || {
             if next >= offsets.end {
@@ -122,7 +122,7 @@ impl QueueLayout {
             }
             let base = self.base_of(next);
             let end = self.end_of(base).min(offsets.end);
-            let part = Part { base, offsets: next..end, position: self.position_of(next) };
+            let part = FilePart { base, offsets: next..end, position: self.position_of(next) };
             next = end;
             Some(part)
         })
@@ -158,9 +158,9 @@ mod tests {
         assert_eq!(
             parts,
             [
-                Part { base: 0, offsets: 3..5, position: 60 },
-                Part { base: 100, offsets: 5..10, position: 0 },
-                Part { base: 200, offsets: 10..12, position: 0 },
+                FilePart { base: 0, offsets: 3..5, position: 60 },
+                FilePart { base: 100, offsets: 5..10, position: 0 },
+                FilePart { base: 200, offsets: 10..12, position: 0 },
             ]
         );
         assert_eq!(layout.parts(7..7).count(), 0);

@@ -16,7 +16,7 @@ use mqstore_io::{Access, RecentMaps, Region, VfsFile};
 
 use super::context::QueueContext;
 use super::discover::QueueListing;
-use super::layout::{Part, QueueLayout, UNIT_BYTES};
+use super::layout::{FilePart, QueueLayout, UNIT_BYTES};
 use super::uncommitted::UncommittedRanges;
 use super::units;
 use super::waiters::QueueWaiters;
@@ -338,7 +338,7 @@ impl ConsumeQueue {
         self.maps.get(base, map).ok()
     }
 
-    fn check_name_exists(&self, part: &Part) -> Result<(), StoreError> {
+    fn check_name_exists(&self, part: &FilePart) -> Result<(), StoreError> {
         if self.bases.read().binary_search(&part.base).is_err() {
             let reason = format!(
                 "the queue file with offsets {} to {} is missing; run `mqstore rebuild` to derive it from the log",

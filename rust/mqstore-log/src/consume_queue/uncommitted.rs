@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// Neighbouring slots that all hold a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stretch {
+pub(super) struct UncommittedRange {
     /// First offset.
     pub(super) start: i64,
     /// One past the last offset.
@@ -22,7 +22,7 @@ pub(super) struct Stretch {
 /// Ranges in ascending order of offset; no range is empty, and no two touch.
 #[derive(Debug, Default)]
 pub(super) struct UncommittedRanges {
-    stretches: Vec<Stretch>,
+    stretches: Vec<UncommittedRange>,
 }
 
 impl UncommittedRanges {
@@ -37,17 +37,17 @@ impl UncommittedRanges {
     }
 
     /// Returns the lowest range.
-    pub(super) fn first(&self) -> Option<&Stretch> {
+    pub(super) fn first(&self) -> Option<&UncommittedRange> {
         self.stretches.first()
     }
 
     /// Returns the highest range.
-    pub(super) fn last(&self) -> Option<&Stretch> {
+    pub(super) fn last(&self) -> Option<&UncommittedRange> {
         self.stretches.last()
     }
 
     /// Adds a range. If it overlaps another one, the slots were written twice.
-    pub(super) fn insert(&mut self, mut new: Stretch) {
+    pub(super) fn insert(&mut self, mut new: UncommittedRange) {
         if new.start >= new.end {
             return;
         }
@@ -101,8 +101,8 @@ impl UncommittedRanges {
 mod tests {
     use super::*;
 
-    fn stretch(start: i64, end: i64) -> Stretch {
-        Stretch { start, end, first_physical: start * 100, physical_end: end * 100 }
+    fn stretch(start: i64, end: i64) -> UncommittedRange {
+        UncommittedRange { start, end, first_physical: start * 100, physical_end: end * 100 }
     }
 
     fn covered(parts: &[(i64, i64)]) -> UncommittedRanges {

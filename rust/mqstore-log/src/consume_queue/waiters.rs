@@ -116,7 +116,7 @@ impl QueueWaiters {
 
 impl fmt::Debug for QueueWaiters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arrivals").field("waits", &self.waits.lock().calls.len()).finish_non_exhaustive()
+        f.debug_struct("QueueWaiters").field("waits", &self.waits.lock().calls.len()).finish_non_exhaustive()
     }
 }
 

@@ -29,9 +29,9 @@ use mqstore_io::switch;
 use mqstore_io::sync::{Arc, Ordering};
 
 use super::context::UnsyncedQueue;
-use super::layout::{Part, UNIT_BYTES, offset_at};
+use super::layout::{FilePart, UNIT_BYTES, offset_at};
 use super::queue::{ConsumeQueue, Writing};
-use super::uncommitted::Stretch;
+use super::uncommitted::UncommittedRange;
 use super::units;
 use super::units::{CHUNK_BYTES, UnitState, physical_end};
 use mqstore_base::error::{IoContext, StoreError};
@@ -135,7 +135,7 @@ impl ConsumeQueue {
     }
 
     /// Whether the slots of `part` hold nothing of value, so that they need not be read first.
-    fn is_unwritten(&self, writing: &Writing, part: &Part) -> bool {
+    fn is_unwritten(&self, writing: &Writing, part: &FilePart) -> bool {
         let ours = || {
             part.offsets.start >= writing.found_end.max(self.max_offset())
                 && writing.busy().covered.holes(part.offsets.clone()) == [part.offsets.clone()]
@@ -147,7 +147,7 @@ impl ConsumeQueue {
     fn write_part(
         &self,
         writing: &mut Writing,
-        part: &Part,
+        part: &FilePart,
         units: &[CqUnit],
         outcome: &mut WriteOutcome,
     ) -> Result<(), StoreError> {
@@ -156,14 +156,14 @@ impl ConsumeQueue {
         {
             let end = offset + run.len() as i64;
             let position = self.layout().position_of(offset);
-            let part = Part { base: part.base, offsets: offset..end, position };
+            let part = FilePart { base: part.base, offsets: offset..end, position };
             offset = end;
             let (Some(first), Some(last)) = (run.first(), run.last().and_then(physical_end)) else {
                 outcome.refuse(run.len(), || "the unit has no possible log offset".to_owned());
                 continue;
             };
             if let Some(file) = self.file_to_write(writing, &part, first.physical_offset, outcome)? {
-                let stretch = Stretch {
+                let stretch = UncommittedRange {
                     start: part.offsets.start,
                     end: part.offsets.end,
                     first_physical: first.physical_offset,
@@ -179,9 +179,9 @@ impl ConsumeQueue {
         &self,
         writing: &mut Writing,
         file: &dyn VfsFile,
-        part: &Part,
+        part: &FilePart,
         units: &[CqUnit],
-        mut stretch: Stretch,
+        mut stretch: UncommittedRange,
         outcome: &mut WriteOutcome,
     ) -> Result<(), StoreError> {
         if self.is_unwritten(writing, part) {
@@ -202,7 +202,7 @@ impl ConsumeQueue {
         Ok(())
     }
 
-    fn read_old(&self, file: &dyn VfsFile, part: &Part) -> Result<Vec<UnitState>, StoreError> {
+    fn read_old(&self, file: &dyn VfsFile, part: &FilePart) -> Result<Vec<UnitState>, StoreError> {
         let mut buffer = Vec::new();
         let old = units::read_units(file, part.position..part.end_position(), &mut buffer)
             .map_err(|source| self.io(part.base, "reading queue units", source))?;
@@ -215,7 +215,7 @@ impl ConsumeQueue {
         &self,
         writing: &mut Writing,
         file: &dyn VfsFile,
-        part: &Part,
+        part: &FilePart,
         units: &[CqUnit],
         old: &[UnitState],
         outcome: &mut WriteOutcome,
@@ -261,7 +261,7 @@ impl ConsumeQueue {
     fn file_to_write(
         &self,
         writing: &mut Writing,
-        part: &Part,
+        part: &FilePart,
         physical: i64,
         outcome: &mut WriteOutcome,
     ) -> Result<Option<Arc<dyn VfsFile>>, StoreError> {
@@ -307,7 +307,7 @@ impl ConsumeQueue {
     }
 
     /// Returns why the file of `part` must not be created for a record at log offset `physical`; `None` if it may.
-    fn missing_file_reason(&self, writing: &Writing, part: &Part, physical: i64) -> Option<String> {
+    fn missing_file_reason(&self, writing: &Writing, part: &FilePart, physical: i64) -> Option<String> {
         let offset = part.offsets.start;
         let named = self.bases.read().last().copied();
         if named.is_some_and(|last| part.base < last) {
@@ -394,7 +394,7 @@ impl ConsumeQueue {
         &self,
         writing: &Writing,
         file: &dyn VfsFile,
-        part: &Part,
+        part: &FilePart,
     ) -> Result<Vec<Range<u64>>, StoreError> {
         let whole = part.position..part.end_position();
         if part.offsets.start >= writing.used_end {

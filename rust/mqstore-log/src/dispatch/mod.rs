@@ -23,7 +23,7 @@ use mqstore_io::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, wi
 pub use derived_units::{DerivedQueue, DerivedQueues};
 pub use run::{BatchTopics, DispatchRules, QueueRun, RunOutput};
 
-use crate::commit_log::{Cut, Damage, LogScanner, RecordRun, ScanChecks, SegmentList};
+use crate::commit_log::{CutRun, Damage, LogScanner, RecordRun, ScanChecks, SegmentList};
 use crate::consume_queue::QueueSet;
 use crate::index::IndexSet;
 use dispatch_run::DispatchRun;
@@ -112,7 +112,7 @@ enum DispatchStop {
 
 /// The work that a thread found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
+enum WorkOutcome {
     /// A run, which is finished now.
     Done,
     /// None: other threads have the rest, or the log has no more.
@@ -240,7 +240,7 @@ impl Dispatcher {
             if position >= limit.min(self.limit()) {
                 return Ok(position);
             }
-            if self.work(list, limit)? == Work::Nothing {
+            if self.work(list, limit)? == WorkOutcome::Nothing {
                 let changed = || self.position() != position || self.stopped.get().is_some();
                 self.moved.wait_until(Some(LOOK), changed);
             }
@@ -298,15 +298,15 @@ impl Dispatcher {
     }
 
     /// Takes one run, if one is available, and then commits all runs that can be committed.
-    fn work(&self, list: &Arc<SegmentList>, limit: u64) -> Result<Work, StoreError> {
+    fn work(&self, list: &Arc<SegmentList>, limit: u64) -> Result<WorkOutcome, StoreError> {
         self.check()?;
         let Some(run) = self.take(list, limit)? else {
             // Another thread may have failed to commit a complete run.
             self.commit()?;
-            return Ok(Work::Nothing);
+            return Ok(WorkOutcome::Nothing);
         };
         self.finish(run)?;
-        Ok(Work::Done)
+        Ok(WorkOutcome::Done)
     }
 
     /// Writes `run` and then commits all runs that can be committed.
@@ -397,27 +397,27 @@ impl Dispatcher {
         loop {
             let position = scanner.position();
             match scanner.cut(*run_bytes, run.take_buffer())? {
-                Cut::Stretch(stretch) => {
+                CutRun::Stretch(stretch) => {
                     run.begin(*next, stretch);
                     *next += 1;
                     return Ok(Some(run));
                 }
                 // This case needs damage up to the limit and the rule to skip it.
-                Cut::End if position >= limit => {
+                CutRun::End if position >= limit => {
                     run.begin(*next, RecordRun::empty(position));
                     *next += 1;
                     return Ok(Some(run));
                 }
-                Cut::End => {
+                CutRun::End => {
                     let reason = format!("the log ends here although it was written up to {limit}");
                     return Err(StoreError::corrupt(&self.files.commit_log(), position, reason));
                 }
-                Cut::Damaged(damage) if self.rules.skip_damage => {
+                CutRun::Damaged(damage) if self.rules.skip_damage => {
                     let behind = scanner.resync(damage.offset + 1)?.unwrap_or(limit);
                     run.skipped.push(damage.skipped(behind - damage.offset));
                     scanner.seek(behind);
                 }
-                Cut::Damaged(damage) => {
+                CutRun::Damaged(damage) => {
                     return Err(StoreError::corrupt(&damage.path, damage.file_offset, damage.reason));
                 }
             }

@@ -231,7 +231,7 @@ fn a_worker_that_dies_stops_the_dispatcher_before_its_run() {
     let world = World::new(&messages(&IN_ONE_QUEUE));
     let dispatcher = world.dispatcher();
     for _ in 0..2 {
-        assert_eq!(dispatcher.work(&world.list, world.end).unwrap(), Work::Done);
+        assert_eq!(dispatcher.work(&world.list, world.end).unwrap(), WorkOutcome::Done);
     }
     let third = dispatcher.take(&world.list, world.end).unwrap();
     let lost = std::thread::scope(|scope| {

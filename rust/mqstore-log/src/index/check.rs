@@ -11,7 +11,7 @@ use mqstore_format::{IndexEntry, IndexHeader};
 use mqstore_io::VfsFile;
 use serde::{Deserialize, Serialize};
 
-use super::file::{IndexFile, Source};
+use super::file::{IndexBytes, IndexFile};
 use super::set::IndexSet;
 use mqstore_base::error::{IoContext, StoreError};
 
@@ -312,7 +312,7 @@ fn is_duplicate_after_kill(
     if known == 0 {
         return Ok(false);
     }
-    let source = Source::File(Arc::clone(bytes));
+    let source = IndexBytes::File(Arc::clone(bytes));
     let left = source.entry(file.geometry, known).at(&file.path, "reading an index file")?;
     Ok((left.previous, left.physical_offset) == (entry.previous, entry.physical_offset))
 }

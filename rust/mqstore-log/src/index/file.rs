@@ -65,14 +65,14 @@ pub(super) struct IndexFile {
     pub(super) geometry: IndexGeometry,
     cache: Arc<FileCache>,
     access: Access,
-    state: RwLock<State>,
+    state: RwLock<IndexFileState>,
     dirty: AtomicBool,
     /// The map for lookups, at most one.
     maps: RecentMaps,
 }
 
 #[derive(Debug)]
-struct State {
+struct IndexFileState {
     header: IndexHeader,
     map: Option<WriteMap>,
 }
@@ -94,7 +94,7 @@ struct PreparedEntry {
 
 /// The access to a file that is read.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum IndexBytes {
     Map(Region),
     File(Arc<dyn VfsFile>),
 }
@@ -107,7 +107,7 @@ impl IndexFile {
         access: Access,
         header: IndexHeader,
     ) -> Self {
-        let state = RwLock::new(State { header, map: None });
+        let state = RwLock::new(IndexFileState { header, map: None });
         // An earlier process may not have synced its writes; one more sync is cheap.
         let dirty = AtomicBool::new(access == Access::ReadWrite);
         Self { path, geometry, cache: Arc::clone(cache), access, state, dirty, maps: RecentMaps::default() }
@@ -137,13 +137,13 @@ impl IndexFile {
     }
 
     /// Returns the access for a lookup.
-    pub(super) fn source(&self) -> Result<Source, StoreError> {
+    pub(super) fn source(&self) -> Result<IndexBytes, StoreError> {
         if let Some(map) = &self.state.read().map {
-            return Ok(Source::Map(map.region.clone()));
+            return Ok(IndexBytes::Map(map.region.clone()));
         }
         match self.in_memory() {
-            Some(map) => Ok(Source::Map(Region::clone(&map))),
-            None => self.open().map(Source::File),
+            Some(map) => Ok(IndexBytes::Map(Region::clone(&map))),
+            None => self.open().map(IndexBytes::File),
         }
     }
 
@@ -285,7 +285,7 @@ impl IndexFile {
     }
 }
 
-impl Source {
+impl IndexBytes {
     /// Returns the number of the newest entry in the chain of `slot`.
     pub(super) fn slot(&self, geometry: IndexGeometry, slot: u32) -> io::Result<u32> {
         let position = geometry.slot_position(slot);

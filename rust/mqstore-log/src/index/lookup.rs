@@ -13,7 +13,7 @@ use std::io;
 
 use mqstore_format::{IndexEntry, IndexGeometry, IndexHeader};
 
-use super::file::{IndexFile, Source};
+use super::file::{IndexBytes, IndexFile};
 use super::set::IndexSet;
 use mqstore_base::error::{IoContext, StoreError};
 
@@ -79,7 +79,7 @@ impl ChainQuery {
 
     fn follow(
         &self,
-        source: &Source,
+        source: &IndexBytes,
         geometry: IndexGeometry,
         slot: u32,
         newest: u32,
@@ -124,7 +124,7 @@ impl ChainQuery {
 /// Returns the newest entry of the chain, and a header that counts it.
 fn newest(
     file: &IndexFile,
-    source: &Source,
+    source: &IndexBytes,
     slot: u32,
 ) -> Result<Result<(u32, IndexHeader), String>, StoreError> {
     let mut problem = String::new();

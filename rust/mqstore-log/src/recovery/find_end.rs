@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mqstore_io::{Access, Jobs, Pool, VfsFile, switch};
 
-use super::parallel_check::{CheckResult, Stretch};
+use super::parallel_check::{CheckResult, CheckedRange};
 use super::progress::{ProgressReporter, RecoveryStage};
 use crate::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError};
@@ -136,7 +136,7 @@ fn skipped(files: &StoreFiles, list: &SegmentList, found: &FoundEnd, next: u64) 
     format!("{} at offset {at}: {reason}; skipped {} bytes", path.display(), next - found.end)
 }
 
-enum Step {
+enum WalkStep {
     Record(u32),
     Filler,
     Stop(u64, Option<Damage>),
@@ -153,13 +153,13 @@ struct Walk<'a> {
 }
 
 /// The checks of windows, in log order.
-type Checks<'scope, 'env> = Jobs<'scope, 'env, Stretch, CheckResult>;
+type Checks<'scope, 'env> = Jobs<'scope, 'env, CheckedRange, CheckResult>;
 
 /// The state of the reading part of the walk.
 struct Reading {
     scanner: LogScanner,
     /// The records of the current window.
-    stretch: Stretch,
+    stretch: CheckedRange,
     /// Windows passed to the check.
     windows: usize,
 }
@@ -169,8 +169,8 @@ impl Walk<'_> {
     fn from(&mut self, from: u64, watch: &mut ProgressReporter<'_>) -> Result<(), StoreError> {
         let mut scanner = LogScanner::new(Arc::clone(self.list), from, u64::MAX, ScanChecks { crc: false });
         scanner.retain_windows();
-        let mut reading = Reading { scanner, stretch: Stretch::default(), windows: 0 };
-        let is_over = Pool::new(0, CHECK_THREAD).in_order(0, &Stretch::check, |checks| {
+        let mut reading = Reading { scanner, stretch: CheckedRange::default(), windows: 0 };
+        let is_over = Pool::new(0, CHECK_THREAD).in_order(0, &CheckedRange::check, |checks| {
             self.check_windows(&mut reading, SEQUENTIAL_WINDOWS, checks, watch)
         })?;
         if is_over {
@@ -179,7 +179,7 @@ impl Walk<'_> {
         let pool = Pool::new(self.helpers, CHECK_THREAD);
         // A window has 1 MiB, so this bounds the memory.
         let ahead = 2 * pool.size();
-        pool.in_order(ahead, &Stretch::check, |checks| {
+        pool.in_order(ahead, &CheckedRange::check, |checks| {
             self.check_windows(&mut reading, usize::MAX, checks, watch).map(drop)
         })
     }
@@ -197,28 +197,28 @@ impl Walk<'_> {
             let Reading { scanner, stretch, windows } = reading;
             let offset = scanner.position();
             let step = match scanner.next_item()? {
-                ScanItem::Record(record) => Step::Record(record.size),
-                ScanItem::Filler { .. } => Step::Filler,
-                ScanItem::End { offset } => Step::Stop(offset, None),
-                ScanItem::Damaged(damage) => Step::Stop(damage.offset, Some(damage)),
+                ScanItem::Record(record) => WalkStep::Record(record.size),
+                ScanItem::Filler { .. } => WalkStep::Filler,
+                ScanItem::End { offset } => WalkStep::Stop(offset, None),
+                ScanItem::Damaged(damage) => WalkStep::Stop(damage.offset, Some(damage)),
             };
             if let Some((start, bytes)) = scanner.take_previous_window() {
-                checks.give(Stretch { start, bytes, ..std::mem::take(stretch) });
+                checks.give(CheckedRange { start, bytes, ..std::mem::take(stretch) });
                 *windows += 1;
                 watch.step(RecoveryStage::Log, offset - self.start, total)?;
             }
             match step {
-                Step::Record(size) => stretch.records.push((offset, size)),
-                Step::Filler => {
+                WalkStep::Record(size) => stretch.records.push((offset, size)),
+                WalkStep::Filler => {
                     // The next record is in another file, so it starts another window.
                     let (start, bytes) = scanner.take_window();
                     let filler = Some(offset);
-                    checks.give(Stretch { start, bytes, filler, ..std::mem::take(stretch) });
+                    checks.give(CheckedRange { start, bytes, filler, ..std::mem::take(stretch) });
                     *windows += 1;
                 }
-                Step::Stop(end, damage) => {
+                WalkStep::Stop(end, damage) => {
                     let (start, bytes) = scanner.take_window();
-                    checks.give(Stretch { start, bytes, ..std::mem::take(stretch) });
+                    checks.give(CheckedRange { start, bytes, ..std::mem::take(stretch) });
                     if self.drain(checks, scanner, true)? {
                         (self.found.end, self.found.damage) = (end, damage);
                     }

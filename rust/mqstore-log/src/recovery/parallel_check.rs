@@ -13,7 +13,7 @@ use crate::commit_log::{ScanChecks, check_record};
 
 /// A window of the log with the consecutive records in it.
 #[derive(Debug, Default)]
-pub(super) struct Stretch {
+pub(super) struct CheckedRange {
     /// Log offset of the first byte.
     pub(super) start: u64,
     /// The bytes of the window; they may continue after the last record.
@@ -27,7 +27,7 @@ pub(super) struct Stretch {
 /// The result of checking a window.
 #[derive(Debug, Default)]
 pub(super) struct CheckResult {
-    pub(super) stretch: Stretch,
+    pub(super) stretch: CheckedRange,
     /// Last good record.
     pub(super) last: Option<(u64, u32)>,
     /// Newest store time of the good records.
@@ -36,7 +36,7 @@ pub(super) struct CheckResult {
     pub(super) bad: Option<(u64, u32, String)>,
 }
 
-impl Stretch {
+impl CheckedRange {
     pub(super) fn check(self) -> CheckResult {
         let mut checked = CheckResult { stretch: self, ..CheckResult::default() };
         let CheckResult { stretch, last, store_timestamp_ms, bad } = &mut checked;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
-use crate::{Lease, Progress, ProgressRecord, Waiting};
+use crate::{Lease, Progress, ProgressRecord, ReturnedMessage};
 
 /// Number of offsets that the tests use.
 const END: i64 = 16;
@@ -108,7 +108,7 @@ impl Naive {
             assert_eq!(progress.is_finished(offset), state == Offset::Finished, "offset {offset}");
             let lease = progress.lease(offset).map(|Lease { until_ms, attempt, .. }| (until_ms, attempt));
             let waiting =
-                progress.waiting(offset).map(|Waiting { visible_ms, attempt }| (visible_ms, attempt));
+                progress.waiting(offset).map(|ReturnedMessage { visible_ms, attempt }| (visible_ms, attempt));
             let dead = progress.dead_letters().find(|(dead, _)| *dead == offset).map(|(_, dlq)| dlq);
             let is = match state {
                 Offset::Leased(ms, attempt) => (Some((ms, attempt)), None, None),

@@ -5,8 +5,8 @@ use mqstore_io::{SimVfs, Vfs};
 
 use super::{commit, dump, files_on, key, open, put_topic};
 use crate::progress::Progress;
-use crate::record::{MetaRecord, NameId, Place, QueueKey};
-use crate::state::State;
+use crate::record::{MetaPosition, MetaRecord, NameId, QueueKey};
+use crate::state::MetaState;
 use crate::{MetaLog, OffsetChange, ProgressRecord};
 use mqstore_base::store_files::CONFIG_LIMIT_BYTES;
 
@@ -154,22 +154,22 @@ fn what_was_kept_after_a_removal_is_not_removed_by_it() {
         bytes
     };
     for removed in [MetaRecord::TopicRemoved { topic }, MetaRecord::GroupRemoved { group }] {
-        let mut state = State::default();
-        let kept = MetaRecord::Kept { queue, place: Place(100), committed: 3, next: 4 };
+        let mut state = MetaState::default();
+        let kept = MetaRecord::Kept { queue, place: MetaPosition(100), committed: 3, next: 4 };
         let names = [MetaRecord::Name { id: group, name: "g" }, MetaRecord::Name { id: topic, name: "t" }];
-        state.apply_frame(&frame(&names), Place(0)).unwrap();
-        state.apply_frame(&frame(&[kept]), Place(0)).unwrap();
+        state.apply_frame(&frame(&names), MetaPosition(0)).unwrap();
+        state.apply_frame(&frame(&[kept]), MetaPosition(0)).unwrap();
         // Replay of the tail passes an old offset, the removal and the start of the new progress.
         let old = MetaRecord::Offset(OffsetChange { queue, offset: 70 });
         let begun = MetaRecord::Progress { queue, record: ProgressRecord::Moved { to: 3 } };
-        state.apply_frame(&frame(&[old]), Place(40)).unwrap();
-        state.apply_frame(&frame(&[removed]), Place(50)).unwrap();
-        state.apply_frame(&frame(&[begun]), Place(60)).unwrap();
+        state.apply_frame(&frame(&[old]), MetaPosition(40)).unwrap();
+        state.apply_frame(&frame(&[removed]), MetaPosition(50)).unwrap();
+        state.apply_frame(&frame(&[begun]), MetaPosition(60)).unwrap();
         let found =
             state.progress.get(queue).map(|progress: &Progress| (progress.committed(), progress.next()));
         assert_eq!((found, state.offset(queue)), (Some((3, 4)), Some(3)));
         // A later removal counts.
-        state.apply_frame(&frame(&[removed]), Place(100)).unwrap();
+        state.apply_frame(&frame(&[removed]), MetaPosition(100)).unwrap();
         assert!(state.progress.get(queue).is_none() && state.offset(queue).is_none());
     }
 }

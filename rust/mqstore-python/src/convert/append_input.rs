@@ -12,14 +12,14 @@ use crate::convert::arguments::{EncodedProperties, body, encode, flag, time};
 use crate::convert::error::of_message;
 
 /// One message that owns everything its borrowed form points to.
-pub(crate) struct Part<'py> {
+pub(crate) struct InputMessage<'py> {
     pub(crate) body: Bound<'py, PyBytes>,
     pub(crate) encoded: EncodedProperties,
     pub(crate) flag: i32,
     pub(crate) born_timestamp_ms: Option<i64>,
 }
 
-impl<'py> Part<'py> {
+impl<'py> InputMessage<'py> {
     /// Converts the arguments of `append`.
     pub(crate) fn of(
         message: &Bound<'py, PyAny>,
@@ -69,7 +69,7 @@ impl<'py> Part<'py> {
 }
 
 /// Converts the messages of one call: bodies or `Message`s.
-pub(crate) fn parts<'py>(messages: &Bound<'py, PyAny>) -> PyResult<Vec<Part<'py>>> {
+pub(crate) fn parts<'py>(messages: &Bound<'py, PyAny>) -> PyResult<Vec<InputMessage<'py>>> {
     if messages.is_instance_of::<PyBytes>() || messages.is_instance_of::<PyString>() {
         let kind = messages.get_type().name()?;
         return Err(PyTypeError::new_err(format!(
@@ -86,10 +86,10 @@ pub(crate) fn parts<'py>(messages: &Bound<'py, PyAny>) -> PyResult<Vec<Part<'py>
     Ok(found)
 }
 
-fn part<'py>(message: &Bound<'py, PyAny>, class: &Bound<'py, PyAny>) -> PyResult<Part<'py>> {
+fn part<'py>(message: &Bound<'py, PyAny>, class: &Bound<'py, PyAny>) -> PyResult<InputMessage<'py>> {
     let py = message.py();
     if !message.is_instance(class)? {
-        return Ok(Part {
+        return Ok(InputMessage {
             body: body(message)?,
             encoded: EncodedProperties::default(),
             flag: 0,
@@ -97,7 +97,7 @@ fn part<'py>(message: &Bound<'py, PyAny>, class: &Bound<'py, PyAny>) -> PyResult
         });
     }
     let born = message.getattr(intern!(py, "born_timestamp"))?;
-    Ok(Part {
+    Ok(InputMessage {
         body: body(&message.getattr(intern!(py, "body"))?)?,
         encoded: encode(
             Some(&message.getattr(intern!(py, "keys"))?),

@@ -17,14 +17,14 @@ use crate::convert::arguments::{duration, offset, queue, time};
 use crate::convert::error::log_notes;
 use crate::convert::filter::message_filter;
 use crate::convert::stored_message::StoredMessage;
-use crate::runtime::{Kept, Shared, awaited, delivered, detached};
+use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered, detached};
 use crate::store::NativeStore;
 
 /// The native part of `mqstore.Consumer`.
 #[pyclass(frozen, subclass, module = "mqstore._mqstore")]
 pub(crate) struct NativeConsumer {
-    consumer: Kept<Consumer>,
-    shared: Arc<Shared>,
+    consumer: ForkGuarded<Consumer>,
+    shared: Arc<SharedStore>,
     /// Keeps the store alive while the consumer exists.
     _owner: Py<NativeStore>,
 }
@@ -139,7 +139,7 @@ impl NativeConsumer {
         let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
         let consumer = delivered(py, || shared.broker(core)?.consumer(group, &topics, options))?;
         log_notes(py, consumer.take_notes())?;
-        let consumer = Kept::new(Arc::clone(&shared), consumer);
+        let consumer = ForkGuarded::new(Arc::clone(&shared), consumer);
         Ok(Self { consumer, shared, _owner: store.clone().unbind() })
     }
 

@@ -13,7 +13,7 @@ use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{duration, number, time};
 use crate::convert::error::log_notes;
 use crate::delivery::transactions;
-use crate::runtime::{Shared, delivered, detached};
+use crate::runtime::{SharedStore, delivered, detached};
 use crate::store::NativeStore;
 
 /// The arguments of `append` that give the time of delivery.
@@ -47,7 +47,7 @@ impl DeliveryTime<'_, '_> {
 /// Appends a message for later delivery.
 pub(crate) fn append(
     topic: &Bound<'_, PyString>,
-    shared: &Shared,
+    shared: &SharedStore,
     store: &NativeStore,
     message: NewMessage<'_>,
     due: Due,
@@ -69,7 +69,7 @@ fn result(topic: &Bound<'_, PyString>, store: &NativeStore, accepted: Accepted) 
 }
 
 /// Starts the broker of a store that is open for writing. The core decides what it delivers.
-pub(crate) fn begin(py: Python<'_>, shared: &Shared, store: &Store) -> PyResult<()> {
+pub(crate) fn begin(py: Python<'_>, shared: &SharedStore, store: &Store) -> PyResult<()> {
     if store.mode() == OpenMode::Read {
         return Ok(());
     }

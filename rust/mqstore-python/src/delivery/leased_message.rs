@@ -6,7 +6,7 @@ use mqstore_delivery::{Lease, LeasedMessage as Leased};
 use pyo3::prelude::*;
 
 use crate::convert::stored_message::StoredMessage;
-use crate::runtime::{Kept, Shared};
+use crate::runtime::{ForkGuarded, SharedStore};
 
 /// A message from a work queue: a `StoredMessage` and the lease on it.
 ///
@@ -14,18 +14,18 @@ use crate::runtime::{Kept, Shared};
 /// It is equal to the same stored message. A pickled copy is the stored message without the lease.
 #[pyclass(frozen, extends = StoredMessage, module = "mqstore")]
 pub(crate) struct LeasedMessage {
-    lease: Kept<Lease>,
+    lease: ForkGuarded<Lease>,
 }
 
 impl LeasedMessage {
     /// Returns the Python object for a delivered message.
     pub(crate) fn from_core<'py>(
         py: Python<'py>,
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedStore>,
         leased: Leased,
     ) -> PyResult<Bound<'py, Self>> {
         let Leased { record, lease } = leased;
-        let own = Self { lease: Kept::new(Arc::clone(shared), lease) };
+        let own = Self { lease: ForkGuarded::new(Arc::clone(shared), lease) };
         Bound::new(py, PyClassInitializer::from(StoredMessage::from(record)).add_subclass(own))
     }
 

@@ -17,11 +17,11 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
-use crate::convert::append_input::Part;
+use crate::convert::append_input::InputMessage;
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{count, duration, text};
 use crate::convert::error::log_notes;
-use crate::runtime::{Kept, Shared, delivered};
+use crate::runtime::{ForkGuarded, SharedStore, delivered};
 use crate::store::NativeStore;
 
 /// Pause of the check thread after an error of the store.
@@ -34,7 +34,7 @@ type PendingRow = (String, String, Vec<String>, usize, i64, u32, Option<i64>, bo
 /// The native part of `mqstore.Transaction`.
 #[pyclass(frozen, subclass, module = "mqstore._mqstore")]
 pub(crate) struct NativeTransaction {
-    transaction: Kept<Transaction>,
+    transaction: ForkGuarded<Transaction>,
     /// Keeps the store alive while the transaction exists.
     _owner: Py<NativeStore>,
     host: Host,
@@ -60,7 +60,7 @@ impl NativeTransaction {
         let (core, shared) = (store.get().core()?, store.get().shared());
         let begun = delivered(store.py(), || shared.broker(core)?.transactions()?.begin(group))?;
         Ok(Self {
-            transaction: Kept::new(shared, begun),
+            transaction: ForkGuarded::new(shared, begun),
             _owner: store.clone().unbind(),
             host: store.get().host(),
             durable,
@@ -141,7 +141,7 @@ impl NativeTransaction {
         }
         let transaction = self.transaction()?;
         let topic = text("topic", topic)?;
-        let part = Part::of(body, keys, tags, properties, flag, born_timestamp)?;
+        let part = InputMessage::of(body, keys, tags, properties, flag, born_timestamp)?;
         let half = NewHalfMessage {
             topic: topic.to_str()?,
             body: part.body.as_bytes(),
@@ -210,8 +210,8 @@ fn refused(others: &Bound<'_, PyDict>) -> PyErr {
 /// The store's state for the check thread. It does not keep the store alive.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct NativeChecks {
-    transactions: Kept<Transactions>,
-    shared: Arc<Shared>,
+    transactions: ForkGuarded<Transactions>,
+    shared: Arc<SharedStore>,
 }
 
 #[pymethods]
@@ -220,7 +220,7 @@ impl NativeChecks {
     fn new(store: &Bound<'_, NativeStore>) -> PyResult<Self> {
         let (core, shared) = (store.get().core()?, store.get().shared());
         let transactions = delivered(store.py(), || shared.broker(core)?.transactions())?;
-        Ok(Self { transactions: Kept::new(Arc::clone(&shared), transactions), shared })
+        Ok(Self { transactions: ForkGuarded::new(Arc::clone(&shared), transactions), shared })
     }
 
     /// Registers `group` for checks from now on.
@@ -312,7 +312,7 @@ pub(crate) fn pending_transactions(store: &Bound<'_, NativeStore>) -> PyResult<V
 }
 
 /// Logs the notes about transactions, including those that the open completed.
-pub(crate) fn say_notes(py: Python<'_>, shared: &Shared, core: &Store) -> PyResult<()> {
+pub(crate) fn say_notes(py: Python<'_>, shared: &SharedStore, core: &Store) -> PyResult<()> {
     let notes = delivered(py, || {
         let transactions = shared.broker(core)?.transactions_if_open();
         Ok(transactions.map(|transactions| transactions.take_notes()).unwrap_or_default())

@@ -18,7 +18,7 @@ use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{EncodedProperties, count, duration, encode, number};
 use crate::convert::error::{broker_to_py, log_notes};
 use crate::delivery::leased_message::LeasedMessage;
-use crate::runtime::{Kept, Shared, awaited, delivered};
+use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered};
 use crate::store::NativeStore;
 
 /// Dead letters that are redriven between two checks for Ctrl-C.
@@ -27,8 +27,8 @@ const REDRIVEN_AT_ONCE: u64 = 256;
 /// The native part of `mqstore.WorkQueue`.
 #[pyclass(frozen, subclass, module = "mqstore._mqstore")]
 pub(crate) struct NativeWorkQueue {
-    queue: Kept<WorkQueue>,
-    shared: Arc<Shared>,
+    queue: ForkGuarded<WorkQueue>,
+    shared: Arc<SharedStore>,
     /// Keeps the store alive while the work queue exists.
     _owner: Py<NativeStore>,
     host: Host,
@@ -154,7 +154,7 @@ impl NativeWorkQueue {
         let queue = delivered(py, || shared.broker(core)?.work_queue(name, group, options))?;
         log_notes(py, queue.take_notes())?;
         Ok(Self {
-            queue: Kept::new(Arc::clone(&shared), queue),
+            queue: ForkGuarded::new(Arc::clone(&shared), queue),
             shared,
             _owner: store.clone().unbind(),
             host: native.host(),

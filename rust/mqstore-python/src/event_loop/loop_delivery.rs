@@ -12,7 +12,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::convert::append_input::{Part, parts};
+use crate::convert::append_input::{InputMessage, parts};
 use crate::convert::arguments::duration;
 use crate::convert::error::{broker_to_py, log_notes};
 use crate::convert::stored_message::StoredMessage;
@@ -181,13 +181,13 @@ pub(crate) struct LoopPut {
 
 impl LoopPut {
     fn of(
-        parts: Vec<Part<'_>>,
+        parts: Vec<InputMessage<'_>>,
         many: bool,
         delay: Option<&Bound<'_, PyAny>>,
         durable: bool,
     ) -> PyResult<Self> {
         let delay = delay.map(|delay| duration("delay", delay)).transpose()?;
-        let messages = parts.into_iter().map(Part::into_owned).collect();
+        let messages = parts.into_iter().map(InputMessage::into_owned).collect();
         Ok(Self { messages: Mutex::new(Some(messages)), many, delay, durable })
     }
 
@@ -216,7 +216,7 @@ impl LoopPut {
         delay: Option<&Bound<'_, PyAny>>,
         durable: bool,
     ) -> PyResult<Self> {
-        let part = Part::of(body, Some(keys), Some(tags), Some(properties), None, None)?;
+        let part = InputMessage::of(body, Some(keys), Some(tags), Some(properties), None, None)?;
         Self::of(vec![part], false, delay, durable)
     }
 

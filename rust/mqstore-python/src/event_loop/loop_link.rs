@@ -18,11 +18,11 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 
-use crate::convert::append_input::{Part, parts};
+use crate::convert::append_input::{InputMessage, parts};
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{offset, queue, text};
 use crate::convert::error::to_py;
-use crate::runtime::{Shared, detached};
+use crate::runtime::{SharedStore, detached};
 use crate::store::NativeStore;
 
 /// An event for the number of its request.
@@ -64,7 +64,7 @@ impl EventInbox {
 /// The link between a store and one event loop; created by `mqstore.aio`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LoopLink {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStore>,
     /// Keeps the store alive while the link exists.
     _owner: Py<NativeStore>,
     host: Host,
@@ -193,7 +193,8 @@ impl LoopLink {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, store) = (topic.py(), self.shared.store()?);
         let topic = text("topic", topic)?;
-        let part = Part::of(body, Some(keys), Some(tags), Some(properties), Some(flag), born_timestamp)?;
+        let part =
+            InputMessage::of(body, Some(keys), Some(tags), Some(properties), Some(flag), born_timestamp)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let name = topic.to_str()?;
         if at_once {
@@ -330,14 +331,14 @@ impl QueuedAppend {
         queue_id: Option<i32>,
         durable: bool,
         many: bool,
-        parts: Vec<Part<'py>>,
+        parts: Vec<InputMessage<'py>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let request = AppendRequest {
             topic: topic.to_str()?.to_owned(),
             queue_id,
             durable,
             many,
-            messages: parts.into_iter().map(Part::into_owned).collect(),
+            messages: parts.into_iter().map(InputMessage::into_owned).collect(),
         };
         Self::of(topic, request, None)
     }

@@ -10,13 +10,13 @@ use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::runtime::{Kept, SLICE, Shared, detached};
+use crate::runtime::{ForkGuarded, SLICE, SharedStore, detached};
 use crate::store::NativeStore;
 
 /// A scan, and the store that it reads.
 pub(super) struct RunningScan<S: ScanSink> {
-    pub(super) shared: Arc<Shared>,
-    scan: Kept<Scan<S>>,
+    pub(super) shared: Arc<SharedStore>,
+    scan: ForkGuarded<Scan<S>>,
 }
 
 impl<S: ScanSink> RunningScan<S> {
@@ -31,7 +31,7 @@ pub(super) struct ScanHandle<S: ScanSink> {
     running: Mutex<Option<RunningScan<S>>>,
     /// The records that were skipped before the pass ended.
     passed: Mutex<Vec<(Passed, String)>>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedStore>,
     pub(super) start: u64,
     pub(super) limit: u64,
     pub(super) follows_entries: bool,
@@ -52,7 +52,7 @@ impl<S: ScanSink> ScanHandle<S> {
                 let (vfs, clock) = (Arc::new(OsVfs::new()), Arc::new(SystemClock::new()));
                 Store::open_log(vfs, clock, &path, &StoreOptions::default())
             })?;
-            Shared::new(store, text, None)
+            SharedStore::new(store, text, None)
         } else {
             source.cast::<NativeStore>()?.get().shared()
         };
@@ -60,7 +60,7 @@ impl<S: ScanSink> ScanHandle<S> {
         let scan = detached(py, || store.scan(request, make))?;
         shared.say_notes(py, 3)?;
         let (start, limit, follows_entries) = (scan.start(), scan.limit(), scan.follows_entries());
-        let scan = Kept::new(Arc::clone(&shared), scan);
+        let scan = ForkGuarded::new(Arc::clone(&shared), scan);
         let running = RunningScan { shared: Arc::clone(&shared), scan };
         Ok(Self {
             running: Mutex::new(Some(running)),

@@ -20,7 +20,7 @@ use super::running_scan::ScanHandle;
 use super::schema::Layout;
 use crate::convert::arguments::body as body_of;
 use crate::convert::error::{invalid, of_message, to_py};
-use crate::runtime::{Shared, detached};
+use crate::runtime::{SharedStore, detached};
 use crate::store::NativeStore;
 
 /// Maximum records of one copied batch, and its bytes.
@@ -106,7 +106,7 @@ impl ScanSink for RawRecords {
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct CopyStream {
     pass: ScanHandle<RawRecords>,
-    target: Arc<Shared>,
+    target: Arc<SharedStore>,
     host: Host,
     state: Mutex<CopyState>,
 }
@@ -366,7 +366,7 @@ fn push_mapping(out: &mut Vec<u8>, copy: &RecordCopy<'_>, host: Host, queue_offs
 
 /// A message for `append_rows`: topic, queue, body, properties, flag, born time and host, reconsume times, and the
 /// flags of a compressed body.
-type Row<'py> = (
+type TransferRow<'py> = (
     String,
     Option<i32>,
     Bound<'py, PyAny>,
@@ -380,12 +380,12 @@ type Row<'py> = (
 
 /// Appends messages of a file. After an error in one message, none is appended.
 #[pyfunction]
-pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<Row<'_>>) -> PyResult<u64> {
+pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<TransferRow<'_>>) -> PyResult<u64> {
     let py = target.py();
     let (shared, host) = (target.get().shared(), target.get().host());
     let store = shared.store()?;
     let parts = parts_of(py, rows, host)?;
-    let messages: Vec<NewMessage<'_>> = parts.iter().map(Parts::message).collect();
+    let messages: Vec<NewMessage<'_>> = parts.iter().map(RowParts::message).collect();
     let origins: Vec<MessageOrigin> = parts.iter().map(|part| part.origin).collect();
     let appended = detached(py, || {
         let wanted = messages.iter().map(|message| (message.topic, message.queue_id.unwrap_or(0), false));
@@ -397,7 +397,7 @@ pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<Row<'_>>) -
 
 /// Checks that each message can be appended to a store that does not exist yet.
 #[pyfunction]
-pub(crate) fn check_rows(py: Python<'_>, rows: Vec<Row<'_>>) -> PyResult<()> {
+pub(crate) fn check_rows(py: Python<'_>, rows: Vec<TransferRow<'_>>) -> PyResult<()> {
     let host = StoreOptions::default().store_host;
     for (index, part) in parts_of(py, rows, host)?.iter().enumerate() {
         let checked = check_copy(&part.message(), &part.origin).map_err(to_py);
@@ -407,7 +407,7 @@ pub(crate) fn check_rows(py: Python<'_>, rows: Vec<Row<'_>>) -> PyResult<()> {
 }
 
 /// The parts of a row.
-struct Parts<'py> {
+struct RowParts<'py> {
     topic: String,
     queue_id: Option<i32>,
     body: Bound<'py, PyBytes>,
@@ -418,7 +418,7 @@ struct Parts<'py> {
     origin: MessageOrigin,
 }
 
-impl Parts<'_> {
+impl RowParts<'_> {
     fn message(&self) -> NewMessage<'_> {
         NewMessage {
             topic: &self.topic,
@@ -433,21 +433,23 @@ impl Parts<'_> {
     }
 }
 
-fn parts_of<'py>(py: Python<'py>, rows: Vec<Row<'py>>, host: Host) -> PyResult<Vec<Parts<'py>>> {
-    let part = |(topic, queue_id, body, pairs, flag, born, born_host, reconsume_times, sys_flag): Row<
-        'py,
-    >| {
-        let mut properties = PropertiesBuilder::new();
-        for (name, value) in pairs.iter().filter(|(name, _)| !NOT_COPIED.contains(&name.as_str())) {
-            properties.push_reserved(name, value).map_err(|error| invalid(error.to_string()))?;
-        }
-        let born_host = born_host.map(|text| text.parse::<Host>()).transpose();
-        let born_host = born_host.map_err(|error| invalid(error.to_string()))?.unwrap_or(host);
-        let unique = pairs.iter().rev().find(|(name, _)| name == "UNIQ_KEY").map(|(_, value)| value.clone());
-        let origin = MessageOrigin { sys_flag: SysFlag(sys_flag), born_host, reconsume_times };
-        let (body, properties) = (body_of(&body)?, properties.finish());
-        Ok(Parts { topic, queue_id, body, properties, flag, born, unique, origin })
-    };
+fn parts_of<'py>(py: Python<'py>, rows: Vec<TransferRow<'py>>, host: Host) -> PyResult<Vec<RowParts<'py>>> {
+    let part =
+        |(topic, queue_id, body, pairs, flag, born, born_host, reconsume_times, sys_flag): TransferRow<
+            'py,
+        >| {
+            let mut properties = PropertiesBuilder::new();
+            for (name, value) in pairs.iter().filter(|(name, _)| !NOT_COPIED.contains(&name.as_str())) {
+                properties.push_reserved(name, value).map_err(|error| invalid(error.to_string()))?;
+            }
+            let born_host = born_host.map(|text| text.parse::<Host>()).transpose();
+            let born_host = born_host.map_err(|error| invalid(error.to_string()))?.unwrap_or(host);
+            let unique =
+                pairs.iter().rev().find(|(name, _)| name == "UNIQ_KEY").map(|(_, value)| value.clone());
+            let origin = MessageOrigin { sys_flag: SysFlag(sys_flag), born_host, reconsume_times };
+            let (body, properties) = (body_of(&body)?, properties.finish());
+            Ok(RowParts { topic, queue_id, body, properties, flag, born, unique, origin })
+        };
     let numbered = rows.into_iter().enumerate();
     numbered.map(|(index, row)| part(row).map_err(|error| of_message(py, index, error))).collect()
 }

@@ -18,11 +18,11 @@ use mqstore_io::{Clock, OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::runtime::{SLICE, Shared, clock, detached};
+use crate::runtime::{SLICE, SharedStore, clock, detached};
 use crate::store::NativeStore;
 
 /// A compacted record: queue offset, KEYS, body as stored, the whole record.
-type Record<'py> = (i64, Option<String>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+type CompactedRecord<'py> = (i64, Option<String>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
 /// Topics, options, threads, bytes per second: see `compaction_run`.
 type Request = (Option<Vec<String>>, String, usize, u64);
@@ -200,14 +200,14 @@ fn compaction_restore(
 }
 
 /// Returns the store, unless it is closed.
-fn open(shared: &Arc<Shared>) -> Result<&Store, StoreError> {
+fn open(shared: &Arc<SharedStore>) -> Result<&Store, StoreError> {
     shared.store().map_err(|_| StoreError::Closed { path: PathBuf::from(shared.path()) })
 }
 
 /// Like `compaction_run`, for an open store; like `compaction_restore` if there is a `source`.
 pub(crate) fn compact_store(
     py: Python<'_>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedStore>,
     request: StoreRequest,
     progress: Option<&Py<PyAny>>,
 ) -> PyResult<String> {
@@ -276,7 +276,7 @@ fn compaction_read<'py>(
     queue_id: i32,
     from_offset: i64,
     limit: usize,
-) -> PyResult<Option<(i64, i64, Vec<Record<'py>>)>> {
+) -> PyResult<Option<(i64, i64, Vec<CompactedRecord<'py>>)>> {
     let found = detached(py, || {
         let Some(queue) = CompactedQueue::open(&files_at(&path), topic, queue_id)? else {
             return Ok(None);

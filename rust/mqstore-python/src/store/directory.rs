@@ -9,7 +9,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_delivery::Waiting;
+use mqstore_delivery::PendingDeliveries;
 use mqstore_engine::{Stats, Store};
 use mqstore_inspect::LostRange;
 use mqstore_inspect::Problem;
@@ -143,7 +143,7 @@ pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>>
             Arc::new(SystemClock::new()),
             &path,
             &StoreOptions::default(),
-            Waiting::of,
+            PendingDeliveries::of,
         )
     })?;
     report.notes.append(&mut waiting.notes);

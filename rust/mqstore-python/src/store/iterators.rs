@@ -18,7 +18,7 @@ use pyo3::types::PyList;
 
 use crate::convert::error::StoreClosedError;
 use crate::convert::stored_message::StoredMessage;
-use crate::runtime::{SLICE, Shared, clock, detached};
+use crate::runtime::{SLICE, SharedStore, clock, detached};
 use crate::store::NativeStore;
 
 /// Messages of the first fetch. A caller that wants one message should not wait for hundreds.
@@ -37,7 +37,7 @@ const LOOKS: usize = 1024;
 const TURN: Duration = Duration::from_millis(5);
 
 /// The source of the messages.
-pub(crate) enum Source {
+pub(crate) enum IteratorSource {
     Queue(Box<QueueCursor>),
     Log(Box<LogCursor>),
     Lookup(Box<LookupCursor>),
@@ -61,8 +61,8 @@ pub(crate) struct Follow {
     pub(crate) waited: bool,
 }
 
-struct State {
-    source: Source,
+struct IteratorState {
+    source: IteratorSource,
     ready: VecDeque<StoredRecord>,
     batch: usize,
 }
@@ -70,14 +70,14 @@ struct State {
 /// Messages in order; created by `read` and `lookup`. Threads that share an iterator take turns.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct MessageIterator {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStore>,
     /// Keeps the store alive during the iteration: `for m in mqstore.open(p).read(t)`.
     _owner: Py<NativeStore>,
-    state: Mutex<State>,
+    state: Mutex<IteratorState>,
 }
 
 /// The result of one step of an iterator.
-enum Step {
+enum IteratorStep {
     Got(StoredRecord),
     End,
     /// No message yet; call again after a check for signals.
@@ -96,16 +96,16 @@ enum LoopStep {
 
 impl MessageIterator {
     /// Creates an iterator over `source`.
-    pub(crate) fn new(owner: Py<NativeStore>, shared: Arc<Shared>, source: Source) -> Self {
+    pub(crate) fn new(owner: Py<NativeStore>, shared: Arc<SharedStore>, source: IteratorSource) -> Self {
         Self {
             shared,
             _owner: owner,
-            state: Mutex::new(State { source, ready: VecDeque::new(), batch: FIRST_BATCH }),
+            state: Mutex::new(IteratorState { source, ready: VecDeque::new(), batch: FIRST_BATCH }),
         }
     }
 
     /// Returns the state, if no other thread is using it.
-    fn turn(&self) -> Option<MutexGuard<'_, State>> {
+    fn turn(&self) -> Option<MutexGuard<'_, IteratorState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
             Err(TryLockError::Poisoned(poisoned)) => Some(PoisonError::into_inner(poisoned)),
@@ -159,48 +159,48 @@ impl MessageIterator {
             let step = detached(py, || {
                 let Some(mut state) = self.turn() else {
                     clock().sleep(TURN);
-                    return Ok(Step::Later);
+                    return Ok(IteratorStep::Later);
                 };
                 state.or_done(|state| state.step(store, started))
             })?;
             self.shared.say_notes(py, 1)?;
             match step {
-                Step::Got(record) => return Ok(Some(record.into())),
-                Step::End => return Ok(None),
-                Step::Later => py.check_signals()?,
+                IteratorStep::Got(record) => return Ok(Some(record.into())),
+                IteratorStep::End => return Ok(None),
+                IteratorStep::Later => py.check_signals()?,
             }
         }
     }
 }
 
-impl State {
+impl IteratorState {
     /// Returns the result of `look`. After an error the iterator ends.
     fn or_done<T>(&mut self, look: impl FnOnce(&mut Self) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let found = look(self);
         if found.is_err() {
-            self.source = Source::Done;
+            self.source = IteratorSource::Done;
         }
         found
     }
 
-    fn step(&mut self, store: &Store, started: Duration) -> Result<Step, StoreError> {
+    fn step(&mut self, store: &Store, started: Duration) -> Result<IteratorStep, StoreError> {
         if let Some(record) = self.ready.pop_front() {
-            return Ok(Step::Got(record));
+            return Ok(IteratorStep::Got(record));
         }
         let goes_on = match (self.ahead(store, false)?, &self.source) {
             (LoopStep::Got(records), _) => {
                 self.ready = records;
-                return Ok(self.ready.pop_front().map_or(Step::Later, Step::Got));
+                return Ok(self.ready.pop_front().map_or(IteratorStep::Later, IteratorStep::Got));
             }
-            (LoopStep::WaitFor(_), Source::Follow(follow)) => follow.wait(store, started)?,
+            (LoopStep::WaitFor(_), IteratorSource::Follow(follow)) => follow.wait(store, started)?,
             (LoopStep::Later | LoopStep::WaitFor(_), _) => true,
             (LoopStep::End, _) => false,
         };
         if goes_on {
-            return Ok(Step::Later);
+            return Ok(IteratorStep::Later);
         }
-        self.source = Source::Done;
-        Ok(Step::End)
+        self.source = IteratorSource::Done;
+        Ok(IteratorStep::End)
     }
 
     /// Takes a step that does not wait for messages, and with `at_once` does not block at all.
@@ -209,18 +209,18 @@ impl State {
             return Ok(LoopStep::Got(std::mem::take(&mut self.ready)));
         }
         let ahead = match &mut self.source {
-            Source::Done => LoopStep::End,
-            Source::Follow(follow) => follow.ahead(store, self.batch, at_once)?,
-            Source::Queue(cursor) => {
+            IteratorSource::Done => LoopStep::End,
+            IteratorSource::Follow(follow) => follow.ahead(store, self.batch, at_once)?,
+            IteratorSource::Queue(cursor) => {
                 if at_once && !cursor.is_near_end(NEAR_BYTES)? {
                     return Ok(LoopStep::Later);
                 }
                 cursor.next_of(self.batch, LOOKS)?.into()
             }
             // A read of the index or the log can block on the disk.
-            Source::Log(_) | Source::Lookup(_) if at_once => LoopStep::Later,
-            Source::Log(cursor) => cursor.next_of(self.batch, LOOKS)?.into(),
-            Source::Lookup(cursor) => {
+            IteratorSource::Log(_) | IteratorSource::Lookup(_) if at_once => LoopStep::Later,
+            IteratorSource::Log(cursor) => cursor.next_of(self.batch, LOOKS)?.into(),
+            IteratorSource::Lookup(cursor) => {
                 let records = cursor.next_batch(self.batch)?;
                 RecordBatch { ended: records.is_empty(), records }.into()
             }
@@ -243,7 +243,7 @@ impl From<RecordBatch> for LoopStep {
 }
 
 impl Follow {
-    /// Like [`State::ahead`], with at most `most` messages.
+    /// Like [`IteratorState::ahead`], with at most `most` messages.
     fn ahead(&mut self, store: &Store, most: usize, at_once: bool) -> Result<LoopStep, StoreError> {
         loop {
             if let Some(cursor) = &mut self.cursor {

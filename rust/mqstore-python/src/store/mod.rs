@@ -24,7 +24,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
-use crate::convert::append_input::{Part, parts};
+use crate::convert::append_input::{InputMessage, parts};
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{duration, number, offset, offsets, optional_offset, queue, text, time};
 use crate::convert::error::StoreClosedError;
@@ -34,10 +34,10 @@ use crate::convert::options;
 use crate::convert::stored_message::StoredMessage;
 use crate::delivery::delay;
 use crate::delivery::delay::DeliveryTime;
-use crate::runtime::{SLICE, Shared, clock, detached, tell_recovery};
+use crate::runtime::{SLICE, SharedStore, clock, detached, tell_recovery};
 use crate::store::compaction::{StoreRequest, compact_store};
 use crate::store::directory::{rebuild_store, snapshot_store, stats_dict};
-use crate::store::iterators::{Follow, MessageIterator, Source};
+use crate::store::iterators::{Follow, IteratorSource, MessageIterator};
 pub(crate) use crate::store::native_store::NativeStore;
 use crate::testing::{TestClock, TestEnv, TestFaults};
 
@@ -45,7 +45,7 @@ use crate::testing::{TestClock, TestEnv, TestFaults};
 type QueueRow = (i32, i64, i64, Option<i64>, Option<i64>);
 
 impl NativeStore {
-    fn iterator(slf: &Bound<'_, Self>, source: Source) -> PyResult<MessageIterator> {
+    fn iterator(slf: &Bound<'_, Self>, source: IteratorSource) -> PyResult<MessageIterator> {
         let shared = &slf.get().shared;
         shared.say_notes(slf.py(), 1)?;
         Ok(MessageIterator::new(slf.clone().unbind(), Arc::clone(shared), source))
@@ -88,7 +88,8 @@ impl NativeStore {
         if store.mode() == OpenMode::Read {
             mode = "r";
         }
-        let store = Self { shared: Shared::new(store, text, faulty), path: name, mode, host, default_queues };
+        let store =
+            Self { shared: SharedStore::new(store, text, faulty), path: name, mode, host, default_queues };
         // The four frames are `open`, `opened`, `Store._open` and this function.
         store.shared.say_notes(py, 4)?;
         delay::begin(py, &store.shared, store.core()?)?;
@@ -204,7 +205,7 @@ impl NativeStore {
     ) -> PyResult<AppendResult> {
         let store = self.core()?;
         let topic = text("topic", topic)?;
-        let part = Part::of(body, keys, tags, properties, flag, born_timestamp)?;
+        let part = InputMessage::of(body, keys, tags, properties, flag, born_timestamp)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let message = part.message(topic.to_str()?, queue_id, durable);
         let when = DeliveryTime { delay, deliver_at, level: delay_level };
@@ -422,13 +423,13 @@ impl NativeStore {
         let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
         let cursor = detached(py, || store.read(topic, queue_id, start, end, filter.as_ref()))?;
         if !follow {
-            return Self::iterator(slf, Source::Queue(Box::new(cursor)));
+            return Self::iterator(slf, IteratorSource::Queue(Box::new(cursor)));
         }
         let next = cursor.position();
         let topic = topic.to_owned();
         let follow =
             Follow { topic, queue_id, filter, end, timeout, next, cursor: Some(cursor), waited: false };
-        Self::iterator(slf, Source::Follow(Box::new(follow)))
+        Self::iterator(slf, IteratorSource::Follow(Box::new(follow)))
     }
 
     /// Returns all messages in log order from log offset `start`, whatever the state of the queues.
@@ -440,7 +441,7 @@ impl NativeStore {
     ) -> PyResult<MessageIterator> {
         let (py, store) = (slf.py(), slf.get().core()?);
         let cursor = detached(py, || store.scan_log(start))?;
-        Self::iterator(slf, Source::Log(Box::new(cursor.filtered(message_filter(filter)?))))
+        Self::iterator(slf, IteratorSource::Log(Box::new(cursor.filtered(message_filter(filter)?))))
     }
 
     /// Returns the message with this `message_id` or `unique_id`, or None.
@@ -524,7 +525,7 @@ impl NativeStore {
             .map_err(|_| PyValueError::new_err("limit must not be negative"))?;
         let cursor = detached(py, || store.lookup(topic, key, start, end, limit))?;
         let cursor = if newest_first { cursor.newest_first() } else { cursor };
-        Self::iterator(slf, Source::Lookup(Box::new(cursor)))
+        Self::iterator(slf, IteratorSource::Lookup(Box::new(cursor)))
     }
 
     /// Returns the offset for a store time.

@@ -7,12 +7,12 @@ use mqstore_format::Host;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::runtime::Shared;
+use crate::runtime::SharedStore;
 
 /// The native part of `mqstore.Store`.
 #[pyclass(frozen, subclass, module = "mqstore._mqstore")]
 pub(crate) struct NativeStore {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedStore>,
     /// The path as given: a name that is not UTF-8 returns to Python unchanged.
     pub(super) path: Py<PyString>,
     pub(super) mode: &'static str,
@@ -26,7 +26,7 @@ impl NativeStore {
     }
 
     /// Returns the state that iterators and scans share with this store.
-    pub(crate) fn shared(&self) -> Arc<Shared> {
+    pub(crate) fn shared(&self) -> Arc<SharedStore> {
         Arc::clone(&self.shared)
     }
 

@@ -1,6 +1,6 @@
 //! Delayed messages and pending transactions, and the fields of their records.
 
-use mqstore_delivery::{DueCounts, PendingGroup, Waiting};
+use mqstore_delivery::{DueCounts, PendingDeliveries, PendingGroup};
 use mqstore_format::DelayLevels;
 use mqstore_format::delays::pending::{LevelRecord, TimerRecord, TimerTurn, WaitingRecord};
 use mqstore_format::transaction::{Decision, HalfRecord, OpRecord};
@@ -99,7 +99,7 @@ type DelayedRow = (&'static str, u64, Option<i64>, [u64; 6]);
 type UndecidedRow = (String, u64, u64, i64, u32);
 
 /// Adds delayed messages and pending transactions to the result of `info`.
-pub(crate) fn add_waiting(found: &Bound<'_, PyDict>, waiting: Waiting) -> PyResult<()> {
+pub(crate) fn add_waiting(found: &Bound<'_, PyDict>, waiting: PendingDeliveries) -> PyResult<()> {
     let delays = [("timer", waiting.delays.timer), ("levels", waiting.delays.levels)];
     let row = |(name, counts): (&'static str, DueCounts)| {
         (name, counts.messages, counts.first_due_ms, counts.by_due)

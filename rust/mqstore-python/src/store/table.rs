@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::convert::stored_message::StoredMessage;
-use crate::runtime::{SLICE, Shared, clock, detached};
+use crate::runtime::{SLICE, SharedStore, clock, detached};
 use crate::store::NativeStore;
 
 /// Messages that are read between two checks of the clock.
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 512;
 /// The load of one queue into a table; created by `Table`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct TableLoad {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStore>,
     /// Keeps the store alive during the load.
     _owner: Py<NativeStore>,
     /// `None` once the load was absorbed, or failed.

@@ -10,7 +10,9 @@ use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::Document;
 use mqstore_inspect::VerifyReport;
-use mqstore_inspect::distributed::{Cut, Step, StepAnswer, VerifyPlan, assemble, log_bytes, plan, run_step};
+use mqstore_inspect::distributed::{
+    PlannedCut, StepAnswer, VerifyPlan, VerifyStep, assemble, log_bytes, plan, run_step,
+};
 use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -66,7 +68,7 @@ fn verify_plan(
     attempt: PathBuf,
 ) -> PyResult<Option<Bound<'_, PyBytes>>> {
     let (parts, stretch_bytes, from_bytes) = cut;
-    let cut = Cut { parts, stretch_bytes, from_bytes };
+    let cut = PlannedCut { parts, stretch_bytes, from_bytes };
     let planned = detached(py, || {
         let planned = plan(&files_at(&path), &of_a_worker(), cut, &job, &attempt)?;
         planned.map(|plan| plan.to_json()).transpose()
@@ -92,7 +94,7 @@ fn verify_run_step<'py>(
     attempt: PathBuf,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let step = detached(py, || Step::from_json(step))?;
+    let step = detached(py, || VerifyStep::from_json(step))?;
     let answer = watched(py, progress.as_ref(), |watch| {
         run_step(&files_at(step.root()), &of_a_worker(), &step, &attempt, watch)?.to_json()
     })?;

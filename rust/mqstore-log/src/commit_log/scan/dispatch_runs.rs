@@ -29,12 +29,12 @@ pub struct RecordRun {
     segment: Option<Arc<Segment>>,
     start: u64,
     end: u64,
-    bytes: Bytes,
+    bytes: RunBytes,
 }
 
 /// The result of `LogScanner::cut`.
 #[derive(Debug)]
-pub enum Cut {
+pub enum CutRun {
     /// At least one record, or the filler at the end of a segment.
     Stretch(RecordRun),
     /// No record before the limit.
@@ -44,12 +44,12 @@ pub enum Cut {
 }
 
 #[derive(Debug)]
-enum Bytes {
+enum RunBytes {
     InPlace(RegionView),
     Read(Vec<u8>),
 }
 
-impl Bytes {
+impl RunBytes {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::InPlace(view) => view,
@@ -61,7 +61,7 @@ impl Bytes {
 impl LogScanner {
     /// Takes the next records, up to about `most` bytes. It checks only their headers: size, magic and own log offset,
     /// and that each record ends in the segment and before the limit. If it has to read, it reads into `buffer`.
-    pub fn cut(&mut self, most: u64, buffer: Vec<u8>) -> Result<Cut, StoreError> {
+    pub fn cut(&mut self, most: u64, buffer: Vec<u8>) -> Result<CutRun, StoreError> {
         let start = self.position;
         let segment = self.list.find(start).filter(|_| start < self.limit).cloned();
         if let Some(segment) = segment {
@@ -70,13 +70,13 @@ impl LogScanner {
             let whole = whole_records(bytes.as_slice(), start, most);
             if whole > 0 {
                 self.position = start + whole;
-                return Ok(Cut::Stretch(RecordRun::new(&segment, start, whole, bytes)));
+                return Ok(CutRun::Stretch(RecordRun::new(&segment, start, whole, bytes)));
             }
             return self.single_record_run(&segment, start, bytes);
         }
         match self.next_item()? {
-            ScanItem::Damaged(damage) => Ok(Cut::Damaged(damage)),
-            _ => Ok(Cut::End),
+            ScanItem::Damaged(damage) => Ok(CutRun::Damaged(damage)),
+            _ => Ok(CutRun::End),
         }
     }
 
@@ -85,26 +85,26 @@ impl LogScanner {
         &mut self,
         segment: &Arc<Segment>,
         start: u64,
-        bytes: Bytes,
-    ) -> Result<Cut, StoreError> {
+        bytes: RunBytes,
+    ) -> Result<CutRun, StoreError> {
         let size = match self.next_item()? {
             ScanItem::Record(record) => u64::from(record.size),
             ScanItem::Filler { .. } => 0,
-            ScanItem::End { .. } => return Ok(Cut::End),
-            ScanItem::Damaged(damage) => return Ok(Cut::Damaged(damage)),
+            ScanItem::End { .. } => return Ok(CutRun::End),
+            ScanItem::Damaged(damage) => return Ok(CutRun::Damaged(damage)),
         };
         let buffer = match bytes {
-            Bytes::Read(buffer) => buffer,
-            Bytes::InPlace(_) => Vec::new(),
+            RunBytes::Read(buffer) => buffer,
+            RunBytes::InPlace(_) => Vec::new(),
         };
         let end = self.position;
         let bytes = match size {
-            0 => Bytes::Read(buffer),
+            0 => RunBytes::Read(buffer),
             size => self.fetch(segment, start, end, size, buffer)?,
         };
         let mut stretch = RecordRun::new(segment, start, size, bytes);
         stretch.end = end;
-        Ok(Cut::Stretch(stretch))
+        Ok(CutRun::Stretch(stretch))
     }
 
     /// Returns the bytes from `start` to `end`: all of them if they are mapped, else at most `most`.
@@ -115,16 +115,16 @@ impl LogScanner {
         end: u64,
         most: u64,
         mut buffer: Vec<u8>,
-    ) -> Result<Bytes, StoreError> {
+    ) -> Result<RunBytes, StoreError> {
         if let Some(view) = self.in_place(segment, start, end) {
-            return Ok(Bytes::InPlace(view));
+            return Ok(RunBytes::InPlace(view));
         }
         buffer.resize((end - start).min(most) as usize, 0);
         let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
         let read = read_up_to(file.as_ref(), &mut buffer, start - segment.base_offset())
             .at_file(|| segment.path(), "reading the log")?;
         buffer.truncate(read);
-        Ok(Bytes::Read(buffer))
+        Ok(RunBytes::Read(buffer))
     }
 
     /// Returns the bytes from log offset `start` to `end` if the segment is mapped.
@@ -157,15 +157,15 @@ fn whole_records(bytes: &[u8], start: u64, most: u64) -> u64 {
 }
 
 impl RecordRun {
-    fn new(segment: &Arc<Segment>, start: u64, len: u64, bytes: Bytes) -> Self {
+    fn new(segment: &Arc<Segment>, start: u64, len: u64, bytes: RunBytes) -> Self {
         let bytes = match bytes {
-            Bytes::InPlace(view) => match view.slice(0..len as usize) {
-                Ok(part) => Bytes::InPlace(part),
-                Err(_) => Bytes::InPlace(view),
+            RunBytes::InPlace(view) => match view.slice(0..len as usize) {
+                Ok(part) => RunBytes::InPlace(part),
+                Err(_) => RunBytes::InPlace(view),
             },
-            Bytes::Read(mut bytes) => {
+            RunBytes::Read(mut bytes) => {
                 bytes.truncate(len as usize);
-                Bytes::Read(bytes)
+                RunBytes::Read(bytes)
             }
         };
         Self { segment: Some(Arc::clone(segment)), start, end: start + len, bytes }
@@ -173,7 +173,7 @@ impl RecordRun {
 
     /// Creates a run without bytes at log offset `position`.
     pub fn empty(position: u64) -> Self {
-        Self { segment: None, start: position, end: position, bytes: Bytes::Read(Vec::new()) }
+        Self { segment: None, start: position, end: position, bytes: RunBytes::Read(Vec::new()) }
     }
 
     /// Log offset of the first record.
@@ -240,9 +240,9 @@ impl RecordRun {
     /// the run had one, for reuse.
     pub fn let_go(&mut self) -> Vec<u8> {
         self.segment = None;
-        match std::mem::replace(&mut self.bytes, Bytes::Read(Vec::new())) {
-            Bytes::Read(buffer) => buffer,
-            Bytes::InPlace(_) => Vec::new(),
+        match std::mem::replace(&mut self.bytes, RunBytes::Read(Vec::new())) {
+            RunBytes::Read(buffer) => buffer,
+            RunBytes::InPlace(_) => Vec::new(),
         }
     }
 }

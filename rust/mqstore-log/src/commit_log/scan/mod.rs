@@ -18,7 +18,7 @@ use mqstore_format::{
     BLANK_HEADER_BYTES, CrcCheck, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, Peek, RecordOutline, RecordView, peek,
 };
 
-pub use dispatch_runs::{Cut, RecordRun};
+pub use dispatch_runs::{CutRun, RecordRun};
 
 use super::segment_list::{Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError};

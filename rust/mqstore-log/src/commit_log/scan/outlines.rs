@@ -31,8 +31,8 @@ impl LogScanner {
             self.position += used;
             match next {
                 // The record is longer than the buffer, but fits the segment and the limit.
-                Next::Longer(size) if used == 0 && wanted < size && size <= rest => wanted = size,
-                Next::Longer(_) if used > 0 => wanted = ROW_BYTES,
+                NextBytes::Longer(size) if used == 0 && wanted < size && size <= rest => wanted = size,
+                NextBytes::Longer(_) if used > 0 => wanted = ROW_BYTES,
                 _ => break,
             }
         }
@@ -42,7 +42,7 @@ impl LogScanner {
 }
 
 /// The bytes that follow the visited records.
-enum Next {
+enum NextBytes {
     /// A record of this size that is only partly in the buffer.
     Longer(u64),
     /// Other bytes, or the end.
@@ -55,27 +55,27 @@ fn for_each_in_buffer(
     start: u64,
     end: u64,
     visit: &mut impl FnMut(&RecordOutline<'_>, u64),
-) -> (u64, Next) {
+) -> (u64, NextBytes) {
     let (mut rest, mut position) = (bytes, start);
     while position < end {
         let size = match peek(rest) {
             Ok(Peek::Record { size, .. }) => size as usize,
             // Too few bytes for a head: the caller reads again with the bytes after them.
-            Err(_) if rest.len() < bytes.len() => return (position - start, Next::Longer(0)),
-            _ => return (position - start, Next::Other),
+            Err(_) if rest.len() < bytes.len() => return (position - start, NextBytes::Longer(0)),
+            _ => return (position - start, NextBytes::Other),
         };
         let Some((record, later)) = rest.split_at_checked(size) else {
-            return (position - start, Next::Longer(size as u64));
+            return (position - start, NextBytes::Longer(size as u64));
         };
         // Prefetches the next head while this record is processed.
         expect_read(later.get(..64).unwrap_or_default());
-        let Ok(outline) = RecordOutline::decode(record) else { return (position - start, Next::Other) };
+        let Ok(outline) = RecordOutline::decode(record) else { return (position - start, NextBytes::Other) };
         if check_position(outline.physical_offset, position).is_err() || check_sums(&outline, true).is_err() {
-            return (position - start, Next::Other);
+            return (position - start, NextBytes::Other);
         }
         visit(&outline, position);
         position += size as u64;
         rest = later;
     }
-    (position - start, Next::Other)
+    (position - start, NextBytes::Other)
 }

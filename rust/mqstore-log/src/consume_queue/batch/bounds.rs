@@ -11,7 +11,7 @@ use mqstore_io::VfsFile;
 use mqstore_io::switch;
 use mqstore_io::sync::Ordering;
 
-use super::queue::{BatchQueue, Row, Writing, follows};
+use super::queue::{BatchFileRow, BatchQueue, Writing, follows};
 use crate::consume_queue::discover;
 use crate::consume_queue::layout::BATCH_UNIT_BYTES;
 use mqstore_base::error::{IoContext, StoreError};
@@ -44,7 +44,7 @@ impl BatchQueue {
             listing.bases.pop();
         }
         *self.damage.lock() = listing.damaged;
-        *self.row.write() = Row { bases: listing.bases, end, max: end_of(writing.last.as_ref()) };
+        *self.row.write() = BatchFileRow { bases: listing.bases, end, max: end_of(writing.last.as_ref()) };
         self.publish_bounds(0)
     }
 
@@ -88,7 +88,7 @@ impl BatchQueue {
         gone.sort_unstable();
         // Readers must not be led to the removed units.
         let end = if kept.is_empty() { 0 } else { end };
-        *self.row.write() = Row { bases: kept.clone(), end, max: end_of(writing.last.as_ref()) };
+        *self.row.write() = BatchFileRow { bases: kept.clone(), end, max: end_of(writing.last.as_ref()) };
         self.publish_bounds(0)?;
         for base in gone.into_iter().rev() {
             self.remove_file(&mut writing, base)?;
@@ -109,7 +109,7 @@ impl BatchQueue {
     /// before `log_end` contains the end, and is read from its front.
     fn end_before(
         &self,
-        row: &Row,
+        row: &BatchFileRow,
         last: Option<BatchCqUnit>,
         log_end: u64,
     ) -> Result<(u64, Option<BatchCqUnit>), StoreError> {
@@ -254,7 +254,7 @@ impl BatchQueue {
         let mut writing = self.writing.lock();
         *writing = Writing::default();
         self.home.cache.forget_dir(&self.folder());
-        *self.row.write() = Row::default();
+        *self.row.write() = BatchFileRow::default();
         *self.damage.lock() = None;
         self.min.store(0, Ordering::Release);
         self.max.store(0, Ordering::Release);

@@ -38,7 +38,7 @@ pub struct BatchQueue {
     pub(super) home: Arc<QueueContext>,
     topic: Box<str>,
     queue_id: i32,
-    pub(super) row: RwLock<Row>,
+    pub(super) row: RwLock<BatchFileRow>,
     pub(super) min: AtomicI64,
     pub(super) max: AtomicI64,
     pub(super) writing: Mutex<Writing>,
@@ -48,7 +48,7 @@ pub struct BatchQueue {
 
 /// The files, and how far they are filled. Positions count bytes of units from the first unit that the queue ever had.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Row {
+pub(super) struct BatchFileRow {
     /// Start position of each file, ascending and without gaps.
     pub(super) bases: Vec<u64>,
     /// One past the last unit.
@@ -57,7 +57,7 @@ pub(super) struct Row {
     pub(super) max: i64,
 }
 
-impl Row {
+impl BatchFileRow {
     /// Position of the first unit.
     pub(super) fn start(&self) -> u64 {
         self.bases.first().copied().unwrap_or(self.end)
@@ -262,7 +262,7 @@ impl BatchQueue {
     ///
     /// A binary search trusts each unit that it reads. If the found unit does not continue the one before it, all units
     /// before it are checked.
-    fn first_from(&self, row: &Row, from: i64) -> Result<u64, StoreError> {
+    fn first_from(&self, row: &BatchFileRow, from: i64) -> Result<u64, StoreError> {
         let found = self.search(row, |unit| unit.base_offset < from)?;
         if found == row.start() {
             return Ok(found);
@@ -315,7 +315,11 @@ impl BatchQueue {
     /// Returns the position of the first unit for which `before` is false; the end if none. `before` must be true up to
     /// some position and false after it. Invalid units count as false: a stop may have left anything after the synced
     /// part.
-    pub(super) fn search(&self, row: &Row, before: impl Fn(&BatchCqUnit) -> bool) -> Result<u64, StoreError> {
+    pub(super) fn search(
+        &self,
+        row: &BatchFileRow,
+        before: impl Fn(&BatchCqUnit) -> bool,
+    ) -> Result<u64, StoreError> {
         let start = row.start();
         let (mut low, mut high) = (0, row.end.saturating_sub(start) / BATCH_UNIT_BYTES);
         while low < high {

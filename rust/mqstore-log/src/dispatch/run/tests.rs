@@ -8,7 +8,7 @@ use mqstore_io::{ManualClock, SimVfs, Vfs};
 use proptest::prelude::*;
 
 use super::*;
-use crate::commit_log::{Cut, LogScanner, ScanChecks, SegmentList};
+use crate::commit_log::{CutRun, LogScanner, ScanChecks, SegmentList};
 use crate::dispatch::RUN_BYTES;
 use mqstore_base::store_files::StoreFiles;
 
@@ -168,7 +168,7 @@ fn decoded(rules: &DispatchRules, log: &Log, until: u64, maps: bool, crc: bool) 
     for limit in [until, log.end] {
         scanner.extend(Arc::clone(&log.list), limit);
         output.begin();
-        while let Cut::Stretch(stretch) = scanner.cut(RUN_BYTES, Vec::new()).unwrap() {
+        while let CutRun::Stretch(stretch) = scanner.cut(RUN_BYTES, Vec::new()).unwrap() {
             let damage = stretch.records(crc, None, |record, offset| output.add(rules, record, offset));
             assert_eq!((damage, stretch.end()), (None, scanner.position()));
         }
@@ -243,7 +243,7 @@ fn a_mapped_segment_is_looked_at_in_place() {
     let mut scanner = LogScanner::new(Arc::clone(&log.list), 0, log.end, ScanChecks { crc: false });
     scanner.look_at_maps();
     log.list.segments()[0].region().unwrap();
-    let Cut::Stretch(mut stretch) = scanner.cut(RUN_BYTES, Vec::new()).unwrap() else {
+    let CutRun::Stretch(mut stretch) = scanner.cut(RUN_BYTES, Vec::new()).unwrap() else {
         panic!("there are records");
     };
     let mut seen = 0;

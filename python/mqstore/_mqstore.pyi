@@ -1,4 +1,4 @@
-"""The native part of mqstore; use the package `mqstore`, not this module."""
+"""The native module of mqstore. Import the package `mqstore`, not this module."""
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -135,10 +135,10 @@ class NativeStore:
         """Creates a topic, or adds queues if it has fewer than `queues`.
 
         Args:
-            topic: 1 to 127 characters of `%|a-zA-Z0-9_-`; retry and dead-letter topics up to 255.
-            queues: 1 to 65,536; None takes the option `default_queues`.
-            attributes: RocketMQ's topic attributes by name, for a new topic only.
-            max_messages: the topic's quota, for a new topic only: see `update_topic`.
+            topic: name of 1 to 127 characters of `%|a-zA-Z0-9_-`; retry and dead-letter topics up to 255.
+            queues: number of queues, 1 to 65,536; None uses the option `default_queues`.
+            attributes: RocketMQ's topic attributes by name; only for a new topic.
+            max_messages: quota of the topic; only for a new topic. See `update_topic`.
 
         Raises:
             InvalidMessageError: the name is not a valid topic name.
@@ -206,8 +206,8 @@ class NativeStore:
 
         Args:
             topic: as for `append`.
-            messages: bodies or `Message`s.
-            queue_id: the queue of all; None takes the topic's queues in turn.
+            messages: bodies or `Message` objects.
+            queue_id: queue of all messages; None uses the queues of the topic in turn.
             durable: as for `append`.
 
         Raises:
@@ -314,10 +314,10 @@ class StoredMessage:
 
     @property
     def topic(self) -> str:
-        """The record's topic."""
+        """Topic of the record."""
     @property
     def queue_id(self) -> int:
-        """The record's queue."""
+        """Queue id of the record."""
     @property
     def queue_offset(self) -> int:
         """The offset in the queue that was read, or else the record's own."""
@@ -347,7 +347,7 @@ class StoredMessage:
         """The keys, in the order given."""
     @property
     def tags(self) -> str | None:
-        """The tag, or None."""
+        """Tag, or None."""
     @property
     def properties(self) -> dict[str, str]:
         """All stored properties, including reserved names; a new dict each time."""
@@ -377,7 +377,7 @@ class StoredMessage:
         """The log offset of the transaction's half message; 0 outside transactions."""
     @property
     def body_crc(self) -> int:
-        """The CRC of the stored body."""
+        """CRC of the stored body."""
     @property
     def born_time(self) -> datetime:
         """`born_timestamp` as an aware UTC datetime."""
@@ -421,13 +421,13 @@ class AppendResult:
     ) -> Self: ...
     @property
     def topic(self) -> str:
-        """The topic."""
+        """Topic of the message."""
     @property
     def queue_id(self) -> int:
-        """The queue."""
+        """Queue id of the message."""
     @property
     def queue_offset(self) -> int:
-        """The message's offset in its queue."""
+        """Offset of the message in its queue."""
     @property
     def commit_log_offset(self) -> int:
         """The log offset of the record, in bytes."""
@@ -439,7 +439,7 @@ class AppendResult:
         """The offset id: store host and log offset, in upper-case hex."""
     @property
     def unique_id(self) -> str:
-        """The message's own id: its `UNIQ_KEY` property."""
+        """Unique id of the message: its `UNIQ_KEY` property."""
     @property
     def store_timestamp(self) -> int:
         """The time at which the record was stored, in epoch milliseconds."""

@@ -1,4 +1,4 @@
-"""What the native module has for consumers, work queues and delayed messages; a part of the stub `_mqstore.pyi`."""
+"""Stubs of the native module for consumers, work queues and delayed messages; a part of `_mqstore.pyi`."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Self, final

@@ -1,4 +1,4 @@
-"""What the native module has for filters; a part of the stub `_mqstore.pyi`."""
+"""Stubs of the native module for filters; a part of `_mqstore.pyi`."""
 
 from collections.abc import Mapping
 from typing import Any, Self, final

@@ -1,4 +1,4 @@
-"""What the native module has for jobs on whole directories; a part of the stub `_mqstore.pyi`."""
+"""Stubs of the native module for jobs on whole directories; a part of `_mqstore.pyi`."""
 
 from collections.abc import Callable
 from typing import Any, Self, final
@@ -41,10 +41,10 @@ class CompactionJob:
     def __new__(cls, path: str, topics: list[str] | None, options: str) -> Self: ...
     @property
     def id(self) -> str:
-        """The job's id."""
+        """Id of the job."""
     @property
     def dir(self) -> str:
-        """The job's folder."""
+        """Folder of the job."""
     @property
     def total_bytes(self) -> int:
         """Estimated bytes that all steps read."""

@@ -1,4 +1,4 @@
-"""What the native module has for event loops; a part of the stub `_mqstore.pyi`."""
+"""Stubs of the native module for event loops; a part of `_mqstore.pyi`."""
 
 from collections.abc import Iterable
 from typing import NoReturn, Self, final

@@ -1,4 +1,4 @@
-"""What the native module has for tests of programs; a part of the stub `_mqstore.pyi`."""
+"""Stubs of the native module for tests of programs; a part of `_mqstore.pyi`."""
 
 from typing import Self, final
 

@@ -1,4 +1,4 @@
-"""What the native module has for transactions; a part of the stub `_mqstore.pyi`."""
+"""Stubs of the native module for transactions; a part of `_mqstore.pyi`."""
 
 from types import TracebackType
 from typing import Literal, Self, TypeAlias, final
@@ -92,7 +92,7 @@ class NativeChecks:
     def answer(self, id: str, commit: bool) -> None:
         """Applies the answer of a check function."""
     def rest(self) -> None:
-        """Sleeps after an error of `next`."""
+        """Pauses after an error of `next`."""
     def end(self) -> None:
         """Makes `next` return None, now and later."""
     @property

@@ -11,7 +11,7 @@ use pyo3::types::{PyString, PyTuple, PyType};
 /// Frozen, equal by value, picklable.
 #[pyclass(frozen, module = "mqstore")]
 pub(crate) struct AppendResult {
-    /// The topic.
+    /// Topic of the message.
     #[pyo3(get)]
     topic: Py<PyString>,
     host: Host,
@@ -76,13 +76,13 @@ impl AppendResult {
         Ok(Self { topic, host, appended })
     }
 
-    /// The queue.
+    /// Queue id of the message.
     #[getter]
     fn queue_id(&self) -> i32 {
         self.appended.queue_id
     }
 
-    /// The message's offset in its queue.
+    /// Offset of the message in its queue.
     #[getter]
     fn queue_offset(&self) -> i64 {
         self.appended.queue_offset
@@ -106,7 +106,7 @@ impl AppendResult {
         offset_message_id(&self.host, self.appended.commit_log_offset as i64)
     }
 
-    /// The message's own id: its `UNIQ_KEY` property.
+    /// Unique id of the message: its `UNIQ_KEY` property.
     #[getter]
     fn unique_id(&self) -> &str {
         self.appended.unique_id.as_str()

@@ -99,13 +99,13 @@ impl StoredMessage {
 
 #[pymethods]
 impl StoredMessage {
-    /// The record's topic.
+    /// Topic of the record.
     #[getter]
     fn topic(&self) -> PyResult<&str> {
         Ok(self.view()?.topic)
     }
 
-    /// The record's queue.
+    /// Queue id of the record.
     #[getter]
     fn queue_id(&self) -> PyResult<i32> {
         Ok(self.view()?.queue_id)
@@ -172,7 +172,7 @@ impl StoredMessage {
         Self::key_tuple(py, &self.view()?)
     }
 
-    /// The tag, or None.
+    /// Tag, or None.
     #[getter]
     fn tags(&self) -> PyResult<Option<&str>> {
         Ok(self.view()?.tags())
@@ -236,7 +236,7 @@ impl StoredMessage {
         Ok(self.view()?.prepared_transaction_offset)
     }
 
-    /// The CRC of the stored body.
+    /// CRC of the stored body.
     #[getter]
     fn body_crc(&self) -> PyResult<i32> {
         Ok(self.view()?.body_crc.cast_signed())

@@ -256,7 +256,7 @@ impl NativeChecks {
         delivered(py, || transactions.answer(id, answer))
     }
 
-    /// Sleeps after an error of `next`.
+    /// Pauses after an error of `next`.
     fn rest(&self, py: Python<'_>) -> PyResult<()> {
         let transactions = self.transactions.get()?;
         delivered(py, || {

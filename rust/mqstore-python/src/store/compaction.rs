@@ -65,13 +65,13 @@ impl CompactionJob {
         })
     }
 
-    /// The job's id.
+    /// Id of the job.
     #[getter]
     fn id(&self) -> String {
         self.job().id().to_owned()
     }
 
-    /// The job's folder.
+    /// Folder of the job.
     #[getter]
     fn dir(&self) -> OsString {
         self.job().dir().into_os_string()

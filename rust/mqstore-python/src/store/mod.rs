@@ -122,10 +122,10 @@ impl NativeStore {
     /// Creates a topic, or adds queues if it has fewer than `queues`.
     ///
     /// Args:
-    ///     topic: 1 to 127 characters of `%|a-zA-Z0-9_-`; retry and dead-letter topics up to 255.
-    ///     queues: 1 to 65,536; None takes the option `default_queues`.
-    ///     attributes: RocketMQ's topic attributes by name, for a new topic only.
-    ///     max_messages: the topic's quota, for a new topic only: see `update_topic`.
+    ///     topic: name of 1 to 127 characters of `%|a-zA-Z0-9_-`; retry and dead-letter topics up to 255.
+    ///     queues: number of queues, 1 to 65,536; None uses the option `default_queues`.
+    ///     attributes: RocketMQ's topic attributes by name; only for a new topic.
+    ///     max_messages: quota of the topic; only for a new topic. See `update_topic`.
     ///
     /// Raises:
     ///     InvalidMessageError: the name is not a valid topic name.
@@ -224,8 +224,8 @@ impl NativeStore {
     ///
     /// Args:
     ///     topic: as for `append`.
-    ///     messages: bodies or `Message`s.
-    ///     queue_id: the queue of all; None takes the topic's queues in turn.
+    ///     messages: bodies or `Message` objects.
+    ///     queue_id: queue of all messages; None uses the queues of the topic in turn.
     ///     durable: as for `append`.
     ///
     /// Raises:

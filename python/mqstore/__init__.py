@@ -9,7 +9,7 @@
         for message in store.read("orders", filter="paid || shipped"):
             print(message.queue_offset, message.body)
 
-Importing starts no thread and opens nothing; what is heavy is imported where it is used.
+An import starts no thread and opens no file. Large modules are imported when they are first used.
 """
 
 import typing as _typing
@@ -231,7 +231,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    # The dataclasses, whose making costs more time than all the rest of the import, and what few programs need.
+    # Imported on first use: creating the dataclasses takes longer than the rest of the import.
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)

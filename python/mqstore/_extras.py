@@ -1,4 +1,4 @@
-"""Libraries that the core does without, imported where something needs them."""
+"""Optional libraries, imported when a function needs them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 
 def module(name: str, extra: str | None = None) -> Any:
-    """The module `name`, or an ImportError that says what to install."""
+    """Returns the module `name`, or raises an ImportError with the package to install."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        # What is missing may also be a package that holds it.
+        # A missing parent package of `name` counts too.
         if not f"{name}.".startswith(f"{error.name}."):
             raise
         what = f'"mqstore[{extra}]"' if extra else name
-        msg = f"this needs {name}: pip install {what}"
+        msg = f"{name} is not installed: run pip install {what}"
         raise ImportError(msg, name=name) from None
 
 
 def pyarrow() -> Any:
-    """pyarrow, or an ImportError that says what to install."""
+    """Returns pyarrow, or raises an ImportError with the package to install."""
     return module("pyarrow", "arrow")

@@ -1,4 +1,4 @@
-"""`Message`: what `append_many` takes when a body alone does not say enough."""
+"""`Message`: an element for `append_many` that has more than a body."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Message:
 
     Args:
         body: any bytes-like object; its bytes are copied.
-        keys: one key or several; a key holds no space.
-        tags: the tag that filters go by.
-        properties: the message's own properties; RocketMQ's reserved names are refused by `append`,
-            except `UNIQ_KEY`, which replaces the unique id that would be made.
-        flag: a number of the application's own, 32 bits.
-        born_timestamp: when the message was made, in epoch milliseconds or as an aware `datetime`;
-            None is the time of the append.
+        keys: one key or several; a key contains no space.
+        tags: tag for filters.
+        properties: your own properties. `append` refuses RocketMQ's reserved names, except `UNIQ_KEY`, which replaces
+            the generated unique id.
+        flag: number of your application, 32 bits.
+        born_timestamp: time of creation, in epoch milliseconds or as an aware `datetime`; None is the time of the
+            append.
 
     Raises:
-        TypeError: an argument of the wrong type, first of all a `str` body.
+        TypeError: an argument has the wrong type, for example a `str` as body.
     """
 
     body: bytes

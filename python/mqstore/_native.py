@@ -1,4 +1,4 @@
-"""The one importer of the native module; everything else in the package imports from here."""
+"""The only module that imports the native module; the rest of the package imports from here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _fork_hook: list[bool] = []
 
 
 def watch_forks() -> None:
-    """Has a forked child get an error from what its parent opened, instead of a hang; called before the first open."""
+    """Makes stores of the parent raise an error in a forked child instead of a hang. Call before the first open."""
     if not _fork_hook and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork_in_child)
         _fork_hook.append(True)

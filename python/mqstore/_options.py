@@ -1,8 +1,8 @@
-"""How a store behaves: every option with its default, its bounds and RocketMQ's name of it.
+"""The options of a store, each with default, bounds and RocketMQ's name.
 
-`StoreOptions` has what programs set, `BrokerOptions` a broker's tuning values. The core checks the bounds; here
-each field is checked and converted by its annotation. `from_broker_conf` reads the file that a RocketMQ broker is
-started with. A setting that the file omits has RocketMQ's default there, not ours.
+`StoreOptions` has the options that programs set, `BrokerOptions` the tuning values of a broker. Here each field is
+converted by its annotation; the core checks the bounds. `StoreOptions.from_broker_conf` reads the configuration file
+of a RocketMQ broker. A setting that the file omits gets RocketMQ's default, not the default of mqstore.
 """
 
 from __future__ import annotations
@@ -27,77 +27,76 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions:
-    """Tuning values, most of them a RocketMQ broker's; the defaults suit almost every store.
+    """Tuning values, most of them from RocketMQ brokers. The defaults suit almost every store.
 
-    `StoreOptions.from_broker_conf` fills them. `mqstore.open` takes them as `advanced=`.
+    `StoreOptions.from_broker_conf` sets them. Pass them to `mqstore.open` as `advanced=`.
     """
 
     flush_least_pages: int = 4
-    """Number of dirty pages of 4 KiB from which the background syncs: 0 to 1,048,576.
+    """Number of dirty pages of 4 KiB that start a background sync: 0 to 1,048,576.
     RocketMQ: `flushCommitLogLeastPages`."""
 
     flush_thorough_interval: Duration = 10.0
-    """Time after which everything dirty is synced: 1 ms to 24 h.
+    """Interval at which all dirty pages are synced: 1 ms to 24 h.
     RocketMQ: `flushCommitLogThoroughInterval` (ms)."""
 
     commit_interval: Duration = 0.2
-    """With `durability="pooled"`: time after which pooled records are written to the file, 1 ms to 1 h;
-    sooner when an eighth of the pool is full. RocketMQ: `commitIntervalCommitLog` (ms)."""
+    """Only for `durability="pooled"`: interval at which pooled records are written to the file, 1 ms to 1 h. They are
+    written earlier if an eighth of the pool is full. RocketMQ: `commitIntervalCommitLog` (ms)."""
 
     pool_size: int = 16 << 20
-    """Bytes of the memory pool for records with `durability="sync"` and `"pooled"`: 64 KiB to 16 GiB.
-    RocketMQ: `transientStorePoolSize` times the size of a segment."""
+    """Bytes of the pool for new records with `durability="sync"` and `"pooled"`: 64 KiB to 16 GiB.
+    RocketMQ: `transientStorePoolSize` times the segment size."""
 
     busy_after: Duration = 1.0
-    """Time that one append may hold the put lock before others fail with `StoreBusyError`: 1 ms to 1 h.
+    """Time that one append can hold the put lock before other appends raise `StoreBusyError`: 1 ms to 1 h.
     RocketMQ: `osPageCacheBusyTimeOutMills`."""
 
     queue_wait_limit: Duration = 0.2
-    """Time that an append waits for the put lock before it fails with `StoreBusyError`: 1 ms to 1 h.
+    """Time that an append waits for the put lock before it raises `StoreBusyError`: 1 ms to 1 h.
     RocketMQ: `waitTimeMillsInSendQueue`."""
 
     prewarm: bool = True
-    """Whether the background prepares the next segment and the pages after the tail, so that appends wait
-    for neither. RocketMQ: `warmMapedFileEnable`."""
+    """Whether a background thread prepares the next segment and the pages after the tail, so that appends do not
+    wait for them. RocketMQ: `warmMapedFileEnable`."""
 
     lock_memory: bool = False
-    """Whether the pages after the tail are locked in memory (needs `prewarm`). The open fails if the
-    system's limit on locked memory forbids it. RocketMQ locks what it warms."""
+    """Whether to lock the pages after the tail in memory; needs `prewarm`. The open fails if this exceeds the system's
+    limit of locked memory. RocketMQ locks the pages that it warms."""
 
     dispatch_threads: int | None = None
-    """Threads that build queues and index: 0 to 8; 0 builds them in the appending thread. `None`, the
-    default: as many as there are processors, at most 8. All but one of them sleep while less than a
-    mebibyte of the log waits."""
+    """Threads that build queues and index: 0 to 8. With 0 the appending thread builds them. None, the default, is the
+    number of processors, at most 8. If less than 1 MiB of the log is not dispatched, only one of them runs."""
 
     index_tags: bool = False
-    """Whether tags get entries in the key index, as RocketMQ 5.5.0 writes them. Tags always get entries in a
-    directory whose last writer added them."""
+    """Whether to add index entries for tags, as RocketMQ 5.5.0 does. If the last writer of the directory added them,
+    mqstore always adds them."""
 
     delete_interval: Duration = 0.1
-    """Pause between two deletions: 0 to 1 h. RocketMQ: `deleteCommitLogFilesInterval` (ms)."""
+    """Pause between two deletions of files: 0 to 1 h. RocketMQ: `deleteCommitLogFilesInterval` (ms)."""
 
     held_limit: Duration = 120.0
-    """Time after which a segment is deleted although readers of this process use it: 0 to 24 h. The readers
-    keep its bytes. RocketMQ: `destroyMapedFileIntervalForcibly` (ms)."""
+    """Time after which a segment is deleted although readers of this process still use it: 0 to 24 h. These readers can
+    still read its bytes. RocketMQ: `destroyMapedFileIntervalForcibly` (ms)."""
 
     compaction_dirty_ratio: float = 0.5
-    """Share of a queue's messages that must be newer than its last compaction before the background compacts
-    its topic: 0 to 1; with 0 one message is enough. RocketMQ counts closed files instead."""
+    """Share of a queue's messages that are newer than its last compaction, 0 to 1. The background compacts a topic
+    when a queue exceeds it; with 0, one new message is enough. RocketMQ counts closed files instead."""
 
     compaction_memory_size: int = 100 << 20
-    """Bytes of memory for the keys of a queue while the background compacts it.
+    """Memory in bytes for the keys of one queue during a background compaction.
     RocketMQ: `maxOffsetMapSize` / `compactionThreadNum`."""
 
     compaction_log_file_size: int = 104_857_600
-    """Bytes of a compaction log file in a store that has none yet, rounded to a multiple of a queue file's length.
+    """Bytes of a compaction log file, for a store that has none yet; rounded to a multiple of the queue file length.
     A broker needs the same setting. RocketMQ: `compactionMappedFileSize`."""
 
     compaction_queue_file_size: int = 10_485_760
-    """Bytes of a compaction queue file in a store that has none yet, rounded down to entries of 46 bytes; 92 or more.
+    """Bytes of a compaction queue file, for a store that has none yet; at least 92, rounded down to units of 46 bytes.
     RocketMQ: `compactionCqMappedFileSize`."""
 
     read_only_commit_log_paths: StorePath | Iterable[StorePath] = ()
-    """Folders with older segments, which get no new segment; needs `commit_log_paths`.
+    """Folders with older segments, to which no new segment is added; needs `commit_log_paths`.
     RocketMQ: `readOnlyCommitLogStorePaths`."""
 
     def __post_init__(self) -> None:
@@ -106,128 +105,131 @@ class BrokerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Options of one `mqstore.open`.
+    """Options for `mqstore.open`.
 
-    A directory's own geometry always wins over the sizes given here; they count for new files only.
-    Durations are seconds as `float`, or `timedelta`, and are kept as seconds. Out of bounds is
-    `InvalidOptionError`, when the store is opened.
+    The sizes apply only to new files: the file lengths that a directory already has always win. Durations are seconds
+    as `float`, or `timedelta`; they are stored as seconds. An option out of bounds raises `InvalidOptionError` when the
+    store is opened.
     """
 
     recovery: Recovery = "strict"
-    """What an open for writing does about damage that is no torn tail. `"strict"`: refuses the store
-    (`CorruptionError`) and changes nothing. `"salvage"`: goes on behind it; what is damaged is passed
-    over, said as a `StoreWarning`, and stays where it is. `"read-only"`: opens the store for reading
-    instead; `Store.mode` is `"r"` then. RocketMQ has no such choice: it cuts the log there."""
+    """What an open for writing does if it finds damage other than a torn tail.
+    `"strict"` raises `CorruptionError` and changes nothing. `"salvage"` continues after the damage: it leaves the
+    damaged
+    bytes in place, skips them, and reports them as a `StoreWarning`. `"read-only"` opens the store for reading instead;
+    `Store.mode` is then `"r"`. RocketMQ has no such choice: it truncates the log at the damage."""
 
     segment_size: int = 1 << 30
-    """Bytes of a commit-log segment: 4 KiB to 2 GiB - 1. RocketMQ: `mappedFileSizeCommitLog`."""
+    """Bytes of a commit log segment: 4 KiB to 2 GiB - 1. RocketMQ: `mappedFileSizeCommitLog`."""
 
     queue_file_entries: int = 300_000
-    """Entries of a consume-queue file: 1 to 50,000,000. RocketMQ: `mappedFileSizeConsumeQueue` / 20."""
+    """Units of a consume queue file: 1 to 50,000,000. RocketMQ: `mappedFileSizeConsumeQueue` / 20."""
 
     index_slots: int = 5_000_000
-    """Hash slots of a key index file: 1 to 400,000,000. RocketMQ: `maxHashSlotNum`."""
+    """Hash slots of an index file: 1 to 400,000,000. RocketMQ: `maxHashSlotNum`."""
 
     index_entries: int = 20_000_000
-    """Entries of a key index file: 2 to 80,000,000. RocketMQ: `maxIndexNum`."""
+    """Entries of an index file: 2 to 80,000,000. RocketMQ: `maxIndexNum`."""
 
     durability: Durability = "async"
-    """When an append returns. `"sync"`: after a sync that covers it, one sync for all who wait.
-    `"async"`: once copied into the mapping, which a kill of the process survives; synced every
-    `flush_interval`. `"manual"`: as async, but synced by `flush()` and `close()` only. `"pooled"`: once
-    copied into a pool of memory, which is written to the file in the background and then synced; a kill
-    of the process loses what was not written yet, at most `BrokerOptions.commit_interval` of it.
+    """When an append returns.
+    `"sync"`: after a sync that covers it; waiting threads share one sync (group commit). `"async"`: when the record is
+    copied to the mapped file, where it survives a kill of the process; a sync follows every `flush_interval`.
+    `"manual"`: as `"async"`, but only `flush()` and `close()` sync. `"pooled"`: when the record is copied to the pool;
+        the
+    background writes the pool to the file and syncs it. A kill of the process loses the records that are only in the
+    pool, at most those of the last `BrokerOptions.commit_interval`.
     RocketMQ: `flushDiskType`, `transientStorePoolEnable`."""
 
     visibility: Visibility = "appended"
-    """What readers may see, in this process and in others. `"appended"`: each append that returned.
-    `"durable"`: only what a loss of power cannot take back; always so with `durability="sync"`."""
+    """What readers can see, in this process and in others. `"appended"`: every append that returned. `"durable"`: only
+    records that survive a power loss; always so with `durability="sync"`."""
 
     flush_interval: Duration = 0.5
     """Time between background syncs: 1 ms to 1 h. RocketMQ: `flushIntervalCommitLog` (ms)."""
 
     record_crc: bool = True
-    """Whether new records carry RocketMQ's checksum of the whole record.
-    RocketMQ: `enabledAppendPropCRC` (there off by default)."""
+    """Whether new records get RocketMQ's checksum of the whole record.
+    RocketMQ: `enabledAppendPropCRC` (off by default)."""
 
     max_message_size: int = 4 << 20
     """Largest body in bytes: 10 to 1 GiB. RocketMQ: `maxMessageSize`."""
 
     default_queues: int = 1
-    """Queues of a topic that an append makes: 1 to 65,536.
-    RocketMQ: `defaultTopicQueueNums` (there 8 by default)."""
+    """Number of queues of a topic that an append creates: 1 to 65,536.
+    RocketMQ: `defaultTopicQueueNums` (8 by default)."""
 
     auto_create_topics: bool = True
-    """Whether an append to an unknown topic makes it. RocketMQ: `autoCreateTopicEnable`."""
+    """Whether an append to an unknown topic creates it. RocketMQ: `autoCreateTopicEnable`."""
 
     retention: Duration | None = None
-    """Age at which a commit-log segment is deleted, counted from its last message's store time: 1 ms on.
-    None, the default, keeps everything. RocketMQ: `fileReservedTime` (hours, 72 there by default)."""
+    """Age at which a segment is deleted, since the store time of its last message: at least 1 ms. None, the default,
+    keeps all segments. RocketMQ: `fileReservedTime` (hours, 72 by default)."""
 
     retention_bytes: int | None = None
-    """Bytes of commit-log segments, the active one included, above which the oldest are deleted: 1 on.
-    None, the default, for no limit. RocketMQ has none."""
+    """Total bytes of all segments, the active one included, above which the oldest segments are deleted: at least 1.
+    None, the default, is no limit. RocketMQ has no such setting."""
 
     max_bytes: int | None = None
-    """Bytes of commit-log segments, the active one and a prepared one included, that there may be: appends that need
-    another segment fail with `Full`. No less than a segment; None, the default, for no limit. RocketMQ has none."""
+    """Maximum total bytes of all segments, the active and a prepared one included: at least one segment. An append that
+    needs another segment raises `Full`. None, the default, is no limit. RocketMQ has no such setting."""
 
     delete_when: str = "04"
-    """Hours of the local day in which segments are deleted by age: `"04"`, `"04;16"`, `"*"` for all.
+    """Hours of the local day in which segments are deleted by age: `"04"`, `"04;16"`, or `"*"` for all hours.
     RocketMQ: `deleteWhen`."""
 
     disk_clean_ratio: float = 0.75
-    """Used part of a disk above which segments are deleted by age at any hour: 0 to 1. Only where a
-    retention is set. RocketMQ: `diskMaxUsedSpaceRatio` (percent)."""
+    """Used share of a disk above which segments are deleted by age at any hour: 0 to 1. Needs a retention option.
+    RocketMQ: `diskMaxUsedSpaceRatio` (percent)."""
 
     disk_force_ratio: float = 0.85
-    """Used part of a disk above which the oldest segments are deleted whatever their age: 0 to 1. Only
-    where a retention is set. RocketMQ: `diskSpaceCleanForciblyRatio` (percent)."""
+    """Used share of a disk above which the oldest segments are deleted at any age: 0 to 1. Needs a retention option.
+    RocketMQ: `diskSpaceCleanForciblyRatio` (percent)."""
 
     disk_refuse_ratio: float = 0.90
-    """Used part of a disk above which appends fail with `DiskFullError` until there is room again: 0 to
-    1, where 1 never refuses. RocketMQ: `diskSpaceWarningLevelRatio` (percent)."""
+    """Used share of a disk above which appends raise `DiskFullError`, until space is free again: 0 to 1; 1 is never.
+    RocketMQ: `diskSpaceWarningLevelRatio` (percent)."""
 
     secure_wipe: bool = False
-    """Whether a segment is overwritten with zeros before its room is given back."""
+    """Whether to overwrite a segment with zeros before it is deleted."""
 
     expire_uncompacted: bool = False
-    """Whether a segment is deleted although it holds keyed messages of a compaction topic that are in
-    no compaction file yet; they are lost then. By default such a segment stays, and `Store.expire`
-    says so."""
+    """Whether to delete a segment that contains keyed messages of a compaction topic which are not in its compaction
+    files yet. These messages are then lost. By default such a segment stays, and `Store.expire` reports it."""
 
     compaction_interval: Duration | None = None
-    """Seconds, or a `timedelta`, between two looks of the background at compaction topics; a topic that has
-    changed enough is compacted then, as by `Store.compact` with its defaults. 0.001 to 31,536,000 (a year); None
-    leaves it to whoever calls `compact`. RocketMQ: `compactionScheduleInternal`."""
+    """Interval at which the background checks compaction topics, in seconds or as a `timedelta`: 0.001 to 31,536,000
+    (a year). It compacts a topic that has changed enough, as `Store.compact` does with its defaults. None, the default,
+    compacts only on a call of `compact`. RocketMQ: `compactionScheduleInternal`."""
 
     compaction_feed: bool = True
-    """Whether what is appended to compaction topics is copied to their compaction files too, in the background and at
-    the close: a broker looks for it there, and segments of the commit log may go once it is there. Without it only a
-    compaction puts it there. RocketMQ: `enableCompaction`."""
+    """Whether new messages of compaction topics are also copied to the compaction files, in the background and at the
+    close. A broker reads these files, and segments of the commit log can be deleted after the copy. If False, only a
+    compaction copies them. RocketMQ: `enableCompaction`."""
 
     delay_levels: str | Iterable[Duration] | None = None
-    """What the delay levels mean from this open on: a text such as `"1s 5s 1m 2h"`, or whole seconds and `timedelta`s,
-    level 1 first; 1 to 256 levels of 0 to 36,500 days. A store remembers them: None, the default, stands for what it
-    remembers, else for RocketMQ's 18 levels. An open for reading and `rebuild` take what is given only where nothing
-    is remembered. RocketMQ: `messageDelayLevel`."""
+    """Delays of the delay levels, level 1 first: a text such as `"1s 5s 1m 2h"`, or whole seconds and `timedelta`s;
+    1 to 256 levels of 0 to 36,500 days. The store remembers them. None, the default, uses the remembered levels, or
+    RocketMQ's 18 levels if there are none. An open for reading and `rebuild` use this option only if no levels are
+    remembered. RocketMQ: `messageDelayLevel`."""
 
     commit_log_paths: StorePath | Iterable[StorePath] = ()
-    """Folders that new segments go to in turn, one path or several; a relative one counts from the
-    store's directory. A store remembers them: empty, the default, stands for what it remembers, else for
-    its `commitlog`. RocketMQ: `storePathCommitLog` (separated by commas)."""
+    """Folders for new segments, used in turn: one path or several; a relative path starts at the directory of the
+    store. The store remembers them. Empty, the default, uses the remembered folders, or `commitlog` if there are none.
+    RocketMQ: `storePathCommitLog` (separated by commas)."""
 
     on_event: Callable[[StoreEvent], object] | None = None
-    """Called with each `StoreEvent`: files deleted, appends refused and taken again. From a thread of the
-    store's; what it raises goes to `sys.unraisablehook`."""
+    """Hook for each `StoreEvent`, such as deleted files, or refused and resumed appends. A thread of the store calls
+    it; an exception from it goes to `sys.unraisablehook`."""
 
     before_delete: Callable[[ExpiredFile], bool | Duration | None] | None = None
-    """Called before a segment is deleted, to archive it, say. None or True lets it go, False keeps it
-    until the next pass, a span of time puts it off that long; the segments behind it wait too. What it
-    raises goes to `sys.unraisablehook` and keeps the segment."""
+    """Hook before a segment is deleted, for example to archive it. If it returns None or True, the segment is deleted.
+    False keeps the segment until the next pass, a duration keeps it for that time; later segments wait too. An
+    exception
+    goes to `sys.unraisablehook` and keeps the segment."""
 
     store_host: str = "127.0.0.1:10911"
-    """The address written into records as store and born host: `ip:port` or `[v6]:port`.
+    """Address for the store host and born host of new records: `ip:port` or `[v6]:port`.
     RocketMQ: `brokerIP1` and `listenPort`."""
 
     advanced: BrokerOptions = field(default_factory=BrokerOptions)
@@ -238,21 +240,23 @@ class StoreOptions:
 
     @classmethod
     def from_broker_conf(cls, path: StorePath) -> StoreOptions:
-        """Reads a RocketMQ broker's properties file (`broker.conf`).
+        """Reads the properties file of a RocketMQ broker (`broker.conf`).
 
         Args:
             path: the file, in Java's properties syntax.
 
         Returns:
-            Options under which this store writes as that broker would; `advanced` has the broker's tuning
-            values. An option that the file does not name has RocketMQ's default (8 queues, no record
-            checksum). Settings without a meaning for a store are passed over. So are four that mqstore
-            accepts and does not use: `useReentrantLockWhenPutMessage` and `useABSLock` (one put lock covers
-            both cases: it spins briefly, then sleeps), `flushCommitLogTimed` and `flushConsumerOffsetInterval`.
+            Options with which mqstore writes like that broker; `advanced` has its tuning values. A setting that the
+            file
+            omits gets RocketMQ's default (8 queues, no record checksum). Settings that do not concern a store are
+            ignored.
+            mqstore also ignores these four: `useReentrantLockWhenPutMessage` and `useABSLock` (one put lock replaces
+                both:
+            it spins briefly, then sleeps), `flushCommitLogTimed` and `flushConsumerOffsetInterval`.
 
         Raises:
             OSError: the file cannot be read.
-            InvalidOptionError: a value is not what RocketMQ would take.
+            InvalidOptionError: RocketMQ does not accept a value either.
         """
         from mqstore import _broker_conf
 
@@ -266,7 +270,7 @@ class StoreOptions:
 
 
 def normalise(options: StoreOptions | None, overrides: Mapping[str, Any]) -> StoreOptions:
-    """Lays `overrides` over `options`; an unknown name is an error with a suggestion."""
+    """Applies `overrides` to `options`; an unknown name raises an error with a suggestion."""
     if options is None:
         options = StoreOptions()
     elif not isinstance(options, StoreOptions):
@@ -282,7 +286,7 @@ def normalise(options: StoreOptions | None, overrides: Mapping[str, Any]) -> Sto
 
 
 def native_form(options: StoreOptions | BrokerOptions) -> dict[str, Any]:
-    """The options as the core takes them, in one dict: sizes in bytes, durations in milliseconds."""
+    """Returns the options for the core in one dict: sizes in bytes, durations in milliseconds."""
     form: dict[str, Any] = {}
     for one in fields(options):
         value = getattr(options, one.name)
@@ -359,7 +363,7 @@ def _duration(name: str, value: object) -> float:
         raise InvalidOptionError(name, f"must be seconds or a timedelta, not {type(value).__name__}")
     seconds = seconds_from(value)
     if not math.isfinite(seconds) or seconds < 0:
-        raise InvalidOptionError(name, f"{value} is not a span of time")
+        raise InvalidOptionError(name, f"{value} is not a duration: it must be finite and at least 0")
     return seconds
 
 
@@ -367,7 +371,7 @@ def _delay_levels(name: str, value: object) -> str:
     if isinstance(value, str):
         return " ".join(value.split())
     if isinstance(value, bytes) or not isinstance(value, Iterable):
-        raise InvalidOptionError(name, f"must be a str or an iterable of spans of time, not {type(value).__name__}")
+        raise InvalidOptionError(name, f"must be a str or an iterable of durations, not {type(value).__name__}")
     delays = [_duration(name, delay) for delay in value]
     for delay in delays:
         if not delay.is_integer():
@@ -387,7 +391,7 @@ def _paths(name: str, value: object) -> tuple[str, ...]:
 
 
 def _milliseconds(name: str, seconds: float) -> int:
-    # Rounded up, so that a tiny positive span never becomes "at once".
+    # Rounded up, so that a small positive duration never becomes 0.
     milliseconds = math.ceil(round(seconds * 1000, 6))
     if milliseconds >= 1 << 63:
         raise InvalidOptionError(name, f"{seconds} s is too long")
@@ -415,7 +419,7 @@ _CONVERSIONS: dict[str, Callable[[str, object], object]] = {
     "Callable[[ExpiredFile], bool | Duration | None] | None": _or_none(_call),
     "BrokerOptions": _broker_options,
 }
-"""How a field of each annotation is checked and converted."""
+"""Check and conversion of a field, by its annotation."""
 
 BrokerOptions.__module__ = "mqstore"
 StoreOptions.__module__ = "mqstore"

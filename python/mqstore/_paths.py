@@ -1,4 +1,4 @@
-"""What is taken for the path of a store."""
+"""Conversion of a path argument to text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def home_of(path: StorePath) -> str:
-    """A store's path as text."""
+    """Returns the path of a store as `str`."""
     text = os.fspath(path)
     if not isinstance(text, str):
         msg = f"path must be str or os.PathLike[str], not {type(path).__name__}"

@@ -1,4 +1,4 @@
-"""What the verbs on whole directories answer: frozen dataclasses whose `to_dict` is the JSON form."""
+"""Results of the verbs on stores and directories: frozen dataclasses whose `to_dict` is their JSON form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class _Report:
-    """Conversion to and from the JSON form, whose names are the fields' names."""
+    """Conversion to and from the JSON form. The JSON names are the field names."""
 
     __slots__ = ()
 
@@ -21,7 +21,7 @@ class _Report:
         return cls._from_dict(json.loads(text))
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON would have it: plain dicts, lists, strings and numbers."""
+        """Returns the report in JSON types: dicts, lists, strings and numbers."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
@@ -41,84 +41,84 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Progress(_Report):
-    """How far a long call has come; what `progress=` callbacks get."""
+    """Progress of a long call, for `progress=` callbacks."""
 
     done: int
-    """Bytes done."""
+    """Bytes processed."""
     total: int
-    """Bytes in all."""
+    """Bytes in total."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo(_Report):
-    """One queue: offsets that can be read, and when its first and last messages were stored."""
+    """One queue: its range of offsets, and the store times of its first and last message."""
 
     queue_id: int
     min_offset: int
-    """The first offset that can be read."""
+    """First offset that can be read."""
     max_offset: int
     """One past the last offset that can be read."""
     min_store_timestamp: int | None = None
-    """When the first message was stored, in epoch milliseconds; None for an empty queue."""
+    """Store time of the first message, in epoch milliseconds; None for an empty queue."""
     max_store_timestamp: int | None = None
-    """When the last message was stored, in epoch milliseconds; None for an empty queue."""
+    """Store time of the last message, in epoch milliseconds; None for an empty queue."""
 
     @property
     def count(self) -> int:
-        """Offsets between the two ends; fewer messages where the queue has gaps."""
+        """Number of offsets from `min_offset` to `max_offset`; with gaps in the queue there are fewer messages."""
         return self.max_offset - self.min_offset
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceInfo(_Report):
-    """How much of a namespace there is."""
+    """Number of topics and groups in a namespace."""
 
     topics: int = 0
-    """Topics, those of retries and dead letters included."""
+    """Topics, retry and dead-letter topics included."""
     groups: int = 0
     """Consumer groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicQuota(_Report):
-    """What a topic may hold, and what it does."""
+    """Quota and current number of messages of a topic."""
 
     max_messages: int
-    """Messages that it may hold."""
+    """Maximum number of messages in the topic."""
     messages: int
-    """Messages that it holds in the commit log."""
+    """Number of its messages in the commit log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem(_Report):
-    """Something wrong in a store."""
+    """One damage in a store."""
 
     kind: str
-    """A stable word for it."""
+    """Stable identifier of the kind of damage."""
     path: str
-    """The file or folder."""
+    """File or folder."""
     offset: int | None
-    """The byte in the file, where there is one."""
+    """Offset in the file in bytes, or None."""
     detail: str
-    """What is wrong."""
+    """Description of the damage."""
     consequence: str
-    """What it means for a user of the store."""
+    """Effect on users of the store."""
     repair: str
-    """What to do about it."""
+    """How to repair it."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport(_Report):
-    """What `mqstore.verify` found."""
+    """Result of `mqstore.verify`."""
 
     ok: bool
     """Whether there is no problem."""
     messages: int
-    """Messages in the log that hold together."""
+    """Valid messages in the log."""
     bytes: int
-    """Bytes that were checked."""
+    """Bytes checked."""
     problems: tuple[Problem, ...] = ()
-    """What is wrong, in the order in which it was found."""
+    """Problems, in the order in which they were found."""
 
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -129,9 +129,9 @@ class VerifyReport(_Report):
                     kind="more",
                     path="",
                     offset=None,
-                    detail=f"{values['more']} further problems were found and not listed",
-                    consequence="as of those above",
-                    repair="repair what is listed, then verify again",
+                    detail=f"{values['more']} further problems are not listed",
+                    consequence="as for the problems above",
+                    repair="repair the listed problems, then verify again",
                 )
             )
         return cls(values["ok"], values["messages"], values["bytes"], tuple(problems))
@@ -139,25 +139,25 @@ class VerifyReport(_Report):
 
 @dataclass(frozen=True, slots=True)
 class LostRange(_Report):
-    """A stretch of the log that no message can be read from any more."""
+    """A range of the log from which no message can be read any more."""
 
     path: str
-    """The segment."""
+    """Segment file."""
     offset: int
-    """The first byte in it."""
+    """First byte of the range in the file."""
     log_offset: int
-    """The first byte in the log."""
+    """First byte of the range in the log."""
     bytes: int
-    """How many bytes."""
+    """Length of the range in bytes."""
     reason: str
-    """What was wrong with them."""
+    """Damage in the range."""
     kept_as: str | None
-    """The copy of them; None where nothing but zeros was there, and in a dry run."""
+    """Copy of the range; None if it contained only zeros, and in a dry run."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostOffsets(_Report):
-    """Offsets of a queue that no record has: `from_offset` to before `to_offset`."""
+    """Offsets of a queue without a record: from `from_offset` to `to_offset`, exclusive."""
 
     topic: str
     queue_id: int
@@ -167,28 +167,28 @@ class LostOffsets(_Report):
 
 @dataclass(frozen=True, slots=True)
 class RepairReport(_Report):
-    """What `mqstore.repair` found and did."""
+    """Result of `mqstore.repair`."""
 
     path: str
-    """The directory."""
+    """Directory."""
     output: str | None
-    """The repaired copy; None for a repair in place."""
+    """Repaired copy; None for a repair in place."""
     dry_run: bool
-    """Whether nothing was changed."""
+    """Whether this was a dry run, which changes nothing."""
     changed: bool
-    """Whether something was changed; in a dry run, whether something would be."""
+    """Whether the repair changed something; in a dry run, whether it would."""
     ok: bool
-    """Whether `verify` finds nothing: of the result, in a dry run of the store as it is."""
+    """Whether `verify` finds no problem: in the result, or for a dry run in the unchanged store."""
     messages: int
-    """Messages in the log that hold together."""
+    """Valid messages in the log."""
     lost: tuple[LostRange, ...] = ()
-    """Stretches of the log that were replaced, in log order."""
+    """Ranges of the log that were replaced, in log order."""
     queue_offsets: tuple[LostOffsets, ...] = ()
-    """Queue offsets that no record has, as far as no repair has told them before."""
+    """Queue offsets without a record, except those that an earlier repair reported."""
     actions: tuple[str, ...] = ()
-    """What was done, or would be, in words."""
+    """Descriptions of the changes, made or planned."""
     problems: tuple[Problem, ...] = ()
-    """What `verify` finds: of the result, in a dry run of the store as it is."""
+    """Problems that `verify` finds: in the result, or for a dry run in the unchanged store."""
 
     @classmethod
     def _of(cls, path: str, output: str | None, dry_run: bool, values: Mapping[str, Any]) -> Self:
@@ -209,40 +209,41 @@ class RepairReport(_Report):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReport(_Report):
-    """What `Store.snapshot` copied."""
+    """Result of `Store.snapshot`."""
 
     path: str
-    """The snapshot."""
+    """Directory of the snapshot."""
     log_min_offset: int
-    """Where its log begins."""
+    """Start of its log."""
     log_max_offset: int
-    """Where its log ends: everything before is in it, nothing behind."""
+    """End of its log, exclusive."""
     messages: int
     """Messages in its log."""
     linked_segments: int
-    """Segments that are further names of the store's own files, which neither changes any more."""
+    """Segments that are hard links to files of the store; neither side changes them any more."""
     copied_segments: int
-    """Segments that are files of their own; where the file system can, they share blocks with the store's."""
+    """Segments that are separate files; if the file system supports it, they share blocks with the files of the
+    store."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport(_Report):
-    """What `mqstore.rebuild` and `Store.rebuild` made from the log."""
+    """Result of `mqstore.rebuild` and `Store.rebuild`."""
 
     dry_run: bool
-    """Whether nothing was changed."""
+    """Whether this was a dry run, which changes nothing."""
     messages: int
-    """Records of the log that were looked at."""
+    """Records read from the log."""
     bytes: int
     """Bytes of the log."""
     queues: int
-    """Queues that have entries."""
+    """Queues with at least one unit."""
     index_entries: int
     """Entries of the key index."""
     seconds: float
-    """How long it took."""
+    """Duration in seconds."""
     skipped: tuple[str, ...] = ()
-    """Damage in the log that was passed over, in words: messages there may be lost."""
+    """Descriptions of damaged ranges of the log that were skipped; messages in them may be lost."""
 
     @classmethod
     def _timed(cls, work: Callable[[], Mapping[str, Any]], *, dry_run: bool = False) -> Self:
@@ -254,81 +255,82 @@ class RebuildReport(_Report):
 
 @dataclass(frozen=True, slots=True)
 class StoreStats(_Report):
-    """Where an open store stands; offsets are bytes of the commit log."""
+    """Counters and positions of an open store. Offsets are log offsets, in bytes."""
 
     appends: int
     """Messages appended since the open."""
     appended_bytes: int
-    """Bytes of their records."""
+    """Bytes of these records."""
     log_min_offset: int
-    """The first byte of the log."""
+    """First byte of the log."""
     log_max_offset: int
     """One past the last byte that can be read."""
     durable_offset: int
-    """One past the last byte that a sync covers."""
+    """One past the last synced byte."""
     dispatched_offset: int
-    """How far queues and index are built."""
+    """Offset up to which queues and index are built."""
     segments: int
     """Segments of the log."""
     segment_size: int
-    """Bytes of a segment."""
+    """Bytes of one segment."""
     expired_segments: int = 0
     """Segments deleted since the open."""
     expired_bytes: int = 0
-    """Bytes of files deleted since the open, queue and index files included."""
+    """Bytes of the files deleted since the open, queue and index files included."""
     refused_appends: int = 0
-    """Appends refused since the open: the store was busy, the disk nearly full, or a quota used up."""
+    """Appends refused since the open, because the store was busy, the disk nearly full, or a quota used up."""
     hot_reads: int = 0
-    """Records that this process read near the end of the log since the open, within 40 % of the machine's memory."""
+    """Records that this process has read near the end of the log since the open: within 40 % of the machine's
+    memory."""
     cold_reads: int = 0
-    """Records that it read from further behind, and so probably from the disk."""
+    """Records that this process has read further from the end, and therefore probably from the disk."""
     reader_lag_bytes: int = 0
-    """How far behind the end the farthest of these was since the figures were asked for last; 0 when nobody is late."""
+    """Largest distance of a cold read from the end of the log since the last call of `stats`; 0 without cold reads."""
     log_bytes: int = 0
-    """Bytes of the log's segments."""
+    """Bytes of all segments of the log."""
     max_bytes: int | None = None
-    """How many there may be: the option; None without a limit, and in a store that is open for reading."""
+    """Maximum of `log_bytes`, from the option `max_bytes`; None without a limit and in a store opened for reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiredFile(_Report):
-    """A file that was deleted because it is old, or would be."""
+    """A file that expiry deleted, or would delete."""
 
     path: str
-    """Where it is, or was."""
+    """Path of the file."""
     kind: str
     """`"segment"` of the commit log, `"queue"` file or `"index"` file."""
     bytes: int
-    """Its length."""
+    """Length of the file in bytes."""
     first_offset: int
-    """The first offset in it: a byte of the commit log, an entry of a queue, or for an index file the log
+    """First offset in the file: a log offset for a segment, a queue offset for a queue file. For an index file the log
     offset of its first message."""
     last_offset: int
-    """The last one."""
+    """Last offset in the file."""
     first_store_timestamp: int | None
-    """When a segment's first message was stored, in epoch milliseconds; None where it cannot be read."""
+    """Store time of the first message of a segment, in epoch milliseconds; None if it cannot be read."""
     last_store_timestamp: int | None
-    """When its last message was stored."""
+    """Store time of its last message, in epoch milliseconds."""
     reason: str
-    """Why it goes, in words that start with `age`, `size`, `disk` or `log` (its part of the log is gone)."""
+    """Reason for the deletion; starts with `age`, `size`, `disk` or `log` (its part of the log is deleted)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpireReport(_Report):
-    """What `Store.expire` deleted, or would delete."""
+    """Result of `Store.expire`."""
 
     dry_run: bool
-    """Whether nothing was changed."""
+    """Whether this was a dry run, which changes nothing."""
     files: tuple[ExpiredFile, ...]
-    """The files: segments, then queue files, then index files, each oldest first."""
+    """Deleted files, oldest first: segments, then queue files, then index files."""
     segments: int
-    """How many of them are segments."""
+    """Number of segments in `files`."""
     bytes: int
-    """Bytes of all of them."""
+    """Total bytes of `files`."""
     log_min_offset: int
-    """The first byte of the commit log afterwards."""
+    """First byte of the commit log after the deletion."""
     kept: tuple[str, ...] = ()
-    """What was due and stays for now, each with its reason."""
+    """Files that are due but stay for now, each with the reason."""
 
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -338,15 +340,15 @@ class ExpireReport(_Report):
 
 @dataclass(frozen=True, slots=True)
 class StoreEvent(_Report):
-    """Something that happened in a store; what the option `on_event` is called with."""
+    """An event in a store, for the option `on_event`."""
 
     kind: str
-    """`segment_deleted`, `segment_kept`, `segment_wiped`, `queue_file_deleted`, `index_file_deleted`,
-    `appends_refused`, `appends_resumed`, `compacted` (by the background)."""
+    """Kind of event: `segment_deleted`, `segment_kept`, `segment_wiped`, `queue_file_deleted`, `index_file_deleted`,
+    `appends_refused`, `appends_resumed` or `compacted` (by the background)."""
     file: ExpiredFile | None
-    """The file, where it is about one."""
+    """File of the event, or None."""
     detail: str
-    """In words."""
+    """Description."""
 
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -356,36 +358,36 @@ class StoreEvent(_Report):
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport(_Report):
-    """What `mqstore.compact` did."""
+    """Result of `mqstore.compact`."""
 
     messages_before: int
-    """Messages that were read."""
+    """Messages read."""
     messages_after: int
-    """Messages that were kept."""
+    """Messages kept."""
     keys: int
-    """Different keys that were seen."""
+    """Distinct keys."""
     rounds: int
-    """Passes that the queue with the most of them needed."""
+    """Largest number of passes that one queue needed."""
     bytes_before: int
-    """Bytes of the records that were read."""
+    """Bytes of the records read."""
     bytes_after: int
-    """Bytes of the records that were kept."""
+    """Bytes of the records kept."""
     seconds: float
-    """From the plan to the publication."""
+    """Seconds from the plan to the publication."""
     skipped: tuple[str, ...] = ()
-    """What was left out, each as `topic/queue: reason`; the reason is `unchanged` for what was done before."""
+    """Queues that were skipped, each as `topic/queue: reason`; the reason `unchanged` means already compacted."""
     keyless: int = 0
-    """Messages without a key; dropped, unless they were to be kept."""
+    """Messages without a key; they are dropped by default, see `keyless`."""
     tombstones: int = 0
     """Messages without a body, which delete their key."""
     tombstones_kept: int = 0
-    """Those of them that were kept, so that slow readers see them."""
+    """Tombstones that were kept, so that slow readers see them."""
     job_id: str = ""
-    """The job; one that was published before does nothing."""
+    """Id of the job; a second run of a published job does nothing."""
 
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """From the report of a job as the core gives it."""
+        """Builds the report from the JSON of a job."""
         names = ("messages_before", "messages_after", "keys", "rounds", "bytes_before", "bytes_after",
                  "keyless", "tombstones", "tombstones_kept", "job_id")  # fmt: skip
         counts = {name: values[name] for name in names}
@@ -394,34 +396,34 @@ class CompactionReport(_Report):
 
 @dataclass(frozen=True, slots=True)
 class RestoredQueue(_Report):
-    """A queue whose lost compaction files were made anew."""
+    """A queue whose lost compaction files were restored."""
 
     topic: str
     queue_id: int
     until: int
-    """One past the last offset that was lost: the first one that the commit log here has."""
+    """One past the last lost offset: the first offset that the commit log of this store has."""
     messages: int
-    """Messages that were pulled from the other store."""
+    """Messages copied from the other store."""
     bytes: int
-    """Bytes of their records."""
+    """Bytes of these records."""
     resumed: int
-    """Messages that a call before, which was stopped, had pulled."""
+    """Messages that an earlier, interrupted call had copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport(_Report):
-    """What `restore_compaction` did, or would do."""
+    """Result of `restore_compaction`."""
 
     source: str
-    """The other store's directory."""
+    """Directory of the other store."""
     dry_run: bool
-    """Whether nothing was changed."""
+    """Whether this was a dry run, which changes nothing."""
     queues: tuple[RestoredQueue, ...]
-    """The queues that were restored."""
+    """Queues that were restored."""
     skipped: tuple[str, ...]
-    """What was left out, each as `topic/queue: reason`; the reason is `nothing is missing` for whole queues."""
+    """Queues that were skipped, each as `topic/queue: reason`; complete queues have the reason `nothing is missing`."""
     compaction: CompactionReport | None
-    """What the compaction of the restored queues did; None when there was none."""
+    """Result of the compaction of the restored queues; None if there was none."""
 
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -433,44 +435,44 @@ class RestoreReport(_Report):
 
 @dataclass(frozen=True, slots=True)
 class ExportReport(_Report):
-    """What `mqstore.export` wrote."""
+    """Result of `mqstore.export`."""
 
     path: str
-    """The file, or the store."""
+    """File or store."""
     format: str
     """`jsonl`, `parquet`, `arrow` or `store`."""
     messages: int
-    """Messages in it; of a store, those that were appended."""
+    """Messages written; for a store, messages appended."""
     bytes: int
-    """Length of the file; of a store, of the mapping."""
+    """Length of the file; for a store, length of the mapping file."""
     left_out: int
-    """Records that no queue holds, which a store does not get: half messages and rollbacks."""
+    """Records that are in no queue and that a store does not get: half messages and rollbacks."""
     resumed: bool
-    """Whether it went on where an earlier call was interrupted; the counts are of both."""
+    """Whether this call resumed an interrupted export; the counts then cover both calls."""
     seconds: float
-    """How long it took."""
+    """Duration in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportReport(_Report):
-    """What `mqstore.import_` appended, or would append."""
+    """Result of `mqstore.import_`."""
 
     path: str
-    """The store."""
+    """Directory of the store."""
     source: str
-    """The file."""
+    """Imported file."""
     format: str
     """`jsonl`, `parquet` or `arrow`."""
     messages: int
     """Messages appended."""
     left_out: int
-    """Rows that no queue holds: half messages and rollbacks."""
+    """Rows that belong to no queue: half messages and rollbacks."""
     topics: dict[str, int]
     """Messages by topic."""
     dry_run: bool
-    """Whether nothing was appended."""
+    """Whether this was a dry run, which appends nothing."""
     seconds: float
-    """How long it took."""
+    """Duration in seconds."""
 
 
 for _class in (

@@ -1,8 +1,8 @@
-"""`open` and `Store`: what the native store lacks and needs no speed for.
+"""`open` and `Store`: the parts of a store that are written in Python.
 
-The verbs that move messages (append, read, lookup and so on) are inherited from the native class, so
-that a call costs no Python frame. Here are life and death: opening, `with`, forgetting, forking,
-pickling; and the verbs that answer with dataclasses.
+`Store` inherits `append`, `read`, `lookup` and the other fast verbs from the native class, so that a call needs no
+Python frame. This module adds the life cycle (open, `with`, finalizer, fork, pickle) and the verbs that return
+dataclasses.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     """Opens the store in the directory `path`.
 
     Args:
-        path: the directory.
-        mode: `"r"` reads, takes no lock and changes no byte; `"rw"` writes a store that exists;
-            `"create"` makes it when it is missing.
-        options: how the store behaves; see `StoreOptions`.
-        progress: called about once a mebibyte when an open for writing has much to recover (64 MiB, or
-            one second of it). An exception that it raises ends the open, and the next open recovers.
-        overrides: single options by name, which replace those in `options`. `advanced` replaces all of
+        path: directory of the store.
+        mode: `"r"` reads, takes no lock and changes no byte. `"rw"` writes to an existing store. `"create"` also
+            creates a missing store.
+        options: options of the store; see `StoreOptions`.
+        progress: callback, about once per MiB, if an open for writing has much to recover (64 MiB, or more than one
+            second of work). An exception in it ends the open; the next open recovers again.
+        overrides: single options by name; they replace those in `options`. `advanced` replaces all of
             `BrokerOptions`.
 
     Returns:
-        The store, to be closed, best by `with`.
+        The store. Close it, best with a `with` block.
 
     Raises:
-        NotAStoreError: there is no store at `path` (and `mode` does not make one).
-        StoreLockedError: another process writes to it.
-        CorruptionError: damage that is no torn tail, and nothing was changed; what to do about it is
-            the option `recovery`.
+        NotAStoreError: `path` contains no store, and `mode` is not `"create"`.
+        StoreLockedError: another process has the store open for writing.
+        CorruptionError: the store has damage other than a torn tail; nothing was changed. The option `recovery`
+            selects another behaviour.
         InvalidOptionError: an option is unknown or out of bounds.
     """
     return opened(path, mode, options, overrides, progress=progress)
@@ -83,7 +83,7 @@ def opened(
     clock: _native.TestClock | None = None,
     faults: _native.TestFaults | None = None,
 ) -> Store:
-    """As `open`, on the machine that a test has."""
+    """Opens a store like `open`, with the clock and the disk faults of a test."""
     from mqstore._options import normalise
 
     home = home_of(path)
@@ -95,15 +95,15 @@ def opened(
 
 
 def opened_or_open(source: Store | StorePath) -> AbstractContextManager[Store]:
-    """An open store as it is, or the one in a directory, opened to read and closed at the end."""
+    """Returns an open store, or opens a directory for reading until the end of the `with` block."""
     return nullcontext(source) if isinstance(source, Store) else open(source)
 
 
 class Store(DeliveringStore):
-    """A message store in a directory; made by `mqstore.open`.
+    """A message store in a directory, from `mqstore.open`.
 
-    Thread-safe. Close it, best by `with`: a store that is forgotten warns and closes itself. It does
-    not survive a fork and cannot be pickled; open the path again where it is needed.
+    Thread-safe. Close it, best with a `with` block; otherwise its finalizer warns and closes it. A store cannot be used
+    after a fork and cannot be pickled: open the path again in the other process.
     """
 
     __slots__ = ("__weakref__",)
@@ -134,10 +134,10 @@ class Store(DeliveringStore):
         return _native.NativeStore.__new__(cls, path, mode, native_form(options), tell, clock, faults)
 
     def queues(self, topic: str) -> list[QueueInfo]:
-        """The queues of `topic` in order of their ids, each with its offsets and store times.
+        """Returns the queues of `topic` in order of their ids, each with its offsets and store times.
 
         Raises:
-            TopicNotFoundError: there is no such topic.
+            TopicNotFoundError: no such topic.
         """
         from mqstore._reports import QueueInfo
 
@@ -152,55 +152,57 @@ class Store(DeliveringStore):
         perm: int | None = None,
         max_messages: int | None = None,
     ) -> None:
-        """Makes a topic different; what is None stays as it is. Durable when it returns.
+        """Changes a topic. A value of None stays unchanged. The change is durable when this returns.
 
         Args:
-            topic: the topic.
-            read_queues: queues for readers, 1 to 65,536: for brokers and their clients. Messages in queues that are
-                left out stay, and `read` still finds them.
-            write_queues: queues that appends use, and may name, 1 to 65,536.
-            perm: RocketMQ's permissions, a sum of 2 (write), 4 (read), 1 (inherit) and 8 (priority): 0 to 15.
-                Without 2 the topic takes no appends; the others are for brokers.
-            max_messages: the topic's quota: the messages that it may hold, those in the commit log, from the first
-                that can be read to the last of each queue; at most 2^53, and 0 for no limit. Appends beyond it are
-                refused with `Full`. Retry, dead-letter and system topics take none.
+            topic: name of the topic.
+            read_queues: number of queues for reads by brokers and their clients, 1 to 65,536. Messages in other queues
+                stay, and `read` still finds them.
+            write_queues: number of queues for appends, 1 to 65,536.
+            perm: RocketMQ's permissions, a sum of 2 (write), 4 (read), 1 (inherit) and 8 (priority): 0 to 15. Without 2
+                the topic accepts no appends; brokers use the other bits.
+            max_messages: quota of the topic: maximum number of messages in the commit log, counted from the first to
+                the
+                last offset of each queue that can be read. At most 2^53; 0 is no limit. Further appends raise `Full`.
+                Retry, dead-letter and system topics cannot have a quota.
 
         Raises:
-            TopicNotFoundError: there is no such topic.
-            InvalidOptionError: a number is out of its bounds.
+            TopicNotFoundError: no such topic.
+            InvalidOptionError: a number is out of bounds.
             StoreReadOnlyError: the store is open for reading.
         """
         _native.update_topic(self, topic, read_queues, write_queues, perm, max_messages)
 
     def quotas(self) -> dict[str, TopicQuota]:
-        """The topics that have a quota, by name: how many messages they may hold and how many they do."""
+        """Returns the topics with a quota, by name: the maximum and the current number of messages."""
         from mqstore._reports import TopicQuota
 
         return {topic: TopicQuota(most, messages) for topic, most, messages in _native.quotas(self)}
 
     def delete_topic(self, topic: str) -> None:
-        """Removes a topic, with the offsets of groups in it. Durable when it returns.
+        """Removes a topic and the committed offsets of groups in it. The change is durable when this returns.
 
-        Nobody sees the topic or its queues any more. Its messages stay in the log until they expire: scans of the
-        log and `get` find them. A topic of the same name that is made later goes on behind them.
+        The topic and its queues disappear at once. Its messages stay in the log until they expire: scans of the log and
+        `get` still find them. A new topic of the same name continues at the next offsets.
 
         Raises:
-            TopicNotFoundError: there is no such topic.
+            TopicNotFoundError: no such topic.
             StoreReadOnlyError: the store is open for reading.
         """
         _native.delete_topic(self, topic)
 
     def namespaces(self) -> dict[str, NamespaceInfo]:
-        """The namespaces that topics and groups are in, by name, and how many there are in each.
+        """Returns the namespaces of topics and groups, by name, with the number of topics and groups in each.
 
-        A namespace stands in front of a name, with `%` between: `ns%topic`; behind `%RETRY%` and `%DLQ%`.
+        A namespace is the part of a name before `%`: `ns%topic`. In retry and dead-letter topics it comes after
+        `%RETRY%` or `%DLQ%`.
         """
         from mqstore._reports import NamespaceInfo
 
         return {name: NamespaceInfo(topics, groups) for name, topics, groups in _native.namespaces(self)}
 
     def delete_namespace(self, namespace: str) -> NamespaceInfo:
-        """Removes all topics and groups of a namespace in one step, as `delete_topic` does; how many there were.
+        """Removes all topics and groups of a namespace in one step, like `delete_topic`. Returns their numbers.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
@@ -210,30 +212,32 @@ class Store(DeliveringStore):
         return NamespaceInfo(*_native.delete_namespace(self, namespace))
 
     def stats(self) -> StoreStats:
-        """Counters since the open, and where log, durability and dispatch stand."""
+        """Returns counters since the open, and the positions of log, sync and dispatch."""
         from mqstore._reports import StoreStats
 
         return StoreStats(**self._stats())
 
     def expire(self, *, dry_run: bool = True, compact: bool = False) -> ExpireReport:
-        """Deletes the oldest segments as far as the retention options let them go, whatever the hour.
+        """Deletes the oldest segments as far as the retention options allow, at any hour.
 
-        Queue and index files that lead nowhere then go too. Without a retention nothing is due. A segment
-        with keyed messages of a compaction topic that are in no compaction file yet stays, and those behind
-        it, unless the store was opened with `expire_uncompacted`.
+        It also deletes queue and index files that point to deleted segments only. Without a retention option nothing is
+        due. A segment stays if it contains keyed messages of a compaction topic that are not in its compaction files
+        yet,
+        and so do all later segments; the option `expire_uncompacted` changes this.
 
         Args:
-            dry_run: only tells what would go, which a store open for reading can do too.
-            compact: first compacts every compaction topic, as `compact` does without arguments, so that no
-                segment has to stay for one. Nothing is compacted with `dry_run`.
+            dry_run: whether to report the files only; this also works in a store that is open for reading.
+            compact: whether to compact every compaction topic first, like `compact` without arguments, so that no
+                segment
+                must stay for one. No compaction takes place if `dry_run` is true.
 
         Returns:
-            What went, or would go, file by file and why; and in `kept` what stays for now although it is due,
-            with the topics that have to be compacted first.
+            The files that were deleted, or would be, each with the reason; and in `kept` the segments that are due but
+            stay, with the topics that must be compacted first.
 
         Raises:
             StoreReadOnlyError: the store is open for reading and `dry_run` is false.
-            StoreBusyError: the call comes from inside of a hook; with `compact`, another compaction runs.
+            StoreBusyError: a hook of the store made the call; or, with `compact`, another compaction is running.
         """
         from mqstore._reports import ExpireReport
 
@@ -242,28 +246,26 @@ class Store(DeliveringStore):
         return ExpireReport._from_dict(self._expire(dry_run))
 
     def verify(self, *, progress: Callable[[Progress], object] | None = None) -> VerifyReport:
-        """Checks the directory, as `mqstore.verify` does; nothing is changed."""
+        """Checks the directory like `mqstore.verify`, without any change."""
         from mqstore._admin.directories import verify
 
         self._check()
         return verify(self.path, progress=progress)
 
     def rebuild(self, *, progress: Callable[[Progress], object] | None = None) -> RebuildReport:
-        """Makes queues and key index anew from the log, as `mqstore.rebuild` does, while the store is in use.
+        """Rebuilds queues and key index from the log, like `mqstore.rebuild`, while the store is in use.
 
-        Appends and reads go on. While the new files take the place of the old ones, for the time that one
-        sync takes, reads wait.
+        Appends and reads continue. Reads wait only while the new files replace the old ones, for about one sync.
 
         Args:
-            progress: called about once a mebibyte; an exception that it raises ends the rebuild, with the
-                old files in use.
+            progress: callback, about once per MiB. An exception in it ends the rebuild; the old files stay in use.
 
         Returns:
-            What was made.
+            The report.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
-            StoreBusyError: another thread rebuilds it.
+            StoreBusyError: another thread is rebuilding it.
         """
         from mqstore._reports import Progress, RebuildReport
 
@@ -273,24 +275,24 @@ class Store(DeliveringStore):
     def compact(
         self, topic: str | Iterable[str] | None = None, **options: Unpack[LocalCompactionOptions]
     ) -> CompactionReport:
-        """Keeps of every key of a compaction topic the newest message, while the store is in use.
+        """Keeps the newest message of each key of a compaction topic, while the store is in use.
 
-        Appends and reads go on; what is appended meanwhile is left to the next compaction. Afterwards reads begin with
-        what was kept, at its old offsets, and go on with what came later.
+        Appends and reads continue; the next compaction reads the messages that are appended meanwhile. After the
+        compaction, a read returns the survivors at their old offsets, then the newer messages.
 
         Args:
-            topic: the topic, or several; None stands for all compaction topics.
+            topic: one topic or several; None is all compaction topics.
             options: see `mqstore.types.LocalCompactionOptions`.
 
         Returns:
-            What was done. `skipped` says which queues were left out, and why: `unchanged`, for one.
+            The report. `skipped` names the queues that were skipped, with the reason, for example `unchanged`.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
-            StoreBusyError: another thread compacts it.
-            StoreClosedError: it was closed meanwhile; every queue is as it was.
-            TopicNotFoundError: there is no such topic.
-            InvalidOptionError: a topic is no compaction topic, or an option is out of bounds.
+            StoreBusyError: another thread is compacting it.
+            StoreClosedError: the store was closed during the call; every queue is unchanged.
+            TopicNotFoundError: no such topic.
+            InvalidOptionError: a topic is not a compaction topic, or an option is out of bounds.
         """
         from mqstore._admin import compaction
         from mqstore._reports import CompactionReport
@@ -305,14 +307,16 @@ class Store(DeliveringStore):
         topics: str | Iterable[str] | None = None,
         **options: Unpack[LocalCompactionOptions],
     ) -> RestoreReport:
-        """As `mqstore.restore_compaction`, while the store is in use. The arguments are the same but for the path.
+        """Restores compaction files like `mqstore.restore_compaction`, while the store is in use.
+
+        The arguments are the same, without the path.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
-            StoreBusyError: another thread compacts it.
-            StoreClosedError: it was closed meanwhile; every queue is as it was.
+            StoreBusyError: another thread is compacting it.
+            StoreClosedError: the store was closed during the call; every queue is unchanged.
             InvalidOptionError: `source` is the store itself, or an option is out of bounds.
-            CorruptionError: a message of the source that is needed is damaged.
+            CorruptionError: a needed message of the source is damaged.
         """
         from mqstore._admin import compaction
         from mqstore._reports import RestoreReport
@@ -323,16 +327,16 @@ class Store(DeliveringStore):
             return RestoreReport._from_json(self._compact((chosen, *request, other), tell))
 
     def table(self, topic: str, *, bodies: Bodies = "memory") -> Table:
-        """The topic as a live, read-only mapping from key to newest message, loaded when this returns.
+        """Returns the topic as a live, read-only mapping from key to newest message, already loaded.
 
         Args:
-            topic: the topic, best one with the attribute `cleanup.policy=COMPACTION`, so that all messages of a key are
-                in one queue and old ones can go.
-            bodies: `"memory"` keeps the newest message of each key in memory; `"disk"` its place only, which takes
-                some 200 bytes a key, and reads it when it is asked for.
+            topic: name of the topic. Best a topic with the attribute `cleanup.policy=COMPACTION`: all messages of a key
+                are then in one queue, and old ones can be removed.
+            bodies: `"memory"` keeps the newest message of each key in memory. `"disk"` keeps only its position, about
+                200 bytes for each key, and reads the message when you ask for it.
 
         Raises:
-            TopicNotFoundError: there is no such topic.
+            TopicNotFoundError: no such topic.
         """
         from mqstore._read.table import Table
 
@@ -340,24 +344,24 @@ class Store(DeliveringStore):
         return Table(self, topic, bodies)
 
     def snapshot(self, dest: StorePath, *, progress: Callable[[Progress], object] | None = None) -> SnapshotReport:
-        """Makes a consistent copy of the store in a new folder, of everything that was appended before the call.
+        """Copies everything appended before the call to a new folder, as a consistent store.
 
-        Appends and reads go on. A store that is open for writing is flushed first; one that is open for reading
-        may be written by another process meanwhile. Full segments are shared with the store where the file system
-        can (the same blocks, or a further name for the same file, which neither side changes any more), the rest is
-        copied; queues, key index and checkpoint are built from the copied log. The copy is as after a close.
+        Appends and reads continue. A store that is open for writing is flushed first; one that is open for reading can
+        have a writer in another process. If the file system allows it, full segments are shared with the store, as the
+        same blocks or as hard links, which neither side changes any more; the rest is copied. Queues, key index and
+        checkpoint are built from the copied log. The snapshot looks like a store after a close.
 
         Args:
-            dest: the folder, which must not exist. It gets its name when it is whole and durable.
-            progress: called about once a mebibyte; an exception that it raises ends it, and nothing is left.
+            dest: the folder, which must not exist. It gets its name when it is complete and durable.
+            progress: callback, about once per MiB. An exception in it ends the call and removes all copied files.
 
         Returns:
-            What is in it.
+            The report.
 
         Raises:
             FileExistsError: `dest` exists.
-            UnsupportedFormatError: the queues are kept in RocksDB.
-            DiskFullError: no room for the copy.
+            UnsupportedFormatError: the queues are in RocksDB.
+            DiskFullError: no space for the copy.
         """
         from mqstore._admin.directories import must_be_new
         from mqstore._reports import Progress, SnapshotReport
@@ -384,9 +388,9 @@ class Store(DeliveringStore):
         body: BodyForm = "binary",
         threads: int | None = None,
     ) -> Scan:
-        """Messages as Arrow columns, in the order of the log; see `mqstore.scan`.
+        """Returns messages as Arrow columns, in log order; see `mqstore.scan`.
 
-        Each use sees every append before it. It ends with a `StoreClosedError` when the store is closed.
+        Each use includes every append before it, and raises `StoreClosedError` after the store is closed.
         """
         from mqstore._read.scan import Scan, request_of
 

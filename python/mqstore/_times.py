@@ -1,4 +1,4 @@
-"""Times and durations: what callers may give, and what the core takes."""
+"""Conversion of times and durations from callers to the numbers of the core."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def milliseconds_of(name: str, value: Time) -> int:
-    """Epoch milliseconds of `value`, rounded down.
+    """Returns `value` in epoch milliseconds, rounded down.
 
     Raises:
         TypeError: `value` is neither an int nor a datetime.
-        ValueError: it is a datetime without a time zone.
+        ValueError: `value` is a datetime without a time zone.
     """
     if isinstance(value, datetime):
         if value.tzinfo is None or value.utcoffset() is None:
-            msg = (
-                f"{name} is a datetime without a time zone, which does not say when: give it one, "
-                "for example datetime.now(datetime.UTC)"
-            )
+            msg = f"{name} is a datetime without a time zone: for example, use datetime.now(datetime.UTC)"
             raise ValueError(msg)
         return (value - _EPOCH) // _MILLISECOND
     if isinstance(value, bool) or not isinstance(value, int):
@@ -35,16 +32,16 @@ def milliseconds_of(name: str, value: Time) -> int:
 
 
 def time_of(milliseconds: int) -> datetime:
-    """The aware UTC datetime of epoch milliseconds; OverflowError outside the years 1 to 9999."""
+    """Returns the aware UTC datetime of epoch milliseconds; OverflowError outside the years 1 to 9999."""
     return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
 def seconds_of(name: str, value: Duration) -> float:
-    """A span of time that is waited for, in seconds; less than nothing is nothing.
+    """Returns the duration of a wait in seconds; a negative one becomes 0.
 
     Raises:
         TypeError: `value` is neither a number nor a timedelta.
-        ValueError: it is not a number.
+        ValueError: `value` is NaN.
     """
     if isinstance(value, timedelta):
         return max(value.total_seconds(), 0.0)
@@ -58,5 +55,5 @@ def seconds_of(name: str, value: Duration) -> float:
 
 
 def seconds_from(value: Duration) -> float:
-    """A duration in seconds."""
+    """Returns a duration in seconds."""
     return value.total_seconds() if isinstance(value, timedelta) else float(value)

@@ -1,38 +1,38 @@
-"""The errors of mqstore: one tree, and each class is also a built-in that people already catch.
+"""The errors of mqstore: one tree. Each class is also a built-in class that programs already catch.
 
 ::
 
     MQStoreError
         StoreLockedError        BlockingIOError         another process has the store open for writing
-        StoreClosedError        ValueError              used after close(), or closed during the call
-        ForkedProcessError      RuntimeError            opened before a fork, used in the child
-        StoreReadOnlyError      io.UnsupportedOperation a write to a store that is open for reading
+        StoreClosedError        ValueError              the store was closed before or during the call
+        ForkedProcessError      RuntimeError            the store was opened before a fork and is used in the child
+        StoreReadOnlyError      io.UnsupportedOperation write to a store that is open for reading
         StorePoisonedError      OSError                 an earlier write or sync failed
-        StoreIOError            OSError                 another answer of the operating system
+        StoreIOError            OSError                 another error of the operating system
             StorePermissionError    PermissionError
         DiskFullError           OSError                 no space left
-        NotAStoreError          FileNotFoundError       the directory holds no store
-        CorruptionError         ValueError              bytes on disk break the format
-        UnsupportedFormatError  NotImplementedError     a layout that this version does not read
+        NotAStoreError          FileNotFoundError       the directory contains no store
+        CorruptionError         ValueError              bytes on disk violate the format
+        UnsupportedFormatError  NotImplementedError     a layout that this version cannot read
         MessageTooLargeError    ValueError
         InvalidMessageError     ValueError
-        InvalidFilterError      ValueError              a filter that cannot be understood
+        InvalidFilterError      ValueError              a filter with a syntax error
         InvalidOptionError      ValueError
         TopicNotFoundError      KeyError
         OffsetOutOfRangeError   IndexError
-        RefusedError            ValueError              a change that does not fit what is known by now
+        RefusedError            ValueError              a change that the current state does not allow
         StoreTimeoutError       TimeoutError
-        StoreBusyError          BlockingIOError         the store cannot take the request now: try again
-        ConsumerClosedError     ValueError              a consumer was closed, before the call or during it
-        QueueNotAssignedError   LookupError             another consumer of the group has the queue
-        LeaseLostError          RuntimeError            a message of a work queue is somebody else's now
-        Empty                   queue.Empty             a work queue has nothing to get
-        Full                    queue.Full              a work queue has no room
-          QuotaFull                                     a topic or the log holds as much as it may
+        StoreBusyError          BlockingIOError         the store is busy: try again
+        ConsumerClosedError     ValueError              the consumer was closed before or during the call
+        QueueNotAssignedError   LookupError             another consumer of the group owns the queue
+        LeaseLostError          RuntimeError            another worker has the message of a work queue now
+        Empty                   queue.Empty             a work queue has no message to get
+        Full                    queue.Full              a work queue is full
+          QuotaFull                                     the quota of a topic or of the log is used up
         ShutDown                queue.ShutDown          a work queue was shut down
 
-Every error is frozen, equal by value and picklable; its arguments are attributes of the same name, and
-its text names the file, the place in it and what to do. Warnings are `StoreWarning`.
+Errors are frozen, equal by value and picklable. Their arguments are attributes with the same names. Their text names
+the file, the offset and what to do. Warnings are `StoreWarning`.
 """
 
 from __future__ import annotations
@@ -79,26 +79,26 @@ if TYPE_CHECKING:
     class _ShutDown(Exception): ...  # noqa: N818 - the name in the standard library
 
 else:
-    # Python has it from 3.13 on.
+    # Python has this class since 3.13.
     _ShutDown = getattr(_queue, "ShutDown", Exception)
 
 
 class MQStoreError(Exception):
-    """Base of every error that mqstore raises on its own account.
+    """Base class of all errors of mqstore.
 
-    Caught alone it means "the store said no"; wrong argument types are `TypeError` as everywhere.
+    A wrong argument type raises `TypeError`, as everywhere in Python.
     """
 
-    # The constructor's parameters, in order: what equality, repr and pickling go by.
+    # Names of the constructor's parameters, in order. Equality, repr and pickling use them.
     _fields: ClassVar[tuple[str, ...]] = ("message",)
-    # What OSError needs to be told besides the text.
+    # Error number for `OSError`.
     _errno: ClassVar[int] = errno.EIO
 
     def __init__(self, message: str) -> None:
         self._settle(message)
 
     def _settle(self, text: str, /, **fields: Any) -> None:
-        # Goes below the frozen surface, once, from the constructor.
+        # Sets attributes despite `__setattr__`; only the constructor calls it.
         if isinstance(self, OSError):
             OSError.__init__(self, self._errno, text, fields.get("path"))
         else:
@@ -107,7 +107,7 @@ class MQStoreError(Exception):
 
     @property
     def message(self) -> str:
-        """The text for people, as `str()` gives it."""
+        """Text for people, the same as `str()`."""
         return str(self)
 
     def _values(self) -> tuple[Any, ...]:
@@ -133,7 +133,7 @@ class MQStoreError(Exception):
         return (type(self), self._values(), {"__notes__": list(notes)} if notes else None)
 
     def __setattr__(self, name: str, value: object) -> None:
-        # Tracebacks, causes and notes belong to whoever raises; the rest says what happened.
+        # Code that handles an error can set tracebacks, causes and notes; all other attributes are frozen.
         if not name.startswith("__"):
             msg = f"cannot assign to field {name!r} of {type(self).__name__}: errors are frozen"
             raise AttributeError(msg)
@@ -143,7 +143,7 @@ class MQStoreError(Exception):
 class StoreLockedError(MQStoreError, BlockingIOError):
     """Another process has the store open for writing.
 
-    `pid` is the holder's process id, or None where the system does not tell.
+    `pid` is the process id of the writer, or None if the system does not report it.
     """
 
     _fields = ("path", "pid")
@@ -153,13 +153,13 @@ class StoreLockedError(MQStoreError, BlockingIOError):
     pid: int | None
 
     def __init__(self, path: str, pid: int | None = None) -> None:
-        holder = "a process that the system does not name" if pid is None else f"process {pid}"
-        text = f'{path}: locked by {holder}: close it there, or open the store with mode "r"'
+        holder = "another process (pid unknown)" if pid is None else f"process {pid}"
+        text = f'{path}: locked by {holder}: close it there, or open it here with mode "r"'
         self._settle(text, path=path, pid=pid)
 
 
 class StoreClosedError(MQStoreError, ValueError):
-    """The store was closed, before the call or during it."""
+    """The store was closed before or during the call."""
 
     _fields = ("path",)
 
@@ -172,8 +172,8 @@ class StoreClosedError(MQStoreError, ValueError):
 class ForkedProcessError(MQStoreError, RuntimeError):
     """The store was opened before a fork and is used in the child.
 
-    The threads of a store do not survive a fork and its lock stays with the parent, so that a child
-    has to open the directory itself.
+    The threads of a store do not survive a fork, and its lock stays with the parent. The child must open the directory
+    itself.
     """
 
     _fields = ("path",)
@@ -182,14 +182,14 @@ class ForkedProcessError(MQStoreError, RuntimeError):
 
     def __init__(self, path: str) -> None:
         text = (
-            f"{path}: opened in the parent of this process, and a store does not survive a fork: "
-            'open the path again in the child (with mode "r" while the parent writes)'
+            f"{path}: the store was opened in the parent process and cannot be used after a fork: "
+            'open the path again in the child, with mode "r" while the parent writes'
         )
         self._settle(text, path=path)
 
 
 class StoreReadOnlyError(MQStoreError, io.UnsupportedOperation):
-    """A write was asked of a store that is open for reading."""
+    """A write to a store that is open for reading."""
 
     _fields = ("path", "action")
     _errno = errno.EBADF
@@ -203,10 +203,10 @@ class StoreReadOnlyError(MQStoreError, io.UnsupportedOperation):
 
 
 class StorePoisonedError(MQStoreError, OSError):
-    """An earlier write or sync failed, so that memory and disk may disagree.
+    """An earlier write or sync failed, so memory and disk can differ.
 
-    `stage` is the step that failed first and `cause` its error. Nothing is acknowledged any more;
-    opening the store again recovers it.
+    `stage` is the step that failed first, `cause` its error. The store acknowledges no further append. Open it again to
+    recover it.
     """
 
     _fields = ("path", "stage", "cause")
@@ -216,12 +216,12 @@ class StorePoisonedError(MQStoreError, OSError):
     cause: str
 
     def __init__(self, path: str, stage: str, cause: str) -> None:
-        text = f"{path}: stopped after {stage} failed ({cause}): close it and open it again, which recovers it"
+        text = f"{path}: stopped because {stage} failed ({cause}): close the store and open it again to recover it"
         self._settle(text, path=path, stage=stage, cause=cause)
 
 
 class StoreIOError(MQStoreError, OSError):
-    """The operating system refused a step; `errno`, `strerror` and `filename` are set."""
+    """An error of the operating system; `errno`, `strerror` and `filename` are set."""
 
     _fields = ("path", "action", "errno", "strerror")
 
@@ -238,9 +238,9 @@ class StorePermissionError(StoreIOError, PermissionError):
 
 
 class DiskFullError(MQStoreError, OSError):
-    """The disk, or the user's share of it, is full, or fuller than `disk_refuse_ratio` allows.
+    """The disk or the user's disk quota is full, or the used share exceeds `disk_refuse_ratio`.
 
-    What was being done has not happened.
+    The action was not carried out.
     """
 
     _fields = ("path", "action", "reason")
@@ -251,12 +251,12 @@ class DiskFullError(MQStoreError, OSError):
     reason: str
 
     def __init__(self, path: str, action: str, reason: str = "no space left on the device") -> None:
-        text = f"{path}: {reason} while {action}: free some, then try again"
+        text = f"{path}: {reason} while {action}: free space on the disk, then try again"
         self._settle(text, path=path, action=action, reason=reason)
 
 
 class NotAStoreError(MQStoreError, FileNotFoundError):
-    """The path holds no store; `reason` says what is missing or in the way."""
+    """The path contains no store; `reason` names what is missing or in the way."""
 
     _fields = ("path", "reason")
     _errno = errno.ENOENT
@@ -269,9 +269,9 @@ class NotAStoreError(MQStoreError, FileNotFoundError):
 
 
 class CorruptionError(MQStoreError, ValueError):
-    """Bytes on disk break the format where they must not.
+    """Bytes on disk violate the format at a place where no crash can cause it.
 
-    `path` is the damaged file and `offset` the byte in it.
+    `path` is the damaged file, `offset` the byte in it.
     """
 
     _fields = ("path", "offset", "reason")
@@ -286,7 +286,7 @@ class CorruptionError(MQStoreError, ValueError):
 
 
 class UnsupportedFormatError(MQStoreError, NotImplementedError):
-    """A file or folder has a layout that this version does not read."""
+    """A file or folder has a layout that this version cannot read."""
 
     _fields = ("path", "reason")
 
@@ -312,7 +312,7 @@ class MessageTooLargeError(MQStoreError, ValueError):
 
 
 class InvalidMessageError(MQStoreError, ValueError):
-    """The format cannot hold the message: its topic, keys, tags, properties or numbers."""
+    """The format cannot store the topic, keys, tags, properties or numbers of the message."""
 
     _fields = ("reason",)
 
@@ -323,7 +323,7 @@ class InvalidMessageError(MQStoreError, ValueError):
 
 
 class InvalidFilterError(MQStoreError, ValueError):
-    """A filter that cannot be understood; `position` is the index in `expression` where that shows."""
+    """A filter with a syntax error; `position` is the index in `expression` at which it was found."""
 
     _fields = ("expression", "position", "reason")
 
@@ -335,7 +335,7 @@ class InvalidFilterError(MQStoreError, ValueError):
         before = expression[:position].rsplit("\n", 1)[-1]
         line = expression.count("\n", 0, position) + 1
         place = f"column {len(before) + 1}" if line == 1 else f"line {line}, column {len(before) + 1}"
-        # What stands around the place, where the whole is too much to read.
+        # For a long filter, only the text around the position.
         start = 0 if len(expression) <= 100 else max(position - 50, 0)
         shown = expression[start : start + 100]
         shown = f"{'...' if start else ''}{shown}{'...' if start + 100 < len(expression) else ''}"
@@ -344,7 +344,7 @@ class InvalidFilterError(MQStoreError, ValueError):
 
 
 class InvalidOptionError(MQStoreError, ValueError):
-    """An option is unknown or out of its bounds."""
+    """An option is unknown or out of bounds."""
 
     _fields = ("option", "reason")
 
@@ -356,7 +356,7 @@ class InvalidOptionError(MQStoreError, ValueError):
 
 
 class TopicNotFoundError(MQStoreError, KeyError):
-    """The store has no such topic, or the topic no such queue (then `queue_id` is set)."""
+    """The store has no such topic; or, if `queue_id` is set, the topic has no such queue."""
 
     _fields = ("topic", "queue_id")
 
@@ -369,7 +369,7 @@ class TopicNotFoundError(MQStoreError, KeyError):
 
 
 class OffsetOutOfRangeError(MQStoreError, IndexError):
-    """A queue offset lies outside the queue, which holds `min_offset` to `max_offset` (exclusive)."""
+    """A queue offset is outside the queue, which has the offsets `min_offset` to `max_offset`, exclusive."""
 
     _fields = ("topic", "queue_id", "offset", "min_offset", "max_offset")
 
@@ -394,9 +394,9 @@ class OffsetOutOfRangeError(MQStoreError, IndexError):
 
 
 class RefusedError(MQStoreError, ValueError):
-    """A change does not fit what the store knows by now; nothing was changed.
+    """A change that the current state of the store does not allow; nothing was changed.
 
-    For example an append to a topic whose `perm` lets no messages in.
+    An example is an append to a topic whose `perm` does not include write.
     """
 
     _fields = ("reason",)
@@ -408,7 +408,7 @@ class RefusedError(MQStoreError, ValueError):
 
 
 class StoreTimeoutError(MQStoreError, TimeoutError):
-    """A wait ended without what it waited for; `waited` is in seconds."""
+    """A wait ended before its condition became true; `waited` is in seconds."""
 
     _fields = ("what", "waited")
     _errno = errno.ETIMEDOUT
@@ -421,7 +421,7 @@ class StoreTimeoutError(MQStoreError, TimeoutError):
 
 
 class StoreBusyError(MQStoreError, BlockingIOError):
-    """The store cannot take the request now; nothing was written, try again a little later."""
+    """The store cannot serve the request now. Nothing was written; try again later."""
 
     _fields = ("reason",)
     _errno = errno.EAGAIN
@@ -433,7 +433,7 @@ class StoreBusyError(MQStoreError, BlockingIOError):
 
 
 class ConsumerClosedError(MQStoreError, ValueError):
-    """The consumer was closed, before the call or during it."""
+    """The consumer was closed before or during the call."""
 
     _fields = ("group",)
 
@@ -444,7 +444,7 @@ class ConsumerClosedError(MQStoreError, ValueError):
 
 
 class QueueNotAssignedError(MQStoreError, LookupError):
-    """The queue is not, or no longer, this consumer's: another one of its group has it."""
+    """The queue is not assigned to this consumer, or no longer: another consumer of the group owns it."""
 
     _fields = ("group", "topic", "queue_id")
 
@@ -453,16 +453,14 @@ class QueueNotAssignedError(MQStoreError, LookupError):
     queue_id: int
 
     def __init__(self, group: str, topic: str, queue_id: int) -> None:
-        text = (
-            f"queue {topic}/{queue_id} is not assigned to this consumer of group {group}: its assignment says which are"
-        )
+        text = f"queue {topic}/{queue_id} is not assigned to this consumer of group {group}: see its assignment"
         self._settle(text, group=group, topic=topic, queue_id=queue_id)
 
 
 class LeaseLostError(MQStoreError, RuntimeError):
-    """The time of a message was over and somebody else got it, or it was given back; nothing was changed.
+    """The lease of a message ended and another worker got it, or it was returned. Nothing was changed.
 
-    `attempt` is the delivery that the caller had.
+    `attempt` is the number of the caller's delivery.
     """
 
     _fields = ("topic", "queue_id", "queue_offset", "attempt")
@@ -475,13 +473,13 @@ class LeaseLostError(MQStoreError, RuntimeError):
     def __init__(self, topic: str, queue_id: int, queue_offset: int, attempt: int) -> None:
         text = (
             f"message {topic}/{queue_id} offset {queue_offset} is no longer leased to this caller (attempt {attempt}): "
-            "a longer invisible_duration, or extend in time, keeps it"
+            "use a longer invisible_duration, or call extend in time"
         )
         self._settle(text, topic=topic, queue_id=queue_id, queue_offset=queue_offset, attempt=attempt)
 
 
 class Empty(MQStoreError, _queue.Empty):  # noqa: N818 - the name in the standard library
-    """A work queue has nothing to get, or had nothing in time; also the `Empty` of the module `queue`."""
+    """A work queue has no message to get, or got none before the timeout; also a `queue.Empty`."""
 
     _fields = ("queue",)
 
@@ -492,7 +490,7 @@ class Empty(MQStoreError, _queue.Empty):  # noqa: N818 - the name in the standar
 
 
 class Full(MQStoreError, _queue.Full):  # noqa: N818 - the name in the standard library
-    """There is no room, or was none in time, in a work queue or in a quota (`QuotaFull`); also `queue.Full`."""
+    """A work queue or a quota (`QuotaFull`) has no space, or got none before the timeout; also a `queue.Full`."""
 
     _fields: ClassVar[tuple[str, ...]] = ("queue", "maxsize")
 
@@ -504,9 +502,9 @@ class Full(MQStoreError, _queue.Full):  # noqa: N818 - the name in the standard 
 
 
 class QuotaFull(Full):
-    """A topic holds as many messages as it may, or the log as many bytes; nothing was appended.
+    """A topic has its maximum number of messages, or the log its maximum number of bytes. Nothing was appended.
 
-    `quota` is `"max_messages"` of `topic`, or `"max_bytes"` of the log, where `topic` is None.
+    `quota` is `"max_messages"` of `topic`; or `"max_bytes"` of the log, then `topic` is None.
     """
 
     _fields = ("path", "topic", "quota", "limit", "used")
@@ -520,17 +518,17 @@ class QuotaFull(Full):
     def __init__(self, path: str, topic: str | None, quota: str, limit: int, used: int) -> None:
         if topic is None:
             what = f"the log is full: its segments have {used} bytes, and another one would exceed {quota}, {limit}"
-            more = f"with a larger {quota}"
+            more = f"set a larger {quota}"
         else:
             what = f"topic {topic} is full: it holds {used} messages, and its {quota} is {limit}"
-            more = "with a larger quota (update_topic)"
-        text = f"{path}: {what}; there is room again once a retention lets old segments go (expire), or {more}"
+            more = "set a larger quota with update_topic"
+        text = f"{path}: {what}; let a retention delete old segments (expire), or {more}"
         name = "the log" if topic is None else f"topic {topic}"
         self._settle(text, path=path, topic=topic, quota=quota, limit=limit, used=used, queue=name, maxsize=limit)
 
 
 class ShutDown(MQStoreError, _ShutDown):  # noqa: N818 - the name in the standard library
-    """A work queue was shut down, or the handle on it closed; also the `ShutDown` of the module `queue`."""
+    """A work queue was shut down, or its handle closed; also a `queue.ShutDown`."""
 
     _fields = ("queue",)
 
@@ -541,13 +539,13 @@ class ShutDown(MQStoreError, _ShutDown):  # noqa: N818 - the name in the standar
 
 
 class StoreWarning(UserWarning):
-    """Something about a store that its user should know and that stops nothing.
+    """A condition of a store that the user should know but that stops nothing.
 
-    For example that its queues were missing and are derived from the log in memory.
+    An example: the queues are missing and were derived from the log in memory.
     """
 
 
-# The name under which people import a class is the one that tracebacks and pickles show.
+# Tracebacks and pickles show the public name of a class.
 for _name in __all__:
     globals()[_name].__module__ = "mqstore"
 del _name

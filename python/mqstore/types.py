@@ -1,4 +1,4 @@
-"""Names for the types that mqstore's functions take, for use in annotations of your own."""
+"""Names for the argument types of mqstore, for annotations in your own code."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ __all__ = [
 ]
 
 StorePath: TypeAlias = "str | os.PathLike[str]"
-"""Where a store lies."""
+"""Directory of a store."""
 
 Mode: TypeAlias = Literal["r", "rw", "create"]
-"""How a store is opened: to read, to write what exists, to write and make what is missing."""
+"""Mode of an open: `"r"` reads, `"rw"` writes to an existing store, `"create"` also creates a missing store."""
 
 BytesLike: TypeAlias = "Buffer"
 """A body: `bytes`, `bytearray`, `memoryview`, an array, anything with the buffer protocol."""
@@ -54,65 +54,66 @@ Keys: TypeAlias = str | Iterable[str]
 """One key or several."""
 
 Properties: TypeAlias = Mapping[str, str]
-"""A message's own properties by name."""
+"""Properties of a message, by name."""
 
 Time: TypeAlias = int | datetime
 """A point in time: epoch milliseconds, or a `datetime` with a time zone."""
 
 Duration: TypeAlias = float | timedelta
-"""A span of time: seconds, or a `timedelta`."""
+"""A duration: seconds, or a `timedelta`."""
 
 Filter: TypeAlias = "str | SqlFilter"
-"""Which messages are wanted: tags as `"a || b"`, or a condition on properties, `mqstore.sql("price > 5")`."""
+"""A selection of messages: tags as `"a || b"`, or a condition on properties, `mqstore.sql("price > 5")`."""
 
 Start: TypeAlias = Literal["earliest", "latest"] | Time
-"""Where a consumer begins or goes to: at the first message, behind the last one, or at a time."""
+"""A position for a consumer: the first message, after the last message, or a store time."""
 
 OnLost: TypeAlias = Literal["continue", "raise"]
-"""What a consumer does about messages that were deleted before its group read them."""
+"""Behaviour of a consumer if messages were deleted before its group read them: see `Store.consumer`."""
 
 Check: TypeAlias = "Callable[[PendingTransaction], Literal['commit', 'rollback'] | None]"
-"""Who decides a transaction that nobody decided, as far as it knows: see `Store.check_transactions`."""
+"""A check function: it decides a pending transaction, or returns None. See `Store.check_transactions`."""
 
 Boundary: TypeAlias = Literal["lower", "upper"]
-"""Which of several messages stored at one time a look-up by time answers: the first or the last."""
+"""Which of several messages with the same store time a look-up by time returns: the first or the last."""
 
 Durability: TypeAlias = Literal["sync", "async", "manual", "pooled"]
 """When an append returns: see `StoreOptions.durability`."""
 
 Recovery: TypeAlias = Literal["strict", "salvage", "read-only"]
-"""What an open for writing does about damage: see `StoreOptions.recovery`."""
+"""Behaviour of an open for writing if it finds damage: see `StoreOptions.recovery`."""
 
 Visibility: TypeAlias = Literal["appended", "durable"]
-"""What readers may see: see `StoreOptions.visibility`."""
+"""What readers can see: see `StoreOptions.visibility`."""
 
 Keyless: TypeAlias = Literal["drop", "keep", "refuse"]
-"""What becomes of messages without a key in compacted files."""
+"""Treatment of messages without a key by a compaction: see `CompactionOptions`."""
 
 
 class CompactionOptions(TypedDict, total=False):
-    """Options of every verb that compacts, on Spark too.
+    """Options of all verbs that compact, also on Spark.
 
     Args:
-        tombstone_retention: how long a message without a body, which deletes its key, is kept after the compaction that
-            removed the last older value, so that a slow reader sees it; seconds, or a `timedelta`. 86,400 by default; 0
-            does as RocketMQ, which does not keep it at all.
-        dry_run: does the work aside, tells what came out, and throws it away; False by default.
-        force: also takes queues that have not changed since the last time, and lets the call name topics that are no
-            compaction topics: a broker keeps such files, and serves these topics from the commit log as before.
-            `restore_compaction`: also takes queues whose compaction files reach the commit log, for instance because
-            `verify` finds them damaged. False by default.
-        keyless: what becomes of messages without a key: `"drop"`, the default, as in RocketMQ; `"keep"`; or `"refuse"`,
-            which leaves their queue as it is and names it in `skipped`.
-        confirm_keys: whether keys are compared in full, the default; otherwise by their MD5, as in RocketMQ.
-        memory_size: bytes that the keys of one queue may take in memory, 104,857,600 by default; with less of it a
-            queue takes more rounds. RocketMQ: `maxOffsetMapSize` / `compactionThreadNum`.
-        log_file_size: wished bytes of a log file in a store that has none yet; None, the default, is 104,857,600.
-            RocketMQ: `compactionMappedFileSize`.
-        queue_file_size: wished bytes of a queue file, likewise; None, the default, is 10,485,760.
+        tombstone_retention: time for which a tombstone is kept after the compaction that removed the last older value
+            of
+            its key, so that slow readers see it. Seconds or a `timedelta`; 86,400 by default. With 0 tombstones are not
+            kept, as in RocketMQ.
+        dry_run: whether to run the compaction, return its report, and discard the result; False by default.
+        force: whether to compact queues that have not changed since the last compaction, and to accept topics that are
+            not compaction topics. A broker keeps such files, and serves these topics from the commit log as before.
+            With `restore_compaction`: also restores queues whose compaction files reach the commit log, for example
+            because `verify` finds them damaged. False by default.
+        keyless: treatment of messages without a key. `"drop"`, the default, drops them as RocketMQ does; `"keep"` keeps
+            them; `"refuse"` leaves their queue unchanged and names it in `skipped`.
+        confirm_keys: whether to compare complete keys; True by default. False compares their MD5, as RocketMQ does.
+        memory_size: memory in bytes for the keys of one queue, 104,857,600 by default; less memory needs more rounds.
+            RocketMQ: `maxOffsetMapSize` / `compactionThreadNum`.
+        log_file_size: requested bytes of a compaction log file, for a store that has none yet; None, the default, is
+            104,857,600. RocketMQ: `compactionMappedFileSize`.
+        queue_file_size: requested bytes of a compaction queue file, likewise; None, the default, is 10,485,760.
             RocketMQ: `compactionCqMappedFileSize`.
-        progress: called with the bytes that were read and have to be read, each message twice; an exception that it
-            raises ends the call, and every queue is as it was. The next `restore_compaction` goes on.
+        progress: callback with the bytes read and the bytes in total; each message is read twice. An exception in it
+            ends the call and leaves every queue unchanged. The next `restore_compaction` continues.
     """
 
     tombstone_retention: Duration
@@ -127,11 +128,12 @@ class CompactionOptions(TypedDict, total=False):
 
 
 class LocalCompactionOptions(CompactionOptions, total=False):
-    """`CompactionOptions`, and those of verbs that work in this process.
+    """`CompactionOptions`, and options of the verbs that run in this process.
 
     Args:
-        threads: at most so many queues at once; None, the default, is the number of processors.
-        max_bytes_per_second: what all queues together may read and write; None, the default, is no limit.
+        threads: maximum number of queues at a time; None, the default, is the number of processors.
+        max_bytes_per_second: maximum bytes that all queues together read and write in a second; None, the default, is
+            no limit.
     """
 
     threads: int | None
@@ -139,9 +141,9 @@ class LocalCompactionOptions(CompactionOptions, total=False):
 
 
 class StoreOptionsDict(TypedDict, total=False):
-    """The fields of `StoreOptions` as keywords of `mqstore.open`.
+    """The fields of `StoreOptions`, as keyword arguments of `mqstore.open`.
 
-    A function of your own that passes them on declares `**options: Unpack[StoreOptionsDict]`.
+    If your own function passes them on, declare `**options: Unpack[StoreOptionsDict]`.
     """
 
     recovery: Recovery

@@ -1,4 +1,4 @@
-"""What hands messages to readers and keeps count of it: consumers, work queues, delays, transactions.
+"""Consumers, work queues, delayed messages and transactions.
 
-`store` has the store's verbs for them, and the other modules have the classes that these verbs answer.
+Module `store` has the verbs of the store, the other modules have the classes that these verbs return.
 """

@@ -1,6 +1,6 @@
-"""`Consumer`: what the native consumer lacks and needs no speed for.
+"""`Consumer`: the part of a consumer that is written in Python.
 
-The verbs (poll, commit, seek and so on) are inherited from the native class, so that a call costs no Python frame.
+It inherits `poll`, `commit`, `seek` and the other verbs from the native class, so that a call needs no Python frame.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
-    """One commit of one queue."""
+    """One commit of the offset of one queue."""
 
     topic: str
     queue_id: int
     offset: int
-    """The offset that the group was to read next."""
+    """Committed offset: the next offset that the group reads."""
     timestamp: int
-    """When, in epoch milliseconds."""
+    """Time of the commit, in epoch milliseconds."""
 
     @property
     def time(self) -> datetime:
@@ -33,16 +33,16 @@ class OffsetCommit:
         return time_of(self.timestamp)
 
     def to_dict(self) -> dict[str, str | int]:
-        """The same as a dict."""
+        """Returns the fields as a dict."""
         return asdict(self)
 
 
 class Consumer(_native.NativeConsumer):
-    """Reads topics for a group and remembers how far it has come; made by `Store.consumer`.
+    """Reads topics for a group and stores its progress; from `Store.consumer`.
 
-    Iteration follows: it waits for more at the end, and stops when the consumer is closed. Nothing is committed unless
-    asked for: what was returned and not committed comes again, to this group's next consumer or after a restart.
-    Threads may share one; each message goes to one of them. Close it, best by `with`, which does not commit.
+    Iteration waits for new messages and stops when the consumer is closed. Nothing is committed automatically: after a
+    restart, or for the next consumer of the group, messages without a commit are delivered again. Threads can share a
+    consumer; each message goes to one of them. Close it, best with a `with` block, which does not commit.
     """
 
     __slots__ = ("__weakref__",)

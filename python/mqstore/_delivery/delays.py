@@ -1,4 +1,4 @@
-"""`DelayStats`: where the delayed messages of a store stand."""
+"""`DelayStats`: counters of delayed messages."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from mqstore._reports import _Report
 
 @dataclass(frozen=True, slots=True)
 class DelayStats(_Report):
-    """Messages that were appended to be delivered later."""
+    """Counters of the delayed messages of a store."""
 
     pending: int
-    """Messages that wait."""
+    """Messages that wait for their delivery."""
     next_due: int | None
-    """When the first of them with a time of its own is due, in epoch milliseconds; rounded up to a second where that is
-    not near. None where none waits."""
+    """Earliest delivery time of those that have an exact time, in epoch milliseconds; None if there are none. A time
+    that
+    is not near is rounded up to a second."""
     delivered: int = 0
     """Messages delivered since the open."""
     cancelled: int = 0
     """Messages cancelled since the open."""
     dropped: int = 0
-    """Messages that could not be delivered since the open: their records were deleted, or say not where they belong."""
+    """Messages that could not be delivered since the open, because their record was deleted or names no topic."""
     late_p99: float = 0.0
-    """By how many seconds 99 of 100 deliveries since the open were late at most."""
+    """Delay in seconds within which 99 % of the deliveries since the open took place."""
     late_max: float = 0.0
-    """By how many seconds the latest of them was."""
+    """Longest delay of a delivery since the open, in seconds."""
 
 
 DelayStats.__module__ = "mqstore"

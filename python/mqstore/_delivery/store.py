@@ -1,6 +1,6 @@
-"""What a store has for delivery that remembers: consumers of groups, work queues, delayed messages, transactions.
+"""The verbs of a store for consumers, work queues, delayed messages and transactions.
 
-`Store` is a subclass; the verbs of the consumers and queues themselves are in `consumer` and `work_queue`.
+`Store` is a subclass. The verbs of consumers and queues themselves are in `consumer` and `work_queue`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DeliveringStore(_native.NativeStore):
-    """A native store that makes consumers, work queues and transactions."""
+    """A native store with consumers, work queues and transactions."""
 
     __slots__ = ("_checks",)
 
@@ -40,33 +40,37 @@ class DeliveringStore(_native.NativeStore):
         on_lost: OnLost = "continue",
         history: bool = False,
     ) -> Consumer:
-        """A consumer of `topics` in `group`; the store remembers how far the group has come.
+        """Returns a consumer of `topics` in `group`. The store remembers the progress of the group.
 
-        The consumers of one group in this process share the queues: each queue is one consumer's at a time. A topic
-        may be missing; it is consumed once it is there.
+        The consumers of a group in this process share the queues: each queue has one consumer at a time. A topic that
+        does
+        not exist yet is consumed when it is created.
 
         Args:
-            group: the group, made where there is none: 1 to 255 characters of `%|a-zA-Z0-9_-`.
-            topics: the topic, or several.
-            filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`;
-                what does not match is passed over, and counts as read.
-            start: where a group begins in a topic in which it has no offset: `"earliest"`, `"latest"`, or a time.
-                Queues that a topic gets later begin at their first message.
-            ordered: whether a queue stays with this consumer as long as one of its messages was returned and not
-                committed, so that nobody handles the next message of it before.
-            broadcast: whether it gets the messages of all queues, whatever others of its group get.
-            name: under which name the offsets of a broadcast consumer are kept; without one they are not.
-            commit_interval: how long a commit may be lost to a failure of power at most, in seconds or as a
-                `timedelta`; 0 syncs each commit, None leaves it to the background, which syncs every 0.1 s.
-            on_lost: what happens when messages that the group has not read were deleted by the retention:
-                `"continue"` goes on at the first message there is and tells the logger `mqstore`; `"raise"` raises
-                `OffsetOutOfRangeError` until the consumer is moved.
-            history: whether each commit is also kept as a message, so that it can be looked up as of any time.
+            group: name of the group, 1 to 255 characters of `%|a-zA-Z0-9_-`; an unknown group is created.
+            topics: one topic or several.
+            filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`. Messages
+                that do not match are skipped and count as read.
+            start: position in a topic for which the group has no offset: `"earliest"`, `"latest"`, or a time. Queues
+                that
+                the topic gets later start at their first message.
+            ordered: whether a queue stays with this consumer until all its returned messages are committed, so that no
+                other consumer processes the next message earlier.
+            broadcast: whether this consumer gets the messages of all queues, independently of the group.
+            name: name under which a broadcast consumer stores its offsets; without a name they are not stored.
+            commit_interval: longest time for which a power loss can lose a commit, in seconds or as a `timedelta`. With
+                0
+                each commit is synced; None leaves it to the background, which syncs every 0.1 s.
+            on_lost: behaviour if the retention deleted messages that the group has not read. `"continue"` continues at
+                the first existing message and logs to the logger `mqstore`. `"raise"` raises `OffsetOutOfRangeError`
+                until the consumer is moved.
+            history: whether each commit is also stored as a message, so that `offset_history` can return it.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
-            InvalidOptionError: a group that cannot be one or that has a work queue of a topic open, no topic, or a
-                broadcast name that is taken.
+            InvalidOptionError: the group name is invalid, the group has an open work queue of a topic, there is no
+                topic,
+                or the broadcast name is in use.
         """
         from mqstore._admin.compaction import topic_list
         from mqstore._delivery.consumer import Consumer
@@ -77,14 +81,14 @@ class DeliveringStore(_native.NativeStore):
         )
 
     def groups(self) -> list[str]:
-        """The names of all groups, sorted: those of consumers and of work queues, and those a broker has had."""
+        """Returns the names of all groups, sorted: those of consumers, of work queues and of a broker."""
         return _native.groups(self)
 
     def offset_history(self, group: str) -> list[OffsetCommit]:
-        """What consumers of `group` that were made with `history=True` have committed, oldest first.
+        """Returns the commits of `group` by consumers that were created with `history=True`, oldest first.
 
-        It is kept in the topic `rmq_sys_OFFSET_HISTORY`: of a queue all commits until that topic is compacted, the
-        newest one from then on.
+        They are in the topic `rmq_sys_OFFSET_HISTORY`. A compaction of that topic keeps the newest commit of each
+        queue.
         """
         from mqstore._delivery.consumer import OffsetCommit
 
@@ -100,38 +104,41 @@ class DeliveringStore(_native.NativeStore):
         backoff: Callable[[int], Duration] | None = None,
         maxsize: int = 0,
     ) -> WorkQueue:
-        """The messages of `topic` as a queue of work for `group`: each is had by one worker until it is finished.
+        """Returns the messages of `topic` as a work queue for `group`: each message is leased to one worker at a time.
 
-        Handles of one queue in this process share what is in it; threads may share a handle too.
+        Handles of the same queue in this process share its state, and threads can share a handle.
 
         Args:
-            topic: the topic, made where there is none.
-            group: the group, made where there is none. Each group gets all messages.
-            invisible_duration: how long a message that was got stays out of sight of others, in seconds or as a
-                `timedelta`, 1 ms to 30 days; handles may differ in it.
-            max_attempts: after so many deliveries that failed a message goes to the topic `%DLQ%group`; None is never.
-            backoff: how long a message waits that was given back without a delay, called with the number of deliveries
-                it had; None are RocketMQ's retry levels: 10 s, 30 s, 1 min and so on up to 2 h.
-            maxsize: a put waits while so many messages are in the queue and nobody has them; 0 is no limit.
+            topic: name of the topic; an unknown topic is created.
+            group: name of the group; an unknown group is created. Each group gets all messages.
+            invisible_duration: visibility timeout of a lease, in seconds or as a `timedelta`, 1 ms to 30 days. It can
+                differ between handles.
+            max_attempts: number of deliveries after which a message moves to the topic `%DLQ%group`; None is no limit.
+            backoff: function from the number of deliveries to the delay of a message that was returned without a delay.
+                None uses RocketMQ's retry levels: 10 s, 30 s, 1 min and so on up to 2 h.
+            maxsize: number of messages without a lease at which `put` waits; 0 is no limit.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
-            InvalidOptionError: a group that cannot be one or that has consumers of the topic open, or an option that is
-                out of bounds or differs from another handle's.
+            InvalidOptionError: the group name is invalid, the group has open consumers of the topic, or an option is
+                out
+                of bounds or differs from that of another handle.
         """
         from mqstore._delivery.work_queue import WorkQueue
 
         return WorkQueue._make(self, topic, group, invisible_duration, max_attempts, backoff, maxsize)
 
     def cancel(self, id: str) -> bool:
-        """Takes a message back that was appended with a delay or a time and waits; whether it waited.
+        """Cancels a delayed message that waits. Returns whether it was found waiting.
 
-        Once this returns True the message is never delivered, here or by a RocketMQ broker; that is as durable as an
-        append. A message with a `delay_level` cannot be cancelled, and is never found.
+        After True, neither mqstore nor a RocketMQ broker ever delivers the message; the cancellation is as durable as
+        an
+        append. A message with a `delay_level` cannot be cancelled: the result is False.
 
         Args:
-            id: `message_id` or `unique_id` of what `append` returned; of several messages that wait with one unique id
-                the newest is taken back.
+            id: `message_id` or `unique_id` from `append`. If several waiting messages have the same unique id, the
+                newest
+                is cancelled.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
@@ -141,17 +148,17 @@ class DeliveringStore(_native.NativeStore):
     def reschedule(
         self, id: str, *, delay: Duration | None = None, deliver_at: Time | None = None
     ) -> _native.AppendResult | None:
-        """Has a message that waits delivered at another time: it is appended anew with its unique id, then cancelled.
+        """Moves a waiting message to another time: appends it again with its unique id, then cancels the old one.
 
-        A kill of the process between the two leaves both.
+        A kill of the process between the two steps leaves both.
 
         Args:
             id: as for `cancel`.
-            delay: how long it waits from now on, in seconds or as a `timedelta`.
-            deliver_at: until when it waits instead.
+            delay: time from now until the delivery, in seconds or as a `timedelta`.
+            deliver_at: delivery time, instead of `delay`.
 
         Returns:
-            The new record; None where no such message waits.
+            The new record; None if no such message waits.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
@@ -159,10 +166,11 @@ class DeliveringStore(_native.NativeStore):
         return _native.reschedule_delayed(self, id, delay, deliver_at)
 
     def delays(self) -> DelayStats:
-        """Where the delayed messages stand: how many wait, when the first is due, how late deliveries were.
+        """Returns counters of delayed messages: how many wait, the next delivery time, and delays of deliveries.
 
-        Of a store that is open for reading only what waits, as its writer's files have it: up to a second old, and
-        what was delivered within that second may still count.
+        A store that is open for reading counts only the waiting messages, from files that its writer saves every
+        second.
+        Messages delivered in that second may still be counted.
         """
         from mqstore._delivery.delays import DelayStats
 
@@ -171,22 +179,23 @@ class DeliveringStore(_native.NativeStore):
     def transaction(
         self, group: str = "DEFAULT_PRODUCER", *, check: Check | None = None, durable: bool = False
     ) -> Transaction:
-        """Begins a transaction: messages, for any topics, that appear together at its end or never.
+        """Begins a transaction: its messages, for any topics, appear all together at its end or never.
 
             with store.transaction("orders", check=is_paid) as transaction:
                 transaction.append("orders", b"...")
                 transaction.append("mails", b"...")
 
         Args:
-            group: the producer group, under which a check finds it should the process die undecided: 1 to 255
-                characters of `%|a-zA-Z0-9_-`.
-            check: who is asked then, as for `check_transactions`, from now on; an earlier one of the group is replaced,
-                and its timing kept.
-            durable: whether its end waits for a sync whatever the store's durability.
+            group: producer group, whose check function decides the transaction if this process dies before its end;
+                1 to 255 characters of `%|a-zA-Z0-9_-`.
+            check: check function of the group, as for `check_transactions`. It replaces an earlier one and keeps
+                its
+                timing.
+            durable: whether the end of the transaction waits for a sync, in every durability mode.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
-            InvalidOptionError: a group that cannot be one.
+            InvalidOptionError: the group name is invalid.
         """
         from mqstore._delivery.transactions import Transaction, checks_of
 
@@ -203,29 +212,31 @@ class DeliveringStore(_native.NativeStore):
         check_interval: Duration = 30.0,
         check_max: int = 15,
     ) -> None:
-        """Has `check` asked, from now on, about transactions of `group` that nobody decided and nobody has open.
+        """Registers `check` as the function that decides pending transactions of `group`.
 
-        It is called with a `PendingTransaction` by the thread `mqstore-check` of this store, one transaction after the
-        other, and answers `"commit"`, `"rollback"`, or None where it does not know yet. An exception counts as None and
-        is told to the logger `mqstore`. One that runs while the store is closed is not waited for.
+        The thread `mqstore-check` of this store calls it with one `PendingTransaction` at a time, never with one that
+        this
+        process has open. It answers `"commit"`, `"rollback"`, or None if it does not know yet. An exception counts as
+        None
+        and is logged to the logger `mqstore`. A close of the store does not wait for a running check.
 
         Args:
-            check: who is asked; it takes the place of an earlier one of this group.
-            group: the producer group.
-            check_after: how old a transaction is when it is asked about first, in seconds or as a `timedelta`.
-            check_interval: how long it is left alone then, 1 ms to a year.
-            check_max: after so many times its messages are moved to the topic `TRANS_CHECK_MAX_TIME_TOPIC`.
+            check: check function; it replaces an earlier one of this group.
+            group: name of the producer group.
+            check_after: age of a transaction at its first check, in seconds or as a `timedelta`.
+            check_interval: time between two checks, 1 ms to a year.
+            check_max: number of checks after which the messages are moved to the topic `TRANS_CHECK_MAX_TIME_TOPIC`.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
-            InvalidOptionError: a group that cannot be one, or a number that is out of bounds.
+            InvalidOptionError: the group name is invalid, or a number is out of bounds.
         """
         from mqstore._delivery.transactions import checks_of
 
         checks_of(self).set(group, check, (check_after, check_interval, check_max))
 
     def pending_transactions(self) -> list[PendingTransaction]:
-        """The transactions that are neither committed nor rolled back, the oldest first, those of a broker included.
+        """Returns the pending transactions, oldest first, including those of a broker.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.

@@ -1,8 +1,8 @@
-"""`Transaction`, `PendingTransaction`, and the thread that asks producer groups about transactions that nobody decided.
+"""`Transaction`, `PendingTransaction`, and the thread that calls the check functions of producer groups.
 
-The verbs of a transaction are inherited from the native class, so that a call costs no Python frame. There is one
-thread per store that has checks; it starts with the first one, sleeps in the native module, and ends when the store is
-closed or the interpreter exits. No lock is held while a check runs.
+`Transaction` inherits its verbs from the native class, so that a call needs no Python frame. Each store with check
+functions has one thread. It starts with the first check function, sleeps in the native module, and ends when the store
+is closed or the interpreter exits. No lock is held during a check.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("mqstore")
 
-# How long the exit of the interpreter waits for a check that runs, in seconds.
+# Longest wait for a running check when the interpreter exits, in seconds.
 _PATIENCE = 5.0
 
 Timing = tuple["Duration", "Duration", int]
-"""When a group is asked first, how long it is left alone then, and how often it is asked."""
+"""Age of a transaction at its first check, interval between its checks, and maximum number of checks."""
 
 # RocketMQ's `transactionTimeOut`, `transactionCheckInterval` and `transactionCheckMax`.
 _TIMING: Timing = (6.0, 30.0, 15)
@@ -37,27 +37,27 @@ _TIMING: Timing = (6.0, 30.0, 15)
 
 @dataclass(frozen=True, slots=True)
 class PendingTransaction(_Report):
-    """A transaction that is neither committed nor rolled back; what a check is asked about."""
+    """A transaction that is neither committed nor rolled back; the argument of a check function."""
 
     id: str
     """`Transaction.id`."""
     group: str
-    """The producer group that may decide it."""
+    """Its producer group."""
     topics: tuple[str, ...]
-    """The topics that its messages are for."""
+    """Topics of its messages."""
     messages: int
-    """How many messages it has."""
+    """Number of its messages."""
     begun: int
-    """When its first message was made, in epoch milliseconds."""
+    """Creation time of its first message, in epoch milliseconds."""
     checks: int
-    """How often its group was asked, this time included."""
+    """Number of checks so far, this one included."""
     next_check: int | None
-    """When its group is asked next, in epoch milliseconds; None while somebody has it open, and where nobody checks its
-    group."""
+    """Time of the next check, in epoch milliseconds; None while this process has it open, and if its group has no check
+    function."""
     open: bool
-    """Whether somebody in this process has it open; its group is not asked then."""
+    """Whether this process has it open; it is not checked then."""
     half_offsets: tuple[int, ...]
-    """Where its messages are: offsets in queue 0 of the topic `RMQ_SYS_TRANS_HALF_TOPIC`."""
+    """Offsets of its messages in queue 0 of the topic `RMQ_SYS_TRANS_HALF_TOPIC`."""
 
     @classmethod
     def _of(cls, row: tuple[str, str, list[str], int, int, int, int | None, bool, list[int]]) -> Self:
@@ -66,10 +66,10 @@ class PendingTransaction(_Report):
 
 
 class Transaction(_native.NativeTransaction):
-    """Messages that appear together or never; made by `Store.transaction`, best used by `with`.
+    """Messages that appear all together or never, from `Store.transaction`. Best used in a `with` block.
 
-    The end of the block commits, an exception in it rolls back. One that is forgotten undecided, or whose process dies,
-    is pending: its producer group is asked. Threads may share it.
+    The end of the block commits; an exception in it rolls back. A transaction without commit or rollback whose object
+    or process is gone is pending: the check function of its producer group decides it. Threads can share a transaction.
     """
 
     __slots__ = ("__weakref__",)
@@ -86,12 +86,12 @@ class Transaction(_native.NativeTransaction):
         return f"<mqstore.Transaction {self.id!r} of group {self.group!r}, {self.outcome or 'open'}>"
 
     def __reduce__(self) -> NoReturn:
-        msg = "cannot pickle a transaction: it belongs to this process; send its id, and have a check decide"
+        msg = "cannot pickle a transaction: it belongs to this process; send its id, and let a check decide"
         raise TypeError(msg)
 
 
 class Checks:
-    """The checks of one store, by producer group, and their thread."""
+    """The check functions of one store by producer group, and their thread."""
 
     def __init__(self, store: _native.NativeStore) -> None:
         self._native = _native.NativeChecks(store)
@@ -100,7 +100,7 @@ class Checks:
         self._thread: threading.Thread | None = None
 
     def set(self, group: str, check: Check, timing: Timing | None = None) -> None:
-        """Has `check` asked about transactions of `group`; without a timing the one that the group has is kept."""
+        """Registers `check` for `group`; without `timing` the group keeps its timing."""
         if timing is None and self._checks.get(group) == check:
             return
         if not callable(check):
@@ -116,7 +116,7 @@ class Checks:
                 self._thread.start()
 
     def end(self) -> None:
-        """Ends the thread, and waits for it as long as that is reasonable."""
+        """Ends the thread and waits for it, at most `_PATIENCE` seconds."""
         self._native.end()
         if self._thread is not None:
             self._thread.join(_PATIENCE)
@@ -128,7 +128,7 @@ class Checks:
             except (StoreClosedError, StorePoisonedError):
                 return
             except MQStoreError:
-                _log.exception("transactions could not be looked through; that is tried again")
+                _log.exception("cannot search for pending transactions; the search is repeated")
                 self._native.rest()
                 continue
             if due is None:
@@ -143,13 +143,13 @@ class Checks:
             check = self._checks[pending.group]
         try:
             answer = check(pending)
-        except BaseException:  # noqa: BLE001 - whatever it is, it is told, and asked again later; also what ends a program
+        except BaseException:  # noqa: BLE001 - also an exit: it is logged, and the check is repeated later
             _log.exception("the check of transaction %s of group %s failed", pending.id, pending.group)
             return
         if answer is None:
             return
         if answer not in ("commit", "rollback"):
-            text = 'the check of group %s answered %r about transaction %s: "commit", "rollback" or None was expected'
+            text = 'check of group %s answered %r for transaction %s; expected "commit", "rollback" or None'
             _log.error(text, pending.group, answer, pending.id)
             return
         try:
@@ -157,7 +157,7 @@ class Checks:
         except StoreClosedError:
             pass
         except MQStoreError:
-            _log.exception("transaction %s of group %s could not be decided", pending.id, pending.group)
+            _log.exception("cannot end transaction %s of group %s; the check is repeated", pending.id, pending.group)
 
 
 _live: weakref.WeakSet[Checks] = weakref.WeakSet()
@@ -165,7 +165,7 @@ _making = threading.Lock()
 
 
 def checks_of(store: DeliveringStore) -> Checks:
-    """The checks of a store, made with the first call."""
+    """Returns the checks of a store, created by the first call."""
     with contextlib.suppress(AttributeError):
         return store._checks
     with _making:
@@ -176,7 +176,7 @@ def checks_of(store: DeliveringStore) -> Checks:
 
 @atexit.register
 def _end_all() -> None:
-    # A thread of Python's that outlives the interpreter would stop in the middle of anything.
+    # Stops the threads before the interpreter does, which would stop them at any point of their work.
     for checks in list(_live):
         checks.end()
 

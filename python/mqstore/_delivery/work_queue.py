@@ -1,6 +1,6 @@
-"""`WorkQueue`: what the native work queue lacks and needs no speed for.
+"""`WorkQueue`: the part of a work queue that is written in Python.
 
-The verbs (put, get, ack and so on) are inherited from the native class, so that a call costs no Python frame.
+It inherits `put`, `get`, `ack` and the other verbs from the native class, so that a call needs no Python frame.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkQueueCounts:
-    """How many messages are where in a work queue."""
+    """Number of messages in a work queue, by state."""
 
     ready: int
-    """Nobody got them yet, or they were given back and are due."""
+    """Messages without a lease that are due."""
     delayed: int
-    """Given back or held back, and due later."""
+    """Messages that are due later: returned or put with a delay."""
     leased: int
-    """Somebody has them."""
+    """Messages with a lease."""
     dying: int
-    """On their way to the dead letters."""
+    """Messages that become dead letters."""
 
     def to_dict(self) -> dict[str, int]:
-        """The same as a dict."""
+        """Returns the fields as a dict."""
         return asdict(self)
 
 
 class WorkQueue(_native.NativeWorkQueue):
-    """Messages that are finished one by one; made by `Store.work_queue`. It blocks as `queue.Queue` does.
+    """A topic from which workers lease single messages, from `Store.work_queue`. It blocks like `queue.Queue`.
 
-    A message is delivered at least once, and not again once its `ack` is on the disk. Whoever got one has it alone for
-    `invisible_duration`: not finished by then, it is delivered again. Nothing is kept in memory that the store does not
-    have: a lease, a retry, what was finished survive the death of the process. Threads may share a handle.
+    A message is delivered at least once, and never again after its `ack` is on the disk. A lease lasts for
+    `invisible_duration`; without an `ack` until then the message is redelivered. All state is in the store: leases,
+    retries and acknowledgements survive a kill of the process. Threads can share a handle.
     """
 
     __slots__ = ("__weakref__",)
@@ -63,15 +63,15 @@ class WorkQueue(_native.NativeWorkQueue):
         delay: Duration | None = None,
         durable: bool = False,
     ) -> AppendResult:
-        """As `put` with `block=False`."""
+        """Calls `put` with `block=False`."""
         return self.put(body, keys=keys, tags=tags, properties=properties, delay=delay, durable=durable, block=False)
 
     def get_nowait(self) -> LeasedMessage:
-        """As `get` with `block=False`."""
+        """Calls `get` with `block=False`."""
         return self.get(block=False)
 
     def counts(self) -> WorkQueueCounts:
-        """How many messages are where: ready, delayed, leased, on their way to the dead letters."""
+        """Returns the number of messages by state: ready, delayed, leased, and becoming dead letters."""
         return WorkQueueCounts(*self._counts())
 
     def __enter__(self) -> Self:

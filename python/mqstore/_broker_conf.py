@@ -1,6 +1,6 @@
-"""What a RocketMQ broker's properties file says of a store, in one table.
+"""The settings of a RocketMQ broker's properties file that concern a store, in one table.
 
-A broker that is told nothing of a setting has a default of its own. Where that is not ours, the table says so.
+If RocketMQ's default differs from the default of mqstore, the table has RocketMQ's.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
 Conf = Mapping[str, str]
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-"""The delay levels of a broker that is told nothing."""
+"""RocketMQ's default delay levels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How one option of ours is read from RocketMQ's settings."""
+    """Conversion of RocketMQ's settings to one option of mqstore."""
 
     option: str
-    """Our name."""
+    """Name in mqstore."""
     names: tuple[str, ...]
-    """RocketMQ's: the first one gives it, the others have a say."""
+    """Names in RocketMQ: the first one sets the option, the others influence it."""
     value: Callable[[Conf], Any]
-    """Reads it; None stands for nothing said."""
+    """Returns the value; None if the file does not set it."""
     default: Any = None
-    """What a broker has that is told nothing, where that is not our default."""
+    """RocketMQ's default, if it differs from that of mqstore."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a file says of one option."""
+    """Value of one option in a file."""
 
     option: str
     value: Any
     name: str | None
-    """The setting that gives the value; None for a broker's default."""
+    """Setting of the value; None for RocketMQ's default."""
 
 
 def read(conf: Conf) -> list[Found]:
-    """What `conf` says of our options; those of which it says nothing are left out."""
+    """Returns the options that `conf` or RocketMQ's defaults set."""
     found = []
     for setting in SETTINGS:
         value = setting.value(conf)
@@ -59,12 +59,12 @@ def read(conf: Conf) -> list[Found]:
 
 
 def names_of(option: str) -> tuple[str, ...]:
-    """RocketMQ's names of one of our options; none where it has no such thing."""
+    """Returns RocketMQ's names for one of our options; empty if there is none."""
     return next((setting.names for setting in SETTINGS if setting.option == option), ())
 
 
 def parse_file(path: StorePath) -> dict[str, str]:
-    """The settings in a properties file."""
+    """Reads the settings of a properties file."""
     return parse(Path(path).read_text(encoding="latin-1"))
 
 
@@ -86,14 +86,14 @@ def _percent(conf: Conf, name: str, low: int, high: int) -> float | None:
 
 def _queue_file_entries(conf: Conf) -> int | None:
     name = "mappedFileSizeConsumeQueue"
-    # RocketMQ rounds the file up to whole entries of 20 bytes.
+    # RocketMQ rounds the file up to whole units of 20 bytes.
     return -(-_whole(name, conf[name]) // 20) if name in conf else None
 
 
 def _compaction_memory(conf: Conf) -> int | None:
     if "maxOffsetMapSize" not in conf:
         return None
-    # RocketMQ's threads share it.
+    # The threads of RocketMQ share this memory.
     return _whole("maxOffsetMapSize", conf["maxOffsetMapSize"]) // max(
         _whole("compactionThreadNum", conf.get("compactionThreadNum", "6")), 1
     )
@@ -104,7 +104,7 @@ def _durability(conf: Conf) -> str | None:
     kinds = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
     if kind is not None and kind not in kinds:
         raise InvalidOptionError("flushDiskType", f"{kind!r} is neither SYNC_FLUSH nor ASYNC_FLUSH")
-    # RocketMQ ignores the pool of a broker that syncs.
+    # RocketMQ ignores the pool if the broker syncs each message.
     if _is_true(conf.get("transientStorePoolEnable", "")) and kind != "SYNC_FLUSH":
         return "pooled"
     return None if kind is None else kinds[kind]
@@ -112,7 +112,7 @@ def _durability(conf: Conf) -> str | None:
 
 def _retention(conf: Conf) -> float | None:
     name = "fileReservedTime"
-    # A broker that is told 0 deletes at the first chance.
+    # With 0, a broker deletes files as soon as possible.
     return max(_whole(name, conf[name]) * 3600.0, 0.001) if name in conf else None
 
 
@@ -129,7 +129,7 @@ def _delay_levels(conf: Conf) -> str | None:
 def _commit_log_paths(conf: Conf) -> tuple[str, ...] | None:
     paths = _split(conf, "storePathCommitLog")
     root = conf.get("storePathRootDir", "").strip().rstrip("/")
-    # Where a store has its log anyway is nothing to say, and would be wrong for a copy of it.
+    # The default folder is not set, because it would be wrong for a copy of the store.
     return None if [path.rstrip("/") for path in paths] == [f"{root}/commitlog"] else paths or None
 
 
@@ -191,7 +191,7 @@ SETTINGS = (
     Setting("read_only_commit_log_paths", ("readOnlyCommitLogStorePaths",), _read_only_paths),
     Setting("store_host", ("brokerIP1", "listenPort"), _store_host),
 )
-"""Every setting of a broker that means something to a store."""
+"""All settings of a broker that concern a store."""
 
 UNUSED = (
     "flushCommitLogTimed",
@@ -199,7 +199,7 @@ UNUSED = (
     "useABSLock",
     "useReentrantLockWhenPutMessage",
 )
-"""Settings of a broker that are accepted and not used, because mqstore has one way where RocketMQ offers several."""
+"""Settings of a broker that are accepted but not used, because mqstore has one way where RocketMQ has several."""
 
 
 def _is_true(text: str) -> bool:
@@ -214,7 +214,7 @@ def _whole(name: str, text: str) -> int:
 
 
 def parse(text: str) -> dict[str, str]:
-    """Java's properties syntax: `=`, `:` or blanks between name and value, `#` and `!` comments."""
+    """Parses Java's properties syntax: `=`, `:` or blanks between name and value, `#` and `!` comments."""
     found: dict[str, str] = {}
     pending = ""
     for raw in text.splitlines():

@@ -1,4 +1,4 @@
-"""What an open store counts, for Prometheus and OpenTelemetry; both are optional.
+"""Metrics of open stores for Prometheus and OpenTelemetry, which are both optional.
 
 ::
 
@@ -8,10 +8,10 @@
     registry = CollectorRegistry()
     registry.register(StoreCollector(store))
 
-This file owns the names, kinds and units of the metrics. It reads nothing but `Store.stats`, `Store.topics` and
-`Store.queues`, and only when it is asked: no thread, nothing registered anywhere, no state outside the objects that it
-makes. It refers to stores weakly, so that a store lives as long as without it; one that is closed, forgotten, or was
-opened before a fork that led to this process has no rows. Collecting takes no lock that a fork could leave locked.
+This file owns the names, kinds and units of the metrics. A collection calls only `Store.stats`, `Store.topics`,
+`Store.quotas` and `Store.queues`. There is no thread, no global registration and no global state. Stores are
+referenced weakly, so that metrics do not keep them alive. A store that is closed, collected as garbage, or opened
+before a fork of this process has no rows. A collection takes no lock that a fork could leave locked.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ __all__ = ["StoreCollector", "StoreObserver", "observe"]
 
 
 class _Kind(NamedTuple):
-    """A metric."""
+    """One metric."""
 
     field: str
-    """The field of `StoreStats`, `TopicQuota` or `QueueInfo` that it shows."""
+    """Field of `StoreStats`, `TopicQuota` or `QueueInfo` with the value."""
     name: str
-    """Its name in Prometheus."""
+    """Name in Prometheus."""
     other_name: str
-    """Its name in OpenTelemetry, where units stand beside names."""
+    """Name in OpenTelemetry, which has the unit separately."""
     unit: str
-    """As OpenTelemetry writes units."""
+    """Unit in the notation of OpenTelemetry."""
     about: str
     scale: float = 1
-    """What the field is divided by."""
+    """Divisor of the field."""
 
     @property
     def counts(self) -> bool:
-        """Whether it is a counter: it only grows while the store is open."""
+        """Whether it is a counter, which only grows while the store is open."""
         return self.name.endswith("_total")
 
 
@@ -79,7 +79,7 @@ _STORE = (
         "mqstore_refused_appends_total",
         "mqstore.refused_appends",
         "{append}",
-        "Appends refused since the open: the store was busy, the disk nearly full, or a quota used up.",
+        "Appends refused since the open, because the store was busy, the disk nearly full, or a quota used up.",
     ),
     _Kind(
         "hot_reads",
@@ -93,7 +93,7 @@ _STORE = (
         "mqstore_cold_reads_total",
         "mqstore.cold_reads",
         "{record}",
-        "Records read from further behind, and so probably from the disk.",
+        "Records read further from the end of the log since the open, and therefore probably from the disk.",
     ),
     _Kind(
         "expired_segments",
@@ -107,11 +107,9 @@ _STORE = (
         "mqstore_expired_bytes_total",
         "mqstore.expired_bytes",
         "By",
-        "Bytes of files deleted since the open, queue and index files included.",
+        "Bytes of the files deleted since the open, queue and index files included.",
     ),
-    _Kind(
-        "log_min_offset", "mqstore_log_min_offset_bytes", "mqstore.log_min_offset", "By", "The first byte of the log."
-    ),
+    _Kind("log_min_offset", "mqstore_log_min_offset_bytes", "mqstore.log_min_offset", "By", "First byte of the log."),
     _Kind(
         "log_max_offset",
         "mqstore_log_max_offset_bytes",
@@ -124,21 +122,21 @@ _STORE = (
         "mqstore_durable_offset_bytes",
         "mqstore.durable_offset",
         "By",
-        "One past the last byte of the log that a sync covers.",
+        "One past the last synced byte of the log.",
     ),
     _Kind(
         "dispatched_offset",
         "mqstore_dispatched_offset_bytes",
         "mqstore.dispatched_offset",
         "By",
-        "How far in the log queues and index are built.",
+        "Log offset up to which queues and index are built.",
     ),
     _Kind(
         "reader_lag_bytes",
         "mqstore_reader_lag_bytes",
         "mqstore.reader_lag",
         "By",
-        "How far behind the end the farthest cold read was since the figures were asked for last, or 0.",
+        "Largest distance of a cold read from the end of the log since the last call of stats(), or 0.",
     ),
     _Kind("segments", "mqstore_segments", "mqstore.segments", "{segment}", "Segments of the log."),
     _Kind("segment_size", "mqstore_segment_size_bytes", "mqstore.segment_size", "By", "Bytes of a segment."),
@@ -148,7 +146,7 @@ _STORE = (
         "mqstore_max_bytes",
         "mqstore.max",
         "By",
-        "How many bytes of segments there may be; missing without a limit.",
+        "Maximum bytes of the log's segments; missing without a limit.",
     ),
 )
 
@@ -158,14 +156,14 @@ _QUOTA = (
         "mqstore_topic_max_messages",
         "mqstore.topic.max_messages",
         "{message}",
-        "How many messages the topic may hold; missing without a quota.",
+        "Maximum number of messages of the topic; missing without a quota.",
     ),
     _Kind(
         "messages",
         "mqstore_topic_messages",
         "mqstore.topic.messages",
         "{message}",
-        "How many messages of the topic are in the log; missing without a quota.",
+        "Messages of the topic in the log; missing without a quota.",
     ),
 )
 
@@ -175,7 +173,7 @@ _QUEUE = (
         "mqstore_queue_min_offset",
         "mqstore.queue.min_offset",
         "{message}",
-        "The first offset of the queue that can be read.",
+        "First offset of the queue that can be read.",
     ),
     _Kind(
         "max_offset",
@@ -189,7 +187,7 @@ _QUEUE = (
         "mqstore_queue_min_store_timestamp_seconds",
         "mqstore.queue.min_store_timestamp",
         "s",
-        "When the first message of the queue was stored, in seconds since 1970; missing for an empty queue.",
+        "Store time of the first message of the queue, in seconds since 1970; missing for an empty queue.",
         1000,
     ),
     _Kind(
@@ -197,53 +195,53 @@ _QUEUE = (
         "mqstore_queue_max_store_timestamp_seconds",
         "mqstore.queue.max_store_timestamp",
         "s",
-        "When the last message of the queue was stored, in seconds since 1970; missing for an empty queue.",
+        "Store time of the last message of the queue, in seconds since 1970; missing for an empty queue.",
         1000,
     ),
 )
 
-# What Prometheus calls the units of OpenTelemetry.
+# Prometheus' names for the units of OpenTelemetry.
 _UNITS = {"By": "bytes", "s": "seconds"}
-# What rows of queues are told apart by.
+# Labels of the rows of queues.
 _QUEUE_LABELS = ("topic", "queue_id")
-# Within this time all metrics of OpenTelemetry show the same look at the stores: a collection takes milliseconds.
+# For this time all metrics of OpenTelemetry show the same values of the stores; a collection takes milliseconds.
 _FRESH_SECONDS = 1.0
 
 _Rows = dict[str, list[tuple[dict[str, str], float]]]
 
 
 class _Watch:
-    """Some stores, each with its labels, and what there is to say of them."""
+    """Stores with their labels, and the collection of their rows."""
 
-    # What a label's name has to look like; None: like anything.
+    # Pattern of a label's name; None allows any name.
     _LABEL: re.Pattern[str] | None = None
 
     def __init__(self, queues: bool) -> None:
         self._queues = queues
-        # Replaced as a whole, under the lock; those who collect take what there is.
+        # Replaced as a whole, under the lock; a collection reads it without the lock.
         self._watched: tuple[tuple[weakref.ref[Store], dict[str, str]], ...] = ()
         self._changes = threading.Lock()
 
     def add(self, store: Store, *, labels: Mapping[str, str] | None = None) -> None:
-        """Also shows another store.
+        """Adds another store.
 
         Args:
-            store: an open store. It is only referred to weakly: keep it, and close it, as without metrics.
-            labels: what tells it apart, besides the label `store`, which is its path unless it is given here.
+            store: an open store. It is referenced weakly: keep your own reference, and close it.
+            labels: additional labels. The label `store` is the path of the store, unless it is given here.
 
         Raises:
-            ValueError: another open store has the same labels, or a label's name is not allowed.
+            ValueError: another open store has the same labels, or the name of a label is not allowed.
         """
         own = self._labels(store, labels)
         with self._changes:
             live = tuple((ref, names) for ref, names in self._watched if not _is_gone(ref()))
             if any(names == own for _, names in live):
-                msg = f"an open store with the labels {own} is there already: tell them apart with labels="
+                msg = f"an open store with the labels {own} exists already: tell them apart with labels="
                 raise ValueError(msg)
             self._watched = (*live, (weakref.ref(store), own))
 
     def remove(self, store: Store) -> None:
-        """Shows a store no more; nothing happens where it was not shown. A closed store need not be removed."""
+        """Removes a store, if present. A closed store need not be removed."""
         with self._changes:
             self._watched = tuple((ref, names) for ref, names in self._watched if ref() is not store)
 
@@ -259,10 +257,12 @@ class _Watch:
                 msg = f"labels must be str, not {name!r}: {value!r}"
                 raise TypeError(msg)
             if name in _QUEUE_LABELS:
-                msg = f"the label {name!r} is taken: it tells queues apart"
+                msg = f"the label {name!r} is reserved for the rows of queues"
                 raise ValueError(msg)
             if self._LABEL is not None and not self._LABEL.fullmatch(name):
-                msg = f"the label {name!r} is no name of Prometheus: letters, digits and _, no digit and no __ in front"
+                msg = (
+                    f"the label {name!r} is invalid in Prometheus: use letters, digits and _, no digit and no __ first"
+                )
                 raise ValueError(msg)
         return {name: _text(value) for name, value in own.items()}
 
@@ -270,7 +270,7 @@ class _Watch:
         return _STORE + _QUOTA + _QUEUE if self._queues else _STORE
 
     def _look(self) -> _Rows:
-        """The rows of each metric by its name in Prometheus, all stores looked at once."""
+        """Returns the rows of each metric by its name in Prometheus, from one call of `stats` for each store."""
         rows: _Rows = {kind.name: [] for kind in self._kinds()}
         for ref, labels in self._watched:
             store = ref()
@@ -292,21 +292,21 @@ class _Watch:
 
 
 class StoreCollector(_Watch):
-    """A collector of `prometheus_client` that shows what stores count; see docs/metrics.md for the metrics.
+    """A collector for `prometheus_client`; docs/metrics.md lists the metrics.
 
-    It registers itself nowhere: `registry.register(StoreCollector(store))`. A registry takes one; further stores are
-    added to it with `add`, so that each metric is described once. A scrape fails with the error of a store that
-    cannot be looked at.
+    It does not register itself: call `registry.register(StoreCollector(store))`. A registry accepts one collector; add
+    further stores with `add`, so that each metric is described once. If a store cannot be read, a scrape fails with its
+    error.
 
     Args:
-        store: an open store. It is only referred to weakly: keep it, and close it, as without metrics.
-        labels: what tells it apart, besides the label `store`, which is its path unless it is given here.
-        queues: whether each queue has rows of its own, labelled `topic` and `queue_id`, and each topic with a quota.
-            A store with many queues has many such rows.
+        store: an open store. It is referenced weakly: keep your own reference, and close it.
+        labels: additional labels. The label `store` is the path of the store, unless it is given here.
+        queues: whether to add rows for each queue, with the labels `topic` and `queue_id`, and for each topic with a
+            quota. A store with many queues has many such rows.
 
     Raises:
         ImportError: prometheus_client is missing.
-        ValueError: a label's name is not allowed.
+        ValueError: the name of a label is not allowed.
     """
 
     _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
@@ -319,25 +319,25 @@ class StoreCollector(_Watch):
         self.add(store, labels=labels)
 
     def describe(self) -> list[Metric]:
-        """The metrics without values; how a registry finds out that two collectors show the same."""
+        """Returns the metrics without values; a registry uses them to find duplicates."""
         return [_family(kind, ()) for kind in self._kinds()]
 
     def collect(self) -> list[Metric]:
-        """The metrics of all stores that are open, from one look at each.
+        """Returns the metrics of all open stores; each store is read once.
 
         Raises:
-            MQStoreError: a store cannot be looked at.
+            MQStoreError: a store cannot be read.
         """
         rows = self._look()
         return [_family(kind, rows[kind.name]) for kind in self._kinds() if rows[kind.name]]
 
 
 class StoreObserver(_Watch):
-    """The stores that a meter of OpenTelemetry observes; made by `observe`."""
+    """The stores that a meter of OpenTelemetry observes, from `observe`."""
 
     def __init__(self, queues: bool) -> None:
         super().__init__(queues)
-        # When the stores were looked at, and the rows of the metrics that have not been asked for since.
+        # Time of the last collection, and its rows for the metrics that were not asked for since.
         self._seen: tuple[float, _Rows] = (0.0, {})
 
     def _instruments(self, meter: Meter) -> None:
@@ -354,9 +354,10 @@ class StoreObserver(_Watch):
         return rows
 
     def _rows_of(self, name: str) -> list[tuple[dict[str, str], float]]:
-        # Each metric has a callback of its own, but all show one look: offsets that are taken one after the other
-        # contradict each other, and a look ends the time that the readers' lag speaks of. Whoever asks for a metric
-        # twice begins the next collection. Taking from a dict is atomic: two who collect at once get a look each.
+        # Each metric has its own callback, but all must show one collection: offsets that are read one after the other
+        # contradict each other, and each call of `stats` resets the readers' lag. A second request for the same metric
+        # starts the next collection. Removing from a dict is atomic: two concurrent collections read the stores once
+        # each.
         when, rows = self._seen
         found = rows.pop(name, None)
         if found is None or time.monotonic() - when > _FRESH_SECONDS:
@@ -369,24 +370,24 @@ class StoreObserver(_Watch):
 def observe(
     store: Store, meter: Meter, *, labels: Mapping[str, str] | None = None, queues: bool = False
 ) -> StoreObserver:
-    """Has a meter of OpenTelemetry observe what a store counts; see docs/metrics.md for the metrics.
+    """Makes a meter of OpenTelemetry observe a store; docs/metrics.md lists the metrics.
 
-    OpenTelemetry keeps the first of two instruments of the same name and drops the other one's values in silence:
-    call this once a meter, and add further stores to what it returns.
+    If a meter has two instruments of the same name, OpenTelemetry keeps the first and silently drops the values of the
+    second. Call this once for each meter, and add further stores to the returned object.
 
     Args:
-        store: an open store. It is only referred to weakly: keep it, and close it, as without metrics.
-        meter: of a provider of yours, `provider.get_meter("mqstore")`.
-        labels: attributes that tell the store apart, besides `store`, which is its path unless it is given here.
-        queues: whether each queue is observed, with the attributes `topic` and `queue_id`. A store with many queues
-            has many of them.
+        store: an open store. It is referenced weakly: keep your own reference, and close it.
+        meter: a meter of your provider, `provider.get_meter("mqstore")`.
+        labels: additional attributes. The attribute `store` is the path of the store, unless it is given here.
+        queues: whether to observe each queue, with the attributes `topic` and `queue_id`. A store with many queues has
+            many of them.
 
     Returns:
-        What stores are added to and removed from. It need not be kept.
+        The object to which stores are added and from which they are removed. It need not be kept.
 
     Raises:
         ImportError: opentelemetry-api is missing.
-        ValueError: a label's name is taken.
+        ValueError: the name of a label is reserved.
     """
     from mqstore import _extras
 
@@ -404,7 +405,7 @@ def _family(kind: _Kind, rows: Iterable[tuple[dict[str, str], float]]) -> Metric
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     rows = list(rows)
-    # A label that a store does not have is empty, which is the same to Prometheus.
+    # Missing labels are empty; Prometheus treats both as the same.
     names = list(dict.fromkeys(name for labels, _ in rows for name in labels))
     make = CounterMetricFamily if kind.counts else GaugeMetricFamily
     family = make(kind.name, kind.about, labels=names, unit=_UNITS.get(kind.unit, ""))
@@ -418,7 +419,7 @@ def _queues_of(store: Store) -> Iterator[tuple[dict[str, str], QueueInfo]]:
         try:
             queues = store.queues(topic)
         except TopicNotFoundError:
-            # It went between the two calls.
+            # The topic was deleted between the two calls.
             continue
         for queue in queues:
             yield {"topic": _text(topic), "queue_id": str(queue.queue_id)}, queue
@@ -429,5 +430,5 @@ def _is_gone(store: Store | None) -> bool:
 
 
 def _text(value: str) -> str:
-    """As text that can be sent: what is no Unicode, such as odd bytes in a path, is written as an escape."""
+    """Returns the text for an export: parts that are not Unicode, such as odd bytes in a path, become escapes."""
     return value.encode("utf-8", "backslashreplace").decode()

@@ -233,7 +233,7 @@ def test_what_is_wrong_is_said(filled: Path, tmp_path: Path) -> None:
 
 
 BAD_ROWS = [
-    ("{", "no JSON"),
+    ("{", "not JSON"),
     ("[]", "JSON object"),
     ('{"body_text": "x"}', "topic"),
     ('{"topic": "t"}', "no body"),

@@ -1,1 +1,1 @@
-"""Work on whole directories of stores: check, repair, rebuild, describe, compact, restore, export and import."""
+"""Verbs on whole directories: check, repair, rebuild, describe, compact, restore, export and import."""

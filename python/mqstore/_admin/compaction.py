@@ -1,4 +1,4 @@
-"""What the verbs that compact share, here and on Spark: options going in, reports coming out."""
+"""Conversion of arguments and options for all verbs that compact, also on Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def topic_list(topics: str | Iterable[str] | None, *, one: bool = False) -> list[str] | None:
-    """The topics as the core takes them; a single `str` only where `one` is allowed."""
+    """Returns the topics as a list for the core; a single `str` is valid only if `one` is true."""
     if topics is None:
         return None
     if isinstance(topics, str):
@@ -36,7 +36,7 @@ def request(
     progress: Callable[[Progress], object] | None = None,
     **options: Any,
 ) -> tuple[tuple[str, int, int], Tell | None]:
-    """What the native functions take: options, threads, bytes a second (0 is no limit), and whom to tell of progress.
+    """Returns the arguments of the native functions: options, threads, bytes per second (0 is no limit), and progress.
 
     The names are those of `mqstore.types.LocalCompactionOptions`.
     """
@@ -68,7 +68,7 @@ def options_json(
     queue_file_size: int | None = None,
     job_id: str | None = None,
 ) -> str:
-    """The options of a job as the core reads them."""
+    """Returns the options of a job as JSON for the core."""
     return json.dumps(
         {
             "tombstone_retention_ms": _milliseconds(tombstone_retention),
@@ -89,5 +89,5 @@ def _milliseconds(retention: Duration) -> int:
 
     seconds = seconds_from(retention)
     if not 0 <= seconds <= 1e12:
-        raise InvalidOptionError("tombstone_retention", f"must be a span of time from 0, not {retention!r}")
+        raise InvalidOptionError("tombstone_retention", f"must be a duration of at least 0, not {retention!r}")
     return round(seconds * 1000)

@@ -1,4 +1,4 @@
-"""The verbs on whole directories: `info`, `verify`, `repair`, `rebuild`, `compact`."""
+"""The verbs on whole directories: `info`, `verify`, `repair`, `rebuild` and `compact`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def info(path: StorePath) -> StoreInfo:
-    """Looks at the store in the directory `path`, without changing it.
+    """Describes the store in the directory `path`, without any change.
 
-    `path` may also be a `commitlog` folder without a store around it, or one segment of a log.
+    `path` can also be a `commitlog` folder without a store, or one segment of a log.
 
     Raises:
-        NotAStoreError: there is no store.
+        NotAStoreError: `path` contains no store.
     """
     from mqstore._admin.info import StoreInfo
 
@@ -33,20 +33,20 @@ def info(path: StorePath) -> StoreInfo:
 
 
 def verify(path: StorePath, *, progress: Callable[[Progress], object] | None = None) -> VerifyReport:
-    """Checks everything in the directory `path` against everything else, without changing it.
+    """Checks every file of the directory `path`, without any change.
 
-    The log (sizes, magic numbers, positions, checksums), the queues against the log both ways, the
-    answers of the index, the checkpoint, the compacted topics. Works beside a running writer.
+    It checks the log (sizes, magic numbers, positions, checksums), the queues against the log in both directions, the
+    results of the index, the checkpoint and the compacted topics. A writer can be active meanwhile.
 
     Args:
-        path: the directory; or a `commitlog` folder without a store around it, or one segment of a log.
-        progress: called now and then; an exception that it raises ends the check.
+        path: the directory; also a `commitlog` folder without a store, or one segment of a log.
+        progress: callback during the check; an exception in it ends the check.
 
     Returns:
-        What was found; damage is no error here.
+        The problems found. Damage raises no error.
 
     Raises:
-        NotAStoreError: there is no store.
+        NotAStoreError: `path` contains no store.
     """
     from mqstore._reports import Progress, VerifyReport
 
@@ -62,32 +62,31 @@ def rebuild(
     options: StoreOptions | None = None,
     progress: Callable[[Progress], object] | None = None,
 ) -> RebuildReport:
-    """Makes queues, key index and checkpoint of the directory `path` anew from its log.
+    """Rebuilds queues, key index and checkpoint of the directory `path` from its log.
 
-    The log is not changed. The new files are built and synced in `mqstore/tmp/rebuild`, then each folder
-    changes places with the old one in one step: whoever stops it leaves the old files or the new ones. They
-    need as much room as the old ones meanwhile.
+    The log is not changed. The new files are built and synced in `mqstore/tmp/rebuild`. Then each folder replaces the
+    old one in one step, so a kill leaves either the old or the new files. Until then the new files need additional
+    space, as much as the old ones.
 
-    Damage in the log is passed over and told; a torn end of the log counts as its end. Queues of which the
-    log holds no message any more keep their place. An open store has `Store.rebuild`.
+    Damage in the log is skipped and reported; a torn tail ends the log. A queue whose messages are all deleted from the
+    log keeps its next offset. For an open store use `Store.rebuild`.
 
     Args:
         path: the directory.
-        dry_run: builds everything aside, tells what came out, and throws it away.
-        threads: at most so many, 1 to 8; None is the number of processors, at most 8.
-        options: the lengths of queue and index files where none is left that tells them, and the delay levels where
-            none are remembered, as `StoreOptions.from_broker_conf` has them; RocketMQ's defaults otherwise.
-        progress: called about once a mebibyte; an exception that it raises ends the rebuild, with the old
-            files in use.
+        dry_run: whether to build everything separately, report it, and discard it.
+        threads: maximum number of threads, 1 to 8; None is the number of processors, at most 8.
+        options: lengths of queue and index files if no existing file shows them, and delay levels if none are
+            remembered, for example from `StoreOptions.from_broker_conf`. The default is RocketMQ's defaults.
+        progress: callback, about once per MiB. An exception in it ends the rebuild; the old files stay in use.
 
     Returns:
-        What was made.
+        The report.
 
     Raises:
-        NotAStoreError: there is no store.
-        StoreLockedError: somebody has the store open for writing.
-        UnsupportedFormatError: the queues are kept in RocksDB.
-        DiskFullError: no room for the new files.
+        NotAStoreError: `path` contains no store.
+        StoreLockedError: another process has the store open for writing.
+        UnsupportedFormatError: the queues are in RocksDB.
+        DiskFullError: no space for the new files.
     """
     from mqstore._options import StoreOptions, native_form
     from mqstore._reports import Progress, RebuildReport
@@ -112,37 +111,41 @@ def repair(
     options: StoreOptions | None = None,
     progress: Callable[[Progress], object] | None = None,
 ) -> RepairReport:
-    """Makes of a damaged directory a store that opens again, with every message that can still be read.
+    """Repairs a damaged directory, so that it opens again with every message that can still be read.
 
-    A torn end of the log is cut. What is damaged between two good records is filled by records that nobody gets to
-    see, a missing segment by one without messages; files of a wrong length or under a wrong name are put right.
-    Queues, key index and checkpoint are made anew where they are wrong, a configuration file that does not parse
-    gives way to its backup, and `abort` is removed once all is durable. RocketMQ opens the result.
+    The repair makes these changes where they are needed:
 
-    Nothing is lost by it: what is replaced or cut lies in `mqstore/lost+found` before the first byte changes, and
-    `mqstore/repairs.jsonl` says what and why. Whoever stops it may run it again, which ends it; on a store that
-    is in order it changes nothing.
+    - It truncates a torn tail.
+    - It replaces damaged ranges between two good records by placeholders, which no reader sees.
+    - It replaces a missing segment by one without messages, and corrects files with a wrong length or name.
+    - It rebuilds wrong queues, key index and checkpoint.
+    - It replaces a configuration file that cannot be parsed by its backup.
+    - It removes `abort` when everything is durable.
+
+    RocketMQ opens the result. Before the first change, all bytes that will be replaced or truncated are copied to
+    `mqstore/lost+found`; `mqstore/repairs.jsonl` describes each change. After an interrupted repair, run it again to
+    complete it. A store without damage is not changed.
 
     Args:
         path: the directory.
-        output: leaves `path` as it is and repairs a copy in this folder, which must not exist.
-        in_place: repairs `path` itself.
-        dry_run: only tells what a repair would do; neither `output` nor `in_place` is needed then.
+        output: new folder for a repaired copy; it must not exist. `path` stays unchanged.
+        in_place: whether to repair `path` itself.
+        dry_run: whether to report the changes only; needs neither `output` nor `in_place`.
         options: as for `rebuild`.
-        progress: called about once a mebibyte; an exception that it raises ends the repair.
+        progress: callback, about once per MiB; an exception in it ends the repair.
 
     Returns:
-        What was found, what was done, and what is still wrong.
+        The damage found, the changes, and the remaining problems.
 
     Raises:
         ValueError: neither or both of `output` and `in_place` are given.
         FileExistsError: `output` exists.
-        NotAStoreError: there is no store.
-        StoreLockedError: somebody has the store open for writing.
-        UnsupportedFormatError: the queues are kept in RocksDB; or with `output` something that cannot be copied,
-            such as a log in folders of its own.
-        CorruptionError: a symbolic link stands in the place of a segment.
-        DiskFullError: no room for the copies.
+        NotAStoreError: `path` contains no store.
+        StoreLockedError: another process has the store open for writing.
+        UnsupportedFormatError: the queues are in RocksDB; or, with `output`, a part of the store cannot be copied, such
+            as a log in separate folders.
+        CorruptionError: a segment is a symbolic link.
+        DiskFullError: no space for the copies.
     """
     from mqstore._options import StoreOptions, native_form
     from mqstore._reports import Progress, RepairReport
@@ -168,25 +171,24 @@ def compact(
     job_id: str | None = None,
     **options: Unpack[LocalCompactionOptions],
 ) -> CompactionReport:
-    """Keeps of every key of compaction topics the newest message, in RocketMQ's own compaction folders.
+    """Keeps the newest message of each key of compaction topics, in RocketMQ's own compaction folders.
 
-    Each queue is wholly in its old or wholly in its new state, whatever happens meanwhile. The commit log
-    is not changed; who opens the store for writing may append while the job runs, not while it ends. An open
-    store has `Store.compact`.
+    After a crash each queue is either untouched or fully compacted. The commit log is not changed. Another process can
+    append while the job runs, but not while it publishes. For an open store use `Store.compact`.
 
     Args:
         path: the directory.
-        topics: the topics; None stands for all compaction topics.
-        output: leaves `path` as it is and compacts a copy in this folder, which must not exist.
-        in_place: compacts `path` itself.
-        job_id: names the job; one that was published under this name does nothing, and one that was stopped is gone
-            on with: queues that it had finished are not read again. None makes a name.
-        options: see `mqstore.types.LocalCompactionOptions`; with `dry_run`, neither `output` nor `in_place` is needed.
+        topics: names of the topics; None is all compaction topics.
+        output: new folder for a compacted copy; it must not exist. `path` stays unchanged.
+        in_place: whether to compact `path` itself.
+        job_id: name of the job; None generates one. A published job with this name is not repeated. An interrupted job
+            is resumed: queues that it finished are not read again.
+        options: see `mqstore.types.LocalCompactionOptions`. With `dry_run`, neither `output` nor `in_place` is needed.
 
     Raises:
         ValueError: neither or both of `output` and `in_place` are given.
         FileExistsError: `output` exists.
-        StoreLockedError: somebody has the store open for writing.
+        StoreLockedError: another process has the store open for writing.
         InvalidOptionError: an option is out of bounds.
     """
     from mqstore._admin import compaction
@@ -207,9 +209,9 @@ def compact(
 
 
 def must_be_new(target: str) -> None:
-    """Makes sure that nothing is in the place of a new folder."""
+    """Raises an error if `target` exists."""
     if os.path.lexists(target):
-        msg = f"{target}: exists already; output needs a new folder"
+        msg = f"{target}: exists already; choose a new folder as output"
         raise FileExistsError(msg)
 
 

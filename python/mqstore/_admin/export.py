@@ -1,21 +1,24 @@
-"""`export`: messages of a store into a file of JSON lines, Parquet or Arrow, or into another store.
+"""`export`: writes messages of a store to a file of JSON lines, Parquet or Arrow, or to another store.
 
-A file appears under its name when it is whole. Until then it is `NAME.partial`, and beside it `NAME.partial.state` says
-up to where it is durable, for JSON lines and for the mapping of a store:
+A file gets its name when it is complete. Until then it is `NAME.partial`. For JSON lines, and for the mapping of a
+store, `NAME.partial.state` records the durable state:
 
 ::
 
     {"digest": "...", "position": 4711, "bytes": 99, "messages": 3, "left_out": 0, "target": 815}
 
-`digest` is of the arguments, `position` the log offset where the export goes on, `bytes` the length of the partial
-file up to there, `target` where the log of the target store ended then. What lies behind `bytes` is cut. What the
-target store holds behind `target` are the messages that were appended after the state was written, in their order.
-Parquet and Arrow files have their directory at the end, and begin anew. With `parts` there are many of them, each of
-which is whole when the state counts it, so that only the last one is made again:
+- `digest`: digest of the arguments.
+- `position`: log offset at which the export resumes.
+- `bytes`: length of the partial file for this position; a resumed export truncates the rest.
+- `target`: end of the target store's log at this position. The messages after it in the target store are those that
+  were appended after the state was written, in their order.
+
+Parquet and Arrow files have their directory at the end, so their export restarts from the beginning. With `parts`
+there are many files. Each is complete before the state counts it, so that a resumed export repeats only the last one:
 
 ::
 
-    NAME.partial/part-00000.parquet  part-00001.parquet ...   gets the name NAME when all are there
+    NAME.partial/part-00000.parquet  part-00001.parquet ...   renamed to NAME when all parts are complete
     NAME.partial.state             `bytes` is the length of all parts, `parts` their number
 """
 
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from mqstore.types import Filter, Keys, StorePath, Time
 
 ExportFormat: TypeAlias = Literal["jsonl", "parquet", "arrow", "store"]
-"""What an export writes, or an import reads (but for `"store"`)."""
+"""Format of an export; of an import too, except `"store"`."""
 
 _REPEATED = [
     "topic",
@@ -53,22 +56,22 @@ _REPEATED = [
     "store_host",
     "reconsume_times",
 ]
-"""Columns of a Parquet file with a dictionary: of values that differ in each row, making one takes long for nothing."""
+"""Parquet columns with a dictionary. For columns whose values differ in each row, a dictionary only costs time."""
 
 _ENDINGS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 _FORMATS = ("jsonl", "parquet", "arrow", "store")
 
-# Bytes and seconds between two states.
+# Bytes and seconds between two writes of the state.
 _STATE_BYTES = 64 << 20
 _STATE_SECONDS = 5.0
 
-# Bytes of columns that make a row group.
+# Bytes of columns in a row group.
 _GROUP_BYTES = 32 << 20
 
-# Bytes of columns that make a part.
+# Bytes of columns in a part.
 _PART_BYTES = 256 << 20
 
-# What a store that takes copies has to take.
+# Largest body that a target store accepts.
 _MOST_BODY = 1 << 30
 
 
@@ -91,37 +94,37 @@ def export(
 ) -> ExportReport:
     """Writes messages of the directory `path` to a file, or appends them to another store.
 
-    Messages come in the order of the log; which ones, the arguments say as for `scan`. An export that was interrupted
-    and is called again with the same arguments goes on where it was, for JSON lines, stores and `parts`; single Parquet
-    and Arrow files begin anew.
+    The messages are in log order; the arguments select them as for `scan`. Call an interrupted export again with the
+    same arguments to resume it. This works for JSON lines, stores and `parts`; a single Parquet or Arrow file restarts
+    from the beginning.
 
     Args:
         path: the directory.
-        dest: the file, which appears under this name when it is whole; for `"store"` a store, made if it is missing.
+        dest: the file, which gets this name when it is complete. For `"store"` a store, created if missing.
         topics: as for `scan`; so are `start_time`, `end_time`, `keys`, `filter` and `columns`.
-        start_time: only what was stored at or after it.
-        end_time: only what was stored before it.
+        start_time: earliest store time, inclusive.
+        end_time: latest store time, exclusive.
         keys: only messages with one of these keys.
-        body_matches: only messages whose body, unpacked, matches this regular expression somewhere. The syntax is
-            that of Rust's `regex`: no look-around and no back-references; `(?-u)` for bytes that are no text.
+        body_matches: only messages whose decompressed body contains a match of this regular expression. The syntax is
+            that of Rust's `regex`: no look-around and no back-references; `(?-u)` for bytes that are not text.
         filter: tags, as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
-        columns: their names; None is all. Not for stores.
-        format: None goes by the ending of `dest`: `.jsonl`, `.parquet`, `.arrow`. `"store"` has to be said.
-        parts: for Parquet and Arrow: `dest` is a folder of files `part-00000.parquet` and so on, of 256 MiB of columns
-            each, which appears when all are there; an interrupted export makes only its last part again.
-        overwrite: whether a file at `dest` is replaced; a folder never is.
-        mapping: for stores: where the JSON lines go that say which message lay where and lies where; None is
-            `dest` with `.mapping.jsonl` behind.
-        progress: called now and then with bytes of the log; an exception that it raises interrupts the export.
+        columns: names of the columns; None is all. Not for stores.
+        format: None selects it by the ending of `dest`: `.jsonl`, `.parquet`, `.arrow`. `"store"` must be given.
+        parts: only for Parquet and Arrow: `dest` becomes a folder of files `part-00000.parquet` and so on, with 256 MiB
+            of columns each. It gets its name when all are complete; a resumed export repeats only the last part.
+        overwrite: whether to replace an existing file `dest`; a folder is never replaced.
+        mapping: only for stores: file of JSON lines with the old and the new position of each message. None is `dest`
+            with `.mapping.jsonl` appended.
+        progress: callback with bytes of the log; an exception in it interrupts the export.
 
     Returns:
-        What was written.
+        The report.
 
     Raises:
-        FileExistsError: there is a file at `dest`, or for stores at `mapping`.
-        InvalidMessageError: for stores: a message that cannot be copied.
+        FileExistsError: `dest` exists, or for stores `mapping`.
+        InvalidMessageError: for stores: a message cannot be copied.
         ImportError: Parquet and Arrow need pyarrow.
-        StoreLockedError: for stores: somebody has `dest` open for writing.
+        StoreLockedError: for stores: another process has `dest` open for writing.
     """
     if body_matches is not None and not isinstance(body_matches, str):
         msg = f"body_matches must be a str, not {type(body_matches).__name__}"
@@ -146,7 +149,7 @@ def export(
     work = _Export(home_of(path), Path(home_of(dest)), request, overwrite, progress)
     kind = format_of(work.dest, format)
     if parts and kind not in ("parquet", "arrow"):
-        msg = f"parts are for Parquet and Arrow; {kind} goes on where it was without them"
+        msg = f"parts are for Parquet and Arrow; {kind} can be resumed without them"
         raise ValueError(msg)
     started = time.monotonic()
     if kind == "store":
@@ -161,11 +164,11 @@ def export(
 
 
 def format_of(path: Path, format: str | None) -> str:
-    """The format that is named, or that the ending says."""
+    """Returns the given format, or the format of the file name's ending."""
     found = _ENDINGS.get(path.suffix.lower()) if format is None else format
     if found is None:
         formats = ", ".join(_FORMATS)
-        msg = f"{path}: the ending tells no format; give format= (on the command line --to or --from), one of {formats}"
+        msg = f"{path}: unknown ending; give format= (on the command line --to or --from), one of {formats}"
         raise ValueError(msg)
     if found not in _FORMATS:
         msg = f"format must be one of {', '.join(_FORMATS)}, not {format!r}"
@@ -188,7 +191,7 @@ def _report(kind: str, work: _Export, counts: _Counts, seconds: float) -> Export
 
 
 class _Counts:
-    """What an export has written so far."""
+    """Counts of an export so far."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -198,7 +201,7 @@ class _Counts:
 
 
 class _Partial:
-    """A file that grows, and the state beside it."""
+    """A growing file and its state file."""
 
     def __init__(self, dest: Path, digest: str) -> None:
         self._dest = dest
@@ -232,11 +235,11 @@ class _Partial:
         self._written += len(text)
 
     def is_due(self, bytes_done: int) -> bool:
-        """Whether a state should be written now."""
+        """Returns whether a state should be written now."""
         return bytes_done >= _STATE_BYTES or time.monotonic() - self._when >= _STATE_SECONDS
 
     def save(self, position: int | None, counts: _Counts, target: int | None = None) -> None:
-        """Makes durable what was written, and says so."""
+        """Syncs the file, then records its state."""
         self._sync()
         state = {
             "digest": self._digest,
@@ -254,7 +257,7 @@ class _Partial:
         os.fsync(self.file.fileno())
 
     def publish(self) -> int:
-        """Gives the file its name; its length."""
+        """Gives the file its final name and returns its length."""
         self._sync()
         size = self.file.tell()
         self.file.close()
@@ -264,13 +267,13 @@ class _Partial:
 
 
 def _tidy(dest: Path) -> None:
-    """Removes what says how far an export to `dest` is."""
+    """Removes the state files of an export to `dest`."""
     for ending in (".partial.state", ".partial.state.new"):
         Path(f"{dest}{ending}").unlink(missing_ok=True)
 
 
 class _Parts:
-    """A folder of whole files, and the state beside it."""
+    """A folder of complete files, and its state file."""
 
     def __init__(self, dest: Path, kind: str, digest: str) -> None:
         self._dest = dest
@@ -295,7 +298,7 @@ class _Parts:
             os.close(self._lock)
 
     def resume(self, counts: _Counts) -> int | None:
-        """Where to go on; what no state counts is removed."""
+        """Returns the position to resume at, and removes files that the state does not count."""
         state: Any = None
         with suppress(OSError, ValueError):
             state = json.loads(self._state_path.read_bytes())
@@ -315,7 +318,7 @@ class _Parts:
         return f"part-{number:05}.{self._kind}"
 
     def add(self, schema: Any, batches: list[Any], position: int | None, counts: _Counts) -> None:
-        """Makes a part durable, and says so."""
+        """Writes and syncs one part, then records the state."""
         table = _extras.pyarrow().Table.from_batches(batches, schema)
         path = self._folder / self._name(self.count)
         with _writer(self._kind, path, schema) as write:
@@ -337,7 +340,7 @@ class _Parts:
         replace_state(self._state_path, state)
 
     def publish(self) -> None:
-        """Gives the folder its name."""
+        """Gives the folder its final name."""
         self._folder.rename(self._dest)
         sync_folder(self._dest.parent)
         _tidy(self._dest)
@@ -420,7 +423,7 @@ class _Export:
                         parts.add(scan.schema, group, end, counts)
                         group.clear()
                     self._tell(stream, end)
-                # Who reads the folder finds the columns, also where there is no message.
+                # Without messages, one empty part still shows the columns.
                 if group or not parts.count:
                     parts.add(scan.schema, group, end, counts)
             self._must_be_free(self.dest, folder=True)
@@ -438,7 +441,7 @@ class _Export:
             raise ValueError(msg)
         self._must_be_free(mapping)
         counts = _Counts()
-        # That there is something to copy is known before a store is made for it.
+        # Raises an error for a wrong source before the target store is created.
         _native.scan_lines(self.source, self._request).close()
         with _store.open(self.dest, "create", max_message_size=_MOST_BODY) as target:
             partial = _Partial(mapping, self._digest("store"))
@@ -467,7 +470,7 @@ class _Export:
         return counts
 
     def _resume(self, partial: _Partial, counts: _Counts) -> int | None:
-        """Where to go on."""
+        """Returns the position to resume at."""
         if partial.state is None:
             return None
         counts.resumed = True
@@ -483,13 +486,13 @@ class _Export:
 
     def _must_be_free(self, path: Path, *, folder: bool = False) -> None:
         if path.exists() and not Path(f"{path}.partial").exists():
-            # An export that was killed in its last step.
+            # An export was killed in its last step.
             _tidy(path)
         if folder and path.exists():
-            msg = f"{path}: exists already; a folder of parts needs a new name"
+            msg = f"{path}: exists already; choose a new folder for the parts"
             raise FileExistsError(msg)
         if path.is_dir() or (path.exists() and not self._overwrite):
-            msg = f"{path}: exists already; overwrite replaces a file"
+            msg = f"{path}: exists already; set overwrite to replace a file"
             raise FileExistsError(msg)
 
     def _tell(self, stream: Any, position: int) -> None:
@@ -509,7 +512,7 @@ def _closing(stream: Any) -> Iterator[Any]:
 
 @contextmanager
 def _writer(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
-    """What writes tables to a Parquet or Arrow file."""
+    """Opens a Parquet or Arrow file and yields its function for tables."""
     if kind == "parquet":
         parquet = _extras.module("pyarrow.parquet", "arrow")
         with parquet.ParquetWriter(str(path), schema, compression="zstd", use_dictionary=_REPEATED) as writer:
@@ -523,7 +526,7 @@ def _writer(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], None
 
 @contextmanager
 def column_file(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
-    """What writes batches to a Parquet or Arrow file, in groups; the file's bytes are durable at the end."""
+    """Opens a Parquet or Arrow file and yields its function for batches, which it groups. Syncs the file at the end."""
     group: list[Any] = []
     held = 0
     with _writer(kind, path, schema) as write:
@@ -549,7 +552,7 @@ def column_file(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], 
 
 
 def replace_state(path: Path, state: dict[str, Any]) -> None:
-    """Writes a state durably, in one step."""
+    """Replaces a state file in one step, durably."""
     new = Path(f"{path}.new")
     with new.open("wb") as file:
         file.write(json.dumps(state).encode())
@@ -560,7 +563,7 @@ def replace_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def _only_one(file: int, path: Path) -> None:
-    """Keeps a second export away from the same file."""
+    """Prevents a second export to the same file."""
     try:
         import fcntl
     except ImportError:
@@ -570,17 +573,19 @@ def _only_one(file: int, path: Path) -> None:
     except OSError:
         from mqstore.errors import StoreBusyError
 
-        raise StoreBusyError(f"{path}: another export is writing it") from None
+        raise StoreBusyError(
+            f"{path}: another export is writing this file; wait for it, or choose another name"
+        ) from None
 
 
 def publish(path: Path, dest: Path) -> None:
-    """Gives a whole file its name, durably."""
+    """Gives a complete file its final name, durably."""
     path.replace(dest)
     sync_folder(dest.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable."""
+    """Syncs the names in a folder."""
     file = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(file)

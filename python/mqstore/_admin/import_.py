@@ -1,4 +1,4 @@
-"""`import_`: messages of files of JSON lines, Parquet or Arrow into a store; the inverse of `export`."""
+"""`import_`: appends messages from files of JSON lines, Parquet or Arrow to a store; the inverse of `export`."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from mqstore._reports import ImportReport, Progress
     from mqstore.types import StorePath
 
-    # Where a row stands, the row, and how many bytes of the file lie behind it; with the bytes in all.
+    # Place of the row for messages, the row, bytes of the file up to the row, total bytes.
     Place = tuple[str, dict[str, Any], int, int]
 
-# Rows and bytes of bodies that are appended at once.
+# Rows and body bytes of one append.
 _ROWS = 1000
 _BYTES = 4 << 20
 
-# What of a row counts; places in the old store do not.
+# Columns that an import uses. It ignores positions in the old store.
 _NAMES = ("topic", "queue_id", "unique_id", "keys", "tags", "properties", "flag", "sys_flag", "born_timestamp",
           "born_host", "reconsume_times", "body", "body_base64", "body_text", "body_error")  # fmt: skip
 
-# Bits of `sys_flag`: an inner batch; the kind of transaction, and those kinds that no queue holds.
+# Bits of `sys_flag`: an inner batch, the kind of transaction, and the kinds that are in no queue.
 _BATCH, _TRANSACTION, _NOT_SENT = 0x80, 0xC, (0x4, 0xC)
 
 
@@ -49,31 +49,31 @@ def import_(
     dry_run: bool = False,
     progress: Callable[[Progress], object] | None = None,
 ) -> ImportReport:
-    """Appends the messages of a file to the store at `path`, which is made if it is missing.
+    """Appends the messages of a file to the store at `path`, which is created if missing.
 
-    Topic, queue, body, keys, tags, properties, unique id, flag, born time and host, and the number of deliveries are
-    kept; offsets, store time and store host are new. Bodies are stored as they are, not compressed. Topics and queues
-    that are missing are made. All rows are looked at before the first one is appended.
+    An import keeps topic, queue, body, keys, tags, properties, unique id, flag, born time, born host, and the number of
+    deliveries. Offsets, store time and store host are new. Bodies are stored uncompressed. Missing topics and queues
+    are created. All rows are checked before the first one is appended.
 
     Args:
         path: the directory.
-        source: a file as `export` writes it, or a folder of its `parts`. A row needs `topic` and a body (`body`,
-            `body_base64` or `body_text`); all else may be missing.
-        format: `"jsonl"`, `"parquet"` or `"arrow"`; None goes by the ending.
-        topic: all messages go to this topic; None keeps theirs.
-        dry_run: only looks at all rows, and tells.
-        progress: called now and then; an exception that it raises ends the import, and what was appended stays.
+        source: a file from `export`, or a folder of its `parts`. A row needs `topic` and a body (`body`, `body_base64`
+            or `body_text`); all other columns are optional.
+        format: `"jsonl"`, `"parquet"` or `"arrow"`; None selects it by the ending.
+        topic: topic of all messages; None keeps their topics.
+        dry_run: whether to check all rows and report only.
+        progress: callback during the import. An exception in it ends the import; messages appended so far stay.
 
     Returns:
-        What was appended, or would be.
+        The report.
 
     Raises:
-        InvalidMessageError: a row cannot be a message; names file and line. Nothing was appended when looking at
-            the rows found it; what only the store knows, such as a topic with batch queues or a record that does
-            not fit its segments, comes while rows are appended, and it says how many were.
-        FileNotFoundError: there is no file, or no part in the folder.
+        InvalidMessageError: a row cannot become a message; names file and line. If the check finds it, nothing was
+            appended. Some errors are found only during the appends, such as a topic with batch queues or a record that
+            does not fit in a segment; the message then says how many were appended.
+        FileNotFoundError: the file is missing, or the folder contains no part.
         ImportError: Parquet and Arrow need pyarrow.
-        StoreLockedError: somebody has the store open for writing.
+        StoreLockedError: another process has the store open for writing.
     """
     from mqstore import _store
     from mqstore._reports import ImportReport
@@ -82,7 +82,7 @@ def import_(
     files = _files(file)
     kind = format_of(files[0], format)
     if kind == "store":
-        msg = "an import reads a file; to take the messages of a store, export it with format='store'"
+        msg = "an import reads a file; to copy the messages of a store, export it with format='store'"
         raise ValueError(msg)
     if topic is not None and not isinstance(topic, str):
         msg = f"topic must be a str or None, not {type(topic).__name__}"
@@ -125,7 +125,7 @@ def import_(
 
 
 def _check(places: list[str], messages: list[tuple[Any, ...]]) -> None:
-    """Has the core look at messages; an error names the place of the first bad one."""
+    """Checks messages in the core; an error names the place of the first bad one."""
     try:
         _native.check_rows(messages)
     except InvalidMessageError:
@@ -175,17 +175,17 @@ def _append(
 
 
 def _find_bad(store: _native.NativeStore, places: list[str], messages: list[tuple[Any, ...]], appended: int) -> None:
-    """Appends one by one, of which none was appended, up to the one that cannot be."""
+    """Appends messages one by one up to the bad one, after an append of all failed without any change."""
     for place, message in zip(places, messages, strict=True):
         try:
             appended += _native.append_rows(store, [message])
         except MQStoreError as error:
-            reason = f"{place}: {error}; {appended} messages before it were imported"
+            reason = f"{place}: {error}; the {appended} messages before it are imported"
             raise InvalidMessageError(reason) from error
 
 
 def _files(source: Path) -> list[Path]:
-    """The file, or the parts that a folder of an export holds."""
+    """Returns the file, or the parts in a folder from an export."""
     if not source.is_dir():
         return [source]
     parts = sorted(part for part in source.glob("part-*") if part.suffix in _ENDINGS)
@@ -216,9 +216,9 @@ def _lines(file: Path) -> Iterator[Place]:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise InvalidMessageError(f"{place}: no JSON: {error}") from None
+                raise InvalidMessageError(f"{place}: not JSON: {error}") from None
             if not isinstance(row, dict):
-                raise InvalidMessageError(f"{place}: a JSON object is wanted, not {type(row).__name__}")
+                raise InvalidMessageError(f"{place}: must be a JSON object, not {type(row).__name__}")
             yield place, row, done, total
 
 
@@ -245,25 +245,25 @@ def _tables(file: Path, kind: str) -> Iterator[Place]:
                 row = {name: values[index] for name, values in columns.items()}
                 yield f"{file}, row {number}", row, total * number // count if count else 0, total
     except pyarrow.ArrowException as error:
-        raise InvalidMessageError(f"{file}: no {kind} file that can be read: {error}") from error
+        raise InvalidMessageError(f"{file}: cannot read it as a file of {kind}: {error}") from error
 
 
 def _values(pyarrow: Any, column: Any) -> list[Any]:
     if pyarrow.types.is_timestamp(column.type):
-        # Times beyond the years that `datetime` knows are times, too.
+        # Times outside the years of `datetime` are valid too.
         column = column.cast(pyarrow.timestamp("us", tz=column.type.tz)).cast(pyarrow.int64())
         return [None if time is None else time // 1000 for time in column.to_pylist()]
     return column.to_pylist()  # type: ignore[no-any-return]
 
 
 def _message(place: str, row: dict[str, Any], topic: str | None) -> tuple[Any, ...] | None:
-    """A row as `append_rows` takes it; None for what is no message of a queue."""
+    """Returns a row as a tuple for `append_rows`; None for a record that is in no queue."""
     try:
         flags = _int(row, "sys_flag", 0)
         if flags & _TRANSACTION in _NOT_SENT:
             return None
         if flags & _BATCH:
-            raise InvalidMessageError("it is a batch of messages, which cannot be appended as one")
+            raise InvalidMessageError("the row is an inner batch, which cannot be appended as one message")
         name = row.get("topic") if topic is None else topic
         if not isinstance(name, str):
             raise InvalidMessageError(f"topic must be text, not {name!r}")
@@ -276,7 +276,7 @@ def _message(place: str, row: dict[str, Any], topic: str | None) -> tuple[Any, .
             _time(row.get("born_timestamp")),
             _text(row, "born_host"),
             _int(row, "reconsume_times", 0),
-            # A body that did not unpack is given as it is stored.
+            # For a body that could not be decompressed, the row has the stored bytes.
             flags if row.get("body_error") is not None else 0,
         )
     except InvalidMessageError as error:
@@ -295,7 +295,7 @@ def _body(row: dict[str, Any]) -> bytes:
         return body.encode("utf-8", "surrogatepass")
     if isinstance(body, bytes):
         return body
-    raise InvalidMessageError("it has no body: body, body_base64 or body_text is needed")
+    raise InvalidMessageError("the row has no body: add body, body_base64 or body_text")
 
 
 def _properties(row: dict[str, Any]) -> dict[str, str]:
@@ -324,7 +324,7 @@ def _int(row: dict[str, Any], name: str, default: int | None) -> Any:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 31) <= value < 1 << 31:
-        raise InvalidMessageError(f"{name} must be a number of 32 bits, not {value!r}")
+        raise InvalidMessageError(f"{name} must be an integer of 32 bits, not {value!r}")
     return value
 
 
@@ -340,7 +340,7 @@ def _time(value: Any) -> int | None:
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
-            raise InvalidMessageError(f"born_timestamp {value!r} is no time") from None
+            raise InvalidMessageError(f"born_timestamp {value!r} is not an ISO 8601 time") from None
     if value is None:
         return None
     try:

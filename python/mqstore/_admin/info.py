@@ -1,4 +1,4 @@
-"""What `info` answers, as frozen dataclasses whose `to_dict` is the JSON form."""
+"""Results of `info`: frozen dataclasses whose `to_dict` is their JSON form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueueRange(_Report):
-    """The offsets of one queue that can be read: `min_offset` to before `max_offset`."""
+    """Offsets of one queue that can be read: from `min_offset` to `max_offset`, exclusive."""
 
     queue_id: int
     min_offset: int
@@ -30,33 +30,33 @@ class TopicInfo(_Report):
 
 @dataclass(frozen=True, slots=True)
 class PartSize(_Report):
-    """The room that a part of a store's directory takes."""
+    """Space of one part of a store's directory."""
 
     part: str
-    """The folder or file."""
+    """Folder or file."""
     files: int
-    """How many files."""
+    """Number of files."""
     bytes: int
-    """Bytes of them, holes included."""
+    """Total length of the files, holes included."""
     disk_bytes: int
-    """Bytes that they occupy on the disk."""
+    """Bytes that the files occupy on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset(_Report):
-    """How far a consumer group has come in a queue."""
+    """Progress of a consumer group in a queue."""
 
     queue_id: int
     offset: int
-    """The offset that the group consumes next."""
+    """Offset that the group reads next."""
     lag: int | None
-    """Messages from there to the queue's end; negative where the group is ahead of a queue that lost its end; None
-    where the store has no such queue."""
+    """Messages from there to the end of the queue. Negative if the end of the queue was lost and the group is ahead of
+    it; None if the store has no such queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo(_Report):
-    """How far a consumer group has come in a topic, by the files of a broker."""
+    """Progress of a consumer group in a topic, from the files of a broker."""
 
     group: str
     topic: str
@@ -64,127 +64,127 @@ class GroupInfo(_Report):
 
     @property
     def lag(self) -> int:
-        """Messages of all queues that the group has not consumed."""
+        """Messages of all queues that the group has not read."""
         return sum(max(queue.lag or 0, 0) for queue in self.queues)
 
 
 @dataclass(frozen=True, slots=True)
 class PoppedInfo(_Report):
-    """Messages of a queue that a broker handed out to a group, and that nobody acknowledged."""
+    """Messages of a queue that a broker delivered to a group by pop and that are not acknowledged."""
 
     group: str
     topic: str
-    """The topic that was popped from; it may be a retry topic."""
+    """Topic of the pop; can be a retry topic."""
     queue_id: int
     messages: int
     first_due: int
-    """When the first of them comes again, in epoch milliseconds."""
+    """Time of the first redelivery, in epoch milliseconds."""
     last_due: int
-    """When the last of them does."""
+    """Time of the last redelivery, in epoch milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedInfo(_Report):
-    """Delayed messages that wait to be delivered; what was cancelled is not among them."""
+    """Delayed messages that are not delivered yet, without cancelled messages."""
 
     kind: str
-    """How they wait: `timer`, each until a time of its own, or `levels`, by a delay level."""
+    """`timer` for exact times, `levels` for delay levels."""
     messages: int
     first_due: int
-    """When the first of them is due, in epoch milliseconds; of those with a time within a second."""
+    """Earliest delivery time, in epoch milliseconds; for exact times accurate to a second."""
     overdue: int
-    """How many are due already."""
+    """Messages whose delivery time has passed."""
     within_minute: int
-    """How many are due within a minute."""
+    """Messages due within a minute."""
     within_hour: int
-    """How many are due after that, within an hour."""
+    """Messages due later, within an hour."""
     within_day: int
-    """How many are due after that, within a day."""
+    """Messages due later, within a day."""
     within_three_days: int
-    """How many are due after that, within three days."""
+    """Messages due later, within three days."""
     later: int
-    """How many are due later."""
+    """Messages due after that."""
 
 
 @dataclass(frozen=True, slots=True)
 class UndecidedInfo(_Report):
-    """Transactions of a producer group that nobody committed or rolled back."""
+    """Pending transactions of a producer group."""
 
     producer_group: str
     transactions: int
     messages: int
-    """Half messages of them."""
+    """Their half messages."""
     oldest_timestamp: int
-    """When the first of these was stored, in epoch milliseconds."""
+    """Store time of the oldest half message, in epoch milliseconds."""
     checks: int
-    """How often the group was asked about the one that it was asked about most often."""
+    """Largest number of checks of one of these transactions."""
 
 
 @dataclass(frozen=True, slots=True)
 class HourRate(_Report):
-    """What was written to the log within an hour."""
+    """Amount of data appended to the log in one hour."""
 
     start_timestamp: int
-    """When it begins, in epoch milliseconds."""
+    """Start of the hour, in epoch milliseconds."""
     bytes: int
-    """Bytes of the log that were stored in it."""
+    """Bytes appended to the log in this hour."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo(_Report):
-    """What `mqstore.info` sees."""
+    """Result of `mqstore.info`."""
 
     layout: str
-    """How queues are kept: `file-queues`, `rocksdb-queues` or `log-only`."""
+    """Storage of the queues: `file-queues`, `rocksdb-queues` or `log-only`."""
     written_by: str
-    """Who wrote the directory last, as far as it shows: `mqstore`, `rocketmq`, `rocketmq-5.5`; `unknown` of a log
-    without a store around it."""
+    """Last writer, as far as the files show: `mqstore`, `rocketmq` or `rocketmq-5.5`; `unknown` for a log without a
+    store."""
     clean: bool
-    """Whether the last writer closed it, and nobody writes now."""
+    """Whether the last writer closed the store and no writer is active."""
     segment_size: int
-    """Bytes of a commit-log segment; 0 when there is none."""
+    """Bytes of a commit log segment; 0 if there is none."""
     queue_file_size: int | None
-    """Bytes of a consume-queue file; None where there is no queue."""
+    """Bytes of a consume queue file; None if there is no queue."""
     queue_entry_bytes: int
-    """Bytes of the entries of consume queues that can be read; the rest of their files is empty, or expired."""
+    """Bytes of readable units in consume queues; the rest of their files is empty or expired."""
     index_slots: int | None
-    """Hash slots of a key index file; None where there is none."""
+    """Hash slots of an index file; None if there is none."""
     index_entries: int | None
-    """Entries of a key index file; None where there is none."""
+    """Entries of an index file; None if there is none."""
     log_min_offset: int
-    """The first byte of the commit log."""
+    """First byte of the commit log."""
     log_max_offset: int
-    """One past its last byte."""
+    """One past the last byte of the commit log."""
     min_store_timestamp: int | None
-    """When the first message that can be read by queue was stored, in epoch milliseconds; None without messages."""
+    """Store time of the first message in a queue, in epoch milliseconds; None without messages."""
     max_store_timestamp: int | None
-    """When the last one was stored."""
+    """Store time of the last message in a queue, in epoch milliseconds; None without messages."""
     messages: int
-    """Messages that can be read by queue."""
+    """Messages that can be read from queues."""
     hours: tuple[HourRate, ...]
-    """The hours up to the last message, at most 48 of them, oldest first."""
+    """Data rates of the hours up to the last message, oldest first, at most 48."""
     topics: tuple[TopicInfo, ...]
-    """The topics in order of their names."""
+    """Topics, sorted by name."""
     parts: tuple[str, ...]
-    """Folders and files of a store that are there."""
+    """Existing folders and files of the store."""
     disk: tuple[PartSize, ...]
-    """The room that each of them takes."""
+    """Space of each part."""
     consumers: tuple[GroupInfo, ...]
-    """How far consumer groups have come, by topic and group: from the metadata log or `config/consumerOffset.json`."""
+    """Progress of consumer groups by topic, from the metadata log or from `config/consumerOffset.json`."""
     popped: tuple[PoppedInfo, ...]
-    """What a broker handed out one by one and nobody acknowledged, as far as no group has taken it over here."""
+    """Pop deliveries of a broker without acknowledgement, except those that a group of mqstore has taken over."""
     delayed: tuple[DelayedInfo, ...]
-    """Messages that wait to be delivered, by how they wait, as their writer saved it: a second old at most."""
+    """Delayed messages by kind, from files that the writer saves every second."""
     undecided: tuple[UndecidedInfo, ...]
-    """Transactions that nobody decided, by producer group."""
+    """Pending transactions by producer group."""
     rocksdb: bool
-    """Whether RocksDB holds a part of it."""
+    """Whether RocksDB contains a part of the store."""
     locked: bool
-    """Whether a process has it open for writing."""
+    """Whether a process has the store open for writing."""
     writer_pid: int | None
-    """That process, where the system tells."""
+    """Process id of the writer, if the system reports it."""
     notes: tuple[str, ...]
-    """What a person should know."""
+    """Notes for a person."""
 
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:

@@ -1,4 +1,4 @@
-"""Lost compaction files made anew from another store: `mqstore.restore_compaction`."""
+"""`restore_compaction`: restores lost compaction files from another store."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ def restore_compaction(
     topics: str | Iterable[str] | None = None,
     **options: Unpack[LocalCompactionOptions],
 ) -> RestoreReport:
-    """Makes compaction files that are lost, or end before the commit log begins, anew from another store.
+    """Restores compaction files that are lost, or that end before the commit log begins, from another store.
 
-    The messages that the commit log here has dropped are pulled from `source`, from offset 0 on; then they and
-    the commit log are compacted, and published in one step. A call that was stopped is gone on with by the next
-    one with the same source. An open store has `Store.restore_compaction`.
+    The messages that the commit log of this store has dropped are copied from `source`, from offset 0 on. They are then
+    compacted together with the commit log, and published in one step. If a call is interrupted, the next call with the
+    same source resumes it. For an open store use `Store.restore_compaction`.
 
     Args:
-        path: the directory; nobody may have it open for writing.
-        source: a store of the same messages, such as a replica or an older copy: an open `Store`, which may be in
-            use, or a directory. It is only read.
-        topics: the topic, or several; None stands for all compaction topics.
-        options: see `mqstore.types.LocalCompactionOptions`; `dry_run` only tells which queues would be restored, and up
-            to which offset.
+        path: the directory; no process may have it open for writing.
+        source: a store with the same messages, such as a replica or an older copy: a directory, or an open `Store`,
+            which can be in use. It is only read.
+        topics: one topic or several; None is all compaction topics.
+        options: see `mqstore.types.LocalCompactionOptions`. `dry_run` only reports the queues to restore, each with its
+            last offset.
 
     Returns:
-        What was done. `skipped` says which queues were left out, and why: `nothing is missing`, for one.
+        The report. `skipped` names the queues that were skipped, with the reason, for example `nothing is missing`.
 
     Raises:
-        StoreLockedError: somebody has the store open for writing.
-        InvalidOptionError: `source` is the store itself, a topic is no compaction topic, or an option is out of
+        StoreLockedError: another process has the store open for writing.
+        InvalidOptionError: `source` is the store itself, a topic is not a compaction topic, or an option is out of
             bounds.
-        TopicNotFoundError: there is no such topic.
-        CorruptionError: a message of the source that is needed is damaged.
+        TopicNotFoundError: no such topic.
+        CorruptionError: a needed message of the source is damaged.
     """
     home = home_of(path)
     chosen = compaction.topic_list(topics, one=True)

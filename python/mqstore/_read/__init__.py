@@ -1,1 +1,1 @@
-"""Reads over many messages: scans with their frames of Polars, filters in SQL, tables of the latest values."""
+"""Reads of many messages: scans, their Polars frames, SQL filters, and tables of the newest values."""

@@ -1,4 +1,4 @@
-"""A scan as a source of Polars' lazy frames."""
+"""A scan as a source for lazy frames of Polars."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INTS = {"Int8", "Int16", "Int32", "Int64"}
 
 
 def lazy_frame(scan: Scan) -> pl.LazyFrame:
-    """What `Scan.to_polars_lazy` answers."""
+    """Returns the frame of `Scan.to_polars_lazy`."""
     from mqstore import _extras
 
     polars, pyarrow = _extras.module("polars"), _extras.pyarrow()
@@ -29,7 +29,7 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
         narrowed = _narrowed(scan, predicate)
         if with_columns is not None:
             wanted = list(with_columns)
-            # What the predicate looks at is needed to apply it, whatever the query asks for.
+            # The predicate is applied here, so its columns are needed even if the query does not return them.
             wanted += [name for name in _names(predicate) if name not in wanted]
             narrowed = narrowed._narrowed(columns=wanted)
         left = n_rows
@@ -55,7 +55,7 @@ def _names(predicate: pl.Expr | None) -> list[str]:
 
 
 def _narrowed(scan: Scan, predicate: pl.Expr | None) -> Scan:
-    """A scan that reads less where the predicate allows it; it is applied again to what is read."""
+    """Returns a scan that reads less if the predicate allows it. The predicate is applied to its rows again."""
     if predicate is None:
         return scan
     try:
@@ -67,7 +67,7 @@ def _narrowed(scan: Scan, predicate: pl.Expr | None) -> Scan:
         if column == "topic" and operator == "Eq" and isinstance(value, str):
             _only_topic(request, value)
         elif column == "queue_id" and operator == "Eq" and _is_int(value):
-            # Two that differ leave no row, which the predicate sees to.
+            # Two different ids select no row; the predicate removes the rows.
             request["queue_id"] = request["queue_id"] if request["queue_id"] is not None else value
         elif column == "queue_offset" and _is_int(value):
             _within(request, "start", "end", operator, value, value + 1)
@@ -78,14 +78,14 @@ def _narrowed(scan: Scan, predicate: pl.Expr | None) -> Scan:
 
 def _only_topic(request: dict[str, Any], topic: str) -> None:
     if request["topics"] is None:
-        # Records of the topic that no queue holds are rows as well.
+        # Also selects records of the topic that are in no queue.
         request.setdefault("record_topic", topic)
     else:
         request["topics"] = [name for name in request["topics"] if name == topic]
 
 
 def _within(request: dict[str, Any], start: str, end: str, operator: str, first: int, behind: int) -> None:
-    """Narrows a range: `first` is the value, rounded down, `behind` is the next one, rounded up."""
+    """Narrows a range: `first` is the value, rounded down; `behind` is the next value, rounded up."""
     if not (first >= -(1 << 62) and behind <= 1 << 62):
         return
     if operator in ("Eq", "Gt", "GtEq"):
@@ -95,7 +95,7 @@ def _within(request: dict[str, Any], start: str, end: str, operator: str, first:
 
 
 def _comparisons(tree: Any) -> Iterator[tuple[str, str, Any]]:
-    """Column, operator and constant of each comparison that has to hold."""
+    """Yields column, operator and constant of each comparison that every row must fulfil."""
     match tree:
         case {"BinaryExpr": {"left": left, "op": "And", "right": right}}:
             yield from _comparisons(left)
@@ -108,7 +108,7 @@ def _comparisons(tree: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def _constant(literal: Any) -> object:
-    """A text or a number; of a time the microseconds since 1970. None for anything else."""
+    """Returns a text or a number; for a time the microseconds since 1970; None for other literals."""
     match literal:
         case {"Scalar": {"Datetime": [int(number), "Microseconds", {"inner": str()}]}}:
             return number

@@ -1,4 +1,4 @@
-"""`scan`: many messages as Arrow columns."""
+"""`scan`: reads many messages as Arrow columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mqstore.types import Filter, Keys, StorePath, Time
 
 BodyForm: TypeAlias = Literal["binary", "text", "json"]
-"""How the column `body` is given."""
+"""Form of the column `body`."""
 
 _MOST_THREADS = 8
 BATCH_ROWS = 65_536
@@ -45,38 +45,37 @@ def scan(
     body: BodyForm = "binary",
     threads: int | None = None,
 ) -> Scan:
-    """Messages of the directory `path` as Arrow columns, in the order of the log.
+    """Returns the messages of the directory `path` as Arrow columns, in log order.
 
-    Nothing is read before the scan is used, and each use begins anew and sees what is there then. Beside a running
-    writer as well; no lock is needed and no byte is changed. An open store has `Store.scan`.
+    Nothing is read before the first use. Each use reads again from the start, and includes the messages that exist at
+    that time. A scan takes no lock and changes no byte, so a writer can be active. For an open store use `Store.scan`.
 
     Args:
         path: the directory.
-        topics: one topic or several: the messages that their queues hold; None is every record of the log, half
-            messages of transactions included. What a compaction left of a topic is not in the log.
+        topics: one topic or several: the messages in their queues. None is every record of the log, also half messages
+            of transactions. Survivors of a compaction that are only in compaction files are not in the log.
         queue_id: only this queue of each topic.
-        start: only queue offsets from here on; needs one topic.
-        end: only queue offsets before this; needs one topic.
-        start_time: only what was stored at or after it.
-        end_time: only what was stored before it.
+        start: first queue offset, inclusive; needs one topic.
+        end: last queue offset, exclusive; needs one topic.
+        start_time: earliest store time, inclusive.
+        end_time: latest store time, exclusive.
         keys: only messages with one of these keys, or with one of them as unique id.
-        filter: only messages with these tags, as `"paid || shipped"`, or that meet a condition on their properties,
+        filter: only messages with these tags, as `"paid || shipped"`, or with properties that meet a condition,
             `mqstore.sql("price > 5")`.
-        columns: their names, in the order wanted; None is all. What is not asked for costs nothing: without
-            `body` no body is copied.
-        batch_size: rows of a batch at most, 1 to 16,777,216. A batch has fewer where the messages are large
-            (32 MiB, unless one message has more) or few of those that lie together are wanted.
-        body: `"binary"`: the bytes. `"text"`: text; a body that is no UTF-8 is null. `"json"`: text that is one JSON
-            document; anything else is null. A compressed body that does not unpack is null in any form.
-        threads: at most so many that decode, 1 to 64; None is the number of processors, at most 8. With 1 all happens
-            in the caller's thread. The rows and their order do not depend on it.
+        columns: names in the wanted order; None is all. Other columns cost nothing: without `body`, no body is copied.
+        batch_size: maximum rows of a batch, 1 to 16,777,216. A batch has fewer rows if its messages are large (32 MiB,
+            unless a single message is larger) or if few neighbouring messages are selected.
+        body: `"binary"`: bytes. `"text"`: text; null for a body that is not UTF-8. `"json"`: text of one JSON document;
+            null for any other body. A compressed body that cannot be decompressed is null in all forms.
+        threads: maximum number of decoding threads, 1 to 64; None is the number of processors, at most 8. With 1, the
+            thread of the caller does all the work. Rows and their order do not depend on it.
 
     Raises:
-        InvalidOptionError: there is no such column, or arguments that do not go together.
+        InvalidOptionError: an unknown column, or arguments that exclude each other.
         TypeError: an argument of the wrong type.
-        ValueError: a number out of bounds, a time without a time zone.
+        ValueError: a number is out of bounds, or a time has no time zone.
 
-    Using the scan raises `NotAStoreError` and `TopicNotFoundError`, and says what it passed over as a `StoreWarning`.
+    A use of the scan raises `NotAStoreError` and `TopicNotFoundError`, and reports skipped records as a `StoreWarning`.
     """
     return Scan(
         home_of(path),
@@ -98,10 +97,10 @@ def scan(
 
 
 class Scan:
-    """Messages as Arrow columns; made by `mqstore.scan` and `Store.scan`.
+    """Messages as Arrow columns, from `mqstore.scan` and `Store.scan`.
 
-    Whatever reads Arrow streams reads it (`__arrow_c_stream__`), any number of times. Iteration yields
-    `pyarrow.RecordBatch`es; errors of the store arrive as mqstore's own there and in the `to_*` methods.
+    Any library that reads Arrow streams (`__arrow_c_stream__`) can read it, any number of times. Iteration yields
+    `pyarrow.RecordBatch` objects. There and in the `to_*` methods, errors are those of mqstore.
     """
 
     __slots__ = ("_request", "_source")
@@ -109,7 +108,7 @@ class Scan:
     def __init__(self, source: str | NativeStore, request: dict[str, Any]) -> None:
         self._source = source
         self._request = request
-        # What is wrong with the arguments is said by the call and not by the first use.
+        # Checks the arguments now, not at the first use.
         _native.scan_schema(request)
 
     def __repr__(self) -> str:
@@ -138,33 +137,33 @@ class Scan:
             stream.close()
 
     def to_arrow(self) -> pa.Table:
-        """All of it as a `pyarrow.Table`."""
+        """Returns all rows as a `pyarrow.Table`."""
         return _extras.pyarrow().Table.from_batches(self, self.schema)
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
-        """All of it as a `pandas.DataFrame`; `options` are those of `pyarrow.Table.to_pandas`."""
+        """Returns all rows as a `pandas.DataFrame`; `options` are those of `pyarrow.Table.to_pandas`."""
         return self.to_arrow().to_pandas(**options)
 
     def to_polars(self) -> pl.DataFrame:
-        """All of it as a `polars.DataFrame`; `properties` become lists of `key` and `value`."""
+        """Returns all rows as a `polars.DataFrame`; `properties` become lists of `key` and `value`."""
         polars = _extras.module("polars")
         return cast("pl.DataFrame", polars.from_arrow(self.to_arrow()))
 
     def to_polars_lazy(self) -> pl.LazyFrame:
-        """A `polars.LazyFrame` that reads when it is collected.
+        """Returns a `polars.LazyFrame` that reads when it is collected.
 
-        Columns that a query does not need are not made. Comparisons of `topic`, `queue_id`, `queue_offset` and
-        `store_timestamp` with constants narrow what is read.
+        It reads only columns that the query needs. Comparisons of `topic`, `queue_id`, `queue_offset` and
+        `store_timestamp` with constants reduce what is read.
         """
         from mqstore._read.polars import lazy_frame
 
         return lazy_frame(self)
 
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
-        """A DuckDB relation that reads when it is asked, each time anew.
+        """Returns a DuckDB relation that reads the store again at each query.
 
         Args:
-            connection: the connection; None is DuckDB's default one.
+            connection: connection of DuckDB; None is its default connection.
         """
         duck = connection if connection is not None else _extras.module("duckdb")
         return cast("duckdb.DuckDBPyRelation", duck.from_arrow(self))
@@ -178,7 +177,7 @@ class Scan:
 
 
 def request_of(**given: Any) -> dict[str, Any]:
-    """What the native scan takes."""
+    """Returns the request for the native scan."""
     found = dict(given)
     if isinstance(found["topics"], str):
         found["topics"] = [found["topics"]]
@@ -201,7 +200,7 @@ def request_of(**given: Any) -> dict[str, Any]:
         msg = "queue_id needs topics"
         raise ValueError(msg)
     if (found["start"] is not None or found["end"] is not None) and len(found["topics"] or ()) != 1:
-        msg = "start and end are offsets in a queue: they need one topic"
+        msg = "start and end are offsets of a queue: give exactly one topic"
         raise ValueError(msg)
     return found
 

@@ -1,4 +1,4 @@
-"""`Table`: a topic as a mapping from key to newest message."""
+"""`Table`: a topic as a mapping from each key to its newest message."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ if TYPE_CHECKING:
     from mqstore.types import Duration
 
 Bodies: TypeAlias = Literal["memory", "disk"]
-"""Where a table leaves its messages: in memory, or on disk until they are asked for."""
+"""Location of a table's messages: in memory, or on disk until they are needed."""
 
-# How long the first of several queues is waited for before the others are looked at.
+# Longest wait for the first of several queues before the others are checked.
 _SLICE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened to a key of a table."""
+    """A change of one key of a table."""
 
     key: str
-    """The key."""
+    """Key."""
     message: StoredMessage | None
-    """Its newest message; None when the key was deleted."""
+    """Newest message of the key; None after its deletion."""
     queue_id: int
-    """The queue in which it happened."""
+    """Queue of the change."""
     queue_offset: int
-    """The offset of the message that says so, also of one that deletes."""
+    """Offset of the message that made the change, also of a tombstone."""
 
 
 class Table(Mapping[str, "StoredMessage"]):
-    """A topic as a live, read-only mapping from key to newest message; made by `Store.table`.
+    """A topic as a live, read-only mapping from key to newest message, from `Store.table`.
 
-    The key is the whole `KEYS` text of a message. A message with an empty body deletes its key; messages without a
-    key are passed over. Of a key that is in several queues the message counts that was stored last.
+    The key is the complete `KEYS` text of a message. A message with an empty body deletes its key; messages without a
+    key are skipped. If a key is in several queues, its message with the latest store time wins.
 
-    Every look at the table first takes up what was appended before it. Iterating over it gives the keys of one moment.
-    Thread-safe. It holds no resource but memory, lives as long as its store is open, and cannot be pickled.
+    Every access first applies everything appended so far. Iteration yields the keys of one moment. Thread-safe. A table
+    uses only memory, works as long as its store is open, and cannot be pickled.
     """
 
     def __init__(self, store: Store, topic: str, bodies: Bodies = "memory") -> None:
-        """Loads the table; programs call `Store.table`."""
+        """Loads the table. Programs call `Store.table` instead."""
         if bodies not in ("memory", "disk"):
             msg = f'bodies must be "memory" or "disk", not {bodies!r}'
             raise ValueError(msg)
@@ -59,7 +59,7 @@ class Table(Mapping[str, "StoredMessage"]):
         self._in_memory = bodies == "memory"
         self._lock = threading.RLock()
         self._entries = _native.TableRows()
-        # Where each queue is read on.
+        # Next offset of each queue.
         self._next: dict[int, int] = {}
         self._files: object = None
         self._load(sorted(self._ends()))
@@ -67,11 +67,11 @@ class Table(Mapping[str, "StoredMessage"]):
 
     @property
     def topic(self) -> str:
-        """The topic."""
+        """Name of the topic."""
         return self._topic
 
     def refresh(self) -> None:
-        """Takes up what was appended; every other method does that by itself.
+        """Applies everything appended so far; every other method does so too.
 
         Raises:
             StoreClosedError: the store was closed.
@@ -81,37 +81,37 @@ class Table(Mapping[str, "StoredMessage"]):
                 files = self._compacted_files()
                 if due := self._due(self._next):
                     ends = self._ends()
-                    # A compaction may have dropped a message that deletes a key before it was seen here.
+                    # A compaction may have dropped a tombstone that this table has not read.
                     from_start = [queue for queue in due if files != self._files or queue not in self._next]
                     self._load(from_start)
                     for queue in due:
                         if queue not in from_start:
                             self._follow(queue)
-                        # Of what lies before the end nothing is left to be read.
+                        # No message before the end is left to read.
                         self._next[queue] = max(self._next[queue], ends.get(queue, 0))
-                # One that was published meanwhile may have done so too.
+                # A compaction that was published meanwhile may have dropped one too.
                 if files == self._compacted_files():
                     self._files = files
                     return
 
     def offset(self, queue_id: int = 0) -> int:
-        """One past the last offset of a queue that the table has seen."""
+        """Returns one past the last offset of a queue that the table has applied."""
         with self._lock:
             return self._next.get(queue_id, 0)
 
     def wait_until(self, offset: int, *, queue_id: int = 0, timeout: Duration | None = None) -> bool:
-        """Waits until the table has the message at `offset` of a queue, an append's `queue_offset` for one.
+        """Waits until the table includes the message at `offset` of a queue, such as the `queue_offset` of an append.
 
         Args:
-            offset: the offset.
-            queue_id: the queue.
-            timeout: how long at most; None is for ever.
+            offset: the queue offset.
+            queue_id: id of the queue.
+            timeout: longest wait; None waits without limit.
 
         Returns:
-            False when `timeout` passed first.
+            False if `timeout` ended first.
 
         Raises:
-            StoreClosedError: the store was closed meanwhile.
+            StoreClosedError: the store was closed during the wait.
         """
         if not self._store.wait(self._topic, queue_id, offset, timeout):
             return False
@@ -119,20 +119,20 @@ class Table(Mapping[str, "StoredMessage"]):
         return True
 
     def changes(self, *, timeout: Duration | None = None) -> Iterator[Change]:
-        """What happens to the table from now on, as it happens; each iterator by itself, in the order of each queue.
+        """Yields the changes of the table from now on, in offset order of each queue. Iterators are independent.
 
-        An iterator that is left alone for longer than the `tombstone_retention` of compactions may miss a deletion.
+        An iterator that pauses for longer than the `tombstone_retention` of compactions can miss a deletion.
 
         Args:
-            timeout: how long to wait for one change before the iterator ends; None is for ever.
+            timeout: longest wait for one change before the iterator ends; None waits without limit.
 
         Raises:
-            StoreClosedError: the store was closed meanwhile.
+            StoreClosedError: the store was closed during the wait.
         """
         return self._changes(self._places(), timeout)
 
     def _places(self) -> dict[int, int]:
-        """Where each queue is read on, once all that is there was taken up."""
+        """Returns the next offset of each queue, after a refresh."""
         with self._lock:
             self.refresh()
             return dict(self._next)
@@ -143,7 +143,7 @@ class Table(Mapping[str, "StoredMessage"]):
             with self._lock:
                 queue_id, offset, message = self._entries[key]
             if message is None:
-                # None when it was compacted away since, for a newer one.
+                # Still None if a compaction has since replaced it by a newer message.
                 message = self._store.message_at(self._topic, queue_id, offset)
             if message is not None:
                 return message
@@ -174,7 +174,7 @@ class Table(Mapping[str, "StoredMessage"]):
         raise TypeError(msg)
 
     def _compacted_files(self) -> object:
-        """Another value after each compaction, by this process or another."""
+        """Returns a value that differs after each compaction, by this process or another."""
         compaction = os.path.join(self._store.path, "compaction")  # noqa: PTH118 - paths may be no UTF-8
         found: list[Any] = []
         for name in ("", "position-checkpoint"):
@@ -189,8 +189,8 @@ class Table(Mapping[str, "StoredMessage"]):
         return {queue.queue_id: queue.max_offset for queue in self._store.queues(self._topic)}
 
     def _due(self, places: dict[int, int]) -> list[int]:
-        """The queues that have something behind their place, and those that are new."""
-        # Asked each time: nothing that files tell changes with every queue that comes.
+        """Returns the queues with messages after their next offset, and the new queues."""
+        # Checked each time: no cached file state changes with every new queue.
         new = [queue for queue in self._store._queue_ids(self._topic) if queue not in places]
         return [queue for queue, start in places.items() if self._store.wait(self._topic, queue, start, 0)] + new
 
@@ -198,7 +198,7 @@ class Table(Mapping[str, "StoredMessage"]):
         return self._store.read(self._topic, queue, start)
 
     def _load(self, queues: list[int]) -> None:
-        """Reads queues from their beginnings, side by side."""
+        """Reads queues from their start, in parallel."""
         if not queues:
             return
         ended = threading.Event()
@@ -222,7 +222,7 @@ class Table(Mapping[str, "StoredMessage"]):
         try:
             messages = self._messages(queue, start)
         except OffsetOutOfRangeError:
-            # What lay there was deleted by the retention.
+            # The retention deleted the messages at this offset.
             self._load([queue])
             return
         for message in messages:
@@ -259,7 +259,7 @@ class Table(Mapping[str, "StoredMessage"]):
 
 
 def key_of(message: StoredMessage) -> str | None:
-    """The whole `KEYS` text; None where that is blank."""
+    """Returns the complete `KEYS` text; None if it is blank."""
     keys = message.properties.get("KEYS")
     return keys if keys and not keys.isspace() else None
 

@@ -1,4 +1,4 @@
-"""`mqstore` for asyncio: the same names, awaitable.
+"""`mqstore` for asyncio: the same names, as coroutines.
 
 ::
 
@@ -13,8 +13,9 @@
 
     asyncio.run(main())
 
-A store belongs to the event loop that opened it; programs with several loops open it in one of them, or in others for
-reading. Waiting costs no thread, however many wait. Importing starts neither thread nor loop.
+A store belongs to the event loop that opened it. A program with several loops opens a store for writing in one of them;
+the others can open it for reading. Waiting tasks need no thread, in any number. An import starts neither thread nor
+loop.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Appends: at once where that waits for nobody, else by one thread that appends and syncs for all who wait.
+"""Appends: in the loop's thread if no wait is needed, else in one thread that appends and syncs for all tasks.
 
 ```
 tasks     append append append   | the loop turns | append append ...
-thread                           | all three, one sync             | all that came meanwhile, one sync
+thread                           | all three, one sync             | all new ones, one sync
 ```
 
-What comes within one turn of the loop is handed over together, so that tasks that were woken together share the next
-sync too. How much may be under way is bounded; who comes then waits for room, in the order of coming.
+All appends of one turn of the loop are handed over together, so that tasks that were woken together also share the next
+sync. The number of appends in progress is limited. Further appends wait in the order of their calls.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 class Appends:
-    """The appends of one store that were not answered yet; all methods belong to the loop's thread."""
+    """The unanswered appends of one store. All methods must be called in the loop's thread."""
 
     def __init__(self, bridge: Bridge, most: int, most_bytes: int) -> None:
         self._bridge = bridge
         self._most = most
         self._most_bytes = most_bytes
-        # What has room: so many, of so many bytes.
+        # Number and bytes of the appends in progress.
         self._count = 0
         self._bytes = 0
         self._queue: deque[tuple[asyncio.Future[None], int]] = deque()
-        # Of each that waits for its answer: where that goes, and its bytes.
+        # For each unanswered append its future and its bytes.
         self._under_way: dict[int, tuple[asyncio.Future[Any], int]] = {}
-        # Those of them that the loop has not handed over yet, in their order.
+        # Appends that the loop has not handed over yet, in order.
         self._turn: dict[int, QueuedAppend] = {}
         self._unsynced = 0
         self._idle: asyncio.Future[None] | None = None
@@ -44,11 +44,11 @@ class Appends:
 
     @property
     def at_once(self) -> bool:
-        """Whether an append may be made now: none of those that wait is one that did not ask for a sync either."""
+        """Whether the loop's thread may append now: only if no append without a request for a sync is waiting."""
         return not self._unsynced
 
     async def queued(self, append: QueuedAppend) -> Any:
-        """Has `append` made, and returns its answer."""
+        """Runs `append` in the thread and returns its result."""
         plain = not append.durable
         self._unsynced += plain
         try:
@@ -58,7 +58,7 @@ class Appends:
             self._unsynced -= plain
 
     def answered(self, number: int, outcome: Any) -> None:
-        """What became of the append with this number."""
+        """Delivers the result of the append with this number."""
         future = self._release(number)
         if future is None or future.done():
             return
@@ -68,7 +68,7 @@ class Appends:
             future.set_result(outcome)
 
     async def end(self) -> None:
-        """Returns once all that is under way was answered, and ends the thread; who waits for room gets an error."""
+        """Waits for all appends in progress and ends the thread. Appends that wait for space get an error."""
         for waiter, _ in self._queue:
             if not waiter.done():
                 waiter.set_exception(StoreClosedError(self._bridge.store.path))
@@ -82,7 +82,7 @@ class Appends:
             await self._bridge.submit(self._thread.join)
 
     def _has_room(self, size: int) -> bool:
-        # One that is larger than all that may be under way goes alone.
+        # An append larger than the limit runs alone.
         return self._count == 0 or (self._count < self._most and self._bytes + size <= self._most_bytes)
 
     async def _take_room(self, size: int) -> None:
@@ -100,7 +100,7 @@ class Appends:
                 self._queue.remove(place)
                 self._call_next()
             elif waiter.exception() is None:
-                # Cancelled between the call and its turn.
+                # Woken and then cancelled before it could continue.
                 self._give_back(size)
             raise
 
@@ -110,11 +110,11 @@ class Appends:
         self._call_next()
 
     def _call_next(self) -> None:
-        """Gives room to those who have waited longest."""
+        """Admits the appends that have waited longest."""
         while self._queue:
             waiter, size = self._queue[0]
             if waiter.done():
-                # Cancelled; it takes itself out.
+                # Cancelled; its task removes it.
                 return
             if not self._has_room(size):
                 return
@@ -139,7 +139,7 @@ class Appends:
         try:
             return await future
         except asyncio.CancelledError:
-            # What the thread has not taken yet is not appended; what it has is, and nobody hears of it.
+            # An append that the thread has not taken is dropped; a taken one takes place without an answer.
             if self._turn.pop(number, None) is not None or bridge.link.take_back(number):
                 self._release(number)
             raise
@@ -168,16 +168,16 @@ class Appends:
         return future
 
     def _serving(self) -> threading.Thread:
-        """The thread that appends, started; it ends with the link."""
+        """Starts the append thread and returns it; it ends with the link."""
         loop, link, broke = self._bridge.loop, self._bridge.link, self._broke
 
         def serve() -> None:
             try:
                 link.serve()
-            except BaseException as error:  # noqa: BLE001 - who waits for an answer is to get one
+            except BaseException as error:  # noqa: BLE001 - every waiting task must get an answer
                 loop.call_soon_threadsafe(broke, error)
 
-        # A program that ends without a close does not wait for it: what was not answered need not be there.
+        # A program that exits without a close does not wait for it: unanswered appends need not be stored.
         thread = threading.Thread(target=serve, name="mqstore-append", daemon=True)
         thread.start()
         return thread

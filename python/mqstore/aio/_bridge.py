@@ -1,12 +1,11 @@
 """The bridge between a store and the event loop that it belongs to.
 
-Everything that `mqstore.aio` wraps goes over one: calls to threads of the store's own (`run`, `run_at_length`), waits
-without a thread (`arrival`), and the question whether the caller is in the right loop (`check`). What wraps another
-class of `mqstore` needs no more than these.
+All objects of `mqstore.aio` use the bridge of their store. It runs calls in threads of the store (`run`,
+`run_at_length`), waits without a thread (`arrival`), and checks that the caller is in the right loop (`check`).
 
-Waits hang on the native link: a call of the core leaves a number there and rings a bell, a descriptor that the loop
-watches. A store that is open for reading is written by another process, which calls nobody here; its waits, and those
-for queues that do not exist yet, are looked at together now and then.
+A wait uses the native link: a call of the core stores a number there and signals a descriptor that the loop watches. A
+store that is open for reading gets no calls, because another process writes it. One timer checks its waits, and waits
+for queues that do not exist yet.
 """
 
 from __future__ import annotations
@@ -34,29 +33,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Wait = tuple[str, int, int]
-"""Topic, queue and offset of a message that is waited for."""
+"""Topic, queue and offset of the message that a task waits for."""
 
-# Threads for calls that may wait for the disk, and for verbs that take as long as a store is large.
+# Threads for calls that may wait for the disk, and threads for verbs that read the whole store.
 _THREADS = 4
 _LONG_THREADS = 2
 
-# How long waits that nobody calls for are left alone, at first and at most; and so many times as long as a look takes.
+# Pause between checks of waits without calls: the first, the longest, and its minimum as a multiple of a check's time.
 _FIRST_NAP = 0.001
 _LONGEST_NAP = 0.02
 _NAP_FACTOR = 4
 
-# Calls that found all at hand before the loop gets its turn.
+# Number of calls without a wait after which the loop gets its turn.
 _AT_HAND = 64
 
 
 class Bridge:
-    """One store, one loop; see the module's text. All methods belong to the loop's thread."""
+    """The bridge of one store to one loop. All methods must be called in the loop's thread."""
 
     def __init__(
         self, store: Store, pool: ThreadPoolExecutor, *, max_appends: int, max_append_bytes: int, owns: bool
     ) -> None:
         self.store = store
-        # Whether the store is closed with the bridge.
+        # Whether a close of the bridge closes the store.
         self.owns = owns
         self.loop = asyncio.get_running_loop()
         self.link = _native.LoopLink(store)
@@ -67,7 +66,7 @@ class Bridge:
         self._numbers = itertools.count(1)
         self._waits: dict[int, asyncio.Future[bool]] = {}
         self._poll = _Poll(self)
-        # Lines of waiting tasks by the number that they are called under, and the handles that they belong to.
+        # Lines of waiting tasks by their number for calls, and the handles of these lines.
         self.lines: weakref.WeakValueDictionary[int, Line] = weakref.WeakValueDictionary()
         self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self.around = Around(self)
@@ -77,49 +76,49 @@ class Bridge:
         self.loop.add_reader(self.link.fileno(), _heard, weakref.ref(self))
 
     def check(self) -> None:
-        """Fails in another loop than the store's, and once the store is being closed."""
+        """Raises an error in another loop than the store's, and after a close has begun."""
         if asyncio.get_running_loop() is not self.loop:
             msg = (
-                f"the store {self.store.path!r} belongs to another event loop: open it in this one, "
-                "or send the work to that one with asyncio.run_coroutine_threadsafe"
+                f"the store {self.store.path!r} belongs to another event loop: open it in this loop, "
+                "or send the work to the other loop with asyncio.run_coroutine_threadsafe"
             )
             raise RuntimeError(msg)
         if self.closing:
             raise StoreClosedError(self.store.path)
 
     def number(self) -> int:
-        """A number that nothing had before."""
+        """Returns a number that was not used before."""
         return next(self._numbers)
 
     async def breathe(self) -> None:
-        """Lets others have the loop, after many calls that did not wait."""
+        """Lets other tasks run, after many calls that did not wait."""
         self._at_hand += 1
         if self._at_hand >= _AT_HAND:
             self._at_hand = 0
             await asyncio.sleep(0)
 
     def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Runs `call` in a thread of the store's own; it goes on when nobody waits for it any more."""
+        """Runs `call` in a thread of the store. It continues even if its task is cancelled."""
         context = contextvars.copy_context()
         future = self.loop.run_in_executor(self._pool, context.run, call)
-        # Who was cancelled does not come back for the error.
+        # A cancelled task does not collect the error.
         future.add_done_callback(_seen)
         return future
 
     async def run(self, call: Callable[[], T]) -> T:
-        """As `submit`, and waits for it."""
+        """Runs `call` in a thread of the store and waits for its result."""
         self.check()
         return await self.submit(call)
 
     async def run_at_length(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """As `run` with these arguments, for what takes long; one that has a `progress` ends when it is cancelled."""
+        """Runs a long `call` in a thread. A call with a `progress` parameter ends when its task is cancelled."""
         self.check()
         if self._long_pool is None:
             self._long_pool = ThreadPoolExecutor(_LONG_THREADS, thread_name_prefix="mqstore-long")
         return await Ending().run(self._long_pool, call, *args, **kwargs)
 
     async def wait(self, topic: str, queue_id: int, offset: int, seconds: float | None) -> bool:
-        """Waits until `offset` of a queue can be read; False when `seconds` pass first."""
+        """Waits until `offset` of a queue can be read. Returns False if `seconds` end first."""
         self.check()
         await self.breathe()
         end = None if seconds is None else self.loop.time() + seconds
@@ -131,16 +130,16 @@ class Bridge:
             if there or (left is not None and left <= 0):
                 return bool(there)
             if not await self.arrival([(topic, queue_id, offset)], left):
-                # At least one look was made.
+                # At least one check was made.
                 seconds = 0
             elif self.store.mode == "r":
                 return True
 
     async def arrival(self, waits: Sequence[Wait], seconds: float | None) -> bool:
-        """Waits until one of `waits` may be over, or is so already; False when `seconds` pass first.
+        """Waits until one of `waits` may be over. Returns False if `seconds` end first.
 
         Raises:
-            StoreClosedError: the store was closed meanwhile.
+            StoreClosedError: the store was closed during the wait.
         """
         self.check()
         future: asyncio.Future[bool] = self.loop.create_future()
@@ -168,7 +167,7 @@ class Bridge:
                 self._poll.discard(number)
 
     def _call(self, number: int, wait: Wait) -> _native.LoopWait | Literal[False] | None:
-        """Has `number` called for `wait`; False when it is over, None when somebody has to look."""
+        """Registers `number` for `wait`. Returns False if it is over, None if only a timer can check it."""
         try:
             return self.link.wait(*wait, number) or False
         except (StoreReadOnlyError, TopicNotFoundError):
@@ -176,20 +175,20 @@ class Bridge:
             return None
 
     def called(self, number: int) -> None:
-        """It is time to look for the wait with this number."""
+        """Wakes the wait with this number, which may be over."""
         if future := self._waits.pop(number, None):
             _answer(future, True)
         elif line := self.lines.get(number):
             line.wake()
 
     def failed(self, numbers: Iterable[int], error: BaseException) -> None:
-        """The waits with these numbers end with an error."""
+        """Ends the waits with these numbers with an error."""
         for number in numbers:
             if (future := self._waits.pop(number, None)) and not future.done():
                 future.set_exception(error)
 
     def take(self) -> None:
-        """Hands on what the link has."""
+        """Distributes the news of the link."""
         for number, outcome in self.link.take():
             if outcome is None:
                 self.called(number)
@@ -197,7 +196,7 @@ class Bridge:
                 self.appends.answered(number, outcome)
 
     async def close(self) -> None:
-        """Closes the store, once; a close whose task is cancelled goes on without it."""
+        """Closes the store once. The close continues if its task is cancelled."""
         if asyncio.get_running_loop() is not self.loop:
             self.check()
         if self._closed is None:
@@ -218,7 +217,7 @@ class Bridge:
             await self.appends.end()
             await self.syncs.end()
             handles = list(self.handles)
-            # Those of a store that stays open leave their groups.
+            # Handles of a store that stays open leave their groups.
             if handles and not self.store.closed:
                 await self.submit(lambda: [handle._own.close() for handle in handles])
             if self.owns:
@@ -227,7 +226,7 @@ class Bridge:
             self.let_go()
 
     def let_go(self) -> None:
-        """Gives back everything at once, the store too if that is open still and the bridge's own."""
+        """Releases everything at once, also the store if the bridge owns it and it is still open."""
         self.closing = True
         self.link.end()
         if self.owns and not self.store.closed:
@@ -236,12 +235,12 @@ class Bridge:
             if pool is not None:
                 pool.shutdown(wait=False)
         if not self.loop.is_closed():
-            # Also from another thread, where the store was forgotten; the link lives until then.
+            # Can run in another thread, from a finalizer; the link exists until the callback ran.
             self.loop.call_soon_threadsafe(_deafen, self.loop, self.link)
 
 
 class _Poll:
-    """Waits that nobody calls for, looked at together by one timer and one thread at a time."""
+    """Waits without calls. One timer checks them together, in one thread at a time."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
@@ -322,5 +321,5 @@ def _seen(future: asyncio.Future[Any]) -> None:
 
 
 def pool() -> ThreadPoolExecutor:
-    """The threads of one store."""
+    """Returns the thread pool of one store."""
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="mqstore")

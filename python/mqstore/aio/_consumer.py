@@ -1,7 +1,7 @@
-"""`Consumer` for asyncio: messages are handed out and committed in the loop's thread, in the task's own step.
+"""`Consumer` for asyncio: a task takes and commits messages in the loop's thread, in its own step.
 
-A thread reads ahead what is on the disk, takes up queues, moves and syncs. What it has read ahead is not handed out,
-and no commit counts it. See `_lines` for how tasks wait.
+A thread reads ahead from the disk, applies the assignment, seeks and syncs. Messages that were only read ahead are
+not delivered and not counted by a commit. `_lines` describes how tasks wait.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ if TYPE_CHECKING:
     from mqstore.aio._bridge import Bridge
     from mqstore.types import Duration, Start, Time
 
-# Messages that are read ahead for an iteration.
+# Messages that an iteration reads ahead.
 _AHEAD = 512
 
 
 class Consumer(Handle):
-    """Reads topics for a group and remembers how far it has come; made by `mqstore.aio.Store.consumer`.
+    """Reads topics for a group and stores its progress; from `mqstore.aio.Store.consumer`.
 
-    As `mqstore.Consumer`, with verbs that are awaited: `async for` follows, and stops when the consumer is closed. A
-    `poll` that is cancelled has taken nothing, and no commit counts what it waited for. Tasks may share one; each
-    message goes to one of them. Waiting costs no thread. Belongs to the loop of its store.
+    Works like `mqstore.Consumer`, with coroutines. `async for` waits for new messages and stops when the consumer is
+    closed. A cancelled `poll` has taken nothing, and no commit counts the messages that it waited for. Tasks can share
+    a consumer; each message goes to one of them. Waiting tasks need no thread. A consumer belongs to the loop of its
+    store.
     """
 
     _own: mqstore.Consumer
 
     def __init__(self, owner: object, bridge: Bridge, consumer: mqstore.Consumer) -> None:
-        """Wraps `consumer`; programs call `Store.consumer`."""
+        """Wraps `consumer`. Programs call `Store.consumer` instead."""
         super().__init__(owner, bridge)
         self._own = consumer
         self._native = _native.LoopConsumer(consumer, bridge.link)
@@ -47,22 +48,22 @@ class Consumer(Handle):
 
     @property
     def group(self) -> str:
-        """Its group."""
+        """Name of its group."""
         return self._own.group
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Its topics, sorted."""
+        """Names of its topics, sorted."""
         return self._own.topics
 
     @property
     def assignment(self) -> tuple[tuple[str, int], ...]:
-        """The queues that it has now, each a topic and a queue id, sorted; none once it is closed."""
+        """The queues that it owns now, as (topic, queue id), sorted; empty after a close."""
         return self._own.assignment
 
     @like(mqstore.Consumer.poll)
     async def poll(self, max_messages: int = 1000, timeout: Duration | None = None) -> list[StoredMessage]:
-        """The next messages, in the order of their queue, from one queue after the other."""
+        """Returns the next messages: in offset order within a queue, one queue after the other."""
         native = self._native
         return await self._look(
             self._line,
@@ -89,10 +90,10 @@ class Consumer(Handle):
 
     @like(mqstore.Consumer.commit)
     async def commit(self, offsets: dict[tuple[str, int], int] | None = None, *, sync: bool = False) -> None:
-        """Stores how far the group has come: for each queue the offset behind the last message that was returned here.
+        """Stores the progress of the group: for each queue the offset after the last message that `poll` returned.
 
-        With `history=True` a thread does it. All who wait for a `sync` share one; who is cancelled while it waits has
-        committed.
+        With `history=True` a thread commits. All tasks that wait for a `sync` share one; a task that is cancelled
+        during the sync has committed.
         """
         bridge = self._bridge
         bridge.check()
@@ -106,26 +107,23 @@ class Consumer(Handle):
 
     @like(mqstore.Consumer.seek)
     async def seek(self, topic: str, queue_id: int, offset: int) -> None:
-        """Goes on at `offset` of a queue.
-
-        The next commit stores where it came to from there, also if that is further back than before.
-        """
+        """Continues to read a queue at `offset`."""
         await self._move(partial(self._own.seek, topic, queue_id, offset))
 
     @like(mqstore.Consumer.seek_to_time)
     async def seek_to_time(self, time: Time) -> None:
-        """Goes on, in each queue that it has, at the first message stored at or after `time`."""
+        """Continues to read each assigned queue at the first message stored at or after `time`."""
         await self._move(partial(self._own.seek_to_time, time))
 
     @like(mqstore.Consumer.reset)
     async def reset(self, to: Start, *, sync: bool = False) -> None:
-        """Moves the group, in each queue that this consumer has, and stores that."""
+        """Moves the group to a new position in each queue of this consumer, and commits it."""
         await self._move(partial(self._own.reset, to, sync=sync))
 
     async def _move(self, call: Callable[[], None]) -> None:
         self._bridge.check()
         moving = self._bridge.submit(call)
-        # Who waits may have something to read now, whether the mover still waits or not.
+        # Waiting tasks may have messages now, even if the task that moved the consumer was cancelled.
         moving.add_done_callback(lambda _: self._line.wake())
         await moving
 

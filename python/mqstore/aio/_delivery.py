@@ -1,4 +1,4 @@
-"""What the consumers and work queues of a loop have in common: how a task looks and waits."""
+"""The common part of consumers and work queues of a loop: how a task looks for messages and waits."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Looks that may come to nothing, because another thread was there first, before one waits for that thread.
+# Number of looks that another thread may disturb before the task waits for that thread.
 _TRIES = 3
 
 
 class Closable(Protocol):
-    """What is closed at the end of its `async with`."""
+    """An object that is closed at the end of its `async with` block."""
 
     async def close(self) -> None:
-        """Lets go of it."""
+        """Closes it."""
 
 
 C = TypeVar("C", bound=Closable)
 
 
 class Making(Generic[C]):
-    """A store, consumer or work queue that is being made: `await` it, or use it by `async with`."""
+    """A store, consumer or work queue that `await` or `async with` creates."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, C]]) -> None:
-        """Keeps what makes it until it is awaited."""
+        """Keeps the coroutine function that creates it."""
         self._make = make
         self._made: C | None = None
 
@@ -63,7 +63,7 @@ class Handle:
     _own: Any
 
     def __init__(self, owner: object, bridge: Bridge) -> None:
-        """Belongs to `bridge`, and keeps `owner`, its store, from being forgotten."""
+        """Belongs to `bridge`; keeps `owner`, its store, alive."""
         self._owner = owner
         self._bridge = bridge
         self._preparing: asyncio.Future[object] | None = None
@@ -71,12 +71,12 @@ class Handle:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, or its store."""
+        """Whether it or its store is closed."""
         return bool(self._bridge.closing or self._own.closed)
 
     async def close(self) -> None:
-        """Lets go of it, and ends what waits in it; a second call does nothing. See the blocking twin."""
-        # With its store the bridge closes it.
+        """Closes it and ends its waits. A second call does nothing. See the method of the blocking class."""
+        # A close of the store closes it through the bridge.
         if not self.closed:
             await self._bridge.run(self._own.close)
 
@@ -96,9 +96,9 @@ class Handle:
         prepare: Callable[[], object],
         seconds: float | None,
     ) -> T:
-        """What `look` finds as soon as it finds something; what it says without a number once `seconds` have passed.
+        """Returns the first result of `look`; after `seconds`, its result without a number.
 
-        Nothing is awaited between the look that finds something and the return.
+        There is no `await` between a successful look and the return.
         """
         bridge = self._bridge
         bridge.check()
@@ -121,25 +121,25 @@ class Handle:
                     return found
         finally:
             if woken:
-                # There may be something for the next one too.
+                # The next task may find something too.
                 line.wake()
 
     async def _prepared(self, prepare: Callable[[], object]) -> None:
-        """Has a thread prepare; who wants the same meanwhile waits for that, and looks again."""
+        """Runs `prepare` in a thread. Tasks with the same need wait for it and then look again."""
         preparing = self._preparing
         if preparing is None or preparing.done():
             preparing = self._preparing = self._bridge.submit(prepare)
-            # A task that is cancelled leaves it to the others.
+            # If this task is cancelled, the others still need the preparation.
             await asyncio.shield(preparing)
         else:
-            # Its error is for who asked: a put does not fail because a get met a damaged message.
+            # An error is only for the task that started it: a put must not fail because a get met a damaged message.
             await asyncio.wait([preparing])
 
 
 def making(
     method: Callable[Concatenate[mqstore.Store, P], T], kind: Callable[[object, Bridge, T], C]
 ) -> Callable[Concatenate[Bridged, P], Making[C]]:
-    """The twin of a method that makes a consumer or work queue: it makes one of `kind`."""
+    """Returns the twin of a method that creates a consumer or work queue; the twin creates a `kind`."""
 
     @wraps(method)
     def twin(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> Making[C]:
@@ -147,7 +147,7 @@ def making(
 
         async def make() -> C:
             own = await bridge.run(lambda: method(bridge.store, *args, **kwargs))
-            # Closed with the store, if that was closed meanwhile.
+            # If the store was closed meanwhile, this is closed with it.
             made = kind(self, bridge, own)
             bridge.check()
             return made
@@ -160,7 +160,7 @@ def making(
 def in_thread(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """The twin of a method that may wait for the disk, or for who else is at the same handle."""
+    """Returns the twin of a method that may wait for the disk or for another user of the handle."""
 
     @wraps(method)
     async def twin(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:

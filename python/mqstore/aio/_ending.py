@@ -1,4 +1,4 @@
-"""Calls in threads that end when the task that waits for them is cancelled."""
+"""Calls in threads that end when their task is cancelled."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ T = TypeVar("T")
 
 
 class EndedError(Exception):
-    """Ends a call from inside its `progress`; nobody waits for that call any more."""
+    """Ends a call from inside its `progress`, after its task was cancelled."""
 
 
 class Ending:
-    """One call, and whether it is to end."""
+    """One call, and whether it must end."""
 
     def __init__(self) -> None:
         self._over = threading.Event()
 
     def end(self) -> None:
-        """Has the call end at the next progress that it makes."""
+        """Makes the call end at its next progress."""
         self._over.set()
 
     @property
     def over(self) -> bool:
-        """Whether it is to end."""
+        """Whether the call must end."""
         return self._over.is_set()
 
     def watching(self, progress: Callable[[Any], object] | None) -> Callable[[Any], None]:
-        """What the call is given as `progress`: it asks whether to go on, and tells the caller's own."""
+        """Returns the `progress` for the call: it ends the call if needed, else calls the given `progress`."""
 
         def tell(step: Any) -> None:
             if self.over:
@@ -46,7 +46,7 @@ class Ending:
         return tell
 
     async def run(self, pool: Executor | None, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Runs `call` in a thread of `pool`, or of the loop's."""
+        """Runs `call` in a thread of `pool`, or of the loop if `pool` is None."""
         if "progress" in inspect.signature(call).parameters:
             kwargs["progress"] = self.watching(kwargs.get("progress"))
         context = contextvars.copy_context()

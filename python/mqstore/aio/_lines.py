@@ -1,12 +1,12 @@
-"""Lines of tasks that wait for a consumer or a work queue, and what is done for all of them together.
+"""Lines of tasks that wait for a consumer or a work queue, and work that is shared by all lines.
 
 ```
-native      rings when something may be ready, once         | looked, nothing: to be rung again
-line        wakes the task that has waited longest          | that one waits on, in its place
-task        looks: takes what is there, wakes the next one  |
+native      signals once when something may be ready     | it was not: signals again later
+line        wakes the task that has waited longest       | the task keeps its place and waits
+task        looks, takes what is there, wakes the next   |
 ```
 
-A task takes by its own look and in its own step: one that is cancelled has taken nothing, and hands the news on.
+A task takes messages in its own step. A cancelled task has therefore taken nothing, and passes its signal on.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
     from mqstore.aio._bridge import Bridge
 
-# How often those are looked for whom nobody calls, at most; and so many times as long as a look takes.
+# Shortest interval of the timer that finds news without signals, and its minimum as a multiple of a check's time.
 _LOOK = 0.1
 _LOOK_FACTOR = 20
 
 
 class Line:
-    """Those who wait for one kind of news of one handle; all methods belong to the loop's thread."""
+    """The tasks that wait for one kind of news of one handle. All methods must be called in the loop's thread."""
 
     def __init__(self, bridge: Bridge, look_around: Callable[[], None]) -> None:
-        """A line of `bridge`; `look_around` has the native side ring for what nobody calls for."""
-        # Under which the native side calls.
+        """Creates a line of `bridge`; `look_around` makes the native side signal news that has no signal."""
+        # Number for signals of the native side.
         self.number = bridge.number()
         self.look_around = look_around
         self._bridge = bridge
@@ -47,15 +47,15 @@ class Line:
         return len(self._waiters)
 
     async def wait(self, wait: _native.LoopWait, seconds: float | None, *, again: bool) -> bool:
-        """Waits until it is time to look; False when `seconds` pass first.
+        """Waits until the task should look again. Returns False if `seconds` end first.
 
         Args:
-            wait: what the last look left with the native side.
-            seconds: how long at most.
-            again: whether the caller was woken before, and so stands in front of the others.
+            wait: the native wait of the last look.
+            seconds: longest wait.
+            again: whether the task was woken before; it then keeps its place at the front.
 
         Raises:
-            StoreClosedError: the store was closed meanwhile.
+            StoreClosedError: the store was closed during the wait.
         """
         loop = self._bridge.loop
         self._arm(wait)
@@ -69,7 +69,7 @@ class Line:
             return await future
         except asyncio.CancelledError:
             if not future.cancelled() and future.exception() is None and future.result():
-                # Woken and cancelled before its turn.
+                # Woken and then cancelled before it could look.
                 self.wake()
             raise
         finally:
@@ -80,7 +80,7 @@ class Line:
                 self._disarm()
 
     def wake(self) -> None:
-        """Has the one look who has waited longest."""
+        """Wakes the task that has waited longest."""
         while self._waiters:
             future, _ = self._waiters.popitem(last=False)
             if not future.done():
@@ -96,7 +96,7 @@ class Line:
         self._disarm()
 
     def _arm(self, wait: _native.LoopWait) -> None:
-        # It knows all that the one before knew.
+        # The new wait includes everything that the last one had seen.
         self._disarm()
         self._wait = wait
         if wait.longest is not None:
@@ -112,9 +112,9 @@ class Line:
 
 
 class Around:
-    """One timer for all lines in which somebody stands: for what nobody calls for, as queues that came.
+    """One timer for all lines with waiting tasks. It finds news without signals, such as new queues.
 
-    A thread that waits for the blocking twins looks as often, for the same reason.
+    The blocking twins check at the same interval, for the same reason.
     """
 
     def __init__(self, bridge: Bridge) -> None:
@@ -124,13 +124,13 @@ class Around:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, line: Line) -> None:
-        """Looks for `line` too, as long as somebody stands in it."""
+        """Includes `line` as long as a task waits in it."""
         self._lines.add(line)
         if self._timer is None:
             self._rest(_LOOK)
 
     def end(self) -> None:
-        """Looks no more."""
+        """Stops the timer."""
         self._lines.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -145,7 +145,7 @@ class Around:
         if self._bridge.closing or not self._lines:
             return
         begun = self._bridge.loop.time()
-        # A handle has several lines and one look.
+        # A handle has several lines but one `look_around`.
         for look_around in {line.look_around for line in self._lines}:
             look_around()
         took = self._bridge.loop.time() - begun
@@ -153,7 +153,7 @@ class Around:
 
 
 class Syncs:
-    """Syncs of what is known of groups: those that are asked for in one turn of the loop are one."""
+    """Syncs of the state of groups. All requests of one turn of the loop share one sync."""
 
     def __init__(self, bridge: Bridge) -> None:
         """Syncs for `bridge`."""
@@ -163,7 +163,7 @@ class Syncs:
         self._idle: asyncio.Future[None] | None = None
 
     async def synced(self) -> None:
-        """Returns once all that is known of groups by now is on the disk."""
+        """Returns after everything known about groups is synced to the disk."""
         loop = self._bridge.loop
         future: asyncio.Future[None] = loop.create_future()
         self._waiting.append(future)
@@ -173,7 +173,7 @@ class Syncs:
         await future
 
     async def end(self) -> None:
-        """Returns once all that asked were answered."""
+        """Returns after all requests were answered."""
         while self._running:
             self._idle = self._bridge.loop.create_future()
             await self._idle

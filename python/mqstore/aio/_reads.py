@@ -1,4 +1,4 @@
-"""Iteration for asyncio: messages that are at hand come without a thread, others by batches from one."""
+"""Iteration for asyncio: messages that are in memory need no thread, a thread reads batches of the others."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 
 class Messages:
-    """Messages in order; made by `Store.read` and `Store.lookup`.
+    """Messages in order, from `Store.read` and `Store.lookup`.
 
-    Tasks that share one take turns, and each message goes to exactly one of them; one that is cancelled while it waits
-    takes none.
+    Tasks can share one; each message goes to exactly one of them. A task that is cancelled while it waits takes none.
     """
 
     def __init__(
@@ -27,8 +26,8 @@ class Messages:
         queue: tuple[str, int] | None = None,
         seconds: float | None = None,
     ) -> None:
-        """Reads what `opening` opens; at the end of `queue` it waits, `seconds` for each message."""
-        # Keeps the store from being forgotten meanwhile.
+        """Reads from `opening`. At the end of `queue` it waits, up to `seconds` for each message."""
+        # Keeps the store alive.
         self._owner = owner
         self._bridge = bridge
         self._opening = opening
@@ -53,12 +52,12 @@ class Messages:
         return self._ready.pop()
 
     async def aclose(self) -> None:
-        """Ends the iteration; nothing needs it."""
+        """Ends the iteration. Calling it is optional."""
         self._over = True
         self._ready.clear()
 
     async def _fetch(self) -> None:
-        """Returns when a message is ready; StopAsyncIteration at the end."""
+        """Returns when a message is ready. Raises StopAsyncIteration at the end."""
         bridge = self._bridge
         bridge.check()
         began = bridge.loop.time()
@@ -77,7 +76,7 @@ class Messages:
                 self._over = True
             elif isinstance(found, int):
                 left = None if self._seconds is None else max(began + self._seconds - bridge.loop.time(), 0.0)
-                # What came at the last moment is still there.
+                # The next step still finds a message that arrived at the last moment.
                 topic, queue_id = cast("tuple[str, int]", self._queue)
                 waited = await bridge.arrival([(topic, queue_id, found)], left)
             else:
@@ -90,7 +89,7 @@ class Messages:
             if self._messages is not None and (found := self._messages._step(True)) != []:
                 return found
             self._step = self._bridge.submit(self._open_and_step)
-        # A task that is cancelled leaves it to the next one.
+        # If this task is cancelled, the next one uses the result.
         found = await asyncio.shield(self._step)
         self._step = None
         return found

@@ -1,4 +1,4 @@
-"""`Scan` for asyncio: its batches are made in a thread."""
+"""`Scan` for asyncio: a thread reads its batches."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ P = ParamSpec("P")
 
 
 class Scan:
-    """Messages as Arrow columns; made by `mqstore.aio.scan` and `Store.scan`.
+    """Messages as Arrow columns, from `mqstore.aio.scan` and `Store.scan`.
 
-    `async for` yields `pyarrow.RecordBatch`es. What reads Arrow streams by itself (`__arrow_c_stream__`, lazy frames,
-    DuckDB relations) reads in the thread that it is used in, and so belongs into another one than the loop's.
+    `async for` yields `pyarrow.RecordBatch` objects. Libraries that read Arrow streams themselves
+    (`__arrow_c_stream__`, lazy frames, DuckDB relations) read in the thread that uses them: do not use them in the
+    loop's thread.
     """
 
     def __init__(self, scan: mqstore.Scan) -> None:
-        """Wraps `scan`; programs call `mqstore.aio.scan` or `Store.scan`."""
+        """Wraps `scan`. Programs call `mqstore.aio.scan` or `Store.scan` instead."""
         self._scan = scan
 
     def __repr__(self) -> str:
@@ -57,32 +58,32 @@ class Scan:
             await asyncio.to_thread(batches.close)
 
     async def to_arrow(self) -> pa.Table:
-        """All of it as a `pyarrow.Table`."""
+        """Returns all rows as a `pyarrow.Table`."""
         return await asyncio.to_thread(self._scan.to_arrow)
 
     async def to_pandas(self, **options: Any) -> pd.DataFrame:
-        """All of it as a `pandas.DataFrame`; `options` are those of `pyarrow.Table.to_pandas`."""
+        """Returns all rows as a `pandas.DataFrame`; `options` are those of `pyarrow.Table.to_pandas`."""
         return await asyncio.to_thread(self._scan.to_pandas, **options)
 
     async def to_polars(self) -> pl.DataFrame:
-        """All of it as a `polars.DataFrame`; `properties` become lists of `key` and `value`."""
+        """Returns all rows as a `polars.DataFrame`; `properties` become lists of `key` and `value`."""
         return await asyncio.to_thread(self._scan.to_polars)
 
     def to_polars_lazy(self) -> pl.LazyFrame:
-        """A `polars.LazyFrame` that reads when it is collected: see `mqstore.Scan.to_polars_lazy`."""
+        """Returns a `polars.LazyFrame` that reads when it is collected: see `mqstore.Scan.to_polars_lazy`."""
         return self._scan.to_polars_lazy()
 
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
-        """A DuckDB relation that reads when it is asked, each time anew.
+        """Returns a DuckDB relation that reads the store again at each query.
 
         Args:
-            connection: the connection; None is DuckDB's default one.
+            connection: connection of DuckDB; None is its default connection.
         """
         return self._scan.to_duckdb(connection)
 
 
 class _Batches:
-    """The batches of one use of a scan, from one thread at a time: who was cancelled left one at work."""
+    """The batches of one use of a scan, for one thread at a time: a cancelled task can leave a thread running."""
 
     def __init__(self, scan: mqstore.Scan) -> None:
         self._batches = cast("Generator[pa.RecordBatch]", iter(scan))
@@ -107,7 +108,7 @@ def _twin(function: Callable[P, mqstore.Scan]) -> Callable[P, Scan]:
 
 
 def of_store(method: Callable[Concatenate[mqstore.Store, P], mqstore.Scan]) -> Callable[Concatenate[Bridged, P], Scan]:
-    """The twin of a method that makes a scan, which reads nothing yet."""
+    """Returns the twin of a method that creates a scan, which reads nothing yet."""
 
     @wraps(method)
     def twin(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> Scan:

@@ -1,15 +1,17 @@
-"""`open` and `Store` for asyncio: which verb runs where.
+"""`open` and `Store` for asyncio.
 
-| | where |
+Each verb has its place:
+
+| Verb | Place |
 |---|---|
-| an append that waits for nobody; a wait; a read of what was written just now | in the loop's thread, in microseconds |
-| every other append | in one thread, which appends and syncs for all who wait |
-| other reads and look-ups, flushes, topics | in one of four threads of the store |
-| work queues and consumers: taking, finishing, committing | in the loop's thread |
-| what they read from the disk, move or make durable | in one of four threads of the store |
-| verify, rebuild, compact, expire, snapshot, restoring, tables | in one of two others |
+| an append without a wait; a wait; a read of new messages | the loop's thread, in microseconds |
+| any other append | one thread, which appends and syncs for all tasks |
+| other reads and look-ups, flushes, topics | one of four threads of the store |
+| work queues and consumers: take, acknowledge, commit | the loop's thread |
+| their reads from disk, moves and syncs | one of four threads of the store |
+| verify, rebuild, compact, expire, snapshot, restore, tables | one of two other threads |
 
-All threads start when they are first needed.
+Each thread starts when it is first needed.
 """
 
 from __future__ import annotations
@@ -58,13 +60,13 @@ if TYPE_CHECKING:
     )
 
     class OpenOptionsDict(StoreOptionsDict, total=False):
-        """The keywords of `open`: single options, and the limits of appends in progress."""
+        """The keywords of `open`: options of the store, and limits of the appends in progress."""
 
         max_appends: int
         max_append_bytes: int
 
 
-# How many appends, and how many bytes of them, may be under way before others wait.
+# Number and bytes of the appends in progress above which others wait.
 _MOST_APPENDS = 1024
 _MOST_APPEND_BYTES = 64 << 20
 
@@ -77,22 +79,22 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     progress: Callable[[Progress], object] | None = None,
     **overrides: Unpack[OpenOptionsDict],
 ) -> Making[Store]:
-    """The store in the directory `path`, opened for the running event loop by `async with` or `await`.
+    """Opens the store in the directory `path` for the running event loop, by `async with` or `await`.
 
     Args:
-        path: the directory.
-        mode: `"r"` reads, takes no lock and changes no byte; `"rw"` writes a store that exists;
-            `"create"` makes it when it is missing.
-        options: how the store behaves; see `mqstore.StoreOptions`.
-        progress: as for `mqstore.open`; called in the thread that opens.
-        overrides: single options by name, which replace those in `options`; also `max_appends` (default 1,024) and
-            `max_append_bytes` (default 64 MiB), which limit the appends in progress before others wait.
+        path: directory of the store.
+        mode: `"r"` reads, takes no lock and changes no byte. `"rw"` writes to an existing store. `"create"` also
+            creates a missing store.
+        options: options of the store; see `mqstore.StoreOptions`.
+        progress: as for `mqstore.open`; called in the thread of the open.
+        overrides: single options by name; they replace those in `options`. Also `max_appends` (1,024 by default) and
+            `max_append_bytes` (64 MiB by default): limits of the appends in progress, above which others wait.
 
     Returns:
-        What `async with` and `await` make the store of. One that is cancelled leaves no store open.
+        An object for `async with` or `await`, which create the store. A cancelled open leaves no store open.
 
     Raises:
-        As `mqstore.open`, when it is awaited.
+        As `mqstore.open`, at the `await`.
     """
     limits = (overrides.pop("max_appends", _MOST_APPENDS), overrides.pop("max_append_bytes", _MOST_APPEND_BYTES))
     return Making(partial(_opened, path, mode, options, cast("StoreOptionsDict", overrides), progress, limits))
@@ -101,18 +103,18 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
 def wrap(
     store: mqstore.Store, *, max_appends: int = _MOST_APPENDS, max_append_bytes: int = _MOST_APPEND_BYTES
 ) -> Store:
-    """An open store for the running event loop: one that threads use too, that loops share, or that a test made.
+    """Wraps an open store for the running event loop, for example a store that threads or other loops use too.
 
-    Closing what this returns ends waits and appends of this loop; `store` stays open and is closed by who opened it,
-    later.
+    A close of the returned object ends the waits and appends of this loop. `store` stays open; the code that opened it
+    closes it later.
 
     Args:
-        store: the store.
+        store: the open store.
         max_appends: as for `open`.
         max_append_bytes: as for `open`.
 
     Raises:
-        RuntimeError: no loop is running here.
+        RuntimeError: no event loop is running in this thread.
     """
     return Store._of(store, _bridge.pool(), max_appends, max_append_bytes, owns=False)
 
@@ -138,7 +140,7 @@ async def _opened(
         store = await asyncio.wrap_future(opening)
     except BaseException:
         ending.end()
-        # In the thread that opens, or here when it is open by now.
+        # Called in the thread of the open, or here if the store is open already.
         opening.add_done_callback(_close_late)
         pool.shutdown(wait=False)
         raise
@@ -146,14 +148,15 @@ async def _opened(
 
 
 class Store:
-    """A message store in a directory, for one event loop; made by `mqstore.aio.open`.
+    """A message store in a directory, for one event loop, from `mqstore.aio.open`.
 
-    The verbs are those of `mqstore.Store`, with the same parameters and errors, and RuntimeError in another loop than
-    the one that opened it. Close it, best by `async with`: a store that is forgotten warns and closes itself.
+    The verbs are those of `mqstore.Store`, with the same parameters and errors. In another loop than the one that
+    opened the store they raise RuntimeError. Close it, best with `async with`; otherwise its finalizer warns and closes
+    it.
 
-    An append that is cancelled while it waits happened wholly or not at all; where that matters, give it a `UNIQ_KEY`
-    among its properties and ask for it with `get`. Other verbs that are cancelled go on in their thread: a flush, a new
-    topic; those that have a `progress` end there, as if that had raised.
+    An append that is cancelled while it waits is either stored completely or not at all. To find out, give it a
+    `UNIQ_KEY` property and call `get` with it. Other cancelled verbs, such as `flush` or `create_topic`, continue in
+    their thread; verbs with a `progress` end as if it had raised an exception.
     """
 
     __slots__ = ("__weakref__", "_bridge")
@@ -182,17 +185,17 @@ class Store:
 
     @property
     def sync(self) -> mqstore.Store:
-        """The store itself, for threads: its calls block."""
+        """The blocking store, for use in threads."""
         return self._bridge.store
 
     @property
     def path(self) -> str:
-        """The directory, as it was given to `open`."""
+        """The directory, as given to `open`."""
         return self._bridge.store.path
 
     @property
     def mode(self) -> str:
-        """`"r"`, `"rw"` or `"create"`; `"r"` also where `recovery="read-only"` met damage."""
+        """`"r"`, `"rw"` or `"create"`. Also `"r"` if `recovery="read-only"` found damage."""
         return self._bridge.store.mode
 
     @property
@@ -217,12 +220,13 @@ class Store:
         deliver_at: Time | None = None,
         delay_level: int | None = None,
     ) -> AppendResult:
-        """Appends one message and says where it went.
+        """Appends one message and returns its position and its ids.
 
-        In the loop's thread where that waits for nobody: the store does not sync each append, the topic is there, the
-        segment has room, the body has less than 256 KiB. In the append thread otherwise, where all that wait share one
-        sync; with a delay in a thread of its own. Appends that do not ask for a sync go to the log in the order in
-        which they were begun, and so do those that do. The body is not to be changed before the answer.
+        The append runs in the loop's thread if it need not wait: the store does not sync each append, the topic exists,
+        the segment has space, and the body has less than 256 KiB. Otherwise it runs in the append thread, where all
+        waiting appends share one sync; a delayed append runs in another thread. Appends that do not ask for a sync are
+        in the log in the order of their calls, and so are appends that ask for one. Do not change the body before the
+        call returns.
         """
         bridge = self._bridge
         bridge.check()
@@ -270,9 +274,9 @@ class Store:
         queue_id: int | None = None,
         durable: bool = False,
     ) -> list[AppendResult]:
-        """Appends messages under one lock, with one sync where one is due; results in the order given.
+        """Appends messages under one lock, with at most one sync, and returns the results in the same order.
 
-        Where it runs is said at `append`.
+        See `append` for the thread.
         """
         bridge = self._bridge
         bridge.check()
@@ -295,10 +299,10 @@ class Store:
         follow: bool = False,
         timeout: Duration | None = None,
     ) -> Messages:
-        """Messages of one queue in ascending offset: `async for message in store.read(...)`.
+        """Reads the messages of one queue in offset order: `async for message in store.read(...)`.
 
-        Nothing is read, and no error of the queue raised, before the first message is asked for; the largest offset is
-        that of then. To follow costs no thread.
+        Reads nothing and raises no error of the queue before the first message is requested. The end of the queue is
+        also taken then. `follow` needs no thread.
         """
         seconds = None if timeout is None else seconds_of("timeout", timeout)
         opening = partial(
@@ -323,7 +327,7 @@ class Store:
         limit: int | None = None,
         newest_first: bool = False,
     ) -> Messages:
-        """Messages of `topic` that carry `key`, or have it as unique id, oldest first: `async for message in ...`."""
+        """Finds the messages of `topic` with this key or unique id, oldest first: `async for message in ...`."""
         opening = partial(
             self._bridge.store.lookup,
             topic,
@@ -337,10 +341,10 @@ class Store:
 
     @like(mqstore.Store.wait)
     async def wait(self, topic: str, queue_id: int, offset: int, timeout: Duration | None = None) -> bool:
-        """Waits until `offset` of a queue can be read; False when `timeout` passes first.
+        """Waits until `offset` of a queue can be read. Returns False if `timeout` ends first.
 
-        Costs no thread, however many wait. In a store that is open for reading all waits are looked at together, 20
-        milliseconds apart at most.
+        Waiting tasks need no thread, in any number. In a store that is open for reading, one timer checks all waits, at
+        most 20 milliseconds apart.
         """
         seconds = None if timeout is None else seconds_of("timeout", timeout)
         return await self._bridge.wait(topic, queue_id, offset, seconds)
@@ -385,7 +389,7 @@ class Store:
 
     @like(mqstore.Store.table)
     async def table(self, topic: str, *, bodies: Bodies = "memory") -> Table:
-        """The topic as a live, read-only mapping from key to newest message, loaded when this returns."""
+        """Returns the topic as a live, read-only mapping from key to newest message, already loaded."""
         bridge = self._bridge
         return Table(self, bridge, await bridge.run_at_length(bridge.store.table, topic, bodies=bodies))
 
@@ -393,17 +397,17 @@ class Store:
     def transaction(
         self, group: str = "DEFAULT_PRODUCER", *, check: Check | None = None, durable: bool = False
     ) -> Transaction:
-        """A transaction, begun by `async with` or `await`.
+        """Returns a transaction; `async with` or `await` begin it.
 
-        The check is called by the thread of the store's checks, not by the loop.
+        The thread `mqstore-check` of the store calls the check function, not the loop.
         """
         return Transaction(self, self._bridge, group, check, durable)
 
     async def close(self) -> None:
-        """Makes everything durable and lets go of the directory; a second call does nothing.
+        """Syncs everything, closes the files and releases the lock. A second call does nothing.
 
-        Appends that are under way are made first; who waits for a message, or for room for an append, gets
-        `StoreClosedError`. A close whose task is cancelled goes on without it.
+        Appends in progress are completed first. Tasks that wait for a message, or for space for an append, get
+        `StoreClosedError`. The close continues if its task is cancelled.
         """
         await self._bridge.close()
 
@@ -446,7 +450,7 @@ def _bound(name: str, value: object) -> int:
 
 
 def _close_late(opening: Future[mqstore.Store]) -> None:
-    """Closes a store that nobody waits for any more."""
+    """Closes a store whose open was cancelled."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 

@@ -1,4 +1,4 @@
-"""`Table` for asyncio: a look at it may have to read what was appended, so that every look is awaited."""
+"""`Table` for asyncio: an access may have to read new messages first, so every access is a coroutine."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# How long the queues that there are are waited for before more are looked for.
+# Longest wait for the known queues before new queues are looked for.
 _NAP = 1.0
 
 
 class Table:
-    """A topic as a live, read-only mapping from key to newest message; made by `Store.table`.
+    """A topic as a live, read-only mapping from key to newest message, from `Store.table`.
 
-    As `mqstore.Table`, but that looks are awaited: `await table["key"]`, `await table.get("key")`.
+    Works like `mqstore.Table`, with coroutines: `await table["key"]`, `await table.get("key")`.
     """
 
     def __init__(self, owner: object, bridge: Bridge, table: mqstore.Table) -> None:
-        """Wraps `table`; programs call `Store.table`."""
+        """Wraps `table`. Programs call `Store.table` instead."""
         self._owner = owner
         self._bridge = bridge
         self._table = table
 
     @property
     def topic(self) -> str:
-        """The topic."""
+        """Name of the topic."""
         return self._table.topic
 
     async def refresh(self) -> None:
-        """Takes up what was appended; every other method does that by itself.
+        """Applies everything appended so far; every other method does so too.
 
         Raises:
             StoreClosedError: the store was closed.
@@ -50,40 +50,40 @@ class Table:
         await self._bridge.run(self._table.refresh)
 
     def offset(self, queue_id: int = 0) -> int:
-        """One past the last offset of a queue that the table has seen."""
+        """Returns one past the last offset of a queue that the table has applied."""
         return self._table.offset(queue_id)
 
     async def get(self, key: str, default: T | None = None) -> StoredMessage | T | None:
-        """The newest message of `key`, or `default`."""
+        """Returns the newest message of `key`, or `default`."""
         return await self._bridge.run(partial(self._table.get, key, default))
 
     async def __getitem__(self, key: str) -> StoredMessage:
-        """The newest message of `key`: `await table["key"]`; KeyError where there is none."""
+        """Returns the newest message of `key`: `await table["key"]`. Raises KeyError if there is none."""
         return await self._bridge.run(partial(self._table.__getitem__, key))
 
     async def contains(self, key: str) -> bool:
-        """Whether there is a message with this key."""
+        """Returns whether there is a message with this key."""
         return await self._bridge.run(partial(self._table.__contains__, key))
 
     async def count(self) -> int:
-        """How many keys there are."""
+        """Returns the number of keys."""
         return await self._bridge.run(self._table.__len__)
 
     async def keys(self) -> list[str]:
-        """The keys of one moment, in the order of their newest messages."""
+        """Returns the keys of one moment, in the order of their newest messages."""
         return await self._bridge.run(partial(list, cast("Any", self._table)))
 
     async def values(self) -> list[StoredMessage]:
-        """The newest message of each key."""
+        """Returns the newest message of each key."""
         return await self._bridge.run(lambda: list(self._table.values()))
 
     async def items(self) -> list[tuple[str, StoredMessage]]:
-        """Each key with its newest message."""
+        """Returns each key with its newest message."""
         return await self._bridge.run(lambda: list(self._table.items()))
 
     @like(mqstore.Table.wait_until)
     async def wait_until(self, offset: int, *, queue_id: int = 0, timeout: Duration | None = None) -> bool:
-        """Waits until the table has the message at `offset` of a queue, an append's `queue_offset` for one."""
+        """Waits until the table includes the message at `offset` of a queue, such as an append's `queue_offset`."""
         seconds = None if timeout is None else seconds_of("timeout", timeout)
         if not await self._bridge.wait(self.topic, queue_id, offset, seconds):
             return False
@@ -92,9 +92,9 @@ class Table:
 
     @like(mqstore.Table.changes)
     async def changes(self, *, timeout: Duration | None = None) -> AsyncIterator[Change]:
-        """What happens to the table from now on, as it happens; each iterator by itself, in the order of each queue.
+        """Yields the changes of the table from now on, in offset order of each queue. Iterators are independent.
 
-        `Now` is when the first change is asked for.
+        "Now" is the request for the first change.
         """
         table, bridge = self._table, self._bridge
         limit = None if timeout is None else seconds_of("timeout", timeout)
@@ -118,7 +118,7 @@ class Table:
             if left is not None and left <= 0:
                 return
             waits = [(self.topic, queue, start) for queue, start in places.items()]
-            # The topic may get more queues meanwhile, which nobody calls for.
+            # The topic can get more queues meanwhile, which send no signal.
             await bridge.arrival(waits, _NAP if left is None else min(left, _NAP))
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""`Transaction` for asyncio: each verb of the one that threads have, in a thread of the store's."""
+"""`Transaction` for asyncio: each verb of the blocking class, in a thread of the store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 def _in_thread(
     method: Callable[Concatenate[mqstore.Transaction, P], T],
 ) -> Callable[Concatenate[Transaction, P], Coroutine[Any, Any, T]]:
-    """The twin of a verb. A body is not to be changed before the answer."""
+    """Returns the twin of a verb. A body must not change before the call returns."""
 
     @wraps(method)
     async def twin(self: Transaction, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -35,22 +35,22 @@ def _in_thread(
 
 
 class Transaction:
-    """Messages that appear together or never; made by `Store.transaction`, for `async with` or `await`.
+    """Messages that appear all together or never, from `Store.transaction`, for `async with` or `await`.
 
-    As `mqstore.Transaction`. A verb whose task is cancelled goes on without it: a block that is cancelled while it
-    commits is committed, one that is cancelled before is rolled back.
+    Works like `mqstore.Transaction`. A verb continues if its task is cancelled: a block that is cancelled during the
+    commit is committed, one that is cancelled before is rolled back.
     """
 
     __slots__ = ("__weakref__", "_arguments", "_beginning", "_bridge", "_store", "_transaction")
 
     def __init__(self, store: Store, bridge: Bridge, group: str, check: Check | None, durable: bool) -> None:
-        """Keeps the arguments of `Store.transaction` until it is entered or awaited."""
-        # The store is closed with its last user.
+        """Keeps the arguments of `Store.transaction` for the begin."""
+        # Keeps the store alive.
         self._store = store
         self._bridge = bridge
         self._arguments = (group, check, durable)
         self._transaction: mqstore.Transaction | None = None
-        # Tasks that await it together share one transaction.
+        # Concurrent tasks that await it share one transaction.
         self._beginning = asyncio.Lock()
 
     async def _begin(self) -> Self:
@@ -66,7 +66,7 @@ class Transaction:
     @property
     def _begun(self) -> mqstore.Transaction:
         if self._transaction is None:
-            msg = "the transaction has not begun: use it by async with, or await it"
+            msg = "the transaction has not begun: use it with async with, or await it"
             raise RuntimeError(msg)
         return self._transaction
 
@@ -84,22 +84,22 @@ class Transaction:
 
     @property
     def id(self) -> str:
-        """Its id, by which a check knows it: the unique id of its first message, unless that was given another one."""
+        """Id of the transaction, also for its check: the unique id of its first message, unless you set another one."""
         return self._begun.id
 
     @property
     def group(self) -> str:
-        """Its producer group."""
+        """Producer group of the transaction."""
         return self._arguments[0]
 
     @property
     def outcome(self) -> Literal["committed", "rolled back"] | None:
-        """How it ended; None while it is open."""
+        """`"committed"` or `"rolled back"`; None while the transaction is open."""
         return self._begun.outcome
 
     @property
     def results(self) -> list[mqstore.AppendResult]:
-        """Where its messages went, in the order in which they were appended; empty until it is committed."""
+        """Results of its messages in the order of the appends; empty until the commit."""
         return self._begun.results
 
     append = _in_thread(mqstore.Transaction.append)
@@ -111,7 +111,7 @@ class Transaction:
         return repr(begun).replace("<mqstore.", "<mqstore.aio.", 1) if begun else "<mqstore.aio.Transaction, not begun>"
 
     def __reduce__(self) -> NoReturn:
-        msg = "cannot pickle a transaction: it belongs to this process; send its id, and have a check decide"
+        msg = "cannot pickle a transaction: it belongs to this process; send its id, and let a check decide"
         raise TypeError(msg)
 
 

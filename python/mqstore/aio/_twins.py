@@ -1,6 +1,6 @@
-"""The awaitable twins of methods and functions that need a thread, with their names, parameters and documentation.
+"""Coroutine twins of methods and functions that need a thread, with the same names, parameters and documentation.
 
-A verb that `mqstore.Store` gets later has its twin in one line: `verb = in_thread(mqstore.Store.verb)`.
+A new verb of `mqstore.Store` gets its twin in one line: `verb = in_thread(mqstore.Store.verb)`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ F = TypeVar("F", bound="Callable[..., object]")
 
 
 class Bridged(Protocol):
-    """What has twins: it stands at one end of a bridge."""
+    """An object with twins, such as a store: it has a bridge."""
 
     _bridge: Bridge
 
@@ -31,7 +31,7 @@ class Bridged(Protocol):
 def in_thread(
     method: Callable[Concatenate[mqstore.Store, P], T],
 ) -> Callable[Concatenate[Bridged, P], Coroutine[Any, Any, T]]:
-    """The twin of a method that may wait for the disk or for others, but not for long."""
+    """Returns the twin of a method that may wait for the disk or a lock, but not for long."""
 
     @wraps(method)
     async def twin(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -44,7 +44,7 @@ def in_thread(
 def at_length(
     method: Callable[Concatenate[mqstore.Store, P], T],
 ) -> Callable[Concatenate[Bridged, P], Coroutine[Any, Any, T]]:
-    """The twin of a method that takes long: in a thread that others do not wait for. Cancelled, it ends."""
+    """Returns the twin of a long method, which runs in a separate thread pool. If cancelled, the method ends."""
 
     @wraps(method)
     async def twin(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -55,7 +55,7 @@ def at_length(
 
 
 def awaitable(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """The twin of a function on directories, in a thread of the loop's. Cancelled, it ends."""
+    """Returns the twin of a function on directories, in a thread of the loop. If cancelled, the function ends."""
 
     @wraps(function)
     async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -66,14 +66,14 @@ def awaitable(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
 
 
 def named(twin: Callable[P, T], name: str) -> Callable[P, T]:
-    """A twin that says it is the method `name` of this package's `Store`."""
+    """Gives a twin the name of the method `name` of `mqstore.aio.Store`."""
     twin.__module__ = "mqstore.aio"
     twin.__qualname__ = f"Store.{name}"
     return twin
 
 
 def like(method: Callable[..., object]) -> Callable[[F], F]:
-    """Has a twin that is written by hand say, behind its own documentation, all but the summary of `method`'s."""
+    """Returns a decorator that adds all paragraphs of `method`'s docstring except the first to that of a twin."""
 
     def documented(twin: F) -> F:
         own, rest = getdoc(twin), (getdoc(method) or "").partition("\n\n")[2]

@@ -1,4 +1,4 @@
-"""The verbs on whole directories, awaitable: see the functions of the same names in `mqstore`."""
+"""The verbs on whole directories as coroutines: see the functions of the same names in `mqstore`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`WorkQueue` for asyncio: messages are taken, finished and given back in the loop's thread, in the task's own step.
+"""`WorkQueue` for asyncio: a task takes, acknowledges and returns messages in the loop's thread, in its own step.
 
-A thread reads ahead what is on the disk, moves dead letters and syncs; it takes no message. See `_lines` for how
-tasks wait.
+A thread reads ahead from the disk, moves dead letters and syncs. It takes no message. `_lines` describes how tasks
+wait.
 """
 
 from __future__ import annotations
@@ -28,65 +28,65 @@ if TYPE_CHECKING:
     from mqstore.aio._bridge import Bridge
     from mqstore.types import BytesLike, Duration, Keys, Properties
 
-# Messages that are finished by one call in the loop's thread.
+# Number of messages that one call acknowledges in the loop's thread.
 _AT_ONCE = 256
 
-# Messages that a task got and that are kept for `task_done` before those that it finished by name are looked for.
+# Number of messages that a task keeps for `task_done` before it removes those that are already acknowledged.
 _KEPT = 64
 
-# How often a put that waits for a quota tries again: what an expiry frees nobody is told of, in threads neither.
+# Interval at which a put that waits for a quota tries again; an expiry that frees space sends no signal.
 _QUOTA_LOOK = 0.05
 
 
 class WorkQueue(Handle):
-    """Messages that are finished one by one; made by `mqstore.aio.Store.work_queue`.
+    """A topic from which tasks lease single messages, from `mqstore.aio.Store.work_queue`.
 
-    As `mqstore.WorkQueue`, with verbs that are awaited. A `get` that is cancelled has taken no message, a `put` that is
-    cancelled while it waits for room has put none in. Waiting costs no thread, however many wait; those who wait
-    longest come first. Belongs to the loop of its store; others use the same queue by handles of their own.
+    Works like `mqstore.WorkQueue`, with coroutines. A cancelled `get` has taken no message. A `put` that is cancelled
+    while it waits for space has put no message. Waiting tasks need no thread, in any number; those that have waited
+    longest are served first. A handle belongs to the loop of its store; another loop needs its own handle.
     """
 
     _own: mqstore.WorkQueue
 
     def __init__(self, owner: object, bridge: Bridge, queue: mqstore.WorkQueue) -> None:
-        """Wraps `queue`; programs call `Store.work_queue`."""
+        """Wraps `queue`. Programs call `Store.work_queue` instead."""
         super().__init__(owner, bridge)
         self._own = queue
         self._native = _native.LoopWorkQueue(queue, bridge.link)
         around = self._native.look_around
         self._ready, self._room, self._done = (Line(bridge, around) for _ in range(3))
-        # Who waits for a quota; the first of them tries again.
+        # Held by the first put that waits for a quota.
         self._quota = asyncio.Lock()
         self._got: weakref.WeakKeyDictionary[asyncio.Task[object], _Got] = weakref.WeakKeyDictionary()
 
     @property
     def topic(self) -> str:
-        """The topic whose messages it hands out."""
+        """Topic of its messages."""
         return self._own.topic
 
     @property
     def group(self) -> str:
-        """The group that finishes them."""
+        """Group whose workers process the messages."""
         return self._own.group
 
     @property
     def dead_letters(self) -> str:
-        """The topic of the group's dead letters: `%DLQ%` and the group's name."""
+        """Dead-letter topic of the group: `%DLQ%` and the group name."""
         return self._own.dead_letters
 
     @property
     def invisible_duration(self) -> float:
-        """How long a message that was got stays out of sight of others, in seconds."""
+        """Visibility timeout of a lease, in seconds."""
         return self._own.invisible_duration
 
     @property
     def max_attempts(self) -> int | None:
-        """After so many deliveries a message goes to the dead letters; None is never."""
+        """Number of deliveries after which a message becomes a dead letter; None is no limit."""
         return self._own.max_attempts
 
     @property
     def maxsize(self) -> int:
-        """How many messages that nobody has the queue may hold before a put waits; 0 is no limit."""
+        """Number of messages without a lease at which `put` waits; 0 is no limit."""
         return self._own.maxsize
 
     @like(mqstore.WorkQueue.put)
@@ -102,9 +102,9 @@ class WorkQueue(Handle):
         block: bool = True,
         timeout: Duration | None = None,
     ) -> AppendResult:
-        """Puts a message in, in the loop's thread or in the append thread: see `mqstore.aio.Store.append`.
+        """Puts one message, in the loop's thread or in the append thread: see `mqstore.aio.Store.append`.
 
-        The body is not to be changed before the answer. `QuotaFull` says that it is a quota that is used up.
+        Do not change the body before the call returns. A used-up quota raises `QuotaFull`.
         """
         put = partial(_native.LoopPut.one, body, keys, tags, properties, delay, durable)
         done = await self._put(put, _patience(block, timeout))
@@ -120,7 +120,7 @@ class WorkQueue(Handle):
         delay: Duration | None = None,
         durable: bool = False,
     ) -> AppendResult:
-        """As `put` with `block=False`."""
+        """Calls `put` with `block=False`."""
         return await self.put(
             body, keys=keys, tags=tags, properties=properties, delay=delay, durable=durable, block=False
         )
@@ -135,10 +135,7 @@ class WorkQueue(Handle):
         block: bool = True,
         timeout: Duration | None = None,
     ) -> list[AppendResult]:
-        """Puts messages in together, under one lock and with one sync; results in the order given.
-
-        Waits until there is room for all of them. After a crash a prefix of them may be there.
-        """
+        """Puts messages under one lock, with at most one sync, and returns the results in the same order."""
         put = partial(_native.LoopPut.many, list(messages), delay, durable)
         done = await self._put(put, _patience(block, timeout))
         return done if isinstance(done, list) else [done]
@@ -146,7 +143,7 @@ class WorkQueue(Handle):
     async def _put(
         self, make: Callable[[], _native.LoopPut], seconds: float | None
     ) -> AppendResult | list[AppendResult]:
-        """Puts what `make` makes; those who meet a quota that is used up wait one behind the other."""
+        """Puts the messages from `make`. If a quota is used up, puts wait for each other."""
         loop = self._bridge.loop
         end = None if seconds is None else loop.time() + seconds
         put = make()
@@ -171,7 +168,7 @@ class WorkQueue(Handle):
         raise full
 
     async def _put_once(self, put: _native.LoopPut, seconds: float | None) -> AppendResult | list[AppendResult]:
-        """Waits for room as `maxsize` has it, and appends."""
+        """Waits until `maxsize` allows the put, then appends."""
         native, appends = self._native, self._bridge.appends
 
         def look(patience: bool, number: int | None) -> list[AppendResult] | QueuedAppend | _native.LoopWait | None:
@@ -183,14 +180,14 @@ class WorkQueue(Handle):
         try:
             results: AppendResult | list[AppendResult] = await appends.queued(done)
         except BaseException:
-            # One that was not handed over keeps no room.
+            # The append was not handed over, so its reservation ends.
             done.release()
             raise
         return results
 
     @like(mqstore.WorkQueue.get)
     async def get(self, block: bool = True, timeout: Duration | None = None) -> LeasedMessage:
-        """Gets a message and has it alone for `invisible_duration`; one that is due again and a new one in turn."""
+        """Leases a message for `invisible_duration`. Due redeliveries and new messages take turns."""
         found = await self._take(1, _patience(block, timeout))
         if not found:
             self._native.empty()
@@ -203,12 +200,12 @@ class WorkQueue(Handle):
         return message
 
     async def get_nowait(self) -> LeasedMessage:
-        """As `get` with `block=False`."""
+        """Calls `get` with `block=False`."""
         return await self.get(block=False)
 
     @like(mqstore.WorkQueue.get_many)
     async def get_many(self, count: int, timeout: Duration | None = None) -> list[LeasedMessage]:
-        """Gets up to `count` messages, at least one unless `timeout` passes first; none is an empty list."""
+        """Leases up to `count` messages. Returns an empty list if `timeout` ends before the first message."""
         return await self._take(count, _patience(True, timeout))
 
     async def _take(self, count: int, seconds: float | None) -> list[LeasedMessage]:
@@ -222,9 +219,10 @@ class WorkQueue(Handle):
 
     @like(mqstore.WorkQueue.ack)
     async def ack(self, message: LeasedMessage, *, durable: bool = False) -> None:
-        """Finishes a message: it is not delivered again. To finish one again changes nothing.
+        """Acknowledges a message: it is not delivered again. A second `ack` changes nothing.
 
-        With `durable` all who wait for that share one sync. Who is cancelled while it waits has finished the message.
+        With `durable`, all waiting tasks share one sync. A task that is cancelled during the sync has acknowledged the
+        message.
         """
         bridge = self._bridge
         bridge.check()
@@ -235,7 +233,7 @@ class WorkQueue(Handle):
 
     @like(mqstore.WorkQueue.ack_many)
     async def ack_many(self, messages: Iterable[LeasedMessage], *, durable: bool = False) -> None:
-        """Finishes messages; with `durable` one sync serves all of them."""
+        """Acknowledges messages; `durable` needs one sync for all of them."""
         bridge = self._bridge
         bridge.check()
         await bridge.breathe()
@@ -249,9 +247,9 @@ class WorkQueue(Handle):
 
     @like(mqstore.WorkQueue.nack)
     async def nack(self, message: LeasedMessage, delay: Duration | None = None) -> None:
-        """Gives a message back, to be delivered again later.
+        """Returns a message to the queue for a later delivery.
 
-        One that was delivered `max_attempts` times goes to the dead letters, in a thread that syncs.
+        A dead letter is written and synced in a thread.
         """
         bridge = self._bridge
         bridge.check()
@@ -261,19 +259,19 @@ class WorkQueue(Handle):
 
     @like(mqstore.WorkQueue.extend)
     async def extend(self, message: LeasedMessage, duration: Duration) -> None:
-        """Keeps a message for `duration` from now, whatever was left of its time."""
+        """Sets the end of the lease to `duration` from now."""
         self._bridge.check()
         await self._bridge.breathe()
         self._own.extend(message, duration)
 
     async def task_done(self, message: LeasedMessage | None = None) -> None:
-        """Finishes `message`; without one the message that this task got first, by `get`, of those that it still has.
+        """Acknowledges `message`, or without one the message that this task has held longest of those from `get`.
 
         Args:
-            message: what `get` returned.
+            message: message from `get`.
 
         Raises:
-            ValueError: this task has none.
+            ValueError: this task holds no message.
             LeaseLostError: as for `ack`.
         """
         if message is None:
@@ -287,18 +285,15 @@ class WorkQueue(Handle):
 
     @like(mqstore.WorkQueue.join)
     async def join(self, timeout: Duration | None = None) -> bool:
-        """Waits until every message that was put in is finished, or a dead letter.
-
-        After a shutdown at once it waits for what somebody has only.
-        """
+        """Waits until every message is acknowledged or a dead letter."""
         native = self._native
         return await self._look(self._done, native.join, partial(native.prepare, 0), _patience(True, timeout))
 
     @like(mqstore.WorkQueue.redrive)
     async def redrive(self, limit: int | None = None) -> int:
-        """Puts dead letters of the group back into the topics that they came from, the oldest first.
+        """Moves dead letters of the group back to their original topics, oldest first.
 
-        It goes on when it is cancelled.
+        The call continues if its task is cancelled.
         """
         return await self._bridge.run_at_length(lambda: self._own.redrive(limit))
 
@@ -317,7 +312,7 @@ class WorkQueue(Handle):
 
 
 class _Got:
-    """What one task got and has not finished by `task_done`, the oldest first."""
+    """Messages from `get` that one task has not finished by `task_done`, oldest first."""
 
     def __init__(self) -> None:
         self._messages: deque[LeasedMessage] = deque()
@@ -326,21 +321,21 @@ class _Got:
     def push(self, message: LeasedMessage) -> None:
         if len(self._messages) >= self._room:
             self._messages = deque(filter(_native.is_held, self._messages))
-            # Twice as many, so that a look costs no more than the calls before it.
+            # Doubled, so that the cost of removals stays constant for each message.
             self._room = max(_KEPT, 2 * len(self._messages))
         self._messages.append(message)
 
     def pop(self) -> LeasedMessage | None:
         while self._messages:
             message = self._messages.popleft()
-            # Some were finished or given back by name.
+            # Skips messages that were acknowledged or returned by `ack` or `nack`.
             if _native.is_held(message):
                 return message
         return None
 
 
 def _patience(block: bool, timeout: Duration | None) -> float | None:
-    """How many seconds a call may wait, by the rules of `queue.Queue`; None is for ever."""
+    """Returns the seconds that a call can wait, by the rules of `queue.Queue`; None is no limit."""
     if not block:
         return 0.0
     if timeout is None:

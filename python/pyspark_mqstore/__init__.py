@@ -1,6 +1,6 @@
-"""Registers the data source ``mqstore`` with Spark, which imports every module called ``pyspark_*``.
+"""Registers the data source ``mqstore`` with Spark, which imports every module named ``pyspark_*``.
 
-Importing it imports nothing of mqstore: a module of this kind that fails to import takes all others with it.
+This module imports nothing of mqstore, because a failed import of one such module stops all of them.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """``spark.read.format("mqstore")`` and its kin; what they take stands in ``docs/spark.md``."""
+    """The data source ``spark.read.format("mqstore")``; ``docs/spark.md`` lists its options."""
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Returns the name of the format."""
         return "mqstore"
 
     def schema(self) -> StructType:
-        """The columns that the options ask for."""
+        """Returns the columns that the options select."""
         from mqstore.spark import _source
 
         return _source.schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """What reads a store as it is now."""
+        """Returns the reader of a store at its current end."""
         from mqstore.spark import _source
 
         return _source.reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """What reads a store as it grows."""
+        """Returns the reader of a growing store."""
         from mqstore.spark import _source
 
         return _source.stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """What appends rows to a store."""
+        """Returns the writer that appends rows to a store."""
         from mqstore.spark import _source
 
         return _source.writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """What appends the rows of a stream to a store, each batch once."""
+        """Returns the writer that appends the rows of a stream to a store, each batch once."""
         from mqstore.spark import _source
 
         return _source.stream_writer(self.options, schema, overwrite)

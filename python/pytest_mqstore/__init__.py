@@ -1,6 +1,6 @@
-"""Fixtures of pytest for tests of programs that use a store, or RocketMQ: see `mqstore.testing`.
+"""Fixtures of pytest for tests of programs that use a store or RocketMQ: see `mqstore.testing`.
 
-pytest loads this by itself where mqstore is installed; mqstore itself is imported by the first test that asks.
+pytest loads this module automatically if mqstore is installed. The first test that uses a fixture imports mqstore.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def mqstore_path(tmp_path: Path) -> Path:
-    """Where `mqstore_store` is: a directory of the test's own."""
+    """Directory of `mqstore_store`, separate for each test."""
     return tmp_path / "mqstore"
 
 
 @pytest.fixture
 def mqstore_clock() -> ManualClock:
-    """The clock of the stores of a test that asks for it; it stands still until it is told."""
+    """Clock of the test's stores; it changes only when the test sets it."""
     from mqstore.testing import ManualClock
 
     return ManualClock()
@@ -35,7 +35,7 @@ def mqstore_clock() -> ManualClock:
 
 @pytest.fixture
 def mqstore_faults() -> Faults:
-    """What goes wrong with the disk of the stores of a test that asks for it; nothing at first."""
+    """Disk faults of the test's stores; none at first."""
     from mqstore.testing import Faults
 
     return Faults()
@@ -43,7 +43,7 @@ def mqstore_faults() -> Faults:
 
 @pytest.fixture
 def mqstore_store(mqstore_path: Path, request: pytest.FixtureRequest) -> Iterator[mqstore.Store]:
-    """An empty store of small files, open for writing; on `mqstore_clock` and `mqstore_faults` where asked for."""
+    """An empty store with small files, open for writing; it uses `mqstore_clock` and `mqstore_faults` of the test."""
     from mqstore import MQStoreError
     from mqstore.testing import open as open_store
 
@@ -51,14 +51,14 @@ def mqstore_store(mqstore_path: Path, request: pytest.FixtureRequest) -> Iterato
     faults = request.getfixturevalue("mqstore_faults") if "mqstore_faults" in request.fixturenames else None
     store = open_store(mqstore_path, clock=clock, faults=faults)
     yield store
-    # A store on which things went wrong may have no good end; that is what its test is about.
+    # After a fault, the close may raise an error, which is no failure of the test.
     with contextlib.suppress(MQStoreError) if faults is not None else contextlib.nullcontext():
         store.close()
 
 
 @pytest.fixture
 def mqstore_rocketmq(mqstore_store: mqstore.Store, request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A stand-in for RocketMQ over `mqstore_store`, reached by `import rocketmq`; on `mqstore_clock` if asked for."""
+    """A stand-in for RocketMQ with `mqstore_store`, used by `import rocketmq`; it uses `mqstore_clock` of the test."""
     from mqstore.testing.rocketmq import Broker, installed
 
     clock = request.getfixturevalue("mqstore_clock") if "mqstore_clock" in request.fixturenames else None

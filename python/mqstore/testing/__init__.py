@@ -1,4 +1,4 @@
-"""For tests of programs that use a store, or RocketMQ: clocks, faults, assertions, damage, stand-ins.
+"""Helpers for tests of programs that use a store or RocketMQ: clocks, faults, assertions, damage, stand-ins.
 
 ::
 
@@ -8,11 +8,11 @@
         announce(mqstore_store, order=5)
         mqstore.testing.assert_appended(mqstore_store, "orders", 1, body={"order": 5}, keys="order-5")
 
-Installing mqstore is enough for the fixtures of pytest: `mqstore_path`, `mqstore_store`, `mqstore_clock`,
-`mqstore_faults`, `mqstore_rocketmq`. They cost nothing where no test asks for them. The rest of this package needs no
-pytest.
+pytest finds the fixtures as soon as mqstore is installed: `mqstore_path`, `mqstore_store`, `mqstore_clock`,
+`mqstore_faults` and `mqstore_rocketmq`. A test that uses none of them pays nothing. The rest of this package does not
+need pytest.
 
-`mqstore.testing.rocketmq`, which has to be imported, has the names of RocketMQ's Python client.
+`mqstore.testing.rocketmq` has the names of RocketMQ's Python client. Import it explicitly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a test says about messages and directories, with failures that show what there is instead."""
+"""Assertions about messages and directories; a failure shows what exists instead."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from mqstore._native import StoredMessage
     from mqstore.types import Duration, Keys, StorePath
 
-# Messages that a failure shows, and characters of each.
+# Number of messages in a failure, and characters of each.
 _SHOWN = 10
 _SHOWN_CHARACTERS = 200
 
-# How often what is waited for is looked at, in seconds.
+# Interval between two checks of a wait, in seconds.
 _NAP = 0.005
 
 
 def messages(store: mqstore.Store | StorePath, topic: str, queue_id: int | None = None) -> list[StoredMessage]:
-    """The messages of a topic, all queues together in the order in which they were appended.
+    """Returns the messages of a topic, from all queues, in append order.
 
     Args:
-        store: an open store (of an asyncio one: its `sync`), or a directory, which is read.
-        topic: the topic; one that does not exist has none.
-        queue_id: only those of this queue.
+        store: an open store (`sync` of an asyncio store), or a directory.
+        topic: name of the topic; an unknown topic has no messages.
+        queue_id: only this queue.
     """
     with _opened(store) as opened:
         if topic not in opened.topics():
@@ -56,24 +56,24 @@ def assert_appended(
     queue_id: int | None = None,
     timeout: Duration = 0,
 ) -> list[StoredMessage]:
-    """Fails unless messages like this were appended; they are what it returns.
+    """Fails unless matching messages were appended. Returns these messages.
 
     Args:
-        store: an open store (of an asyncio one: its `sync`), or a directory.
-        topic: their topic.
-        count: how many there are, exactly; 0 for none. None is one at least.
-        body: what each of them has: `bytes` or a `str` are the whole body; a function is given the message and says
-            whether it matches; anything else is what the body means as JSON. None is any body.
-        keys: keys that each of them has, among others.
-        tags: its tag. None is any, or none.
-        properties: properties that it has, among others.
-        queue_id: only those in this queue.
-        timeout: how long to wait for them, where something else appends.
+        store: an open store (`sync` of an asyncio store), or a directory.
+        topic: name of the topic.
+        count: exact number of matching messages; 0 for none. None is at least one.
+        body: body of each message. `bytes` and `str` are compared with the whole body. A function gets the message and
+            returns whether it matches. Any other object is compared with the body parsed as JSON. None is any body.
+        keys: keys that each message must have; other keys are allowed.
+        tags: tag of each message. None is any tag, or none.
+        properties: properties that each message must have; others are allowed.
+        queue_id: only messages in this queue.
+        timeout: longest wait for the messages, if another thread or process appends them.
 
     Raises:
-        AssertionError: there are more or fewer; it says which messages the topic has.
+        AssertionError: there are more or fewer; it lists the messages of the topic.
     """
-    # pytest shows the line of the test then.
+    # Makes pytest show the line of the test.
     __tracebackhide__ = True
     wanted = {keys} if isinstance(keys, str) else set(keys)
     end = time.monotonic() + seconds_of("timeout", timeout)
@@ -90,7 +90,7 @@ def assert_appended(
         while True:
             present = messages(opened, topic, queue_id)
             found = [message for message in present if matches(message)]
-            # What is not to be there has until the end to come.
+            # With `count=0` the wait lasts until the end, because a message may still arrive.
             if (len(found) == count and count > 0) if count is not None else found:
                 return found
             if time.monotonic() >= end:
@@ -104,7 +104,7 @@ def assert_appended(
 
 
 def assert_clean(store: mqstore.Store | StorePath) -> mqstore.VerifyReport:
-    """Fails if `verify` finds anything wrong with a store; it says what.
+    """Fails with the list of problems if `verify` finds any in a store.
 
     Args:
         store: an open store, or a directory.

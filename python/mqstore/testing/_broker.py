@@ -1,7 +1,7 @@
-"""What the stand-ins of `mqstore.testing.rocketmq` talk to: topics in a store, groups that consume them in memory.
+"""The broker behind the stand-ins of `mqstore.testing.rocketmq`: topics in a store, consumer groups in memory.
 
-A group has a place in each queue and what it was given and has not acknowledged; both are gone with the broker. Delayed
-messages and those of open transactions are in memory too, and get into the store when they are due.
+For each queue a group has an offset, and the messages that it received but has not acknowledged. Both are lost with the
+broker. Delayed messages and messages of open transactions are also in memory; they are appended when they are due.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from mqstore.testing._machine import ManualClock
     from mqstore.types import Duration, Filter
 
-# How often a wait looks at the clock, which nobody wakes it for, in seconds.
+# Interval at which a wait checks the clock, which sends no signal, in seconds.
 _NAP = 0.02
 
 _DEAD_LETTERS = "%DLQ%"
 
-# The property by which RocketMQ keeps a message group.
+# RocketMQ's property for the message group.
 _MESSAGE_GROUP = "__SHARDINGKEY"
 
 
 class Draft(NamedTuple):
-    """A message as a producer gives it."""
+    """A message from a producer."""
 
     topic: str
     body: bytes
@@ -49,7 +49,7 @@ class Draft(NamedTuple):
 
 @dataclass(slots=True)
 class Held:
-    """A message that a group has to acknowledge."""
+    """A message that a group has received but not acknowledged."""
 
     message: StoredMessage
     message_group: str | None
@@ -60,24 +60,25 @@ class Held:
 
 @dataclass(slots=True)
 class _Group:
-    """Of one topic: where each queue is read on, and what is held, by log offset."""
+    """State of a group in one topic: next offset of each queue, and unacknowledged messages by log offset."""
 
     next: dict[int, int] = field(default_factory=dict)
     held: dict[int, Held] = field(default_factory=dict)
 
 
 class Broker:
-    """A stand-in for RocketMQ's proxy and broker, in memory but for the messages, which are in `store`.
+    """A stand-in for RocketMQ's proxy and broker. Messages are in `store`, everything else is in memory.
 
-    Inside of `with Broker(store):` all clients of `mqstore.testing.rocketmq` in this process talk to it, whatever
-    endpoints they are configured with. Topics that are sent to are made, with one queue unless `store.create_topic`
-    made more before. A group that is new to a topic begins at its first message.
+    Inside `with Broker(store):`, all clients of `mqstore.testing.rocketmq` in this process use it, whatever their
+    endpoints are. A send to an unknown topic creates it with one queue; for more queues call `store.create_topic`
+    first. A new group starts at the first message of a topic.
 
     Args:
-        store: where the messages are: an open store.
-        clock: the time that delays and invisible durations go by; None is the machine's.
-        retry_delay: how long a message that a listener failed to consume stays invisible.
-        max_attempts: so often a message is given to a group before it goes to the topic `%DLQ%` and the group's name.
+        store: an open store for the messages.
+        clock: clock for delays and invisible durations; None is the clock of the machine.
+        retry_delay: time for which a message stays invisible after a listener failed.
+        max_attempts: number of deliveries to a group after which a message moves to the topic `%DLQ%` and the group
+            name.
     """
 
     def __init__(
@@ -111,10 +112,10 @@ class Broker:
             self._changed.notify_all()
 
     def check_transactions(self) -> int:
-        """Asks the producers of open transactions what became of them, as a broker does after a while.
+        """Calls the checkers of open transactions, as a broker does after some time.
 
         Returns:
-            How many of them were committed or rolled back.
+            Number of transactions that were committed or rolled back.
         """
         with self._changed:
             halves = list(self._halves.items())
@@ -128,19 +129,19 @@ class Broker:
 
     @property
     def open_transactions(self) -> int:
-        """How many messages wait for a commit or a rollback."""
+        """Number of messages that wait for a commit or a rollback."""
         with self._changed:
             return len(self._halves)
 
-    # What follows is for the clients.
+    # The following methods are for the clients.
 
     @property
     def now(self) -> float:
-        """Epoch seconds."""
+        """Current time in epoch seconds."""
         return time.time() if self._clock is None else self._clock.time()
 
     def send(self, draft: Draft) -> AppendResult:
-        """Appends a message that anybody may consume from now on."""
+        """Appends a message that all groups can consume."""
         with self._changed:
             queue_id = None
             properties = {**draft.properties, "UNIQ_KEY": draft.message_id}
@@ -161,25 +162,25 @@ class Broker:
             return result
 
     def delay(self, draft: Draft, due: int) -> str:
-        """Appends a message once it is `due`, in epoch seconds; returns by what it can be recalled."""
+        """Appends a message when it is `due`, in epoch seconds. Returns its recall handle."""
         with self._changed:
             handle = f"recall-{next(self._numbers)}"
             self._delayed[handle] = (due, draft)
             return handle
 
     def recall(self, topic: str, handle: str) -> str:
-        """Takes back a message that is not due; returns its id."""
+        """Recalls a message that is not due and returns its id."""
         with self._changed:
             self._send_due()
             _, draft = self._delayed.get(handle, (0, None))
             if draft is None or draft.topic != topic:
-                msg = f"there is no delayed message {handle!r} in {topic!r}"
+                msg = f"no delayed message {handle!r} in topic {topic!r}"
                 raise NotFoundException(msg)
             del self._delayed[handle]
             return draft.message_id
 
     def begin(self, draft: Draft, checker: Callable[[Draft], Any]) -> str:
-        """Keeps a message until its transaction ends; returns the id of that."""
+        """Keeps a message until its transaction ends. Returns the transaction id."""
         with self._changed:
             transaction_id = f"transaction-{next(self._numbers)}"
             self._halves[transaction_id] = (draft, checker)
@@ -189,7 +190,7 @@ class Broker:
         """Appends the message of a transaction, or drops it."""
         with self._changed:
             if transaction_id not in self._halves:
-                msg = f"there is no open transaction {transaction_id!r}"
+                msg = f"no open transaction {transaction_id!r}"
                 raise BadRequestException(msg)
             draft, _ = self._halves.pop(transaction_id)
             if commit:
@@ -198,9 +199,9 @@ class Broker:
     def receive(
         self, group: str, topic: str, condition: Filter | None, most: int, invisible: float, wait: float, goes_on: Any
     ) -> list[Held]:
-        """Up to `most` messages for a group, hidden from it for `invisible` seconds; after `wait` seconds none.
+        """Returns up to `most` messages, hidden from the group for `invisible` seconds; none after `wait` seconds.
 
-        `goes_on` says whether somebody still wants them.
+        `goes_on` returns whether the caller still waits.
         """
         end = time.monotonic() + wait
         with self._changed:
@@ -214,14 +215,14 @@ class Broker:
         return []
 
     def acknowledge(self, group: str, topic: str, handle: str | None) -> None:
-        """The group has consumed what it was given under `handle`."""
+        """Acknowledges the message with the receipt handle `handle` for the group."""
         with self._changed:
             held = self._held(group, topic, handle)
             del self._groups[group, topic].held[held.message.commit_log_offset]
             self._changed.notify_all()
 
     def hide(self, group: str, topic: str, handle: str | None, invisible: float) -> str:
-        """Hides it for so many seconds from now on; returns its new handle."""
+        """Hides a message for `invisible` seconds from now. Returns its new receipt handle."""
         with self._changed:
             held = self._held(group, topic, handle)
             held.visible_at = self.now + invisible
@@ -233,7 +234,7 @@ class Broker:
         for held in self._groups.get((group, topic), _Group()).held.values():
             if handle is not None and held.handle == handle:
                 return held
-        msg = "the message was acknowledged, or given to somebody else since: its receipt handle is void"
+        msg = "the message was acknowledged or redelivered: its receipt handle is void"
         raise BadRequestException(msg)
 
     def _take(self, group: str, topic: str, condition: Filter | None, invisible: float) -> Iterator[Held]:
@@ -242,7 +243,7 @@ class Broker:
         self._fetch(place, topic, condition)
         busy: set[str] = set()
         for offset, held in sorted(place.held.items()):
-            # Of a message group one is given at a time, the oldest.
+            # Delivers one message of a message group at a time, the oldest.
             if held.message_group is not None:
                 if held.message_group in busy:
                     continue
@@ -288,14 +289,14 @@ _running: list[Broker] = []
 
 
 def running() -> Broker:
-    """The broker that clients talk to."""
+    """Returns the broker for clients."""
     if not _running:
-        msg = "there is no broker: use clients inside of `with mqstore.testing.rocketmq.Broker(store):`"
+        msg = "no broker is running: use clients inside `with mqstore.testing.rocketmq.Broker(store):`"
         raise IllegalStateException(msg)
     return _running[0]
 
 
 def own_properties(message: StoredMessage) -> dict[str, str]:
-    """The properties that the sender gave by name."""
+    """Returns the properties that the sender set by name."""
     given = message.properties.items()
     return {name: value for name, value in given if name != _MESSAGE_GROUP and not is_reserved(name)}

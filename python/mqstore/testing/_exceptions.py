@@ -1,4 +1,4 @@
-"""The exceptions of RocketMQ's Python client, for its stand-ins: those that they raise, and what they all are."""
+"""The exceptions of RocketMQ's Python client, for the stand-ins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = [
 
 
 class ClientException(Exception):  # noqa: N818 - the name in RocketMQ's client
-    """What all of them are; `code` is the status of the server, where one answered."""
+    """Base class of all of them; `code` is the status of the server, if it answered."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -25,20 +25,20 @@ class ClientException(Exception):  # noqa: N818 - the name in RocketMQ's client
 
     @property
     def code(self) -> int | None:
-        """The status of the server, or None."""
+        """Status of the server, or None."""
         return self._code
 
 
 class BadRequestException(ClientException):
-    """The broker cannot do what it is asked for: a receipt handle is void, a transaction is over."""
+    """The broker cannot serve the request: a receipt handle is not valid, or a transaction has ended."""
 
 
 class NotFoundException(ClientException):
-    """There is no such thing."""
+    """The requested object does not exist."""
 
 
 class UnsupportedException(ClientException):
-    """The stand-ins do not do that."""
+    """The stand-ins do not support the call."""
 
 
 class IllegalArgumentException(ClientException):

@@ -1,4 +1,4 @@
-"""The machine that a store under test stands on: its clock, its disk, its sizes."""
+"""The environment of a store under test: clock, disk faults, small files."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from mqstore.types import Duration, Mode, StoreOptionsDict, StorePath, Time
 
 SMALL = mqstore.StoreOptions(segment_size=64 << 10, queue_file_entries=64, index_slots=64, index_entries=256)
-"""Options of a store whose files are small: it is made in milliseconds, and a few hundred messages fill its files."""
+"""Options for a store with small files: it is created in milliseconds, and a few hundred messages fill its files."""
 
 _BEGIN = datetime.fromisoformat("2024-01-01T00:00:00+00:00")
 
 
 class ManualClock:
-    """A clock that stands still until it is told; for `open`.
+    """A clock that changes only when a test sets it; for `open`.
 
-    Store times, born times, retention and everything else that a store does by the time of day go by it. Waits and
-    time-outs last as on the machine. Thread-safe; several stores may share one.
+    Store times, born times, retention and everything else that depends on the time of day use it. Waits and timeouts
+    take real time. Thread-safe; several stores can share one.
 
     Args:
-        start: what it shows first: epoch milliseconds or an aware datetime. 2024-01-01 00:00 UTC unless given.
+        start: first time: epoch milliseconds or an aware datetime; 2024-01-01 00:00 UTC by default.
     """
 
     __slots__ = ("_native",)
@@ -38,10 +38,10 @@ class ManualClock:
         self._native = _native.TestClock(milliseconds_of("start", start))
 
     def advance(self, seconds: Duration) -> None:
-        """Moves it on, or back where `seconds` is less than nothing.
+        """Moves the clock forward, or back if `seconds` is negative.
 
         Args:
-            seconds: seconds, to the millisecond, or a `timedelta`.
+            seconds: seconds, accurate to the millisecond, or a `timedelta`.
         """
         span = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
         if isinstance(span, bool) or not isinstance(span, int | float):
@@ -50,21 +50,21 @@ class ManualClock:
         self._native.advance(round(span * 1000))
 
     def set(self, when: Time) -> None:
-        """Has it show `when`: epoch milliseconds or an aware datetime."""
+        """Sets the clock to `when`: epoch milliseconds or an aware datetime."""
         self._native.set(milliseconds_of("when", when))
 
     @property
     def timestamp(self) -> int:
-        """What it shows, in epoch milliseconds."""
+        """Time of the clock, in epoch milliseconds."""
         return self._native.now()
 
     @property
     def now(self) -> datetime:
-        """What it shows, as an aware UTC datetime."""
+        """Time of the clock, as an aware UTC datetime."""
         return time_of(self._native.now())
 
     def time(self) -> float:
-        """What it shows, in epoch seconds: takes the place of `time.time`."""
+        """Returns the time of the clock in epoch seconds; a replacement for `time.time`."""
         return self._native.now() / 1000
 
     def __repr__(self) -> str:
@@ -72,9 +72,9 @@ class ManualClock:
 
 
 class Faults:
-    """What goes wrong with the disk of stores that were opened with it; nothing at first. For `open`.
+    """Disk faults of the stores that were opened with this object; none at first. For `open`.
 
-    Reads are never hindered. Thread-safe; several stores may share one. Every method may be called while they are open.
+    Reads never fail. Thread-safe; several stores can share one. Every method can be called while they are open.
     """
 
     __slots__ = ("_native",)
@@ -83,52 +83,53 @@ class Faults:
         self._native = _native.TestFaults()
 
     def fill_disk(self, after_bytes: int = 0) -> None:
-        """The disk is full, or is so once `after_bytes` more were taken; `clear` makes room.
+        """Makes the disk full, at once or after `after_bytes` more bytes are allocated; `clear` frees it.
 
-        What needs new room fails: a segment that has to be made (`DiskFullError`), writes beyond what a file occupies.
-        What has its room goes on, as on a real disk: appends to the segment that is there. What is deleted makes no
-        room here, and the options that go by how full a disk is look at the real one.
+        Operations that need new space then fail: a new segment (`DiskFullError`), and writes beyond the allocated part
+            of
+        a file. As on a real disk, appends to an existing segment still work. Deleted files free no space here. Options
+        that depend on the used share of a disk use the real disk.
         """
         self._native.fill_disk(after_bytes)
 
     def fail_syncs(self, times: int | None = None) -> None:
-        """The next syncs fail with an I/O error: so many, or all with None.
+        """Makes the next `times` syncs fail with an I/O error; None is all syncs.
 
-        A sync that failed stops a store: its appends raise `StorePoisonedError` until it is opened again.
+        A failed sync stops a store: its appends raise `StorePoisonedError` until it is opened again.
         """
         self._native.fail_syncs(times)
 
     def slow_syncs(self, seconds: Duration) -> None:
-        """Every sync takes so much longer."""
+        """Delays every sync by this time, in seconds or as a `timedelta`."""
         self._native.slow_syncs(seconds)
 
     def crash(self, after_writes: int = 0) -> None:
-        """Nothing reaches the disk any more, now or after so many changes of it.
+        """Lets no change reach the disk any more, at once or after `after_writes` more changes.
 
-        As after a kill: what was written before is there. What the program does from then on is abandoned; its appends
-        and flushes raise, and `close` ends it without an error, so that the directory can be opened again. A change is
-        a call that changes the disk, or a write to a mapped file, of which an append makes one to four; the store's
-        threads make some too.
+        The effect is that of a kill: earlier writes are on the disk, later ones are lost. Appends and flushes raise an
+        error. `close` raises none, so that the directory can be opened again. A change is a system call that changes
+        the disk, or a write to a mapped file. An append makes one to four changes; the threads of the store make some
+        too.
         """
         self._native.crash(after_writes)
 
     def clear(self) -> None:
-        """Nothing goes wrong any more. What crashed has to be opened again."""
+        """Removes all faults. A crashed store must be opened again."""
         self._native.clear()
 
     @property
     def crashed(self) -> bool:
-        """Whether a crash came, and no store was opened with these faults since."""
+        """Whether a crash happened and no store was opened with these faults since."""
         return self._native.crashed
 
     @property
     def writes(self) -> int:
-        """Changes of the disk that were made."""
+        """Number of changes of the disk so far."""
         return self._native.writes
 
     @property
     def syncs(self) -> int:
-        """Syncs that succeeded."""
+        """Number of syncs that succeeded."""
         return self._native.syncs
 
     def __repr__(self) -> str:
@@ -146,18 +147,18 @@ def open(  # noqa: A001 - the name of `mqstore.open`
     progress: Callable[[Progress], object] | None = None,
     **overrides: Unpack[StoreOptionsDict],
 ) -> mqstore.Store:
-    """Opens a store as `mqstore.open` does, on a clock and a disk of the test's own.
+    """Opens a store like `mqstore.open`, with the clock and the disk faults of a test.
 
-    It is the store that programs use, on real files.
+    It is the same store that programs use, with real files.
 
     Args:
-        path: the directory.
+        path: directory of the store.
         mode: as for `mqstore.open`.
-        clock: the time that it goes by; None is the machine's.
-        faults: what may go wrong with its disk; None is nothing.
-        options: how it behaves; None is `SMALL`.
+        clock: clock of the store; None is the clock of the machine.
+        faults: disk faults of the store; None is none.
+        options: options of the store; None is `SMALL`.
         progress: as for `mqstore.open`.
-        overrides: single options by name, which replace those in `options`.
+        overrides: single options by name; they replace those in `options`.
 
     Raises:
         As `mqstore.open`.

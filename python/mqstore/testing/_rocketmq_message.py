@@ -15,7 +15,7 @@ _TOPIC = re.compile(r"^[%a-zA-Z0-9_-]+$")
 
 
 class FilterType:
-    """What a filter is written in."""
+    """Language of a filter."""
 
     FILTER_TYPE_UNSPECIFIED = 0
     TAG = 1
@@ -23,7 +23,7 @@ class FilterType:
 
 
 class FilterExpression:
-    """What a subscription lets through: tags (`a || b`, `*` for all) or a condition on properties in SQL92."""
+    """Filter of a subscription: tags (`a || b`, `*` for all) or a condition on properties in SQL92."""
 
     TAG_EXPRESSION_SUB_ALL = "*"
 
@@ -33,7 +33,7 @@ class FilterExpression:
 
 
 class SendReceipt:
-    """What became of a message that was sent."""
+    """Result of a send."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ def _given(name: str, value: str) -> str:
 
 
 class Message:
-    """A message: to be sent once `topic` and `body` are set, or as it was received."""
+    """A message: for a send once `topic` and `body` are set, or a received one."""
 
     def __init__(self) -> None:
         self._body: bytes | None = None
@@ -68,7 +68,7 @@ class Message:
         self._tag: str | None = None
         self._keys: set[str] = set()
         self._properties: dict[str, str] = {}
-        # Of these one may be set.
+        # Only one of these can be set.
         self._kinds: dict[str, Any] = dict.fromkeys(
             ("message_group", "delivery_timestamp", "lite_topic", "priority"), None
         )
@@ -103,7 +103,7 @@ class Message:
 
     @property
     def body(self) -> bytes | None:
-        """The body; not empty."""
+        """Body; not empty."""
         return self._body
 
     @body.setter
@@ -114,7 +114,7 @@ class Message:
 
     @property
     def topic(self) -> str | None:
-        """The topic."""
+        """Name of the topic."""
         return self._topic
 
     @topic.setter
@@ -127,7 +127,7 @@ class Message:
 
     @property
     def tag(self) -> str | None:
-        """The tag that filters go by."""
+        """Tag for filters."""
         return self._tag
 
     @tag.setter
@@ -138,7 +138,7 @@ class Message:
 
     @property
     def keys(self) -> set[str]:
-        """The keys; setting it to one adds that one, as in the client."""
+        """Keys. An assignment adds one key, as in the client."""
         return self._keys
 
     @keys.setter
@@ -147,7 +147,7 @@ class Message:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties that the sender gave by name; see `add_property`."""
+        """Properties that the sender set by name; see `add_property`."""
         return self._properties
 
     def add_property(self, key: str, value: str) -> None:
@@ -156,7 +156,7 @@ class Message:
 
     @property
     def message_group(self) -> str | None:
-        """The group in which messages are consumed in order, one at a time."""
+        """Message group; its messages are consumed in order, one at a time."""
         return cast("str | None", self._kinds["message_group"])
 
     @message_group.setter
@@ -165,7 +165,7 @@ class Message:
 
     @property
     def delivery_timestamp(self) -> int | None:
-        """When the message is to be seen, in epoch seconds, as the client sends it."""
+        """Delivery time in epoch seconds, as the client sends it."""
         return cast("int | None", self._kinds["delivery_timestamp"])
 
     @delivery_timestamp.setter
@@ -174,7 +174,7 @@ class Message:
 
     @property
     def lite_topic(self) -> str | None:
-        """A lite topic; the stand-ins refuse to send it."""
+        """Lite topic; the stand-ins refuse to send it."""
         return cast("str | None", self._kinds["lite_topic"])
 
     @lite_topic.setter
@@ -183,7 +183,7 @@ class Message:
 
     @property
     def priority(self) -> int | None:
-        """A priority; the stand-ins refuse to send it."""
+        """Priority; the stand-ins refuse to send it."""
         return cast("int | None", self._kinds["priority"])
 
     @priority.setter

@@ -1,7 +1,7 @@
-"""Damage that is done to the files of a closed store: what disks, kills and people leave.
+"""Damage to the files of a closed store, as disks, kills and people cause it.
 
-Each function does one damage to a directory and says what it changed. For tests of programs that have to notice it, and
-for drills: `mqstore.verify` names what was done, `mqstore.repair` makes the best of it.
+Each function damages a directory in one way and returns what it changed. Use it in tests of programs that must detect
+damage, and for exercises: `mqstore.verify` names the damage, `mqstore.repair` repairs it as far as possible.
 
 ::
 
@@ -36,7 +36,7 @@ __all__ = [
     "write_bytes",
 ]
 
-# Bytes of a record before its body: the fixed fields, and two hosts of eight bytes, or twenty where they are IPv6.
+# Bytes of a record before its body: fixed fields and two hosts, each of 8 bytes, or 20 bytes for IPv6.
 _FIXED = 88
 _MORE_OF_IPV6 = 12
 _BORN_HOST_IPV6, _STORE_HOST_IPV6 = 1 << 4, 1 << 5
@@ -46,43 +46,43 @@ _SIZE_AND_MAGIC = 8
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One damage that was done."""
+    """One change that was made."""
 
     path: Path
-    """The file that was changed, or the file or folder that is gone."""
+    """Changed file, or removed file or folder."""
     offset: int
-    """The first byte of the file that was changed; 0 of what is gone."""
+    """First changed byte of the file; 0 for a removed file."""
     size: int
-    """How many bytes were changed or cut off; 0 of what is gone."""
+    """Number of bytes changed or cut off; 0 for a removed file."""
 
 
 def write_bytes(path: StorePath, file: str, offset: int, content: bytes) -> Damage:
-    """Writes `content` over what is there.
+    """Overwrites bytes of a file with `content`.
 
     Args:
-        path: the directory of a store that nobody has open for writing.
-        file: a file in it, `commitlog/00000000000000000000` for one.
-        offset: the first byte that changes. All of them have to be there.
-        content: the bytes.
+        path: directory of a store that no process has open for writing.
+        file: a file in it, for example `commitlog/00000000000000000000`.
+        offset: first byte to change. The file must be long enough for all bytes.
+        content: the new bytes.
 
     Raises:
-        ValueError: the file ends before.
+        ValueError: the file is too short.
         StoreLockedError: a writer has the store open.
     """
     return _write(_closed(path) / file, offset, content)
 
 
 def flip_bit(path: StorePath, file: str, offset: int, bit: int = 0) -> Damage:
-    """Flips one bit, as a disk does.
+    """Flips one bit, as a faulty disk does.
 
     Args:
-        path: the directory of a store that nobody has open for writing.
+        path: directory of a store that no process has open for writing.
         file: a file in it.
         offset: the byte.
-        bit: the bit of it; 0 is the lowest.
+        bit: bit of the byte; 0 is the lowest.
 
     Raises:
-        ValueError: the file ends before, or there is no such bit.
+        ValueError: the file is too short, or `bit` is not 0 to 7.
         StoreLockedError: a writer has the store open.
     """
     if not 0 <= bit < 8:
@@ -92,15 +92,15 @@ def flip_bit(path: StorePath, file: str, offset: int, bit: int = 0) -> Damage:
 
 
 def flip_body_bit(path: StorePath, message: StoredMessage, bit: int = 0) -> Damage:
-    """Flips one bit of the body of a message; its checksums do not hold any more.
+    """Flips one bit in the body of a message, so that its checksums are wrong.
 
     Args:
-        path: the directory of a store that nobody has open for writing.
-        message: one that was read from it.
-        bit: the bit of the body, from the lowest of its first byte on.
+        path: directory of a store that no process has open for writing.
+        message: a message that was read from it.
+        bit: bit of the body, counted from the lowest bit of its first byte.
 
     Raises:
-        ValueError: the body has no such bit, or the segment that it is in is not there.
+        ValueError: the body has no such bit, or the segment of the message does not exist.
         StoreLockedError: a writer has the store open.
     """
     if not 0 <= bit < 8 * message.body_view.nbytes:
@@ -112,17 +112,17 @@ def flip_body_bit(path: StorePath, message: StoredMessage, bit: int = 0) -> Dama
 
 
 def tear_tail(path: StorePath, keep: int | None = None) -> Damage:
-    """Leaves the first bytes of the last record and zeros behind them, as a loss of power in the middle of a write.
+    """Keeps the first bytes of the last record and zeros the rest, as a power loss during a write does.
 
-    The store looks as if it was killed then, and what it notes about syncs is gone: the next open cuts the record off,
-    and copies what it cuts to `mqstore/lost+found`.
+    The store then looks as after a kill, without durable mark. The next open truncates the record, and copies the
+    truncated bytes to `mqstore/lost+found`.
 
     Args:
-        path: the directory of a store that nobody has open for writing.
-        keep: how many bytes of the record stay; None is half of them. At least its size and its magic number do.
+        path: directory of a store that no process has open for writing.
+        keep: number of bytes of the record to keep, at least its size and magic number; None is half of the record.
 
     Raises:
-        ValueError: there is no record, or `keep` is no part of it.
+        ValueError: there is no record, or `keep` is out of bounds.
         StoreLockedError: a writer has the store open.
     """
     home = _closed(path)
@@ -145,15 +145,15 @@ def tear_tail(path: StorePath, keep: int | None = None) -> Damage:
 
 
 def cut_file(path: StorePath, file: str, size: int) -> Damage:
-    """Cuts a file, as a copy does that ended early.
+    """Cuts a file, as an incomplete copy does.
 
     Args:
-        path: the directory of a store that nobody has open for writing.
+        path: directory of a store that no process has open for writing.
         file: a file in it.
-        size: how many bytes are left.
+        size: new length of the file in bytes.
 
     Raises:
-        ValueError: the file is no longer than that.
+        ValueError: `size` is negative, or not smaller than the length of the file.
         StoreLockedError: a writer has the store open.
     """
     whole = _closed(path) / file
@@ -167,15 +167,15 @@ def cut_file(path: StorePath, file: str, size: int) -> Damage:
 
 
 def lose_queue(path: StorePath, topic: str, queue_id: int | None = None) -> Damage:
-    """Loses the files of a consume queue.
+    """Removes the files of a consume queue.
 
     Args:
-        path: the directory of a store that nobody has open for writing.
-        topic: the topic.
-        queue_id: the queue; None is all queues of the topic.
+        path: directory of a store that no process has open for writing.
+        topic: name of the topic.
+        queue_id: id of the queue; None is all queues of the topic.
 
     Raises:
-        FileNotFoundError: there is no such queue.
+        FileNotFoundError: no such queue.
         StoreLockedError: a writer has the store open.
     """
     queues = _closed(path) / "consumequeue" / topic
@@ -183,13 +183,13 @@ def lose_queue(path: StorePath, topic: str, queue_id: int | None = None) -> Dama
 
 
 def lose_index(path: StorePath) -> Damage:
-    """Loses the key index.
+    """Removes the key index.
 
     Args:
-        path: the directory of a store that nobody has open for writing.
+        path: directory of a store that no process has open for writing.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no index.
         StoreLockedError: a writer has the store open.
     """
     return _lose(_closed(path) / "index")
@@ -203,7 +203,7 @@ def _closed(path: StorePath) -> Path:
 
 
 def _place(home: Path, message: StoredMessage) -> tuple[Path, int]:
-    """The segment of a message, and where in it the message begins."""
+    """Returns the segment of a message, and the offset of the message in it."""
     size = mqstore.info(home).segment_size
     start = message.commit_log_offset // size * size
     segment = home / "commitlog" / f"{start:020}"
@@ -222,7 +222,7 @@ def _flip(file: Path, offset: int, bit: int) -> Damage:
 
 def _write(file: Path, offset: int, content: bytes) -> Damage:
     if offset < 0 or offset + len(content) > file.stat().st_size:
-        msg = f"{file} has no {len(content)} bytes at {offset}"
+        msg = f"{file} does not have {len(content)} bytes at offset {offset}"
         raise ValueError(msg)
     with file.open("r+b") as opened:
         opened.seek(offset)

@@ -1,7 +1,6 @@
-"""Stand-ins for RocketMQ's Python client (`rocketmq-python-client` 5), with its names, over a store.
+"""Stand-ins for RocketMQ's Python client (`rocketmq-python-client` 5), with the same names, over a store.
 
-A program that sends and consumes by the classes of the package `rocketmq` is tested without a broker, a port or a
-container::
+Use them to test a program that uses the package `rocketmq`, without a broker, a port or a container::
 
     def test_an_order_is_announced(mqstore_rocketmq):
         import program  # uses `from rocketmq import Producer`
@@ -9,13 +8,13 @@ container::
         program.announce(order=5)
         mqstore.testing.assert_appended(mqstore_rocketmq.store, "orders", 1, body={"order": 5})
 
-The fixture has `import rocketmq` give these classes; without it, put them where the program has the real ones, inside
-of `with Broker(store):`. What they do is what the client does as seen by a program: messages, receipts, filters by tag
-and SQL92, invisible durations, delays and recalls, transactions, message groups, dead letters. What they do not do is
-said by an exception: lite topics and priorities.
+With this fixture, `import rocketmq` returns these classes. Without it, put them in the place of the real classes,
+inside `with Broker(store):`. They behave like the client for messages, receipts, filters by tag and SQL92, invisible
+durations, delays and recalls, transactions, message groups, and dead letters. Lite topics and priorities raise an
+exception.
 """
 
-# Some of the client's parameters say nothing to a stand-in.
+# The stand-ins ignore some parameters of the client.
 # ruff: noqa: ARG002
 
 from __future__ import annotations
@@ -75,14 +74,14 @@ __all__ = [
 _NAME = re.compile(r"^[%a-zA-Z0-9_-]+$")
 _MOST_BODY_BYTES = 4 << 20
 
-# The numbers of the client's types in its protocol, and how long it waits between two tries of a listener.
+# Type numbers in the client's protocol, and the wait between two tries of a listener.
 _PUSH_CONSUMER, _SIMPLE_CONSUMER = 2, 3
 _PUSH_WAIT = 0.1
 _PUSH_INVISIBLE = 3600.0
 
 
 class TransactionResolution:
-    """What became of a transaction."""
+    """Outcome of a transaction."""
 
     TRANSACTION_RESOLUTION_UNSPECIFIED = 0
     COMMIT = 1
@@ -90,14 +89,14 @@ class TransactionResolution:
 
 
 class ConsumeResult(Enum):
-    """What a listener made of a message."""
+    """Result of a listener for one message."""
 
     SUCCESS = 0
     FAILURE = 1
 
 
 class Credentials:
-    """An access key and its secret; nobody looks at them here."""
+    """An access key and its secret; the stand-ins do not check them."""
 
     def __init__(self, ak: str = "", sk: str = "") -> None:
         self.ak = ak or ""
@@ -105,7 +104,7 @@ class Credentials:
 
 
 class ClientConfiguration:
-    """Where the broker is; the one of this process takes its place."""
+    """Endpoints of the broker; the stand-ins use the broker of this process instead."""
 
     def __init__(
         self, endpoints: str, credentials: Credentials, namespace: str = "", request_timeout: float = 3
@@ -117,23 +116,23 @@ class ClientConfiguration:
 
 
 class MessageListener:
-    """What a push consumer calls; to be derived from."""
+    """Base class for the listener of a push consumer."""
 
     def consume(self, message: Message) -> ConsumeResult:
-        """Takes a message; FAILURE, or an exception, has it given again."""
+        """Processes a message. After FAILURE or an exception it is redelivered."""
         raise NotImplementedError
 
 
 class TransactionChecker:
-    """What a broker asks about transactions that were left open; to be derived from."""
+    """Base class for the checker of open transactions."""
 
     def check(self, message: Message) -> int:
-        """What became of the transaction of `message`: one of `TransactionResolution`."""
+        """Returns the outcome of the transaction of `message`, a value of `TransactionResolution`."""
         raise NotImplementedError
 
 
 class _Client:
-    """What producers and consumers have in common: a life."""
+    """The life cycle of producers and consumers."""
 
     def __init__(self, client_configuration: ClientConfiguration) -> None:
         self.client_configuration = client_configuration
@@ -148,13 +147,13 @@ class _Client:
         return self._broker is not None
 
     def startup(self) -> None:
-        """Starts it; a client is started once."""
+        """Starts it. A client can be started only once."""
         if self._had_shutdown:
             raise IllegalStateException(f"{self} had shutdown, can't startup again.")
         self._broker = running()
 
     def shutdown(self) -> None:
-        """Ends it."""
+        """Stops it."""
         if self._broker is None:
             return
         self._broker = None
@@ -174,7 +173,7 @@ class _Client:
 
 
 class Transaction:
-    """A message that nobody sees before `commit`; made by `Producer.begin_transaction`, filled by `Producer.send`."""
+    """A message that is hidden until `commit`; from `Producer.begin_transaction`, filled by `Producer.send`."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -182,7 +181,7 @@ class Transaction:
         self._receipt: SendReceipt | None = None
 
     def add_half_message(self, message: Message) -> None:
-        """Takes the message; there is one."""
+        """Adds the only message of the transaction."""
         if message is None:
             raise IllegalArgumentException("add half message error, message is none.")
         if self._message is not None:
@@ -190,7 +189,7 @@ class Transaction:
         self._message = message
 
     def add_send_receipt(self, send_receipt: SendReceipt | None) -> None:
-        """Takes the receipt of the message."""
+        """Adds the receipt of the message."""
         if self._message is None:
             raise IllegalArgumentException("add send receipt error, no message in transaction.")
         if send_receipt is None or send_receipt.message_id != self._message.message_id:
@@ -198,7 +197,7 @@ class Transaction:
         self._receipt = send_receipt
 
     def commit(self) -> None:
-        """Has the message be seen."""
+        """Makes the message visible."""
         self._end(commit=True)
 
     def rollback(self) -> None:
@@ -207,7 +206,7 @@ class Transaction:
 
     @property
     def message_id(self) -> str | None:
-        """The id of the message."""
+        """Id of the message."""
         return None if self._message is None else self._message.message_id
 
     def _end(self, *, commit: bool) -> None:
@@ -234,7 +233,7 @@ class Producer(_Client):
         self._checker = checker
 
     def send(self, message: Message, transaction: Transaction | None = None) -> SendReceipt:
-        """Sends a message; one of a transaction is seen after its commit."""
+        """Sends a message; a message of a transaction is visible after its commit."""
         broker = self._running("send")
         draft = _draft(message, broker, in_transaction=transaction is not None)
         if transaction is not None:
@@ -252,21 +251,21 @@ class Producer(_Client):
         return SendReceipt(draft.message_id, None, queue, result.queue_offset)
 
     def send_async(self, message: Message) -> Future[Any]:
-        """As `send`; a future of the receipt."""
+        """Like `send`; returns a future of the receipt."""
         self._running("send")
         return self._later(lambda: self.send(message))
 
     def recall_message(self, topic: str, recall_handle: str) -> str:
-        """Takes back a delayed message that is not due; returns its id."""
+        """Recalls a delayed message that is not due and returns its id."""
         return self._running("recall message").recall(topic, recall_handle)
 
     def recall_message_async(self, topic: str, recall_handle: str) -> Future[Any]:
-        """As `recall_message`; a future of the id."""
+        """Like `recall_message`; returns a future of the id."""
         self._running("recall message")
         return self._later(lambda: self.recall_message(topic, recall_handle))
 
     def begin_transaction(self) -> Transaction:
-        """A transaction for one message."""
+        """Begins a transaction for one message."""
         self._running("begin transaction")
         if self._checker is None:
             raise IllegalArgumentException("Transaction checker should not be null.")
@@ -279,7 +278,7 @@ class Producer(_Client):
 
 
 class _Consumer(_Client):
-    """What consumers have in common: a group and its subscriptions."""
+    """The group and the subscriptions of consumers."""
 
     def __init__(
         self,
@@ -296,14 +295,14 @@ class _Consumer(_Client):
         self._subscriptions = {topic: _condition(given) for topic, given in (subscription or {}).items()}
 
     def subscribe(self, topic: str, filter_expression: FilterExpression | None = None) -> None:
-        """Consumes a topic from now on, all of it or what the filter lets through."""
+        """Subscribes to a topic, with all messages or those that match a filter."""
         self._running("add subscription")
         if not _NAME.match(topic):
             raise IllegalStateException("unable to add subscription because topic name is invalid")
         self._subscriptions[topic] = _condition(filter_expression)
 
     def unsubscribe(self, topic: str) -> None:
-        """Consumes a topic no more."""
+        """Ends the subscription to a topic."""
         self._running("remove subscription")
         self._subscriptions.pop(topic, None)
 
@@ -319,7 +318,7 @@ class _Consumer(_Client):
 
 
 class SimpleConsumer(_Consumer):
-    """Receives messages when it is asked, and acknowledges them."""
+    """Receives messages by explicit calls and acknowledges them."""
 
     def __init__(
         self,
@@ -337,11 +336,11 @@ class SimpleConsumer(_Consumer):
         self._turn = 0
 
     def receive(self, max_message_num: int, invisible_duration: float) -> list[Message]:
-        """Messages of the next topic in turn; none once `await_duration` seconds have passed, on the machine's clock.
+        """Returns messages of the next topic in turn; none after `await_duration` seconds of the machine's clock.
 
         Args:
-            max_message_num: so many at most.
-            invisible_duration: seconds, on the broker's clock, until one that is not acknowledged is given again.
+            max_message_num: maximum number of messages.
+            invisible_duration: seconds of the broker's clock until an unacknowledged message is redelivered.
         """
         broker = self._running("receive message")
         if not self._subscriptions:
@@ -363,31 +362,31 @@ class SimpleConsumer(_Consumer):
         return [Message._of_held(each) for each in held]
 
     def receive_async(self, max_message_num: int, invisible_duration: float) -> Future[Any]:
-        """As `receive`; a future of the messages."""
+        """Like `receive`; returns a future of the messages."""
         self._running("receive message")
         return self._later(lambda: self.receive(max_message_num, invisible_duration))
 
     def ack(self, message: Message) -> None:
-        """The group has consumed the message."""
+        """Acknowledges the message for the group."""
         self._acknowledge(message)
 
     def ack_async(self, message: Message) -> Future[Any]:
-        """As `ack`; a future of nothing. The real client forgets to return it."""
+        """Like `ack`; returns a future of None. The real client does not return it."""
         self._running("ack message")
         return self._later(lambda: self.ack(message))
 
     def change_invisible_duration(self, message: Message, invisible_duration: float) -> None:
-        """Hides the message for so many seconds from now on."""
+        """Hides the message for `invisible_duration` seconds from now."""
         self._hide(message, invisible_duration)
 
     def change_invisible_duration_async(self, message: Message, invisible_duration: float) -> Future[Any]:
-        """As `change_invisible_duration`; a future of nothing. The real client forgets to return it."""
+        """Like `change_invisible_duration`; returns a future of None. The real client does not return it."""
         self._running("change invisible duration")
         return self._later(lambda: self.change_invisible_duration(message, invisible_duration))
 
 
 class PushConsumer(_Consumer):
-    """Gives messages to a listener, in threads of its own, from `startup` to `shutdown`."""
+    """Passes messages to a listener, in its own threads, from `startup` to `shutdown`."""
 
     def __init__(
         self,
@@ -411,7 +410,7 @@ class PushConsumer(_Consumer):
         self._threads: list[threading.Thread] = []
 
     def startup(self) -> None:
-        """Starts it: the listener is called from now on."""
+        """Starts it; the listener gets calls from now on."""
         super().startup()
         self._threads = [
             threading.Thread(target=self._consume, name=f"mqstore-rocketmq-{number}", daemon=True)
@@ -421,7 +420,7 @@ class PushConsumer(_Consumer):
             thread.start()
 
     def shutdown(self) -> None:
-        """Ends it, once the listener has returned from the calls that it is in."""
+        """Stops it, after the current calls of the listener have returned."""
         super().shutdown()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -450,10 +449,10 @@ class PushConsumer(_Consumer):
         message = Message._of_held(held)
         try:
             result = self._listener.consume(message)
-        except Exception:  # noqa: BLE001 - as the client: whatever it is, the message comes again
+        except Exception:  # noqa: BLE001 - as in the client: after any error the message is redelivered
             result = ConsumeResult.FAILURE
         group, topic = self.consumer_group, message.topic or ""
-        # The message may be another's by now, where a test's clock moved on.
+        # If the test moved the clock, the message may be redelivered already.
         try:
             if result == ConsumeResult.SUCCESS:
                 broker.acknowledge(group, topic, message.receipt_handle)
@@ -497,10 +496,10 @@ def _draft(message: Message, broker: Broker, *, in_transaction: bool) -> Draft:
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """Has `import rocketmq` give these stand-ins, for modules that are imported meanwhile.
+    """Makes `import rocketmq` return these stand-ins, for modules that are imported inside the `with` block.
 
-    `rocketmq.v5.exception` and `rocketmq.grpc_protocol` (`FilterType`, `TransactionResolution`) are there, too. A
-    module that was imported before keeps what it has: set its names.
+    `rocketmq.v5.exception` and `rocketmq.grpc_protocol` (`FilterType`, `TransactionResolution`) exist too. A module
+    that was imported before keeps its classes: replace its names.
     """
     exceptions, protocol = ModuleType("rocketmq.v5.exception"), ModuleType("rocketmq.grpc_protocol")
     vars(exceptions).update({name: getattr(_exceptions, name) for name in _exceptions.__all__})

@@ -119,7 +119,7 @@ def test_undecided_transactions_are_counted_by_producer_group(tmp_path: Path, cl
         },
     ]
     assert found["delayed"] == []
-    assert "undecided of" in cli("info", root).stdout
+    assert "pending of" in cli("info", root).stdout
 
 
 def test_records_of_delays_are_decoded(tmp_path: Path, cli: Cli) -> None:

@@ -1,17 +1,17 @@
 """The command line: `mqstore VERB DIR ...`, also `python -m mqstore`.
 
-Data goes to stdout, notes and errors to stderr. Exit statuses, for every verb:
+Data goes to stdout, notes and errors go to stderr. Exit statuses of every verb:
 
 ::
 
-    0    done, nothing wrong
+    0    success, no problems
     1    problems found, or `get` found no such message
-    2    the command line is wrong
-    3    could not run: not a store, locked, damaged beyond reading, an error of the system
+    2    wrong command line
+    3    could not run: not a store, locked, too damaged to read, or an error of the system
     130  Ctrl-C
 
-Machine formats (`json`, `jsonl`) are stable, pure ASCII and never pass through a terminal library. This
-module imports nothing heavy, so that `mqstore --version` answers at once.
+Machine formats (`json`, `jsonl`) are stable and pure ASCII. They bypass the terminal library. This module imports
+nothing large, so that `mqstore --version` answers quickly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mqstore.cli.status import CLEAN, FAILED, INTERRUPTED, abandon_stdout
 
 
 def main() -> NoReturn:
-    """Runs the command line and leaves the process with its exit status."""
+    """Runs the command line and exits the process with its exit status."""
     sys.exit(run(sys.argv[1:]))
 
 
@@ -43,14 +43,14 @@ def _application(arguments: list[str]) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("rich", "typer"):
             raise
-        message = f"the command line needs {error.name}: pip install 'mqstore[cli]'"
+        message = f"{error.name} is not installed: run pip install 'mqstore[cli]'"
         print(f"mqstore: {message}", file=sys.stderr)
         sys.exit(FAILED)
     app(args=arguments, prog_name="mqstore")
 
 
 def _guard(work: object) -> int:
-    """Runs `work` and turns whatever it raises into an exit status; flushes what it printed."""
+    """Runs `work`, flushes its output, and returns an exit status for any exception."""
     assert callable(work)
     status = CLEAN
     try:
@@ -62,9 +62,9 @@ def _guard(work: object) -> int:
     except KeyboardInterrupt:
         status = INTERRUPTED
     except BrokenPipeError:
-        # The reader has seen enough, as in `mqstore cat | head`.
+        # The reader closed the pipe, as in `mqstore cat | head`.
         abandon_stdout()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it becomes an exit status
+    except Exception as error:  # noqa: BLE001 - every exception becomes an exit status
         status = _failure(error)
     return status
 
@@ -78,5 +78,5 @@ def _failure(error: Exception) -> int:
         import traceback
 
         traceback.print_exception(error)
-        print("mqstore: internal error, please report it", file=sys.stderr)
+        print("mqstore: internal error, please report it with the traceback above", file=sys.stderr)
     return FAILED

@@ -1,6 +1,6 @@
-"""The verbs. Each opens the directory to read it and never changes a byte, but for `expire`, `rebuild` and `repair`.
+"""The verbs of the command line. Only `expire`, `rebuild` and `repair` change bytes; the others open for reading.
 
-`compact`, `export` and `import` are in files of their own.
+`compact`, `export` and `import` have their own files.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ P = ParamSpec("P")
 
 app = typer.Typer(
     name="mqstore",
-    help="Look into, check and query message stores in the format of Apache RocketMQ.",
+    help="Inspect, verify, repair and query message stores in the format of Apache RocketMQ.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
-config = typer.Typer(help="The options of a store.", no_args_is_help=True)
+config = typer.Typer(help="Show the options of a store.", no_args_is_help=True)
 app.add_typer(config, name="config")
 
-# What a person reads through; the rest is for a program.
+# Number of problems in a table for people; the machine formats list all.
 _SHOWN_PROBLEMS = 100
-# What `info` prints in tables of their own, and what it says beside them.
+# Parts of `info` with their own tables or notes.
 _IN_TABLES = ("hours", "topics", "parts", "disk", "consumers", "popped", "delayed", "undecided", "notes")
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The store's directory.", show_default=False)]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the store.", show_default=False)]
 Topic = Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default=False)]
 Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.", show_default=False)]
-Limit = Annotated[int | None, typer.Option("--limit", min=0, help="At most so many messages.", show_default=False)]
-BodyForm = Annotated[Body, typer.Option("--body", help="How bodies are printed.")]
-ReportForm = Annotated[Format, typer.Option("--format", help="How the answer is printed.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=0, help="Maximum number of messages.", show_default=False)]
+BodyForm = Annotated[Body, typer.Option("--body", help="Form of the bodies in the output.")]
+ReportForm = Annotated[Format, typer.Option("--format", help="Format of the output.")]
 BrokerConf = Annotated[
     Path | None,
-    typer.Option("--conf", help="A broker's properties file: how long new files are.", show_default=False),
+    typer.Option("--conf", help="Properties file of a broker, for the lengths of new files.", show_default=False),
 ]
 MessageForm = Annotated[
     Format | None,
-    typer.Option("--format", help="How messages are printed; off a terminal jsonl.", show_default=False),
+    typer.Option("--format", help="Format of the output; jsonl if it is not a terminal.", show_default=False),
 ]
-Moment = Annotated[str | None, typer.Option(metavar="TIME", help="ISO 8601 with offset, or epoch ms.")]
+Moment = Annotated[str | None, typer.Option(metavar="TIME", help="ISO 8601 with offset, or epoch milliseconds.")]
 
 
 def _verb(work: Callable[P, int]) -> Callable[P, None]:
-    """Makes a command of `work`, which returns the exit status."""
+    """Returns the command of `work`, whose result is the exit status."""
 
     @functools.wraps(work)
     def command(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -84,13 +84,13 @@ def _verb(work: Callable[P, int]) -> Callable[P, None]:
 @app.callback(invoke_without_command=True)
 def _main(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="Print without colors, as with NO_COLOR set.")] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="Print without colors, like NO_COLOR=1.")] = False,
 ) -> None:
     if version:
         sys.stdout.write(f"mqstore {mqstore.__version__}\n")
         raise typer.Exit
     if no_color:
-        # What prints looks there, as others do: https://no-color.org
+        # All libraries that print read this variable: https://no-color.org
         os.environ["NO_COLOR"] = "1"
     warnings.simplefilter("always", mqstore.StoreWarning)
     warnings.showwarning = lambda message, *_rest, **_more: render.note(str(message))
@@ -99,7 +99,7 @@ def _main(
 @app.command()
 @_verb
 def info(directory: Directory, form: ReportForm = Format.TABLE) -> int:
-    """What the directory is: layout, writer, offsets, topics, parts."""
+    """Shows layout, writer, offsets, topics and parts of a directory."""
     report = mqstore.info(directory)
     if not render.machine(report.to_dict(), form):
         _info_tables(report)
@@ -109,7 +109,7 @@ def info(directory: Directory, form: ReportForm = Format.TABLE) -> int:
 @app.command()
 @_verb
 def topics(directory: Directory, form: ReportForm = Format.TABLE) -> int:
-    """The topics and their queues with the offsets that can be read."""
+    """Lists the topics and their queues with the range of offsets."""
     with mqstore.open(directory) as store:
         found: list[dict[str, object]] = [
             {"topic": topic, "queues": [queue.to_dict() for queue in store.queues(topic)]} for topic in store.topics()
@@ -126,19 +126,19 @@ def cat(
     topic: Topic = None,
     queue: Queue = None,
     start: Annotated[int | None, typer.Option(help="First queue offset.", show_default=False)] = None,
-    end: Annotated[int | None, typer.Option(help="Queue offset to stop before.", show_default=False)] = None,
-    log: Annotated[bool, typer.Option("--log", help="In the order of the commit log, without any index.")] = False,
+    end: Annotated[int | None, typer.Option(help="Queue offset to stop at, exclusive.", show_default=False)] = None,
+    log: Annotated[bool, typer.Option("--log", help="Print in commit log order, without any index.")] = False,
     tags: Tags = None,
     sql: Sql = None,
     limit: Limit = None,
     body: BodyForm = Body.BASE64,
     form: MessageForm = None,
 ) -> int:
-    """Prints messages, queue by queue or in the order of the log."""
+    """Prints messages, queue by queue or in log order."""
     if topic is None and (queue is not None or start is not None or end is not None):
         raise typer.BadParameter("--queue, --start and --end need --topic")
     if log and (start is not None or end is not None):
-        raise typer.BadParameter("--start and --end count in a queue; they do not go with --log")
+        raise typer.BadParameter("--start and --end are offsets of a queue; omit --log")
     wanted = chosen(tags, sql)
     with mqstore.open(directory) as store:
         if log:
@@ -156,16 +156,16 @@ def tail(
     directory: Directory,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     queue: Queue = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until Ctrl-C.")] = False,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=0, help="Begin with so many.")] = 10,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue with new messages until Ctrl-C.")] = False,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=0, help="Number of messages to start with.")] = 10,
     tags: Tags = None,
     sql: Sql = None,
     body: BodyForm = Body.BASE64,
     form: MessageForm = None,
 ) -> int:
-    """Prints the newest messages of a topic, all queues in the order of the log."""
+    """Prints the newest messages of a topic, from all queues in log order."""
     if follow and form is Format.JSON:
-        raise typer.BadParameter("--format json is one document, which never ends with --follow; use jsonl")
+        raise typer.BadParameter("with --follow the output has no end; use --format jsonl instead of json")
     wanted = chosen(tags, sql)
     with mqstore.open(directory) as store:
         end = Tail(store, topic, queue, wanted)
@@ -183,11 +183,11 @@ def tail(
 @_verb
 def get(
     directory: Directory,
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="An offset id or a unique id.")],
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="Offset id or unique id.")],
     body: BodyForm = Body.BASE64,
     form: MessageForm = None,
 ) -> int:
-    """Prints the message with this id; exit status 1 when there is none."""
+    """Prints the message with this id; exit status 1 if there is none."""
     with mqstore.open(directory) as store:
         found = store.get(message_id)
         if found is None:
@@ -209,7 +209,7 @@ def lookup(
     body: BodyForm = Body.BASE64,
     form: MessageForm = None,
 ) -> int:
-    """Prints the messages of a topic that carry a key, oldest first."""
+    """Prints the messages of a topic with this key, oldest first."""
     since = _moment("--start-time", start_time)
     until = _moment("--end-time", end_time)
     with mqstore.open(directory) as store:
@@ -223,31 +223,31 @@ def lookup(
 def expire(
     directory: Directory,
     retention: Annotated[
-        str | None, typer.Option(metavar="AGE", help='Keep so much: "72h", "7d", seconds.', show_default=False)
+        str | None, typer.Option(metavar="AGE", help='Age to keep: "72h", "7d", or seconds.', show_default=False)
     ] = None,
     retention_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Keep so many bytes of log segments.", show_default=False)
+        int | None, typer.Option(min=1, help="Bytes of log segments to keep.", show_default=False)
     ] = None,
     conf: Annotated[
-        Path | None, typer.Option(help="Keep what a broker with this properties file would.", show_default=False)
+        Path | None, typer.Option(help="Properties file of a broker, for its retention.", show_default=False)
     ] = None,
-    secure_wipe: Annotated[bool, typer.Option("--secure-wipe", help="Overwrite segments with zeros.")] = False,
+    secure_wipe: Annotated[bool, typer.Option("--secure-wipe", help="Overwrite segments with zeros first.")] = False,
     compact: Annotated[
-        bool, typer.Option("--compact", help="Compact first, so that no segment stays for a compaction topic.")
+        bool, typer.Option("--compact", help="Compact first, so that no segment must stay for a compaction topic.")
     ] = False,
     expire_uncompacted: Annotated[
         bool,
         typer.Option(
-            "--expire-uncompacted", help="Also segments with messages of compaction topics that nothing took up."
+            "--expire-uncompacted", help="Delete segments even if they have messages that no compaction has read."
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the files to delete.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Deletes the oldest segments of the log, and the queue and index files that lead nowhere then."""
+    """Deletes the oldest log segments, and the queue and index files that point to deleted segments only."""
     if retention is None and retention_bytes is None and conf is None:
-        raise typer.BadParameter("nothing goes without a rule: give --retention, --retention-bytes or --conf")
+        raise typer.BadParameter("give at least one of --retention, --retention-bytes and --conf")
     options = replace(_options_of(conf), secure_wipe=secure_wipe, expire_uncompacted=expire_uncompacted)
     if retention is not None:
         options = replace(options, retention=_age("--retention", retention))
@@ -263,7 +263,7 @@ def expire(
         _expire_report(plan, form)
     if not yes:
         if not sys.stdin.isatty():
-            render.note(f"{len(plan.files)} files would be deleted; say --yes to do it, or --dry-run to see them")
+            render.note(f"{len(plan.files)} files would be deleted; pass --yes to do it, or --dry-run to list them")
             return USAGE
         first = "Compact, then delete" if compact else "Delete"
         typer.confirm(f"{first} these {len(plan.files)} files?", abort=True, err=True)
@@ -282,7 +282,7 @@ def expire(
 @app.command()
 @_verb
 def verify(directory: Directory, form: ReportForm = Format.TABLE) -> int:
-    """Checks everything in the directory; exit status 1 when something is wrong."""
+    """Checks every file of the directory; exit status 1 if there are problems."""
     with render.progress() as bar:
         report = mqstore.verify(directory, progress=bar)
     if not render.machine(report.to_dict(), form):
@@ -295,11 +295,11 @@ def verify(directory: Directory, form: ReportForm = Format.TABLE) -> int:
 @_verb
 def rebuild(
     directory: Directory,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would come out.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the result.")] = False,
     conf: BrokerConf = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Makes queues, key index and checkpoint anew from the log; exit status 1 when the log is damaged."""
+    """Rebuilds queues, key index and checkpoint from the log; exit status 1 if the log is damaged."""
     options = _options_of(conf)
     with render.progress("building queues and index") as bar:
         report = mqstore.rebuild(directory, dry_run=dry_run, options=options, progress=bar)
@@ -315,7 +315,7 @@ def rebuild(
 @app.command()
 @_verb
 def stats(directory: Directory, form: ReportForm = Format.TABLE) -> int:
-    """Counters and positions of a store, as a reader has them: what is visible, durable, dispatched."""
+    """Shows counters and positions of a store as a reader sees them: visible, durable and dispatched offset."""
     with mqstore.open(directory) as store:
         found = store.stats().to_dict()
     if not render.machine(found, form):
@@ -331,12 +331,12 @@ def repair(
         Path | None, typer.Option(metavar="OUT", help="Repair a copy in this new folder.", show_default=False)
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Repair the directory itself.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the repairs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     conf: BrokerConf = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Makes a damaged directory one that opens again; exit status 1 when something is still wrong."""
+    """Repairs a damaged directory, so that it opens again; exit status 1 if problems remain."""
     if (output is not None and in_place) or (output is None and not in_place and not dry_run):
         raise typer.BadParameter("give --output OUT, a new folder for a repaired copy, or --in-place")
     options = _options_of(conf)
@@ -349,9 +349,9 @@ def repair(
         if form is Format.TABLE:
             _repair_report(plan, form)
         if not sys.stdin.isatty():
-            render.note(f"{len(plan.actions)} things would be done; say --yes to do them, or --dry-run to see them")
+            render.note(f"{len(plan.actions)} repairs would be made; pass --yes to do it, or --dry-run to list them")
             return USAGE
-        typer.confirm("Repair the directory so?", abort=True, err=True)
+        typer.confirm("Make these repairs?", abort=True, err=True)
     with render.progress("repairing") as bar:
         report = mqstore.repair(directory, output=output, in_place=in_place, options=options, progress=bar)
     _repair_report(report, form)
@@ -362,15 +362,15 @@ def repair(
 @_verb
 def bench(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder on the disk in question.", show_default=False)
+        Path, typer.Argument(metavar="DIR", help="Folder on the disk to measure.", show_default=False)
     ],
-    messages: Annotated[int, typer.Option(min=100, max=10_000_000, help="How many of each kind.")] = 100_000,
-    size: Annotated[int, typer.Option(min=1, max=1 << 20, help="Bytes of a body.")] = 1024,
+    messages: Annotated[int, typer.Option(min=100, max=10_000_000, help="Messages of each measurement.")] = 100_000,
+    size: Annotated[int, typer.Option(min=1, max=1 << 20, help="Bytes of each body.")] = 1024,
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """What a store does here, beside what disk and memory do by themselves; some seconds, one thread.
+    """Compares a store with bare loops over the same disk and memory; takes some seconds, with one thread.
 
-    Works in a folder of its own below DIR, or beside it where DIR is a store, and takes that away afterwards.
+    The command creates a temporary folder in DIR, or next to DIR if DIR is a store, and removes it at the end.
     """
     from mqstore.cli.bench import lines
 
@@ -391,19 +391,19 @@ def bench(
 @_verb
 def config_show(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="A store, whose own geometry wins.", show_default=False)
+        Path | None, typer.Argument(metavar="[DIR]", help="A store; its file lengths win.", show_default=False)
     ] = None,
     conf: Annotated[
-        Path | None, typer.Option(help="A broker's properties file (broker.conf).", show_default=False)
+        Path | None, typer.Option(help="Properties file of a broker (broker.conf).", show_default=False)
     ] = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Every option: its value, where that comes from, and RocketMQ's name of it."""
+    """Lists every option with its value, the source of the value, and RocketMQ's name."""
     shown = settings.options(directory, conf)
     if conf is not None and (rest := settings.passed_over(conf)):
-        render.note(f"{conf}: means nothing to a store: {', '.join(rest)}")
+        render.note(f"{conf}: not used by a store: {', '.join(rest)}")
     if conf is not None and (rest := settings.unused(conf)):
-        render.note(f"{conf}: accepted and not used: {', '.join(rest)}")
+        render.note(f"{conf}: accepted but not used: {', '.join(rest)}")
     if not render.machine([one.to_dict() for one in shown], form):
         rows = [(one.option, _fact(one.value), one.setting or one.source, ", ".join(one.rocketmq)) for one in shown]
         render.table(("option", "value", "from", "RocketMQ"), rows)
@@ -414,10 +414,10 @@ def config_show(
 @_verb
 def snapshot(
     directory: Directory,
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.", show_default=False)],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="New folder for the copy.", show_default=False)],
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Copies the store as it is now to a new folder, also while somebody writes it."""
+    """Copies the store to a new folder as it is now, even while another process writes it."""
     with mqstore.open(directory) as store, render.progress("copying") as bar:
         report = store.snapshot(output, progress=bar)
     if not render.machine(report.to_dict(), form):
@@ -439,13 +439,13 @@ def _repair_report(report: mqstore.RepairReport, form: Format) -> None:
     if report.actions:
         render.table(("would be done" if report.dry_run else "done",), [(text,) for text in report.actions])
     if report.dry_run and report.problems:
-        render.note(f"{len(report.problems)} problems now; mqstore verify lists them")
+        render.note(f"{len(report.problems)} problems; mqstore verify lists them")
     else:
         _problem_tables(report.problems)
 
 
 def _problem_tables(problems: Sequence[mqstore.Problem]) -> None:
-    """What kinds of problems there are and what they mean, then each of them."""
+    """Prints the kinds of problems with their meaning, then each problem."""
     if not problems:
         return
     kinds: dict[str, list[mqstore.Problem]] = {}
@@ -506,7 +506,7 @@ def _of_topic(
         yield from store.read(topic, queue, start, end, filter=wanted)
         return
     for one in store.queues(topic):
-        # Each queue has its own range; an offset asked of all of them is cut to it.
+        # Each queue has its own range, so the offset is limited to it.
         first = start if start is None else min(max(start, one.min_offset), one.max_offset)
         yield from store.read(topic, one.queue_id, first, end, filter=wanted)
 
@@ -538,7 +538,7 @@ def _moment(option: str, text: str | None) -> int | None:
     try:
         return milliseconds_of(option, datetime.fromisoformat(text))
     except ValueError:
-        message = f"{option} {text!r} is neither epoch milliseconds nor ISO 8601 with an offset"
+        message = f"{option} {text!r} must be epoch milliseconds, or ISO 8601 with an offset"
         raise typer.BadParameter(message) from None
 
 
@@ -547,13 +547,13 @@ def _options_of(conf: Path | None) -> mqstore.StoreOptions:
 
 
 def _age(option: str, text: str) -> float:
-    """Seconds of "90", "1.5h", "7d"."""
+    """Returns the seconds of "90", "1.5h" or "7d"."""
     units = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
     number = text.rstrip("".join(units))
     try:
         return float(number) * units[text.removeprefix(number) or "s"]
     except (ValueError, KeyError):
-        raise typer.BadParameter(f'{option} {text!r} is no age such as "90", "30m", "72h" or "7d"') from None
+        raise typer.BadParameter(f'{option} {text!r} must be an age such as "90", "30m", "72h" or "7d"') from None
 
 
 def _tell_kept(report: mqstore.ExpireReport) -> None:

@@ -1,7 +1,8 @@
-"""What a store does on a disk, beside what the disk and the memory do by themselves.
+"""Speed of a store on a disk, compared with bare loops over the same disk and memory.
 
-A few seconds, one thread, this interpreter: enough to see whether a machine is fit and whether something is wrong with
-it. Each line has a bare loop and the store do the same number of bytes in the same folder, one after the other.
+It takes a few seconds, with one thread of this interpreter. This is enough to see whether a machine is suitable and
+whether something is wrong. For each line, a bare loop and the store process the same number of bytes in the same
+folder, one after the other.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _AT_ONCE = 100
-"""Messages of one call, where there are many of them."""
+"""Number of messages in one call of `append_many`."""
 
 _MOST_SYNCS = 500
-"""A disk may need many milliseconds for one."""
+"""Limit of the number of syncs, because one can take many milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One comparison; rates are a second."""
+    """One comparison; rates are per second."""
 
     what: str
     limit: float
@@ -37,12 +38,12 @@ class Line:
     unit: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Returns the JSON form."""
         return {"what": self.what, "limit": self.limit, "store": self.store, "unit": self.unit}
 
 
 def lines(folder: Path, messages: int, size: int) -> Iterator[Line]:
-    """Measures in a folder of its own below `folder`, which goes afterwards."""
+    """Measures in a temporary folder in `folder`, and removes it at the end."""
     home = Path(tempfile.mkdtemp(prefix="mqstore-bench-", dir=folder))
     try:
         yield from _lines(home, messages, os.urandom(size))
@@ -81,7 +82,7 @@ def _rate(count: int, work: Callable[[], object]) -> float:
 
 
 def _copy(path: Path, count: int, body: bytes) -> None:
-    """Copies bodies one behind the other into a new file that is mapped."""
+    """Copies bodies one after the other into a new mapped file."""
     size = len(body)
     with path.open("w+b") as file:
         file.truncate(count * size)
@@ -91,7 +92,7 @@ def _copy(path: Path, count: int, body: bytes) -> None:
 
 
 def _write_synced(path: Path, count: int, body: bytes) -> None:
-    """Overwrites the file's begin, each write synced."""
+    """Overwrites the start of the file and syncs each write."""
     file = os.open(path, os.O_WRONLY)
     try:
         for number in range(count):
@@ -102,7 +103,7 @@ def _write_synced(path: Path, count: int, body: bytes) -> None:
 
 
 def _read(path: Path, count: int, size: int) -> None:
-    """Reads the file in pieces of a mebibyte and cuts bodies out of them."""
+    """Reads the file in pieces of 1 MiB and extracts the bodies."""
     step = max((1 << 20) // size, 1) * size
     file = os.open(path, os.O_RDONLY)
     try:

@@ -16,7 +16,7 @@ from mqstore.cli.status import CLEAN, PROBLEMS
 
 
 class Keyless(StrEnum):
-    """What becomes of messages without a key."""
+    """Treatment of messages without a key."""
 
     DROP = "drop"
     KEEP = "keep"
@@ -27,7 +27,7 @@ class Keyless(StrEnum):
 @_verb
 def compact(
     directory: Directory,
-    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; again for more.")] = None,
+    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Compact a copy in this new folder.", show_default=False)
     ] = None,
@@ -36,33 +36,33 @@ def compact(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Make lost compaction files anew from this store.",
+            help="Restore lost compaction files from this store.",
             show_default=False,
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would come out.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the result.")] = False,
     tombstone_retention: Annotated[
-        str, typer.Option(metavar="AGE", help='Keep messages that delete a key so long: "24h"; 0 as RocketMQ.')
+        str, typer.Option(metavar="AGE", help='Time to keep tombstones: "24h"; 0 as RocketMQ.')
     ] = "24h",
-    keyless: Annotated[Keyless, typer.Option(help="What becomes of messages without a key.")] = Keyless.DROP,
+    keyless: Annotated[Keyless, typer.Option(help="Treatment of messages without a key.")] = Keyless.DROP,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also queues that have not changed, and topics that are no compaction topics."),
+        typer.Option("--force", help="Include unchanged queues, and topics that are not compaction topics."),
     ] = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="Queues at once.", show_default=False)] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Queues to compact at a time.", show_default=False)] = None,
     memory: Annotated[
-        int, typer.Option("--memory", metavar="BYTES", min=0, help="What the keys of a queue may take.")
+        int, typer.Option("--memory", metavar="BYTES", min=0, help="Memory for the keys of one queue.")
     ] = 100 << 20,
     max_bytes_per_second: Annotated[
-        int | None, typer.Option(metavar="BYTES", min=1, help="What may be read and written.", show_default=False)
+        int | None, typer.Option(metavar="BYTES", min=1, help="Limit for reads and writes.", show_default=False)
     ] = None,
     job_id: Annotated[
         str | None,
-        typer.Option(help="Done once under this name; gone on with after it was stopped.", show_default=False),
+        typer.Option(help="Job name. Rerun with the same name to resume.", show_default=False),
     ] = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Keeps the newest message of every key of compaction topics; exit status 1 when a queue had to be left out."""
+    """Keeps the newest message of each key of compaction topics; exit status 1 if a queue was skipped."""
     if (output is not None and in_place) or (output is None and not in_place and not dry_run):
         raise typer.BadParameter("give --output OUT, a new folder for a compacted copy, or --in-place")
     with render.progress("compacting" if restore_from is None else "restoring") as bar:
@@ -79,9 +79,9 @@ def compact(
         }
         if restore_from is not None:
             if output is not None:
-                raise typer.BadParameter("--restore-from works --in-place; copy the directory first")
+                raise typer.BadParameter("--restore-from needs --in-place; copy the directory first to keep it")
             if job_id is not None:
-                raise typer.BadParameter("--restore-from goes on by itself; it takes no --job-id")
+                raise typer.BadParameter("--restore-from resumes automatically; omit --job-id")
             return _tell_restored(mqstore.restore_compaction(directory, restore_from, **options), form)
         report = mqstore.compact(directory, output=output, in_place=in_place, job_id=job_id, **options)
     left_out = [text for text in report.skipped if not text.endswith(": unchanged")]
@@ -98,8 +98,8 @@ def _tell_restored(report: mqstore.RestoreReport, form: Format) -> int:
     left_out = [text for text in report.skipped if not text.endswith(": nothing is missing")]
     if not render.machine(report.to_dict(), form):
         rows = [(each.topic, each.queue_id, each.until, each.messages, each.resumed) for each in report.queues]
-        render.table(("topic", "queue", "lost before", "messages pulled", "pulled before"), rows)
-        render.pairs([("queues restored", len(rows)), ("queues whole", len(report.skipped) - len(left_out))])
+        render.table(("topic", "queue", "lost before", "messages copied", "copied before"), rows)
+        render.pairs([("queues restored", len(rows)), ("queues complete", len(report.skipped) - len(left_out))])
     for text in left_out:
         render.note(f"left out: {text}")
     return PROBLEMS if left_out else CLEAN

@@ -1,4 +1,4 @@
-"""The verbs that move messages to files and back: `export` and `import`."""
+"""The verbs `export` and `import`, which move messages to files and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mqstore.cli.status import CLEAN, USAGE
 
 
 class To(StrEnum):
-    """What an export writes."""
+    """Format of an export."""
 
     JSONL = "jsonl"
     PARQUET = "parquet"
@@ -28,7 +28,7 @@ class To(StrEnum):
 
 
 class From(StrEnum):
-    """What an import reads."""
+    """Format of an import."""
 
     JSONL = "jsonl"
     PARQUET = "parquet"
@@ -39,29 +39,29 @@ class From(StrEnum):
 @_verb
 def export(
     directory: Directory,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file, or the store.", show_default=False)],
-    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; again for more.")] = None,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="File or store to write.", show_default=False)],
+    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")] = None,
     start_time: Moment = None,
     end_time: Moment = None,
     keys: Annotated[
-        list[str] | None, typer.Option("--key", help="Only messages with this key; again for more.")
+        list[str] | None, typer.Option("--key", help="Only messages with this key; repeat for more.")
     ] = None,
     tags: Tags = None,
     sql: Sql = None,
     body_matches: Annotated[
         str | None, typer.Option(metavar="REGEX", help="Only messages whose body matches.", show_default=False)
     ] = None,
-    columns: Annotated[str | None, typer.Option(help="Names, separated by commas.", show_default=False)] = None,
+    columns: Annotated[str | None, typer.Option(help="Column names, separated by commas.", show_default=False)] = None,
     to: Annotated[
-        To | None, typer.Option("--to", help="What is written; by the ending of OUT.", show_default=False)
+        To | None, typer.Option("--to", help="Format; by default from the ending of OUT.", show_default=False)
     ] = None,
     mapping: Annotated[
-        Path | None, typer.Option(help="For a store: which message went where.", show_default=False)
+        Path | None, typer.Option(help="For a store: file with old and new positions.", show_default=False)
     ] = None,
     parts: Annotated[
-        bool, typer.Option("--parts", help="Parquet, Arrow: OUT is a folder of files; resumable.")
+        bool, typer.Option("--parts", help="For Parquet and Arrow: write a folder of files, resumable.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Writes messages to a file of JSON lines, Parquet or Arrow, or copies them to another store."""
@@ -91,16 +91,16 @@ def export(
 @_verb
 def import_(
     directory: Directory,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="As export writes it.", show_default=False)],
-    topic: Annotated[str | None, typer.Option("--topic", help="All go to this topic.", show_default=False)] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File from an export.", show_default=False)],
+    topic: Annotated[str | None, typer.Option("--topic", help="Topic for all messages.", show_default=False)] = None,
     kind: Annotated[
-        From | None, typer.Option("--from", help="What FILE is; by its ending.", show_default=False)
+        From | None, typer.Option("--from", help="Format; by default from the ending of FILE.", show_default=False)
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be appended.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the messages to append.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Appends the messages of a file to a store, which is made if it is missing."""
+    """Appends the messages of a file to a store, which is created if missing."""
     chosen: ExportFormat | None = None if kind is None else kind.value
     with _usage():
         plan = mqstore.import_(directory, file, format=chosen, topic=topic, dry_run=True)
@@ -111,7 +111,7 @@ def import_(
         _print(plan, form)
     if not yes:
         if not sys.stdin.isatty():
-            render.note(f"{plan.messages} messages would be appended; say --yes to do it, or --dry-run to see the plan")
+            render.note(f"{plan.messages} messages would be appended; pass --yes to append them, or --dry-run")
             return USAGE
         typer.confirm(f"Append these {plan.messages} messages to {directory}?", abort=True, err=True)
     with render.progress("importing") as bar:
@@ -124,13 +124,13 @@ def import_(
 
 
 class _usage:  # noqa: N801 - a context, not a class to anybody
-    """Arguments that the library refuses are a wrong command line."""
+    """Reports arguments that the library refuses as a usage error."""
 
     def __enter__(self) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
-        """Turn what is about the arguments into a usage error."""
+        """Converts an error about an argument to a usage error."""
         if isinstance(error, mqstore.InvalidOptionError | mqstore.InvalidFilterError) or type(error) is ValueError:
             raise typer.BadParameter(str(error)) from None
 

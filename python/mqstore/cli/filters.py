@@ -1,4 +1,4 @@
-"""`--filter` and `--sql`: which messages a verb prints or moves."""
+"""`--filter` and `--sql`: the options that select messages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 Tags = Annotated[str | None, typer.Option("--filter", metavar="TAGS", help='Tags, as "a || b".', show_default=False)]
 Sql = Annotated[
     str | None,
-    typer.Option("--sql", metavar="EXPR", help='A condition on properties, as "price > 5".', show_default=False),
+    typer.Option("--sql", metavar="EXPR", help='Condition on properties, as "price > 5".', show_default=False),
 ]
 
 
 def chosen(tags: str | None, expression: str | None) -> Filter | None:
-    """What the two options ask for; at most one of them does.
+    """Returns the filter of the two options, of which only one can be given.
 
     Raises:
         typer.BadParameter: both are given, or the condition does not compile.
@@ -27,7 +27,7 @@ def chosen(tags: str | None, expression: str | None) -> Filter | None:
     if expression is None:
         return tags
     if tags is not None:
-        raise typer.BadParameter("--filter and --sql do not go together; a condition knows the tag as TAGS")
+        raise typer.BadParameter("give only one of --filter and --sql; in a condition, TAGS is the tag")
     try:
         return mqstore.sql(expression)
     except mqstore.InvalidFilterError as error:

@@ -1,4 +1,4 @@
-"""The newest messages of a topic, and those that come: what `tail` prints."""
+"""The newest and the new messages of a topic, for `tail`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from mqstore import QueueInfo, Store, StoredMessage
     from mqstore.types import Filter
 
-# Seconds between two looks at a store that somebody else writes: at first, and at most while nothing comes.
+# Seconds between two checks of a store with another writer: the first, and the longest without new messages.
 _FIRST_NAP = 0.01
 _LONGEST_NAP = 0.25
 
-# Messages of one queue that are held before they are handed out in the order of the log.
+# Maximum number of messages of one queue that one step sorts into log order.
 _AT_ONCE = 1000
 
 
 class Tail:
-    """The end of a topic: its newest messages, then the ones that come, those of all queues in the order of the log."""
+    """The end of a topic: its newest messages, then new messages. Both come from all queues, in log order."""
 
     def __init__(self, store: Store, topic: str, queue: int | None, wanted: Filter | None) -> None:
-        """Look at `topic`, or at one `queue` of it, for the messages that are `wanted`."""
+        """Selects the `wanted` messages of `topic`, or of one `queue` of it."""
         self._store = store
         self._topic = topic
         self._queue = queue
@@ -38,7 +38,7 @@ class Tail:
         self._first = {one.queue_id: one for one in queues}
 
     def newest(self, count: int) -> list[StoredMessage]:
-        """Return the `count` messages that were stored last, oldest first; to be asked before `coming`."""
+        """Returns the `count` newest messages, oldest first. Call it before `coming`."""
         found: list[StoredMessage] = []
         for one in self._first.values():
             self._next[one.queue_id] = one.max_offset
@@ -47,7 +47,7 @@ class Tail:
         return found[len(found) - min(count, len(found)) :]
 
     def _last(self, one: QueueInfo, count: int) -> list[StoredMessage]:
-        """Return the last `count` messages of a queue that pass the filter, looking back ever further."""
+        """Returns the last `count` messages of a queue that pass the filter, searching further and further back."""
         back = count
         while True:
             start = max(one.min_offset, one.max_offset - back)
@@ -57,7 +57,7 @@ class Tail:
             back *= 4
 
     def coming(self) -> Iterator[list[StoredMessage]]:
-        """Yield what comes, without an end; an empty list each time that nothing did."""
+        """Yields new messages without end; an empty list if there is none."""
         nap = _FIRST_NAP
         while True:
             found = self._more()
@@ -69,7 +69,7 @@ class Tail:
     def _more(self) -> list[StoredMessage]:
         found: list[StoredMessage] = []
         for one in self._queues():
-            # A queue that was not there before is new from its first message on.
+            # A new queue is read from its first message.
             start = self._next.setdefault(one.queue_id, one.min_offset)
             if start >= one.max_offset:
                 continue

@@ -1,4 +1,4 @@
-"""From values to text: the stable machine forms, and what people read."""
+"""Output of values: the stable machine formats, and text for people."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How an answer is printed."""
+    """Format of an output."""
 
     TABLE = "table"
     JSON = "json"
@@ -27,14 +27,14 @@ class Format(StrEnum):
 
 
 class Body(StrEnum):
-    """How the machine forms print a body."""
+    """Form of a body in the machine formats."""
 
     BASE64 = "base64"
     TEXT = "text"
     NONE = "none"
 
 
-# The names of the machine form before the body, in their order.
+# Names of the machine format before the body, in order.
 _FIELDS = (
     "topic",
     "queue_id",
@@ -57,29 +57,29 @@ _FIELDS = (
     "body_crc",
 )
 
-# Columns of the longest bar of a chart.
+# Columns of the longest bar in a chart.
 _BAR_WIDTH = 40
 
-# What a line for people shows of a body.
+# Bytes of a body in a line for people.
 _PREVIEW_BYTES = 60
 
 
 def note(text: str) -> None:
-    """Says something about the work, not of its result."""
+    """Prints a note about the work, not about its result, to stderr."""
     print(f"mqstore: {text}", file=sys.stderr)
 
 
 def dump(value: object, *, indent: int | None = None) -> str:
-    """JSON in pure ASCII."""
+    """Returns JSON in pure ASCII."""
     return json.dumps(value, ensure_ascii=True, indent=indent, allow_nan=False)
 
 
 def message_object(message: StoredMessage, body: Body, store: Store | None = None) -> dict[str, Any]:
-    """A message as the verbs print it: every name always, `null` where there is nothing.
+    """Returns a message as a JSON object; every name is present, `null` if it has no value.
 
-    The body is the decompressed one; when it does not decompress, the stored bytes and `body_error`. Where a
-    broker remembers by it what it popped, `pop`; where it is a record of delays or transactions, `system`, by the delay
-    levels of `store`, which it is of, else by RocketMQ's.
+    The body is decompressed. If that fails, the object has the stored bytes and `body_error`. A record of a broker's
+    pop gets `pop`. A record of delays or transactions gets `system`, with the delay levels of `store`, or RocketMQ's if
+    `store` is None.
     """
     found: dict[str, Any] = {name: getattr(message, name) for name in _FIELDS}
     error = None
@@ -102,7 +102,7 @@ def message_object(message: StoredMessage, body: Body, store: Store | None = Non
 
 
 def message_line(message: StoredMessage, body: Body, store: Store) -> str:
-    """A message as one line for people."""
+    """Returns a message as one line for people."""
     parts = [
         moment(message.store_timestamp),
         f"{plain(message.topic)}/{message.queue_id}",
@@ -125,7 +125,7 @@ def message_line(message: StoredMessage, body: Body, store: Store) -> str:
 
 
 def _popped(popped: dict[str, Any]) -> str:
-    """What a broker remembers of messages that it popped, for people."""
+    """Describes a record of a broker's pop for people."""
     offsets = " ".join(str(offset) for offset in popped["offsets"])
     text = f"{popped['kind']} of {plain(popped['topic'])}/{popped['queue_id']} for {plain(popped['group'])}: {offsets}"
     if popped["revive_timestamp"] is not None:
@@ -136,7 +136,7 @@ def _popped(popped: dict[str, Any]) -> str:
 
 
 def _waiting(record: dict[str, Any]) -> str:
-    """What a record of delays or transactions says, for people."""
+    """Describes a record of delays or transactions for people."""
     kind = record["kind"]
     if kind == "decision":
         decided = record["decision"] or "decided"
@@ -156,7 +156,7 @@ def _waiting(record: dict[str, Any]) -> str:
 
 
 def machine(found: dict[str, Any] | list[dict[str, Any]], form: Format) -> bool:
-    """Prints an answer in a machine form; False, and nothing printed, where people are to read it."""
+    """Prints a result in a machine format. Returns False without output if `form` is for people."""
     if form is Format.JSON:
         document(found)
     elif form is Format.JSONL:
@@ -165,7 +165,7 @@ def machine(found: dict[str, Any] | list[dict[str, Any]], form: Format) -> bool:
 
 
 def messages(store: Store, found: Iterable[StoredMessage], form: Format, body: Body) -> None:
-    """Prints messages of `store` as they come."""
+    """Prints messages of `store` one by one."""
     if form is Format.JSON:
         _array(store, found, body)
         return
@@ -178,7 +178,7 @@ def messages(store: Store, found: Iterable[StoredMessage], form: Format, body: B
 
 
 def nobody_reads() -> bool:
-    """Whether standard output is a pipe whose other end was closed."""
+    """Returns whether standard output is a pipe whose reader has closed it."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
@@ -199,7 +199,7 @@ def document(value: object) -> None:
 
 
 def lines(values: Iterable[object]) -> None:
-    """Prints one JSON object a line."""
+    """Prints one JSON object per line."""
     for value in values:
         sys.stdout.write(dump(value) + "\n")
 
@@ -212,7 +212,7 @@ def pairs(values: Sequence[tuple[str, object]]) -> None:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table; off a terminal nothing is cut or wrapped."""
+    """Prints a table. If the output is not a terminal, nothing is cut or wrapped."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -229,7 +229,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 @contextmanager
 def progress(what: str = "reading the log", *, share: bool = False) -> Iterator[Callable[[Progress], None] | None]:
-    """A bar on stderr that says `what` is done, in bytes or as a `share`, when that is a terminal; else None."""
+    """Yields the callback of a progress bar on stderr, in bytes or as a `share`; None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -245,14 +245,14 @@ def progress(what: str = "reading the log", *, share: bool = False) -> Iterator[
 
 
 def plain(text: str) -> str:
-    """Text without anything that a terminal would act upon."""
+    """Returns text without control characters for a terminal."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def size(number: int) -> str:
-    """Bytes as people read them."""
+    """Returns a number of bytes for people."""
     if number < 1024:
         return f"{number} B"
     power = min((number.bit_length() - 1) // 10, 6)
@@ -260,7 +260,7 @@ def size(number: int) -> str:
 
 
 def moment(milliseconds: int) -> str:
-    """A time in ISO 8601, UTC."""
+    """Returns a time in ISO 8601, UTC."""
     from mqstore._times import time_of
 
     try:
@@ -270,12 +270,12 @@ def moment(milliseconds: int) -> str:
 
 
 def hour(milliseconds: int) -> str:
-    """The hour that begins then, UTC."""
+    """Returns the hour that begins at this time, UTC."""
     return moment(milliseconds)[: len("2026-01-31T12:00")]
 
 
 def bar(value: int, most: int) -> str:
-    """A bar as long as `value` is of `most`; something stays something."""
+    """Returns a bar with the length of `value` relative to `most`; never empty for a positive value."""
     eighths = -(-value * _BAR_WIDTH * 8 // most) if most else 0
     if not (sys.stdout.encoding or "").lower().startswith("utf"):
         return "#" * -(-eighths // 8)

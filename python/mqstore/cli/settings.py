@@ -1,4 +1,4 @@
-"""The options that a store would be opened with, and where each of them comes from."""
+"""The options of an open, and the source of each value."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from mqstore import _broker_conf
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Functions have no text form; the fields of `advanced` are shown one by one.
+# Functions have no text form; the fields of `advanced` are listed one by one.
 _NO_SETTINGS = ("on_event", "before_delete", "advanced")
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An option with its value."""
+    """An option and its value."""
 
     option: str
     value: Any
     source: str
-    """Where the value comes from: `"default"`, `"directory"`, `"conf"`, or `"conf default"`, what a broker has whose
-    file says nothing."""
+    """Source of the value: `"default"`, `"directory"`, `"conf"`, or `"conf default"` for RocketMQ's default of a
+    setting that the file omits."""
     setting: str | None
-    """The setting of the file that gave it."""
+    """Setting of the file that set the value."""
     rocketmq: tuple[str, ...]
     """RocketMQ's names of the option."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Returns the JSON form."""
         value = list(self.value) if isinstance(self.value, tuple) else self.value
         names = list(self.rocketmq)
         return {
@@ -43,14 +43,14 @@ class Shown:
 
 
 def options(directory: Path | None, conf: Path | None) -> list[Shown]:
-    """Every option as an open of `directory` with the broker's file `conf` would have it."""
+    """Returns every option of an open of `directory` with the broker's file `conf`."""
     said = {} if conf is None else {one.option: one for one in _broker_conf.read(_broker_conf.parse_file(conf))}
     there = {} if directory is None else _geometry(directory)
     chosen = mqstore.StoreOptions._from_settings(said.values())
     shown = []
     for name, in_force in _named_values(chosen):
         value, source, setting = in_force, "default", None
-        # A directory's own geometry always wins.
+        # The file lengths of a directory always win.
         if name in there:
             value, source = there[name], "directory"
         elif name in said:
@@ -61,18 +61,18 @@ def options(directory: Path | None, conf: Path | None) -> list[Shown]:
 
 
 def passed_over(conf: Path) -> list[str]:
-    """Settings of the file that mean nothing to a store."""
+    """Returns the settings of the file that do not concern a store."""
     known = {name for setting in _broker_conf.SETTINGS for name in setting.names}
     return sorted(set(_broker_conf.parse_file(conf)) - known - set(_broker_conf.UNUSED))
 
 
 def unused(conf: Path) -> list[str]:
-    """Settings of the file that are accepted and not used."""
+    """Returns the settings of the file that are accepted but not used."""
     return sorted(set(_broker_conf.parse_file(conf)) & set(_broker_conf.UNUSED))
 
 
 def _named_values(chosen: mqstore.StoreOptions) -> list[tuple[str, Any]]:
-    """The options by name, those of `BrokerOptions` last."""
+    """Returns the options by name, those of `BrokerOptions` last."""
     own = [(one.name, getattr(chosen, one.name)) for one in fields(chosen) if one.name not in _NO_SETTINGS]
     return own + [(one.name, getattr(chosen.advanced, one.name)) for one in fields(chosen.advanced)]
 

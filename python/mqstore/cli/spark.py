@@ -1,4 +1,4 @@
-"""The verbs that do their work on Spark: `mqstore spark compact | verify | rebuild | export`."""
+"""The verbs that run on Spark: `mqstore spark compact | verify | rebuild | export`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mqstore.cli.app import Directory, ReportForm, _verb, app
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS
 
-spark_app = typer.Typer(help="Work on stores by Spark.", no_args_is_help=True)
+spark_app = typer.Typer(help="Process stores on Spark.", no_args_is_help=True)
 app.add_typer(spark_app, name="spark")
 
-Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="The stores.", show_default=False)]
-Master = Annotated[str, typer.Option("--master", help="Where Spark runs: local[4], spark://host:7077, yarn.")]
+Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Stores.", show_default=False)]
+Master = Annotated[str, typer.Option("--master", help="Spark master: local[4], spark://host:7077, yarn.")]
 
 
 @contextmanager
 def _session(master: str) -> Iterator[Any]:
-    """A session of its own; executors elsewhere get the package."""
+    """Yields a new Spark session; executors on other machines get the package."""
     from mqstore.spark import ship
     from mqstore.spark._session import begin
 
@@ -41,13 +41,13 @@ def _session(master: str) -> Iterator[Any]:
 def verify(
     directories: Directories,
     master: Master = "local[*]",
-    strategy: Annotated[str, typer.Option(help="auto, partition (a task a store) or ranged (several).")] = "auto",
+    strategy: Annotated[str, typer.Option(help="auto, partition (one task a store) or ranged (several).")] = "auto",
     staging: Annotated[
-        Path | None, typer.Option(help="A folder for what tasks leave for each other.", show_default=False)
+        Path | None, typer.Option(help="Shared folder for the files of the tasks.", show_default=False)
     ] = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Checks stores, each in a task of its own, huge ones in several; exit status 1 when something is wrong."""
+    """Checks stores, one task for each and several for large ones; exit status 1 if there are problems."""
     from mqstore import spark as jobs
 
     with _session(master) as session, render.progress("verifying", share=True) as bar:
@@ -72,10 +72,10 @@ def verify(
 def rebuild(
     directories: Directories,
     master: Master = "local[*]",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would come out.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the result.")] = False,
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Makes queues and key index of stores anew; exit status 1 when a log is damaged."""
+    """Rebuilds queues and key index of stores; exit status 1 if a log is damaged."""
     from mqstore import spark as jobs
 
     with _session(master) as session, render.progress("building queues and index", share=True) as bar:
@@ -94,15 +94,17 @@ def rebuild(
 @_verb
 def compact(
     directories: Directories,
-    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; again for more.")] = None,
+    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")] = None,
     master: Master = "local[*]",
-    job_id: Annotated[str | None, typer.Option(help="Done once under this name.", show_default=False)] = None,
-    strategy: Annotated[str, typer.Option(help="auto, partition (a task a queue) or ranged (several).")] = "auto",
-    memory_size: Annotated[int, typer.Option(help="Bytes for the keys of a task.")] = 100 << 20,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would come out.")] = False,
+    job_id: Annotated[
+        str | None, typer.Option(help="Job name; a finished job is not repeated.", show_default=False)
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="auto, partition (one task a queue) or ranged (several).")] = "auto",
+    memory_size: Annotated[int, typer.Option(help="Bytes of memory for the keys of one task.")] = 100 << 20,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the result.")] = False,
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Keeps of every key of compaction topics the newest message; exit status 1 when a queue was left out."""
+    """Keeps the newest message of each key of compaction topics; exit status 1 if a queue was skipped."""
     from mqstore import spark as jobs
 
     with _session(master) as session, render.progress("compacting", share=True) as bar:
@@ -133,12 +135,12 @@ def compact(
 @_verb
 def export(
     directory: Directory,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder, which is made.", show_default=False)],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to create.", show_default=False)],
     to: Annotated[str, typer.Option("--to", help="parquet or arrow.")] = "parquet",
     options: Annotated[
-        list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of a read; again for more.")
+        list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Option of a read; repeat for more.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")] = False,
     master: Master = "local[*]",
     form: ReportForm = Format.TABLE,
 ) -> int:

@@ -1,4 +1,4 @@
-"""The exit statuses of the command line, and how it leaves a pipe that nobody reads any more."""
+"""The exit statuses of the command line, and the handling of a closed pipe."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ CLEAN, PROBLEMS, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def abandon_stdout() -> None:
-    """Gives up standard output, whose reader is gone."""
-    # Otherwise the interpreter's own flush at exit would complain.
+    """Replaces standard output, whose reader has closed the pipe."""
+    # Prevents an error of the interpreter's flush at exit.
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)

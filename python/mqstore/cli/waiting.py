@@ -1,4 +1,4 @@
-"""What waits in a store, for people: delayed messages, undecided transactions."""
+"""Tables of delayed messages and pending transactions, for people."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from mqstore.cli.render import bar, moment, table
 if TYPE_CHECKING:
     from mqstore import StoreInfo
 
-# How messages wait, and what they are called.
+# Kinds of delayed messages and their labels.
 _KINDS = {"timer": "a time of their own", "levels": "a delay level"}
-# Parts of the histogram: the name in JSON, and what it is called.
+# Columns of the histogram: JSON name and label.
 _PARTS = {
     "overdue": "overdue",
     "within_minute": "< 1 min",
@@ -23,7 +23,7 @@ _PARTS = {
 
 
 def tables(report: StoreInfo) -> None:
-    """Prints what waits, if anything does."""
+    """Prints the tables that have rows."""
     if report.delayed:
         rows = [(_KINDS.get(one.kind, one.kind), one.messages, moment(one.first_due)) for one in report.delayed]
         table(("delayed by", "messages", "first due"), rows)
@@ -35,4 +35,4 @@ def tables(report: StoreInfo) -> None:
             (one.producer_group, one.transactions, one.messages, moment(one.oldest_timestamp), one.checks)
             for one in report.undecided
         ]
-        table(("undecided of", "transactions", "messages", "oldest", "asked"), groups)
+        table(("pending of", "transactions", "messages", "oldest", "checks"), groups)

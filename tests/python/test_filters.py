@@ -232,7 +232,7 @@ def test_the_spark_option() -> None:
     options = pytest.importorskip("mqstore.spark._options")
     assert options.read_options({"path": "/x", "sql": "price > 5"})["filter"] == mqstore.sql("price > 5")
     assert options.read_options({"path": "/x", "SQL": "a"})["filter"] == mqstore.sql("a")
-    with pytest.raises(mqstore.InvalidOptionError, match="option sql: it does not go together with tags"):
+    with pytest.raises(mqstore.InvalidOptionError, match="option sql: cannot be combined with tags"):
         options.read_options({"path": "/x", "sql": "a = 1", "tags": "b"})
     with pytest.raises(mqstore.InvalidOptionError, match="option sql: filter 'a >', column 4: expected"):
         options.read_options({"path": "/x", "sql": "a >"})

@@ -1,4 +1,4 @@
-"""Spark jobs on store directories: native code in the tasks, no message body through Spark.
+"""Spark jobs on store directories: tasks run native code, and no message body moves through Spark.
 
 ::
 
@@ -8,10 +8,10 @@
     spark = SparkSession.builder.master("local[*]").getOrCreate()
     report = mqstore.spark.compact(spark, "/data/store", topics=["prices"])
 
-Needs ``pip install "mqstore[spark]"``. Driver and executors have to see the store's directory under the same path, and
-executors need mqstore: installed there, or sent by :func:`ship`. The driver alone changes the store, in one step and
-under the store's lock; whatever becomes of its tasks (retries, second copies, lost executors), a job is published once
-or not at all.
+Install it with ``pip install "mqstore[spark]"``. Driver and executors must see the directory of the store under the
+same path. Executors need mqstore: installed there, or sent by :func:`ship`. Only the driver changes the store, in one
+step and under its lock. Whatever happens to the tasks (retries, speculative copies, lost executors), a job is published
+once or not at all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arrow columns as the buffers that native code takes."""
+"""Conversion of Arrow columns to the buffers that native code takes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ Numbers = tuple[bytes | None, bytes]
 
 
 def texts(array: Any, kind: Any) -> Text:
-    """A column of text or bytes, as the type ``kind``."""
+    """Converts a column of text or bytes to the type ``kind``."""
     return _texts(_whole(array.cast(kind)))
 
 
 def numbers(array: Any, kind: Any) -> Numbers:
-    """A column of numbers, as the type ``kind``."""
+    """Converts a column of numbers to the type ``kind``."""
     found = _whole(array.cast(kind))
     nulls, values = found.buffers()
     return _bytes(nulls), _bytes(values) or b""
 
 
 def lists(array: Any) -> tuple[bytes | None, bytes, Text]:
-    """A column of lists of text."""
+    """Converts a column of lists of text."""
     import pyarrow as pa
 
     found = _whole(array.cast(pa.list_(pa.string())))
@@ -30,7 +30,7 @@ def lists(array: Any) -> tuple[bytes | None, bytes, Text]:
 
 
 def maps(array: Any) -> tuple[bytes | None, bytes, Text, Text]:
-    """A column of maps from text to text."""
+    """Converts a column of maps from text to text."""
     import pyarrow as pa
 
     found = _whole(array.cast(pa.map_(pa.string(), pa.string())))
@@ -39,7 +39,7 @@ def maps(array: Any) -> tuple[bytes | None, bytes, Text, Text]:
 
 
 def _whole(array: Any) -> Any:
-    """The array, not as a part of another one's buffers."""
+    """Copies the array if it is a slice of another array's buffers."""
     import pyarrow as pa
 
     if array.offset == 0:
@@ -53,7 +53,7 @@ def _texts(array: Any) -> Text:
 
 
 def _offsets(buffer: Any, rows: int) -> bytes:
-    # A column without a row may come without offsets.
+    # A column without rows can have no offsets.
     return _bytes(buffer) or bytes(4 * (rows + 1))
 
 

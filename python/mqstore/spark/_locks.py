@@ -1,4 +1,4 @@
-"""Coming by a store that others use as well: waiting for its lock, and what to say when it is not there."""
+"""Waits for the lock of a store, and advice if a store is not found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mqstore.errors import StoreLockedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SAME_PATH = "the store has to be reached under the same path on the driver and on every executor"
+SAME_PATH = "the driver and every executor must reach the store under the same path"
 
 _PAUSE_SECONDS = 0.1
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 def once_unlocked(call: Callable[[], T], seconds: float) -> T:
-    """What `call` answers, which is called again while somebody else has the lock.
+    """Returns the result of `call`. Repeats the call while another process has the lock.
 
     Raises:
-        StoreLockedError: somebody had it for all of `seconds`.
+        StoreLockedError: the lock was not free for `seconds`.
     """
     until = time.monotonic() + seconds
     while True:

@@ -1,6 +1,6 @@
-"""The options of the data source: Kafka's spelling where the meaning is Kafka's.
+"""The options of the data source, with Kafka's names where they mean the same.
 
-Spark hands every option over as text, and takes any name without a word; here an unknown one is an error.
+Spark passes every option as text and accepts any name. Here an unknown name is an error.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COLUMNS = {
     "body_size": "int",
     "body": "binary",
 }
-"""The columns of a scan and their types in Spark."""
+"""Columns of a scan and their Spark types."""
 
 _READ = [
     "path",
@@ -75,7 +75,7 @@ _READ = [
 _STREAM = ["maxOffsetsPerTrigger", "maxBytesPerTrigger"]
 _WRITE = ["path", "topic", "queues", "jobId", "maxMessageSize"]
 
-# Options that Spark itself takes, and hands over to the sink as well.
+# Spark's own options, which it also passes to the sink.
 _SPARKS = ("checkpointlocation", "queryname")
 
 _MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
@@ -83,37 +83,37 @@ _EARLIEST, _LATEST = -2, -1
 
 
 def refuse(option: str, reason: str) -> InvalidOptionError:
-    """The error for an option."""
+    """Returns the error for an option."""
     return InvalidOptionError(option, reason)
 
 
 def known(given: Mapping[str, str], names: list[str]) -> dict[str, str]:
-    """The options by their proper names.
+    """Returns the options under their proper names.
 
     Raises:
-        InvalidOptionError: there is none of that name.
+        InvalidOptionError: an unknown name.
     """
     proper = {name.lower(): name for name in names}
     found: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() not in proper:
             near = difflib.get_close_matches(name.lower(), proper, 1)
-            hint = f"did you mean {proper[near[0]]}?" if near else f"there are {', '.join(names)}"
-            raise refuse(name, f"there is no such option; {hint}")
+            hint = f"did you mean {proper[near[0]]}?" if near else f"the options are {', '.join(names)}"
+            raise refuse(name, f"no such option; {hint}")
         found[proper[name.lower()]] = value
     return found
 
 
 def read_options(given: Mapping[str, str]) -> dict[str, Any]:
-    """What a read is asked for, as plain values.
+    """Returns the options of a read as plain values.
 
     Raises:
-        InvalidOptionError: an option is unknown, or says something that cannot be.
+        InvalidOptionError: an option is unknown, or its value is invalid.
     """
     options = known(given, _READ + _STREAM)
     mode = options.get("mode", "FAILFAST").upper()
     if mode not in _MODES:
-        raise refuse("mode", f"{mode!r} is none of {', '.join(_MODES)}")
+        raise refuse("mode", f"{mode!r} is not one of {', '.join(_MODES)}")
     start, end = _offsets(options, "starting", None), _offsets(options, "ending", _LATEST)
     form = options.get("bodyFormat", "binary")
     found = {
@@ -141,12 +141,12 @@ def read_options(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def write_options(given: Mapping[str, str]) -> dict[str, Any]:
-    """What a write is asked for, as plain values.
+    """Returns the options of a write as plain values.
 
     Raises:
-        InvalidOptionError: an option is unknown, or says something that cannot be.
+        InvalidOptionError: an option is unknown, or its value is invalid.
     """
-    # Spark hands over what is its own as well.
+    # Spark's own options are not ours to check.
     options = known({name: value for name, value in given.items() if name.lower() not in _SPARKS}, _WRITE)
     return {
         "path": _absolute(_one(options)),
@@ -160,18 +160,18 @@ def write_options(given: Mapping[str, str]) -> dict[str, Any]:
 def _job_id(options: dict[str, str]) -> str | None:
     name = options.get("jobId")
     if name is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", name):
-        raise refuse("jobId", f"{name!r} is not 1 to 100 letters, digits, '_', '-' and '.'")
+        raise refuse("jobId", f"{name!r} must be 1 to 100 letters, digits, '_', '-' and '.'")
     return name
 
 
 def _absolute(path: str) -> str:
     path = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
-    return os.path.abspath(path)  # noqa: PTH100 - symbolic links stay as they are on the executors too
+    return os.path.abspath(path)  # noqa: PTH100 - symbolic links must stay unresolved on the executors too
 
 
 def _one(options: dict[str, str]) -> str:
     if not options.get("path"):
-        raise refuse("path", "name the store's directory, by load(path), save(path) or the option path")
+        raise refuse("path", "give the directory of the store: load(path), save(path) or the option path")
     return options["path"]
 
 
@@ -180,15 +180,15 @@ def _paths(options: dict[str, str]) -> list[str]:
         return [_absolute(_one(options))]
     paths = _json(options, "paths")
     if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
-        raise refuse("paths", "it is a JSON list of directories")
+        raise refuse("paths", "must be a JSON list of directories")
     return [_absolute(path) for path in paths]
 
 
 def _topics(options: dict[str, str]) -> dict[str, Any]:
-    """Which topics: their names, a pattern, or names with queues."""
+    """Returns the topics: names, a pattern, or names with queues."""
     given = [name for name in ("topic", "subscribe", "subscribePattern", "assign") if name in options]
     if len(given) > 1:
-        raise refuse(given[1], f"it does not go together with {given[0]}")
+        raise refuse(given[1], f"cannot be combined with {given[0]}")
     if not given:
         return {"all": True}
     value = options[given[0]]
@@ -201,7 +201,7 @@ def _topics(options: dict[str, str]) -> dict[str, Any]:
     if given[0] == "assign":
         queues = _json(options, "assign")
         if not isinstance(queues, dict) or not all(_are_numbers(ids) for ids in queues.values()):
-            raise refuse("assign", 'it is JSON of topics and lists of queues, as {"orders": [0, 1]}')
+            raise refuse("assign", 'must be JSON of topics and lists of queues, as {"orders": [0, 1]}')
         return {"assign": queues}
     return {"names": [value] if given[0] == "topic" else _names(value)}
 
@@ -211,11 +211,11 @@ def _are_numbers(value: object) -> bool:
 
 
 def _offsets(options: dict[str, str], which: str, default: int | None) -> Any:
-    """Where to begin or end: a number for all queues, a time, or numbers by topic and queue."""
+    """Returns the start or end of a read: a number for all queues, a time, or numbers by topic and queue."""
     offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
     if timestamp in options:
         if offsets in options:
-            raise refuse(timestamp, f"it does not go together with {offsets}")
+            raise refuse(timestamp, f"cannot be combined with {offsets}")
         return {"timestamp": _number(options, timestamp, None, least=-(1 << 63))}
     value = options.get(offsets)
     if value is None:
@@ -231,16 +231,16 @@ def _offsets(options: dict[str, str], which: str, default: int | None) -> Any:
         for queues in found.values()
     )
     if not told:
-        raise refuse(offsets, 'it is earliest, latest or JSON as {"orders": {"0": 23, "1": -2}}')
+        raise refuse(offsets, 'must be earliest, latest or JSON as {"orders": {"0": 23, "1": -2}}')
     return {"offsets": found}
 
 
 def _filter(options: dict[str, str]) -> str | SqlFilter | None:
-    """Which messages: those with some tags, or those whose properties meet a condition."""
+    """Returns the filter: tags, or a condition on properties."""
     if "sql" not in options:
         return options.get("tags")
     if "tags" in options:
-        raise refuse("sql", "it does not go together with tags; a condition knows the tag as TAGS")
+        raise refuse("sql", "cannot be combined with tags; in a condition, TAGS is the tag")
     try:
         return sql(options["sql"])
     except InvalidFilterError as error:
@@ -251,7 +251,7 @@ def _json(options: dict[str, str], name: str) -> Any:
     try:
         return json.loads(options[name])
     except ValueError:
-        raise refuse(name, f"{options[name]!r} is no JSON") from None
+        raise refuse(name, f"{options[name]!r} is not JSON") from None
 
 
 def _names(text: str) -> list[str]:
@@ -282,7 +282,7 @@ def _number(options: dict[str, str], name: str, default: int | None, least: int 
     try:
         found = int(options[name])
     except ValueError:
-        raise refuse(name, f"{options[name]!r} is no whole number") from None
+        raise refuse(name, f"{options[name]!r} is not a whole number") from None
     if not least <= found < 1 << 63:
-        raise refuse(name, f"{found} is not between {least} and {(1 << 63) - 1}")
+        raise refuse(name, f"{found} is not from {least} to {(1 << 63) - 1}")
     return found

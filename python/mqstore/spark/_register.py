@@ -1,4 +1,4 @@
-"""Making the data source known to a session."""
+"""Registration of the data source with a session."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format ``mqstore`` known to a session.
+    """Registers the format ``mqstore`` with a session.
 
-    Only needed where Spark does not find it by itself: it looks for modules called ``pyspark_*`` on the driver's path.
+    This is needed only if Spark does not find it: Spark searches the driver's path for modules named ``pyspark_*``.
 
     Args:
         spark: the session.

@@ -1,9 +1,9 @@
 """The objects that Spark sends to the executors.
 
-Their classes are pickled by value (see :mod:`mqstore.spark._source`): an executor that has no mqstore on its path can
-unpickle them, and :func:`_enter` makes the shipped copy importable. Nothing of mqstore may therefore be imported at the
-top of this module. They hold plain values alone. A reader that defines ``pushFilters`` is an error where Spark has that
-turned off, and so a class of its own.
+Their classes are pickled by value (see :mod:`mqstore.spark._source`), so that an executor without mqstore on its path
+can unpickle them. :func:`_enter` then makes the shipped copy importable. For this reason, the top of this module
+imports nothing of mqstore, and the objects contain only plain values. A reader that defines ``pushFilters`` has its
+own class, because Spark raises an error for it if filter pushdown is off.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ try:
         SupportsTriggerAvailableNow,
     )
 except ImportError:
-    # PySpark 4.1 asks a stream for all that is there, and knows nothing else.
+    # PySpark 4.1 always asks a stream for all available data.
     ReadAllAvailable = ReadMaxBytes = ReadMaxRows = SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 CAPS = SupportsTriggerAvailableNow is not object
-"""Whether a stream can be asked for less than all that is there."""
+"""Whether Spark can ask a stream for a limited batch."""
 
 
 def _enter(home: tuple[str, str]) -> None:
-    """Makes mqstore importable where it was sent along, and sure that it is the driver's version."""
+    """Makes the shipped mqstore importable, and checks that its version is that of the driver."""
     import os
     import socket
     import sys
@@ -67,7 +67,7 @@ def _enter(home: tuple[str, str]) -> None:
 
 
 class Reader(DataSourceReader):
-    """Reads what was there when it was made."""
+    """Reads the ranges that were fixed when it was created."""
 
     def __init__(self, options: dict[str, Any], home: tuple[str, str], ranges: dict[str, Any]) -> None:
         self.options = options
@@ -75,13 +75,13 @@ class Reader(DataSourceReader):
         self.ranges = ranges
 
     def partitions(self) -> Sequence[InputPartition]:
-        """What each task reads; at least one, since Spark takes none for one without a value."""
+        """Returns the part of each task; at least one, because Spark needs one for an empty read too."""
         from mqstore.spark._read import planning
 
         return [InputPartition(part.plain()) for part in planning.plan(self.options, self.ranges)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """The rows of a part."""
+        """Returns the rows of a part."""
         _enter(self.home)
         from mqstore.spark._read.rows import rows
 
@@ -89,17 +89,17 @@ class Reader(DataSourceReader):
 
 
 class PushingReader(Reader):
-    """A reader that takes filters."""
+    """A reader that accepts filters."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
-        """Takes over what it can; yields what Spark still has to do."""
+        """Applies the filters that it supports; yields those that Spark must apply."""
         from mqstore.spark._read.filters import push
 
         return push(self.options, self.ranges, filters)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a store while it grows, at most so much at once."""
+    """Reads a growing store in limited batches."""
 
     def __init__(self, options: dict[str, Any], home: tuple[str, str]) -> None:
         self.options = options
@@ -107,33 +107,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where the query begins, in words: numbers would be others each time Spark asks."""
+        """Returns the start of the query in words, because Spark asks several times and numbers would change."""
         from mqstore.spark._read import stream
 
         return stream.initial(self.options)
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends."""
+        """Returns the end of the next batch."""
         from mqstore.spark._read import stream
 
         free = limit is None or isinstance(limit, ReadAllAvailable)
         return stream.latest(self.options, start, self.target, not free)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """What each task of a batch reads."""
+        """Returns the part of each task of a batch."""
         from mqstore.spark._read import stream
 
         return [InputPartition(part.plain()) for part in stream.plan(self.options, start, end)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """The rows of a part."""
+        """Returns the rows of a part."""
         _enter(self.home)
         from mqstore.spark._read.rows import rows
 
         return rows(self.options, None if partition is None else partition.value)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """The cap that the options set."""
+        """Returns the limit of a batch from the options."""
         if self.options["max_offsets"] is not None:
             return ReadMaxRows(self.options["max_offsets"])
         if self.options["max_bytes"] is not None:
@@ -141,26 +141,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Has the query end at what is there now."""
+        """Makes the query end at the current end of the store."""
         from mqstore.spark._read import stream
 
         self.target = stream.ends(self.options)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """How far a query could be."""
+        """Returns the current end of the store."""
         from mqstore.spark._read import stream
 
         return stream.ends(self.options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: what was read stays in the store."""
+        """Does nothing: messages stay in the store after a read."""
 
     def stop(self) -> None:
-        """Nothing: no store stays open between calls."""
+        """Does nothing: no store stays open between calls."""
 
 
 class Staged(WriterCommitMessage):
-    """What a task has staged: a file in the job's folder."""
+    """The staged file of a task in the job's folder."""
 
     def __init__(
         self, job: str, partition: int, file: str, rows: int, size: int, query: str | None, topics: dict[str, int]
@@ -175,7 +175,7 @@ class Staged(WriterCommitMessage):
 
 
 class _Staging:
-    """What tasks of both kinds of write do."""
+    """Task side of batch and stream writes."""
 
     def __init__(self, options: dict[str, Any], home: tuple[str, str], job: str) -> None:
         self.options = options
@@ -191,16 +191,16 @@ class _Staging:
 
 
 class Writer(_Staging, DataSourceArrowWriter):
-    """Appends rows: tasks stage them, the driver's side appends them in one step."""
+    """Appends rows: tasks stage them, the driver appends them in one step."""
 
     def commit(self, messages: list[Any]) -> None:
-        """Appends what was staged."""
+        """Appends the staged rows."""
         from mqstore.spark._write import append
 
         append.commit(self.options, self.job, self.options["job_id"] or self.job, None, _told(messages))
 
     def abort(self, messages: list[Any]) -> None:  # noqa: ARG002
-        """Throws away what was staged and is not being appended."""
+        """Removes the staged rows, unless their append has begun."""
         from mqstore.spark._write import append
 
         append.abandon(self.options, self.job)
@@ -210,17 +210,17 @@ class StreamWriter(_Staging, DataSourceStreamArrowWriter):
     """Appends the batches of a stream, each once."""
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """Appends what was staged, unless this batch of this query was appended before."""
+        """Appends the staged rows, unless this batch of this query was appended before."""
         from mqstore.spark._write import append
 
         told = _told(messages)
         query = next((each["query"] for each in told if each["query"]), None)
         if query is not None:
-            # This object was made for the commit alone; the tasks had another one.
+            # Spark created this object for the commit only; the tasks had another one with another job.
             append.commit(self.options, told[0]["job"], query, batchId, told)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803
-        """Throws away what was staged and is not being appended."""
+        """Removes the staged rows, unless their append has begun."""
         from mqstore.spark._write import append
 
         for job in {each["job"] for each in _told(messages)}:
@@ -228,5 +228,5 @@ class StreamWriter(_Staging, DataSourceStreamArrowWriter):
 
 
 def _told(messages: list[Any]) -> list[dict[str, Any]]:
-    """What the tasks said, in the order of their partitions."""
+    """Returns the messages of the tasks in partition order."""
     return sorted((vars(message) for message in messages if message is not None), key=lambda each: each["partition"])

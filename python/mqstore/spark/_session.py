@@ -1,4 +1,4 @@
-"""What is asked of a Spark session, without importing PySpark before it is needed."""
+"""Access to a Spark session, without an import of PySpark before it is needed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _MISSING = 'mqstore.spark needs PySpark 4.1 or newer, pyarrow and pandas: pip in
 
 
 def require(spark: SparkSession) -> None:
-    """Makes sure that the libraries are there and that ``spark`` is a session.
+    """Checks that the libraries are installed and that ``spark`` is a session.
 
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
-        TypeError: ``spark`` is something else.
+        TypeError: ``spark`` is not a session.
     """
-    # Spark's mapInArrow asks for pandas on the driver.
+    # Spark's mapInArrow needs pandas on the driver.
     for name in ("pyspark", "pyarrow", "pandas"):
         if find_spec(name) is None:
             raise ImportError(_MISSING, name=name)
@@ -39,7 +39,7 @@ def require(spark: SparkSession) -> None:
 
 
 def begin(master: str) -> SparkSession:
-    """A session for the command line.
+    """Returns a session for the command line.
 
     Raises:
         MQStoreError: PySpark is missing.
@@ -59,18 +59,18 @@ def run(
     schema: str,
     look: Callable[[int | None], object] | None = None,
 ) -> list[Row]:
-    """Runs a function for ``mapInArrow`` in so many tasks; the rows that they gave.
+    """Runs a function for ``mapInArrow`` in ``count`` tasks and returns their rows.
 
     Args:
         spark: the session.
-        function: what each task does.
-        count: how many tasks there are.
-        schema: the columns of the rows.
-        look: called now and then, in the thread of the caller, with the number of tasks that are done, None where Spark
-            does not say; an exception that it raises ends the tasks.
+        function: work of each task.
+        count: number of tasks.
+        schema: columns of the rows.
+        look: callback in the caller's thread during the job, with the number of finished tasks, or None if Spark does
+            not report it. An exception in it cancels the tasks.
 
     Raises:
-        MQStoreError: a task failed for good, and said why.
+        MQStoreError: a task failed after all its attempts; the text has the reason.
     """
     frame = spark.range(0, count, 1, count).mapInArrow(function, schema)
     context = getattr(spark, "sparkContext", None)
@@ -87,7 +87,7 @@ def run(
 
 
 class _Classic:
-    """What is asked of a job in the process of the driver."""
+    """A job in the driver's process."""
 
     def __init__(self, context: SparkContext) -> None:
         from pyspark import InheritableThread
@@ -96,19 +96,19 @@ class _Classic:
         self._context = context
         self._tracker = context.statusTracker()
         self._own = f"mqstore-{secrets.token_hex(8)}"
-        # A group of the caller's stays the one that his jobs belong to.
+        # If the caller has set a job group, the jobs stay in it.
         self._theirs = context.getLocalProperty("spark.jobGroup.id")
         self._group = self._theirs or self._own
         self._before = set(self._tracker.getJobIdsForGroup(self._group))
 
     def begin(self) -> None:
-        """Says, in the thread of the job, whose it is."""
+        """Tags the job, in its own thread."""
         if self._theirs is None:
             self._context.setJobGroup(self._own, "mqstore")
         self._context.addJobTag(self._own)
 
     def done(self) -> int:
-        """How many tasks are done."""
+        """Returns the number of finished tasks."""
         jobs = (
             self._tracker.getJobInfo(job) for job in set(self._tracker.getJobIdsForGroup(self._group)) - self._before
         )
@@ -116,12 +116,12 @@ class _Classic:
         return sum(stage.numCompletedTasks for stage in stages if stage is not None)
 
     def cancel(self) -> None:
-        """Ends its tasks."""
+        """Cancels its tasks."""
         self._context.cancelJobsWithTag(self._own)
 
 
 class _Remote:
-    """What is asked of a job by a client of Spark Connect, which is not told of single tasks."""
+    """A job of a Spark Connect client, which gets no information about single tasks."""
 
     thread = Thread
 
@@ -130,26 +130,26 @@ class _Remote:
         self._own = f"mqstore-{secrets.token_hex(8)}"
 
     def begin(self) -> None:
-        """Says, in the thread of the job, whose it is."""
+        """Tags the job, in its own thread."""
         self._spark.addTag(self._own)
 
     def done(self) -> None:
-        """How many tasks are done: that is not known."""
+        """Returns None: the number of finished tasks is unknown."""
 
     def cancel(self) -> None:
-        """Ends its tasks."""
+        """Cancels its tasks."""
         self._spark.interruptTag(self._own)
 
 
 def _watched(job: _Classic | _Remote, frame: DataFrame, look: Callable[[int | None], object]) -> list[Row]:
-    """Collects in a thread; looks in this one, and ends the tasks when that raises something."""
+    """Collects in a thread and calls `look` in this one. If `look` raises an exception, it cancels the tasks."""
     answer: Future[list[Row]] = Future()
 
     def collect() -> None:
         try:
             job.begin()
             answer.set_result(frame.collect())
-        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that waits
+        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
             answer.set_exception(error)
 
     job.thread(target=collect).start()
@@ -158,7 +158,7 @@ def _watched(job: _Classic | _Remote, frame: DataFrame, look: Callable[[int | No
             look(job.done())
             wait([answer], _POLL_SECONDS)
     except BaseException:
-        # What has not begun yet cannot be cancelled yet.
+        # A job that has not begun cannot be cancelled yet.
         while not answer.done():
             job.cancel()
             wait([answer], _POLL_SECONDS)
@@ -167,6 +167,6 @@ def _watched(job: _Classic | _Remote, frame: DataFrame, look: Callable[[int | No
 
 
 def _last_line(error: BaseException) -> str | None:
-    """The reason in the text of an error that came back from an executor: what follows the mark, to the line's end."""
+    """Returns the reason from an executor's error: the text after the mark, up to the end of its line."""
     lines = [line.partition(FAILED)[2].strip() for line in str(error).splitlines() if FAILED in line]
     return lines[-1] if lines else None

@@ -1,4 +1,4 @@
-"""Sending the installed package to the executors."""
+"""Shipping of the installed package to the executors."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def ship(spark: SparkSession) -> str:
-    """Sends mqstore, as it is installed here, to the executors of ``spark``.
+    """Sends the installed mqstore to the executors of ``spark``.
 
-    For clusters whose executors do not have it. They need the same operating system, the same kind of processor,
-    Python 3.11 or newer with pyarrow. The package is a few megabytes, and goes to each executor once.
+    Use it for clusters whose executors do not have mqstore. They need the same operating system and processor
+    architecture, and Python 3.11 or newer with pyarrow. The package has a few megabytes and is sent to each executor
+    once.
 
     Args:
         spark: the session, classic or Spark Connect.
@@ -44,7 +45,7 @@ def ship(spark: SparkSession) -> str:
 
 @cache
 def archive_name() -> str:
-    """A name that is another one for each content."""
+    """Returns a name that differs for each content."""
     digest = hashlib.sha256()
     for name, path in _files():
         digest.update(name.encode())
@@ -54,14 +55,14 @@ def archive_name() -> str:
 
 @cache
 def _archive() -> Path:
-    """The archive; executors that come later fetch it then, so that it stays as long as this process."""
+    """Returns the archive. It stays as long as this process, because new executors fetch it later."""
     folder = Path(tempfile.mkdtemp(prefix="mqstore-ship-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return _write(folder / f"{archive_name()}.zip")
 
 
 def _files() -> list[tuple[str, Path]]:
-    """The package's files with their names in the archive, sorted."""
+    """Returns the files of the package with their names in the archive, sorted."""
     home = Path(mqstore.__file__).parent
     found = (path for path in home.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return sorted((path.relative_to(home.parent).as_posix(), path) for path in found)
@@ -72,7 +73,7 @@ def _write(target: Path) -> Path:
         for name, path in _files():
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            # A library has to be readable by whoever the executor runs as.
+            # Executors can run as another user, which must be able to read the files.
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, path.read_bytes())
     return target

@@ -1,4 +1,4 @@
-"""The data source ``mqstore``, as far as it runs on the driver's side."""
+"""The driver's side of the data source ``mqstore``."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 
 
 def _by_value() -> None:
-    """Has the classes for the executors pickled by value; Spark sends the source itself along for its name."""
+    """Makes Spark pickle the classes for the executors by value; it sends the source itself under its name."""
     from pyspark import cloudpickle
 
-    # That of the source imports this one; only if somebody has imported it there is something of it to pickle.
+    # The module of the source imports this one. Its classes need this only if it has been imported.
     for module in (_remote, sys.modules.get("pyspark_mqstore")):
         if module is not None:
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def home() -> tuple[str, str]:
-    """By which tasks find the package: the name under which it is sent, and its version."""
+    """Returns archive name and version, by which tasks find the package."""
     return archive_name(), __version__
 
 
 def entering() -> tuple[Callable[[tuple[str, str]], None], tuple[str, str]]:
-    """A function that makes the package importable in a task, and its argument."""
+    """Returns a function that makes the package importable in a task, and its argument."""
     _by_value()
     return _remote._enter, home()
 
 
 def schema(given: Mapping[str, str]) -> StructType:
-    """The columns that the options ask for."""
+    """Returns the columns that the options select."""
     return _schema(read_options(given))
 
 
 def struct(columns: dict[str, str]) -> StructType:
-    """The type of rows with these columns; all may be null."""
+    """Returns the type of rows with these columns, all nullable."""
     from pyspark.sql import types
 
     text = types.StringType()
@@ -72,26 +72,26 @@ def _schema(options: dict[str, Any]) -> StructType:
 
 
 def _narrowed(options: dict[str, Any], wanted: StructType) -> dict[str, Any]:
-    """The options, with the columns that a user's own schema names."""
+    """Returns the options with the columns of the user's own schema."""
     all_columns = {**options, "columns": list(COLUMNS)}
     there = {field.name: field.dataType for field in _schema(all_columns).fields}
     for field in wanted.fields:
         if field.name not in there:
-            raise refuse("schema", f"there is no column {field.name!r}; there are {', '.join(there)}")
+            raise refuse("schema", f"there is no column {field.name!r}; the columns are {', '.join(there)}")
         if field.dataType != there[field.name]:
             kind, asked = there[field.name].simpleString(), field.dataType.simpleString()
-            raise refuse("schema", f"column {field.name} is {kind} and not {asked}")
+            raise refuse("schema", f"column {field.name} has the type {kind}, not {asked}")
     return {**options, "output": [field.name for field in wanted.fields]}
 
 
 def reader(given: Mapping[str, str], wanted: StructType) -> _remote.Reader:
-    """What reads a store as it is now: where it ends is settled here, once for all tasks and attempts."""
+    """Returns the reader of a batch. The end of the store is fixed here, for all tasks and attempts."""
     _by_value()
     options = _narrowed(read_options(given), wanted)
     if len(options["paths"]) > 1 and "offsets" in str(options["start"]) + str(options["end"]):
-        raise refuse("paths", "offsets of single queues belong to one store; read the stores one by one")
+        raise refuse("paths", "offsets of single queues need one store; read the stores separately")
     ranges = {}
-    lost = planning.lost(options, "the read begins")
+    lost = planning.lost(options, "the read starts")
     for path in options["paths"]:
         with planning.open_store(path) as store:
             ranges[path] = [tuple(part) for part in planning.batch_ranges(store, options, lost)]
@@ -100,32 +100,32 @@ def reader(given: Mapping[str, str], wanted: StructType) -> _remote.Reader:
 
 
 def stream_reader(given: Mapping[str, str], wanted: StructType) -> _remote.StreamReader:
-    """What reads a store while it grows."""
+    """Returns the reader of a stream."""
     _by_value()
     options = _narrowed(read_options(given), wanted)
     if len(options["paths"]) > 1:
-        raise refuse("paths", "a stream reads one store; join several by union")
+        raise refuse("paths", "a stream reads one store; combine several streams with union")
     if options["end"] != -1:
-        raise refuse("endingOffsets", "a stream has no end; leave it out")
+        raise refuse("endingOffsets", "a stream has no end; omit this option")
     if options["start"] is None:
         options["start"] = -1
     for name, value in (("maxOffsetsPerTrigger", options["max_offsets"]), ("maxBytesPerTrigger", options["max_bytes"])):
         if value is not None and not _remote.CAPS:
-            raise refuse(name, "this needs PySpark 4.2 or newer; 4.1 has no caps on batches")
+            raise refuse(name, "limits of a batch need PySpark 4.2 or newer")
     return _remote.StreamReader(options, home())
 
 
 def writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> _remote.Writer:
-    """What appends rows."""
+    """Returns the writer of rows."""
     options = _write_options(given, wanted, overwrite)
     return _remote.Writer(options, home(), _new_job())
 
 
 def stream_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> _remote.StreamWriter:
-    """What appends the rows of a stream."""
+    """Returns the writer of a stream's rows."""
     options = _write_options(given, wanted, overwrite)
     if options["job_id"] is not None:
-        raise refuse("jobId", "a stream's batches are known by its checkpoint; leave it out")
+        raise refuse("jobId", "the checkpoint of a stream identifies its batches; omit this option")
     return _remote.StreamWriter(options, home(), _new_job())
 
 

@@ -1,4 +1,4 @@
-"""Column functions on native code, for those who have raw bytes of stores, or what stores make of names.
+"""Column functions with native code, for raw bytes of stores, and for hashes and ids of stores.
 
 ::
 
@@ -7,8 +7,8 @@
     raw.select(mq.decode_record("record").alias("m")).select("m.topic", "m.body")
     orders.groupBy(mq.tags_code("tags")).count()
 
-They run as Arrow functions in Spark's Python workers, and give null where they get null. Executors need mqstore:
-installed there, or sent by :func:`mqstore.spark.ship`.
+They run as Arrow functions in Spark's Python workers and return null for null. Executors need mqstore: installed there,
+or sent by :func:`mqstore.spark.ship`.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ __all__ = ["decode_record", "key_hash", "message_id", "tags_code"]
 
 
 def decode_record(record: Column | str, columns: Iterable[str] | None = None) -> Column:
-    """A record of a commit log as a struct of the columns of a scan.
+    """Decodes a record of a commit log to a struct with the columns of a scan.
 
     Args:
-        record: a column of bytes, each value one whole record.
-        columns: which columns; all of them when None.
+        record: a column of bytes; each value is one complete record.
+        columns: names of the columns; None is all.
 
     Returns:
-        The struct; null where the bytes are no record, or a checksum does not fit.
+        The struct; null if the bytes are not a valid record or a checksum is wrong.
 
     Raises:
-        InvalidOptionError: there is no such column.
+        InvalidOptionError: an unknown column.
     """
     wanted = list(COLUMNS) if columns is None else list(columns)
     for name in wanted:
         if name not in COLUMNS:
-            raise refuse("columns", f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
+            raise refuse("columns", f"there is no column {name!r}; the columns are {', '.join(COLUMNS)}")
     kind = _source.struct({name: COLUMNS[name] for name in wanted})
     enter, home = _source.entering()
 
@@ -57,7 +57,7 @@ def decode_record(record: Column | str, columns: Iterable[str] | None = None) ->
 
 
 def tags_code(tags: Column | str) -> Column:
-    """The hash of a tag, as queue entries hold it.
+    """Returns the hash of a tag, as in queue units.
 
     Args:
         tags: a column of text.
@@ -77,7 +77,7 @@ def tags_code(tags: Column | str) -> Column:
 
 
 def key_hash(topic: Column | str, key: Column | str) -> Column:
-    """The hash of a topic and a key, as the key index holds it.
+    """Returns the hash of a topic and a key, as in the key index.
 
     Args:
         topic: a column of text.
@@ -98,14 +98,14 @@ def key_hash(topic: Column | str, key: Column | str) -> Column:
 
 
 def message_id(store_host: Column | str, commit_log_offset: Column | str) -> Column:
-    """The offset id of a message: store host and log offset.
+    """Returns the offset id of a message, from store host and log offset.
 
     Args:
         store_host: a column of text, ``ip:port`` or ``[v6]:port``.
         commit_log_offset: a column of bigint.
 
     Returns:
-        Upper-case hex; null where the host is no host.
+        Upper-case hex; null if the host is invalid.
     """
     enter, home = _source.entering()
 
@@ -119,11 +119,11 @@ def message_id(store_host: Column | str, commit_log_offset: Column | str) -> Col
 
 
 def _call(function: Callable[..., Any], kind: StructType | str, *columns: Column | str) -> Column:
-    """Applies a function of Arrow arrays, which is pickled by value since it is made inside another one."""
+    """Applies a function of Arrow arrays. It is pickled by value, because it is defined inside another function."""
     import pyarrow as pa
     from pyspark.sql.pandas.functions import arrow_udf
 
-    # Spark goes by the type hints, and has to find classes in them.
+    # Spark reads the type hints and needs classes in them.
     function.__annotations__ = dict.fromkeys(function.__annotations__, pa.Array)
     found: Column = arrow_udf(function, kind)(*columns)  # type: ignore[call-overload]
     return found

@@ -1,1 +1,1 @@
-"""Jobs on whole stores, such as compaction: the driver's rounds of calls, the tasks' work, progress and reports."""
+"""Jobs on whole stores, such as compaction: rounds of calls on the driver, work of the tasks, progress, reports."""

@@ -1,4 +1,4 @@
-"""Compaction on Spark: planned and published by the driver, done by the executors."""
+"""Compaction on Spark: the driver plans and publishes it, the executors do the work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 Strategy: TypeAlias = Literal["auto", "partition", "ranged"]
-"""How many tasks work on one queue."""
+"""Number of tasks for one queue."""
 
 
 @overload
@@ -60,45 +60,46 @@ def compact(
     strategy: Strategy = "auto",
     **options: Unpack[CompactionOptions],
 ) -> CompactionReport | dict[str, CompactionReport]:
-    """Compacts topics: of every key the newest message stays, unless its body is empty.
+    """Compacts topics: keeps the newest message of each key, unless its body is empty.
 
-    The result goes into RocketMQ's own compaction folders, where a broker serves it and goes on. The commit log stays
-    as it is. Messages without a key are not in the compacted view, as in RocketMQ, unless ``keyless`` says so; the
-    whole ``KEYS`` text of a message is its key.
+    The result is in RocketMQ's own compaction folders, which a broker serves and continues. The commit log is not
+    changed. The key of a message is its complete ``KEYS`` text. Messages without a key are dropped, as in RocketMQ,
+    unless ``keyless`` says otherwise.
 
-    One task a queue, run by native code on the executors, which read and write the directory themselves; several tasks
-    work on one huge queue. They only write into folders of their own; the driver checks what they wrote, takes the
-    store's lock and makes all new files the current ones in one step. Queues whose files changed meanwhile are left as
-    they are and named in ``skipped``; messages that were appended meanwhile are found by the next compaction. A job
-    that fails or is killed at any moment leaves every queue as it was, or as it is to be.
+    Executors run native code, which reads and writes the directory itself: one task for each queue, several for a large
+    queue. Tasks write only to their own folders. The driver checks the results, takes the lock of the store, and
+    publishes all new files in one step. Queues whose files changed meanwhile stay unchanged and are named in
+    ``skipped``. The next compaction finds messages that were appended meanwhile. After a failure or a kill, each queue
+    is either untouched or fully compacted.
 
     Args:
         spark: the session, classic or Spark Connect.
-        path: the store's directory, or an iterable of directories, which are compacted in one job; the same paths on
-            the driver and on every executor. Nobody may have a store open for writing while the job begins and while
-            it is published.
-        topics: which topics, of each store; all compaction topics when None.
-        job_id: a name for the job. A job that was published under it before does nothing but return its report, so
-            that a driver can be started again. Made up when None.
-        max_tasks: at most so many Spark tasks at a time; as many as there are queues, or parts of them, when None.
-        strategy: ``"partition"`` lets one task compact a queue, with more rounds where its keys do not fit in
-            ``memory_size``. ``"ranged"`` lets several do it: each reads a stretch of the queue and writes its keys to
-            files by ranges of their hashes, each decides about one range, each writes some of the new files.
-            ``"auto"`` does so with a queue whose keys may not fit, or that has more than 4 GiB.
+        path: directory of the store, or an iterable of directories, which one job compacts; the same paths on the
+            driver and on every executor. No process may have a store open for writing when the job begins and when it
+            is published.
+        topics: topics in each store; None is all compaction topics.
+        job_id: name of the job; None generates one. If a job with this name was published, the call only returns its
+            report. So a driver can be restarted.
+        max_tasks: maximum number of Spark tasks at a time; None is the number of queues or of their parts.
+        strategy: ``"partition"`` uses one task for each queue, with more rounds if its keys do not fit in
+            ``memory_size``. ``"ranged"`` uses several: each reads a range of the queue and writes its keys to files by
+            ranges of their hashes, each decides about one range, and each writes some of the new files. ``"auto"`` uses
+            several for a queue whose keys may not fit, or that has more than 4 GiB.
         options: see :class:`mqstore.types.CompactionOptions`.
 
     Returns:
-        What was done; of several directories by directory. ``skipped`` says which queues were left out, and why.
+        The report; for several directories, the reports by directory. ``skipped`` names the queues that were skipped,
+        with the reason.
 
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
-        TopicNotFoundError: there is no such topic.
-        InvalidOptionError: a topic is no compaction topic, or an option is out of its bounds.
-        StoreLockedError: a process has the store open for writing.
+        TopicNotFoundError: no such topic.
+        InvalidOptionError: a topic is not a compaction topic, or an option is out of bounds.
+        StoreLockedError: another process has the store open for writing.
         StoreBusyError: another driver runs a job with this ``job_id``.
         UnsupportedFormatError: the file system cannot publish in one step.
-        MQStoreError: a task failed for good; the text says where and why. Of several stores, those before one that
-            could not be published are compacted, and a job with the same ``job_id`` does the rest.
+        MQStoreError: a task failed after all its attempts; the text says where and why. With several stores, those
+            before the one that could not be published are compacted; a job with the same ``job_id`` does the rest.
     """
     require(spark)
     one = isinstance(path, str | bytes | os.PathLike)
@@ -116,7 +117,7 @@ def compact(
     jobs: list[_native.CompactionJob] = []
     try:
         for home in homes:
-            jobs.append(_native.CompactionJob(home, chosen, request))  # noqa: PERF401 - so far it got
+            jobs.append(_native.CompactionJob(home, chosen, request))  # noqa: PERF401 - keeps the jobs before an error
         _run(spark, jobs, strategy, max_tasks, progress)
         reports = {home: _published(job, dry_run) for home, job in zip(homes, jobs, strict=True)}
     except BaseException:
@@ -131,10 +132,10 @@ def _published(job: _native.CompactionJob, dry_run: bool) -> CompactionReport:
 
 
 def job_details(path: StorePath, job_id: str) -> dict[str, Any] | None:
-    """What a published job did, queue by queue: counts, and the process, host and file of the code that did it.
+    """Returns what a published job did in each queue: counts, and process, host and library file of the code.
 
     Returns:
-        The job's record as plain values; None when no job of this name was published.
+        The record of the job as plain values; None if no job with this name was published.
     """
     found = _native.compaction_report(absolute(path), job_id)
     return None if found is None else json.loads(found)
@@ -147,7 +148,7 @@ def _run(
     max_tasks: int | None,
     progress: Callable[[Progress], object] | None,
 ) -> None:
-    """Runs the steps of all jobs on the executors, in as many rounds as they take."""
+    """Runs the steps of all jobs on the executors, in as many rounds as needed."""
     parts = max_tasks or parallelism(spark)
     steps = [job.start(strategy, parts) for job in jobs]
     rounds = Rounds(spark, progress, sum(job.total_bytes for job in jobs), max_tasks)

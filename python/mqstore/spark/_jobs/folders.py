@@ -1,8 +1,8 @@
-"""The stores of a job, and its folders: where attempts tell how far they are, and leave what they found.
+"""The stores of a job, and its folders for progress and results of attempts.
 
-``mqstore/spark/jobs/<job>/`` of the store, or one in a folder that the caller names. The driver makes and removes it;
-one that a killed driver has left in a store goes with the first job that finds it three days old. A folder of the
-caller's must be there, and nothing of his in it is touched.
+The folder is ``mqstore/spark/jobs/<job>/`` of the store, or in a folder of the caller. The driver creates and removes
+it. If a killed driver left one in a store, the first job that finds it three days old removes it. A folder of the
+caller must exist; its other files are not touched.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _TRIES = 3
 
 
 def absolute(path: StorePath) -> str:
-    """A path as it is on the executors too, where symbolic links stay as they are."""
+    """Returns a path for the executors too; symbolic links stay unresolved."""
     return os.path.abspath(home_of(path))  # noqa: PTH100
 
 
 def homes(paths: Iterable[StorePath]) -> list[str]:
-    """The directories of several stores.
+    """Returns the directories of several stores.
 
     Raises:
         TypeError: `paths` is one path.
@@ -46,7 +46,7 @@ def homes(paths: Iterable[StorePath]) -> list[str]:
 
 
 def log_of(home: str) -> tuple[int, bool]:
-    """Bytes of a log, and whether a store is around it; none where the tasks are going to say what is wrong."""
+    """Returns the bytes of a log, and whether it belongs to a store; (0, False) if the tasks will report an error."""
     try:
         return _native.verify_log_bytes(home)
     except (MQStoreError, OSError):
@@ -55,14 +55,14 @@ def log_of(home: str) -> tuple[int, bool]:
 
 @contextmanager
 def job_folders(wanted: Sequence[str | None], elsewhere: str | None = None) -> Iterator[list[str | None]]:
-    """A folder for each of these stores, while the job lasts; None for None, and for a store that cannot be written.
+    """Yields a folder for each store during the job; None for None, and for a store that cannot be written.
 
     Args:
-        wanted: the stores' directories.
-        elsewhere: the folder in which they are made instead of in the stores.
+        wanted: directories of the stores.
+        elsewhere: parent of the folders, instead of the stores.
 
     Raises:
-        OSError: the folder `elsewhere` is not there, or cannot be written.
+        OSError: the folder `elsewhere` does not exist, or cannot be written.
     """
     with ExitStack() as stack:
         found: list[str | None] = []
@@ -88,14 +88,14 @@ def _job_folder(home: str, elsewhere: str | None) -> Iterator[str]:
         yield str(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        # A job that ends at the same time may have removed them, one that begins needs them.
+        # A concurrent job may have removed them already, or may still need them.
         with suppress(OSError):
             for parent in reversed(made):
                 parent.rmdir()
 
 
 def _make(parents: list[Path], folder: Path) -> list[Path]:
-    """Makes the folder; those of its parents that were not there."""
+    """Creates the folder. Returns those of its parents that did not exist."""
     made: list[Path] = []
     for _ in range(_TRIES):
         for parent in parents:
@@ -110,7 +110,7 @@ def _make(parents: list[Path], folder: Path) -> list[Path]:
 
 
 def sweep(home: Path, *kept: str) -> None:
-    """Removes folders in which nothing has changed for days, unless they have one of these names."""
+    """Removes folders without a change for three days, except those with the given names."""
     for folder in home.iterdir():
         if not folder.is_dir() or folder.name in kept:
             continue

@@ -1,4 +1,4 @@
-"""The jobs on whole stores, but for `compact` and `verify`: `rebuild`, `export`."""
+"""The jobs `rebuild` and `export` on whole stores."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def rebuild(
     dry_run: bool = False,
     progress: Callable[[Progress], object] | None = None,
 ) -> dict[str, RebuildReport]:
-    """Makes the derived files of stores anew, each store in a task of its own, as `mqstore.rebuild` does.
+    """Rebuilds the derived files of stores, one task for each store, like `mqstore.rebuild`.
 
-    Each task takes the lock of its store and changes the old files for the new ones in one step. What it makes depends
-    on the log alone, so that an attempt that is repeated makes the same files again.
+    Each task takes the lock of its store and replaces the old files in one step. The result depends only on the log, so
+    a repeated attempt builds the same files.
 
     Args:
         spark: the session, classic or Spark Connect.
-        paths: the stores' directories; the same paths on the driver and on every executor.
-        dry_run: only tells what would come out.
-        progress: called now and then, with bytes of the logs, or with tasks where a store cannot be written in; an
-            exception that it raises cancels the tasks; a store is rebuilt as a whole or not at all.
+        paths: directories of the stores; the same paths on the driver and on every executor.
+        dry_run: whether to report the result only.
+        progress: callback with bytes of the logs, or with tasks if a store cannot be written. An exception in it
+            cancels the tasks; each store is then rebuilt completely or not at all.
 
     Returns:
-        What was made, by path.
+        The reports, by path.
 
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
-        MQStoreError: a task failed for good; the text says where and why. Other stores may be rebuilt.
+        MQStoreError: a task failed after all its attempts; the text says where and why. Other stores may be rebuilt.
     """
     require(spark)
     stores = homes(paths)
@@ -75,27 +75,27 @@ def export(
 ) -> ExportReport:
     """Writes messages to a folder of Parquet or Arrow files, without moving them through Spark.
 
-    Each task reads a part of the store and writes a file of its own into a folder beside ``dest``. The driver removes
-    what lost attempts left there and gives the folder its name, in one step: ``dest`` is there whole or not at all.
+    Each task reads a part of the store and writes its own file to a temporary folder next to ``dest``. The driver
+    removes the files of lost attempts and renames the folder in one step, so ``dest`` is complete or does not exist.
 
     Args:
         spark: the session, classic or Spark Connect.
-        path: the store's directory; the same path on the driver and on every executor, as ``dest``.
-        dest: the folder, which is made.
+        path: directory of the store; the same path on the driver and on every executor, and so is ``dest``.
+        dest: the folder to create.
         format: ``"parquet"`` or ``"arrow"``.
-        overwrite: whether a folder at ``dest`` is replaced.
-        progress: called now and then, with bytes of the log, or with tasks where the read follows entries of queues; an
-            exception that it raises cancels the tasks.
-        options: those of a read: ``topic="orders"``, ``columns="tags,body"``, ``startingTimestamp=...``.
+        overwrite: whether to replace an existing folder ``dest``.
+        progress: callback with bytes of the log, or with tasks if the read follows queue units. An exception in it
+            cancels the tasks.
+        options: options of a read: ``topic="orders"``, ``columns="tags,body"``, ``startingTimestamp=...``.
 
     Returns:
-        What was written.
+        The report.
 
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
-        FileExistsError: there is something at ``dest``.
-        InvalidOptionError: an option is unknown, or cannot be.
-        MQStoreError: a task failed for good; the text says where and why.
+        FileExistsError: ``dest`` exists.
+        InvalidOptionError: an option is unknown, or its value is invalid.
+        MQStoreError: a task failed after all its attempts; the text says where and why.
     """
     from mqstore.spark import _source
     from mqstore.spark._read import planning
@@ -112,7 +112,7 @@ def export(
     parts = planning.plan(reader.options, reader.ranges)
     staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     staging.mkdir(parents=True)
-    # What attempts that were lost do there meets nobody.
+    # Folder for progress files, so that lost attempts which still run do not disturb the result.
     attempts = staging / "attempts"
     attempts.mkdir()
     try:
@@ -149,7 +149,7 @@ def export(
 
 
 def _size(part: Part) -> int:
-    """The bytes of the log that a part walks."""
+    """Returns the bytes of the log that a part walks."""
     return part.to - part.begin
 
 
@@ -159,7 +159,7 @@ def _spelled(value: object) -> str:
 
 def _must_be_free(target: Path, overwrite: bool) -> None:
     if target.exists() and not (overwrite and target.is_dir()):
-        msg = f"{target}: exists already; overwrite replaces a folder"
+        msg = f"{target}: exists already; set overwrite to replace a folder"
         raise FileExistsError(msg)
 
 

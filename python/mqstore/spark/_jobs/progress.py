@@ -1,12 +1,12 @@
-"""How far the tasks of a job are: attempts tell it in files, the driver looks at them.
+"""Progress of the tasks of a job: attempts write it to files, the driver reads them.
 
-An attempt that tells has ``progress`` in its own folder, ``task-<round>-<number>-...`` in that of the job: 42 bytes,
-overwritten in place about three times a second, and a last time at its end::
+An attempt with progress has a file ``progress`` in its own folder ``task-<round>-<number>-...`` in the folder of the
+job. The file has 42 bytes, which are overwritten about three times a second, and once at the end::
 
-    00000000000000004711 00000000000000008150       bytes done, bytes to do
+    00000000000000004711 00000000000000008150       bytes done, bytes in total
 
-Nobody depends on it: a file that cannot be written or read is as none. Of several attempts at a task the one that is
-furthest counts, so that a second copy, or one that goes on though it was given up, takes nothing back.
+Nothing depends on these files: one that cannot be written or read is ignored. If a task has several attempts, the one
+with the most progress counts, so that a speculative copy or an abandoned attempt never reduces the progress.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _WRITE_SECONDS = 0.3
 _LOOK_SECONDS = 0.25
 
 Tell: TypeAlias = "Callable[[int, int], object]"
-"""Is told the bytes done, and the bytes to do."""
+"""A callback with the bytes done and the bytes in total."""
 
 
 class Teller:
-    """Tells how far an attempt is."""
+    """Writes the progress of an attempt."""
 
     def __init__(self, attempt: str) -> None:
         self._path = Path(attempt, _FILE)
         self._due = time.monotonic() + _WRITE_SECONDS
 
     def __call__(self, done: int, total: int) -> None:
-        """Tells it, unless that was done just before."""
+        """Writes the progress, unless it was written very recently."""
         now = time.monotonic()
         if now >= self._due:
             self._due = now + _WRITE_SECONDS
             self._write(min(done, total), total)
 
     def finish(self) -> None:
-        """Tells that everything is done."""
+        """Writes that everything is done."""
         self._write(1, 1)
 
     def _write(self, done: int, total: int) -> None:
@@ -62,10 +62,10 @@ class Teller:
 
 
 class Meter:
-    """Adds up how far a job is, round by round, and calls whom it concerns."""
+    """Sums up the progress of a job over its rounds and calls the callback."""
 
     def __init__(self, call: Callable[[Progress], object], total: int | None) -> None:
-        """A job of so many bytes; of tasks, where None says that the bytes are not known."""
+        """Creates the meter of a job with `total` bytes; None counts tasks, because the bytes are unknown."""
         self._call = call
         self._total = total or None
         self._before = 0
@@ -78,7 +78,7 @@ class Meter:
         self._next_look = 0.0
 
     def begin(self, number: int, width: int, weights: Sequence[int], jobs: Sequence[str | None]) -> None:
-        """A round begins: its number, its tasks, what each of its calls is worth, and the folders of their jobs."""
+        """Begins a round with its number, its tasks, the weight of each call, and the folders of their jobs."""
         self._round, self._width = number, width
         self._weights = list(weights)
         self._best = [0.0] * len(weights)
@@ -89,7 +89,7 @@ class Meter:
         self.look(0)
 
     def look(self, tasks: int | None) -> None:
-        """Tells how far the round is, of which so many tasks are done, if that is known."""
+        """Reports the progress of the round; `tasks` is the number of finished tasks, if known."""
         if self._total is None:
             self._tell(self._before + (tasks or 0), self._before + self._width)
         elif time.monotonic() >= self._next_look:
@@ -99,12 +99,12 @@ class Meter:
             self._tell(self._before + int(sum(weight * best for weight, best in shares)), self._total)
 
     def end(self) -> None:
-        """All tasks of the round are done."""
+        """Ends the round: all its tasks are finished."""
         self._before += self._width if self._total is None else sum(self._weights)
         self._tell(self._before, self._before if self._total is None else self._total)
 
     def finish(self) -> None:
-        """The last round is over."""
+        """Reports that the last round is finished."""
         if self._total is not None:
             self._tell(self._total, self._total)
 
@@ -128,7 +128,7 @@ class Meter:
 
 
 def _share(path: Path) -> float:
-    """Which part of its work an attempt has done."""
+    """Returns the share of its work that an attempt has done."""
     try:
         with path.open("rb") as file:
             found = _FORM.fullmatch(file.read(64))

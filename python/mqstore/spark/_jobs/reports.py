@@ -1,4 +1,4 @@
-"""Reports of jobs as a DataFrame."""
+"""Conversion of job reports to a DataFrame."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ def as_dataframe(
     | Mapping[str, RebuildReport]
     | Mapping[str, VerifyReport],
 ) -> DataFrame:
-    """What a job told, as a DataFrame: to be kept in a table, or to be asked by SQL.
+    """Returns the reports of a job as a DataFrame, for a table or for SQL.
 
     Args:
         spark: the session, classic or Spark Connect.
-        reports: what a job returned: one report, or reports by directory.
+        reports: result of a job: one report, or reports by directory.
 
     Returns:
-        A row a report, with its fields as columns, behind a column ``store`` with the directory where there are
-        several. ``problems`` and ``skipped`` are arrays: ``explode`` makes a row of each.
+        One row for each report, with its fields as columns. For reports by directory, the first column ``store`` has
+        the directory. ``problems`` and ``skipped`` are arrays: ``explode`` makes one row of each element.
 
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
         TypeError: ``reports`` is something else.
-        ValueError: it is empty, so that nothing says which columns there are.
+        ValueError: ``reports`` is empty, so the columns are unknown.
     """
     require(spark)
     named = dict(reports) if isinstance(reports, Mapping) else None
     found = [reports] if named is None else list(named.values())
     if not found:
-        msg = "there is no report"
+        msg = "reports is empty: there is no report to convert"
         raise ValueError(msg)
     kind = type(found[0])
     if kind not in _KINDS or any(type(each) is not kind for each in found):
-        msg = f"reports must be of one job, not {', '.join(sorted({type(each).__name__ for each in found}))}"
+        msg = f"reports must come from one job, not {', '.join(sorted({type(each).__name__ for each in found}))}"
         raise TypeError(msg)
     rows = [tuple(getattr(each, field.name) for field in fields(kind)) for each in found]
     schema = _columns(kind)
@@ -67,7 +67,7 @@ def _columns(kind: type) -> str:
 
 
 def _type(hint: Any) -> str:
-    """The SQL name of a field's type."""
+    """Returns the SQL name of a field's type."""
     if isinstance(hint, UnionType):
         (hint,) = (each for each in get_args(hint) if each is not NoneType)
     if get_origin(hint) is tuple:
@@ -79,7 +79,7 @@ def _type(hint: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Structs and rows as tuples, arrays as lists."""
+    """Converts structs and rows to tuples, and arrays to lists."""
     if isinstance(value, _reports._Report):
         return tuple(_plain(getattr(value, field.name)) for field in fields(value))  # type: ignore[arg-type]
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""Jobs on the executors, in rounds of calls, each of which takes what the one before it has answered."""
+"""Jobs on the executors, as rounds of calls. The calls of a round use the results of the round before."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from mqstore._reports import Progress
 
 _CONNECT_PARALLELISM = 8
-"""How many tasks are to share one piece of work where the session does not say how many there can be at a time."""
+"""Number of tasks for one piece of work, if the session does not report how many it can run at a time."""
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks are to share one piece of work."""
+    """Returns the number of tasks for one piece of work."""
     context = getattr(spark, "sparkContext", None)
     return _CONNECT_PARALLELISM if context is None else context.defaultParallelism
 
 
 def plain(answer: bytes) -> Any:
-    """The report in an answer."""
+    """Returns the report in a result."""
     return json.loads(answer)
 
 
 class Call(NamedTuple):
-    """A call of `work`."""
+    """One call of a verb in `work`."""
 
     name: str
     arguments: tuple[Any, ...]
-    """Plain values and bytes: an executor may not know the classes of this package."""
+    """Plain values and bytes, because an executor may not have the classes of this package."""
     job: str | None = None
-    """The folder of its job."""
+    """Folder of its job."""
     weight: int = 0
-    """What it is worth, in bytes."""
+    """Weight of the call, in bytes."""
 
 
 class Rounds:
@@ -55,17 +55,17 @@ class Rounds:
         total: int | None,
         max_tasks: int | None = None,
     ) -> None:
-        """A job of so many bytes, or of tasks; with at most so many of them at a time."""
+        """Creates the rounds of a job: `total` bytes (None counts tasks), at most `max_tasks` tasks at a time."""
         self._spark = spark
         self._meter = None if progress is None else Meter(progress, total)
         self._max_tasks = max_tasks
         self._number = 0
 
     def run(self, calls: Sequence[Call]) -> list[bytes]:
-        """Makes these calls, each in a task of its own or a few in one; returns their answers, in order.
+        """Runs these calls, one or a few in each task. Returns their results, in order.
 
         Raises:
-            MQStoreError: one failed for good, and said why.
+            MQStoreError: a call failed after all its attempts; the text has the reason.
         """
         if not calls:
             return []
@@ -84,6 +84,6 @@ class Rounds:
         return [by_number[number] for number in range(len(calls))]
 
     def finish(self) -> None:
-        """There is no other round."""
+        """Ends the last round."""
         if self._meter is not None and self._number:
             self._meter.finish()

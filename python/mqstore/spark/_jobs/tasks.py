@@ -1,8 +1,8 @@
-"""What runs on the executors.
+"""The function that Spark runs on the executors.
 
-The function that Spark gets is pickled by value, since it is made inside another function: an executor that has no
-mqstore on its path can still run it, and it makes the shipped copy importable before it asks for the package. It may
-therefore name nothing of this module, and imports all that it needs itself.
+It is pickled by value, because it is defined inside another function. So an executor without mqstore on its path can
+run it, and it makes the shipped copy importable before it imports the package. For this reason it refers to no name of
+this module and contains its own imports.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 FAILED = "mqstore task failed: "
-"""Marks the reason in the text of an error that comes back from an executor."""
+"""Mark before the reason in the text of an executor's error."""
 
 
 class Home(NamedTuple):
-    """By which tasks find the package."""
+    """Version and archive name, by which tasks find the package."""
 
     version: str
-    """The driver's version of mqstore."""
+    """Version of mqstore on the driver."""
     archive: str
-    """The name under which :func:`mqstore.spark.ship` sends it."""
+    """Name under which :func:`mqstore.spark.ship` sends it."""
 
 
 def tasks(
     calls: Sequence[tuple[str | None, str, tuple[Any, ...]]], width: int, round_number: int, tells: bool, home: Home
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """The function for ``mapInArrow`` over ``spark.range(0, width, 1, width)``.
+    """Returns the function for ``mapInArrow`` over ``spark.range(0, width, 1, width)``.
 
     Args:
-        calls: for each call the folder of its job, in which each attempt has one of its own
-            (``task-<round>-<number>-...``), and the verb and arguments for :func:`mqstore.spark._work.call`.
-        width: how many partitions there are; partition n makes the calls n, n + width, ...
-        round_number: the round of the job.
-        tells: whether attempts tell how far they are.
-        home: by which tasks find the package.
+        calls: for each call the folder of its job, and verb and arguments for :func:`mqstore.spark._jobs.work.call`.
+            Each attempt has its own folder ``task-<round>-<number>-...`` in the folder of the job.
+        width: number of partitions; partition n runs the calls n, n + width, ...
+        round_number: round of the job.
+        tells: whether attempts report their progress.
+        home: version and archive name of the package.
     """
     version, archive, mark = home.version, home.archive, FAILED
 
@@ -49,7 +49,7 @@ def tasks(
         import pyarrow as pa
         from pyspark import SparkFiles, TaskContext
 
-        # Spark gives the root as text only where files were sent.
+        # Spark returns the root as text only if files were sent.
         shipped = os.path.join(SparkFiles.getRootDirectory() or "", archive)  # noqa: PTH118
         if os.path.isdir(shipped) and shipped not in sys.path:  # noqa: PTH112
             sys.path.insert(0, shipped)
@@ -65,7 +65,7 @@ def tasks(
             raise RuntimeError(msg)
         context = TaskContext.get()
         if context is None:
-            msg = f"{mark}it was started outside of a Spark task"
+            msg = f"{mark}it was not started in a Spark task"
             raise RuntimeError(msg)
         from mqstore.spark._jobs import work
 
@@ -74,7 +74,7 @@ def tasks(
             for partition in batch.column(0).to_pylist():
                 for at in range(partition, len(calls), width):
                     job, verb, arguments = calls[at]
-                    # No two attempts ever share a name, whoever starts them.
+                    # The name is unique for each attempt.
                     own = f"{context.stageId()}-{context.attemptNumber()}-{context.taskAttemptId()}"
                     name = f"task-{round_number}-{at}-{own}-{secrets.token_hex(8)}"
                     attempt = None if job is None else os.path.join(job, name)  # noqa: PTH118

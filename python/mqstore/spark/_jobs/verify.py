@@ -1,4 +1,4 @@
-"""The check of stores on Spark: a task a store, or several for one whose log is huge."""
+"""Verification of stores on Spark: one task for each store, several for one with a large log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mqstore.types import StorePath
 
 _STRETCH_BYTES = 4 << 30
-"""A log with more bytes is cut, into stretches with at most as many."""
+"""Largest log for one task, and largest range of a divided log, in bytes."""
 
 
 def verify(
@@ -34,33 +34,33 @@ def verify(
     staging: StorePath | None = None,
     progress: Callable[[Progress], object] | None = None,
 ) -> dict[str, VerifyReport]:
-    """Checks stores without changing them: each in a task of its own, huge ones in several.
+    """Checks stores without changing them: one task for each store, several for large ones.
 
-    Several tasks share the log of a store. Each leaves what is not as it should be in a small file; a last task puts
-    these together and looks at the rest. The report is that of one process, problem for problem.
+    Several tasks divide the log of a store. Each writes its findings to a small file. A last task combines the files
+    and checks the rest. The report is the same as that of one process, problem for problem.
 
     Args:
         spark: the session, classic or Spark Connect.
-        paths: the stores' directories; the same paths on the driver and on every executor.
-        strategy: ``"partition"`` lets one task check a store, ``"ranged"`` several wherever its log can be cut;
-            ``"auto"`` does so with a log of more than 4 GiB.
-        max_tasks: at most so many Spark tasks at a time; as many as there are stores, or parts of them, when None.
-            About so many share a store, or as many as the session can run at a time.
-        staging: a folder that is there, and that driver and executors see under the same path, for what the tasks
-            leave for each other. When None it is made in ``mqstore/spark/jobs`` of each store where it is needed: for
-            several tasks, and for ``progress``. Nothing stays there. A store that cannot be written is checked by one
-            task then.
-        progress: called now and then, with bytes of the logs, or with tasks where a store cannot be written; an
-            exception that it raises cancels the tasks.
+        paths: directories of the stores; the same paths on the driver and on every executor.
+        strategy: ``"partition"`` uses one task for each store, ``"ranged"`` several if its log can be divided.
+            ``"auto"`` uses several for a log of more than 4 GiB.
+        max_tasks: maximum number of Spark tasks at a time; None is the number of stores or of their parts. It is also
+            the approximate number of tasks for one store; for None, the number that the session can run at a time.
+        staging: an existing folder for the files of the tasks, under the same path on the driver and on every
+            executor. None creates one in ``mqstore/spark/jobs`` of each store that needs it: for several tasks, and
+            for ``progress``. The job removes its files. A store that cannot be written is then checked by one task.
+        progress: callback with bytes of the logs, or with tasks if a store cannot be written. An exception in it
+            cancels the tasks.
 
     Returns:
-        What `mqstore.verify` finds, by path.
+        The results of `mqstore.verify`, by path.
 
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
-        InvalidOptionError: there is no such strategy.
-        OSError: ``staging`` is not there, or cannot be written.
-        MQStoreError: a task failed for good, because there is no store for example; the text says where and why.
+        InvalidOptionError: unknown strategy.
+        OSError: ``staging`` does not exist, or cannot be written.
+        MQStoreError: a task failed after all its attempts, for example because a store does not exist; the text says
+            where and why.
     """
     require(spark)
     stores = homes(paths)
@@ -72,7 +72,7 @@ def verify(
     elsewhere = None if staging is None else absolute(staging)
     least = {"auto": _STRETCH_BYTES, "ranged": 0}.get(strategy)
     logs = [(0, False) if least is None and progress is None else log_of(home) for home in stores]
-    # A folder beside the segments of a log that is no store would be in somebody's way.
+    # A folder must not be created next to the segments of a log without a store.
     free = [is_store or elsewhere is not None for _, is_store in logs]
     shared = [may and least is not None and size > least for may, (size, _) in zip(free, logs, strict=True)]
     used = [may and (shares or progress is not None) for may, shares in zip(free, shared, strict=True)]
@@ -91,7 +91,7 @@ def verify(
 
 
 class _Store:
-    """A store that is checked."""
+    """A store of the job."""
 
     def __init__(self, home: str, size: int, folder: str | None, shared: bool) -> None:
         self.home = home
@@ -105,7 +105,7 @@ class _Store:
 
 
 def _plan(rounds: Rounds, stores: list[_Store], cut: tuple[int, int, int | None]) -> None:
-    """Shares out the stores that are to be, where that can be done."""
+    """Plans the stores with several tasks, if their logs can be divided."""
     shared = [store for store in stores if store.shared]
     calls = [Call("verify_plan", (store.home, cut, store.folder), store.folder) for store in shared]
     for store, planned in zip(shared, rounds.run(calls), strict=True):
@@ -115,7 +115,7 @@ def _plan(rounds: Rounds, stores: list[_Store], cut: tuple[int, int, int | None]
 
 
 def _walk(rounds: Rounds, stores: list[_Store]) -> None:
-    """Checks the stores that are not shared, and the parts of those that are."""
+    """Checks the stores with one task, and the parts of the others."""
     calls = []
     for store in stores:
         if not store.shared:
@@ -133,7 +133,7 @@ def _walk(rounds: Rounds, stores: list[_Store]) -> None:
 
 
 def _assemble(rounds: Rounds, stores: list[_Store]) -> None:
-    """Puts together what was found of the stores that are shared."""
+    """Combines the results of stores with several tasks."""
     shared = [store for store in stores if store.shared]
     calls = [Call("verify_assemble", (store.plan, store.answers), store.folder) for store in shared]
     for store, report in zip(shared, rounds.run(calls), strict=True):

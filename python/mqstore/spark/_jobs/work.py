@@ -1,7 +1,7 @@
-"""What the tasks of the jobs do; runs on the executors.
+"""The work of the tasks; runs on the executors.
 
-Each verb takes the folder of its attempt, if the job has a folder, the function to tell its progress to, and its own
-arguments; it answers with bytes: those of the native code, which nothing here reads, or a report as JSON.
+Each verb takes the folder of its attempt (if the job has a folder), the function for its progress, and its own
+arguments. It returns bytes: either those of the native code, which this package does not read, or a report as JSON.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _MAKES_ITS_FOLDER = ("compact", "verify_plan", "verify_step")
 
 
 def call(name: str, arguments: tuple[Any, ...], attempt: str | None, tells: bool) -> bytes:
-    """Returns the answer of a verb.
+    """Returns the result of a verb.
 
     Args:
-        name: the verb.
+        name: name of the verb.
         arguments: its arguments.
-        attempt: the folder of this attempt.
-        tells: whether it tells how far it is.
+        attempt: folder of this attempt.
+        tells: whether it reports its progress.
     """
     teller = None
     if tells and attempt is not None:
@@ -51,7 +51,7 @@ def call(name: str, arguments: tuple[Any, ...], attempt: str | None, tells: bool
 
 
 def hint(error: Exception) -> str:
-    """What to say behind an error, if it does not say so itself."""
+    """Returns advice to append to an error, if its text does not have it yet."""
     is_place = isinstance(error, NotAStoreError) and "under the same path" not in str(error)
     return f"; {SAME_PATH}" if is_place else ""
 
@@ -67,7 +67,7 @@ def verify(_attempt: str | None, tell: Tell | None, path: str) -> bytes:
 
 
 def verify_plan(attempt: str, _tell: Tell | None, path: str, cut: tuple[int, int, int], job: str) -> bytes:
-    """Plans the check of a store by several tasks; empty if its log cannot be cut."""
+    """Plans the check of a store by several tasks. Returns no bytes if its log cannot be divided."""
     return _native.verify_plan(path, cut, job, attempt) or b""
 
 
@@ -77,12 +77,12 @@ def verify_step(attempt: str, tell: Tell | None, step: bytes) -> bytes:
 
 
 def verify_assemble(_attempt: str, tell: Tell | None, plan: bytes, answers: list[bytes]) -> bytes:
-    """Puts a check together."""
+    """Combines the results of a check."""
     return _plain(_native.verify_assemble(plan, answers, tell))
 
 
 def rebuild(_attempt: str | None, tell: Tell | None, path: str, dry_run: bool) -> bytes:
-    """Rebuilds a store's derived files; a second attempt waits for the first, and makes the same files again."""
+    """Rebuilds a store's derived files. A second attempt waits for the first, and builds the same files again."""
 
     def progress(now: Progress) -> None:
         if tell is not None:
@@ -102,7 +102,7 @@ def export(
     number: int,
     kind: str,
 ) -> bytes:
-    """Writes a part of a read to a file of its own; its name, rows and bytes."""
+    """Writes a part of a read to its own file. Returns the file's name, rows and bytes."""
     home = Path(folder)
     path = home / f"{number:05d}-{secrets.token_hex(8)}.{kind}"
     batches = rows(options, part, tell)
@@ -117,7 +117,7 @@ def export(
 
 
 def _plain(report: dict[str, Any]) -> bytes:
-    """A report for `mqstore.spark._rounds.plain`."""
+    """Encodes a report for `mqstore.spark._jobs.rounds.plain`."""
     return json.dumps(report).encode()
 
 

@@ -1,1 +1,1 @@
-"""Reads of the data source: planned by the driver, filtered, and made into rows by the tasks."""
+"""Reads of the data source: the driver plans and filters them, the tasks produce the rows."""

@@ -1,4 +1,4 @@
-"""What :mod:`mqstore.spark.functions` does, on Arrow arrays; runs in the tasks."""
+"""The task side of :mod:`mqstore.spark.functions`, on Arrow arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mqstore.spark import _buffers
 
 
 def decode(records: Any, columns: list[str]) -> Any:
-    """Records into a struct of columns; null where there is none."""
+    """Decodes records to a struct of columns; null for null and for invalid records."""
     import pyarrow as pa
 
     from mqstore.spark._read.rows import empty
@@ -24,7 +24,7 @@ def decode(records: Any, columns: list[str]) -> Any:
 
 
 def tags_code(tags: Any) -> Any:
-    """The hash of each tag."""
+    """Returns the hash of each tag."""
     import pyarrow as pa
 
     codes = _native.tags_codes(_buffers.texts(tags, pa.string()), len(tags))
@@ -32,7 +32,7 @@ def tags_code(tags: Any) -> Any:
 
 
 def key_hash(topics: Any, keys: Any) -> Any:
-    """The hash of each topic and key."""
+    """Returns the hash of each topic and key."""
     import pyarrow as pa
 
     topic, key = _buffers.texts(topics, pa.string()), _buffers.texts(keys, pa.string())
@@ -41,7 +41,7 @@ def key_hash(topics: Any, keys: Any) -> Any:
 
 
 def message_id(hosts: Any, offsets: Any) -> Any:
-    """The offset id of each host and log offset."""
+    """Returns the offset id of each host and log offset."""
     import pyarrow as pa
 
     host, offset = _buffers.texts(hosts, pa.string()), _buffers.numbers(offsets, pa.int64())
@@ -55,7 +55,7 @@ def _numbers(values: bytes, kind: Any, rows: int) -> Any:
 
 
 def _with_nulls(values: Any, *given: Any) -> Any:
-    """The values, null where one of the given is."""
+    """Returns the values, null where one of the given arrays is null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

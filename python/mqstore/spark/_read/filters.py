@@ -1,4 +1,4 @@
-"""Filters that Spark hands over, as narrower parts of queues and of time."""
+"""Conversion of Spark's filters to smaller ranges of queues and of time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = {
 
 
 def push(options: dict[str, Any], ranges: dict[str, Any], filters: list[Any]) -> Iterator[Any]:
-    """Narrows a read by filters; yields those that Spark still has to apply."""
+    """Reduces a read by filters; yields those that Spark must still apply."""
     for each in filters:
         kind = _KINDS.get(type(each).__name__)
         name = each.attribute[0] if kind is not None and len(each.attribute) == 1 else None
@@ -30,7 +30,7 @@ def push(options: dict[str, Any], ranges: dict[str, Any], filters: list[Any]) ->
 
 
 def _narrow(options: dict[str, Any], ranges: dict[str, Any], name: str | None, kind: str, value: Any) -> bool:
-    """Takes a filter into account; whether Spark can forget it."""
+    """Applies a filter. Returns whether Spark can omit it."""
     if name == "store_timestamp" and isinstance(value, datetime):
         _narrow_time(options, kind, milliseconds_of("store_timestamp", value))
         return False
@@ -40,7 +40,7 @@ def _narrow(options: dict[str, Any], ranges: dict[str, Any], name: str | None, k
         for path, parts in ranges.items():
             ranges[path] = [part for part in parts if part[at] in wanted]
         return True
-    # A placeholder for what was lost has no offset: Spark looks for itself.
+    # A row for damaged bytes has no offset, so Spark must apply this filter itself.
     if name == "queue_offset" and kind != "in" and options["mode"] != "PERMISSIVE":
         least = {"=": value, ">": value + 1, ">=": value}.get(kind)
         most = {"=": value + 1, "<": value, "<=": value + 1}.get(kind)
@@ -53,7 +53,7 @@ def _narrow(options: dict[str, Any], ranges: dict[str, Any], name: str | None, k
 
 
 def _narrow_time(options: dict[str, Any], kind: str, at: int) -> None:
-    """Leaves out what is surely too early or too late; to the millisecond, Spark looks for itself."""
+    """Excludes messages that are too early or too late, to the millisecond; Spark applies the exact filter."""
     if kind in ("=", ">", ">="):
         options["start_time"] = max(at, options.get("start_time") or at)
     if kind in ("=", "<", "<="):

@@ -1,10 +1,10 @@
-"""Which queues a read wants, from where to where, and into which parts it is cut.
+"""Planning of a read: its queues, their ranges, and the parts for the tasks.
 
-Runs on the driver's side, in Spark's planning processes. A part says, in plain values: the store, parts of queues,
-the stretch of the log in which their records lie, and rows in a batch. Where the wanted queues hold much of the log,
-parts are stretches of the log, which tasks walk; where they hold little of it, parts are offsets of queues, whose
-entries tasks follow. A record belongs to exactly one part either way. Queues that were compacted
-are read as ``Store.read`` does: below the end of the compaction their messages are not those of the log.
+It runs on the driver's side, in Spark's planning processes. A part consists of plain values: the store, ranges of
+queues, the range of the log with their records, and rows in a batch. If the wanted queues cover much of the log, parts
+are ranges of the log, which tasks walk. If they cover little of it, parts are ranges of queue offsets, whose units
+tasks follow. In both cases a record belongs to exactly one part. Compacted queues are read like ``Store.read`` does:
+before the end of the compaction, their messages come from the compaction files, not from the log.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from mqstore.spark._options import _EARLIEST, _LATEST
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# Reading one record that an entry leads to takes as long as walking so many bytes of the log.
+# Bytes of the log that a task can walk in the time that it needs to follow one unit to its record.
 _BYTES_PER_ENTRY = 16 << 10
 
-# Entries that a part follows, unless the options say otherwise.
+# Units that a part follows, unless the options set another number.
 _ENTRIES = 1 << 16
 
-# Into so many parts a log is cut, unless the options say otherwise, as long as they have between so many bytes.
+# Number of parts of a log, within these limits of bytes for each part, unless the options set another size.
 _PARTS = 8
 _LEAST_SPLIT_BYTES = 128 << 20
 _MOST_SPLIT_BYTES = 512 << 20
 
 Bounds = dict[tuple[str, int], tuple[int, int]]
-"""Smallest and next offset of each queue."""
+"""Smallest offset and next offset of each queue."""
 
 
 class Range(NamedTuple):
-    """A part of a queue."""
+    """A range of a queue."""
 
     topic: str
     queue_id: int
@@ -47,28 +47,28 @@ class Range(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one task reads."""
+    """The work of one task."""
 
     path: str
     ranges: tuple[Range, ...]
     begin: int
-    """The log offset of the first record."""
+    """Log offset of the first record."""
     to: int
-    """No record starts at this log offset or behind it."""
+    """Log offset before which all its records start."""
     way: str
-    """``log``: walks it; ``cheapest``: that, or follows entries; ``messages``: as ``Store.read`` does."""
+    """``log`` walks the log; ``cheapest`` walks it or follows units; ``messages`` reads like ``Store.read``."""
     batch_rows: int
 
     def plain(self) -> tuple[Any, ...]:
-        """The same without a class of this package, which an executor may not know before it was sent one."""
+        """Returns the part without classes of this package, which an executor may not have yet."""
         return (self.path, tuple(tuple(part) for part in self.ranges), *self[2:])
 
 
 def bounds(store: mqstore.Store, topics: dict[str, Any]) -> Bounds:
-    """The bounds of the queues that are wanted.
+    """Returns the bounds of the wanted queues.
 
     Raises:
-        TopicNotFoundError: a topic or queue that was named is not there.
+        TopicNotFoundError: a named topic or queue does not exist.
     """
     found: Bounds = {}
     there = store.topics()
@@ -93,7 +93,7 @@ def bounds(store: mqstore.Store, topics: dict[str, Any]) -> Bounds:
 def position(
     store: mqstore.Store, queue: tuple[str, int], limits: tuple[int, int], asked: Any, default: int = _EARLIEST
 ) -> int:
-    """The offset that ``asked`` stands for in a queue; not yet held against what is there."""
+    """Returns the offset of a queue for ``asked``, not yet compared with the bounds."""
     topic, queue_id = queue
     if isinstance(asked, dict) and "timestamp" in asked:
         return store.offset_for_time(topic, queue_id, asked["timestamp"])
@@ -105,7 +105,7 @@ def position(
 
 
 def batch_ranges(store: mqstore.Store, options: dict[str, Any], lost: Callable[[str], None]) -> list[Range]:
-    """The parts of queues that a batch read wants; ``lost`` hears of offsets that are gone."""
+    """Returns the queue ranges of a batch read; calls ``lost`` for deleted offsets."""
     found = []
     queues = bounds(store, options["topics"])
     for queue, limits in sorted(queues.items()):
@@ -121,16 +121,18 @@ def batch_ranges(store: mqstore.Store, options: dict[str, Any], lost: Callable[[
 
 
 def gone(queue: tuple[str, int], offset: int, limits: tuple[int, int]) -> str:
-    """Says that an offset is not there."""
-    return f"queue {queue[1]} of topic {queue[0]!r} holds offsets {limits[0]} to {limits[1]} and not {offset}"
+    """Returns the text for a deleted offset."""
+    return (
+        f"queue {queue[1]} of topic {queue[0]!r} holds offsets {limits[0]} to {limits[1]} (exclusive) and not {offset}"
+    )
 
 
 def lost(options: dict[str, Any], goes_on: str) -> Callable[[str], None]:
-    """What hears of offsets that are gone: an error, or where that was asked for, a warning."""
+    """Returns the function for deleted offsets: it raises an error, or warns if the options ask for it."""
 
     def hear(text: str) -> None:
         if options["fail_on_data_loss"]:
-            msg = f"{text}; with the option failOnDataLoss=false {goes_on} behind what is gone"
+            msg = f"{text}; with the option failOnDataLoss=false {goes_on} after the deleted messages"
             raise MQStoreError(msg)
         warnings.warn(text, mqstore.StoreWarning, stacklevel=2)
 
@@ -138,7 +140,7 @@ def lost(options: dict[str, Any], goes_on: str) -> Callable[[str], None]:
 
 
 def parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any]) -> list[Part]:
-    """Cuts parts of queues into what tasks read."""
+    """Divides queue ranges into the parts of the tasks."""
     asked, logged = [], []
     for wanted in ranges:
         compacted = _native.compaction_end(store, wanted.topic, wanted.queue_id) or 0
@@ -155,13 +157,13 @@ def parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any]) ->
 
 
 def _pieces(part: Range, most: int) -> list[Range]:
-    """A part of a queue in parts of at most so many offsets."""
+    """Divides a queue range into ranges of at most ``most`` offsets."""
     starts = range(part.start, part.end, most)
     return [Range(part.topic, part.queue_id, start, min(start + most, part.end)) for start in starts]
 
 
 def _log_parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any]) -> list[Part]:
-    """Cuts parts of queues that are in the log."""
+    """Divides queue ranges that are in the log."""
     found = [(part, first) for part in ranges if (first := _first(store, part)) is not None]
     if not found:
         return []
@@ -183,36 +185,36 @@ def _log_parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any
 
 
 def _split_bytes(options: dict[str, Any], size: int) -> int:
-    """How much of the log a task walks: large parts of large logs, since Spark takes 50 ms for each task in Python."""
+    """Returns the bytes of the log for one task: many for large logs, as Spark takes 50 ms for each Python task."""
     asked: int | None = options["split_bytes"]
     return asked or min(max(size // _PARTS, _LEAST_SPLIT_BYTES), _MOST_SPLIT_BYTES)
 
 
 def _batch_rows(options: dict[str, Any], sizes: list[int]) -> int:
-    """How many rows of records with such sizes make a batch."""
+    """Returns the number of rows in a batch for records of these sizes."""
     most: int = options["batch_bytes"]
     return max(16, min(16_384, most * len(sizes) // max(1, sum(sizes))))
 
 
 def _first(store: mqstore.Store, part: Range) -> mqstore.StoredMessage | None:
-    """The first message of a part, as far as the log still has it."""
+    """Returns the first message of a range that the log still has."""
     try:
         return next(store.read(part.topic, part.queue_id, part.start, part.end), None)
     except OffsetOutOfRangeError as error:
-        # Expired since the bounds were asked for: what the task will find missing, it says.
+        # Messages expired since the bounds were read. The task reports what is missing.
         if error.min_offset >= part.end:
             return None
         return next(store.read(part.topic, part.queue_id, error.min_offset, part.end), None)
 
 
 def _end(store: mqstore.Store, part: Range) -> int:
-    """Where in the log a part ends."""
+    """Returns the end of a range in the log."""
     last = store.message_at(part.topic, part.queue_id, part.end - 1)
     return store.stats().log_max_offset if last is None else last.commit_log_offset + last.size
 
 
 def _by_offsets(store: mqstore.Store, ranges: list[Range], most: int, how: tuple[bool, int]) -> list[Part]:
-    """Parts with at most so many offsets; ``how``: whether small ranges share one, and rows in a batch."""
+    """Returns parts with at most ``most`` offsets; ``how``: whether small ranges share one, and rows in a batch."""
     shares, rows = how
     groups: list[list[Range]] = []
     room = 0
@@ -234,7 +236,7 @@ def _by_offsets(store: mqstore.Store, ranges: list[Range], most: int, how: tuple
 
 
 def _cuts(store: mqstore.Store, part: Range, begin: int, to: int, count: int) -> list[int]:
-    """Places where records of a queue lie, about evenly over a stretch of the log."""
+    """Returns offsets of a queue's records, spaced about evenly over a range of the log."""
     positions = [begin + number * (to - begin) // count for number in range(1, count)]
     found = _native.scan_cuts(store, part.topic, part.queue_id, (part.start, part.end), positions)
     return [at for at in found if begin < at < to]
@@ -250,7 +252,7 @@ def open_store(path: str) -> mqstore.Store:
 
 
 def plan(options: dict[str, Any], ranges: dict[str, Any]) -> list[Part]:
-    """What each task of a batch read does."""
+    """Returns the part of each task of a batch read."""
     found: list[Part] = []
     for path, wanted in ranges.items():
         with open_store(path) as store:

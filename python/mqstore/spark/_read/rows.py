@@ -1,4 +1,4 @@
-"""The rows of one part of a read, as Arrow batches made by native code; runs in the tasks."""
+"""The rows of one part of a read, as Arrow batches from native code; runs in the tasks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PLACE = "commit_log_offset"
 def rows(
     options: dict[str, Any], value: tuple[Any, ...] | None, tell: Callable[[int, int], object] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a part; of no part, none. Where the log is walked, `tell` hears how many bytes of how many were."""
-    # Spark looks at the first batch alone to see which kind of rows it gets.
+    """Yields the rows of a part; none without a part. If the log is walked, `tell` gets the bytes done and in total."""
+    # Spark uses only the first batch to find the type of the rows.
     yield _empty(options)
     if value is None:
         return
     with warnings.catch_warnings():
-        # What is passed over is said below, as the options want it said.
+        # Skipped records are reported below, as the options require.
         warnings.simplefilter("ignore", StoreWarning)
         yield from _read(options, value, tell)
 
@@ -61,7 +61,7 @@ def _read(
         raise MQStoreError(f"{path}: {error}; {SAME_PATH}") from None
     try:
         if stream.limit < to and options.get("end_time") is None:
-            raise MQStoreError(f"{path}: the log ends at offset {stream.limit} here and not behind {to}; {SAME_PATH}")
+            raise MQStoreError(f"{path}: the log ends at offset {stream.limit} here, before {to}; {SAME_PATH}")
         if way != "messages" and stream.start > begin and options.get("start_time") is None:
             _deleted(options, f"{path}: the log from offset {begin} to {stream.start} was deleted before it was read")
         told = 0
@@ -78,20 +78,20 @@ def _read(
 
 def _deleted(options: dict[str, Any], text: str) -> None:
     if options["fail_on_data_loss"]:
-        msg = f"{text}; with the option failOnDataLoss=false the read goes on behind it"
+        msg = f"{text}; with the option failOnDataLoss=false the read continues after the deleted messages"
         raise MQStoreError(msg)
 
 
 def _passed(options: dict[str, Any], stream: _native.ScanStream, told: int) -> Generator[pa.RecordBatch, None, int]:
-    """Deals with what the scan passed over since the last time; says how much there was in all."""
+    """Handles the records that the scan has skipped since the last call. Returns their total number."""
     passed = stream.passed()
     for what, text in passed[told:]:
         if what == "deleted":
             _deleted(options, text)
         elif options["mode"] == "FAILFAST":
             msg = (
-                f"{text}; the option mode=DROPMALFORMED passes over it, mode=PERMISSIVE tells it in a column, "
-                "and `mqstore repair` mends the store"
+                f"{text}; the option mode=DROPMALFORMED skips it, mode=PERMISSIVE returns the error in a column, "
+                "and `mqstore repair` repairs the store"
             )
             raise MQStoreError(msg)
         elif options["mode"] == "PERMISSIVE":
@@ -100,7 +100,7 @@ def _passed(options: dict[str, Any], stream: _native.ScanStream, told: int) -> G
 
 
 def _sound(options: dict[str, Any], path: str, batch: pa.RecordBatch, careful: bool) -> pa.RecordBatch:
-    """Deals with bodies that do not unpack."""
+    """Handles bodies that cannot be decompressed."""
     if not careful:
         return batch
     body = batch.column("body")
@@ -113,17 +113,17 @@ def _sound(options: dict[str, Any], path: str, batch: pa.RecordBatch, careful: b
         return batch.filter(pc.is_valid(body))
     places = batch.column(_PLACE)
     texts = [
-        None if there else f"{path}: the body of the record at log offset {place} does not unpack"
+        None if there else f"{path}: cannot decompress the body of the record at log offset {place}"
         for there, place in zip(pc.is_valid(body).to_pylist(), places.to_pylist(), strict=True)
     ]
     if options["mode"] == "FAILFAST":
         msg = next(text for text in texts if text is not None)
-        raise MQStoreError(f"{msg}; the option mode=DROPMALFORMED passes over it")
+        raise MQStoreError(f"{msg}; the option mode=DROPMALFORMED skips the record")
     return batch.append_column(options["corrupt"], pa.array(texts, pa.string()))
 
 
 def _fitted(options: dict[str, Any], batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch with the columns that are wanted, and these alone."""
+    """Yields the batch with exactly the wanted columns."""
     import pyarrow as pa
 
     if options["mode"] == "PERMISSIVE" and options["corrupt"] not in batch.schema.names:
@@ -132,7 +132,7 @@ def _fitted(options: dict[str, Any], batch: pa.RecordBatch) -> Iterator[pa.Recor
 
 
 def _told(options: dict[str, Any], text: str) -> pa.RecordBatch:
-    """A row that says what was passed over."""
+    """Returns a row with the description of a skipped record."""
     import pyarrow as pa
 
     schema = _empty(options).schema
@@ -141,7 +141,7 @@ def _told(options: dict[str, Any], text: str) -> pa.RecordBatch:
 
 
 def _empty(options: dict[str, Any]) -> pa.RecordBatch:
-    """A batch without a row, which has the columns that are wanted."""
+    """Returns an empty batch with the wanted columns."""
     import pyarrow as pa
 
     names = [name for name in options["output"] if name in COLUMNS]
@@ -152,7 +152,7 @@ def _empty(options: dict[str, Any]) -> pa.RecordBatch:
 
 
 def empty(columns: list[str], body: str) -> pa.RecordBatch:
-    """A batch of a scan without a row."""
+    """Returns an empty batch of a scan."""
     import pyarrow as pa
 
     schema = pa.schema(_Schema(_native.scan_schema({"columns": columns, "body": body})))
@@ -160,7 +160,7 @@ def empty(columns: list[str], body: str) -> pa.RecordBatch:
 
 
 class _Schema:
-    """A schema for pyarrow."""
+    """A schema in the form that pyarrow reads."""
 
     def __init__(self, capsule: object) -> None:
         self._capsule = capsule

@@ -1,9 +1,10 @@
 """Offsets of a streaming read.
 
-An offset is ``{"orders": {"0": 17}}``, as Kafka's: the next queue offset of each queue, topics and queues sorted, since
-Spark compares and keeps their text. The first one says in words where the query begins (``{"starting": ...}``): Spark
-asks for it more than once, and numbers would skip what came in between. Its first batch turns the words into numbers;
-for ``latest`` that batch is empty, and from then on the checkpoint holds numbers.
+An offset is ``{"orders": {"0": 17}}``, as in Kafka: the next queue offset of each queue. Topics and queues are sorted,
+because Spark compares and stores the text. The first offset contains the start of the query in words
+(``{"starting": ...}``). Spark asks for it more than once, and numbers would skip messages that arrive between two
+requests. The first batch converts the words to numbers; for ``latest`` this batch is empty. After it, the checkpoint
+contains numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _Positions = dict[tuple[str, int], int]
 
 
 def initial(options: dict[str, Any]) -> dict[str, Any]:
-    """Where a query begins, in words."""
+    """Returns the start of a query in words."""
     return {"starting": options["start"]}
 
 
@@ -38,13 +39,13 @@ def _positions(shown: dict[str, Any]) -> _Positions:
 
 
 def ends(options: dict[str, Any]) -> dict[str, Any]:
-    """Where the queues end now."""
+    """Returns the current ends of the queues."""
     with planning.open_store(options["paths"][0]) as store:
         return _shown({queue: limits[1] for queue, limits in planning.bounds(store, options["topics"]).items()})
 
 
 def _starts(store: mqstore.Store, limits: planning.Bounds, start: dict[str, Any]) -> _Positions:
-    """The numbers that an offset stands for. A queue that it does not name is new: it begins with its first message."""
+    """Returns the numbers of an offset. A queue that it does not contain is new and starts at its first message."""
     if "starting" not in start:
         known = _positions(start)
         return {queue: known.get(queue, bounds[0]) for queue, bounds in limits.items()}
@@ -55,7 +56,7 @@ def _starts(store: mqstore.Store, limits: planning.Bounds, start: dict[str, Any]
 def latest(
     options: dict[str, Any], start: dict[str, Any] | None, target: dict[str, Any] | None, capped: bool
 ) -> dict[str, Any]:
-    """Where the next batch ends: what is there, within the caps and not beyond the target."""
+    """Returns the end of the next batch: the current end, within the limits and up to the target."""
     with planning.open_store(options["paths"][0]) as store:
         limits = planning.bounds(store, options["topics"])
         most = {queue: bounds[1] for queue, bounds in limits.items()}
@@ -67,19 +68,19 @@ def latest(
         begins = _starts(store, limits, start)
         wanted: dict[tuple[str, int], tuple[int, int]] = {}
         for queue, begin in begins.items():
-            # What is gone takes no share of a cap; whether that is an error is said when the batch is planned.
+            # Deleted messages do not count for a limit. The plan of the batch reports them.
             wanted[queue] = max(begin, limits[queue][0]), max(begin, most[queue])
         if capped:
             _cap(store, options, wanted)
         found = {queue: max(begins[queue], end) for queue, (_, end) in wanted.items()}
     if "starting" not in start:
-        # A queue that is not there at the moment keeps its place.
+        # A queue that does not exist at the moment keeps its offset.
         found = {**_positions(start), **found}
     return _shown(found)
 
 
 def _cap(store: mqstore.Store, options: dict[str, Any], wanted: dict[tuple[str, int], tuple[int, int]]) -> None:
-    """Cuts what is wanted down to the caps, each queue by its share."""
+    """Reduces the wanted ranges to the limits, each queue by its share."""
     most: int | None = options["max_offsets"]
     if options["max_bytes"] is not None:
         fitting = max(1, options["max_bytes"] // _mean_size(store, wanted))
@@ -89,7 +90,7 @@ def _cap(store: mqstore.Store, options: dict[str, Any], wanted: dict[tuple[str, 
         return
     shares = {queue: most * max(0, end - begin) / total for queue, (begin, end) in wanted.items()}
     given = {queue: int(share) for queue, share in shares.items()}
-    # What rounding leaves goes where most of it was cut off.
+    # The rest from rounding goes to the queues that lost most by it.
     by_rest = sorted(shares, key=lambda queue: (given[queue] - shares[queue], queue))
     for queue in by_rest[: most - sum(given.values())]:
         given[queue] += 1
@@ -98,7 +99,7 @@ def _cap(store: mqstore.Store, options: dict[str, Any], wanted: dict[tuple[str, 
 
 
 def _mean_size(store: mqstore.Store, wanted: dict[tuple[str, int], tuple[int, int]]) -> int:
-    """About what a record takes, after a few of each queue."""
+    """Returns the approximate size of a record, from a few samples of each queue."""
     sizes = []
     for (topic, queue_id), (begin, end) in wanted.items():
         if begin < end:
@@ -108,10 +109,10 @@ def _mean_size(store: mqstore.Store, wanted: dict[tuple[str, int], tuple[int, in
 
 
 def plan(options: dict[str, Any], start: dict[str, Any], end: dict[str, Any]) -> list[planning.Part]:
-    """What each task of a batch reads."""
+    """Returns the part of each task of a batch."""
     if start == {"starting": _LATEST}:
         return []
-    lost = planning.lost(options, "the query goes on")
+    lost = planning.lost(options, "the query continues")
     with planning.open_store(options["paths"][0]) as store:
         limits = planning.bounds(store, options["topics"])
         begins = _starts(store, limits, start)
@@ -119,7 +120,7 @@ def plan(options: dict[str, Any], start: dict[str, Any], end: dict[str, Any]) ->
         for queue, to in _positions(end).items():
             if queue not in limits:
                 if _positions({} if "starting" in start else start).get(queue) != to:
-                    lost(f"queue {queue[1]} of topic {queue[0]!r} is gone")
+                    lost(f"queue {queue[1]} of topic {queue[0]!r} does not exist any more")
                 continue
             begin, bounds = begins[queue], limits[queue]
             if begin < to and begin < bounds[0]:

@@ -1,1 +1,1 @@
-"""Writes of the data source: tasks stage their rows beside the store, and the driver's side appends them once."""
+"""Writes of the data source: tasks stage their rows in the store's directory, the driver's side appends them once."""

@@ -1,18 +1,20 @@
-"""Staged rows into the log: one step, done once, on the driver's side.
+"""The append of staged rows to the log: one step, done once, on the driver's side.
 
-Everything of it lies in ``mqstore/spark/`` of the store::
+Its files are in ``mqstore/spark/`` of the store::
 
-    stage/<job>/<batch>/<attempt>.run   what tasks staged
-    stage/token                         by which tasks know that they see the same folder
-    journal.json                        the step that is being done
-    done/<name>.json                    the last step of a streaming query, or a job that has a name
+    stage/<job>/<batch>/<attempt>.run   rows that tasks staged
+    stage/token                         proves to tasks that they see the same folder
+    journal.json                        the step in progress
+    done/<name>.json                    the last step of a streaming query, or of a named job
 
-The journal is written, under the store's lock, before the first row is appended, when the log up to there is durable.
-It says where the log ended and which staged files follow, in which order; every staged row has a unique id of its own.
-Who finds a journal, whichever job or query it is of, goes on first: rows of the files that the log holds behind that
-place, which are a first part of them whoever else has appended meanwhile, are passed over, and the rest is appended.
-When all of them are durable the name is entered in ``done``, and then the journal goes. So a step that has begun is
-done exactly once, and one that has not begun leaves nothing behind but files that nobody reads.
+The journal is written under the store's lock, before the first row is appended, while the log is durable up to its end.
+It contains the end of the log and the staged files in their order. Every staged row has its own unique id.
+
+Any later job or query that finds a journal completes its step first. It searches the log after the recorded end for
+rows of the files. These are a prefix of the rows, also if another program appended messages meanwhile. It skips this
+prefix and appends the rest. When all rows are durable, the name is entered in ``done``, and then the journal is
+removed. So a step that has begun takes effect exactly once. A step that has not begun leaves only files that are never
+read.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def _home(path: str) -> Path:
 
 
 def prepare(options: dict[str, Any]) -> None:
-    """Makes the store if it is missing, and the place where tasks write; puts its token into the options."""
+    """Creates the store if missing, and the staging folder. Sets the token in the options."""
     path = options["path"]
     if not Path(path).exists():
         mqstore.open(path, "create").close()
@@ -59,28 +61,28 @@ def prepare(options: dict[str, Any]) -> None:
         _write(token, {"token": secrets.token_hex(16)})
     for folder in (stage, stage.parent, stage.parent.parent):
         sync_folder(folder)
-    # What jobs left behind that nobody ends any more.
+    # Removes old folders of jobs that were never completed.
     journal = _read(_home(path) / "journal.json")
     sweep(stage, *([] if journal is None else [journal["job"]]))
     options["token"] = token.read_text()
 
 
 def abandon(options: dict[str, Any], job: str) -> None:
-    """Throws away what a job staged, unless it is being appended."""
+    """Removes the staged rows of a job, unless their append has begun."""
     journal = _read(_home(options["path"]) / "journal.json")
     if journal is None or journal["job"] != job:
         shutil.rmtree(stage_folder(options["path"]) / job, ignore_errors=True)
 
 
 def commit(options: dict[str, Any], job: str, name: str, batch: int | None, told: list[dict[str, Any]]) -> None:
-    """Appends what tasks staged, unless it was appended before.
+    """Appends the staged rows, unless they were appended before.
 
     Args:
-        options: those of the write.
-        job: whose folder the files are in.
-        name: the streaming query, or the job's name.
-        batch: the number of the batch of a streaming query.
-        told: what the tasks said, in the order in which the rows are to be.
+        options: options of the write.
+        job: job of the folder with the files.
+        name: streaming query, or name of the job.
+        batch: batch number of a streaming query, or None.
+        told: results of the tasks, in the order of the rows.
     """
     path = options["path"]
     with _locked(path) as store:
@@ -96,25 +98,25 @@ def commit(options: dict[str, Any], job: str, name: str, batch: int | None, told
 
 
 def resume(path: StorePath) -> int:
-    """Ends a write that was interrupted while its rows were being appended.
+    """Completes an interrupted append of a write.
 
-    The next write to the store does so as well; this is for who does not want to wait for one.
+    The next write to the store does this too; call this function if you do not want to wait for it.
 
     Args:
-        path: the store's directory.
+        path: directory of the store.
 
     Returns:
-        How many rows it appended; 0 where nothing was left to do.
+        Number of rows appended; 0 if there was no interrupted append.
 
     Raises:
-        StoreLockedError: somebody has the store open for writing.
+        StoreLockedError: another process has the store open for writing.
     """
     with _locked(home_of(path)) as store:
         return _finish(store)
 
 
 def _locked(path: str) -> mqstore.Store:
-    """The store, open for writing; waits a while for another driver."""
+    """Opens the store for writing; waits some time for another driver."""
     return once_unlocked(lambda: mqstore.open(path, "rw"), _LOCK_WAIT_SECONDS)
 
 
@@ -124,13 +126,13 @@ def _was_done(path: str, name: str, batch: int | None) -> bool:
 
 
 def _make_topics(store: mqstore.Store, options: dict[str, Any], told: list[dict[str, Any]]) -> None:
-    """Makes topics that are missing, and sure that there are the queues that rows name."""
+    """Creates missing topics, and checks that the queues named by rows exist."""
     wanted: dict[str, int] = {}
     for each in told:
         for topic, queue_id in each["topics"].items():
             wanted[topic] = max(wanted.get(topic, -1), queue_id)
     there = set(store.topics())
-    # What the store does not take is found out before the first row is appended: it would not take it later either.
+    # Checked before the first row is appended, because a repetition would fail in the same way.
     for topic in there.intersection(wanted):
         _native.check_staged(store, topic)
         queue_id, count = wanted[topic], len(store.queues(topic))
@@ -144,8 +146,8 @@ def _make_topics(store: mqstore.Store, options: dict[str, Any], told: list[dict[
 def _journal(
     store: mqstore.Store, options: dict[str, Any], job: str, name: str, batch: int | None, told: list[dict[str, Any]]
 ) -> None:
-    """Fixes what is to be appended."""
-    # What the place in the journal refers to is durable before the journal is.
+    """Writes the journal of the step."""
+    # The log must be durable up to the recorded end before the journal is.
     store.flush()
     files = [{"file": each["file"], "rows": each["rows"], "bytes": each["size"]} for each in told]
     for each in files:
@@ -171,13 +173,13 @@ def _staged_file(path: str, job: str, each: dict[str, Any]) -> Path:
     except FileNotFoundError:
         size = -1
     if size != each["bytes"]:
-        reason = "it is missing" if size < 0 else f"it has {size} bytes, and {each['bytes']} were staged"
-        raise CorruptionError(str(file), 0, f"{reason}; nothing of it was appended")
+        reason = "it is missing" if size < 0 else f"it has {size} bytes instead of the {each['bytes']} staged bytes"
+        raise CorruptionError(str(file), 0, f"{reason}; none of its rows was appended")
     return file
 
 
 def _finish(store: mqstore.Store) -> int:
-    """Does what the journal says is left to do."""
+    """Completes the step in the journal. Returns the number of rows appended."""
     path = _home(store.path) / "journal.json"
     journal = _read(path)
     if journal is None:
@@ -193,7 +195,7 @@ def _finish(store: mqstore.Store) -> int:
                 left = max(0, left - rows)
     except BaseException:
         if done == 0 and appended == 0:
-            # Nothing has happened yet: the write fails as a whole.
+            # Nothing was appended yet: the whole write fails.
             path.unlink()
             sync_folder(path.parent)
         raise
@@ -208,7 +210,7 @@ def _finish(store: mqstore.Store) -> int:
 
 
 def _appended(store: mqstore.Store, journal: dict[str, Any]) -> int:
-    """How many of the journal's rows the log holds."""
+    """Returns the number of rows of the journal that are in the log."""
     if store.stats().log_max_offset <= journal["log"]:
         return 0
     wanted = (
@@ -229,12 +231,12 @@ def _appended(store: mqstore.Store, journal: dict[str, Any]) -> int:
 
 
 def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
-    """The blocks of a staged file, and how many messages each has."""
+    """Yields the blocks of a staged file, each with its number of messages."""
     with path.open("rb", buffering=0) as file:
         while head := file.read(_HEAD):
             rows, length = int.from_bytes(head[4:8], "big"), int.from_bytes(head[8:12], "big")
             file.seek(-len(head), os.SEEK_CUR)
-            # Read whole: blocks are large, and one put together from head and rest would be copied once more.
+            # Read in one piece: joining head and rest would copy a large block once more.
             yield file.read(_HEAD + length), rows
 
 
@@ -246,14 +248,14 @@ def _read(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(text)
     except ValueError:
-        raise CorruptionError(str(path), 0, "it is no JSON: it was not mqstore that wrote it") from None
+        raise CorruptionError(str(path), 0, "not JSON: mqstore has not written this file") from None
     if not isinstance(found, dict):
-        raise CorruptionError(str(path), 0, "it is no JSON object: it was not mqstore that wrote it")
+        raise CorruptionError(str(path), 0, "not a JSON object: mqstore has not written this file")
     return found
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:
-    """Gives a small file its content in one durable step."""
+    """Replaces the content of a small file in one durable step."""
     if not path.parent.exists():
         path.parent.mkdir()
         sync_folder(path.parent.parent)

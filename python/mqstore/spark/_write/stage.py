@@ -1,9 +1,8 @@
-"""Rows on their way into a store: what tasks write.
+"""Staging of rows: the files that tasks write.
 
-A task writes one file in ``mqstore/spark/stage/<job>/<batch>/`` of the store, under a name that no other attempt ever
-has: a sequence of blocks, drawn in ``rust/mqstore-engine/src/write/staged_batch.rs``. It is synced before the task
-answers. Only the driver reads it; the answer tells the driver its name. Files of lost attempts stay unread until they
-are removed.
+A task writes one file in ``mqstore/spark/stage/<job>/<batch>/`` of the store, under a name that is unique for each
+attempt. The file is a sequence of blocks, drawn in ``rust/mqstore-engine/src/write/staged_batch.rs``. It is synced
+before the task returns its name. Only the driver reads it. Files of lost attempts are never read and are removed later.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ _TYPES = {
     "born_timestamp": ("timestamp",),
 }
 
-# Columns of a read that say where a message lay: a new one lies elsewhere.
+# Columns of a read with the position of a message; a new message gets a new position.
 _NOT_WRITTEN = set(COLUMNS) - set(_TYPES)
 
 
 def stage_folder(path: str) -> Path:
-    """Where the staged files of all jobs are."""
+    """Returns the folder for the staged files of all jobs."""
     return Path(path, "mqstore", "spark", "stage")
 
 
 def check_schema(schema: StructType, options: dict[str, Any]) -> None:
-    """Makes sure that rows of this schema can be messages.
+    """Checks that rows of this schema can become messages.
 
     Raises:
         InvalidMessageError: they cannot.
@@ -68,27 +67,27 @@ def check_schema(schema: StructType, options: dict[str, Any]) -> None:
             raise InvalidMessageError(f"column {field.name} must be {' or '.join(_TYPES[field.name])}, not {kind}")
     for one, other in (("body", "value"), ("keys", "key")):
         if one in names and other in names:
-            raise InvalidMessageError(f"give one of the columns {one} and {other}, which mean the same")
+            raise InvalidMessageError(f"give only one of the columns {one} and {other}; they mean the same")
     if "body" not in names and "value" not in names:
         raise InvalidMessageError("there is no column body (or value)")
     if "topic" not in names and options["topic"] is None:
-        raise InvalidMessageError("name the topic: by the option topic, or in a column")
+        raise InvalidMessageError("name the topic: set the option topic, or add a column topic")
 
 
 def stage(
     options: dict[str, Any], job: str, batches: Iterable[pa.RecordBatch]
 ) -> tuple[int, str, int, int, str | None, dict[str, int]]:
-    """Writes the rows of a task.
+    """Writes the rows of a task to its file.
 
     Returns:
-        The number of the partition, the file's name, rows and bytes of it, the streaming query, and of each topic the
-        largest queue that was named, -1 for none.
+        Partition number, file name, rows and bytes of the file, streaming query, and for each topic the largest queue
+        id in a row, or -1.
     """
     from pyspark import TaskContext
 
     context = TaskContext.get()
     if context is None:
-        msg = "rows can only be staged in a Spark task"
+        msg = "rows can be staged only in a Spark task"
         raise MQStoreError(msg)
     batch = context.getLocalProperty("streaming.sql.batchId")
     query = context.getLocalProperty("sql.streaming.queryId")
@@ -112,14 +111,14 @@ def stage(
 
 
 def _same_folder(options: dict[str, Any]) -> None:
-    """Makes sure that this executor sees the folder that the driver sees."""
+    """Checks that this executor sees the same folder as the driver."""
     token = stage_folder(options["path"]) / "token"
     try:
         same = token.read_text() == options["token"]
     except OSError:
         same = False
     if not same:
-        msg = f"{token} is not on this executor what it is on the driver: {SAME_PATH}"
+        msg = f"{token} differs between this executor and the driver: {SAME_PATH}"
         raise MQStoreError(msg)
 
 

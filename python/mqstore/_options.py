@@ -66,7 +66,7 @@ class BrokerOptions:
 
     dispatch_threads: int | None = None
     """Threads that build queues and index: 0 to 8. With 0 the appending thread builds them. None, the default, is the
-    number of processors, at most 8. If less than 1 MiB of the log is not dispatched, only one of them runs."""
+    number of processors, at most 8. If less than 1 MiB of the log waits for dispatch, all but one of them sleep."""
 
     index_tags: bool = False
     """Whether to add index entries for tags, as RocketMQ 5.5.0 does. If the last writer of the directory added them,
@@ -80,8 +80,8 @@ class BrokerOptions:
     still read its bytes. RocketMQ: `destroyMapedFileIntervalForcibly` (ms)."""
 
     compaction_dirty_ratio: float = 0.5
-    """Share of a queue's messages that are newer than its last compaction, 0 to 1. The background compacts a topic
-    when a queue exceeds it; with 0, one new message is enough. RocketMQ counts closed files instead."""
+    """Share of a queue's messages, 0 to 1, that must be newer than its last compaction before the background compacts
+    its topic. With 0, one new message is enough. RocketMQ counts closed files instead."""
 
     compaction_memory_size: int = 100 << 20
     """Memory in bytes for the keys of one queue during a background compaction.
@@ -115,9 +115,8 @@ class StoreOptions:
     recovery: Recovery = "strict"
     """What an open for writing does if it finds damage other than a torn tail.
     `"strict"` raises `CorruptionError` and changes nothing. `"salvage"` continues after the damage: it leaves the
-    damaged
-    bytes in place, skips them, and reports them as a `StoreWarning`. `"read-only"` opens the store for reading instead;
-    `Store.mode` is then `"r"`. RocketMQ has no such choice: it truncates the log at the damage."""
+    damaged bytes in place, skips them, and reports them as a `StoreWarning`. `"read-only"` opens the store for reading
+    instead; `Store.mode` is then `"r"`. RocketMQ has no such choice: it truncates the log at the damage."""
 
     segment_size: int = 1 << 30
     """Bytes of a commit log segment: 4 KiB to 2 GiB - 1. RocketMQ: `mappedFileSizeCommitLog`."""
@@ -225,8 +224,7 @@ class StoreOptions:
     before_delete: Callable[[ExpiredFile], bool | Duration | None] | None = None
     """Hook before a segment is deleted, for example to archive it. If it returns None or True, the segment is deleted.
     False keeps the segment until the next pass, a duration keeps it for that time; later segments wait too. An
-    exception
-    goes to `sys.unraisablehook` and keeps the segment."""
+    exception goes to `sys.unraisablehook` and keeps the segment."""
 
     store_host: str = "127.0.0.1:10911"
     """Address for the store host and born host of new records: `ip:port` or `[v6]:port`.
@@ -247,12 +245,9 @@ class StoreOptions:
 
         Returns:
             Options with which mqstore writes like that broker; `advanced` has its tuning values. A setting that the
-            file
-            omits gets RocketMQ's default (8 queues, no record checksum). Settings that do not concern a store are
-            ignored.
-            mqstore also ignores these four: `useReentrantLockWhenPutMessage` and `useABSLock` (one put lock replaces
-                both:
-            it spins briefly, then sleeps), `flushCommitLogTimed` and `flushConsumerOffsetInterval`.
+            file omits gets RocketMQ's default (8 queues, no record checksum). Settings that do not concern a store are
+            ignored. mqstore also ignores these four: `useReentrantLockWhenPutMessage` and `useABSLock` (one put lock
+            replaces both: it spins briefly, then sleeps), `flushCommitLogTimed` and `flushConsumerOffsetInterval`.
 
         Raises:
             OSError: the file cannot be read.

@@ -162,9 +162,8 @@ class Store(DeliveringStore):
             perm: RocketMQ's permissions, a sum of 2 (write), 4 (read), 1 (inherit) and 8 (priority): 0 to 15. Without 2
                 the topic accepts no appends; brokers use the other bits.
             max_messages: quota of the topic: maximum number of messages in the commit log, counted from the first to
-                the
-                last offset of each queue that can be read. At most 2^53; 0 is no limit. Further appends raise `Full`.
-                Retry, dead-letter and system topics cannot have a quota.
+                the last offset of each queue that can be read. At most 2^53; 0 is no limit. Further appends raise
+                `Full`. Retry, dead-letter and system topics cannot have a quota.
 
         Raises:
             TopicNotFoundError: no such topic.
@@ -221,15 +220,13 @@ class Store(DeliveringStore):
         """Deletes the oldest segments as far as the retention options allow, at any hour.
 
         It also deletes queue and index files that point to deleted segments only. Without a retention option nothing is
-        due. A segment stays if it contains keyed messages of a compaction topic that are not in its compaction files
-        yet,
-        and so do all later segments; the option `expire_uncompacted` changes this.
+        due. If a segment contains keyed messages of a compaction topic that are not in its compaction files yet, it
+        stays, and so do all later segments, unless the store was opened with `expire_uncompacted`.
 
         Args:
             dry_run: whether to report the files only; this also works in a store that is open for reading.
             compact: whether to compact every compaction topic first, like `compact` without arguments, so that no
-                segment
-                must stay for one. No compaction takes place if `dry_run` is true.
+                segment must stay for one. No compaction takes place if `dry_run` is true.
 
         Returns:
             The files that were deleted, or would be, each with the reason; and in `kept` the segments that are due but

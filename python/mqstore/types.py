@@ -95,9 +95,8 @@ class CompactionOptions(TypedDict, total=False):
 
     Args:
         tombstone_retention: time for which a tombstone is kept after the compaction that removed the last older value
-            of
-            its key, so that slow readers see it. Seconds or a `timedelta`; 86,400 by default. With 0 tombstones are not
-            kept, as in RocketMQ.
+            of its key, so that slow readers see it. Seconds or a `timedelta`; 86,400 by default. With 0 tombstones are
+            not kept, as in RocketMQ.
         dry_run: whether to run the compaction, return its report, and discard the result; False by default.
         force: whether to compact queues that have not changed since the last compaction, and to accept topics that are
             not compaction topics. A broker keeps such files, and serves these topics from the commit log as before.

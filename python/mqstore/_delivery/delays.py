@@ -15,8 +15,7 @@ class DelayStats(_Report):
     """Messages that wait for their delivery."""
     next_due: int | None
     """Earliest delivery time of those that have an exact time, in epoch milliseconds; None if there are none. A time
-    that
-    is not near is rounded up to a second."""
+    that is not near is rounded up to a second."""
     delivered: int = 0
     """Messages delivered since the open."""
     cancelled: int = 0
@@ -24,9 +23,9 @@ class DelayStats(_Report):
     dropped: int = 0
     """Messages that could not be delivered since the open, because their record was deleted or names no topic."""
     late_p99: float = 0.0
-    """Delay in seconds within which 99 % of the deliveries since the open took place."""
+    """Lateness in seconds that 99 % of the deliveries since the open did not exceed."""
     late_max: float = 0.0
-    """Longest delay of a delivery since the open, in seconds."""
+    """Largest lateness of a delivery since the open, in seconds."""
 
 
 DelayStats.__module__ = "mqstore"

@@ -43,8 +43,7 @@ class DeliveringStore(_native.NativeStore):
         """Returns a consumer of `topics` in `group`. The store remembers the progress of the group.
 
         The consumers of a group in this process share the queues: each queue has one consumer at a time. A topic that
-        does
-        not exist yet is consumed when it is created.
+        does not exist yet is consumed when it is created.
 
         Args:
             group: name of the group, 1 to 255 characters of `%|a-zA-Z0-9_-`; an unknown group is created.
@@ -52,15 +51,13 @@ class DeliveringStore(_native.NativeStore):
             filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`. Messages
                 that do not match are skipped and count as read.
             start: position in a topic for which the group has no offset: `"earliest"`, `"latest"`, or a time. Queues
-                that
-                the topic gets later start at their first message.
+                that the topic gets later start at their first message.
             ordered: whether a queue stays with this consumer until all its returned messages are committed, so that no
                 other consumer processes the next message earlier.
             broadcast: whether this consumer gets the messages of all queues, independently of the group.
             name: name under which a broadcast consumer stores its offsets; without a name they are not stored.
             commit_interval: longest time for which a power loss can lose a commit, in seconds or as a `timedelta`. With
-                0
-                each commit is synced; None leaves it to the background, which syncs every 0.1 s.
+                0 each commit is synced; None leaves it to the background, which syncs every 0.1 s.
             on_lost: behaviour if the retention deleted messages that the group has not read. `"continue"` continues at
                 the first existing message and logs to the logger `mqstore`. `"raise"` raises `OffsetOutOfRangeError`
                 until the consumer is moved.
@@ -68,9 +65,8 @@ class DeliveringStore(_native.NativeStore):
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
-            InvalidOptionError: the group name is invalid, the group has an open work queue of a topic, there is no
-                topic,
-                or the broadcast name is in use.
+            InvalidOptionError: the group name is invalid, the group has an open work queue of a topic, `topics` is
+                empty, or the broadcast name is in use.
         """
         from mqstore._admin.compaction import topic_list
         from mqstore._delivery.consumer import Consumer
@@ -121,8 +117,7 @@ class DeliveringStore(_native.NativeStore):
         Raises:
             StoreReadOnlyError: the store is open for reading.
             InvalidOptionError: the group name is invalid, the group has open consumers of the topic, or an option is
-                out
-                of bounds or differs from that of another handle.
+                out of bounds or differs from that of another handle.
         """
         from mqstore._delivery.work_queue import WorkQueue
 
@@ -132,13 +127,11 @@ class DeliveringStore(_native.NativeStore):
         """Cancels a delayed message that waits. Returns whether it was found waiting.
 
         After True, neither mqstore nor a RocketMQ broker ever delivers the message; the cancellation is as durable as
-        an
-        append. A message with a `delay_level` cannot be cancelled: the result is False.
+        an append. A message with a `delay_level` cannot be cancelled: the result is False.
 
         Args:
             id: `message_id` or `unique_id` from `append`. If several waiting messages have the same unique id, the
-                newest
-                is cancelled.
+                newest is cancelled.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
@@ -166,11 +159,10 @@ class DeliveringStore(_native.NativeStore):
         return _native.reschedule_delayed(self, id, delay, deliver_at)
 
     def delays(self) -> DelayStats:
-        """Returns counters of delayed messages: how many wait, the next delivery time, and delays of deliveries.
+        """Returns counters of delayed messages: how many wait, the next delivery time, and the lateness of deliveries.
 
         A store that is open for reading counts only the waiting messages, from files that its writer saves every
-        second.
-        Messages delivered in that second may still be counted.
+        second. Messages delivered in that second may still be counted.
         """
         from mqstore._delivery.delays import DelayStats
 
@@ -189,8 +181,7 @@ class DeliveringStore(_native.NativeStore):
             group: producer group, whose check function decides the transaction if this process dies before its end;
                 1 to 255 characters of `%|a-zA-Z0-9_-`.
             check: check function of the group, as for `check_transactions`. It replaces an earlier one and keeps
-                its
-                timing.
+                its timing.
             durable: whether the end of the transaction waits for a sync, in every durability mode.
 
         Raises:
@@ -215,10 +206,8 @@ class DeliveringStore(_native.NativeStore):
         """Registers `check` as the function that decides pending transactions of `group`.
 
         The thread `mqstore-check` of this store calls it with one `PendingTransaction` at a time, never with one that
-        this
-        process has open. It answers `"commit"`, `"rollback"`, or None if it does not know yet. An exception counts as
-        None
-        and is logged to the logger `mqstore`. A close of the store does not wait for a running check.
+        this process has open. It answers `"commit"`, `"rollback"`, or None if it does not know yet. An exception counts
+        as None and is logged to the logger `mqstore`. A close of the store does not wait for a running check.
 
         Args:
             check: check function; it replaces an earlier one of this group.

@@ -19,7 +19,7 @@ Sql = Annotated[
 
 
 def chosen(tags: str | None, expression: str | None) -> Filter | None:
-    """Returns the filter of the two options, of which only one can be given.
+    """Returns the filter from `--filter` or `--sql`, of the one that is given.
 
     Raises:
         typer.BadParameter: both are given, or the condition does not compile.

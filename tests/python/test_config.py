@@ -55,7 +55,7 @@ def test_a_brokers_file(tmp_path: Path, cli: Cli) -> None:
     assert found["store_host"]["value"] == chosen.store_host == "127.0.0.1:10921"
     assert found["flush_interval"]["source"] == "default"
     note = cli("config", "show", "--conf", conf).stderr
-    assert note.endswith("means nothing to a store: brokerName, namesrvAddr\n")
+    assert note.endswith("not used by a store: brokerName, namesrvAddr\n")
     conf.write_text("useABSLock=true\nuseReentrantLockWhenPutMessage=false\nflushCommitLogTimed=true\n")
     note = cli("config", "show", "--conf", conf).stderr
     assert note.endswith("accepted and not used: flushCommitLogTimed, useABSLock, useReentrantLockWhenPutMessage\n")

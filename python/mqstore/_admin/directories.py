@@ -36,7 +36,7 @@ def verify(path: StorePath, *, progress: Callable[[Progress], object] | None = N
     """Checks every file of the directory `path`, without any change.
 
     It checks the log (sizes, magic numbers, positions, checksums), the queues against the log in both directions, the
-    results of the index, the checkpoint and the compacted topics. A writer can be active meanwhile.
+    results of the index, the checkpoint and the compacted topics. A writer can be active at the same time.
 
     Args:
         path: the directory; also a `commitlog` folder without a store, or one segment of a log.
@@ -76,7 +76,7 @@ def rebuild(
         dry_run: whether to build everything separately, report it, and discard it.
         threads: maximum number of threads, 1 to 8; None is the number of processors, at most 8.
         options: lengths of queue and index files if no existing file shows them, and delay levels if none are
-            remembered, for example from `StoreOptions.from_broker_conf`. The default is RocketMQ's defaults.
+            remembered, for example from `StoreOptions.from_broker_conf`. Otherwise RocketMQ's defaults apply.
         progress: callback, about once per MiB. An exception in it ends the rebuild; the old files stay in use.
 
     Returns:

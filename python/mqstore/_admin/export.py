@@ -102,8 +102,8 @@ def export(
         path: the directory.
         dest: the file, which gets this name when it is complete. For `"store"` a store, created if missing.
         topics: as for `scan`; so are `start_time`, `end_time`, `keys`, `filter` and `columns`.
-        start_time: earliest store time, inclusive.
-        end_time: latest store time, exclusive.
+        start_time: only messages stored at or after this time.
+        end_time: only messages stored before this time.
         keys: only messages with one of these keys.
         body_matches: only messages whose decompressed body contains a match of this regular expression. The syntax is
             that of Rust's `regex`: no look-around and no back-references; `(?-u)` for bytes that are not text.

@@ -55,10 +55,10 @@ def scan(
         topics: one topic or several: the messages in their queues. None is every record of the log, also half messages
             of transactions. Survivors of a compaction that are only in compaction files are not in the log.
         queue_id: only this queue of each topic.
-        start: first queue offset, inclusive; needs one topic.
-        end: last queue offset, exclusive; needs one topic.
-        start_time: earliest store time, inclusive.
-        end_time: latest store time, exclusive.
+        start: first queue offset; needs one topic.
+        end: queue offset to stop at, exclusive; needs one topic.
+        start_time: only messages stored at or after this time.
+        end_time: only messages stored before this time.
         keys: only messages with one of these keys, or with one of them as unique id.
         filter: only messages with these tags, as `"paid || shipped"`, or with properties that meet a condition,
             `mqstore.sql("price > 5")`.

@@ -58,7 +58,7 @@ def test_a_brokers_file(tmp_path: Path, cli: Cli) -> None:
     assert note.endswith("not used by a store: brokerName, namesrvAddr\n")
     conf.write_text("useABSLock=true\nuseReentrantLockWhenPutMessage=false\nflushCommitLogTimed=true\n")
     note = cli("config", "show", "--conf", conf).stderr
-    assert note.endswith("accepted and not used: flushCommitLogTimed, useABSLock, useReentrantLockWhenPutMessage\n")
+    assert note.endswith("accepted but not used: flushCommitLogTimed, useABSLock, useReentrantLockWhenPutMessage\n")
 
 
 def test_a_directory_wins(home: Path, tmp_path: Path, cli: Cli) -> None:

@@ -35,8 +35,8 @@ def restore_compaction(
         source: a store with the same messages, such as a replica or an older copy: a directory, or an open `Store`,
             which can be in use. It is only read.
         topics: one topic or several; None is all compaction topics.
-        options: see `mqstore.types.LocalCompactionOptions`. `dry_run` only reports the queues to restore, and the offset
-            up to which each of them is restored.
+        options: see `mqstore.types.LocalCompactionOptions`. `dry_run` only reports the queues to restore, each with
+            the offset up to which it is restored.
 
     Returns:
         The report. `skipped` names the queues that were skipped, with the reason, for example `nothing is missing`.

@@ -268,9 +268,9 @@ def test_filters_are_pushed_down(spark: Any, made: Path, monkeypatch: pytest.Mon
         ({"startingOffsets": "first"}, "is not JSON"),
         ({"startingOffsets": "[]"}, "earliest, latest or JSON"),
         ({"endingOffsets": "earliest"}, "cannot end"),
-        ({"mode": "IGNORE"}, "none of FAILFAST"),
+        ({"mode": "IGNORE"}, "not one of FAILFAST"),
         ({"columns": "nothing"}, "there is no column"),
-        ({"splitBytes": "0"}, "not between"),
+        ({"splitBytes": "0"}, "is not from 1 to"),
         ({"includeBody": "perhaps"}, "neither true nor false"),
         ({"topic": "nobody"}, "nobody"),
         ({"assign": '{"orders": [7]}'}, "no queue 7"),
@@ -282,7 +282,7 @@ def test_options_that_cannot_be(made: Path, options: dict[str, str], error: str)
 
 
 def test_a_schema_that_cannot_be(spark: Any, made: Path, tmp_path: Path) -> None:
-    for schema, error in (("body string", "body is binary"), ("price int", "there is no column 'price'")):
+    for schema, error in (("body string", "body has the type binary"), ("price int", "there is no column 'price'")):
         with pytest.raises(Exception, match=error):
             spark.read.format("mqstore").schema(schema).load(str(made)).count()
     with pytest.raises(Exception, match="NotAStoreError"):

@@ -89,7 +89,7 @@ class WorkQueue(_native.NativeWorkQueue):
     def __reduce__(self) -> NoReturn:
         msg = (
             f"cannot pickle the work queue of topic {self.topic!r}: it belongs to an open store of this process; "
-            "open it there with store.work_queue"
+            "open it in the other process with store.work_queue"
         )
         raise TypeError(msg)
 

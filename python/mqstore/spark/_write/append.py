@@ -137,7 +137,7 @@ def _make_topics(store: mqstore.Store, options: dict[str, Any], told: list[dict[
         _native.check_staged(store, topic)
         queue_id, count = wanted[topic], len(store.queues(topic))
         if queue_id >= count:
-            raise InvalidMessageError(f"a row names queue {queue_id} of topic {topic!r}, which has {count}")
+            raise InvalidMessageError(f"a row names queue {queue_id} of topic {topic!r}, which has {count} queues")
     for topic, queue_id in wanted.items():
         if topic not in there:
             store.create_topic(topic, queues=max(queue_id + 1, options["queues"] or 1))

@@ -4,8 +4,8 @@
 
 Names, types, units, defaults, bounds and RocketMQ's names come from the installed package. The effect of an option
 comes from the page itself, and so do bounds and names of RocketMQ that the package does not have. Write these cells by
-hand: the next run keeps them. A new option gets the effect TODO. tests/python/test_api_pages.py compares the page
-with the code.
+hand: the next run keeps them. A new option gets the effect "(describe the effect)".
+tests/python/test_api_pages.py compares the page with the code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mqstore import _broker_conf, types
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
 KINDS = (mqstore.StoreOptions, mqstore.BrokerOptions)
-TODO = "TODO"
+UNDESCRIBED = "(describe the effect)"
 HEAD = "| Option | Type, unit | Default | Bounds | Effect | RocketMQ setting |\n|---|---|---|---|---|---|"
 NOTHING = "\N{EN DASH}"
 
@@ -62,7 +62,7 @@ def table(kind: type[Any], written: str) -> str:
     old = rows(written)
     lines = [HEAD]
     for option in dataclasses.fields(kind):
-        before = old.get(option.name, ["", "", "", NOTHING, TODO, NOTHING])
+        before = old.get(option.name, ["", "", "", NOTHING, UNDESCRIBED, NOTHING])
         cells = [
             f"`{option.name}`",
             ", ".join(filter(None, [_type(str(option.type)), unit(option)])),

@@ -38,10 +38,10 @@ STEPS = {
     "info": "mqstore info store",
     "verify": "mqstore verify store",
     "repair-plan": "mqstore repair store --dry-run",
-    "repair": "mqstore repair store --output mended",
-    "verify-again": "mqstore verify mended",
-    "tail": "mqstore tail mended orders -n 5",
-    "lookup": "mqstore lookup mended orders order-30001",
+    "repair": "mqstore repair store --output repaired",
+    "verify-again": "mqstore verify repaired",
+    "tail": "mqstore tail repaired orders -n 5",
+    "lookup": "mqstore lookup repaired orders order-30001",
 }
 
 

@@ -79,7 +79,7 @@ def blocks(page: str) -> list[str]:
                 "resize cat.png 1",
                 "10 WorkQueueCounts",
                 "1",
-                *("to nobody mails", "1 1", "full", "True"),
+                *("without a worker mails", "1 1", "full", "True"),
             ],
         ),
     ],

@@ -50,7 +50,7 @@ impl TopicQuotaState {
     }
 
     /// Sets the quota of a topic. `drawn` is the sum of the next offsets of its queues. No append may run meanwhile:
-    /// see [`CommitLog::block_appends`].
+    /// see [`super::CommitLog::block_appends`].
     pub fn set(&self, limit: Option<u64>, drawn: i64) {
         self.drawn.store(drawn, Ordering::Relaxed);
         self.limit.store(limit.unwrap_or(0), Ordering::Relaxed);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
@@ -445,12 +446,18 @@ class ExportReport(_Report):
     """Messages written; for a store, messages appended."""
     bytes: int
     """Length of the file; for a store, length of the mapping file."""
-    left_out: int
+    skipped: int
     """Records that are in no queue and that a store does not get: half messages and rollbacks."""
     resumed: bool
     """Whether this call resumed an interrupted export; the counts then cover both calls."""
     seconds: float
     """Duration in seconds."""
+
+    @property
+    def left_out(self) -> int:
+        """The former name of `skipped`, deprecated."""
+        warnings.warn("left_out is the former name of skipped", DeprecationWarning, stacklevel=2)
+        return self.skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,7 +472,7 @@ class ImportReport(_Report):
     """`jsonl`, `parquet` or `arrow`."""
     messages: int
     """Messages appended."""
-    left_out: int
+    skipped: int
     """Rows that belong to no queue: half messages and rollbacks."""
     topics: dict[str, int]
     """Messages by topic."""
@@ -473,6 +480,12 @@ class ImportReport(_Report):
     """Whether this was a dry run, which appends nothing."""
     seconds: float
     """Duration in seconds."""
+
+    @property
+    def left_out(self) -> int:
+        """The former name of `skipped`, deprecated."""
+        warnings.warn("left_out is the former name of skipped", DeprecationWarning, stacklevel=2)
+        return self.skipped
 
 
 for _class in (

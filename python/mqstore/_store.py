@@ -216,7 +216,7 @@ class Store(DeliveringStore):
 
         return StoreStats(**self._stats())
 
-    def expire(self, *, dry_run: bool = True, compact: bool = False) -> ExpireReport:
+    def expire(self, *, dry_run: bool = False, compact: bool = False) -> ExpireReport:
         """Deletes the oldest segments as far as the retention options allow, at any hour.
 
         It also deletes queue and index files that point to deleted segments only. Without a retention option nothing is

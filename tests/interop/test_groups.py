@@ -35,7 +35,7 @@ def fill(path: Path) -> None:
             store.append("orders", body, queue_id=number % 2)
         with store.consumer("billing", "orders") as consumer:
             for queue_id, offset in ((0, 15), (1, 10)):
-                consumer.commit({("orders", queue_id): offset}, sync=True)
+                consumer.commit({("orders", queue_id): offset}, durable=True)
         with store.work_queue("jobs", group="workers", max_attempts=1) as queue:
             queue.put(b"hopeless")
             queue.put(b"done")

@@ -35,8 +35,8 @@ async def test_poll_and_commit(home: Path) -> None:
         assert sum((await consumer.lag()).values()) == 2
         assert len(await consumer.poll(timeout=LONG)) == 2
         assert await consumer.poll(timeout=0.01) == []
-        await consumer.commit({("orders", 0): 1}, sync=True)
-        await consumer.commit(sync=True)
+        await consumer.commit({("orders", 0): 1}, durable=True)
+        await consumer.commit(durable=True)
         assert await consumer.committed("orders", 0) == 3
         assert await consumer.position("orders", 1) == 3
         await consumer.seek("orders", 0, 1)
@@ -45,7 +45,7 @@ async def test_poll_and_commit(home: Path) -> None:
         await asyncio.sleep(0.01)
         await consumer.seek_to_time(0)
         assert len(await waiting) + len(await consumer.poll(timeout=0)) == 6
-        await consumer.reset("latest", sync=True)
+        await consumer.reset("latest", durable=True)
         with pytest.raises(mqstore.OffsetOutOfRangeError):
             await consumer.seek("orders", 0, 99)
         with pytest.raises(mqstore.QueueNotAssignedError):

@@ -44,7 +44,7 @@ def test_a_group_goes_on_where_it_committed(home: Path) -> None:
         # A message that was returned and not committed is delivered again.
         with store.consumer("billing", "orders") as again:
             assert sorted(bodies(again.poll(timeout=0))) == sorted(bodies(rest))
-            again.commit(sync=True)
+            again.commit(durable=True)
     with mqstore.open(home, "rw", options=SMALL) as store:
         with store.consumer("billing", ["orders"]) as consumer:
             assert consumer.poll(timeout=0) == []
@@ -52,6 +52,18 @@ def test_a_group_goes_on_where_it_committed(home: Path) -> None:
             assert consumer.position("orders", 1) == 5
         with store.consumer("audit", ["orders"]) as other:
             assert len(other.poll()) == 10
+
+
+def test_former_names_still_work_and_warn(store: mqstore.Store, tmp_path: Path) -> None:
+    fill(store)
+    with store.consumer("former", "orders") as consumer:
+        with pytest.warns(DeprecationWarning, match="use durable="):
+            consumer.commit(sync=True)
+        with pytest.warns(DeprecationWarning, match="use durable="):
+            consumer.reset("latest", sync=False)
+    report = mqstore.export(store.path, tmp_path / "messages.jsonl")
+    with pytest.warns(DeprecationWarning, match="skipped"):
+        assert report.left_out == report.skipped == 0
 
 
 def test_each_queue_is_in_order_and_iteration_ends_with_the_consumer(store: mqstore.Store) -> None:
@@ -162,7 +174,7 @@ def test_a_group_is_moved(store: mqstore.Store, caplog: pytest.LogCaptureFixture
         assert consumer.committed("orders", 0) == 0
         consumer.reset("latest")
         assert consumer.committed("orders", 0) == 11
-        consumer.reset(times[0], sync=True)
+        consumer.reset(times[0], durable=True)
         assert bodies(consumer.poll(1)) == ["0"]
         for offset in (-1, 12):
             with pytest.raises(mqstore.OffsetOutOfRangeError):

@@ -55,7 +55,7 @@ def test_nothing_goes_by_default(home: Path) -> None:
 def test_dry_run_tells_and_the_real_run_does_it(home: Path) -> None:
     with mqstore.open(home, "create", **KEEP_TWO) as store:
         results = fill(store)
-        plan = store.expire()
+        plan = store.expire(dry_run=True)
         assert plan.dry_run
         assert len(segments(home)) == 5
         done = store.expire(dry_run=False)
@@ -85,7 +85,7 @@ def test_age_counts_from_the_last_message(home: Path) -> None:
         fill(store, 3)
         for path in (home / "commitlog").iterdir():
             os.utime(path, (0, 0))
-        assert store.expire().files == (), "an old file with new messages"
+        assert store.expire(dry_run=True).files == (), "an old file with new messages"
         time.sleep(2.05)
         report = store.expire(dry_run=False)
         assert report.segments == 2
@@ -96,7 +96,7 @@ def test_a_reader_of_the_directory_tells_and_does_not_delete(home: Path) -> None
     with mqstore.open(home, "create", **TINY) as store:
         fill(store)
     with mqstore.open(home, **KEEP_TWO) as store:
-        assert store.expire().segments == 3
+        assert store.expire(dry_run=True).segments == 3
         with pytest.raises(mqstore.StoreReadOnlyError):
             store.expire(dry_run=False)
 
@@ -338,7 +338,7 @@ def test_what_no_compaction_took_up_stays(home: Path) -> None:
             assert "in no compaction file yet, of prices (queue 0 from offset 0 on); compact first" in reason
         assert [(event.kind, "prices (queue 0" in event.detail) for event in kept] == [("segment_kept", True)]
         with mqstore.open(home, **KEEP_TWO) as reader:
-            assert reader.expire().to_dict() == {**report.to_dict(), "dry_run": True}
+            assert reader.expire(dry_run=True).to_dict() == {**report.to_dict(), "dry_run": True}
         done = store.expire(dry_run=False, compact=True)
         assert (done.segments, done.kept) == (3, ())
         assert len(segments(home)) == 2

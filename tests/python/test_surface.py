@@ -134,7 +134,7 @@ SIGNATURES = {
     "Store.delete_topic": "(self, topic)",
     "Store.namespaces": "(self)",
     "Store.delete_namespace": "(self, namespace)",
-    "Store.expire": "(self, *, dry_run=True, compact=False)",
+    "Store.expire": "(self, *, dry_run=False, compact=False)",
     "Store.set_confirm_offset": "(self, /, offset)",
     "Store.flush": "(self, /)",
     "Store.consumer": "(self, group, topics, filter=None, start='earliest', *, ordered=False, broadcast=False, "
@@ -150,10 +150,10 @@ SIGNATURES = {
     "Transaction.commit": "(self, /)",
     "Transaction.rollback": "(self, /)",
     "Consumer.poll": "(self, /, max_messages=1000, timeout=None)",
-    "Consumer.commit": "(self, /, offsets=None, *, sync=False)",
+    "Consumer.commit": "(self, /, offsets=None, *, durable=False, sync=None)",
     "Consumer.seek": "(self, /, topic, queue_id, offset)",
     "Consumer.seek_to_time": "(self, /, time)",
-    "Consumer.reset": "(self, /, to, *, sync=False)",
+    "Consumer.reset": "(self, /, to, *, durable=False, sync=None)",
     "Consumer.lag": "(self, /)",
     "WorkQueue.put": "(self, /, body, *, keys=(), tags=None, properties=None, delay=None, durable=False, block=True, "
     "timeout=None)",

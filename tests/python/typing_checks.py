@@ -114,7 +114,7 @@ async def awaited_delivery(store: mqstore.aio.Store) -> None:
         assert_type(await consumer.poll(10, timeout=1), list[mqstore.StoredMessage])
         async for stored in consumer:
             assert_type(stored, mqstore.StoredMessage)
-        await consumer.commit({("t", 0): 5}, sync=True)
+        await consumer.commit({("t", 0): 5}, durable=True)
         assert_type(await consumer.position("t", 0), int)
         assert_type(consumer.assignment, tuple[tuple[str, int], ...])
 

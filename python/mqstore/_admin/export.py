@@ -184,7 +184,7 @@ def _report(kind: str, work: _Export, counts: _Counts, seconds: float) -> Export
         format=kind,
         messages=counts.messages,
         bytes=counts.bytes,
-        left_out=counts.left_out,
+        skipped=counts.skipped,
         resumed=counts.resumed,
         seconds=round(seconds, 3),
     )
@@ -195,7 +195,7 @@ class _Counts:
 
     def __init__(self) -> None:
         self.messages = 0
-        self.left_out = 0
+        self.skipped = 0
         self.bytes = 0
         self.resumed = False
 
@@ -246,7 +246,7 @@ class _Partial:
             "position": position,
             "bytes": self.file.tell(),
             "messages": counts.messages,
-            "left_out": counts.left_out,
+            "left_out": counts.skipped,
             "target": target,
         }
         replace_state(self._state_path, state)
@@ -455,11 +455,11 @@ class _Export:
                 request = {**self._request, "from": start}
                 with _closing(_native.scan_copy(self.source, request, target, done)) as stream:
                     fresh = 0
-                    for text, copied, left_out, end in stream:
+                    for text, copied, skipped, end in stream:
                         partial.write(text)
                         fresh += len(text)
                         counts.messages += copied
-                        counts.left_out += left_out
+                        counts.skipped += skipped
                         if partial.is_due(fresh * 8):
                             target.flush()
                             partial.save(end, counts, target.stats().log_max_offset)
@@ -475,7 +475,7 @@ class _Export:
             return None
         counts.resumed = True
         counts.messages = partial.state["messages"]
-        counts.left_out = partial.state["left_out"]
+        counts.skipped = partial.state["left_out"]
         position: int | None = partial.state["position"]
         return position
 

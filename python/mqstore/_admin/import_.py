@@ -89,14 +89,14 @@ def import_(
         raise TypeError(msg)
     started = time.monotonic()
     topics: dict[str, int] = {}
-    left_out = 0
+    skipped = 0
     places: list[str] = []
     messages: list[tuple[Any, ...]] = []
     size = 0
     for place, row, _done, _total in _rows(files, kind):
         message = _message(place, row, topic)
         if message is None:
-            left_out += 1
+            skipped += 1
             continue
         topics[message[0]] = topics.get(message[0], 0) + 1
         places.append(place)
@@ -117,7 +117,7 @@ def import_(
         source=str(file),
         format=kind,
         messages=sum(topics.values()),
-        left_out=left_out,
+        skipped=skipped,
         topics=dict(sorted(topics.items())),
         dry_run=dry_run,
         seconds=round(time.monotonic() - started, 3),

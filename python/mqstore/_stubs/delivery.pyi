@@ -82,7 +82,13 @@ class NativeConsumer:
         """
     def __iter__(self) -> Self: ...
     def __next__(self) -> StoredMessage: ...
-    def commit(self, offsets: dict[tuple[str, int], int] | None = None, *, sync: bool = False) -> None:
+    def commit(
+        self,
+        offsets: dict[tuple[str, int], int] | None = None,
+        *,
+        durable: bool = False,
+        sync: bool | None = None,
+    ) -> None:
         """Stores for each queue the offset after the last message that this consumer returned.
 
         After `commit` returns, the offset survives a kill of the process. It survives a loss of power after
@@ -90,7 +96,8 @@ class NativeConsumer:
 
         Args:
             offsets: the next offset to read, for the listed queues only, by topic and queue id: `{("orders", 0): 17}`.
-            sync: whether to wait until the offsets are on the disk.
+            durable: whether to wait until the offsets are on the disk.
+            sync: the former name of `durable`, deprecated.
 
         Raises:
             QueueNotAssignedError: this consumer does not own a queue in `offsets`; nothing was stored.
@@ -107,12 +114,13 @@ class NativeConsumer:
         """
     def seek_to_time(self, time: Time) -> None:
         """Continues, in each owned queue, at the first message stored at or after `time`."""
-    def reset(self, to: Start, *, sync: bool = False) -> None:
+    def reset(self, to: Start, *, durable: bool = False, sync: bool | None = None) -> None:
         """Moves the group in each queue that this consumer owns, and commits the new offsets.
 
         Args:
             to: `"earliest"`, `"latest"`, or a time, which selects the first message stored at or after it.
-            sync: whether to wait until the offsets are on the disk.
+            durable: whether to wait until the offsets are on the disk.
+            sync: the former name of `durable`, deprecated.
         """
     def position(self, topic: str, queue_id: int) -> int:
         """Returns the lowest offset that the consumer can return next from a queue.

@@ -6,6 +6,7 @@ not delivered and not counted by a commit. `_lines` describes how tasks wait.
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Self
 
@@ -89,19 +90,26 @@ class Consumer(Handle):
         return found[0]
 
     @like(mqstore.Consumer.commit)
-    async def commit(self, offsets: dict[tuple[str, int], int] | None = None, *, sync: bool = False) -> None:
+    async def commit(
+        self,
+        offsets: dict[tuple[str, int], int] | None = None,
+        *,
+        durable: bool = False,
+        sync: bool | None = None,
+    ) -> None:
         """Stores the progress of the group: for each queue the offset after the last message that `poll` returned.
 
-        With `history=True` a thread commits. All tasks that wait for a `sync` share one; a task that is cancelled
+        With `history=True` a thread commits. All tasks that wait for a sync share one; a task that is cancelled
         during the sync has committed.
         """
+        durable = _durable_of(durable, sync)
         bridge = self._bridge
         bridge.check()
         await bridge.breathe()
-        stored = self._native.commit(offsets, sync)
+        stored = self._native.commit(offsets, durable)
         if stored is None:
             own = None if offsets is None else dict(offsets)
-            await bridge.run(partial(self._own.commit, own, sync=sync))
+            await bridge.run(partial(self._own.commit, own, durable=durable))
         elif stored:
             await bridge.syncs.synced()
 
@@ -116,9 +124,9 @@ class Consumer(Handle):
         await self._move(partial(self._own.seek_to_time, time))
 
     @like(mqstore.Consumer.reset)
-    async def reset(self, to: Start, *, sync: bool = False) -> None:
+    async def reset(self, to: Start, *, durable: bool = False, sync: bool | None = None) -> None:
         """Moves the group to a new position in each queue of this consumer, and commits it."""
-        await self._move(partial(self._own.reset, to, sync=sync))
+        await self._move(partial(self._own.reset, to, durable=_durable_of(durable, sync)))
 
     async def _move(self, call: Callable[[], None]) -> None:
         self._bridge.check()
@@ -140,3 +148,11 @@ class Consumer(Handle):
 
 
 Consumer.__module__ = "mqstore.aio"
+
+
+def _durable_of(durable: bool, sync: bool | None) -> bool:
+    """Returns the value of `durable`, or of `sync`, its former name, with a warning."""
+    if sync is None:
+        return durable
+    warnings.warn("sync= is the former name of durable=; use durable=", DeprecationWarning, stacklevel=3)
+    return durable or sync

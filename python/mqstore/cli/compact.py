@@ -84,22 +84,22 @@ def compact(
                 raise typer.BadParameter("--restore-from resumes automatically; omit --job-id")
             return _tell_restored(mqstore.restore_compaction(directory, restore_from, **options), form)
         report = mqstore.compact(directory, output=output, in_place=in_place, job_id=job_id, **options)
-    left_out = [text for text in report.skipped if not text.endswith(": unchanged")]
+    skipped = [text for text in report.skipped if not text.endswith(": unchanged")]
     if not render.machine(report.to_dict(), form):
         names = [name for name in report.to_dict() if name not in ("skipped", "job_id")]
         render.pairs([(name.replace("_", " "), _fact(getattr(report, name))) for name in names])
-        render.pairs([("queues unchanged", len(report.skipped) - len(left_out))])
-    for text in left_out:
-        render.note(f"left out: {text}")
-    return PROBLEMS if left_out else CLEAN
+        render.pairs([("queues unchanged", len(report.skipped) - len(skipped))])
+    for text in skipped:
+        render.note(f"skipped: {text}")
+    return PROBLEMS if skipped else CLEAN
 
 
 def _tell_restored(report: mqstore.RestoreReport, form: Format) -> int:
-    left_out = [text for text in report.skipped if not text.endswith(": nothing is missing")]
+    skipped = [text for text in report.skipped if not text.endswith(": nothing is missing")]
     if not render.machine(report.to_dict(), form):
         rows = [(each.topic, each.queue_id, each.until, each.messages, each.resumed) for each in report.queues]
         render.table(("topic", "queue", "lost before", "messages copied", "copied before"), rows)
-        render.pairs([("queues restored", len(rows)), ("queues complete", len(report.skipped) - len(left_out))])
-    for text in left_out:
-        render.note(f"left out: {text}")
-    return PROBLEMS if left_out else CLEAN
+        render.pairs([("queues restored", len(rows)), ("queues complete", len(report.skipped) - len(skipped))])
+    for text in skipped:
+        render.note(f"skipped: {text}")
+    return PROBLEMS if skipped else CLEAN

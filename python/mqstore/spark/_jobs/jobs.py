@@ -142,7 +142,7 @@ def export(
         format=format,
         messages=sum(each["rows"] for each in found),
         bytes=sum(each["bytes"] for each in found),
-        left_out=0,
+        skipped=0,
         resumed=False,
         seconds=round(time.monotonic() - started, 3),
     )

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mqstore_delivery::{
     BrokerError, Consumer, ConsumerOptions, LostMessagePolicy, OffsetHistory, Queue, StartOffset,
 };
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyDeprecationWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
@@ -222,18 +222,26 @@ impl NativeConsumer {
     ///
     /// Args:
     ///     offsets: the next offset to read, for the listed queues only, by topic and queue id: `{("orders", 0): 17}`.
-    ///     sync: whether to wait until the offsets are on the disk.
+    ///     durable: whether to wait until the offsets are on the disk.
+    ///     sync: the former name of `durable`, deprecated.
     ///
     /// Raises:
     ///     QueueNotAssignedError: this consumer does not own a queue in `offsets`; nothing was stored.
     ///     OffsetOutOfRangeError: an offset is after the end of its queue.
-    #[pyo3(signature = (offsets = None, *, sync = false))]
-    fn commit(&self, py: Python<'_>, offsets: Option<&Bound<'_, PyDict>>, sync: bool) -> PyResult<()> {
+    #[pyo3(signature = (offsets = None, *, durable = false, sync = None))]
+    fn commit(
+        &self,
+        py: Python<'_>,
+        offsets: Option<&Bound<'_, PyDict>>,
+        durable: bool,
+        sync: Option<bool>,
+    ) -> PyResult<()> {
+        let durable = durable_of(py, durable, sync)?;
         match offsets {
-            None => self.call(py, |consumer| consumer.commit(sync)),
+            None => self.call(py, |consumer| consumer.commit(durable)),
             Some(offsets) => {
                 let offsets = places(offsets)?;
-                self.call(py, |consumer| consumer.commit_offsets(&offsets, sync))
+                self.call(py, |consumer| consumer.commit_offsets(&offsets, durable))
             }
         }
     }
@@ -266,11 +274,19 @@ impl NativeConsumer {
     ///
     /// Args:
     ///     to: `"earliest"`, `"latest"`, or a time, which selects the first message stored at or after it.
-    ///     sync: whether to wait until the offsets are on the disk.
-    #[pyo3(signature = (to, *, sync = false))]
-    fn reset(&self, py: Python<'_>, to: &Bound<'_, PyAny>, sync: bool) -> PyResult<()> {
+    ///     durable: whether to wait until the offsets are on the disk.
+    ///     sync: the former name of `durable`, deprecated.
+    #[pyo3(signature = (to, *, durable = false, sync = None))]
+    fn reset(
+        &self,
+        py: Python<'_>,
+        to: &Bound<'_, PyAny>,
+        durable: bool,
+        sync: Option<bool>,
+    ) -> PyResult<()> {
+        let durable = durable_of(py, durable, sync)?;
         let to = place("to", to)?;
-        self.call(py, |consumer| consumer.reset(to, sync))
+        self.call(py, |consumer| consumer.reset(to, durable))
     }
 
     /// Returns the lowest offset that the consumer can return next from a queue.
@@ -325,4 +341,12 @@ impl NativeConsumer {
             Ok(())
         })
     }
+}
+
+/// Returns the value of `durable`, or of `sync`, its former name, with a warning.
+fn durable_of(py: Python<'_>, durable: bool, sync: Option<bool>) -> PyResult<bool> {
+    let Some(sync) = sync else { return Ok(durable) };
+    let text = c"sync= is the former name of durable=; use durable=";
+    PyErr::warn(py, &py.get_type::<PyDeprecationWarning>(), text, 1)?;
+    Ok(durable || sync)
 }

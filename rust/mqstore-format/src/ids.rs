@@ -149,6 +149,13 @@ impl UniqueKeyGenerator {
         Self { prefix, utc_offset_ms: 0, counter: AtomicU16::new(0), month_start_ms }
     }
 
+    /// Starts the counter at `count`. With a random start, the keys of two generators with the same salt rarely meet.
+    /// Default 0.
+    #[must_use]
+    pub fn starting_at(self, count: u16) -> Self {
+        Self { counter: AtomicU16::new(count), ..self }
+    }
+
     /// Counts months in local time, `utc_offset_ms` east of UTC, as RocketMQ's client expects when it reads the time of
     /// a key. Default 0.
     #[must_use]

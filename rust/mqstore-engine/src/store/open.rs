@@ -83,7 +83,8 @@ fn start_writer(
         options.compaction_queue_file_bytes,
     )?;
     let environment = files.vfs.environment();
-    let token = (files.clock.now_ms() as u64) << 20 ^ u64::from(environment.pid);
+    // Neither the time nor the process id distinguishes two opens: a clock may stand still, and containers share ids.
+    let token = environment.random_seed;
     let live = Arc::new(LivePage::create(files, token, options.durable_only())?);
     let (last_offset, last_size) = recovered.last.unwrap_or_default();
     let point = SyncPoint {
@@ -141,6 +142,7 @@ fn start_writer(
         cleaner,
         token: crate::write::writer::next_token(),
         ids: UniqueKeyGenerator::new(options.store_host.ip, environment.pid, token as u32)
+            .starting_at((token >> 32) as u16)
             .with_utc_offset_ms(files.clock.utc_offset_ms(files.clock.now_ms())),
         signals: ServiceSignals::default(),
         lifecycle: Lifecycle::new(lock, notes),

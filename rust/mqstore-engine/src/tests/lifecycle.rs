@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mqstore_io::{Access, Vfs};
+use mqstore_io::{Access, ManualClock, OsVfs, SimVfs, Vfs};
 
 use crate::Store;
 use crate::testing::{World, put, read_all, small};
@@ -131,6 +131,26 @@ fn a_directory_that_is_no_store_is_refused() {
     std::fs::write(world.path.join("letter.txt"), "dear").unwrap();
     assert!(matches!(world.open(OpenMode::Create, &small()), Err(StoreError::NotAStore { .. })));
     assert_eq!(std::fs::read_dir(&world.path).unwrap().count(), 1);
+}
+
+#[test]
+fn opens_at_the_same_time_make_different_unique_ids() {
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+    let mut seen = std::collections::HashSet::new();
+    for vfs in [Arc::new(OsVfs::new()) as Arc<dyn Vfs>, Arc::new(SimVfs::default())] {
+        let folder = tempfile::tempdir().unwrap();
+        vfs.create_dir_all(folder.path()).unwrap();
+        for _ in 0..100 {
+            let path = folder.path().join("store");
+            let clock = Arc::clone(&clock) as Arc<dyn mqstore_io::Clock>;
+            let store = Store::open(Arc::clone(&vfs), clock, &path, OpenMode::Create, &small()).unwrap();
+            for _ in 0..3 {
+                let id = put(&store, "t", 0, b"body", "k").unique_id.as_str().to_owned();
+                assert!(seen.insert(id.clone()), "{id} came twice");
+            }
+            store.close().unwrap();
+        }
+    }
 }
 
 #[test]

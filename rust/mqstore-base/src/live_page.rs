@@ -42,8 +42,16 @@ pub struct LivePage {
 }
 
 impl LivePage {
-    /// Makes a new page for this process.
-    pub fn create(files: &StoreFiles, token: u64, durable_only: bool) -> Result<Self, StoreError> {
+    /// Makes a new page for this process: published and durable up to `log_end`, queues and index complete up to
+    /// `dispatched`. It replaces the page of a previous writer, so it must not show less than that one did, and readers
+    /// must see it before recovery changes a queue file.
+    pub fn create(
+        files: &StoreFiles,
+        token: u64,
+        durable_only: bool,
+        log_end: u64,
+        dispatched: u64,
+    ) -> Result<Self, StoreError> {
         let path = files.live();
         let staged = files.staging().join("live");
         let environment = files.vfs.environment();
@@ -54,6 +62,10 @@ impl LivePage {
         page.extend_from_slice(&token.to_be_bytes());
         page.extend_from_slice(&u64::from(durable_only).to_be_bytes());
         page.resize(PAGE_BYTES, 0);
+        for (at, position) in [(PUBLISHED_AT, log_end), (DURABLE_AT, log_end), (DISPATCHED_AT, dispatched)] {
+            let place = page.get_mut(at + 8..at + 16).unwrap_or_default();
+            place.copy_from_slice(&position.to_be_bytes());
+        }
         // A new file with a new inode: readers that have the previous writer's page open keep it.
         let _ = files.vfs.remove_file(&staged);
         let file = files.vfs.create_new(&staged).at(&staged, "making the live page")?;
@@ -223,7 +235,7 @@ mod tests {
             StoreFiles::new(Arc::new(vfs.clone()), Arc::new(ManualClock::new(0)), Path::new("/store"));
         vfs.create_dir_all(&files.staging()).unwrap();
         let held = vfs.lock(&files.lock()).unwrap();
-        let page = LivePage::create(&files, 7, false).unwrap();
+        let page = LivePage::create(&files, 7, false, 0, 0).unwrap();
         page.publish(100);
         page.dispatch(60);
         let seen = |live: Option<LiveState>| live.map(|live| (live.token, live.visible, live.dispatched));

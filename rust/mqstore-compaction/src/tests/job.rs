@@ -296,9 +296,9 @@ fn results_that_do_not_hold_are_refused() {
     assert!(refused(|_, results| results[0].pairs[0].log.crc ^= 1).contains("CRC"));
     assert!(refused(|_, results| results[0].pairs[0].log.used_bytes = u64::MAX).contains("length"));
     assert!(refused(|_, results| results[0].pairs[1].base += 1).contains("does not belong"));
-    assert!(refused(|_, results| results[0].pairs[0].units = u64::MAX).contains("entries"));
+    assert!(refused(|_, results| results[0].pairs[0].units = u64::MAX).contains("units"));
     assert!(refused(|_, results| results[0].counts.survivors = 3).contains("its result says 3"));
-    assert!(refused(|_, results| results[0].pairs.truncate(1)).contains("entries"));
+    assert!(refused(|_, results| results[0].pairs.truncate(1)).contains("units"));
     assert!(refused(|_, results| results[0].failed = Some("out of luck".to_owned())).contains("out of luck"));
 }
 

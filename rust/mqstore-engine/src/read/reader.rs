@@ -74,6 +74,8 @@ struct ReaderState {
     /// Whether `replaced` contains every queue.
     all_replaced: bool,
     index_complete_to: u64,
+    /// Token of the writer whose live page was read last.
+    writer: Option<u64>,
 }
 
 impl Reader {
@@ -133,6 +135,7 @@ impl Reader {
             replaced_ids: BTreeSet::new(),
             all_replaced: false,
             index_complete_to: 0,
+            writer: live.map(|live| live.token),
         };
         Ok(Self {
             files: files.clone(),
@@ -274,6 +277,20 @@ impl Reader {
             suspects.extend(lost.into_iter().map(|(topic, queue_id)| (topic.to_owned(), queue_id)));
         }
         self.replace(state, &suspects, "its files have changed or are damaged")
+    }
+
+    /// Lists the queue files again and uses them as far as the writer vouches for them.
+    fn reload_queues(&self, state: &mut ReaderState, live: Option<LiveState>) -> Result<(), StoreError> {
+        let manifest = QueueManifest::load(&self.files);
+        let file_bytes = state.queues.file_bytes();
+        retry_if_changed(|| {
+            state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read)?);
+            state.queues.recover_bounds()
+        })?;
+        let complete_to = live.map_or(state.overlay_from, |live| live.dispatched.min(state.end));
+        self.use_queue_files(state, complete_to, manifest.as_ref(), live.is_some())?;
+        let replaced = state.replaced_ids.clone();
+        self.replace(state, &replaced, "its files are not used")
     }
 
     /// Derives every queue from the log.

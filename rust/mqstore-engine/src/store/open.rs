@@ -76,16 +76,19 @@ fn start_writer(
         skip_damage: options.recovery == RecoveryMode::Salvage,
         ..DispatchRules::default()
     };
+    let environment = files.vfs.environment();
+    // Neither the time nor the process id distinguishes two opens: a clock may stand still, and containers share ids.
+    let token = environment.random_seed;
+    // Before the queues change: a reader that trusted the page of a killed writer would miss the units that are cut.
+    let kept = recovered.kept_units_end();
+    let live = LivePage::create(files, token, options.durable_only(), recovered.end, kept)?;
+    let live = Arc::new(live);
     let derived = recover_derived(files, options, &recovered, rules, watch)?;
     notes.extend(derived.notes);
     let geometry = CompactionGeometry::from_settings(
         options.compaction_log_file_bytes,
         options.compaction_queue_file_bytes,
     )?;
-    let environment = files.vfs.environment();
-    // Neither the time nor the process id distinguishes two opens: a clock may stand still, and containers share ids.
-    let token = environment.random_seed;
-    let live = Arc::new(LivePage::create(files, token, options.durable_only())?);
     let (last_offset, last_size) = recovered.last.unwrap_or_default();
     let point = SyncPoint {
         position: recovered.end,

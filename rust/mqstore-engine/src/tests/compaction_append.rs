@@ -29,9 +29,12 @@ fn fill(store: &Store, from: u32, to: u32, queues: u32) {
         let body = format!("{number} {}", "x".repeat((number as usize * 37) % 300));
         let key = if number % 9 == 8 { String::new() } else { format!("k{}", number % 10) };
         let keys = [key.as_str()].into_iter().filter(|key| !key.is_empty());
-        let properties = encode_properties(keys, Some("tag"), None, []).unwrap();
+        // The same in each store: tests compare the bytes of two.
+        let id = format!("{number:032X}");
+        let properties = encode_properties(keys, Some("tag"), Some(&id), []).unwrap();
         let queue_id = i32::try_from(number % queues).unwrap();
-        store.append(&message(TABLE, Some(queue_id), body.as_bytes(), &properties)).unwrap();
+        let message = message(TABLE, Some(queue_id), body.as_bytes(), &properties);
+        store.append(&NewMessage { unique_key: Some(&id), ..message }).unwrap();
     }
 }
 

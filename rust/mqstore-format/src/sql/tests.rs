@@ -144,7 +144,7 @@ fn limits_are_errors() {
     let nested = |depth: usize| format!("{}a = 1{}", "NOT (".repeat(depth), ")".repeat(depth));
     assert!(SqlFilter::parse(&nested(MAX_SQL_DEPTH - 1)).is_ok());
     let error = SqlFilter::parse(&nested(MAX_SQL_DEPTH)).unwrap_err();
-    assert_eq!((error.position, error.reason.contains("256 conditions")), (0, true), "{error}");
+    assert_eq!((error.position, error.reason.contains("256 levels")), (0, true), "{error}");
     for chain in ["NOT ", "- ", "-("] {
         assert!(SqlFilter::parse(&format!("{}a = 1", chain.repeat(100_000))).is_err(), "{chain}");
     }

@@ -19,7 +19,6 @@ use crate::dispatch::{BatchTopics, DispatchRules, Dispatcher};
 use crate::index::IndexSet;
 use mqstore_base::durable_mark::{DurableMark, DurableMarkFile, IndexExtent};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::live_page::no_sync_failed;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::StoreFiles;
 
@@ -263,13 +262,6 @@ fn quarantine_queue(
     Ok(())
 }
 
-/// Whether the page cache still holds all written bytes and the next sync covers them: the machine has not restarted
-/// since the mark, and no sync has failed. After a power loss a file may hold any subset of its pages. After a failed
-/// sync its pages may be lost at any time although the kernel counts them as clean.
-fn is_page_cache_intact(files: &StoreFiles, log: &RecoveredLog) -> bool {
-    log.mark.is_some_and(|mark| mark.boot_id == files.vfs.environment().boot_id) && no_sync_failed(files)
-}
-
 /// Log offset up to which derived files are known to be synced; 0 without a durable mark that fits.
 fn synced_position(log: &RecoveredLog) -> u64 {
     log.mark.map_or(0, |mark| mark.dispatched).min(log.end)
@@ -308,7 +300,7 @@ fn recover_index(
             index.remove_all()?;
         }
     }
-    if log.aborted && !is_page_cache_intact(files, log) {
+    if log.aborted && !log.page_cache_intact {
         index.drop_from(synced_position(log))?;
     }
     let missing = index.file_count() < log.mark.map_or(0, |mark| mark.index.files as usize) && !log.aborted;

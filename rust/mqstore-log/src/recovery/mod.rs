@@ -40,6 +40,7 @@ use find_end::{FoundEnd, TailRules};
 use mark_check::MarkFit;
 use mqstore_base::durable_mark::DurableMark;
 use mqstore_base::error::StoreError;
+use mqstore_base::live_page::no_sync_failed;
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::StoreFiles;
 use truncate::ShortSegment;
@@ -70,12 +71,27 @@ pub struct RecoveredLog {
     pub rewritten: bool,
     /// Whether the last writer was stopped: it left `abort`, or a mark that is not clean.
     pub aborted: bool,
+    /// Whether the page cache still holds all written bytes and the next sync covers them: the machine has not
+    /// restarted since the mark, and no sync has failed. After a power loss a file may hold any subset of its pages.
+    /// After a failed sync its pages may be lost at any time although the kernel counts them as clean. Known before a
+    /// new live page replaces the one of the last writer.
+    pub page_cache_intact: bool,
     /// Last record of the log: offset and size.
     pub last: Option<(u64, u32)>,
     /// Newest store timestamp that recovery saw.
     pub store_timestamp_ms: i64,
     /// Notes for the user, one sentence each.
     pub notes: Vec<String>,
+}
+
+impl RecoveredLog {
+    /// Log offset up to which [`recover_derived`] keeps the units of all queues, except of damaged ones. Readers that
+    /// use queue files only up to here see no change while it works.
+    pub fn kept_units_end(&self) -> u64 {
+        let min = self.list.min_offset();
+        let is_foreign = self.rewritten && !self.aborted;
+        self.mark.filter(|_| !is_foreign).map_or(min, |mark| mark.dispatched.clamp(min, self.end))
+    }
 }
 
 /// The log before the first change, and the facts that the inspection found.
@@ -316,6 +332,8 @@ fn reload(
         mark,
         rewritten: known.rewritten,
         aborted,
+        page_cache_intact: mark.is_some_and(|mark| mark.boot_id == files.vfs.environment().boot_id)
+            && no_sync_failed(files),
         last: found.last.or(known.last).or(below),
         store_timestamp_ms: found.store_timestamp_ms.max(mark.map_or(0, |mark| mark.store_timestamp_ms)),
         notes,

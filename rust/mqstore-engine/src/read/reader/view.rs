@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use mqstore_format::CqUnit;
 use mqstore_format::json::TopicConfig;
-use mqstore_io::Access;
 
 use super::super::live_reader::{poll_interval, renewed};
 use super::super::view::View;
@@ -17,9 +16,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::live_page::read_live;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::SegmentList;
-use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::DerivedQueue;
-use mqstore_log::recovery::QueueManifest;
 
 impl View for Reader {
     fn files(&self) -> &StoreFiles {
@@ -42,25 +39,22 @@ impl View for Reader {
         }
         self.find_end(&mut state, live)?;
         let end = state.end;
-        if end > before && seen {
+        let is_new_writer = live.is_some_and(|live| state.writer.replace(live.token) != Some(live.token));
+        if is_new_writer && seen && !state.all_replaced {
+            // Its recovery cuts and rewrites units that the files had.
+            self.reload_queues(&mut state, live)?;
+        } else if end > before && seen {
             if state.all_replaced {
                 let mut all = std::mem::take(&mut state.replaced);
                 let outcome = self.walk(&state, before, end, |record, offset| all.add(record, offset));
                 state.replaced = all;
                 outcome?;
+            } else if end - state.overlay_from > OVERLAY_BYTES
+                && live.is_some_and(|live| live.dispatched > before)
+            {
+                self.reload_queues(&mut state, live)?;
             } else {
-                if end - state.overlay_from > OVERLAY_BYTES
-                    && live.is_some_and(|live| live.dispatched > before)
-                {
-                    let file_bytes = state.queues.file_bytes();
-                    let manifest = QueueManifest::load(&self.files);
-                    state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read)?);
-                    state.queues.recover_bounds()?;
-                    let complete_to = live.map_or(before, |live| live.dispatched.min(end));
-                    self.use_queue_files(&mut state, complete_to, manifest.as_ref(), live.is_some())?;
-                } else {
-                    self.walk_into_overlay(&mut state, before, end)?;
-                }
+                self.walk_into_overlay(&mut state, before, end)?;
                 let replaced = state.replaced_ids.clone();
                 self.replace(&mut state, &replaced, "its files are not used")?;
             }
@@ -139,7 +133,7 @@ impl View for Reader {
     ) -> Result<(), StoreError> {
         self.look()?;
         let state = self.state.lock();
-        let mut from = from;
+        let (first, mut from) = (from, from);
         let had = units.len();
         if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
             let file_max = renewed(&queue, || {
@@ -164,6 +158,14 @@ impl View for Reader {
             from = from.max(queue.max_offset_for(seen)?);
         }
         if let Some(queue) = Self::derived(&state, topic, queue_id) {
+            let is_gap = queue.from(from).first().is_some_and(|(offset, _)| *offset > from);
+            if is_gap && read_live(&self.files).is_some_and(|live| state.writer != Some(live.token)) {
+                // A new writer has cut the files since this view was made.
+                units.truncate(had);
+                drop(state);
+                self.catch_up()?;
+                return self.units(topic, queue_id, first, max, units);
+            }
             let room = max.saturating_sub(units.len());
             units.extend(queue.from(from).iter().take(room).copied());
         }

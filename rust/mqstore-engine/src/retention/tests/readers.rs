@@ -215,7 +215,7 @@ fn a_reader_of_wiped_bytes_is_told_that_they_were_deleted() {
     assert!(bench.names("/data/store/mqstore/wipe").is_empty(), "wiped");
     for side in [&reader, &store] {
         let error = side.get_at(0).unwrap_err().to_string();
-        assert!(error.contains("was deleted"), "{error}");
+        assert!(error.contains("were removed"), "{error}");
     }
     let error = beside.next_batch(1).unwrap_err();
     assert!(matches!(error, StoreError::OffsetOutOfRange { offset: 0, .. }), "{error}");

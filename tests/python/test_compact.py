@@ -319,7 +319,7 @@ def test_verify_knows_what_a_compaction_wrote(table: mqstore.Store) -> None:
         file.write(spoiled)
     (problem,) = mqstore.verify(home).problems
     assert (problem.kind, problem.path) == ("compaction_file_changed", str(log))
-    assert "messages in it may be others" in problem.consequence
+    assert "messages in it may be wrong or missing" in problem.consequence
     assert "compact the topic again" in problem.repair
     # A copy is a different file, so the recorded state does not apply to it.
     log.rename(log.with_name("aside"))

@@ -91,7 +91,7 @@ def test_a_directory_equals_one_that_lost_nothing(lost: Path) -> None:
 
 
 # The background copies appended messages to the compaction files, and may notice first that files are missing.
-@pytest.mark.filterwarnings("ignore:.*restore_compaction gets what lies between:mqstore.StoreWarning")
+@pytest.mark.filterwarnings("ignore:.*restore_compaction gets the messages between:mqstore.StoreWarning")
 def test_an_open_store_from_an_open_store(lost: Path) -> None:
     with (
         mqstore.open(lost, "rw", options=SMALL) as store,

@@ -83,7 +83,7 @@ def test_a_clock_is_set_shared_and_shown(home: Path) -> None:
 
 
 # The store prepares segments early, and warns if there is no free space.
-NO_ROOM = pytest.mark.filterwarnings("ignore:.*preparing the log ahead:mqstore.StoreWarning")
+NO_ROOM = pytest.mark.filterwarnings("ignore:.*cannot prepare the next part of the log:mqstore.StoreWarning")
 
 
 @NO_ROOM

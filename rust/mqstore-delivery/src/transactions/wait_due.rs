@@ -37,8 +37,8 @@ impl Transactions {
         Ok(())
     }
 
-    /// Waits until checks are due, as in [`Self::take_due`]. Returns `None` once the store is closed or
-    /// [`Self::end_checks`] was called.
+    /// Waits until checks are due, as in [`Self::take_due`], or a note is to be taken; then the list may be empty.
+    /// Returns `None` once the store is closed or [`Self::end_checks`] was called.
     ///
     /// # Errors
     /// Those of [`Self::take_due`]. A transaction that was taken together with an error stays pending and is due
@@ -64,7 +64,8 @@ impl Transactions {
                 }
                 next_ms = next_ms.into_iter().chain(self.next_check_ms(group)).min();
             }
-            if !due.is_empty() {
+            // A discarded transaction leaves a note, which the caller is to log now and not after the next check.
+            if !due.is_empty() || !self.inner.state.lock().notes.is_empty() {
                 return Ok(Some(due));
             }
             let longest = if clock.is_set_by_hand() { LONGEST_REST_BY_HAND } else { LONGEST_REST };

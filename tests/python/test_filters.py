@@ -120,7 +120,7 @@ def test_a_bad_expression() -> None:
     assert len(str(caught.value)) < 300
     with pytest.raises(mqstore.InvalidFilterError, match="the limit is 1048576"):
         mqstore.sql("a = '" + "x" * (1 << 20) + "'")
-    with pytest.raises(mqstore.InvalidFilterError, match="256 conditions"):
+    with pytest.raises(mqstore.InvalidFilterError, match="256 levels"):
         mqstore.sql("NOT " * 100_000 + "a")
     with pytest.raises(TypeError, match="expression must be a str, not int"):
         mqstore.sql(5)  # type: ignore[arg-type]

@@ -76,6 +76,8 @@ struct ReaderState {
     index_complete_to: u64,
     /// Token of the writer whose live page was read last.
     writer: Option<u64>,
+    /// Inode of the live page, as of just before it was read.
+    page: Option<u64>,
 }
 
 impl Reader {
@@ -97,6 +99,7 @@ impl Reader {
         let files = &files.clone().for_reading()?;
         let mut notes: Vec<String> = files.misnamed_segment().into_iter().collect();
         // Read these first: everything read later, including queues made meanwhile, is at least as new.
+        let page = page_inode(files);
         let live = read_live(files);
         let manifest = QueueManifest::load(files);
         let list = SegmentList::load(files)?;
@@ -136,6 +139,7 @@ impl Reader {
             all_replaced: false,
             index_complete_to: 0,
             writer: live.map(|live| live.token),
+            page,
         };
         Ok(Self {
             files: files.clone(),
@@ -159,6 +163,11 @@ impl Reader {
             *unseen = None;
         }
         Ok(())
+    }
+
+    /// Returns the inode of the live page. Each open for writing makes a new page.
+    fn page(&self) -> Option<u64> {
+        page_inode(&self.files)
     }
 
     /// Releases maps and descriptors that are not in use.
@@ -424,4 +433,8 @@ impl Reader {
     fn file_queue(state: &ReaderState, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
         if Self::is_derived(state, topic, queue_id) { None } else { state.queues.get(topic, queue_id) }
     }
+}
+
+fn page_inode(files: &StoreFiles) -> Option<u64> {
+    files.vfs.stat(&files.live()).ok().map(|stat| stat.inode)
 }

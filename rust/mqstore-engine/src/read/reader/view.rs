@@ -18,6 +18,9 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::dispatch::DerivedQueue;
 
+/// Restarts of the writer during one look after which the result is accepted.
+const RESTARTS: usize = 10;
+
 impl View for Reader {
     fn files(&self) -> &StoreFiles {
         &self.files
@@ -32,6 +35,7 @@ impl View for Reader {
         let mut state = self.state.lock();
         self.follow_expiry(&mut state)?;
         let before = state.end;
+        state.page = self.page();
         let live = read_live(&self.files);
         let at_segment_end = state.list.find(before).is_none();
         if at_segment_end {
@@ -92,35 +96,7 @@ impl View for Reader {
 
     fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {
         self.look()?;
-        let state = self.state.lock();
-        let known = (0..self.listed_queues(topic)).contains(&queue_id)
-            || state.queues.get(topic, queue_id).is_some()
-            || state.queues.batch(topic, queue_id).is_some()
-            || Self::derived(&state, topic, queue_id).is_some();
-        if !known || self.listed.removed.contains(topic) {
-            return Ok(None);
-        }
-        if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
-            let file_max = renewed(&queue, || {
-                queue.correct_min_offset(state.list.min_offset())?;
-                queue.max_offset_for(state.overlay_from)
-            })?;
-            let overlay = state.overlay.get(topic, queue_id);
-            let max = overlay.map_or(0, DerivedQueue::max_offset).max(file_max);
-            // If no unit of the files points into the log any more, the derived units begin the queue.
-            let derived_min = || overlay.and_then(DerivedQueue::min_offset).unwrap_or(max);
-            let min = Some(queue.min_offset()).filter(|min| *min < file_max).unwrap_or_else(derived_min);
-            return Ok(Some((min, max)));
-        }
-        let bounds = Self::derived(&state, topic, queue_id)
-            .map_or((0, 0), |queue| (queue.min_offset().unwrap_or(queue.max_offset()), queue.max_offset()));
-        if let Some(queue) = Self::batch_queue(&state, topic, queue_id) {
-            queue.correct_min_offset(state.list.min_offset())?;
-            let file_max = queue.max_offset_for(state.overlay_from)?;
-            let min = if file_max > 0 { queue.min_offset().min(file_max) } else { bounds.0 };
-            return Ok(Some((min, bounds.1.max(file_max))));
-        }
-        Ok(Some(bounds))
+        self.under_one_writer(|| self.bounds_once(topic, queue_id))
     }
 
     fn units(
@@ -132,44 +108,11 @@ impl View for Reader {
         units: &mut Vec<(i64, CqUnit)>,
     ) -> Result<(), StoreError> {
         self.look()?;
-        let state = self.state.lock();
-        let (first, mut from) = (from, from);
         let had = units.len();
-        if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
-            let file_max = renewed(&queue, || {
-                let file_max = queue.max_offset_for(state.overlay_from)?;
-                units.truncate(had);
-                read_units(&queue, from.max(queue.min_offset()), file_max, max, units)?;
-                Ok(file_max)
-            })?;
-            from = from.max(file_max);
-        }
-        if let Some(queue) = Self::batch_queue(&state, topic, queue_id) {
-            let seen = state.overlay_from;
-            match queue.read(from, max, seen, units) {
-                Err(error @ StoreError::Corrupt { .. }) => {
-                    units.truncate(had);
-                    drop(state);
-                    self.distrust(topic, queue_id, &error.to_string())?;
-                    return self.units(topic, queue_id, from, max, units);
-                }
-                outcome => outcome?,
-            }
-            from = from.max(queue.max_offset_for(seen)?);
-        }
-        if let Some(queue) = Self::derived(&state, topic, queue_id) {
-            let is_gap = queue.from(from).first().is_some_and(|(offset, _)| *offset > from);
-            if is_gap && read_live(&self.files).is_some_and(|live| state.writer != Some(live.token)) {
-                // A new writer has cut the files since this view was made.
-                units.truncate(had);
-                drop(state);
-                self.catch_up()?;
-                return self.units(topic, queue_id, first, max, units);
-            }
-            let room = max.saturating_sub(units.len());
-            units.extend(queue.from(from).iter().take(room).copied());
-        }
-        Ok(())
+        self.under_one_writer(|| {
+            units.truncate(had);
+            self.units_once(topic, queue_id, from, max, units)
+        })
     }
 
     fn start_of(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, StoreError> {
@@ -231,6 +174,94 @@ impl View for Reader {
         round: u32,
     ) -> Result<(), StoreError> {
         self.files.clock.sleep(poll_interval(round).min(timeout));
+        Ok(())
+    }
+}
+
+impl Reader {
+    /// Returns the result of `look` at queue files that no restart of the writer changed meanwhile. A restart cuts units
+    /// that were not synced, after it has put a new live page in place.
+    fn under_one_writer<T>(&self, mut look: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        for _ in 0..RESTARTS {
+            let page = self.state.lock().page;
+            let outcome = look();
+            if page == self.page() {
+                return outcome;
+            }
+            self.catch_up()?;
+        }
+        look()
+    }
+
+    fn bounds_once(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {
+        let state = self.state.lock();
+        let known = (0..self.listed_queues(topic)).contains(&queue_id)
+            || state.queues.get(topic, queue_id).is_some()
+            || state.queues.batch(topic, queue_id).is_some()
+            || Self::derived(&state, topic, queue_id).is_some();
+        if !known || self.listed.removed.contains(topic) {
+            return Ok(None);
+        }
+        if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
+            let file_max = renewed(&queue, || {
+                queue.correct_min_offset(state.list.min_offset())?;
+                queue.max_offset_for(state.overlay_from)
+            })?;
+            let overlay = state.overlay.get(topic, queue_id);
+            let max = overlay.map_or(0, DerivedQueue::max_offset).max(file_max);
+            // If no unit of the files points into the log any more, the derived units begin the queue.
+            let derived_min = || overlay.and_then(DerivedQueue::min_offset).unwrap_or(max);
+            let min = Some(queue.min_offset()).filter(|min| *min < file_max).unwrap_or_else(derived_min);
+            return Ok(Some((min, max)));
+        }
+        let bounds = Self::derived(&state, topic, queue_id)
+            .map_or((0, 0), |queue| (queue.min_offset().unwrap_or(queue.max_offset()), queue.max_offset()));
+        if let Some(queue) = Self::batch_queue(&state, topic, queue_id) {
+            queue.correct_min_offset(state.list.min_offset())?;
+            let file_max = queue.max_offset_for(state.overlay_from)?;
+            let min = if file_max > 0 { queue.min_offset().min(file_max) } else { bounds.0 };
+            return Ok(Some((min, bounds.1.max(file_max))));
+        }
+        Ok(Some(bounds))
+    }
+
+    fn units_once(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        from: i64,
+        max: usize,
+        units: &mut Vec<(i64, CqUnit)>,
+    ) -> Result<(), StoreError> {
+        let state = self.state.lock();
+        let mut from = from;
+        let had = units.len();
+        if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
+            let file_max = renewed(&queue, || {
+                let file_max = queue.max_offset_for(state.overlay_from)?;
+                units.truncate(had);
+                read_units(&queue, from.max(queue.min_offset()), file_max, max, units)?;
+                Ok(file_max)
+            })?;
+            from = from.max(file_max);
+        }
+        if let Some(queue) = Self::batch_queue(&state, topic, queue_id) {
+            let seen = state.overlay_from;
+            match queue.read(from, max, seen, units) {
+                Err(error @ StoreError::Corrupt { .. }) => {
+                    units.truncate(had);
+                    drop(state);
+                    self.distrust(topic, queue_id, &error.to_string())?;
+                    return self.units_once(topic, queue_id, from, max, units);
+                }
+                outcome => outcome?,
+            }
+            from = from.max(queue.max_offset_for(seen)?);
+        }
+        if let Some(queue) = Self::derived(&state, topic, queue_id) {
+            let room = max.saturating_sub(units.len());
+            units.extend(queue.from(from).iter().take(room).copied());
+        }
         Ok(())
     }
 }

@@ -35,7 +35,7 @@ impl View for Reader {
         let mut state = self.state.lock();
         self.follow_expiry(&mut state)?;
         let before = state.end;
-        state.page = self.page();
+        let page = self.page();
         let live = read_live(&self.files);
         let at_segment_end = state.list.find(before).is_none();
         if at_segment_end {
@@ -43,7 +43,7 @@ impl View for Reader {
         }
         self.find_end(&mut state, live)?;
         let end = state.end;
-        let is_new_writer = live.is_some_and(|live| state.writer.replace(live.token) != Some(live.token));
+        let is_new_writer = live.is_some_and(|live| state.writer != Some(live.token));
         if is_new_writer && seen && !state.all_replaced {
             // Its recovery cuts and rewrites units that the files had.
             self.reload_queues(&mut state, live)?;
@@ -62,6 +62,11 @@ impl View for Reader {
                 let replaced = state.replaced_ids.clone();
                 self.replace(&mut state, &replaced, "its files are not used")?;
             }
+        }
+        // Only a view of the queues that is complete belongs to this writer; otherwise the next call tries again.
+        if seen {
+            state.page = page;
+            state.writer = live.map(|live| live.token).or(state.writer);
         }
         Ok(end)
     }

@@ -79,7 +79,7 @@ impl Signal {
 
     /// Sleeps until the number of rings differs from `seen`, for at most `longest` and at most [`LOOK`].
     pub fn wait(&self, seen: u64, longest: Duration) {
-        self.event.wait_until(Some(longest.min(LOOK)), || self.ring_count() != seen);
+        self.sleep(seen, longest.min(LOOK));
     }
 
     /// Registers `call` for the next ring; `None` if the number of rings already differs from `seen`.

@@ -26,6 +26,7 @@ mod nonblocking;
 mod pending;
 mod pop_takeover;
 mod queue_failures;
+mod queue_wait;
 pub mod transactions;
 pub mod work;
 

@@ -38,12 +38,15 @@ pub(crate) enum Look<T> {
 }
 
 impl<T> Look<T> {
-    /// Returns the same result with another value.
-    pub(crate) fn map<U>(self, found: impl FnOnce(T) -> U) -> Look<U> {
+    /// Continues with the found value.
+    pub(crate) fn and_then<U>(
+        self,
+        next: impl FnOnce(T) -> Result<Look<U>, BrokerError>,
+    ) -> Result<Look<U>, BrokerError> {
         match self {
-            Self::Found(value) => Look::Found(found(value)),
-            Self::NotAtHand => Look::NotAtHand,
-            Self::Wait { seen, longest } => Look::Wait { seen, longest },
+            Self::Found(value) => next(value),
+            Self::NotAtHand => Ok(Look::NotAtHand),
+            Self::Wait { seen, longest } => Ok(Look::Wait { seen, longest }),
         }
     }
 

@@ -99,7 +99,7 @@ impl Reader {
     fn read_tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut line = 0;
-        // The punctuation right before a token: a path goes on after `::`; after a dot is a field or a method.
+        // The punctuation right before a token: a path continues after `::`; after a dot is a field or a method.
         let mut before = String::new();
         for token in tokens {
             match token {

@@ -1,6 +1,6 @@
 //! The table of faults of log, side folder and queue files, one row after the other.
 //!
-//! Each row takes a store of three segments with 70 messages, of which 45 are synced. It stops the store (by
+//! Each row takes a store of three segments with 70 messages, 45 of them synced. It stops the store (by
 //! a close or a kill), damages its files, and states the result of the next open.
 
 use std::path::Path;

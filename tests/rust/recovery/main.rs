@@ -47,7 +47,7 @@ pub(crate) fn options() -> StoreOptions {
     }
 }
 
-/// A store with `messages` messages, of which the first `synced` are below the durable mark.
+/// A store with `messages` messages; the first `synced` are below the durable mark.
 pub(crate) fn written(options: StoreOptions, messages: usize, synced: usize) -> (Simulated, Store) {
     let world = Simulated::new(SimVfs::new(SimOptions { trace: true, ..SimOptions::default() }), options);
     let store = world.open(OpenMode::Create).unwrap();

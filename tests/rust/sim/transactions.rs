@@ -1,5 +1,5 @@
 //! Transactions, interrupted at any call. Either all messages of a transaction are present, once each, or
-//! none. A decision stays as it is. A transaction without a decision is found and can be decided.
+//! none. A decision does not change. A transaction without a decision is found and can be decided.
 
 use std::collections::{BTreeMap, BTreeSet};
 

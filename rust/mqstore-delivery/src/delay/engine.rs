@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
 use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
 use mqstore_engine::Store;
 use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC, WHEEL_SLOTS};
 
@@ -154,8 +155,7 @@ impl DelayEngine {
                     None => self.counts.dropped += 1,
                 }
                 any = true;
-                let end = record.commit_log_offset + record.bytes().len() as u64;
-                self.log_seen = self.log_seen.max(end);
+                self.see(record);
                 self.queue_next = record.queue_offset + 1;
                 self.last_record = record.commit_log_offset as i64;
             }
@@ -180,11 +180,15 @@ impl DelayEngine {
                 if matches!(&timed.cancels, Some(CancelTarget::Record(offset)) if was_read(offset)) {
                     self.cancels_ahead.insert(timed.offset);
                     self.admit(timed)?;
-                    let end = record.commit_log_offset + record.bytes().len() as u64;
-                    self.log_seen = self.log_seen.max(end);
+                    self.see(record);
                 }
             }
         }
+    }
+
+    /// Records that the log was read up to the end of `record`.
+    fn see(&mut self, record: &StoredRecord) {
+        self.log_seen = self.log_seen.max(record.commit_log_offset + record.bytes().len() as u64);
     }
 
     fn admit(&mut self, mut timed: Timed) -> Result<(), StoreError> {

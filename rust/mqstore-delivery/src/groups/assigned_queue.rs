@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
-use mqstore_engine::Waiter;
 use mqstore_engine::{QueueCursor, Store};
-use mqstore_io::sync::{AtomicBool, Ordering};
 use mqstore_meta::{MetaLog, QueueKey};
 
 use super::assignment::Queue;
 use super::options::Filter;
 use crate::nonblocking::{NEAR_BYTES, ReadScope};
+use crate::queue_wait::QueueWait;
 use mqstore_base::wake_signal::Signal;
 
 /// Maximum offsets that one read of a filtered queue passes. So a filter that matches nothing cannot keep a call from
@@ -40,18 +39,6 @@ pub(super) struct AssignedQueue {
     pub(super) failing: bool,
     cursor: Option<QueueCursor>,
     wait: Option<QueueWait>,
-}
-
-/// A wait for more messages; it is over once `came` is set.
-struct QueueWait {
-    waiter: Waiter,
-    came: Arc<AtomicBool>,
-}
-
-impl QueueWait {
-    fn is_over(&self) -> bool {
-        self.came.load(Ordering::Acquire) || self.waiter.has_come()
-    }
 }
 
 /// The state at the end of a read.
@@ -175,23 +162,9 @@ impl AssignedQueue {
 
     /// Registers `signal` for new messages. Returns whether there are some already.
     pub(super) fn arm(&mut self, store: &Store, signal: &Arc<Signal>) -> Result<bool, StoreError> {
-        if let Some(wait) = &self.wait {
-            return Ok(wait.is_over());
-        }
-        let came = Arc::new(AtomicBool::new(false));
-        let call = {
-            let (came, signal) = (Arc::clone(&came), Arc::clone(signal));
-            move || {
-                came.store(true, Ordering::Release);
-                signal.ring();
-            }
-        };
-        let waiter = store.wait_with(&self.queue.topic, self.queue.queue_id, self.scanned, call)?;
-        if waiter.is_over() {
-            return Ok(true);
-        }
-        self.wait = Some(QueueWait { waiter, came });
-        Ok(false)
+        let signal = Arc::clone(signal);
+        let queue = (&*self.queue.topic, self.queue.queue_id);
+        QueueWait::arm(&mut self.wait, store, queue, self.scanned, move || signal.ring())
     }
 
     /// Returns the offset that the group has committed.

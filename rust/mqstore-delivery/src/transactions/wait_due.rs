@@ -37,7 +37,7 @@ impl Transactions {
         Ok(())
     }
 
-    /// Waits until checks are due, as in [`Self::take_due`], or a note is to be taken; then the list may be empty.
+    /// Waits until checks are due, as in [`Self::take_due`], or there is a note; then the list may be empty.
     /// Returns `None` once the store is closed or [`Self::end_checks`] was called.
     ///
     /// # Errors

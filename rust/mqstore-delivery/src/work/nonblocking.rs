@@ -72,14 +72,12 @@ impl WorkQueue {
         call: Option<Waker>,
     ) -> Result<TryResult<TryPut>, BrokerError> {
         self.check()?;
-        let reserved = match self.core.reserve(messages, self.generation, patience)? {
-            Look::Found((reservation, delayed)) => {
+        let put =
+            self.core.reserve(messages, self.generation, patience)?.and_then(|(reservation, delayed)| {
                 let appended = if appends { self.core.append_without_io(messages, &delayed)? } else { None };
-                Look::Found(appended.map_or_else(|| TryPut::Reserved(reservation, delayed), TryPut::Done))
-            }
-            other => other.map(|(reservation, delayed)| TryPut::Reserved(reservation, delayed)),
-        };
-        reserved.or_call(&self.core.room, call, || Err(self.full()))
+                Ok(Look::Found(appended.map_or_else(|| TryPut::Reserved(reservation, delayed), TryPut::Done)))
+            })?;
+        put.or_call(&self.core.room, call, || Err(self.full()))
     }
 
     /// Polls whether every message is finished or a dead letter, as for [`Self::join`]. If not, registers `call`,
@@ -87,7 +85,11 @@ impl WorkQueue {
     pub fn try_join(&self, patience: bool, call: Option<Waker>) -> Result<TryResult<bool>, BrokerError> {
         self.check()?;
         let reach = ReadScope::AtHand { near: self.core.store().is_caught_up() };
-        self.look_for_end(reach, patience)?.map(|()| true).or_call(&self.core.done, call, || Ok(false))
+        self.look_for_end(reach, patience)?.and_then(|()| Ok(Look::Found(true)))?.or_call(
+            &self.core.done,
+            call,
+            || Ok(false),
+        )
     }
 
     /// Wakes waiting callers after changes that ring no signal: new queues, a clock that was set, a store that was

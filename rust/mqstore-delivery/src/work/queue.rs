@@ -137,19 +137,17 @@ impl WorkQueue {
         block_on(&self.core.room, wait, || {
             let seen = self.core.room.ring_count();
             self.check()?;
-            let (reservation, delayed) = match self.core.reserve(messages, self.generation, true)? {
-                Look::Found(reserved) => reserved,
-                other => return Ok(other.map(|_| Vec::new())),
-            };
-            let appended = self.core.append(messages, &delayed);
-            drop(reservation);
-            match appended {
-                // An expiry frees space without a ring of the signal.
-                Err(StoreError::Full { .. }) if !wait.is_zero() => {
-                    Ok(Look::Wait { seen, longest: Some(QUOTA_LOOK) })
+            self.core.reserve(messages, self.generation, true)?.and_then(|(reservation, delayed)| {
+                let appended = self.core.append(messages, &delayed);
+                drop(reservation);
+                match appended {
+                    // An expiry frees space without a ring of the signal.
+                    Err(StoreError::Full { .. }) if !wait.is_zero() => {
+                        Ok(Look::Wait { seen, longest: Some(QUOTA_LOOK) })
+                    }
+                    appended => Ok(Look::Found(appended?)),
                 }
-                appended => Ok(Look::Found(appended?)),
-            }
+            })
         })
     }
 

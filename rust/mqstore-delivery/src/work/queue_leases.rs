@@ -11,15 +11,15 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_engine::{QueueCursor, Store};
 use mqstore_format::properties::TIMER_DELIVER_MS;
-use mqstore_io::sync::{AtomicBool, Ordering};
 use mqstore_meta::{MetaLog, Progress, ProgressRecord};
 
 use super::inner::WorkQueueInner;
 use super::leased_message::LeaseNumbers;
-use super::source::{BufferedMessage, ExhaustedOffsets, FIRST_AHEAD, QueuePlace, QueueWait, WorkSource};
+use super::source::{BufferedMessage, ExhaustedOffsets, FIRST_AHEAD, QueuePlace, WorkSource};
 use crate::error::BrokerError;
 use crate::nonblocking::{NEAR_BYTES, ReadScope, Remaining};
 use crate::pop_takeover::previous_attempts;
+use crate::queue_wait::QueueWait;
 
 /// Maximum messages, and approximate bytes, that are read ahead.
 const MOST_AHEAD: usize = 256;
@@ -398,26 +398,14 @@ impl WorkSource {
         if self.has_buffered() {
             return Ok(true);
         }
-        if let Some(wait) = &self.wait {
-            return Ok(wait.is_over());
-        }
-        let came = Arc::new(AtomicBool::new(false));
-        let call = {
-            let (came, core) = (Arc::clone(&came), Arc::downgrade(core));
-            move || {
-                came.store(true, Ordering::Release);
-                if let Some(core) = core.upgrade() {
-                    core.ready.wake_one();
-                }
+        let woken = Arc::downgrade(core);
+        let wake = move || {
+            if let Some(core) = woken.upgrade() {
+                core.ready.wake_one();
             }
         };
-        let QueuePlace { topic, queue_id, .. } = &*self.place;
-        let waiter = core.store().wait_with(topic, *queue_id, self.scanned, call)?;
-        if waiter.is_over() {
-            return Ok(true);
-        }
-        self.wait = Some(QueueWait { waiter, came });
-        Ok(false)
+        let queue = (&*self.place.topic, self.place.queue_id);
+        Ok(QueueWait::arm(&mut self.wait, core.store(), queue, self.scanned, wake)?)
     }
 
     /// Whether the first due message used up its attempts.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
-use mqstore_engine::{QueueCursor, Store, Waiter};
-use mqstore_io::sync::{AtomicBool, Ordering};
+use mqstore_engine::{QueueCursor, Store};
 use mqstore_meta::QueueProgress;
+
+use crate::queue_wait::QueueWait;
 
 /// Number of messages that the first read takes.
 pub(super) const FIRST_AHEAD: usize = 8;
@@ -49,18 +50,6 @@ pub(super) struct BufferedMessage {
     pub(super) visible_ms: Option<i64>,
     /// Number of deliveries in another topic, before it came to this queue.
     pub(super) delivered: u32,
-}
-
-/// A wait for more messages; it is over once `came` is set.
-pub(super) struct QueueWait {
-    pub(super) waiter: Waiter,
-    pub(super) came: Arc<AtomicBool>,
-}
-
-impl QueueWait {
-    pub(super) fn is_over(&self) -> bool {
-        self.came.load(Ordering::Acquire) || self.waiter.has_come()
-    }
 }
 
 /// Offsets of messages that used up their attempts.

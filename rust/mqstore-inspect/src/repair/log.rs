@@ -96,9 +96,11 @@ pub(crate) fn repair_log(
         segment_bytes: row.segment_bytes,
         messages: walked.messages,
         actions: row
-            .mends
+            .actions
             .iter()
-            .map(|(path, mend)| crate::repair::segment_files::describe_action(path, mend, row.segment_bytes))
+            .map(|(path, action)| {
+                crate::repair::segment_files::describe_action(path, action, row.segment_bytes)
+            })
             .collect(),
         ..RepairedLog::default()
     };
@@ -109,7 +111,7 @@ pub(crate) fn repair_log(
     unknown.sort();
     let (pieces, odd): (Vec<&DamagedPiece>, Vec<&DamagedPiece>) =
         walked.pieces.iter().partition(|piece| crate::repair::placeholders::fits(piece));
-    repaired.changed = !row.mends.is_empty()
+    repaired.changed = !row.actions.is_empty()
         || !pieces.is_empty()
         || !unknown.is_empty()
         || !misplaced.is_empty()
@@ -143,7 +145,7 @@ pub(crate) fn repair_log(
                 watch(total, total)
             })?;
         repaired.lost = emptied.iter().map(|piece| LostRange::of(files, piece, None)).chain(lost).collect();
-        crate::repair::segment_files::mend(files, &row, &mut |_| watch(total, total))?;
+        crate::repair::segment_files::repair_files(files, &row, &mut |_| watch(total, total))?;
         crate::repair::placeholders::write_placeholders(files, row.segment_bytes, &pieces, &mut |_| {
             watch(total, total)
         })?;
@@ -226,8 +228,8 @@ fn backup_and_report(
         let known = ledger.given_up(piece.from, piece.to);
         lost.push(LostRange::of(files, piece, known.and_then(|known| known.kept_as.as_deref())));
     }
-    for (path, mend) in &row.mends {
-        if matches!(mend, crate::repair::segment_files::FileAction::Cut(_)) {
+    for (path, action) in &row.actions {
+        if matches!(action, crate::repair::segment_files::FileAction::Cut(_)) {
             crate::repair::segment_files::backup_surplus(files, path, row.segment_bytes, watch)?;
         }
     }

@@ -64,7 +64,7 @@ pub(crate) struct SegmentRow {
     /// Bytes of a segment; 0 without any file.
     pub(crate) segment_bytes: u64,
     /// The corrections by path.
-    pub(crate) mends: Vec<(PathBuf, FileAction)>,
+    pub(crate) actions: Vec<(PathBuf, FileAction)>,
 }
 
 /// A file whose name is an offset.
@@ -87,14 +87,14 @@ pub(crate) fn inspect_files(
     mark: Option<&DurableMark>,
     watch: backup::ByteProgress<'_>,
 ) -> Result<SegmentRow, StoreError> {
-    let mut mends = Vec::new();
-    let mut candidates = candidates(files, &mut mends)?;
+    let mut actions = Vec::new();
+    let mut candidates = candidates(files, &mut actions)?;
     candidates.sort_by(|a, b| (a.base, a.waiting, &a.path).cmp(&(b.base, b.waiting, &b.path)));
     let segment_bytes = common_length(&candidates, mark);
     if segment_bytes == 0 {
-        return Ok(SegmentRow { mends, ..SegmentRow::default() });
+        return Ok(SegmentRow { actions, ..SegmentRow::default() });
     }
-    let mut places = SegmentNames { files, segment_bytes, taken: BTreeMap::new(), mends };
+    let mut places = SegmentNames { files, segment_bytes, taken: BTreeMap::new(), actions };
     let mut misplaced = Vec::new();
     for candidate in candidates {
         match own_base(files, &candidate, segment_bytes, watch)? {
@@ -108,10 +108,10 @@ pub(crate) fn inspect_files(
     for (base, candidate) in misplaced {
         places.rename(base, candidate)?;
     }
-    let SegmentNames { taken, mut mends, .. } = places;
-    mends.sort_by(|a, b| a.0.cmp(&b.0));
+    let SegmentNames { taken, mut actions, .. } = places;
+    actions.sort_by(|a, b| a.0.cmp(&b.0));
     let segments = taken.into_values().collect();
-    Ok(SegmentRow { list: Arc::new(SegmentList::of_files(segments)), segment_bytes, mends })
+    Ok(SegmentRow { list: Arc::new(SegmentList::of_files(segments)), segment_bytes, actions })
 }
 
 impl SegmentRow {
@@ -119,7 +119,7 @@ impl SegmentRow {
     /// gets its name with its first record, and a log loses its oldest segments together with their files.
     pub(crate) fn emptied(&self) -> Vec<DamagedPiece> {
         let first = self.list.min_offset();
-        let removed = self.mends.iter().filter(|(_, mend)| matches!(mend, FileAction::Remove));
+        let removed = self.actions.iter().filter(|(_, action)| matches!(action, FileAction::Remove));
         removed
             .filter_map(|(path, _)| {
                 let base = parse_offset_file_name(&path.file_name()?.to_string_lossy())?;
@@ -138,10 +138,10 @@ impl SegmentRow {
     }
 }
 
-/// Lists the folders; files without the name of a segment go to `mends`.
+/// Lists the folders; files without the name of a segment go to `actions`.
 fn candidates(
     files: &StoreFiles,
-    mends: &mut Vec<(PathBuf, FileAction)>,
+    actions: &mut Vec<(PathBuf, FileAction)>,
 ) -> Result<Vec<Candidate>, StoreError> {
     let mut found = Vec::new();
     for folder in files.log_folders()?.all() {
@@ -158,11 +158,11 @@ fn candidates(
                     let advice = "a segment is a symbolic link; replace the link with the file itself";
                     return Err(StoreError::corrupt(&path, 0, advice));
                 }
-                (FileKind::File, Some(_)) if entry.stat.len == 0 => mends.push((path, FileAction::Remove)),
+                (FileKind::File, Some(_)) if entry.stat.len == 0 => actions.push((path, FileAction::Remove)),
                 (FileKind::File, Some(base)) => {
                     found.push(Candidate { path, base, stat: entry.stat, waiting });
                 }
-                _ => mends.push((path, FileAction::Aside("not a segment of a log".to_owned()))),
+                _ => actions.push((path, FileAction::Aside("not a segment of a log".to_owned()))),
             }
         }
     }
@@ -194,7 +194,7 @@ struct SegmentNames<'a> {
     files: &'a StoreFiles,
     segment_bytes: u64,
     taken: BTreeMap<u64, Arc<Segment>>,
-    mends: Vec<(PathBuf, FileAction)>,
+    actions: Vec<(PathBuf, FileAction)>,
 }
 
 impl SegmentNames<'_> {
@@ -208,9 +208,9 @@ impl SegmentNames<'_> {
         }
         let len = candidate.stat.len;
         if len < self.segment_bytes {
-            self.mends.push((candidate.path.clone(), FileAction::Lengthen(len)));
+            self.actions.push((candidate.path.clone(), FileAction::Lengthen(len)));
         } else if len > self.segment_bytes {
-            self.mends.push((candidate.path.clone(), FileAction::Cut(len)));
+            self.actions.push((candidate.path.clone(), FileAction::Cut(len)));
         }
         self.take(candidate.base, &candidate)
     }
@@ -224,12 +224,12 @@ impl SegmentNames<'_> {
             self.aside(candidate, reason);
             return Ok(());
         }
-        self.mends.push((candidate.path.clone(), FileAction::Rename(base)));
+        self.actions.push((candidate.path.clone(), FileAction::Rename(base)));
         self.take(base, &candidate)
     }
 
     fn aside(&mut self, candidate: Candidate, reason: String) {
-        self.mends.push((candidate.path, FileAction::Aside(reason)));
+        self.actions.push((candidate.path, FileAction::Aside(reason)));
     }
 
     fn take(&mut self, base: u64, candidate: &Candidate) -> Result<(), StoreError> {
@@ -339,10 +339,10 @@ pub(crate) fn load(files: &StoreFiles, segment_bytes: u64) -> Result<Arc<Segment
     Ok(Arc::new(SegmentList::load_sized(files, length, MapAccess::Read)?.1))
 }
 
-/// Describes `mend` for people.
-pub(crate) fn describe_action(path: &Path, mend: &FileAction, segment_bytes: u64) -> String {
+/// Describes `action` for people.
+pub(crate) fn describe_action(path: &Path, action: &FileAction, segment_bytes: u64) -> String {
     let path = path.display();
-    match mend {
+    match action {
         FileAction::Aside(reason) => format!("{path}: {reason}; moved to lost+found"),
         FileAction::Remove => format!("{path}: empty file, removed"),
         FileAction::Lengthen(len) => {
@@ -371,15 +371,15 @@ pub(crate) fn backup_surplus(
 }
 
 /// Applies the corrections. Bytes to be cut are already copied.
-pub(crate) fn mend(
+pub(crate) fn repair_files(
     files: &StoreFiles,
     row: &SegmentRow,
     watch: backup::ByteProgress<'_>,
 ) -> Result<(), StoreError> {
     let mut folders = BTreeSet::new();
-    for (path, mend) in &row.mends {
+    for (path, action) in &row.actions {
         folders.extend(path.parent().map(Path::to_path_buf));
-        match mend {
+        match action {
             FileAction::Aside(_) => backup::quarantine_file(files, path, watch)?,
             FileAction::Remove => files.vfs.remove_file(path).at(path, "removing an empty segment")?,
             FileAction::Lengthen(_) | FileAction::Cut(_) => {
@@ -393,8 +393,8 @@ pub(crate) fn mend(
     }
     sync_folders(files, &folders)?;
     // The sync of the log's folders before the mark makes the names below durable.
-    for (path, mend) in &row.mends {
-        if let FileAction::Rename(base) = mend {
+    for (path, action) in &row.actions {
+        if let FileAction::Rename(base) = action {
             let waiting = waiting_path(path);
             let to = path.with_file_name(offset_file_name(*base));
             files.vfs.rename_noreplace(&waiting, &to).at(&to, "giving a segment its name")?;

@@ -190,9 +190,7 @@ impl CommitLog {
             }
             return Ok(());
         }
-        let Some(active) = &put.active else {
-            return Err(self.poison("appending", "there is no active segment"));
-        };
+        let active = self.active_of(put)?;
         let at = (position - active.segment.base_offset()) as usize;
         // Prefetches the memory while the checksum is computed.
         active.region.expect_write(at, record.parts.len().min(MOST_EXPECTED_BYTES));
@@ -235,7 +233,7 @@ impl CommitLog {
         }
         let end = put.point.position;
         let start = end - gathered.len() as u64;
-        let segment = self.segment_at(start)?;
+        let segment = &self.active_of(put)?.segment;
         segment
             .file()
             .and_then(|file| file.write_all_at(gathered, start - segment.base_offset()))

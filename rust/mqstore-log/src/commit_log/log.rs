@@ -15,7 +15,7 @@ use super::preallocator::{PreallocateOptions, Preallocator};
 use super::put_lock::{PutLimits, PutLock};
 use super::quota::TopicQuotaState;
 use super::read_maps::{ReadCounts, ReadMaps, hot_bytes};
-use super::segment_list::{NewestList, Segment, SegmentList};
+use super::segment_list::{NewestList, SegmentList};
 use mqstore_base::error::StoreError;
 use mqstore_base::group_commit::GroupCommit;
 use mqstore_base::live_page::LivePage;
@@ -178,6 +178,7 @@ impl PutState {
 
 impl CommitLog {
     /// Opens the log as recovery left it: `row` holds its segments, and everything up to `point` is synced.
+    /// `live` shows that end already.
     pub fn open(
         files: &StoreFiles,
         options: &LogOptions,
@@ -187,8 +188,6 @@ impl CommitLog {
     ) -> Result<Self, StoreError> {
         let end = point.position;
         let active = row.find(end).map(ActiveSegment::of).transpose()?;
-        live.publish(end);
-        live.set_durable(end);
         let pool_bytes = options.pool_bytes;
         let log = Self {
             files: files.clone(),
@@ -320,8 +319,9 @@ impl CommitLog {
         Err(self.poison("appending", "an append stopped before its records were copied"))
     }
 
-    pub(super) fn segment_at(&self, offset: u64) -> Result<Arc<Segment>, StoreError> {
-        self.row.find(offset).ok_or_else(|| self.poison("appending", "its segment is gone"))
+    /// Returns the active segment of `put`.
+    pub(super) fn active_of<'a>(&self, put: &'a PutState) -> Result<&'a ActiveSegment, StoreError> {
+        put.active.as_deref().ok_or_else(|| self.poison("appending", "there is no active segment"))
     }
 
     /// Runs `work` while no append can run. `work` must be short.

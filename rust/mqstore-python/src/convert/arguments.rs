@@ -1,7 +1,7 @@
 //! Converts arguments: bodies, keys, properties, numbers, times.
 //!
 //! Checks types only ("is it a str?"); the core checks the values. Borrows instead of copying if possible: a `bytes`
-//! body goes to the core as it is.
+//! body goes to the core unchanged.
 
 use std::time::Duration;
 

@@ -21,5 +21,6 @@ pub mod live_page;
 pub mod message;
 pub mod options;
 pub mod progress;
+pub mod retry;
 pub mod store_files;
 pub mod wake_signal;

@@ -1,5 +1,6 @@
 //! The problems that verification finds, and its report.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,15 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
+    /// Keeps the problems that `earlier` also has, with the same kind and place.
+    pub(crate) fn confirming(mut self, earlier: &Self) -> Self {
+        let place = |problem: &Problem| (problem.kind, problem.path.clone(), problem.offset);
+        let known: HashSet<_> = earlier.problems.iter().map(place).collect();
+        self.problems.retain(|problem| known.contains(&place(problem)));
+        self.ok = self.problems.is_empty() && self.more == 0;
+        self
+    }
+
     /// Maximum number of problems in the list; further ones are only counted.
     pub const LIMIT: usize = if cfg!(test) { 30 } else { 10_000 };
 

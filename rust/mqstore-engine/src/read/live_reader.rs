@@ -1,55 +1,16 @@
-//! Reads of files while a writer in another process makes and deletes them.
+//! Problems of queue files that a reader sees only because a writer in another process makes and deletes files.
 //!
-//! Owns nothing and writes nothing. If a read fails because the files changed, it runs again. A result that stays the
-//! same after several tries is accepted.
+//! Owns nothing and writes nothing. A problem that stays the same after several tries is accepted.
 
 use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
 
 use mqstore_base::error::StoreError;
+use mqstore_base::retry::poll_interval;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_log::consume_queue::ConsumeQueue;
-
-/// Number of tries after a file was deleted during a read. A folder that does not exist is missing in each try.
-const GONE_TRIES: u32 = 20;
 
 /// Number of tries after a file seemed to be missing: 80 ms of sleep in total.
 const SETTLE_TRIES: u32 = 14;
-
-/// Sleep of a wait before its first check, and maximum sleep before a later one, while another process writes.
-const FIRST_NAP: Duration = Duration::from_micros(100);
-const LONGEST_NAP: Duration = Duration::from_millis(10);
-
-/// Returns the sleep before check `round` (0 is the first) for new data of the writer.
-pub(crate) fn poll_interval(round: u32) -> Duration {
-    FIRST_NAP.saturating_mul(1 << round.min(16)).min(LONGEST_NAP)
-}
-
-/// Returns the result of `look`. Runs `look` again if a writer deleted a file meanwhile, a limited number of times.
-pub(crate) fn retry_if_changed<T>(mut look: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    for _ in 0..GONE_TRIES {
-        match look() {
-            Err(error) if error.is_gone() => {}
-            outcome => return outcome,
-        }
-    }
-    look()
-}
-
-/// Returns the result of `look`. Runs `look` once more if a writer deleted one of the queue's files meanwhile.
-pub(crate) fn renewed<T>(
-    queue: &ConsumeQueue,
-    mut look: impl FnMut() -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
-    match look() {
-        Err(error) if error.is_gone() => {
-            queue.recover_bounds()?;
-            look()
-        }
-        outcome => outcome,
-    }
-}
 
 /// Returns those of `queues` whose files are wrong according to `is_odd`. While another process writes, a listing can
 /// lack a new file and contain the file after it. With two worker threads, the one with the later file can name it
@@ -67,7 +28,12 @@ pub(crate) fn confirm_problems<Q>(
             if renewed {
                 renew(&queue)?;
             }
-            if is_odd(&queue)? {
+            let is_odd = match is_odd(&queue) {
+                // The writer removed a listed file.
+                Err(error) if beside && error.is_gone() => true,
+                found => found?,
+            };
+            if is_odd {
                 odd.push(queue);
             }
         }

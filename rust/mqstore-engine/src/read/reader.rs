@@ -18,12 +18,13 @@ use mqstore_format::IndexGeometry;
 use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 
-use super::live_reader::{confirm_problems, retry_if_changed};
+use super::live_reader::confirm_problems;
 use crate::store::topics::{batch_topics, load_listed};
 use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::{LiveState, read_live};
 use mqstore_base::options::StoreOptions;
+use mqstore_base::retry::retry_if_gone;
 use mqstore_base::store_files::{DelayTables, StoreFiles};
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
@@ -78,12 +79,14 @@ struct ReaderState {
     writer: Option<u64>,
     /// Inode of the live page, as of just before it was read.
     page: Option<u64>,
+    /// Whether files and derived units together cover the log up to `end`: not after a catch-up that failed.
+    is_complete: bool,
 }
 
 impl Reader {
     /// Opens the store at `files`; changes nothing.
     pub(crate) fn open(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
-        retry_if_changed(|| {
+        retry_if_gone(&*files.clock, || {
             let reader = Self::open_once(files, options)?;
             reader.look()?;
             Ok(reader)
@@ -92,7 +95,7 @@ impl Reader {
 
     /// Like [`Self::open`], for a caller that may need only the log: the queues are read at their first use.
     pub(crate) fn open_log(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
-        retry_if_changed(|| Self::open_once(files, options))
+        retry_if_gone(&*files.clock, || Self::open_once(files, options))
     }
 
     fn open_once(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
@@ -140,6 +143,7 @@ impl Reader {
             index_complete_to: 0,
             writer: live.map(|live| live.token),
             page,
+            is_complete: true,
         };
         Ok(Self {
             files: files.clone(),
@@ -292,10 +296,8 @@ impl Reader {
     fn reload_queues(&self, state: &mut ReaderState, live: Option<LiveState>) -> Result<(), StoreError> {
         let manifest = QueueManifest::load(&self.files);
         let file_bytes = state.queues.file_bytes();
-        retry_if_changed(|| {
-            state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read)?);
-            state.queues.recover_bounds()
-        })?;
+        state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read)?);
+        state.queues.recover_bounds()?;
         let complete_to = live.map_or(state.overlay_from, |live| live.dispatched.min(state.end));
         self.use_queue_files(state, complete_to, manifest.as_ref(), live.is_some())?;
         let replaced = state.replaced_ids.clone();
@@ -414,7 +416,7 @@ impl Reader {
         state.replaced.drop_below(min);
         state.end = state.end.max(min);
         self.index.forget_below(min);
-        retry_if_changed(|| state.queues.recover_bounds())
+        state.queues.recover_bounds()
     }
 
     /// Returns the batch queue of the files, if it is used.

@@ -32,7 +32,15 @@ use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::{BatchTopics, DispatchRules};
 use mqstore_log::index::{BadIndexFile, IndexSet};
 
-/// Checks the store at `files` and returns the problems found.
+/// Number of further checks that must find a problem too, if a writer has the store open: while it makes, removes and
+/// cuts files, a check can compare a new file with an old one.
+const CONFIRMATIONS: u32 = 2;
+
+/// Maximum number of starts of one check in a log whose oldest segments expire.
+const MOST_STARTS: u32 = 100;
+
+/// Checks the store at `files` and returns the problems found. While a writer has the store open, a problem counts only
+/// if a second and a third check find it too.
 ///
 /// `progress` is called about once for every 4 MiB of log; an error that it returns ends the check.
 /// `options` give the number of threads, and the geometries that no file records.
@@ -45,7 +53,32 @@ pub fn verify(
     progress: ProgressWatcher<'_>,
 ) -> Result<VerifyReport, StoreError> {
     let files = &files.clone().for_reading()?;
-    check(files, options, VerifyBounds::now(files), progress)
+    let (bounds, mut report) = check_now(files, options, progress)?;
+    for _ in 0..CONFIRMATIONS {
+        if !bounds.beside || report.ok || report.more > 0 {
+            break;
+        }
+        let (_, again) = check_now(files, options, progress)?;
+        report = again.confirming(&report);
+    }
+    Ok(report)
+}
+
+/// Checks the store as it is now. Begins again at the new start of the log if a writer removes the segment that the
+/// check reads: what it found before is then about removed records.
+fn check_now(
+    files: &StoreFiles,
+    options: &StoreOptions,
+    progress: ProgressWatcher<'_>,
+) -> Result<(VerifyBounds, VerifyReport), StoreError> {
+    let mut starts = 0;
+    loop {
+        let bounds = VerifyBounds::now(files);
+        match check(files, options, bounds, progress) {
+            Err(error) if error.is_gone() && bounds.beside && starts < MOST_STARTS => starts += 1,
+            report => return Ok((bounds, report?)),
+        }
+    }
 }
 
 /// Same as [`verify`], for the holder of the store's lock: the live page of an earlier writer is ignored.

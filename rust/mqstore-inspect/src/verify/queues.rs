@@ -242,7 +242,7 @@ impl QueueCheck<'_> {
             let middle = from + (to - from) / 2;
             units.clear();
             match queue.read(middle, 1, &mut units) {
-                Err(error @ StoreError::Io { .. }) => return Err(error),
+                Err(error @ StoreError::Io { .. }) if !error.is_gone() => return Err(error),
                 // Another check reports the damage.
                 Err(_) => return Ok(max),
                 Ok(()) if units.iter().any(|unit| self.is_behind(unit)) => to = middle,
@@ -258,7 +258,7 @@ impl QueueCheck<'_> {
         while from < to {
             units.clear();
             match queue.read(from, UNITS_AT_ONCE.min((to - from) as usize), &mut units) {
-                Err(error @ StoreError::Io { .. }) => return Err(error),
+                Err(error @ StoreError::Io { .. }) if !error.is_gone() => return Err(error),
                 // A missing file; `queue` reports damaged ones.
                 Err(_) => units.clear(),
                 Ok(()) => {}
@@ -297,7 +297,7 @@ impl QueueCheck<'_> {
         loop {
             units.clear();
             match queue.read(from, UNITS_AT_ONCE, u64::MAX, &mut units) {
-                Err(error @ StoreError::Io { .. }) => return Err(error),
+                Err(error @ StoreError::Io { .. }) if !error.is_gone() => return Err(error),
                 Err(_) => return Ok(()),
                 Ok(()) => {}
             }

@@ -20,8 +20,8 @@ use std::mem;
 use std::ops::{ControlFlow, Range};
 
 use mqstore_format::CqUnit;
-use mqstore_io::VfsFile;
 use mqstore_io::sync::Ordering;
+use mqstore_io::{Access, VfsFile};
 
 use super::discover;
 use super::layout::{UNIT_BYTES, offset_at};
@@ -29,6 +29,7 @@ use super::queue::{ConsumeQueue, QueueDamage, Writing};
 use super::units;
 use super::units::{CHUNK_BYTES, UnitState, physical_end};
 use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::retry::retry_if_gone;
 
 /// The end of the last file.
 #[derive(Default)]
@@ -60,8 +61,12 @@ impl ConsumeQueue {
     ///
     /// Used by an open in either mode, and by readers that follow another process. It lists the files again, except in
     /// the first call after a load for writing, which has just listed them. [`Self::damaged`] describes the damage that
-    /// it finds.
+    /// it finds. If another process removes a listed file meanwhile, the files are listed again.
     pub fn recover_bounds(&self) -> Result<(), StoreError> {
+        retry_if_gone(&*self.home.files.clock, || self.find_bounds())
+    }
+
+    fn find_bounds(&self) -> Result<(), StoreError> {
         let mut writing = self.writing.lock();
         let listed = writing.listed.take();
         let first_time = listed.is_some();
@@ -361,13 +366,12 @@ impl ConsumeQueue {
         writing.min_record = None;
         for (index, &base) in bases.iter().enumerate() {
             let end = self.position_in(base, max);
-            let passed_over = log_min > 0 && index + 1 < bases.len();
-            if passed_over && !self.ends_at_or_after(base, end, log_min)? {
-                continue;
-            }
-            let file = self.file(base)?;
-            let found = search(&*file, end, log_min)
-                .map_err(|source| self.io(base, "looking for the start of a queue", source))?;
+            let may_be_old = log_min > 0 && index + 1 < bases.len();
+            let found = match self.first_at_or_after(base, end, log_min, may_be_old) {
+                // The writer in another process removed the file because its records are gone.
+                Err(error) if error.is_gone() && self.home.access == Access::Read => continue,
+                found => found?,
+            };
             if let Some((position, unit)) = found {
                 let offset = offset_at(base, position);
                 writing.min_record = Some((offset, unit.physical_offset as u64));
@@ -375,6 +379,22 @@ impl ConsumeQueue {
             }
         }
         Ok(max)
+    }
+
+    /// Returns the first unit before `end`, a position in the file `base`, whose record starts at or after `log_min`.
+    /// If the whole file `may_be_old`, its last unit is compared first.
+    fn first_at_or_after(
+        &self,
+        base: u64,
+        end: u64,
+        log_min: u64,
+        may_be_old: bool,
+    ) -> Result<Option<(u64, CqUnit)>, StoreError> {
+        if may_be_old && !self.ends_at_or_after(base, end, log_min)? {
+            return Ok(None);
+        }
+        search(&*self.file(base)?, end, log_min)
+            .map_err(|source| self.io(base, "looking for the start of a queue", source))
     }
 
     /// Whether the record of the file's last unit starts at or after log offset `log_min`.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::file::{IndexBytes, IndexFile};
 use super::set::IndexSet;
 use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::retry::unless_gone;
 
 /// Maximum entries of one read: a little less than 1 MiB.
 const ENTRIES_AT_ONCE: u32 = 52_000;
@@ -139,7 +140,7 @@ impl IndexSet {
         files.iter().map(|file| name_of(&file.path)).collect()
     }
 
-    /// Checks each named file on its own, and describes the damaged ones: entries that their slots do not lead to (the
+    /// Checks each named file on its own, except files that expired meanwhile, and describes the damaged ones: entries that their slots do not lead to (the
     /// first one and their number), and the log offsets of the header.
     ///
     /// # Errors
@@ -150,7 +151,8 @@ impl IndexSet {
         for name in names {
             let file = files.iter().find(|file| name_of(&file.path) == *name);
             let file = file.ok_or_else(|| self.lost(name))?;
-            let (chains, header) = (broken_chains(file)?, wrong_header(file)?);
+            let checked = broken_chains(file).and_then(|chains| Ok((chains, wrong_header(file)?)));
+            let Some((chains, header)) = unless_gone(checked)? else { continue };
             if chains.is_some() || header.is_some() {
                 found.push(BadIndexFile { path: file.path.clone(), chains, header });
             }
@@ -212,7 +214,9 @@ impl IndexEntries {
         self.buffer.clear();
         if !matches!(&self.file, Some(open) if open.next < open.end) {
             let Some(file) = self.files.next() else { return Ok(false) };
-            self.file = Some(OpenFile::new(file, 1)?);
+            // Without the file, its entries are missing, unless their records expired too.
+            let Some(open) = unless_gone(OpenFile::new(file, 1))? else { return Ok(true) };
+            self.file = Some(open);
         }
         if let Some(OpenFile { file, bytes, next, end, .. }) = &mut self.file {
             let count = ENTRIES_AT_ONCE.min(end.saturating_sub(*next));

@@ -2,24 +2,26 @@
 //! derived.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_format::CqUnit;
 use mqstore_format::json::TopicConfig;
 
-use super::super::live_reader::{poll_interval, renewed};
 use super::super::view::View;
-use super::{OVERLAY_BYTES, Reader, SMALL_LOG_BYTES};
+use super::{OVERLAY_BYTES, Reader, ReaderState, SMALL_LOG_BYTES};
 use crate::store::{read_units, sorted_offsets};
 use mqstore_base::error::StoreError;
-use mqstore_base::live_page::read_live;
+use mqstore_base::live_page::{LiveState, read_live};
+use mqstore_base::retry::{poll_interval, retry_if_gone};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::dispatch::DerivedQueue;
+use mqstore_log::index::Candidates;
 
-/// Restarts of the writer during one look after which the result is accepted.
-const RESTARTS: usize = 10;
+/// Number of tries of one look at queue files that the writer changes meanwhile.
+const LOOK_TRIES: u32 = 20;
 
 impl View for Reader {
     fn files(&self) -> &StoreFiles {
@@ -31,44 +33,7 @@ impl View for Reader {
     }
 
     fn catch_up(&self) -> Result<u64, StoreError> {
-        let seen = self.unseen.lock().is_none();
-        let mut state = self.state.lock();
-        self.follow_expiry(&mut state)?;
-        let before = state.end;
-        let page = self.page();
-        let live = read_live(&self.files);
-        let at_segment_end = state.list.find(before).is_none();
-        if at_segment_end {
-            state.list = Arc::new(SegmentList::load(&self.files)?);
-        }
-        self.find_end(&mut state, live)?;
-        let end = state.end;
-        let is_new_writer = live.is_some_and(|live| state.writer != Some(live.token));
-        if is_new_writer && seen && !state.all_replaced {
-            // Its recovery cuts and rewrites units that the files had.
-            self.reload_queues(&mut state, live)?;
-        } else if end > before && seen {
-            if state.all_replaced {
-                let mut all = std::mem::take(&mut state.replaced);
-                let outcome = self.walk(&state, before, end, |record, offset| all.add(record, offset));
-                state.replaced = all;
-                outcome?;
-            } else if end - state.overlay_from > OVERLAY_BYTES
-                && live.is_some_and(|live| live.dispatched > before)
-            {
-                self.reload_queues(&mut state, live)?;
-            } else {
-                self.walk_into_overlay(&mut state, before, end)?;
-                let replaced = state.replaced_ids.clone();
-                self.replace(&mut state, &replaced, "its files are not used")?;
-            }
-        }
-        // Only a view of the queues that is complete belongs to this writer; otherwise the next call tries again.
-        if seen {
-            state.page = page;
-            state.writer = live.map(|live| live.token).or(state.writer);
-        }
-        Ok(end)
+        retry_if_gone(&*self.files.clock, || self.catch_up_once())
     }
 
     fn list(&self) -> Arc<SegmentList> {
@@ -101,7 +66,7 @@ impl View for Reader {
 
     fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {
         self.look()?;
-        self.under_one_writer(|| self.bounds_once(topic, queue_id))
+        self.look_at_queue(topic, queue_id, || self.bounds_once(topic, queue_id))
     }
 
     fn units(
@@ -114,7 +79,7 @@ impl View for Reader {
     ) -> Result<(), StoreError> {
         self.look()?;
         let had = units.len();
-        self.under_one_writer(|| {
+        self.look_at_queue(topic, queue_id, || {
             units.truncate(had);
             self.units_once(topic, queue_id, from, max, units)
         })
@@ -125,13 +90,15 @@ impl View for Reader {
         if !self.batch.contains(topic) {
             return Ok(offset);
         }
-        let state = self.state.lock();
-        if let Some(queue) = Self::batch_queue(&state, topic, queue_id)
-            && offset < queue.max_offset_for(state.overlay_from)?
-        {
-            return queue.start_of(offset);
-        }
-        Ok(Self::derived(&state, topic, queue_id).map_or(offset, |queue| queue.start_of(offset)))
+        self.look_at_queue(topic, queue_id, || {
+            let state = self.state.lock();
+            if let Some(queue) = Self::batch_queue(&state, topic, queue_id)
+                && offset < queue.max_offset_for(state.overlay_from)?
+            {
+                return queue.start_of(offset);
+            }
+            Ok(Self::derived(&state, topic, queue_id).map_or(offset, |queue| queue.start_of(offset)))
+        })
     }
 
     fn distrust(&self, topic: &str, queue_id: i32, reason: &str) -> Result<bool, StoreError> {
@@ -161,7 +128,7 @@ impl View for Reader {
         if end - min <= SMALL_LOG_BYTES || complete_to <= min {
             return Ok(None);
         }
-        let found = self.index.candidates(hash, i64::MIN, i64::MAX)?;
+        let found = self.index_candidates(hash)?;
         if let Some(damage) = found.damaged {
             self.note(format!("{damage}; the index is not used, and look-ups read the whole log"));
             return Ok(None);
@@ -184,18 +151,109 @@ impl View for Reader {
 }
 
 impl Reader {
-    /// Returns the result of `look` at queue files that no restart of the writer changed meanwhile. A restart cuts units
-    /// that were not synced, after it has put a new live page in place.
-    fn under_one_writer<T>(&self, mut look: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
-        for _ in 0..RESTARTS {
+    fn catch_up_once(&self) -> Result<u64, StoreError> {
+        let seen = self.unseen.lock().is_none();
+        let mut state = self.state.lock();
+        self.follow_expiry(&mut state)?;
+        let before = state.end;
+        let page = self.page();
+        let live = read_live(&self.files);
+        let at_segment_end = state.list.find(before).is_none();
+        if at_segment_end {
+            state.list = Arc::new(SegmentList::load(&self.files)?);
+        }
+        self.find_end(&mut state, live)?;
+        if !seen {
+            return Ok(state.end);
+        }
+        let was_complete = mem::replace(&mut state.is_complete, false);
+        let is_new_writer = live.is_some_and(|live| state.writer != Some(live.token));
+        if !was_complete || is_new_writer {
+            self.renew_queues(&mut state, live)?;
+        } else if state.end > before {
+            self.follow_log(&mut state, before, live)?;
+        }
+        state.is_complete = true;
+        state.page = page;
+        state.writer = live.map(|live| live.token).or(state.writer);
+        Ok(state.end)
+    }
+
+    /// Reads all queues again: the recovery of a new writer cuts and rewrites units, or the last catch-up failed.
+    fn renew_queues(&self, state: &mut ReaderState, live: Option<LiveState>) -> Result<(), StoreError> {
+        if state.all_replaced { self.walk_all(state) } else { self.reload_queues(state, live) }
+    }
+
+    /// Adds the records from `before` to the end of the visible log to the queues.
+    fn follow_log(
+        &self,
+        state: &mut ReaderState,
+        before: u64,
+        live: Option<LiveState>,
+    ) -> Result<(), StoreError> {
+        let end = state.end;
+        if state.all_replaced {
+            let mut all = mem::take(&mut state.replaced);
+            let outcome = self.walk(state, before, end, |record, offset| all.add(record, offset));
+            state.replaced = all;
+            return outcome;
+        }
+        let are_in_files = live.is_some_and(|live| live.dispatched > before);
+        if end - state.overlay_from > OVERLAY_BYTES && are_in_files {
+            return self.reload_queues(state, live);
+        }
+        self.walk_into_overlay(state, before, end)?;
+        let replaced = state.replaced_ids.clone();
+        self.replace(state, &replaced, "its files are not used")
+    }
+
+    /// Returns the result of `look` at the files of a queue that the writer did not change meanwhile: neither did it
+    /// restart, nor did it remove a file. A restart cuts units that were not synced, after it has put a new live page in
+    /// place.
+    fn look_at_queue<T>(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        mut look: impl FnMut() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        for round in 0..LOOK_TRIES {
             let page = self.state.lock().page;
             let outcome = look();
-            if page == self.page() {
+            if page != self.page() {
+                self.catch_up()?;
+            } else if outcome.as_ref().is_err_and(StoreError::is_gone) {
+                self.files.clock.sleep(poll_interval(round));
+                self.list_files_of(topic, queue_id)?;
+            } else {
                 return outcome;
             }
-            self.catch_up()?;
         }
         look()
+    }
+
+    /// Lists the files of one queue again.
+    fn list_files_of(&self, topic: &str, queue_id: i32) -> Result<(), StoreError> {
+        let state = self.state.lock();
+        if let Some(queue) = state.queues.get(topic, queue_id) {
+            queue.recover_bounds()?;
+        }
+        state.queues.batch(topic, queue_id).map_or(Ok(()), |queue| queue.recover_bounds())
+    }
+
+    /// Returns what the index has for `hash`. A writer removes index files together with the segments that they
+    /// describe, so a problem counts only if it stays.
+    fn index_candidates(&self, hash: i32) -> Result<Candidates, StoreError> {
+        let look = || self.index.candidates(hash, i64::MIN, i64::MAX);
+        let mut found = look()?;
+        for round in 0..LOOK_TRIES {
+            if found.damaged.is_none() || read_live(&self.files).is_none() {
+                break;
+            }
+            self.files.clock.sleep(poll_interval(round));
+            self.catch_up()?;
+            found = look()?;
+        }
+        Ok(found)
     }
 
     fn bounds_once(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {
@@ -208,10 +266,8 @@ impl Reader {
             return Ok(None);
         }
         if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
-            let file_max = renewed(&queue, || {
-                queue.correct_min_offset(state.list.min_offset())?;
-                queue.max_offset_for(state.overlay_from)
-            })?;
+            queue.correct_min_offset(state.list.min_offset())?;
+            let file_max = queue.max_offset_for(state.overlay_from)?;
             let overlay = state.overlay.get(topic, queue_id);
             let max = overlay.map_or(0, DerivedQueue::max_offset).max(file_max);
             // If no unit of the files points into the log any more, the derived units begin the queue.
@@ -242,12 +298,8 @@ impl Reader {
         let mut from = from;
         let had = units.len();
         if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
-            let file_max = renewed(&queue, || {
-                let file_max = queue.max_offset_for(state.overlay_from)?;
-                units.truncate(had);
-                read_units(&queue, from.max(queue.min_offset()), file_max, max, units)?;
-                Ok(file_max)
-            })?;
+            let file_max = queue.max_offset_for(state.overlay_from)?;
+            read_units(&queue, from.max(queue.min_offset()), file_max, max, units)?;
             from = from.max(file_max);
         }
         if let Some(queue) = Self::batch_queue(&state, topic, queue_id) {

@@ -15,6 +15,7 @@ use super::queue::{BatchFileRow, BatchQueue, Writing, follows};
 use crate::consume_queue::discover;
 use crate::consume_queue::layout::BATCH_UNIT_BYTES;
 use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::retry::retry_if_gone;
 use mqstore_base::store_files::OldFile;
 
 /// Bytes of one read or one write of zeros.
@@ -22,8 +23,12 @@ const CHUNK_BYTES: u64 = 512 * BATCH_UNIT_BYTES;
 
 impl BatchQueue {
     /// Lists the files again and finds the bounds from them. Changes nothing on disk. [`Self::damaged`] describes the
-    /// damage that it finds.
+    /// damage that it finds. If another process removes a listed file meanwhile, the files are listed again.
     pub fn recover_bounds(&self) -> Result<(), StoreError> {
+        retry_if_gone(&*self.home.files.clock, || self.find_bounds())
+    }
+
+    fn find_bounds(&self) -> Result<(), StoreError> {
         let folder = self.folder();
         let entries = discover::list_queue(&*self.home.files.vfs, &folder)?;
         let mut listing = discover::classify(&folder, &entries, self.home.layout);

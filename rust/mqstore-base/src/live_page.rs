@@ -12,8 +12,9 @@
 //! 320  8  1 once a write or a sync failed
 //! ```
 //!
-//! The page is valid only while its owner holds the lock of the store. A reader checks first that the lock is held, and
-//! that the holder is not a broker: a broker can start after a writer was killed.
+//! The page is valid only while its owner holds the lock of the store and the lock of the page itself: byte 0 of the
+//! file `mqstore/live`. The first lock can belong to a broker or to the next writer, which started after its owner was
+//! killed. That page would show less than readers already found at the end of the log.
 //!
 //! Across a crash the page promises nothing. After a kill, recovery reads from it whether a sync has failed.
 //!
@@ -21,7 +22,7 @@
 //! the leader of a group commit, or the holder of the dispatcher's lock.
 
 use mqstore_io::switch;
-use mqstore_io::{MapAccess, Region};
+use mqstore_io::{LockError, MapAccess, Region, StoreLock};
 
 use crate::error::{IoContext, StoreError};
 use crate::store_files::StoreFiles;
@@ -44,14 +45,14 @@ pub struct LivePage {
 impl LivePage {
     /// Makes a new page for this process: published and durable up to `log_end`, queues and index complete up to
     /// `dispatched`. It replaces the page of a previous writer, so it must not show less than that one did, and readers
-    /// must see it before recovery changes a queue file.
+    /// must see it before recovery changes a queue file. Readers believe the page while the returned lock is held.
     pub fn create(
         files: &StoreFiles,
         token: u64,
         durable_only: bool,
         log_end: u64,
         dispatched: u64,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<(Self, Box<dyn StoreLock>), StoreError> {
         let path = files.live();
         let staged = files.staging().join("live");
         let environment = files.vfs.environment();
@@ -71,9 +72,13 @@ impl LivePage {
         let file = files.vfs.create_new(&staged).at(&staged, "making the live page")?;
         file.allocate(PAGE_BYTES as u64).at(&staged, "making the live page")?;
         file.write_all_at(&page, 0).at(&staged, "making the live page")?;
+        let lock = files.vfs.lock(&staged).map_err(|error| match error {
+            LockError::Held { pid } => StoreError::Locked { path: staged.clone(), pid },
+            LockError::Io(error) => StoreError::io(&staged, "locking the live page", error),
+        })?;
         files.vfs.rename(&staged, &path).at(&path, "naming the live page")?;
         let region = file.map(0, PAGE_BYTES, MapAccess::ReadWrite).at(&path, "mapping the live page")?;
-        Ok(Self { region })
+        Ok((Self { region }, lock))
     }
 
     /// Raises the published position to `position`, if it is lower. Any number of threads can call this.
@@ -136,13 +141,18 @@ pub fn writer_pid(files: &StoreFiles) -> Option<i32> {
     holder.pid.or_else(|| read_live(files).and_then(|live| i32::try_from(live.pid).ok()))
 }
 
-/// Reads the page of the writer that holds the lock now; `None` if no writer of ours holds it.
+/// Reads the page of the writer that holds the lock now; `None` if no writer of ours holds it, or if it has made no page
+/// yet.
 pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
     let holder = files.vfs.lock_holder(&files.lock()).ok().flatten()?;
-    let is_owner = |live: &LiveState| holder.pid.is_none_or(|pid| i64::from(pid) == i64::from(live.pid));
     if !holder.may_be_ours {
         return None;
     }
+    // Where the holder's id is known, it shows whose page this is.
+    let is_owner = |live: &LiveState| match holder.pid {
+        Some(pid) => i64::from(pid) == i64::from(live.pid),
+        None => files.vfs.lock_holder(&files.live()).is_ok_and(|holder| holder.is_some()),
+    };
     let environment = files.vfs.environment();
     let (mut whole, mut halfway) = (None::<LiveState>, None::<LiveState>);
     let mut lower = None;
@@ -150,8 +160,10 @@ pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
         let page = files.vfs.read_file(&files.live(), PAGE_BYTES as u64).ok()?;
         match decode(&page, environment.boot_id) {
             PageRead::State(now) => match whole {
-                Some(before) if before.token == now.token => return Some(before.lower(now)).filter(is_owner),
-                _ => whole = Some(now),
+                // No other page replaced this one between the two reads, so the lock is that of this page.
+                Some(before) if before.token == now.token => return Some(before.lower(now)),
+                _ if is_owner(&now) => whole = Some(now),
+                _ => return None,
             },
             // The writer was stopped or lost its processor between the counter and the position. The position is the
             // old one or the new one, and both are valid.
@@ -235,7 +247,7 @@ mod tests {
             StoreFiles::new(Arc::new(vfs.clone()), Arc::new(ManualClock::new(0)), Path::new("/store"));
         vfs.create_dir_all(&files.staging()).unwrap();
         let held = vfs.lock(&files.lock()).unwrap();
-        let page = LivePage::create(&files, 7, false, 0, 0).unwrap();
+        let (page, page_lock) = LivePage::create(&files, 7, false, 0, 0).unwrap();
         page.publish(100);
         page.dispatch(60);
         let seen = |live: Option<LiveState>| live.map(|live| (live.token, live.visible, live.dispatched));
@@ -248,6 +260,10 @@ mod tests {
         page.region.store_i64_be_release(DISPATCHED_AT + 8, 110).unwrap();
         assert_eq!(seen(read_live(&files)), Some((7, 120, 110)));
         drop(held);
+        assert_eq!(read_live(&files), None);
+        // The next writer has the store's lock, and its page is not there yet.
+        drop(page_lock);
+        let _held = vfs.lock(&files.lock()).unwrap();
         assert_eq!(read_live(&files), None);
     }
 }

@@ -1,6 +1,6 @@
-//! State of a store for writing from its open to its close: the lock, its tasks, and notes for the user.
+//! State of a store for writing from its open to its close: its locks, its tasks, and notes for the user.
 //!
-//! Owns RocketMQ's lock of the store. Across a crash: the system releases the lock. Across threads: the store is closed
+//! Owns RocketMQ's lock of the store, and the lock of the live page. Across a crash: the system releases them. Across threads: the store is closed
 //! once; every later call returns an error that says so.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,17 +13,17 @@ use super::background_task::BackgroundTask;
 
 /// See the header of this module.
 pub(crate) struct Lifecycle {
-    lock: Mutex<Option<Box<dyn StoreLock>>>,
+    locks: Mutex<Vec<Box<dyn StoreLock>>>,
     closed: AtomicBool,
     notes: RwLock<Vec<String>>,
     tasks: Mutex<Vec<Weak<dyn BackgroundTask>>>,
 }
 
 impl Lifecycle {
-    /// Returns the state of a store with its `lock` taken and the `notes` of its open.
-    pub(crate) fn new(lock: Box<dyn StoreLock>, notes: Vec<String>) -> Self {
+    /// Returns the state of a store with its `locks` taken and the `notes` of its open.
+    pub(crate) fn new(locks: Vec<Box<dyn StoreLock>>, notes: Vec<String>) -> Self {
         Self {
-            lock: Mutex::new(Some(lock)),
+            locks: Mutex::new(locks),
             closed: AtomicBool::new(false),
             notes: RwLock::new(notes),
             tasks: Mutex::default(),
@@ -40,16 +40,16 @@ impl Lifecycle {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Releases the store's lock.
-    pub(crate) fn release_lock(&self) {
-        self.lock.lock().take();
+    /// Releases the locks of the live page and of the store, in this order.
+    pub(crate) fn release_locks(&self) {
+        self.locks.lock().clear();
     }
 
-    /// In a child process after a fork: closes the descriptor of the lock without releasing the lock.
+    /// In a child process after a fork: closes the descriptors of the locks without releasing the locks.
     pub(crate) fn disown_in_child(&self) {
         self.set_closed();
-        if let Some(lock) = self.lock.try_lock().as_deref().and_then(Option::as_ref) {
-            lock.disown_in_child();
+        if let Some(locks) = self.locks.try_lock() {
+            locks.iter().for_each(|lock| lock.disown_in_child());
         }
     }
 

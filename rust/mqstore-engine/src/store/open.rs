@@ -81,7 +81,7 @@ fn start_writer(
     let token = environment.random_seed;
     // Before the queues change: a reader that trusted the page of a killed writer would miss the units that are cut.
     let kept = recovered.kept_units_end();
-    let live = LivePage::create(files, token, options.durable_only(), recovered.end, kept)?;
+    let (live, page_lock) = LivePage::create(files, token, options.durable_only(), recovered.end, kept)?;
     let live = Arc::new(live);
     let derived = recover_derived(files, options, &recovered, rules, watch)?;
     notes.extend(derived.notes);
@@ -148,7 +148,7 @@ fn start_writer(
             .starting_at((token >> 32) as u16)
             .with_utc_offset_ms(files.clock.utc_offset_ms(files.clock.now_ms())),
         signals: ServiceSignals::default(),
-        lifecycle: Lifecycle::new(lock, notes),
+        lifecycle: Lifecycle::new(vec![page_lock, lock], notes),
         compaction: CompactionState::new(CompactionAppender::new(files, geometry)),
         rebuilding: Mutex::default(),
     });

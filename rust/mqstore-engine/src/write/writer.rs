@@ -182,7 +182,7 @@ impl Writer {
         self.log.release();
         self.queues.release();
         self.index.release();
-        self.lifecycle.release_lock();
+        self.lifecycle.release_locks();
         outcome
     }
 }

@@ -278,6 +278,9 @@ class StoreStats(_Report):
     """Segments deleted since the open."""
     expired_bytes: int = 0
     """Bytes of the files deleted since the open, queue and index files included."""
+    held_files: tuple[str, ...] = ()
+    """Paths of deleted segments whose space is not free yet: the program still has views of their bytes, or reads them.
+    Their space is free within a second after the last view is gone."""
     refused_appends: int = 0
     """Appends refused since the open, because the store was busy, the disk nearly full, or a quota used up."""
     hot_reads: int = 0

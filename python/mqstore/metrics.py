@@ -109,6 +109,13 @@ _STORE = (
         "By",
         "Bytes of the files deleted since the open, queue and index files included.",
     ),
+    _Kind(
+        "held_files",
+        "mqstore_held_files",
+        "mqstore.held_files",
+        "{file}",
+        "Deleted segments whose space is not free yet, because the program still uses them.",
+    ),
     _Kind("log_min_offset", "mqstore_log_min_offset_bytes", "mqstore.log_min_offset", "By", "First byte of the log."),
     _Kind(
         "log_max_offset",
@@ -287,7 +294,8 @@ class _Watch:
             for kinds, names, source in found:
                 for kind in kinds:
                     if (value := getattr(source, kind.field)) is not None:
-                        rows[kind.name].append((names, value / kind.scale))
+                        number = len(value) if isinstance(value, tuple) else value
+                        rows[kind.name].append((names, number / kind.scale))
         return rows
 
 

@@ -385,3 +385,36 @@ def test_the_verb_compacts_first(home: Path, any_disk: tuple[str, str], cli: Cli
         fill(store)
     assert cli("expire", str(home), *rule, "--yes", "--expire-uncompacted").returncode == 0
     assert len(segments(home)) == 2
+
+
+def open_deleted_files(home: Path) -> list[str]:
+    """Returns the files below `home` that have no name and whose space is not free, because this process uses them."""
+    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    found = [os.readlink(link) for link in links if link.is_symlink()]
+    found += [line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()]
+    return sorted({name for name in found if name.startswith(str(home)) and name.endswith("(deleted)")})
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_the_space_of_deleted_files_is_free_at_once(home: Path) -> None:
+    options = {"segment_size": 1 << 20, "index_slots": 100, "index_entries": 4000, "queue_file_entries": 1000}
+    with mqstore.open(home, "create", retention=0.2, **options) as store:
+        store.create_topic("orders", queues=2)
+        for number in range(6000):
+            store.append("orders", b"x" * 1000, queue_id=number % 2, keys=[f"key-{number}"])
+        held = store.message_at("orders", 0, 0)
+        assert len(list(store.read("orders", 1))) == 3000
+        time.sleep(0.3)
+        # A message can keep the bytes of its segment; nothing else keeps those of the others.
+        assert store.expire().segments == 6
+        files = open_deleted_files(home)
+        assert len(files) <= 1
+        assert len(store.stats().held_files) == len(files)
+        assert held is not None
+        assert held.body == b"x" * 1000
+        del held
+        deadline = time.monotonic() + 5
+        while open_deleted_files(home) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert open_deleted_files(home) == []
+        assert store.stats().held_files == ()

@@ -37,7 +37,7 @@ mod tests;
 /// * **Creation**: the file gets a staging name and all its space on the disk and is synced. Only then it gets its real
 ///   name, and the folder is synced. A leftover in staging is garbage. The real name never replaces another file.
 /// * **Removal**: [`MappedFile::retire`] removes the name at once. Guards and views keep the bytes until the last one
-///   is dropped; only then is the file unmapped. It is never truncated.
+///   is dropped; only then [`MappedFile::free_retired`] drops map and descriptor. The file is never truncated.
 /// * The descriptor and the map are created at first use, so that a store of ten thousand segments opens with neither.
 ///   [`MappedFile::close_file`] closes the descriptor.
 ///
@@ -224,6 +224,17 @@ impl MappedFile {
         true
     }
 
+    /// Drops the map and the descriptor of a retired file that no guard and no view uses. Only then does the system free
+    /// its bytes, whoever still has this value. Returns whether it did. Later reads find that the file is gone.
+    pub fn free_retired(&self) -> bool {
+        if !self.is_retired() || self.is_in_use() {
+            return false;
+        }
+        *self.region.write() = None;
+        *self.file.lock() = None;
+        true
+    }
+
     /// Returns whether the file is mapped.
     pub fn is_mapped(&self) -> bool {
         self.region.read().is_some()
@@ -272,6 +283,9 @@ impl MappedFile {
     }
 
     fn open_again(&self) -> io::Result<Arc<dyn VfsFile>> {
+        if self.is_retired() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         let access = match self.access {
             MapAccess::Read => Access::Read,
             MapAccess::ReadWrite => Access::ReadWrite,
@@ -436,8 +450,8 @@ impl MappedFile {
         self.retired.load(Ordering::Acquire)
     }
 
-    /// Removes the file's name now, and its bytes when the last guard, view and handle is dropped. From now on the file
-    /// gives no guards. If the name now refers to another file, it stays. The removal is durable after a sync of the
+    /// Removes the file's name now. Its bytes go with [`MappedFile::free_retired`], or with this value. From now on the
+    /// file gives no guards. If the name now refers to another file, it stays. The removal is durable after a sync of the
     /// folder. A second call does nothing.
     pub fn retire(&self) -> io::Result<()> {
         self.retire_by(|path| self.vfs.remove_file(path))

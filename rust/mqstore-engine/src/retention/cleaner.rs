@@ -4,6 +4,7 @@
 //! everything that is due at once. Both take the steps in the drawing of `plan`, which also describes crashes.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// Interval while appends are refused, or while a due segment cannot be removed yet.
 const SOON: Duration = Duration::from_secs(1);
+
+/// Interval of checks whether a removed segment is still in use.
+const HELD_LOOK: Duration = Duration::from_millis(500);
 
 /// Number of segments that the background removes before it rests for [`LOOK`] (`deleteFileBatchMax`).
 const BATCH: u32 = 10;
@@ -60,6 +64,9 @@ pub(crate) struct Cleaner {
     /// Used percent of the disk while appends are refused; 0 while they are accepted.
     refusing: AtomicU64,
     rest_ms: AtomicU64,
+    /// Removed segments that something still uses, so that their space is not free. Apart from the state, which is
+    /// locked while hooks run.
+    held: Mutex<Vec<Arc<Segment>>>,
     state: Mutex<CleanerState>,
 }
 
@@ -144,6 +151,7 @@ impl Cleaner {
             counters: ExpiryCounters::default(),
             refusing: AtomicU64::new(0),
             rest_ms: AtomicU64::new(LOOK.as_millis() as u64),
+            held: Mutex::default(),
             state: Mutex::default(),
         }
     }
@@ -180,6 +188,11 @@ impl Cleaner {
         Ok(space)
     }
 
+    /// Returns the paths of removed segments whose space is not free yet, because something uses their bytes.
+    pub(crate) fn held_files(&self) -> Vec<PathBuf> {
+        self.held.lock().iter().map(|segment| segment.path()).collect()
+    }
+
     /// Returns how long the next [`Self::step`] has nothing to do.
     pub(crate) fn rest(&self) -> Duration {
         Duration::from_millis(self.rest_ms.load(Ordering::Relaxed))
@@ -201,8 +214,11 @@ impl Cleaner {
         // An explicit expiry is running; the background has nothing to do.
         let Some(mut state) = self.state.try_lock() else { return Ok(SOON) };
         self.sweep(&mut state)?;
-        let later =
-            if self.refusing.load(Ordering::Relaxed) > 0 || !state.wipes.is_empty() { SOON } else { LOOK };
+        let later = match () {
+            () if !self.held.lock().is_empty() => HELD_LOOK,
+            () if self.refusing.load(Ordering::Relaxed) > 0 || !state.wipes.is_empty() => SOON,
+            () => LOOK,
+        };
         if !self.policy.retains() {
             return Ok(later);
         }
@@ -358,8 +374,9 @@ impl Cleaner {
                 .at(folder, "syncing the folder of segments to wipe")?;
             state.wipes.push(Arc::clone(segment));
         }
+        self.held.lock().push(Arc::clone(segment));
         self.options.hooks.tell("segment_deleted", Some(&file), file.reason.clone());
-        self.wipe_what_is_free(state)?;
+        self.free_what_is_unused(state)?;
         Ok(DeleteOutcome::Gone(file))
     }
 
@@ -475,7 +492,7 @@ impl Cleaner {
         Ok(segment.end_offset() <= state.secured)
     }
 
-    fn wipe_place(&self, segment: &Segment) -> Result<Option<std::path::PathBuf>, StoreError> {
+    fn wipe_place(&self, segment: &Segment) -> Result<Option<PathBuf>, StoreError> {
         if !self.options.secure_wipe {
             return Ok(None);
         }
@@ -486,8 +503,9 @@ impl Cleaner {
         Ok(Some(place))
     }
 
-    /// Overwrites the waiting segments that are not in use any more.
-    fn wipe_what_is_free(&self, state: &mut CleanerState) -> Result<(), StoreError> {
+    /// Frees the space of removed segments that are not in use any more, and overwrites those that must be.
+    fn free_what_is_unused(&self, state: &mut CleanerState) -> Result<(), StoreError> {
+        self.held.lock().retain(|segment| !segment.free_retired());
         while let Some(at) = state.wipes.iter().position(|segment| !segment.is_in_use()) {
             let segment = state.wipes.swap_remove(at);
             if let Err(error) = wipe::wipe(&self.files, &segment.path()) {
@@ -499,13 +517,13 @@ impl Cleaner {
         Ok(())
     }
 
-    /// Overwrites the segments that an earlier process left, at the first call, and those that readers released.
+    /// Overwrites the segments that an earlier process left, at the first call, and frees those that readers released.
     fn sweep(&self, state: &mut CleanerState) -> Result<(), StoreError> {
         if !state.swept {
             wipe::finish(&self.files)?;
             state.swept = true;
         }
-        self.wipe_what_is_free(state)
+        self.free_what_is_unused(state)
     }
 
     /// Removes queue and index files that are completely before the start of the log.

@@ -29,7 +29,14 @@ impl Store {
                 let end = self.view().catch_up()?;
                 preview_of(&self.inner.files, reader.options(), end)
             }
-            _ => self.writer("expire")?.cleaner.expire(dry_run, carry_on),
+            _ => {
+                let writer = self.writer("expire")?;
+                let report = writer.cleaner.expire(dry_run, carry_on);
+                if !writer.cleaner.held_files().is_empty() {
+                    writer.signals.want_expiry_round();
+                }
+                report
+            }
         }
     }
 

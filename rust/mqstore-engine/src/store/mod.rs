@@ -17,7 +17,7 @@ pub(crate) mod services;
 pub(crate) mod signals;
 pub(crate) mod topics;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -97,6 +97,8 @@ pub struct Stats {
     pub expired_segments: u64,
     /// Bytes of the files removed since the open, including queue and index files.
     pub expired_bytes: u64,
+    /// Paths of removed segments whose space is not free yet, because the program holds views of their bytes.
+    pub held_files: Vec<PathBuf>,
     /// Bytes of all segments of the log.
     pub log_bytes: u64,
     /// Maximum bytes of all segments: the option `max_bytes`.
@@ -349,6 +351,7 @@ impl Store {
             let counters = &writer.cleaner.counters;
             stats.expired_segments = counters.expired_segments.load(Ordering::Relaxed);
             stats.expired_bytes = counters.expired_bytes.load(Ordering::Relaxed);
+            stats.held_files = writer.cleaner.held_files();
             stats.refused_appends = counters.refused_appends.load(Ordering::Relaxed) + writer.log.refused();
             let reads = writer.log.read_counts();
             stats.hot_reads = reads.hot.load(Ordering::Relaxed);

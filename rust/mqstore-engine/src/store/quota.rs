@@ -58,7 +58,7 @@ impl Writer {
             match self.log.append(pending, now_ms, wants_sync) {
                 Err(error @ StoreError::Full { .. }) if !self.has_space_again(pending) => {
                     self.cleaner.counters.refused_appends.fetch_add(1, Ordering::Relaxed);
-                    self.signals.quota_met();
+                    self.signals.want_expiry_round();
                     return Err(error);
                 }
                 Err(StoreError::Full { .. }) => {}

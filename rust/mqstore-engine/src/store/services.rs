@@ -250,11 +250,13 @@ fn expire_round(writer: &Writer, stop: &AtomicBool) {
         return;
     }
     // An append that reaches a quota may be refused only because of segments that are already due.
-    writer.signals.wait_to_expire(rest.saturating_sub(least), || stopped() || writer.signals.was_quota_met());
+    writer
+        .signals
+        .wait_to_expire(rest.saturating_sub(least), || stopped() || writer.signals.is_round_wanted());
     if stopped() {
         return;
     }
-    writer.signals.forget_quota();
+    writer.signals.forget_wanted_round();
     if let Err(error) = writer.cleaner.step() {
         writer.lifecycle.note(&format!("cannot remove due files ({error}); the store tries again"));
     }

@@ -22,8 +22,8 @@ pub(crate) struct ServiceSignals {
     flush_due: EventCount,
     pool_filled: EventCount,
     expire_due: EventCount,
-    /// Whether a quota refused an append since the expiry service last checked.
-    quota_met: AtomicBool,
+    /// Whether something that cannot wait came up since the last round of the expiry service.
+    round_wanted: AtomicBool,
 }
 
 impl ServiceSignals {
@@ -88,20 +88,21 @@ impl ServiceSignals {
         self.pool_filled.wait_until(Some(timeout), due);
     }
 
-    /// Tells the expiry service that an append reached a quota.
-    pub(crate) fn quota_met(&self) {
-        self.quota_met.store(true, Ordering::Release);
+    /// Asks the expiry service for a round before its rest is over: an append reached a quota, or a removed segment
+    /// is still in use.
+    pub(crate) fn want_expiry_round(&self) {
+        self.round_wanted.store(true, Ordering::Release);
         self.expire_due.notify_all();
     }
 
-    /// Whether an append reached a quota since [`Self::forget_quota`].
-    pub(crate) fn was_quota_met(&self) -> bool {
-        self.quota_met.load(Ordering::Acquire)
+    /// Whether a round was asked for since [`Self::forget_wanted_round`].
+    pub(crate) fn is_round_wanted(&self) -> bool {
+        self.round_wanted.load(Ordering::Acquire)
     }
 
-    /// Resets [`Self::was_quota_met`].
-    pub(crate) fn forget_quota(&self) {
-        self.quota_met.store(false, Ordering::Release);
+    /// Resets [`Self::is_round_wanted`].
+    pub(crate) fn forget_wanted_round(&self) {
+        self.round_wanted.store(false, Ordering::Release);
     }
 
     /// Waits until `due` is true, for at most `timeout`; returns whether it is.

@@ -17,7 +17,7 @@ use mqstore_inspect::RepairTarget;
 use mqstore_io::{OsVfs, SystemClock};
 use mqstore_log::recovery::RebuildReport;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::convert::options;
 use crate::runtime::detached;
@@ -203,6 +203,8 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
     found.set_item("max_bytes", stats.max_bytes)?;
     found.set_item("expired_segments", stats.expired_segments)?;
     found.set_item("expired_bytes", stats.expired_bytes)?;
+    let held: Vec<_> = stats.held_files.iter().map(|path| path.display().to_string()).collect();
+    found.set_item("held_files", PyTuple::new(py, held)?)?;
     found.set_item("refused_appends", stats.refused_appends)?;
     found.set_item("hot_reads", stats.hot_reads)?;
     found.set_item("cold_reads", stats.cold_reads)?;

@@ -5,6 +5,7 @@ fn a_segment_that_a_reader_uses_waits_for_its_time() {
     let bench = Bench::new();
     let store = bench.open(&StoreOptions { held_limit_ms: 120_000, ..aged(1) });
     let placed = fill(&bench, &store, 4);
+    let in_first = placed.iter().filter(|(_, at)| *at < SEGMENT).count() as i64;
     bench.hours(5);
     let mut cursor = store.read("t", 0, None, None, None).unwrap();
     assert_eq!(cursor.next_batch(1).unwrap().len(), 1);
@@ -18,21 +19,37 @@ fn a_segment_that_a_reader_uses_waits_for_its_time() {
     bench.clock.advance(Duration::from_secs(21));
     rounds(&bench, &store, 20);
     assert_eq!(bench.segments().len(), 1, "no reader holds the others");
-    // The names are removed; the reader still returns the messages whose units it has, byte for byte.
+    // The names are removed; the reader still returns the messages of the segment that it uses.
     let min = bounds(&store).0;
-    let mut seen = 1;
-    loop {
-        let batch = cursor.next_batch(2).unwrap();
-        if batch.is_empty() {
-            break;
-        }
-        for record in batch {
-            assert_eq!(record.queue_offset, seen);
-            seen += 1;
-        }
+    assert_eq!(store.stats().unwrap().held_files.len(), 1);
+    for offset in 1..in_first {
+        assert_eq!(cursor.next_batch(1).unwrap().remove(0).queue_offset, offset);
     }
-    assert_eq!(seen, placed.len() as i64);
-    assert!(min > 2);
+    let error = cursor.next_batch(1).unwrap_err();
+    assert!(matches!(error, StoreError::OffsetOutOfRange { min_offset, .. } if min_offset == min), "{error}");
+    assert!(min > in_first);
+    store.close().unwrap();
+}
+
+#[test]
+fn the_space_of_a_removed_segment_is_free_once_nobody_looks_at_it() {
+    let bench = Bench::new();
+    let store = bench.open(&StoreOptions { held_limit_ms: 0, ..aged(1) });
+    fill(&bench, &store, 4);
+    // Two snapshots of the log know all segments, and one of them uses the first one.
+    let mut cursor = store.read("t", 0, None, None, None).unwrap();
+    let record = cursor.next_batch(1).unwrap().remove(0);
+    let other = store.read("t", 0, None, None, None).unwrap();
+    bench.hours(5);
+    assert_eq!(expire(&store, false).segments, 3);
+    let held = store.stats().unwrap().held_files;
+    assert!(held.len() == 1 && held[0].ends_with(format!("{:020}", 0)), "{held:?}");
+    assert_eq!(record.view().unwrap().queue_offset, 0);
+    drop((record, cursor));
+    bench.clock.advance(Duration::from_secs(1));
+    store.step().unwrap();
+    assert_eq!(store.stats().unwrap().held_files.len(), 0);
+    drop(other);
     store.close().unwrap();
 }
 

@@ -389,8 +389,7 @@ def test_the_verb_compacts_first(home: Path, any_disk: tuple[str, str], cli: Cli
 
 def open_deleted_files(home: Path) -> list[str]:
     """Returns the files below `home` that have no name and whose space is not free, because this process uses them."""
-    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
-    found = [os.readlink(link) for link in links if link.is_symlink()]
+    found = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     found += [line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()]
     return sorted({name for name in found if name.startswith(str(home)) and name.endswith("(deleted)")})
 

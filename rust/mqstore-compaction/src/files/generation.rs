@@ -50,9 +50,11 @@ pub(crate) struct KnownFiles<'m> {
 
 impl KnownFiles<'_> {
     /// Corrects the facts with `position-checkpoint`, which says that the queue is compacted to before `end`. If the
-    /// generation is unknown, a broker compacted that part, and may have dropped messages that the log still has.
+    /// generation is unknown, a broker compacted that part, or the store was copied. Messages that the log still has may
+    /// have been dropped, also after the last record of the files. Without any record the files are lost.
     pub(crate) fn compacted_to(mut self, end: i64) -> Self {
-        if self.generation.is_none() {
+        if self.generation.is_none() && self.end > 0 {
+            self.end = self.end.max(end);
             self.fed_from = self.fed_from.max(end).min(self.end);
         }
         self

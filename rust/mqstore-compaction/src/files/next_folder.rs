@@ -159,7 +159,7 @@ impl<'a> NextFolder<'a> {
         let mut positions = PositionCheckpoint::load(self.files, &compaction)?;
         for replacement in replacements {
             if let Some(position) = replacement.position {
-                positions.set(replacement.topic, replacement.queue_id, position);
+                positions.raise(replacement.topic, replacement.queue_id, position);
             }
         }
         let old = path_below(&compaction);

@@ -57,9 +57,11 @@ impl PositionCheckpoint {
         self.get(topic, queue_id).map_or(0, |position| position.saturating_add(1))
     }
 
-    /// Sets the position of a queue.
-    pub(crate) fn set(&mut self, topic: &str, queue_id: i32, position: i64) {
-        self.file.table.insert(CompactionPositions::key(topic, queue_id), position);
+    /// Raises the position of a queue to `position`. It never goes back: a compaction that finds nothing new knows only
+    /// the last record that it kept, and the tombstones after it are gone.
+    pub(crate) fn raise(&mut self, topic: &str, queue_id: i32, position: i64) {
+        let known = self.file.table.entry(CompactionPositions::key(topic, queue_id)).or_insert(position);
+        *known = (*known).max(position);
     }
 
     /// Returns the file's text.
@@ -95,7 +97,8 @@ mod tests {
         let get = || PositionCheckpoint::load(&files, &compaction).unwrap().get("ctopic", 0);
         assert_eq!(get(), None);
         let mut positions = PositionCheckpoint::default();
-        positions.set("ctopic", 0, 13);
+        positions.raise("ctopic", 0, 13);
+        positions.raise("ctopic", 0, 7);
         assert_eq!(
             positions.render(),
             "{\n\t\"empty\":false,\n\t\"queueOffsetMap\":{\n\t\t\"ctopic_0\":13\n\t}\n}"
@@ -105,7 +108,7 @@ mod tests {
         write(POSITIONS_FILE, "{\"queueOffsetMap\":[");
         assert_eq!(get(), Some(13));
         files.vfs.remove_file(&path_below(&compaction)).unwrap();
-        positions.set("ctopic", 0, 20);
+        positions.raise("ctopic", 0, 20);
         write(POSITIONS_FILE, &positions.render());
         assert_eq!(get(), Some(20));
     }

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import mqstore
 
@@ -50,24 +51,69 @@ print(json.dumps({"looks": looks, "seen": seen, "problems": problems}))
 """
 
 
+TABLE_WRITER = """
+import json, sys, mqstore
+with mqstore.open(sys.argv[1], "rw", **json.loads(sys.argv[2])) as store:
+    print("open", flush=True)
+    last = store.table("prices").get("key-0")
+    number = int(last.body) if last else 0
+    while True:
+        number += 1
+        for key in range(5):
+            store.append("prices", b"%d" % number, queue_id=key % 2, keys=[f"key-{key}"])
+"""
+
+# Reads the values of a table, which only grow.
+TABLE_READER = """
+import json, select, sys, mqstore
+home, again = sys.argv[1], sys.argv[2] == "again"
+reader, seen, looks, problems = mqstore.open(home, "r"), {}, 0, []
+table = reader.table("prices")
+while not select.select([sys.stdin], [], [], 0)[0]:
+    if again:
+        reader.close()
+        reader = mqstore.open(home, "r")
+        table = reader.table("prices")
+    for key, message in table.items():
+        value = int(message.body)
+        if value < seen.get(key, 0):
+            problems.append(f"{key} went from {seen[key]} back to {value}")
+        seen[key] = max(value, seen.get(key, 0))
+    looks += 1
+print(json.dumps({"looks": looks, "problems": problems}))
+"""
+
+
 def program(code: str, *arguments: str) -> subprocess.Popen[bytes]:
     """Starts a program with pipes for its input and output."""
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def test_a_reader_never_sees_less_while_a_killed_writer_restarts(home: Path) -> None:
-    with mqstore.open(home, "create", **OPTIONS) as store:
-        store.create_topic("orders", queues=1)
-    readers = [program(READER, str(home), how) for how in ("again", "again", "once")]
+def run_next_to_kills(home: Path, writer_code: str, reader_code: str, kills: int) -> list[dict[str, Any]]:
+    """Returns what three readers report that ran while a writer was killed and started again so often."""
+    readers = [program(reader_code, str(home), how) for how in ("again", "again", "once")]
     chance = random.Random(3)
-    for _ in range(KILLS):
-        with program(WRITER, str(home), json.dumps(OPTIONS)) as writer:
+    for _ in range(kills):
+        with program(writer_code, str(home), json.dumps(OPTIONS)) as writer:
             assert writer.stdout is not None
             assert writer.stdout.readline() == b"open\n"
             time.sleep(chance.uniform(0.05, 0.5))
             writer.kill()
-    for reader in readers:
-        found = json.loads(reader.communicate()[0])
+    return [json.loads(reader.communicate()[0]) for reader in readers]
+
+
+def test_a_reader_never_sees_less_while_a_killed_writer_restarts(home: Path) -> None:
+    with mqstore.open(home, "create", **OPTIONS) as store:
+        store.create_topic("orders", queues=1)
+    for found in run_next_to_kills(home, WRITER, READER, KILLS):
         assert found["looks"] > KILLS
+        assert found["problems"] == []
+
+
+def test_a_table_never_shows_an_older_value_while_a_killed_writer_restarts(home: Path) -> None:
+    with mqstore.open(home, "create", **OPTIONS) as store:
+        store.create_topic("prices", queues=2, attributes={"cleanup.policy": "COMPACTION"})
+    for found in run_next_to_kills(home, TABLE_WRITER, TABLE_READER, KILLS // 2):
+        assert found["looks"] > 3
         assert found["problems"] == []

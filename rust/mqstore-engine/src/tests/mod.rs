@@ -11,3 +11,4 @@ mod reading;
 mod restore;
 mod scan;
 mod wait;
+mod writer_restart;

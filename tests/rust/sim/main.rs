@@ -12,6 +12,7 @@
 //! | `remaking` | recoveries that rebuild lost files, and are interrupted |
 //! | `repairing` | repairs, copies and snapshots |
 //! | `transactions` | transactions, all or nothing |
+//! | `failing_calls` | what a caller sees if a system call fails |
 //! | `timing` | delayed messages: none early, none lost, none twice |
 //!
 //! A failure prints `MQSIM=case:call:state:depth`. With this variable set, the suite checks only that state
@@ -28,6 +29,7 @@ mod contract;
 mod crashes;
 mod decay;
 mod explore;
+mod failing_calls;
 mod faults;
 mod feeding;
 mod foreign;

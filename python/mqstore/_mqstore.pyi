@@ -54,19 +54,19 @@ from mqstore._stubs.transactions import NativeChecks, NativeTransaction, pending
 from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Time
 
 __all__ = [
-    "AppendResult", "CompactionJob", "CopyStream", "LeasedMessage", "LineStream", "LoopConsumer", "LoopLink",
-    "LoopPut", "LoopWait",
-    "LoopWorkQueue", "MessageIterator", "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction",
-    "NativeWorkQueue", "QueuedAppend", "ScanRows", "ScanStream", "SqlFilter", "Stager", "StoredMessage", "TableLoad",
-    "TableRows", "TestClock", "TestFaults", "__version__", "_after_fork_in_child", "_restore_message", "append_rows",
-    "append_staged",
-    "cancel_delayed", "check_rows", "check_staged", "compaction_end", "compaction_read", "compaction_report",
-    "compaction_restore", "compaction_run", "compaction_run_step", "copy_store",
-    "decode_records", "delay_counts", "delete_namespace", "delete_topic", "groups", "info", "is_held",
-    "is_reserved", "key_hashes", "message_ids", "namespaces", "offset_history", "pending_transactions",
-    "pop_record", "quotas", "rebuild", "repair", "reschedule_delayed", "scan_copy", "scan_cuts", "scan_lines",
-    "scan_open", "scan_schema", "staged_ids", "sync_groups", "tags_codes", "update_topic", "verify",
-    "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
+    "AppendResult", "CompactionJob", "CopyStream", "ExportRules", "ExportStream", "LeasedMessage", "LineStream",
+    "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue", "MessageIterator", "NativeChecks",
+    "NativeConsumer", "NativeStore", "NativeTransaction", "NativeWorkQueue", "QueuedAppend", "ScanRows", "ScanStream",
+    "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__",
+    "_after_fork_in_child", "_restore_message", "adopt_settings", "append_rows", "append_staged", "cancel_delayed",
+    "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_read", "compaction_report",
+    "compaction_restore", "compaction_run", "compaction_run_step", "copy_store", "decode_records", "delay_counts",
+    "delete_namespace", "delete_topic", "export_settings", "groups", "info", "is_held", "is_reserved",
+    "is_system_topic", "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history",
+    "pending_transactions", "pop_record", "quotas", "rebuild", "repair", "reschedule_delayed", "scan_copy",
+    "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema", "staged_ids", "sync_groups", "tags_codes",
+    "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps",
+    "waiting_record",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -522,7 +522,7 @@ class ScanRows:
         """Returns schema and data as capsules of Arrow's C data interface."""
 
 @final
-class LineStream(Iterator[tuple[bytes, int, int]]):
+class LineStream(Iterator[tuple[bytes, int, list[tuple[str, int]], int]]):
     """One pass over the messages as JSON lines; created by `scan_lines`."""
 
     @property
@@ -534,10 +534,10 @@ class LineStream(Iterator[tuple[bytes, int, int]]):
     def close(self) -> None:
         """Ends the scan. Its threads have stopped when this returns."""
     def __iter__(self) -> Self: ...
-    def __next__(self) -> tuple[bytes, int, int]: ...
+    def __next__(self) -> tuple[bytes, int, list[tuple[str, int]], int]: ...
 
 @final
-class CopyStream(Iterator[tuple[bytes, int, int, int]]):
+class CopyStream(Iterator[tuple[bytes, int, list[tuple[str, int]], int]]):
     """One pass over the messages that appends them to another store; created by `scan_copy`."""
 
     @property
@@ -549,7 +549,39 @@ class CopyStream(Iterator[tuple[bytes, int, int, int]]):
     def close(self) -> None:
         """Ends the scan. Its threads have stopped when this returns."""
     def __iter__(self) -> Self: ...
-    def __next__(self) -> tuple[bytes, int, int, int]: ...
+    def __next__(self) -> tuple[bytes, int, list[tuple[str, int]], int]: ...
+
+@final
+class ExportRules:
+    """The rules of one export: which records it contains, as of one log offset."""
+
+    def __new__(cls, path: str, topics: list[str] | None, keep_waiting: bool) -> Self: ...
+    @staticmethod
+    def decode(encoded: bytes, topics: list[str] | None, keep_waiting: bool) -> ExportRules | None:
+        """Restores rules from the result of `encode`; None if it is not complete."""
+    def encode(self) -> bytes:
+        """Returns the rules as bytes, without the topics."""
+    @property
+    def limit(self) -> int:
+        """The log offset at which the export ends."""
+    @property
+    def topics(self) -> list[str] | None:
+        """The topics whose records the export must read; None is all."""
+
+@final
+class ExportStream(Iterator[tuple[ScanRows | None, list[tuple[str, int]], int]]):
+    """One pass over the messages of an export as Arrow columns; created by `scan_export`."""
+
+    @property
+    def start(self) -> int:
+        """The log offset at which the scan began."""
+    @property
+    def limit(self) -> int:
+        """The log offset at which the scan ends."""
+    def close(self) -> None:
+        """Ends the scan. Its threads have stopped when this returns."""
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> tuple[ScanRows | None, list[tuple[str, int]], int]: ...
 
 @final
 class Stager:
@@ -572,10 +604,16 @@ def key_hashes(
 def message_ids(
     hosts: tuple[bytes | None, bytes, bytes], offsets: tuple[bytes | None, bytes], rows: int
 ) -> list[str | None]: ...
-def scan_lines(source: str | NativeStore, request: dict[str, Any]) -> LineStream: ...
+def scan_lines(source: str, request: dict[str, Any], rules: ExportRules) -> LineStream: ...
+def scan_export(source: str, request: dict[str, Any], rules: ExportRules) -> ExportStream: ...
 def scan_copy(
-    source: str | NativeStore, request: dict[str, Any], target: NativeStore, done: int | None
+    source: str, request: dict[str, Any], target: NativeStore, rules: ExportRules, done: int | None
 ) -> CopyStream: ...
+def export_settings(path: str, topics: list[str] | None) -> tuple[dict[str, str], dict[str, str]]: ...
+def is_system_topic(topic: str) -> bool: ...
+def check_settings(topics: dict[str, str], groups: dict[str, str]) -> None: ...
+def make_topics(store: NativeStore, topics: dict[str, str]) -> list[str]: ...
+def adopt_settings(store: NativeStore, topics: dict[str, str], groups: dict[str, str]) -> None: ...
 def append_rows(target: NativeStore, rows: list[Any]) -> int: ...
 def check_rows(rows: list[Any]) -> None: ...
 def scan_cuts(

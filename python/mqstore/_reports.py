@@ -450,7 +450,11 @@ class ExportReport(_Report):
     bytes: int
     """Length of the file; for a store, length of the mapping file."""
     skipped: int
-    """Records that are in no queue and that a store does not get: half messages and rollbacks."""
+    """Records that were left out."""
+    reasons: dict[str, int]
+    """Records that were left out, by reason. `done`: of a delayed message that was delivered or cancelled, or of a
+    transaction that was decided; `waiting`: delayed messages, with `waiting="drop"`; `undecided`: messages of
+    transactions without a decision; `internal`: other records of the store itself; `deleted`: of deleted topics."""
     resumed: bool
     """Whether this call resumed an interrupted export; the counts then cover both calls."""
     seconds: float

@@ -75,14 +75,15 @@ def test_round_trip(source: Path, tmp_path: Path, kind: str) -> None:
     file, target = tmp_path / f"out.{kind}", tmp_path / "target"
     before = tree_hash(source)
     report = mqstore.export(source, file)
-    assert report.messages == len(RECORDS)
+    # Half messages and rollbacks of RocketMQ 3 are in no queue.
+    assert (report.messages, report.reasons) == (len(RECORDS) - 2, {"internal": 2})
     assert report.bytes == file.stat().st_size
     assert report.format == kind
     assert tree_hash(source) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, "source"]
     done = mqstore.import_(target, file)
     wanted = sent(in_log(source))
-    assert (done.messages, done.skipped, sum(done.topics.values())) == (len(wanted), 2, len(wanted))
+    assert (done.messages, done.skipped, sum(done.topics.values())) == (len(wanted), 0, len(wanted))
     assert [essence(one) for one in in_log(target)] == [essence(one) for one in wanted]
     assert all(one.sys_flag & 1 == 0 for one in in_log(target))
     assert mqstore.verify(target).ok
@@ -101,8 +102,10 @@ def test_json_lines_are_those_of_cat(source: Path, tmp_path: Path) -> None:
     for home in (source, tmp_path / "odd"):
         file = tmp_path / f"{home.name}.jsonl"
         mqstore.export(home, file)
-        wanted = [dump(message_object(message, Body.BASE64)) for message in in_log(home)]
-        assert file.read_text("ascii").splitlines() == wanted
+        wanted = [dump(message_object(message, Body.BASE64)) for message in sent(in_log(home))]
+        head, *lines = file.read_text("ascii").splitlines()
+        assert list(json.loads(head)) == ["mqstore"]
+        assert lines == wanted
 
 
 def test_a_body_that_does_not_unpack_survives(tmp_path: Path) -> None:
@@ -128,7 +131,7 @@ def test_what_is_selected(filled: Path, tmp_path: Path) -> None:
     for number, (arguments, wanted) in enumerate(cases):
         file = tmp_path / f"{number}.jsonl"
         report = mqstore.export(filled, file, **arguments)
-        found = [json.loads(line)["commit_log_offset"] for line in file.read_text().splitlines()]
+        found = [json.loads(line)["commit_log_offset"] for line in file.read_text().splitlines()[1:]]
         assert found == [message.commit_log_offset for message in messages if wanted(message)], arguments
         assert report.messages == len(found)
 
@@ -192,7 +195,7 @@ def test_files_are_not_replaced_unless_asked(filled: Path, tmp_path: Path) -> No
         mqstore.export(filled, file)
     assert file.read_text() == "mine"
     mqstore.export(filled, file, overwrite=True)
-    assert len(file.read_text().splitlines()) == 45
+    assert len(file.read_text().splitlines()) == 1 + 45
 
 
 class StopError(Exception):
@@ -335,7 +338,7 @@ def test_a_killed_export_goes_on(tmp_path: Path, kind: Literal["jsonl", "store",
             mqstore.export(source, target, format=kind)
     messages = in_log(source)
     if kind == "jsonl":
-        assert target.read_text().splitlines() == [dump(message_object(one, Body.BASE64)) for one in messages]
+        assert target.read_text().splitlines()[1:] == [dump(message_object(one, Body.BASE64)) for one in messages]
         left = [target.name, source.name]
     elif kind != "store":
         dataset = pytest.importorskip("pyarrow.dataset")
@@ -395,7 +398,7 @@ def test_other_arguments_begin_anew(filled: Path, tmp_path: Path) -> None:
     state.write_text(json.dumps({"digest": "other", "position": 0, "bytes": 10, "messages": 1, "left_out": 0}))
     report = mqstore.export(filled, file)
     assert (report.messages, report.resumed) == (45, False)
-    assert len(file.read_text().splitlines()) == 45
+    assert len(file.read_text().splitlines()) == 1 + 45
     assert not state.exists()
 
 
@@ -415,7 +418,7 @@ def test_the_commands(filled: Path, tmp_path: Path, cli: Cli) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["messages"] == 20
     printed = cli("cat", filled, "--log", "--topic", "orders", "--filter", "paid").stdout
-    assert file.read_text() == printed
+    assert file.read_text().partition("\n")[2] == printed
     assert cli("export", filled, file).returncode == 3
     assert cli("export", filled, tmp_path / "o.xyz").returncode == 2
     assert cli("export", filled, tmp_path / "x.jsonl", "--columns", "nope").returncode == 2

@@ -201,7 +201,7 @@ def test_resumed_exports_tell_filters_apart(priced: Path, tmp_path: Path) -> Non
     with pytest.raises(StopError):
         mqstore.export(priced, out, filter=mqstore.sql("price >= 100"), progress=stop)
     report = mqstore.export(priced, out, filter=mqstore.sql("price >= 200"))
-    assert (report.messages, len(out.read_text().splitlines())) == (100, 100)
+    assert (report.messages, len(out.read_text().splitlines())) == (100, 1 + 100)
 
 
 def test_on_the_command_line(priced: Path, tmp_path: Path, cli: Cli) -> None:
@@ -215,7 +215,7 @@ def test_on_the_command_line(priced: Path, tmp_path: Path, cli: Cli) -> None:
     assert offsets("tail", priced, "t", "--sql", "price < 3", "-n", "2") == [1, 2]
     out = tmp_path / "o.jsonl"
     assert cli("export", priced, out, "--sql", "TAGS = 'paid' AND price < 9").returncode == 0
-    assert len(out.read_text().splitlines()) == 3
+    assert len(out.read_text().splitlines()) == 1 + 3
     for verb in (("cat", priced), ("tail", priced, "t"), ("export", priced, tmp_path / "p.jsonl")):
         both = cli(*verb, "--sql", "price > 1", "--filter", "paid")
         assert both.returncode == 2

@@ -51,7 +51,7 @@ def test_every_way_to_look_at_it(backup: Path, cli: Cli, tmp_path: Path) -> None
         assert [json.loads(line)["queue_offset"] for line in found] == [numbers[3]]
         out = tmp_path / f"{path.name}.jsonl"
         assert cli("export", path, out).returncode == 0
-        assert len(out.read_text().splitlines()) == len(numbers)
+        assert len(out.read_text().splitlines()) == 1 + len(numbers)
         assert mqstore.scan(path, columns=["queue_offset"]).to_arrow().column(0).to_pylist() == list(numbers)
     assert tree_hash(backup) == before
 

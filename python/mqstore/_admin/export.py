@@ -1,17 +1,24 @@
 """`export`: writes messages of a store to a file of JSON lines, Parquet or Arrow, or to another store.
 
+The native `ExportRules` decide for each record whether and how an export contains it, as of the end of the log at the
+start of the export.
+
 A file gets its name when it is complete. Until then it is `NAME.partial`. For JSON lines, and for the mapping of a
 store, `NAME.partial.state` records the durable state:
 
 ::
 
-    {"digest": "...", "position": 4711, "bytes": 99, "messages": 3, "left_out": 0, "target": 815}
+    {"digest": "...", "position": 4711, "bytes": 99, "messages": 3, "reasons": {}, "target": 815, "made": []}
 
 - `digest`: digest of the arguments.
 - `position`: log offset at which the export resumes.
 - `bytes`: length of the partial file for this position; a resumed export truncates the rest.
 - `target`: end of the target store's log at this position. The messages after it in the target store are those that
-  were appended after the state was written, in their order.
+  were appended after the state was written, in their order, and those that the target store delivered.
+- `made`: topics that the export created in the target store.
+
+`NAME.partial.rules` has the rules. A resumed export uses them, so that it does not contain a message twice that was
+delivered meanwhile.
 
 Parquet and Arrow files have their directory at the end, so their export restarts from the beginning. With `parts`
 there are many files. Each is complete before the state counts it, so that a resumed export repeats only the last one:
@@ -33,6 +40,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mqstore import _extras, _native
+from mqstore._admin.settings import Settings
 from mqstore._paths import home_of
 from mqstore._read.scan import BATCH_ROWS, Scan, request_of
 
@@ -44,6 +52,9 @@ if TYPE_CHECKING:
 
 ExportFormat: TypeAlias = Literal["jsonl", "parquet", "arrow", "store"]
 """Format of an export; of an import too, except `"store"`."""
+
+Waiting: TypeAlias = Literal["keep", "drop"]
+"""Whether an export contains delayed messages that wait for their delivery."""
 
 _REPEATED = [
     "topic",
@@ -90,35 +101,42 @@ def export(
     parts: bool = False,
     overwrite: bool = False,
     mapping: StorePath | None = None,
+    waiting: Waiting = "keep",
     progress: Callable[[Progress], object] | None = None,
 ) -> ExportReport:
     """Writes messages of the directory `path` to a file, or appends them to another store.
 
-    The messages are in log order; the arguments select them as for `scan`. Call an interrupted export again with the
-    same arguments to resume it. This works for JSON lines, stores and `parts`; a single Parquet or Arrow file restarts
-    from the beginning.
+    The messages are in log order; the arguments select them as for `scan`. Each message is there once, as of the start
+    of the export: a delayed message either delivered or waiting with its due time, a message of a transaction only
+    after the commit. Records of system topics are left out, except those of topics that you name. Call an interrupted
+    export again with the same arguments to resume it. This works for JSON lines, stores and `parts`; a single Parquet
+    or Arrow file restarts from the beginning.
 
     Args:
         path: the directory.
         dest: the file, which gets this name when it is complete. For `"store"` a store, created if missing.
-        topics: as for `scan`; so are `start_time`, `end_time`, `keys`, `filter` and `columns`.
+        topics: as for `scan`, with the messages that wait for these topics; None is all except system topics. The
+            arguments `start_time`, `end_time`, `keys`, `filter` and `columns` are those of `scan` too.
         start_time: only messages stored at or after this time.
         end_time: only messages stored before this time.
         keys: only messages with one of these keys.
         body_matches: only messages whose decompressed body contains a match of this regular expression. The syntax is
             that of Rust's `regex`: no look-around and no back-references; `(?-u)` for bytes that are not text.
         filter: tags, as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
-        columns: names of the columns; None is all. Not for stores.
+        columns: names of the columns; None is all. Not for stores. JSON lines with all columns begin with a line of
+            the settings of topics and groups.
         format: None selects it by the ending of `dest`: `.jsonl`, `.parquet`, `.arrow`. `"store"` must be given.
         parts: only for Parquet and Arrow: `dest` becomes a folder of files `part-00000.parquet` and so on, with 256 MiB
             of columns each. It gets its name when all are complete; a resumed export repeats only the last part.
         overwrite: whether to replace an existing file `dest`; a folder is never replaced.
         mapping: only for stores: file of JSON lines with the old and the new position of each message. None is `dest`
             with `.mapping.jsonl` appended.
+        waiting: `"keep"` exports delayed messages that wait, with the due time in the property `mqstore.deliver_at`; in
+            a store they wait again. `"drop"` leaves them out.
         progress: callback with bytes of the log; an exception in it interrupts the export.
 
     Returns:
-        The report.
+        The report, with the numbers of records that were left out.
 
     Raises:
         FileExistsError: `dest` exists, or for stores `mapping`.
@@ -129,6 +147,9 @@ def export(
     if body_matches is not None and not isinstance(body_matches, str):
         msg = f"body_matches must be a str, not {type(body_matches).__name__}"
         raise TypeError(msg)
+    if waiting not in ("keep", "drop"):
+        msg = f"waiting must be 'keep' or 'drop', not {waiting!r}"
+        raise ValueError(msg)
     request = request_of(
         topics=topics,
         queue_id=None,
@@ -146,7 +167,7 @@ def export(
     request["body_matches"] = body_matches
     _native.scan_schema(request)
     _native.watch_forks()
-    work = _Export(home_of(path), Path(home_of(dest)), request, overwrite, progress)
+    work = _Export(home_of(path), Path(home_of(dest)), request, waiting == "keep", overwrite, progress)
     kind = format_of(work.dest, format)
     if parts and kind not in ("parquet", "arrow"):
         msg = f"parts are for Parquet and Arrow; {kind} can be resumed without them"
@@ -184,7 +205,8 @@ def _report(kind: str, work: _Export, counts: _Counts, seconds: float) -> Export
         format=kind,
         messages=counts.messages,
         bytes=counts.bytes,
-        skipped=counts.skipped,
+        skipped=sum(counts.reasons.values()),
+        reasons=dict(counts.reasons),
         resumed=counts.resumed,
         seconds=round(seconds, 3),
     )
@@ -195,16 +217,52 @@ class _Counts:
 
     def __init__(self) -> None:
         self.messages = 0
-        self.skipped = 0
+        self.reasons: dict[str, int] = {}
         self.bytes = 0
         self.resumed = False
+
+    def leave_out(self, reasons: Iterable[tuple[str, int]]) -> None:
+        """Adds numbers of records that were left out."""
+        for reason, records in reasons:
+            self.reasons[reason] = self.reasons.get(reason, 0) + records
+
+
+class _Rules:
+    """The rules of an export, stored before the first state that depends on them."""
+
+    def __init__(self, dest: Path, make: Callable[[bytes | None], _native.ExportRules | None]) -> None:
+        self._path = Path(f"{dest}.partial.rules")
+        self._make = make
+        self._stored = False
+        self._rules: _native.ExportRules | None = None
+
+    def load(self) -> bool:
+        """Loads the rules of an interrupted export. Returns whether they are complete."""
+        with suppress(OSError):
+            self._rules = self._make(self._path.read_bytes())
+        self._stored = self._rules is not None
+        return self._stored
+
+    def get(self) -> _native.ExportRules:
+        """Returns the rules; the first call makes them unless they were loaded."""
+        if self._rules is None:
+            self._rules = self._make(None)
+            assert self._rules is not None
+        return self._rules
+
+    def store(self) -> None:
+        """Stores the rules durably."""
+        if not self._stored:
+            replace_file(self._path, self.get().encode())
+            self._stored = True
 
 
 class _Partial:
     """A growing file and its state file."""
 
-    def __init__(self, dest: Path, digest: str) -> None:
+    def __init__(self, dest: Path, digest: str, rules: _Rules) -> None:
         self._dest = dest
+        self._rules = rules
         self._path = Path(f"{dest}.partial")
         self._state_path = Path(f"{dest}.partial.state")
         self._digest = digest
@@ -221,7 +279,8 @@ class _Partial:
         try:
             _only_one(file.fileno(), self._path)
             size = os.fstat(file.fileno()).st_size
-            if isinstance(state, dict) and state.get("digest") == self._digest and state["bytes"] <= size:
+            known = isinstance(state, dict) and state.get("digest") == self._digest
+            if state is not None and known and state["bytes"] <= size and self._rules.load():
                 self.state = state
             file.truncate(0 if self.state is None else self.state["bytes"])
             file.seek(0, os.SEEK_END)
@@ -238,16 +297,20 @@ class _Partial:
         """Returns whether a state should be written now."""
         return bytes_done >= _STATE_BYTES or time.monotonic() - self._when >= _STATE_SECONDS
 
-    def save(self, position: int | None, counts: _Counts, target: int | None = None) -> None:
+    def save(
+        self, position: int | None, counts: _Counts, target: int | None = None, made: list[str] | None = None
+    ) -> None:
         """Syncs the file, then records its state."""
         self._sync()
+        self._rules.store()
         state = {
             "digest": self._digest,
             "position": position,
             "bytes": self.file.tell(),
             "messages": counts.messages,
-            "left_out": counts.skipped,
+            "reasons": counts.reasons,
             "target": target,
+            "made": made,
         }
         replace_state(self._state_path, state)
         self._when = time.monotonic()
@@ -268,16 +331,17 @@ class _Partial:
 
 def _tidy(dest: Path) -> None:
     """Removes the state files of an export to `dest`."""
-    for ending in (".partial.state", ".partial.state.new"):
+    for ending in (".partial.state", ".partial.state.new", ".partial.rules", ".partial.rules.new"):
         Path(f"{dest}{ending}").unlink(missing_ok=True)
 
 
 class _Parts:
     """A folder of complete files, and its state file."""
 
-    def __init__(self, dest: Path, kind: str, digest: str) -> None:
+    def __init__(self, dest: Path, kind: str, digest: str, rules: _Rules) -> None:
         self._dest = dest
         self._kind = kind
+        self._rules = rules
         self._folder = Path(f"{dest}.partial")
         self._state_path = Path(f"{dest}.partial.state")
         self._digest = digest
@@ -305,9 +369,10 @@ class _Parts:
         position: int | None = None
         if isinstance(state, dict) and state.get("digest") == self._digest:
             counted = [self._folder / self._name(number) for number in range(state["parts"])]
-            if all(path.is_file() for path in counted):
+            if all(path.is_file() for path in counted) and self._rules.load():
                 self.count, position = state["parts"], state["position"]
                 counts.messages, counts.bytes, counts.resumed = state["messages"], state["bytes"], True
+                counts.reasons = state["reasons"]
         kept = {self._name(number) for number in range(self.count)}
         for path in self._folder.iterdir():
             if path.name not in kept:
@@ -330,11 +395,13 @@ class _Parts:
             counts.bytes += os.fstat(file.fileno()).st_size
         sync_folder(self._folder)
         self.count += 1
+        self._rules.store()
         state = {
             "digest": self._digest,
             "position": position,
             "bytes": counts.bytes,
             "messages": counts.messages,
+            "reasons": counts.reasons,
             "parts": self.count,
         }
         replace_state(self._state_path, state)
@@ -354,28 +421,34 @@ class _Export:
         source: str,
         dest: Path,
         request: dict[str, Any],
+        keep_waiting: bool,
         overwrite: bool,
         progress: Callable[[Progress], object] | None,
     ) -> None:
         self.source = source
         self.dest = dest
         self._request = request
+        self._keep_waiting = keep_waiting
         self._overwrite = overwrite
         self._progress = progress
 
     def to_lines(self) -> _Counts:
         self._must_be_free(self.dest)
         counts = _Counts()
-        partial = _Partial(self.dest, self._digest("jsonl"))
+        partial = _Partial(self.dest, self._digest("jsonl"), rules := self._rules(self.dest))
         with partial.file:
             start = self._resume(partial, counts)
-            with _closing(_native.scan_lines(self.source, {**self._request, "from": start})) as stream:
+            stream = _native.scan_lines(self.source, self._chosen(rules, start), rules.get())
+            with _closing(stream):
+                if start is None and self._request["columns"] is None:
+                    partial.write(self._settings().line())
                 self._tell(stream, stream.start if start is None else start)
                 fresh = 0
-                for text, rows, end in stream:
+                for text, rows, left_out, end in stream:
                     partial.write(text)
                     fresh += len(text)
                     counts.messages += rows
+                    counts.leave_out(left_out)
                     if partial.is_due(fresh):
                         partial.save(end, counts)
                         fresh = 0
@@ -387,15 +460,19 @@ class _Export:
     def to_columns(self, kind: str) -> _Counts:
         self._must_be_free(self.dest)
         counts = _Counts()
-        scan = Scan(self.source, self._request)
         pyarrow = _extras.pyarrow()
         path = Path(f"{self.dest}.partial")
+        schema = Scan(self.source, self._request).schema
+        rules = self._rules(self.dest)
+        stream = _native.scan_export(self.source, self._chosen(rules, None), rules.get())
         try:
-            with column_file(kind, path, scan.schema) as write, _closing(scan._open()) as stream:
-                for rows in stream:
-                    write(pyarrow.record_batch(rows))
-                    counts.messages += len(rows)
-                    self._tell(stream, rows.end)
+            with _closing(stream), column_file(kind, path, schema) as write:
+                for rows, left_out, end in stream:
+                    counts.leave_out(left_out)
+                    if rows is not None:
+                        write(pyarrow.record_batch(rows))
+                        counts.messages += len(rows)
+                    self._tell(stream, end)
             counts.bytes = path.stat().st_size
             self._must_be_free(self.dest)
             publish(path, self.dest)
@@ -408,24 +485,25 @@ class _Export:
         self._must_be_free(self.dest, folder=True)
         counts = _Counts()
         pyarrow = _extras.pyarrow()
-        parts = _Parts(self.dest, kind, self._digest(f"{kind} parts"))
+        schema = Scan(self.source, self._request).schema
+        parts = _Parts(self.dest, kind, self._digest(f"{kind} parts"), rules := self._rules(self.dest))
         with parts:
             start = parts.resume(counts)
-            scan = Scan(self.source, {**self._request, "from": start})
-            with _closing(scan._open()) as stream:
+            with _closing(_native.scan_export(self.source, self._chosen(rules, start), rules.get())) as stream:
                 group: list[Any] = []
                 end = start
-                for rows in stream:
-                    group.append(pyarrow.record_batch(rows))
-                    counts.messages += len(rows)
-                    end = rows.end
+                for rows, left_out, end in stream:
+                    counts.leave_out(left_out)
+                    if rows is not None:
+                        group.append(pyarrow.record_batch(rows))
+                        counts.messages += len(rows)
                     if sum(batch.nbytes for batch in group) >= _PART_BYTES:
-                        parts.add(scan.schema, group, end, counts)
+                        parts.add(schema, group, end, counts)
                         group.clear()
                     self._tell(stream, end)
                 # Without messages, one empty part still shows the columns.
                 if group or not parts.count:
-                    parts.add(scan.schema, group, end, counts)
+                    parts.add(schema, group, end, counts)
             self._must_be_free(self.dest, folder=True)
             parts.publish()
         return counts
@@ -441,33 +519,64 @@ class _Export:
             raise ValueError(msg)
         self._must_be_free(mapping)
         counts = _Counts()
+        rules = self._rules(mapping)
         # Raises an error for a wrong source before the target store is created.
-        _native.scan_lines(self.source, self._request).close()
+        _native.scan_schema(self._request)
+        _native.scan_open(self.source, self._request).close()
+        settings = self._settings()
         with _store.open(self.dest, "create", max_message_size=_MOST_BODY) as target:
-            partial = _Partial(mapping, self._digest("store"))
+            partial = _Partial(mapping, self._digest("store"), rules)
             with partial.file:
                 start = self._resume(partial, counts)
-                if partial.state is None:
-                    partial.save(None, counts, target.stats().log_max_offset)
-                    done = None
-                else:
-                    done = partial.state["target"]
-                request = {**self._request, "from": start}
-                with _closing(_native.scan_copy(self.source, request, target, done)) as stream:
-                    fresh = 0
-                    for text, copied, skipped, end in stream:
-                        partial.write(text)
-                        fresh += len(text)
-                        counts.messages += copied
-                        counts.skipped += skipped
-                        if partial.is_due(fresh * 8):
-                            target.flush()
-                            partial.save(end, counts, target.stats().log_max_offset)
-                            fresh = 0
-                        self._tell(stream, end)
+                known = partial.state or {}
+                with settings.given_to(target, known.get("made")) as made:
+                    if partial.state is None:
+                        partial.save(None, counts, target.stats().log_max_offset, made)
+                    self._copy(partial, (rules, start, known.get("target")), target, counts, made)
                 target.flush()
                 counts.bytes = partial.publish()
         return counts
+
+    def _copy(
+        self,
+        partial: _Partial,
+        place: tuple[_Rules, int | None, int | None],
+        target: Any,
+        counts: _Counts,
+        made: list[str],
+    ) -> None:
+        """Appends the messages from a position on to the target. An interrupted call may have written some of them."""
+        rules, start, done = place
+        stream = _native.scan_copy(self.source, self._chosen(rules, start), target, rules.get(), done)
+        with _closing(stream):
+            fresh = 0
+            for text, copied, left_out, end in stream:
+                partial.write(text)
+                fresh += len(text)
+                counts.messages += copied
+                counts.leave_out(left_out)
+                if partial.is_due(fresh * 8):
+                    target.flush()
+                    partial.save(end, counts, target.stats().log_max_offset, made)
+                    fresh = 0
+                self._tell(stream, end)
+
+    def _rules(self, dest: Path) -> _Rules:
+        topics, keep = self._request["topics"], self._keep_waiting
+
+        def make(stored: bytes | None) -> _native.ExportRules | None:
+            if stored is None:
+                return _native.ExportRules(self.source, topics, keep)
+            return _native.ExportRules.decode(stored, topics, keep)
+
+        return _Rules(dest, make)
+
+    def _chosen(self, rules: _Rules, start: int | None) -> dict[str, Any]:
+        """Returns the request for the records that the rules decide about."""
+        return {**self._request, "topics": rules.get().topics, "from": start, "to": rules.get().limit}
+
+    def _settings(self) -> Settings:
+        return Settings.of(self.source, self._request["topics"])
 
     def _resume(self, partial: _Partial, counts: _Counts) -> int | None:
         """Returns the position to resume at."""
@@ -475,12 +584,13 @@ class _Export:
             return None
         counts.resumed = True
         counts.messages = partial.state["messages"]
-        counts.skipped = partial.state["left_out"]
+        counts.reasons = partial.state["reasons"]
         position: int | None = partial.state["position"]
         return position
 
     def _digest(self, kind: str) -> str:
         told = {name: value for name, value in self._request.items() if name != "threads"}
+        told["keep_waiting"] = self._keep_waiting
         whole = [kind, os.path.realpath(self.source), os.path.realpath(self.dest), told]
         return hashlib.sha256(json.dumps(whole, sort_keys=True, default=repr).encode()).hexdigest()
 
@@ -553,9 +663,14 @@ def column_file(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], 
 
 def replace_state(path: Path, state: dict[str, Any]) -> None:
     """Replaces a state file in one step, durably."""
+    replace_file(path, json.dumps(state).encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replaces a file in one step, durably."""
     new = Path(f"{path}.new")
     with new.open("wb") as file:
-        file.write(json.dumps(state).encode())
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore import _extras, _native
 from mqstore._admin.export import _ENDINGS, _MOST_BODY, format_of
+from mqstore._admin.settings import Settings, is_settings, settings_of
 from mqstore._paths import home_of
 from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidMessageError, MessageTooLargeError, MQStoreError
@@ -52,15 +53,17 @@ def import_(
     """Appends the messages of a file to the store at `path`, which is created if missing.
 
     An import keeps topic, queue, body, keys, tags, properties, unique id, flag, born time, born host, and the number of
-    deliveries. Offsets, store time and store host are new. Bodies are stored uncompressed. Missing topics and queues
-    are created. All rows are checked before the first one is appended.
+    deliveries. Offsets, store time and store host are new. Bodies are stored uncompressed. A row with the property
+    `mqstore.deliver_at` waits and is delivered at that time, in epoch milliseconds. Missing topics and queues are
+    created, with the settings of topics and groups that a file of JSON lines begins with. All rows are checked before
+    the first one is appended.
 
     Args:
         path: the directory.
         source: a file from `export`, or a folder of its `parts`. A row needs `topic` and a body (`body`, `body_base64`
             or `body_text`); all other columns are optional.
         format: `"jsonl"`, `"parquet"` or `"arrow"`; None selects it by the ending.
-        topic: topic of all messages; None keeps their topics.
+        topic: topic of all messages; None keeps their topics. With a topic, the settings in the file are not used.
         dry_run: whether to check all rows and report only.
         progress: callback during the import. An exception in it ends the import; messages appended so far stay.
 
@@ -68,9 +71,9 @@ def import_(
         The report.
 
     Raises:
-        InvalidMessageError: a row cannot become a message; names file and line. If the check finds it, nothing was
-            appended. Some errors are found only during the appends, such as a topic with batch queues or a record that
-            does not fit in a segment; the message then says how many were appended.
+        InvalidMessageError: a row cannot become a message, or belongs to a system topic; names file and line. If the
+            check finds it, nothing was appended. Some errors are found only during the appends, such as a topic with
+            batch queues or a record that does not fit in a segment; the message then says how many were appended.
         FileNotFoundError: the file is missing, or the folder contains no part.
         ImportError: Parquet and Arrow need pyarrow.
         StoreLockedError: another process has the store open for writing.
@@ -88,6 +91,7 @@ def import_(
         msg = f"topic must be a str or None, not {type(topic).__name__}"
         raise TypeError(msg)
     started = time.monotonic()
+    settings = settings_of(files[0]) if kind == "jsonl" and topic is None else Settings({}, {})
     topics: dict[str, int] = {}
     skipped = 0
     places: list[str] = []
@@ -110,7 +114,8 @@ def import_(
     _check(places, messages)
     if not dry_run:
         with _store.open(path, "create", max_message_size=_MOST_BODY) as store:
-            _append(store, files, kind, topic, progress)
+            with settings.given_to(store):
+                _append(store, files, kind, topic, progress)
             store.flush()
     return ImportReport(
         path=home_of(path),
@@ -219,6 +224,8 @@ def _lines(file: Path) -> Iterator[Place]:
                 raise InvalidMessageError(f"{place}: not JSON: {error}") from None
             if not isinstance(row, dict):
                 raise InvalidMessageError(f"{place}: must be a JSON object, not {type(row).__name__}")
+            if number == 1 and is_settings(row):
+                continue
             yield place, row, done, total
 
 

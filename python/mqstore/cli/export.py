@@ -27,6 +27,13 @@ class To(StrEnum):
     STORE = "store"
 
 
+class Waits(StrEnum):
+    """Whether an export contains delayed messages that wait."""
+
+    KEEP = "keep"
+    DROP = "drop"
+
+
 class From(StrEnum):
     """Format of an import."""
 
@@ -61,6 +68,7 @@ def export(
     parts: Annotated[
         bool, typer.Option("--parts", help="For Parquet and Arrow: write a folder of files, resumable.")
     ] = False,
+    waiting: Annotated[Waits, typer.Option("--waiting", help="Keep or drop delayed messages that wait.")] = Waits.KEEP,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     form: ReportForm = Format.TABLE,
 ) -> int:
@@ -81,6 +89,7 @@ def export(
             parts=parts,
             overwrite=overwrite,
             mapping=mapping,
+            waiting=waiting.value,
             progress=bar,
         )
     _print(done, form)
@@ -139,6 +148,7 @@ def _print(report: mqstore.ExportReport | mqstore.ImportReport, form: Format) ->
     values = report.to_dict()
     if not render.machine(values, form):
         topics = values.pop("topics", None)
+        values.update({f"left out: {name}": count for name, count in values.pop("reasons", {}).items()})
         facts = {name: "yes" if value is True else "no" if value is False else value for name, value in values.items()}
         render.pairs([(name.replace("_", " "), value) for name, value in facts.items()])
         if topics:

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use mqstore_base::message::NewMessage;
-use mqstore_engine::Store;
+use mqstore_base::message::{Appended, NewMessage};
+use mqstore_engine::{MessageOrigin, Store};
 use mqstore_io::sync::Mutex;
 use mqstore_meta::MetaLog;
 
@@ -180,6 +180,24 @@ impl Broker {
     /// below 1.
     pub fn append_later(&self, messages: &[(NewMessage<'_>, Due)]) -> Result<Vec<Accepted>, BrokerError> {
         Ok(self.state.delays()?.append(messages)?)
+    }
+
+    /// Appends messages from elsewhere, like [`Store::append_copies`]; those with a due time are delivered then. One
+    /// lock, one sync. After an error in one message, none is appended.
+    ///
+    /// # Errors
+    /// Those of [`Store::append_copies`] and [`Self::append_later`].
+    pub fn append_copies(
+        &self,
+        messages: &[(NewMessage<'_>, Due)],
+        origins: &[MessageOrigin],
+    ) -> Result<Vec<Appended>, BrokerError> {
+        if messages.iter().all(|(_, due)| *due == Due::Now) {
+            let messages: Vec<_> = messages.iter().map(|(message, _)| *message).collect();
+            return Ok(self.store().append_copies(&messages, origins)?);
+        }
+        let accepted = self.state.delays()?.append_copies(messages, origins)?;
+        Ok(accepted.into_iter().map(|accepted| accepted.appended).collect())
     }
 
     /// Cancels the delayed message with this message id or unique id. Returns whether it was waiting. A message that

@@ -21,6 +21,7 @@ mod broker;
 mod broker_state;
 pub mod delay;
 pub mod error;
+mod export_rules;
 pub mod groups;
 mod nonblocking;
 mod pending;
@@ -31,8 +32,13 @@ pub mod transactions;
 pub mod work;
 
 pub use broker::Broker;
-pub use delay::{Accepted, DelayCounts, DelayOptions, Due, DueCounts, PendingDelays};
+pub use delay::{
+    Accepted, DelayCounts, DelayOptions, Due, DueCounts, LATEST_DUE_MS, PendingDelays, WaitingDelays,
+};
 pub use error::BrokerError;
+pub use export_rules::{
+    ExportDecision, ExportRules, ExportSelection, Omission, OmissionCounts, WaitingMessage,
+};
 pub use groups::{
     Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, LostMessagePolicy, OffsetCommit, OffsetHistory, Queue,
     StartOffset,

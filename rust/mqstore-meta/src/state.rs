@@ -335,6 +335,8 @@ pub struct ListedTables {
     pub removed: BTreeSet<String>,
     /// The groups, sorted.
     pub groups: Vec<String>,
+    /// The groups that have a configuration.
+    pub group_configs: BTreeMap<String, SubscriptionGroup>,
 }
 
 /// Reasons why a record does not fit the records before it.
@@ -493,10 +495,14 @@ impl MetaState {
         let topics = self.tables.topics.into_iter();
         let topics =
             topics.map(|(name, entry)| (name.to_string(), Arc::unwrap_or_clone(entry.config))).collect();
+        let configs = self.tables.groups.into_iter();
+        let group_configs =
+            configs.map(|(name, entry)| (name.to_string(), Arc::unwrap_or_clone(entry.config))).collect();
         ListedTables {
             table: TopicTable { topics, ..TopicTable::default() },
             removed: self.tables.removed.into_keys().map(|name| name.to_string()).collect(),
             groups,
+            group_configs,
         }
     }
 

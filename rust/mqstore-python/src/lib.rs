@@ -55,6 +55,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     store::compaction::register(module)?;
     delivery::delay::register(module)?;
     scan::register(module)?;
+    store::settings::register(module)?;
     store::topics::register(module)?;
     delivery::transactions::register(module)?;
     store::verify::register(module)?;

@@ -6,8 +6,9 @@ import secrets
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mqstore import _native
 from mqstore._admin.export import sync_folder
 from mqstore._paths import home_of
 from mqstore._reports import ExportReport, RebuildReport
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from mqstore._reports import Progress
     from mqstore.spark._read.planning import Part
+    from mqstore.spark._remote import Reader
     from mqstore.types import StorePath
 
 
@@ -77,6 +79,8 @@ def export(
 
     Each task reads a part of the store and writes its own file to a temporary folder next to ``dest``. The driver
     removes the files of lost attempts and renames the folder in one step, so ``dest`` is complete or does not exist.
+    Records of system topics are left out and counted, except those of topics that an option names. So each message is
+    there once, and delayed messages that wait are not there.
 
     Args:
         spark: the session, classic or Spark Connect.
@@ -109,7 +113,8 @@ def export(
     _must_be_free(target, overwrite)
     given = {name: _spelled(value) for name, value in {**options, "path": home_of(path)}.items()}
     reader = _source.reader(given, _source.schema(given))
-    parts = planning.plan(reader.options, reader.ranges)
+    ranges, left_out = _without_system_topics(reader)
+    parts = planning.plan(reader.options, ranges)
     staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     staging.mkdir(parents=True)
     # Folder for progress files, so that lost attempts which still run do not disturb the result.
@@ -142,10 +147,27 @@ def export(
         format=format,
         messages=sum(each["rows"] for each in found),
         bytes=sum(each["bytes"] for each in found),
-        skipped=0,
+        skipped=left_out,
+        reasons={"internal": left_out} if left_out else {},
         resumed=False,
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _without_system_topics(reader: Reader) -> tuple[dict[str, list[Any]], int]:
+    """Returns the ranges of a read without those of system topics that no option names, and the number of records."""
+    topics = reader.options["topics"]
+    named = {*topics.get("names", ()), *topics.get("assign", ())}
+    kept: dict[str, list[Any]] = {}
+    left_out = 0
+    for path, ranges in reader.ranges.items():
+        kept[path] = []
+        for topic, queue_id, start, end in ranges:
+            if topic in named or not _native.is_system_topic(topic):
+                kept[path].append((topic, queue_id, start, end))
+            else:
+                left_out += end - start
+    return kept, left_out
 
 
 def _size(part: Part) -> int:

@@ -29,26 +29,29 @@ use std::time::Duration;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 use mqstore_base::wake_signal::Signal;
-use mqstore_engine::{BackgroundTask, Store};
+use mqstore_engine::{BackgroundTask, MessageOrigin, Store};
 use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC};
 use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
 use mqstore_io::sync::{AtomicI64, AtomicU64, Mutex, Ordering};
 
 use engine::DelayEngine;
 pub use options::DelayOptions;
-pub use pending::{DueCounts, PendingDelays};
+pub use pending::{DueCounts, PendingDelays, WaitingDelays};
 pub use stats::DelayCounts;
+pub(crate) use timer_record::original_properties;
 
 /// Maximum sleep of the background task while messages wait.
 const LONGEST_REST: Duration = Duration::from_secs(5);
 /// The same for a manual clock, whose changes wake no thread.
 const LONGEST_REST_BY_HAND: Duration = Duration::from_millis(20);
 /// The latest due time of a message, in epoch milliseconds: the end of the year 9999.
-const LATEST_MS: i64 = 253_402_300_799_999;
+pub const LATEST_DUE_MS: i64 = 253_402_300_799_999;
 
 /// The due time of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
+    /// Now: the message does not wait.
+    Now,
     /// At this time, in epoch milliseconds; immediately if it has passed.
     At(i64),
     /// After the delay of this level, from 1. A level above the highest counts as the highest.
@@ -119,14 +122,36 @@ impl Delays {
 
     /// Appends messages that are delivered later, each at its own time; one lock, one sync.
     pub(crate) fn append(&self, messages: &[(NewMessage<'_>, Due)]) -> Result<Vec<Accepted>, StoreError> {
+        self.append_from(messages, None)
+    }
+
+    /// Like [`Self::append`], for messages from elsewhere; see [`Store::append_copies`].
+    pub(crate) fn append_copies(
+        &self,
+        messages: &[(NewMessage<'_>, Due)],
+        origins: &[MessageOrigin],
+    ) -> Result<Vec<Accepted>, StoreError> {
+        self.append_from(messages, Some(origins))
+    }
+
+    fn append_from(
+        &self,
+        messages: &[(NewMessage<'_>, Due)],
+        origins: Option<&[MessageOrigin]>,
+    ) -> Result<Vec<Accepted>, StoreError> {
         let now_ms = self.store.clock().now_ms();
         let levels = self.store.delay_tables().latest();
         let mut made = Vec::with_capacity(messages.len());
         for (message, due) in messages {
+            if *due == Due::Now {
+                made.push((None, message.queue_id, None));
+                continue;
+            }
             let queue_id = self.store.target_queue(message)?;
             let (topic, waits_in, due_ms) = match *due {
+                Due::Now => (None, queue_id, None),
                 Due::At(due_ms) if due_ms <= now_ms => (None, queue_id, None),
-                Due::At(due_ms) if due_ms > LATEST_MS => {
+                Due::At(due_ms) if due_ms > LATEST_DUE_MS => {
                     let reason = format!("{due_ms} is later than the end of the year 9999");
                     return Err(StoreError::InvalidOption { option: "deliver_at", reason });
                 }
@@ -142,23 +167,25 @@ impl Delays {
             };
             topic.map_or(Ok(()), |topic| self.make_topic(topic))?;
             let properties = due_ms.map(|due| timer_record::timer_properties(message, queue_id, due));
-            made.push((topic, waits_in, properties));
+            made.push((topic, Some(waits_in), properties));
         }
         let waiting: Vec<_> = messages
             .iter()
             .zip(&made)
             .map(|((message, _), (topic, queue_id, properties))| NewMessage {
                 topic: topic.unwrap_or(message.topic),
-                queue_id: Some(*queue_id),
+                queue_id: *queue_id,
                 properties: properties.as_deref().unwrap_or(message.properties),
                 ..*message
             })
             .collect();
         let done = match waiting.as_slice() {
+            all if let Some(origins) = origins => self.store.append_copies(all, origins)?,
             [one] => vec![self.store.append(one)?],
             all => self.store.append_many(all)?,
         };
         let due = |(_, due): &(NewMessage<'_>, Due)| match *due {
+            Due::Now => i64::MAX,
             Due::At(due_ms) => due_ms,
             Due::Level(level) => levels.delivery_time(level.min(levels.max_level()), now_ms),
         };

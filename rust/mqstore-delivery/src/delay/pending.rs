@@ -7,6 +7,9 @@
 //!
 //! The counts are those that the writer saved; next to a running writer they are at most a second old. Deliveries
 //! since then are still counted. Memory grows with the number of cancelled messages; the wheel takes at most 38 MB.
+//! [`WaitingDelays`] lists the messages exactly, as of one log offset.
+
+mod waiting;
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,9 +21,11 @@ use mqstore_format::delays::timer::{TIMER_LOG_FILE_BYTES, TIMER_PRECISION_MS, TI
 use mqstore_format::{SCHEDULE_TOPIC, crc32};
 use mqstore_io::Access;
 
+pub use waiting::WaitingDelays;
+
 use super::engine::slot_of;
 use super::recover::{broker_scan_start, check_bytes_in_use, replay_units};
-use super::state_file::{LevelOffsets, StateFiles};
+use super::state_file::{DelayState, LevelOffsets, StateFiles};
 use super::stats::DelayCounts;
 use super::timer_log::TimerLog;
 use super::timer_record::{CancelTarget, has_delete_key, timed};
@@ -76,13 +81,13 @@ impl PendingDelays {
     /// Errors of reading the files.
     pub fn of(store: &Store) -> Result<Self, StoreError> {
         let now_ms = store.clock().now_ms();
-        let mut look =
-            PendingScan { store, now_ms, cancelled: CancelledIds::default(), counts: DueCounts::default() };
+        let mut saved = SavedDelays::load(store)?;
+        let mut look = PendingScan::new(store, now_ms);
         let mut pending = Self::default();
-        look.timer(&mut pending.notes)?;
+        look.timer(&mut saved, &mut pending.notes)?;
         pending.timer = look.counts;
         look.counts = DueCounts::default();
-        look.levels()?;
+        look.levels(&saved)?;
         pending.levels = look.counts;
         Ok(pending)
     }
@@ -130,27 +135,62 @@ impl CancelledIds {
     }
 }
 
+/// The saved state of delays, as far as a reader needs it.
+struct SavedDelays {
+    check_bytes: Vec<u8>,
+    check: TimerCheckpoint,
+    state: Option<DelayState>,
+    /// The first undelivered offset of each level.
+    levels: LevelOffsets,
+    /// `None` if the file is not valid.
+    wheel: Option<TimerWheel>,
+    log: Option<TimerLog>,
+}
+
+impl SavedDelays {
+    fn load(store: &Store) -> Result<Self, StoreError> {
+        let files = store.files();
+        let (state_files, state) = StateFiles::load(files);
+        let mut levels = LevelOffsets::new(&state_files.offsets());
+        for (level, next) in state.iter().flat_map(|state| &state.levels) {
+            let known = levels.next.entry(*level).or_insert(0);
+            *known = (*known).max(*next);
+        }
+        let check_bytes = state_files.check();
+        let check = TimerCheckpoint::decode(&check_bytes);
+        let wheel = TimerWheel::open(files, Access::Read)?;
+        let log = TimerLog::open(files, TIMER_LOG_FILE_BYTES, Access::Read)?;
+        Ok(Self { check_bytes, check, state, levels, wheel, log })
+    }
+}
+
 struct PendingScan<'a> {
     store: &'a Store,
     now_ms: i64,
     cancelled: CancelledIds,
     counts: DueCounts,
+    /// Log offsets of the waiting timer records, if the caller wants them.
+    listed: Option<Vec<u64>>,
+    /// Records from this log offset on are ignored.
+    limit: u64,
 }
 
-impl PendingScan<'_> {
-    fn timer(&mut self, notes: &mut Vec<String>) -> Result<(), StoreError> {
+impl<'a> PendingScan<'a> {
+    fn new(store: &'a Store, now_ms: i64) -> Self {
+        let (cancelled, counts) = (CancelledIds::default(), DueCounts::default());
+        Self { store, now_ms, cancelled, counts, listed: None, limit: u64::MAX }
+    }
+
+    fn timer(&mut self, saved: &mut SavedDelays, notes: &mut Vec<String>) -> Result<(), StoreError> {
         let (min, max) = match self.store.bounds(TIMER_TOPIC, 0) {
             Err(StoreError::TopicNotFound { .. }) => return Ok(()),
             bounds => bounds?,
         };
-        let files = self.store.files();
-        let (state_files, state) = StateFiles::load(files);
-        let check_bytes = state_files.check();
-        let check = TimerCheckpoint::decode(&check_bytes);
-        let wheel = TimerWheel::open(files, Access::Read)?.filter(TimerWheel::exists);
-        let log = TimerLog::open(files, TIMER_LOG_FILE_BYTES, Access::Read)?;
+        let SavedDelays { check_bytes, check, state, wheel, log, .. } = saved;
         let read_slot = slot_of(check.last_read_time_ms);
-        let (Some(mut wheel), Some(mut log)) = (wheel, log.filter(|log| log.bounds().1 > 0)) else {
+        let wheel = wheel.as_mut().filter(|wheel| wheel.exists());
+        let log = log.as_mut().filter(|log| log.bounds().1 > 0);
+        let (Some(wheel), Some(log)) = (wheel, log) else {
             // Nothing ever entered the wheel, or its files are lost.
             let (from, first_slot) = if check.last_timer_queue_offset > min {
                 let note = "timerwheel or timerlog is missing or damaged; delayed messages are counted from the \
@@ -163,14 +203,15 @@ impl PendingScan<'_> {
             self.learn_cancelled(from.clamp(min, max))?;
             return self.count_queue(from.clamp(min, max), first_slot);
         };
-        let by_us = state.filter(|state| state.check.contains(&crc32(&check_bytes_in_use(&check_bytes))));
+        let by_us =
+            state.as_ref().filter(|state| state.check.contains(&crc32(&check_bytes_in_use(check_bytes))));
         let (_, files_end) = log.bounds();
         let from = match &by_us {
             Some(state) => state.wheel_end,
-            None => broker_scan_start(&log, &check),
+            None => broker_scan_start(log, check),
         };
         let end = by_us.as_ref().map_or(files_end, |state| state.log_end);
-        let last = replay_units(&mut wheel, &mut log, from, end)?;
+        let last = replay_units(wheel, log, from, end)?;
         let mut next = check.last_timer_queue_offset;
         if by_us.is_none()
             && let Some(unit) = last
@@ -185,7 +226,7 @@ impl PendingScan<'_> {
         let mut slot = wheel.next_used_slot(read_slot)?;
         while let Some(time) = slot {
             let last = wheel.slot(time)?.map_or(-1, |slot| slot.last);
-            self.count_slot(&log, time, last)?;
+            self.count_slot(log, time, last)?;
             slot = wheel.next_used_slot(time + 1)?.filter(|next| *next > time);
         }
         self.count_queue(next, i64::MIN)
@@ -195,16 +236,21 @@ impl PendingScan<'_> {
     fn count_slot(&mut self, log: &TimerLog, time: i64, last: i64) -> Result<(), StoreError> {
         let log_min = self.store.stats()?.log_min_offset;
         let (mut messages, mut deletions, mut rolls) = (0_u64, Vec::new(), false);
+        let listed = self.listed.as_ref().map_or(0, Vec::len);
         let mut place = last;
         while let Some(unit) = log.unit(place)? {
             let offset = unit.physical_offset as u64;
+            place = unit.previous;
+            if offset >= self.limit {
+                continue;
+            }
             if unit.deletes {
                 deletions.push((offset, unit.size.cast_unsigned()));
-            } else {
-                messages += u64::from(offset >= log_min);
+            } else if offset >= log_min {
+                messages += 1;
                 rolls |= unit.rolls;
+                self.list(offset);
             }
-            place = unit.previous;
         }
         for some in deletions.chunks(AT_ONCE) {
             for record in self.store.records_at(some)?.into_iter().flatten() {
@@ -219,11 +265,12 @@ impl PendingScan<'_> {
             self.counts.add(due_ms, self.now_ms, messages);
             return Ok(());
         }
+        self.listed.iter_mut().for_each(|known| known.truncate(listed));
         let mut place = last;
         let mut some = Vec::with_capacity(AT_ONCE);
         while let Some(unit) = log.unit(place)? {
             place = unit.previous;
-            if !unit.deletes {
+            if !unit.deletes && (unit.physical_offset as u64) < self.limit {
                 some.push((unit.physical_offset as u64, unit.size.cast_unsigned()));
             }
             if some.len() == AT_ONCE {
@@ -255,11 +302,17 @@ impl PendingScan<'_> {
             _ => found.due_ms,
         };
         self.counts.add(due_ms, self.now_ms, 1);
+        self.list(record.commit_log_offset);
+    }
+
+    fn list(&mut self, offset: u64) {
+        self.listed.iter_mut().for_each(|listed| listed.push(offset));
     }
 
     /// Reads the cancellations in the timer queue from `from` on.
     fn learn_cancelled(&mut self, from: i64) -> Result<(), StoreError> {
-        for_each_record(self.store, from, |record| {
+        let limit = self.limit;
+        for_each_record(self.store, from, limit, |record| {
             if let Some(timed) = timed(record)
                 && let Some(target) = timed.cancels
             {
@@ -270,7 +323,7 @@ impl PendingScan<'_> {
 
     /// Counts the messages of the timer queue from `from` on whose slot is `first_slot` or later.
     fn count_queue(&mut self, from: i64, first_slot: i64) -> Result<(), StoreError> {
-        for_each_record(self.store, from, |record| {
+        for_each_record(self.store, from, self.limit, |record| {
             let waits =
                 |timed: &super::timer_record::Timed| timed.cancels.is_none() && timed.slot >= first_slot;
             if let Some(timed) = timed(record).filter(waits)
@@ -282,16 +335,10 @@ impl PendingScan<'_> {
     }
 
     /// Counts the messages of delay levels. Within one level, they are due in queue order.
-    fn levels(&mut self) -> Result<(), StoreError> {
-        let (state_files, state) = StateFiles::load(self.store.files());
-        let mut levels = LevelOffsets::new(&state_files.offsets());
-        for (level, next) in state.map(|state| state.levels).unwrap_or_default() {
-            let known = levels.next.entry(level).or_insert(0);
-            *known = (*known).max(next);
-        }
+    fn levels(&mut self, saved: &SavedDelays) -> Result<(), StoreError> {
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
             let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
-            let next = levels.next.get(&queue_id.saturating_add(1)).copied().unwrap_or(min);
+            let next = saved.levels.next.get(&queue_id.saturating_add(1)).copied().unwrap_or(min);
             self.count_level(queue_id, next.clamp(min, max), max)?;
         }
         Ok(())
@@ -319,14 +366,24 @@ impl PendingScan<'_> {
     }
 }
 
-/// Calls `look` with the records of the timer queue from `from` on.
-fn for_each_record(store: &Store, from: i64, mut look: impl FnMut(&StoredRecord)) -> Result<(), StoreError> {
+/// Calls `look` with the records of the timer queue from `from` on that are before `limit` in the log.
+fn for_each_record(
+    store: &Store,
+    from: i64,
+    limit: u64,
+    mut look: impl FnMut(&StoredRecord),
+) -> Result<(), StoreError> {
     let mut cursor = store.read(TIMER_TOPIC, 0, Some(from), None, None)?;
     loop {
         let records = cursor.next_batch(AT_ONCE)?;
         if records.is_empty() {
             return Ok(());
         }
-        records.iter().for_each(&mut look);
+        for record in &records {
+            if record.commit_log_offset >= limit {
+                return Ok(());
+            }
+            look(record);
+        }
     }
 }

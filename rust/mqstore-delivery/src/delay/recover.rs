@@ -35,11 +35,11 @@ use super::timer_wheel::TimerWheel;
 /// Records of the log in one read.
 const AT_ONCE: usize = 1024;
 /// How far before a broker's read time the search for its deliveries starts, in case clocks went back.
-const BEFORE_MS: i64 = 60_000;
+pub(super) const BEFORE_MS: i64 = 60_000;
 
 /// The files on which an open relies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RecoveryBasis {
+pub(super) enum RecoveryBasis {
     Ours,
     Broker,
     Queue,
@@ -366,7 +366,8 @@ pub(super) fn check_bytes_in_use(bytes: &[u8]) -> Vec<u8> {
     bytes.get(..len).unwrap_or(bytes).to_vec()
 }
 
-fn basis(
+/// Returns the files on which an open relies.
+pub(super) fn basis(
     store: &Store,
     state: Option<&DelayState>,
     (wheel, log): (Option<&TimerWheel>, Option<&TimerLog>),

@@ -234,14 +234,7 @@ impl<'a> ReappendedMessage<'a> {
             let reason = "the record does not name the topic of the message".to_owned();
             return Err(StoreError::InvalidMessage { reason });
         };
-        let mut properties = Vec::with_capacity(view.properties.raw().len());
-        for (name, value) in view.properties.iter_raw() {
-            let made_anew = name.starts_with(b"TIMER_")
-                || [PROPERTY_CRC, REAL_TOPIC, REAL_QID].iter().any(|other| name == other.as_bytes());
-            if !made_anew {
-                push_property(&mut properties, name, value);
-            }
-        }
+        let properties = original_properties(&view);
         Ok(Self { view, topic, queue_id, properties })
     }
 
@@ -257,6 +250,22 @@ impl<'a> ReappendedMessage<'a> {
             durable: false,
         }
     }
+}
+
+/// Returns the properties that a waiting message had when it was accepted, without those that say when it is due.
+pub(crate) fn original_properties(view: &RecordView<'_>) -> Vec<u8> {
+    let mut properties = Vec::with_capacity(view.properties.raw().len());
+    let of_level = view.topic == SCHEDULE_TOPIC;
+    for (name, value) in view.properties.iter_raw() {
+        let is = |other: &str| name == other.as_bytes();
+        let made_anew = name.starts_with(b"TIMER_")
+            || [PROPERTY_CRC, REAL_TOPIC, REAL_QID].into_iter().any(is)
+            || of_level && is(DELAY);
+        if !made_anew {
+            push_property(&mut properties, name, value);
+        }
+    }
+    properties
 }
 
 /// Returns the log offset of the record from which a delivery, or a record that was put back, was made. `None` for

@@ -40,13 +40,50 @@ impl PendingGroup {
     /// # Errors
     /// Errors of reading the files.
     pub fn all_of(store: &Store) -> Result<Vec<Self>, StoreError> {
+        let Some(pending) = PendingHalves::of(store)? else { return Ok(Vec::new()) };
+        let mut groups = GroupTotals::default();
+        let mut some = Vec::with_capacity(AT_ONCE);
+        for one in pending.each() {
+            some.push(one);
+            if some.len() == AT_ONCE {
+                groups.add(store, &some)?;
+                some.clear();
+            }
+        }
+        groups.add(store, &some)?;
+        Ok(groups.by_name.into_values().collect())
+    }
+}
+
+/// Returns the queue offsets of the half messages of `store` without a decision, ascending.
+///
+/// # Errors
+/// Errors of reading the files.
+pub(crate) fn undecided_halves(store: &Store) -> Result<Vec<i64>, StoreError> {
+    let pending = PendingHalves::of(store)?;
+    let mut offsets: Vec<i64> =
+        pending.iter().flat_map(PendingHalves::each).map(|(offset, _)| offset).collect();
+    offsets.sort_unstable();
+    Ok(offsets)
+}
+
+/// The half messages that may be pending, and those of them that op messages decide.
+struct PendingHalves {
+    halves: Progress,
+    decided: DecidedHalves,
+    bounds: (i64, i64),
+}
+
+impl PendingHalves {
+    /// Reads the state of the half messages; `None` if there are none.
+    fn of(store: &Store) -> Result<Option<Self>, StoreError> {
         let bounds = |topic: &str| match store.bounds(topic, 0) {
             Err(StoreError::TopicNotFound { .. }) => Ok((0, 0)),
             bounds => bounds,
         };
         let (half_min, half_max) = bounds(HALF_TOPIC)?;
         if half_min >= half_max {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         let wanted = [(CHECK_GROUP, HALF_TOPIC, 0), (NOTED_GROUP, OP_TOPIC, 0), (CHECK_GROUP, OP_TOPIC, 0)];
         let mut known = store.group_progress(&wanted)?.into_iter();
@@ -57,20 +94,15 @@ impl PendingGroup {
         if op_min < op_max {
             decided.read(store, op.unwrap_or(op_min).clamp(op_min, op_max))?;
         }
-        let noted = halves.leases().map(|(offset, lease)| (offset, lease.attempt));
-        let since = (halves.next().max(half_min)..half_max).map(|offset| (offset, 0));
-        let open = noted.chain(since).filter(|(offset, _)| !decided.has(*offset));
-        let mut groups = GroupTotals::default();
-        let mut some = Vec::with_capacity(AT_ONCE);
-        for one in open {
-            some.push(one);
-            if some.len() == AT_ONCE {
-                groups.add(store, &some)?;
-                some.clear();
-            }
-        }
-        groups.add(store, &some)?;
-        Ok(groups.by_name.into_values().collect())
+        Ok(Some(Self { halves, decided, bounds: (half_min, half_max) }))
+    }
+
+    /// Returns queue offset and number of checks of each half message without a decision.
+    fn each(&self) -> impl Iterator<Item = (i64, u32)> {
+        let (half_min, half_max) = self.bounds;
+        let noted = self.halves.leases().map(|(offset, lease)| (offset, lease.attempt));
+        let since = (self.halves.next().max(half_min)..half_max).map(|offset| (offset, 0));
+        noted.chain(since).filter(|(offset, _)| !self.decided.has(*offset))
     }
 }
 

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use mqstore_format::{CqUnit, RecordView};
+use mqstore_format::{CqUnit, RecordView, SCHEDULE_TOPIC};
 use mqstore_io::MappedFileGuard;
 
 use super::super::read::cursor::{belongs, place};
@@ -239,9 +239,11 @@ impl QueueSource {
         loop {
             while let Some((queue_offset, unit)) = run.ready.front() {
                 let at = u64::try_from(unit.physical_offset).unwrap_or(0);
+                // A unit of a delay level has the due time in the place of the tags code.
+                let has_code = run.range.topic != SCHEDULE_TOPIC;
                 let wanted = (self.span.0..self.span.1).contains(&at)
                     && *queue_offset < run.range.end
-                    && self.filter.may_match_code(unit.tags_code);
+                    && (!has_code || self.filter.may_match_code(unit.tags_code));
                 if wanted {
                     self.heads.push(Reverse((at, queue)));
                     return Ok(());

@@ -14,6 +14,7 @@ pub(crate) mod namespaces;
 pub(crate) mod open;
 pub(crate) mod quota;
 pub(crate) mod services;
+pub(crate) mod settings;
 pub(crate) mod signals;
 pub(crate) mod topics;
 

@@ -404,6 +404,19 @@ impl Topics {
         Ok(())
     }
 
+    /// Replaces the configuration of an existing topic. The type of its queues stays.
+    pub(crate) fn replace(&self, config: &TopicConfig) -> Result<(), StoreError> {
+        let mut pending = self.pending.lock();
+        let topic = config.name.as_str();
+        let not_found = || StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None };
+        let state = self.get(topic).ok_or_else(not_found)?;
+        state.write_queues.store(count(config.write_queues), Ordering::Release);
+        state.writable.store(config.perm & PERM_WRITE != 0, Ordering::Release);
+        state.compaction.store(config.is_compaction(), Ordering::Release);
+        pending.insert(topic.to_owned(), config.clone());
+        Ok(())
+    }
+
     /// Returns the maximum number of messages of `topic`.
     pub(crate) fn max_messages(&self, topic: &str) -> Option<u64> {
         self.listed(topic)?.max_messages()

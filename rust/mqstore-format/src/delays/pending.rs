@@ -9,8 +9,20 @@ use crate::properties::{
     REAL_QID, REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS, TIMER_ORIGIN_OFFSET, TIMER_OUT_MS,
 };
 use crate::record::RecordView;
-use crate::topic::{CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_TOPIC};
+use crate::topic::{CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_TOPIC, SYSTEM_TOPIC_PREFIX};
 use crate::transaction::{HalfRecord, OpRecord};
+
+/// Ours: the property of an exported message that waits, with its due time in epoch milliseconds. No store has it: an
+/// import delivers the message at that time.
+pub const DELIVER_AT: &str = "mqstore.deliver_at";
+
+/// Whether a store or a broker writes the topic for itself. Its records are no messages for a consumer. Source:
+/// `TopicValidator#isSystemTopic`, without the topics that only tests of brokers use.
+pub fn is_system_topic(topic: &str) -> bool {
+    topic.starts_with(SYSTEM_TOPIC_PREFIX)
+        || topic.starts_with("RMQ_SYS_")
+        || matches!(topic, SCHEDULE_TOPIC | CHECK_MAX_TIME_TOPIC | "OFFSET_MOVED_EVENT")
+}
 
 /// A record of a system topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,6 +172,17 @@ mod tests {
         let mut bytes = Vec::new();
         spec.encode_into(&mut bytes).unwrap();
         see(WaitingRecord::of(&RecordView::decode(&bytes).unwrap(), &DelayLevels::default()))
+    }
+
+    #[test]
+    fn names_of_system_topics() {
+        let own = [TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_MAX_TIME_TOPIC];
+        for name in own.into_iter().chain(["rmq_sys_REVIVE_LOG_b", "RMQ_SYS_TRACE_TOPIC"]) {
+            assert!(is_system_topic(name), "{name}");
+        }
+        for name in ["orders", "%RETRY%g", "%DLQ%g", "TBW102", "my_rmq_sys_", ""] {
+            assert!(!is_system_topic(name), "{name}");
+        }
     }
 
     #[test]

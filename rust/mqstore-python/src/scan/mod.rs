@@ -10,6 +10,7 @@
 mod arrow_input;
 mod buffer_pool;
 mod column_builder;
+mod export_rules;
 mod expressions;
 mod json_lines;
 mod request;
@@ -222,11 +223,14 @@ fn scan_cuts(
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ScanStream>()?;
     module.add_class::<ScanRows>()?;
+    module.add_class::<export_rules::ExportRules>()?;
+    module.add_class::<export_rules::ExportStream>()?;
     transfer::register(module)?;
     staged_rows::register(module)?;
     expressions::register(module)?;
     module.add_function(wrap_pyfunction!(scan_cuts, module)?)?;
     module.add_function(wrap_pyfunction!(scan_open, module)?)?;
+    module.add_function(wrap_pyfunction!(export_rules::scan_export, module)?)?;
     module.add_function(wrap_pyfunction!(scan_schema, module)?)?;
     Ok(())
 }

@@ -8,32 +8,43 @@ use std::sync::{Arc, Mutex, PoisonError};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, StoredRecord};
 use mqstore_base::options::StoreOptions;
+use mqstore_delivery::{Broker, BrokerError, Due, ExportDecision, LATEST_DUE_MS, OmissionCounts};
 use mqstore_engine::{LogCursor, MakeSink, MessageOrigin, ScanRow, ScanSink, Store, check_copy};
-use mqstore_format::properties::{INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, PROPERTY_CRC};
+use mqstore_format::delays::pending::{DELIVER_AT, is_system_topic};
+use mqstore_format::delays::timer::TIMER_TOPIC;
+use mqstore_format::properties::{
+    INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, PROPERTY_CRC, REAL_QID, REAL_TOPIC, TIMER_ORIGIN_OFFSET,
+};
 use mqstore_format::{Host, PropertiesBuilder, RecordView, SysFlag, offset_message_id, without_property};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use super::export_rules::{ExportRules, ExportSink, counts_by_name};
 use super::json_lines::{JsonLinesBuilder, push_text};
 use super::request::{layout, scan_request};
 use super::running_scan::ScanHandle;
 use super::schema::Layout;
 use crate::convert::arguments::body as body_of;
 use crate::convert::error::{invalid, of_message, to_py};
-use crate::runtime::{SharedStore, detached};
+use crate::runtime::{SharedStore, delivered, detached};
 use crate::store::NativeStore;
 
 /// Maximum records of one copied batch, and its bytes.
 const COPY_ROWS: usize = 1000;
 const COPY_BYTES: usize = 4 << 20;
 
-/// Properties that are not copied: the append computes a new checksum and new positions in light queues.
-const NOT_COPIED: [&str; 3] = [PROPERTY_CRC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET];
+/// Properties that are not copied: the append computes a new checksum and new positions in light queues, and the record
+/// from which a delayed message was delivered is not in the target.
+const NOT_COPIED: [&str; 4] =
+    [PROPERTY_CRC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, TIMER_ORIGIN_OFFSET];
+
+/// Numbers of records left out, by reason.
+type LeftOut = Vec<(&'static str, u64)>;
 
 /// One pass over the messages as JSON lines; created by `scan_lines`.
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct LineStream {
-    pass: ScanHandle<JsonLinesBuilder>,
+    pass: ScanHandle<ExportSink<JsonLinesBuilder>>,
 }
 
 #[pymethods]
@@ -42,11 +53,14 @@ impl LineStream {
         slf
     }
 
-    /// Returns some lines, their number, and the log offset from which a scan returns the following ones.
-    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, u64, u64)>> {
+    /// Returns some lines, their number, the numbers of records left out by reason, and the log offset from which a scan
+    /// returns the following lines.
+    #[expect(clippy::type_complexity, reason = "a tuple for Python")]
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, u64, LeftOut, u64)>> {
         let Some(batch) = self.pass.next(py)? else { return Ok(None) };
-        let (text, rows) = batch.rows;
-        Ok(Some((PyBytes::new(py, &text), rows, batch.end)))
+        let (lines, left_out) = batch.rows;
+        let (text, rows) = lines.unwrap_or_default();
+        Ok(Some((PyBytes::new(py, &text), rows, counts_by_name(&left_out), batch.end)))
     }
 
     /// The log offset at which the scan began.
@@ -67,11 +81,17 @@ impl LineStream {
     }
 }
 
-/// Starts a pass that produces JSON lines, over an open store or the directory with this path.
+/// Starts a pass that produces JSON lines, over the directory with this path.
 #[pyfunction]
-pub(crate) fn scan_lines(source: &Bound<'_, PyAny>, request: &Bound<'_, PyDict>) -> PyResult<LineStream> {
+pub(crate) fn scan_lines(
+    source: &Bound<'_, PyAny>,
+    request: &Bound<'_, PyDict>,
+    rules: &Bound<'_, ExportRules>,
+) -> PyResult<LineStream> {
     let layout: Arc<Layout> = Arc::new(layout(request)?);
-    let make: MakeSink<JsonLinesBuilder> = Arc::new(move || JsonLinesBuilder::new(Arc::clone(&layout)));
+    let rules = Arc::clone(&rules.get().core);
+    let make: MakeSink<ExportSink<JsonLinesBuilder>> =
+        Arc::new(move || ExportSink::new(&rules, JsonLinesBuilder::new(Arc::clone(&layout))));
     Ok(LineStream { pass: ScanHandle::begin(source, &scan_request(request)?, make)? })
 }
 
@@ -106,6 +126,7 @@ impl ScanSink for RawRecords {
 #[pyclass(frozen, module = "mqstore._mqstore")]
 pub(crate) struct CopyStream {
     pass: ScanHandle<RawRecords>,
+    rules: Arc<mqstore_delivery::ExportRules>,
     target: Arc<SharedStore>,
     host: Host,
     state: Mutex<CopyState>,
@@ -125,17 +146,19 @@ impl CopyStream {
         slf
     }
 
-    /// Returns JSON lines with old and new positions, the number of messages, the number of skipped records, and the
-    /// log offset from which a scan returns the following ones.
+    /// Returns JSON lines with old and new positions, the number of messages, the numbers of records left out by reason,
+    /// and the log offset from which a scan returns the following messages.
     #[expect(clippy::type_complexity, reason = "a tuple for Python")]
-    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, u64, u64, u64)>> {
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, u64, LeftOut, u64)>> {
         let Some(batch) = self.pass.next(py)? else { return Ok(None) };
         let (source, target) = (self.pass.store()?, self.target.store()?);
-        let (text, copied, left_out) = detached(py, || {
+        let copied = delivered(py, || {
+            let target = self.target.broker(target)?;
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.copy(source, target, self.host, &batch.rows)
+            state.copy(source, &target, (self.host, &self.rules), &batch.rows)
         })?;
-        Ok(Some((PyBytes::new(py, &text), copied, left_out, batch.end)))
+        let CopiedRecords { mapping, messages, left_out } = copied;
+        Ok(Some((PyBytes::new(py, &mapping), messages, counts_by_name(&left_out), batch.end)))
     }
 
     /// The log offset at which the scan began.
@@ -162,6 +185,7 @@ pub(crate) fn scan_copy(
     source: &Bound<'_, PyAny>,
     request: &Bound<'_, PyDict>,
     target: &Bound<'_, NativeStore>,
+    rules: &Bound<'_, ExportRules>,
     done: Option<u64>,
 ) -> PyResult<CopyStream> {
     let pass = ScanHandle::begin(source, &scan_request(request)?, Arc::new(RawRecords::default))?;
@@ -169,17 +193,43 @@ pub(crate) fn scan_copy(
     let store = target.store()?;
     let done = done.map(|from| detached(source.py(), || store.scan_log(Some(from)))).transpose()?;
     let state = Mutex::new(CopyState { queues: HashMap::new(), done });
-    Ok(CopyStream { pass, target, host, state })
+    Ok(CopyStream { pass, rules: Arc::clone(&rules.get().core), target, host, state })
 }
 
-/// A record to append.
+/// A record to append. A delayed message has its own topic, queue and properties, not those of its waiting record.
 struct RecordCopy<'a> {
     record: RecordView<'a>,
     offset: u64,
     properties: Vec<u8>,
+    due: Due,
 }
 
-impl RecordCopy<'_> {
+impl<'a> RecordCopy<'a> {
+    /// Makes the copy that the rules of the export want.
+    fn of(
+        record: RecordView<'a>,
+        offset: u64,
+        rules: &mqstore_delivery::ExportRules,
+        left_out: &mut OmissionCounts,
+    ) -> Option<Self> {
+        let (record, mut properties, due) = match rules.decide(&record, offset) {
+            ExportDecision::Plain => (record, record.properties.raw().to_vec(), Due::Now),
+            ExportDecision::Waiting(message) => {
+                let record = RecordView { topic: message.topic, queue_id: message.queue_id, ..record };
+                (record, message.properties, Due::At(message.due_ms))
+            }
+            ExportDecision::LeftOut(reason) => {
+                left_out.add(reason);
+                return None;
+            }
+            ExportDecision::NotSelected => return None,
+        };
+        for name in NOT_COPIED {
+            properties = without_property(&properties, name).into_owned();
+        }
+        Some(Self { record, offset, properties, due })
+    }
+
     fn message(&self) -> NewMessage<'_> {
         NewMessage {
             topic: self.record.topic,
@@ -200,18 +250,39 @@ impl RecordCopy<'_> {
             reconsume_times: self.record.reconsume_times,
         }
     }
+
+    /// Whether `stored` is this copy, in its topic or waiting.
+    fn is_stored_as(&self, stored: &RecordView<'_>) -> bool {
+        let [topic, queue_id] = stored.properties.get_many([REAL_TOPIC, REAL_QID]);
+        let queue_id = queue_id.and_then(|id| id.parse().ok());
+        let waits = self.due != Due::Now && stored.topic == TIMER_TOPIC;
+        let place = if waits { (topic, queue_id) } else { (Some(stored.topic), Some(stored.queue_id)) };
+        place == (Some(self.record.topic), Some(self.record.queue_id))
+            && stored.body == self.record.body
+            && stored.unique_key() == self.record.unique_key()
+    }
+}
+
+/// The result of one step of a copy.
+#[derive(Default)]
+struct CopiedRecords {
+    /// JSON lines with old and new positions.
+    mapping: Vec<u8>,
+    messages: u64,
+    left_out: OmissionCounts,
 }
 
 impl CopyState {
     fn copy(
         &mut self,
         source: &Store,
-        target: &Store,
-        host: Host,
+        target: &Broker,
+        (host, rules): (Host, &mqstore_delivery::ExportRules),
         rows: &RawRecords,
-    ) -> Result<(Vec<u8>, u64, u64), StoreError> {
+    ) -> Result<CopiedRecords, BrokerError> {
         let mut copies = Vec::with_capacity(rows.ends.len());
-        let (mut start, mut left_out) = (0, 0);
+        let mut done = CopiedRecords::default();
+        let mut start = 0;
         for (end, offset) in &rows.ends {
             let bytes = rows.bytes.get(start..*end).unwrap_or_default();
             start = *end;
@@ -219,26 +290,17 @@ impl CopyState {
                 reason: format!("the record at log offset {offset}: {reason}"),
             };
             let record = RecordView::decode(bytes).map_err(|error| bad(error.to_string()))?;
-            if !record.dispatches_to_queue() {
-                left_out += 1;
-                continue;
-            }
-            let mut properties = record.properties.raw().to_vec();
-            for name in NOT_COPIED {
-                properties = without_property(&properties, name).into_owned();
-            }
-            copies.push(RecordCopy { record, offset: *offset, properties });
+            copies.extend(RecordCopy::of(record, *offset, rules, &mut done.left_out));
         }
-        let mut text = Vec::new();
-        let count = copies.len() as u64;
+        done.messages = copies.len() as u64;
         let known = self.appended_before(&copies)?;
         copies.drain(..known.len()).zip(known).for_each(|(copy, one)| {
-            push_mapping(&mut text, &copy, host, one.queue_offset, one.commit_log_offset);
+            push_mapping(&mut done.mapping, &copy, host, one.queue_offset, one.commit_log_offset);
         });
         for (copy, one) in copies.iter().zip(self.append(source, target, &copies)?) {
-            push_mapping(&mut text, copy, host, one.queue_offset, one.commit_log_offset);
+            push_mapping(&mut done.mapping, copy, host, one.queue_offset, one.commit_log_offset);
         }
-        Ok((text, count, left_out))
+        Ok(done)
     }
 
     /// Returns those of `copies` that an interrupted pass has already appended.
@@ -251,15 +313,11 @@ impl CopyState {
                 self.done = None;
                 break;
             }
-            found.extend(more);
+            // The target itself delivers copied messages that became due meanwhile.
+            found.extend(more.into_iter().filter(|stored| !is_delivery(stored)));
         }
         for (copy, stored) in copies.iter().zip(&found) {
-            let same = stored.view().is_ok_and(|view| {
-                (view.topic, view.queue_id, view.body)
-                    == (copy.record.topic, copy.record.queue_id, copy.record.body)
-                    && view.unique_key() == copy.record.unique_key()
-            });
-            if !same {
+            if !stored.view().is_ok_and(|view| copy.is_stored_as(&view)) {
                 return Err(StoreError::InvalidMessage {
                     reason: format!(
                         "the target's record at log offset {} is not what the interrupted export would have \
@@ -275,12 +333,13 @@ impl CopyState {
     fn append(
         &mut self,
         source: &Store,
-        target: &Store,
+        broker: &Broker,
         copies: &[RecordCopy<'_>],
-    ) -> Result<Vec<Appended>, StoreError> {
+    ) -> Result<Vec<Appended>, BrokerError> {
         if copies.is_empty() {
             return Ok(Vec::new());
         }
+        let target = broker.store();
         let wanted = copies.iter().map(|copy| {
             let RecordView { topic, queue_id, sys_flag, .. } = copy.record;
             (topic, queue_id, sys_flag.inner_batch() || source.has_batch_queues(topic))
@@ -290,7 +349,7 @@ impl CopyState {
             copy.record.sys_flag.inner_batch() || target.has_batch_queues(copy.record.topic)
         };
         let batched: Vec<bool> = copies.iter().map(is_batched).collect();
-        let messages: Vec<NewMessage<'_>> = copies.iter().map(RecordCopy::message).collect();
+        let messages: Vec<_> = copies.iter().map(|copy| (copy.message(), copy.due)).collect();
         let origins: Vec<MessageOrigin> = copies.iter().map(RecordCopy::origin).collect();
         let mut appended = Vec::with_capacity(copies.len());
         let (mut messages, mut origins) = (messages.as_slice(), origins.as_slice());
@@ -299,15 +358,20 @@ impl CopyState {
             let (of_some, of_more) = origins.split_at(row.len());
             (messages, origins) = (more, of_more);
             if row.first() == Some(&true) {
-                for (message, origin) in some.iter().zip(of_some) {
+                for ((message, _), origin) in some.iter().zip(of_some) {
                     appended.push(target.append_batch_copy(message, origin)?);
                 }
             } else {
-                appended.extend(target.append_copies(some, of_some)?);
+                appended.extend(broker.append_copies(some, of_some)?);
             }
         }
         Ok(appended)
     }
+}
+
+/// Whether a store made the record by itself from a waiting record. A copy does not have the property.
+fn is_delivery(record: &StoredRecord) -> bool {
+    record.view().is_ok_and(|view| view.properties.get(TIMER_ORIGIN_OFFSET).is_some())
 }
 
 /// Creates missing topics and queues; batch queues if the topic has batches.
@@ -385,12 +449,13 @@ pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<TransferRow
     let (shared, host) = (target.get().shared(), target.get().host());
     let store = shared.store()?;
     let parts = parts_of(py, rows, host)?;
-    let messages: Vec<NewMessage<'_>> = parts.iter().map(RowParts::message).collect();
+    let messages: Vec<_> = parts.iter().map(|part| (part.message(), part.due)).collect();
     let origins: Vec<MessageOrigin> = parts.iter().map(|part| part.origin).collect();
-    let appended = detached(py, || {
-        let wanted = messages.iter().map(|message| (message.topic, message.queue_id.unwrap_or(0), false));
+    let appended = delivered(py, || {
+        let wanted =
+            messages.iter().map(|(message, _)| (message.topic, message.queue_id.unwrap_or(0), false));
         make_queues(&mut HashMap::new(), store, wanted)?;
-        store.append_copies(&messages, &origins)
+        shared.broker(store)?.append_copies(&messages, &origins)
     })?;
     Ok(appended.len() as u64)
 }
@@ -415,6 +480,7 @@ struct RowParts<'py> {
     flag: i32,
     born: Option<i64>,
     unique: Option<String>,
+    due: Due,
     origin: MessageOrigin,
 }
 
@@ -438,8 +504,16 @@ fn parts_of<'py>(py: Python<'py>, rows: Vec<TransferRow<'py>>, host: Host) -> Py
         |(topic, queue_id, body, pairs, flag, born, born_host, reconsume_times, sys_flag): TransferRow<
             'py,
         >| {
+            if is_system_topic(&topic) {
+                return Err(invalid(format!(
+                    "topic {topic} belongs to the store itself and is not imported; export again with this version \
+                     of mqstore, leave out the row, or give topic= to import the rows as plain messages"
+                )));
+            }
+            let due = due_of(&pairs)?;
             let mut properties = PropertiesBuilder::new();
-            for (name, value) in pairs.iter().filter(|(name, _)| !NOT_COPIED.contains(&name.as_str())) {
+            let not_copied = |name: &str| NOT_COPIED.contains(&name) || name == DELIVER_AT;
+            for (name, value) in pairs.iter().filter(|(name, _)| !not_copied(name)) {
                 properties.push_reserved(name, value).map_err(|error| invalid(error.to_string()))?;
             }
             let born_host = born_host.map(|text| text.parse::<Host>()).transpose();
@@ -448,10 +522,20 @@ fn parts_of<'py>(py: Python<'py>, rows: Vec<TransferRow<'py>>, host: Host) -> Py
                 pairs.iter().rev().find(|(name, _)| name == "UNIQ_KEY").map(|(_, value)| value.clone());
             let origin = MessageOrigin { sys_flag: SysFlag(sys_flag), born_host, reconsume_times };
             let (body, properties) = (body_of(&body)?, properties.finish());
-            Ok(RowParts { topic, queue_id, body, properties, flag, born, unique, origin })
+            Ok(RowParts { topic, queue_id, body, properties, flag, born, unique, due, origin })
         };
     let numbered = rows.into_iter().enumerate();
     numbered.map(|(index, row)| part(row).map_err(|error| of_message(py, index, error))).collect()
+}
+
+/// Returns when a message with these properties is due.
+fn due_of(pairs: &[(String, String)]) -> PyResult<Due> {
+    let Some((_, text)) = pairs.iter().rev().find(|(name, _)| name == DELIVER_AT) else {
+        return Ok(Due::Now);
+    };
+    let due_ms = text.parse().ok().filter(|due_ms| *due_ms <= LATEST_DUE_MS);
+    let bad = || invalid(format!("property {DELIVER_AT} must be a time in epoch milliseconds, not {text:?}"));
+    due_ms.map(Due::At).ok_or_else(bad)
 }
 
 /// Adds the classes and functions of exports and imports to the native module.

@@ -8,6 +8,7 @@ pub(crate) mod iterators;
 mod native_store;
 pub(crate) mod pending;
 pub(crate) mod pop;
+pub(crate) mod settings;
 pub(crate) mod table;
 pub(crate) mod topics;
 pub(crate) mod verify;

@@ -1,5 +1,6 @@
 //! Properties of a reader that need no read of the log.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use mqstore_format::{CQ_UNIT_BYTES, IndexGeometry};
@@ -46,6 +47,11 @@ impl Reader {
     pub(super) fn listed_queues(&self, topic: &str) -> i32 {
         let topic = self.listed.table.topics.get(topic);
         topic.map_or(0, |topic| topic.read_queues.max(topic.write_queues).clamp(0, 65_536))
+    }
+
+    /// Returns the removed topics; their messages may still be in the log.
+    pub(crate) fn removed_topics(&self) -> &BTreeSet<String> {
+        &self.listed.removed
     }
 
     /// Returns the attributes of `topic` in the topic table.

@@ -1,0 +1,92 @@
+"""Settings of topics and groups in an export: queue counts, attributes, quotas, permissions, options of groups.
+
+In JSON lines they are the first line, which has no `topic` and is no message:
+
+::
+
+    {"mqstore": {"version": 1, "topics": {"orders": {"readQueueNums": 4, ...}}, "groups": {"billing": {...}}}}
+
+Names and values are those of RocketMQ's `topics.json` and `subscriptionGroup.json`; a default is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mqstore import _native
+from mqstore.errors import InvalidMessageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_NAME = "mqstore"
+_VERSION = 1
+# A queue type that a file cannot fill: its rows are single messages.
+_QUEUE_TYPE = ("attributes", "queue.type")
+
+
+class Settings(NamedTuple):
+    """Settings as JSON texts, by name."""
+
+    topics: dict[str, str]
+    groups: dict[str, str]
+
+    @classmethod
+    def of(cls, path: str, topics: list[str] | None) -> Settings:
+        """Returns the settings of a directory: of these topics, or of all that are not the system's."""
+        return cls(*_native.export_settings(path, topics))
+
+    def line(self) -> bytes:
+        """Returns the first line of a file of JSON lines."""
+        tables = {
+            name: {key: json.loads(text) for key, text in table.items()} for name, table in self._asdict().items()
+        }
+        return json.dumps({_NAME: {"version": _VERSION, **tables}}).encode() + b"\n"
+
+    @contextmanager
+    def given_to(self, store: _native.NativeStore, made: list[str] | None = None) -> Iterator[list[str]]:
+        """Creates the missing topics, yields their names, and gives them the rest of their settings at the end.
+
+        Existing topics and groups keep their settings. `made` are the topics that an interrupted call created.
+        """
+        made = _native.make_topics(store, self.topics) if made is None else made
+        yield made
+        _native.adopt_settings(store, {name: self.topics[name] for name in made if name in self.topics}, self.groups)
+
+
+def is_settings(row: dict[str, Any]) -> bool:
+    """Returns whether a row of a file has settings and is no message."""
+    return _NAME in row and "topic" not in row
+
+
+def settings_of(file: Path) -> Settings:
+    """Returns the settings in the first line of a file of JSON lines; none if it has no such line.
+
+    Raises:
+        InvalidMessageError: the settings cannot be used.
+    """
+    with file.open("rb") as lines:
+        first = lines.readline()
+    if not first.startswith(b'{"' + _NAME.encode() + b'"'):
+        return Settings({}, {})
+    try:
+        found = json.loads(first)[_NAME]
+        if found["version"] != _VERSION:
+            msg = f"version {found['version']!r} is not known; import with a newer version of mqstore"
+            raise InvalidMessageError(msg)
+        tables = [{name: _text(values) for name, values in found[table].items()} for table in Settings._fields]
+        settings = Settings(*tables)
+        _native.check_settings(*settings)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidMessageError(f"{file}, line 1: cannot read the settings of topics: {error}") from None
+    return settings
+
+
+def _text(values: dict[str, Any]) -> str:
+    table, name = _QUEUE_TYPE
+    if name in values.get(table, {}):
+        values = {**values, table: {key: value for key, value in values[table].items() if key != name}}
+    return json.dumps(values)

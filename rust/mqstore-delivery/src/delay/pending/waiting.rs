@@ -1,0 +1,196 @@
+//! Lists the delayed messages that wait as of one log offset. Changes no file, and may run next to a writer.
+//!
+//! The candidates come from the files on which an open would rely. They are read before or at the log offset, so no
+//! later delivery hides a message. Deliveries and cancellations between the saved state and the log offset are found in
+//! the log, as by an open. Memory: 8 bytes for each message with an exact time, 16 for each with a delay level.
+
+use std::collections::{HashMap, HashSet};
+
+use mqstore_base::error::StoreError;
+use mqstore_engine::Store;
+use mqstore_format::SCHEDULE_TOPIC;
+use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC};
+use mqstore_format::properties::TIMER_DEQUEUE_MS;
+
+use super::super::recover::{BEFORE_MS, RecoveryBasis, basis};
+use super::super::timer_record::{delivery_key, is_copy_of, origin_of};
+use super::{AT_ONCE, PendingScan, SavedDelays};
+
+/// The delayed messages of a log that wait for their delivery.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WaitingDelays {
+    /// Log offsets of the records in the timer topic, ascending.
+    pub timer: Vec<u64>,
+    /// Log offsets and due times, in epoch milliseconds, of the records of delay levels, ascending.
+    pub levels: Vec<(u64, i64)>,
+}
+
+/// Deliveries after the saved state.
+#[derive(Default)]
+struct LaterDeliveries {
+    /// Log offsets of the records from which they were made.
+    origins: HashSet<u64>,
+    /// Deliveries by a broker, which name no record, by unique key and slot time.
+    keys: HashMap<(String, i64), u32>,
+}
+
+impl WaitingDelays {
+    /// Lists the messages that wait in `store`, and returns the log offset as of which they do.
+    ///
+    /// # Errors
+    /// Errors of reading the files.
+    pub fn of(store: &Store) -> Result<(Self, u64), StoreError> {
+        // Read the state before the end of the log: a state after it could count deliveries beyond it.
+        let mut saved = SavedDelays::load(store)?;
+        let limit = store.stats()?.log_max_offset;
+        let (wheel, log) = (saved.wheel.as_ref(), saved.log.as_ref());
+        let basis = basis(store, saved.state.as_ref(), (wheel, log), &saved.check_bytes)?;
+        let mut waiting = Self {
+            timer: timer_records(store, &mut saved, basis, limit)?,
+            levels: level_records(store, &saved, limit)?,
+        };
+        let levels = waiting.levels.first().map(|(offset, _)| *offset);
+        let Some(first) = waiting.timer.first().copied().into_iter().chain(levels).min() else {
+            return Ok((waiting, limit));
+        };
+        // A delivery is after the record that it was made from.
+        let from = first.max(deliveries_start(store, &saved, basis)?);
+        let later = waiting.deliveries(store, (from, limit), basis != RecoveryBasis::Ours)?;
+        waiting.remove(store, later)?;
+        Ok((waiting, limit))
+    }
+
+    /// Whether the record at this log offset waits.
+    fn has(&self, offset: u64) -> bool {
+        self.timer.binary_search(&offset).is_ok() || self.level_due_ms(offset).is_some()
+    }
+
+    /// Returns the due time of the waiting record of a delay level, in epoch milliseconds.
+    pub fn level_due_ms(&self, offset: u64) -> Option<i64> {
+        let found = self.levels.binary_search_by_key(&offset, |(offset, _)| *offset).ok()?;
+        self.levels.get(found).map(|(_, due_ms)| *due_ms)
+    }
+
+    fn deliveries(
+        &self,
+        store: &Store,
+        (from, limit): (u64, u64),
+        by_key: bool,
+    ) -> Result<LaterDeliveries, StoreError> {
+        let mut found = LaterDeliveries::default();
+        let begin = store.stats()?.log_min_offset;
+        let mut cursor = store.scan_log(Some(from.max(begin)))?;
+        loop {
+            let records = cursor.next_batch(AT_ONCE)?;
+            if records.is_empty() {
+                return Ok(found);
+            }
+            for record in &records {
+                if record.commit_log_offset >= limit {
+                    return Ok(found);
+                }
+                let Ok(view) = record.view() else { continue };
+                match origin_of(&view) {
+                    Some(origin) if self.has(origin) => {
+                        let source = store.record_at(origin)?;
+                        if source.is_some_and(|source| source.view().is_ok_and(|of| is_copy_of(&view, &of))) {
+                            found.origins.insert(origin);
+                        }
+                    }
+                    None if by_key && view.properties.get(TIMER_DEQUEUE_MS).is_some() => {
+                        if let Some(key) = delivery_key(record) {
+                            *found.keys.entry(key).or_default() += 1;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, store: &Store, mut later: LaterDeliveries) -> Result<(), StoreError> {
+        self.levels.retain(|(offset, _)| !later.origins.contains(offset));
+        self.timer.retain(|offset| !later.origins.contains(offset));
+        if later.keys.is_empty() {
+            return Ok(());
+        }
+        let mut kept = Vec::with_capacity(self.timer.len());
+        for offset in self.timer.drain(..) {
+            let key = store.record_at(offset)?.as_ref().and_then(delivery_key);
+            let left = key.and_then(|key| later.keys.get_mut(&key)).filter(|left| **left > 0);
+            match left {
+                Some(left) => *left -= 1,
+                None => kept.push(offset),
+            }
+        }
+        self.timer = kept;
+        Ok(())
+    }
+}
+
+/// Returns the log offset from which deliveries are not in the saved state yet.
+fn deliveries_start(store: &Store, saved: &SavedDelays, basis: RecoveryBasis) -> Result<u64, StoreError> {
+    let known = saved.state.as_ref().map_or(0, |state| state.scan_from);
+    Ok(match basis {
+        RecoveryBasis::Ours => known,
+        RecoveryBasis::Broker => {
+            let read_ms = saved.check.last_read_time_ms;
+            known.max(store.log_offset_before(read_ms.saturating_sub(BEFORE_MS))?)
+        }
+        RecoveryBasis::Queue => 0,
+    })
+}
+
+/// Returns the log offsets of timer records that were not delivered when the state was saved, ascending.
+fn timer_records(
+    store: &Store,
+    saved: &mut SavedDelays,
+    basis: RecoveryBasis,
+    limit: u64,
+) -> Result<Vec<u64>, StoreError> {
+    let mut scan =
+        PendingScan { listed: Some(Vec::new()), limit, ..PendingScan::new(store, store.clock().now_ms()) };
+    if basis == RecoveryBasis::Queue {
+        match store.bounds(TIMER_TOPIC, 0) {
+            Err(StoreError::TopicNotFound { .. }) => {}
+            bounds => {
+                let (min, _) = bounds?;
+                scan.learn_cancelled(min)?;
+                scan.count_queue(min, i64::MIN)?;
+            }
+        }
+    } else {
+        if let Some(state) = saved.state.as_ref().filter(|_| basis == RecoveryBasis::Ours) {
+            // A writer writes its state before the checkpoint, which may be older.
+            saved.check.last_read_time_ms = state.read_slot.saturating_mul(TIMER_PRECISION_MS);
+            saved.check.last_timer_queue_offset = state.queue_next;
+        }
+        scan.timer(saved, &mut Vec::new())?;
+    }
+    let mut offsets = scan.listed.unwrap_or_default();
+    offsets.sort_unstable();
+    offsets.dedup();
+    Ok(offsets)
+}
+
+/// Returns log offsets and due times of level records that were not delivered when the state was saved, ascending.
+fn level_records(store: &Store, saved: &SavedDelays, limit: u64) -> Result<Vec<(u64, i64)>, StoreError> {
+    let mut found = Vec::new();
+    for queue_id in store.queue_ids(SCHEDULE_TOPIC)? {
+        let (min, max) = store.bounds(SCHEDULE_TOPIC, queue_id)?;
+        let next = saved.levels.next.get(&queue_id.saturating_add(1)).copied().unwrap_or(min);
+        let mut cursor = store.read(SCHEDULE_TOPIC, queue_id, Some(next.clamp(min, max)), Some(max), None)?;
+        loop {
+            let records = cursor.next_batch(AT_ONCE)?;
+            if records.is_empty() {
+                break;
+            }
+            let dues = store.level_dues_of(queue_id, &records)?;
+            let rows = records.iter().map(|record| record.commit_log_offset).zip(dues);
+            found.extend(rows.filter_map(|(offset, due_ms)| Some((offset, due_ms?))));
+        }
+    }
+    found.retain(|(offset, _)| *offset < limit);
+    found.sort_unstable();
+    Ok(found)
+}

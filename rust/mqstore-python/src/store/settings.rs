@@ -1,0 +1,115 @@
+//! Settings of topics and groups for exports and imports, as JSON texts by name.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::options::StoreOptions;
+use mqstore_engine::{Store, StoreSettings};
+use mqstore_format::FormatError;
+use mqstore_format::delays::pending::is_system_topic;
+use mqstore_format::json::{SubscriptionGroup, TopicConfig};
+use mqstore_io::{OsVfs, SystemClock};
+use pyo3::prelude::*;
+
+use crate::convert::error::to_py;
+use crate::runtime::detached;
+use crate::store::NativeStore;
+
+/// The groups of RocketMQ's own consumers start with this.
+const SYSTEM_GROUP_PREFIX: &str = "CID_RMQ_SYS_";
+
+/// JSON texts by name.
+type Texts = BTreeMap<String, String>;
+
+/// Returns the settings of the directory's topics and groups that an export contains, as JSON by name. With `topics`,
+/// these topics and the groups with offsets in them.
+#[pyfunction]
+fn export_settings(py: Python<'_>, path: PathBuf, topics: Option<Vec<String>>) -> PyResult<(Texts, Texts)> {
+    let named = |name: &str| topics.as_ref().is_none_or(|topics| topics.iter().any(|topic| topic == name));
+    let wanted = |name: &str| named(name) && !is_system_topic(name);
+    let (mut settings, offsets) = detached(py, || {
+        let (vfs, clock) = (Arc::new(OsVfs::new()), Arc::new(SystemClock::new()));
+        let store = Store::open_log(vfs, clock, &path, &StoreOptions::default())?;
+        let offsets = if topics.is_some() { store.group_offsets()? } else { Vec::new() };
+        Ok::<_, StoreError>((store.settings()?, offsets))
+    })?;
+    settings.keep_valid();
+    let consumes = |group: &str| {
+        topics.is_none() || offsets.iter().any(|offsets| offsets.group == group && wanted(&offsets.topic))
+    };
+    let listed = settings.topics.iter().filter(|topic| wanted(&topic.name));
+    let topics_found = listed.map(|topic| (topic.name.clone(), topic.to_text(&topic.name))).collect();
+    let listed =
+        settings.groups.iter().filter(|it| !it.name.starts_with(SYSTEM_GROUP_PREFIX) && consumes(&it.name));
+    let groups = listed.map(|group| (group.name.clone(), group.to_text(&group.name))).collect();
+    Ok((topics_found, groups))
+}
+
+fn parsed(topics: &Texts, groups: &Texts) -> Result<StoreSettings, StoreError> {
+    let bad = |name: &str, error: &FormatError| StoreError::InvalidMessage {
+        reason: format!("settings of {name}: {error}"),
+    };
+    let topic = |(name, text): (&String, &String)| {
+        let config = TopicConfig::parse(name, text.as_bytes()).map_err(|error| bad(name, &error))?;
+        Ok(TopicConfig { name: name.clone(), ..config })
+    };
+    let group = |(name, text): (&String, &String)| {
+        let config = SubscriptionGroup::parse(name, text.as_bytes()).map_err(|error| bad(name, &error))?;
+        Ok(SubscriptionGroup { name: name.clone(), ..config })
+    };
+    let settings = StoreSettings {
+        topics: topics.iter().map(topic).collect::<Result<_, StoreError>>()?,
+        groups: groups.iter().map(group).collect::<Result<_, StoreError>>()?,
+    };
+    settings.check().map(|()| settings)
+}
+
+/// Returns whether a store or a broker writes the topic for itself.
+#[pyfunction(name = "is_system_topic")]
+fn is_own_topic(topic: &str) -> bool {
+    is_system_topic(topic)
+}
+
+/// Checks settings from a file.
+#[pyfunction]
+fn check_settings(topics: Texts, groups: Texts) -> PyResult<()> {
+    parsed(&topics, &groups).map(drop).map_err(to_py)
+}
+
+/// Creates the topics that the store does not have. Returns their names. Quotas and permissions are set later, by
+/// `adopt_settings`.
+#[pyfunction]
+fn make_topics(store: &Bound<'_, NativeStore>, topics: Texts) -> PyResult<Vec<String>> {
+    let core = store.get().core()?;
+    detached(store.py(), || {
+        let mut made = Vec::new();
+        for topic in parsed(&topics, &Texts::new())?.topics {
+            if core.make_topic_of(&topic)? {
+                made.push(topic.name);
+            }
+        }
+        Ok::<_, StoreError>(made)
+    })
+}
+
+/// Gives the topics all their settings, and creates the groups that the store does not have.
+#[pyfunction]
+fn adopt_settings(store: &Bound<'_, NativeStore>, topics: Texts, groups: Texts) -> PyResult<()> {
+    let core = store.get().core()?;
+    detached(store.py(), || {
+        let settings = parsed(&topics, &groups)?;
+        settings.topics.iter().try_for_each(|topic| core.adopt_topic(topic))?;
+        core.adopt_groups(&settings.groups)
+    })
+}
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(export_settings, module)?)?;
+    module.add_function(wrap_pyfunction!(is_own_topic, module)?)?;
+    module.add_function(wrap_pyfunction!(check_settings, module)?)?;
+    module.add_function(wrap_pyfunction!(make_topics, module)?)?;
+    module.add_function(wrap_pyfunction!(adopt_settings, module)?)?;
+    Ok(())
+}

@@ -189,7 +189,7 @@ def test_system_topics_only_by_name(tmp_path: Path) -> None:
     file = tmp_path / "o.jsonl"
     report = mqstore.export(tmp_path / "a", file, topics=[TIMER, "t"])
     rows = [json.loads(line) for line in file.read_text().splitlines()[1:]]
-    # The records as they are, also of messages that are done.
+    # The unchanged records, also of messages that are done.
     raw = [row for row in rows if row["topic"] == TIMER]
     assert len(raw) == 8
     assert not any("mqstore.deliver_at" in row["properties"] for row in raw)
@@ -347,7 +347,7 @@ def test_a_delivery_during_an_interrupted_export(tmp_path: Path, way: Way, monke
 
 @pytest.mark.parametrize("lost", ["nothing", "wheel", "all but the log", "after a kill"])
 def test_the_files_of_delays_may_be_lost(tmp_path: Path, lost: str) -> None:
-    """What waits is known from the log alone, and while another process writes."""
+    """The log alone says which messages wait. So does the store of a running writer."""
     home = tmp_path / "a"
     if lost == "after a kill":
         clock = testing.ManualClock()
@@ -358,8 +358,8 @@ def test_the_files_of_delays_may_be_lost(tmp_path: Path, lost: str) -> None:
             until(lambda: store.delays().pending == 25)
             # As the files are at this moment.
             shutil.copytree(home, tmp_path / "b")
-            beside = mqstore.export(home, tmp_path / "beside.jsonl")
-        assert (beside.messages, beside.reasons) == (50, {"done": 25})
+            live = mqstore.export(home, tmp_path / "live.jsonl")
+        assert (live.messages, live.reasons) == (50, {"done": 25})
         report = moved(tmp_path / "b", tmp_path / "c", "jsonl")
         assert (report.messages, report.reasons) == (50, {"done": 25})
         return

@@ -1,16 +1,16 @@
 //! Decides for each record of a log whether an export contains it, and in which form. All formats use this one rule.
 //!
 //! ```text
-//! message of a topic                     as it is; the delivered form of a delayed message and of a transaction too
-//! delayed message that waits             as it was accepted, with its due time
+//! message of a topic                     unchanged; also a delivered delayed message, or a committed message
+//! delayed message that waits             the accepted message, with its due time
 //! delayed message, delivered, cancelled  left out: done     half message with a decision    left out: done
 //! half message without a decision        left out           message of a deleted topic      left out
 //! every other record of a system topic   left out: internal
 //! ```
 //!
 //! The rules hold as of one log offset. A resumed export uses the stored rules, or it would deliver messages twice that
-//! were delivered meanwhile. A record of a topic that the caller named is exported as it is, also of a system topic.
-//! Memory: 8 bytes for each waiting message with an exact time and each pending half message, 16 for each delay level.
+//! were delivered meanwhile. A record of a topic that the caller named is exported unchanged, also of a system topic.
+//! Memory: 8 bytes for each pending half message and each waiting message with an exact time, 16 for one with a level.
 
 use std::collections::BTreeSet;
 
@@ -93,7 +93,7 @@ pub struct WaitingMessage<'a> {
 /// The form of a record in an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExportDecision<'a> {
-    /// As it is.
+    /// Unchanged.
     Plain,
     /// The delayed message of this waiting record.
     Waiting(WaitingMessage<'a>),
@@ -173,7 +173,7 @@ impl ExportRules {
             _ => ExportDecision::Plain,
         };
         match decision {
-            // Of a topic that the caller did not name, only records that wait or are pending can belong to the selection.
+            // In other topics than the named ones, only records that wait or are pending can belong to the selection.
             ExportDecision::LeftOut(Omission::Waiting | Omission::Undecided) | ExportDecision::Waiting(_) => {
                 decision
             }

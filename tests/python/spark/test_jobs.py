@@ -119,6 +119,25 @@ def test_export(spark: Any, stores: list[Path], tmp_path: Path, kind: str) -> No
     assert [each.name for each in dest.parent.iterdir()] == ["t0"]
 
 
+def test_an_export_leaves_out_system_topics(spark: Any, tmp_path: Path) -> None:
+    import pyarrow.dataset
+
+    with mqstore.open(tmp_path / "s", "create", segment_size=1 << 16) as store:
+        store.append("t", b"plain")
+        store.append("t", b"delivered", delay=0.01)
+        with store.transaction("g") as transaction:
+            transaction.append("t", b"committed")
+        assert store.wait("t", 0, 2, timeout=20)
+        store.append("t", b"waiting", delay=3600)
+    report = mqstore.spark.export(spark, tmp_path / "s", tmp_path / "out")
+    # Two records that wait or waited, a half message and a decision.
+    assert (report.messages, report.skipped, report.reasons) == (3, 4, {"internal": 4})
+    bodies = pyarrow.dataset.dataset(str(tmp_path / "out")).to_table(columns=["body"])["body"].to_pylist()
+    assert sorted(bodies) == [b"committed", b"delivered", b"plain"]
+    named = mqstore.spark.export(spark, tmp_path / "s", tmp_path / "named", topic="rmq_sys_wheel_timer")
+    assert (named.messages, named.skipped) == (2, 0)
+
+
 def test_an_export_that_fails_leaves_nothing(spark: Any, stores: list[Path], tmp_path: Path) -> None:
     segment = min((stores[0] / "commitlog").iterdir())
     data = bytearray(segment.read_bytes())

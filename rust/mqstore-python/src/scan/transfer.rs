@@ -53,8 +53,8 @@ impl LineStream {
         slf
     }
 
-    /// Returns some lines, their number, the numbers of records left out by reason, and the log offset from which a scan
-    /// returns the following lines.
+    /// Returns some lines, their number, the numbers of records left out by reason, and the log offset from which a
+    /// scan returns the following lines.
     #[expect(clippy::type_complexity, reason = "a tuple for Python")]
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, u64, LeftOut, u64)>> {
         let Some(batch) = self.pass.next(py)? else { return Ok(None) };
@@ -146,8 +146,8 @@ impl CopyStream {
         slf
     }
 
-    /// Returns JSON lines with old and new positions, the number of messages, the numbers of records left out by reason,
-    /// and the log offset from which a scan returns the following messages.
+    /// Returns JSON lines with old and new positions, the number of messages, the numbers of records left out by
+    /// reason, and the log offset from which a scan returns the following messages.
     #[expect(clippy::type_complexity, reason = "a tuple for Python")]
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, u64, LeftOut, u64)>> {
         let Some(batch) = self.pass.next(py)? else { return Ok(None) };

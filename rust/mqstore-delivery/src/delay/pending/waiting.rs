@@ -35,7 +35,7 @@ struct LaterDeliveries {
 }
 
 impl WaitingDelays {
-    /// Lists the messages that wait in `store`, and returns the log offset as of which they do.
+    /// Lists the messages that wait in `store` at the current end of its log. Also returns this log offset.
     ///
     /// # Errors
     /// Errors of reading the files.

@@ -348,7 +348,8 @@ class StoreEvent(_Report):
 
     kind: str
     """Kind of event: `segment_deleted`, `segment_kept`, `segment_wiped`, `queue_file_deleted`, `index_file_deleted`,
-    `appends_refused`, `appends_resumed` or `compacted` (by the background)."""
+    `appends_refused`, `appends_resumed`, `compacted` (by the background), or `warning` (a note of the open, such as a
+    damaged configuration file)."""
     file: ExpiredFile | None
     """File of the event, or None."""
     detail: str

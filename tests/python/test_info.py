@@ -99,9 +99,10 @@ def test_info_of_consumer_groups(filled: Path, cli: Cli) -> None:
         ("%LMQ%x", "events", 2), ("billing", "gone", 0), ("billing", "orders", 5), ("late", "orders", 0)
     ]  # fmt: skip
     assert re.search(r"billing +orders +2 +5\b", cli("info", filled).stdout)
-    # If a file cannot be read, its backup is used. Without a backup, a note reports it.
+    # If a file is damaged, its backup completes it, and a note reports it.
     (config / "consumerOffset.json").write_text("{")
-    assert "consumerOffset.json: cannot be read" in cli("info", filled).stderr
+    assert "consumerOffset.json: damaged" in cli("info", filled).stderr
     (config / "consumerOffset.json.bak").write_text(OFFSETS)
     assert len(mqstore.info(filled).consumers) == 4
-    assert mqstore.info(filled).notes == ()
+    [note] = mqstore.info(filled).notes
+    assert "consumerOffset.json: damaged" in note

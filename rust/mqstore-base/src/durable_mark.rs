@@ -5,7 +5,7 @@
 //! corruption (before it). The mark is written after the sync that it records, never before.
 //!
 //! ```text
-//!   0  8  "MQSSTATE"           8  4  version 2         12  4  flags (1 = closed cleanly)
+//!   0  8  "MQSSTATE"           8  4  version 2         12  4  flags (1 = closed cleanly, 2 = there is a metadata log)
 //!  16  8  sequence            24  8  log offset up to which the log is synced
 //!  32  8  offset of the last record below it           40  4  its size     44  4  CRC of its bytes
 //!  48  8  log offset up to which queues and index are synced
@@ -30,6 +30,7 @@ const MAGIC: &[u8; 8] = b"MQSSTATE";
 const VERSION: u32 = 2;
 const SLOT_BYTES: usize = 128;
 const FLAG_CLEAN: u32 = 1;
+const FLAG_METADATA: u32 = 2;
 
 /// Numbers that differ between two states of an index, known without reading the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +50,8 @@ pub struct DurableMark {
     pub sequence: u64,
     /// Whether the store was closed cleanly at this mark.
     pub clean: bool,
+    /// Whether the store has a metadata log. If its files are missing then, they are lost.
+    pub has_metadata: bool,
     /// The log offset up to which the log is synced.
     pub position: u64,
     /// Log offset of the last record that ends at or before `position`; 0 with size 0 if there is none.
@@ -95,7 +98,9 @@ impl DurableMark {
         let mut bytes = Vec::with_capacity(SLOT_BYTES);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_be_bytes());
-        bytes.extend_from_slice(&(if self.clean { FLAG_CLEAN } else { 0 }).to_be_bytes());
+        let flags = [(self.clean, FLAG_CLEAN), (self.has_metadata, FLAG_METADATA)];
+        let flags = flags.iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
+        bytes.extend_from_slice(&flags.to_be_bytes());
         for value in [self.sequence, self.position, self.last_offset] {
             bytes.extend_from_slice(&value.to_be_bytes());
         }
@@ -125,8 +130,10 @@ impl DurableMark {
         if switch::on("mark.slot_crc") && crc != crc31(body).to_be_bytes() {
             return None;
         }
+        let flags = cursor.u32()?;
         Some(Self {
-            clean: cursor.u32()? & FLAG_CLEAN != 0,
+            clean: flags & FLAG_CLEAN != 0,
+            has_metadata: flags & FLAG_METADATA != 0,
             sequence: cursor.u64()?,
             position: cursor.u64()?,
             last_offset: cursor.u64()?,
@@ -199,6 +206,7 @@ mod tests {
         DurableMark {
             sequence: 7,
             clean: true,
+            has_metadata: true,
             position: 1 << 40,
             last_offset: 12,
             last_size: 100,

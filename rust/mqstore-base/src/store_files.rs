@@ -6,6 +6,7 @@
 //! Source: `StorePathConfigHelper`, `BrokerPathConfigHelper`.
 
 mod bare_log;
+mod config_file;
 mod delay_level_tables;
 mod log_folders;
 mod log_paths;
@@ -17,6 +18,7 @@ use mqstore_io::switch;
 use mqstore_io::vfs::parent_dir;
 use mqstore_io::{Clock, FileKind, Vfs};
 
+pub use config_file::{ConfigDamage, ConfigFile, LoadedConfig};
 pub use delay_level_tables::DELAY_LEVELS_FILE;
 pub use delay_level_tables::DelayTables;
 pub use log_folders::LogFolders;

@@ -110,6 +110,7 @@ pub(crate) enum ProblemKind {
     CompactionDamaged,
     CompactionEntry,
     CompactionFile,
+    CompactionFacts,
     ConfigDamaged,
     MetaDamaged,
     DelayLevelsDamaged,
@@ -239,10 +240,16 @@ impl ProblemKind {
                  missing",
                 "nothing: compact the topic again while the log has its messages, or restore it from another store",
             ),
+            Self::CompactionFacts => (
+                "compaction_facts_damaged",
+                "verify does not notice changed or missing compaction files, and the next compaction reads all of them",
+                "nothing: the next compaction writes the file again, after a copy",
+            ),
             Self::ConfigDamaged => (
                 "config_damaged",
-                "RocketMQ reads the .bak file instead, or starts without topics, groups or offsets",
-                "replace the file with its .bak; without a .bak, move it to lost+found",
+                "RocketMQ reads the .bak file instead, or starts without topics, groups or offsets; mqstore reads every \
+                 entry that parses",
+                "copy the file, and write the entries that parse, with those of its .bak that it lacks",
             ),
             Self::ConsumerOffsetAhead => (
                 "consumer_offset_ahead",

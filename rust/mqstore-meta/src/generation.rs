@@ -17,6 +17,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mqstore_io::sync::Ordering;
 use mqstore_io::{VfsFile, switch};
 
 use super::frame::{FileHeader, Frame, HEAD_BYTES};
@@ -160,6 +161,7 @@ impl MetaLog {
                 room: None,
             })
         })?;
+        self.has_file.store(true, Ordering::Release);
         self.set_backoff(self.interval_ms() + REST_MS, generation);
         if let Some(CopyStart { path, .. }) = &cut {
             // If this fails, the next open removes the file.

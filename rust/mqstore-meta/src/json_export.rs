@@ -47,8 +47,8 @@ impl MetaLog {
         let path = path_of(&self.files, file);
         let known = self.tables.lock().json(file).known;
         // A file that cannot be read is replaced.
-        let mut table = match json_files::read(&self.files, file, None, &mut |_| Ok(()))? {
-            Some((_, table)) => table,
+        let mut table = match json_files::read_for_export(&self.files, file)? {
+            Some(table) => table,
             None => match file {
                 JsonFile::Topics => JsonTable::Topics(TopicTable::default()),
                 JsonFile::Groups => JsonTable::Groups(SubscriptionGroups::default()),
@@ -56,10 +56,10 @@ impl MetaLog {
             },
         };
         self.fill(file, &mut table)?;
-        let version = known.map_or(*table.version(), |known| known.version.max(*table.version()));
-        *table.version() = version.next(self.files.clock.now_ms());
+        let version = known.map_or(table.version(), |known| known.version.max(table.version()));
+        table.set_version(version.next(self.files.clock.now_ms()));
         let text = table.to_json(self.dialect);
-        let stamp = stamp_of(*table.version(), text.as_bytes());
+        let stamp = stamp_of(table.version(), text.as_bytes());
         {
             let mut tables = self.tables.lock();
             self.write(WriteMethod::File, |frame| frame.push(&MetaRecord::JsonIntended { file, stamp }))?;

@@ -35,7 +35,7 @@ mod tail;
 mod tests;
 
 pub use group_position::GroupPosition;
-pub use load::{copy_log, find_damage, newest_file};
+pub use load::{copy_log, find_damage, is_lost, newest_file};
 pub use log::MetaLog;
 pub use log::{FoundLog, read_log, read_state, read_state_strictly};
 pub use maintenance::SYNC_INTERVAL_MS;

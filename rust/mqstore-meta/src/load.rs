@@ -7,7 +7,8 @@
 //!
 //! A frame that does not decode is normally the end of the log. It is damage if it is in the snapshot, or below the
 //! highest position that a later frame states as synced. Then the store refuses to open for writing, unless
-//! [`RecoveryMode::Salvage`] allows it to drop everything after the damage.
+//! [`RecoveryMode::Salvage`] allows it to drop everything after the damage. The durable mark says whether the store has a
+//! metadata log; a log whose files are all missing counts as damaged.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use mqstore_io::{Access, FileKind, VfsFile, switch};
 use super::frame::{FileHeader, FrameReader, HEAD_BYTES, NextFrame, inspect_tail};
 use super::record::MetaPosition;
 use super::state::MetaState;
+use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::StoreFiles;
@@ -28,6 +30,15 @@ const COPY_BYTES: usize = 1 << 20;
 
 /// Maximum attempts of a reader while the file is being replaced or written.
 const TRIES: u32 = 5;
+
+/// The damage of a log whose files are all missing.
+pub(super) const LOST_LOG: &str = "the metadata log is missing: topics, groups and offsets that it had are lost, and \
+                                   finished messages of work queues may be delivered again";
+
+/// Whether the store has, or had, a metadata log. Call it before the files are listed: a writer may make the first one.
+pub(super) fn has_metadata(files: &StoreFiles) -> bool {
+    DurableMarkFile::new(files).load().is_some_and(|mark| mark.has_metadata)
+}
 
 /// Returns the path of a generation's file.
 pub(super) fn file_of(files: &StoreFiles, generation: u64) -> PathBuf {
@@ -263,10 +274,17 @@ fn rewrite(found: &FoundLogFile) -> Result<(), StoreError> {
 
 /// Reads the newest file while another process may be writing it. The result may be slightly older than the file.
 fn read_next_to_writer(files: &StoreFiles) -> Result<Option<FoundLogFile>, StoreError> {
+    read_expected(files, false)
+}
+
+/// Same as [`read_next_to_writer`]. If a file is `expected`, a list without one is read again: a new file may have
+/// replaced the listed one.
+fn read_expected(files: &StoreFiles, expected: bool) -> Result<Option<FoundLogFile>, StoreError> {
     for rest in (0..TRIES).rev() {
         match read_newest(files, Access::Read) {
             // The next generation replaced it.
             Err(error) if error.is_gone() && rest > 0 => {}
+            Ok(None) if expected && rest > 0 => {}
             // The frame was still being written when it was read, and frames after it appeared a moment later.
             Ok(Some(found)) if found.damage.is_some() && rest > 0 => {}
             outcome => return outcome,
@@ -281,7 +299,13 @@ pub(super) fn read_snapshot(
     files: &StoreFiles,
     notes: &mut Vec<String>,
 ) -> Result<Option<(MetaState, bool)>, StoreError> {
-    let Some(mut found) = read_next_to_writer(files)? else { return Ok(None) };
+    let had_log = has_metadata(files);
+    let Some(mut found) = read_expected(files, had_log)? else {
+        if had_log {
+            notes.push(format!("{}: {LOST_LOG}; the JSON files in config/ are used", files.meta().display()));
+        }
+        return Ok(had_log.then(|| (MetaState::default(), true)));
+    };
     if let Some(reason) = &found.damage {
         let place = (found.path.display(), found.end);
         notes.push(format!("{}: {reason} at byte {}; what follows is not used", place.0, place.1));
@@ -290,10 +314,19 @@ pub(super) fn read_snapshot(
     Ok(Some((found.state, found.damage.is_some())))
 }
 
-/// Finds damage of the log. Returns the file, the offset and the reason.
+/// Finds damage of the log. Returns the file, the offset and the reason. If all files are missing, returns their folder.
 pub fn find_damage(files: &StoreFiles) -> Result<Option<(PathBuf, u64, String)>, StoreError> {
-    let found = read_next_to_writer(files)?;
+    let had_log = has_metadata(files);
+    let found = read_expected(files, had_log)?;
+    if had_log && found.is_none() {
+        return Ok(Some((files.meta(), 0, LOST_LOG.to_owned())));
+    }
     Ok(found.and_then(|found| Some((found.path, found.end, found.damage?))))
+}
+
+/// Whether the store had a metadata log and all its files are missing.
+pub fn is_lost(files: &StoreFiles) -> bool {
+    has_metadata(files) && newest_file(files).is_none()
 }
 
 /// Returns the path of the newest file, if there is one.

@@ -8,8 +8,8 @@ use mqstore_format::json::{Dialect, SubscriptionGroup, TopicConfig};
 use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 
 use super::frame::Frame;
-use super::json_files::import;
-use super::load::{FoundLogFile, find, read_snapshot, recover};
+use super::json_files::{UnreadConfig, import};
+use super::load::{FoundLogFile, LOST_LOG, find, has_metadata, read_snapshot, recover};
 use super::maintenance_timer::MaintenanceTimer;
 use super::progress::{Progress, ProgressRecord};
 use super::record::{JsonFile, MetaPosition, MetaRecord, NameId, OffsetChange, QueueKey, SavedState};
@@ -47,6 +47,8 @@ pub struct MetaLog {
     /// Whether offsets changed since the last write of their JSON file began.
     pub(super) offsets_changed: AtomicBool,
     pub(super) dialect: Dialect,
+    /// Set once a file of the log is durable.
+    pub(super) has_file: Arc<AtomicBool>,
     /// The generation that receives appends, and the earliest time of the next one, in milliseconds of the interval
     /// clock.
     generation: AtomicU64,
@@ -55,7 +57,11 @@ pub struct MetaLog {
 }
 
 /// The metadata log that an open found, before it changes anything.
-pub struct FoundLog(Option<FoundLogFile>);
+pub struct FoundLog {
+    file: Option<FoundLogFile>,
+    /// Whether the store had a log whose files are gone.
+    is_lost: bool,
+}
 
 thread_local! {
     static FRAME: RefCell<Frame> = RefCell::default();
@@ -70,7 +76,13 @@ pub fn read_log(files: &StoreFiles, notes: &mut Vec<String>) -> Result<MetaState
 /// and count as missing.
 pub fn read_state(files: &StoreFiles, notes: &mut Vec<String>) -> Result<MetaState, StoreError> {
     let (mut state, lost) = read_snapshot(files, notes)?.unwrap_or_default();
-    import(files, &mut state, lost, &mut |error| noted(notes, &error))?;
+    import(files, &mut state, lost, &mut |unread| {
+        notes.push(match unread {
+            UnreadConfig::Io(error) => error.to_string(),
+            UnreadConfig::Damaged(damage, used) => damage.note(used, None),
+        });
+        Ok(())
+    })?;
     Ok(state)
 }
 
@@ -78,32 +90,40 @@ pub fn read_state(files: &StoreFiles, notes: &mut Vec<String>) -> Result<MetaSta
 /// the system cannot read is an error.
 pub fn read_state_strictly(files: &StoreFiles) -> Result<MetaState, StoreError> {
     let (mut state, lost) = read_snapshot(files, &mut Vec::new())?.unwrap_or_default();
-    let fails = |error| if matches!(error, StoreError::Corrupt { .. }) { Ok(()) } else { Err(error) };
-    import(files, &mut state, lost, &mut { fails })?;
+    import(files, &mut state, lost, &mut |unread| match unread {
+        UnreadConfig::Io(error) => Err(error),
+        UnreadConfig::Damaged(..) => Ok(()),
+    })?;
     Ok(state)
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "other callbacks return an error here")]
-fn noted(notes: &mut Vec<String>, error: &StoreError) -> Result<(), StoreError> {
-    notes.push(error.to_string());
-    Ok(())
 }
 
 impl MetaLog {
     /// Finds the metadata of the store at `files`, which no other process may be writing. Changes nothing.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if the log is damaged, unless `mode` allows recovery to drop the frames after the
-    /// damage.
+    /// [`StoreError::Corrupt`] if the log is damaged or missing, unless `mode` allows recovery to continue without the
+    /// lost part.
     pub fn find(files: &StoreFiles, mode: RecoveryMode) -> Result<FoundLog, StoreError> {
-        find(files, mode).map(FoundLog)
+        let had_log = has_metadata(files);
+        let file = find(files, mode)?;
+        let is_lost = had_log && file.is_none();
+        if is_lost && mode != RecoveryMode::Salvage {
+            let advice = "copy the files back, read the store with mode \"r\", or open it with recovery=\"salvage\", \
+                          which continues with what the JSON files in config/ have; nothing was changed";
+            return Err(StoreError::corrupt(&files.meta(), 0, format!("{LOST_LOG}; {advice}")));
+        }
+        Ok(FoundLog { file, is_lost })
     }
 
     /// Opens the metadata of the store at `files`: recovers the log that was found and imports the changes that
     /// brokers made. Adds messages for the user to `notes`.
     pub fn open(files: &StoreFiles, found: FoundLog, notes: &mut Vec<String>) -> Result<Self, StoreError> {
-        let found = found.0.map(|found| recover(files, found, notes)).transpose()?;
-        let lost = found.as_ref().is_some_and(|found| found.damage.is_some());
+        let FoundLog { file, is_lost } = found;
+        if is_lost {
+            notes.push(format!("{}: {LOST_LOG}; the JSON files in config/ are used", files.meta().display()));
+        }
+        let found = file.map(|found| recover(files, found, notes)).transpose()?;
+        let lost = is_lost || found.as_ref().is_some_and(|found| found.damage.is_some());
         let (mut state, generation, tail) = match found {
             None => (MetaState::default(), 0, Tail::new(files, MetaPosition(0))),
             Some(found) if found.end < found.head.tail_start => {
@@ -125,7 +145,16 @@ impl MetaLog {
                 (found.state, found.head.generation, Tail::going_on(files, front))
             }
         };
-        let imported = import(files, &mut state, lost, &mut |error| noted(notes, &error))?;
+        let imported = import(files, &mut state, lost, &mut |unread| {
+            notes.push(match unread {
+                UnreadConfig::Io(error) => error.to_string(),
+                UnreadConfig::Damaged(damage, used) => {
+                    let copy = files.keep_config(&damage.path, &damage.bytes)?;
+                    damage.note(used, copy.as_deref())
+                }
+            });
+            Ok(())
+        })?;
         let log = Self::of(files, state, generation, tail);
         if lost || (imported && log.tail.is_ready()) {
             // The generation replaces its predecessor in one step.
@@ -141,6 +170,7 @@ impl MetaLog {
             progress.insert(*queue, QueueProgress::new(*queue, state.clone()));
         }
         Self {
+            has_file: Arc::new(tail.is_ready().into()),
             files: files.clone(),
             names: state.names.into(),
             tables: state.tables.into(),
@@ -154,6 +184,11 @@ impl MetaLog {
             rest_until_ms: 0.into(),
             tick: MaintenanceTimer::new(files),
         }
+    }
+
+    /// Returns a flag that is set once a file of the log is durable.
+    pub fn file_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.has_file)
     }
 
     pub(super) fn generation(&self) -> u64 {

@@ -3,23 +3,29 @@
 //! Owns the comparison of a queue's files with `mqstore/compaction.json`, for `verify`. It compares only files that the
 //! facts describe: if a broker changed a folder, or if it was copied, it has another token and is not compared. Only
 //! the bytes that the compaction wrote are compared, not the rest of the file. Writes nothing.
+//!
+//! A truncated or missing file changes the token, so [`incomplete_files`] looks for it by name and length. It reads no
+//! file of a complete queue, so that an open can call it.
 
 use std::path::PathBuf;
 
 use mqstore_format::offset_file_name;
 
-use super::folder::{DataFile, QueueFolder, open_listed};
+use super::folder::{DataFile, LOG_DIR, QueueFolder, open_listed, queue_dir};
 use super::generation::GenerationState;
-use super::manifest::Manifest;
+use super::manifest::{GenerationFacts, Manifest};
 use crate::job::documents::OutputFile;
 use crate::job::publish::crc_of;
+use crate::read::cursor::read_units;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
 /// A file that differs from the one that the compaction wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedFile {
+    /// The file.
     pub path: PathBuf,
+    /// The difference, with the values found and expected.
     pub detail: String,
 }
 
@@ -44,6 +50,61 @@ pub fn changed_files(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<V
         }
     }
     Ok(found)
+}
+
+/// Returns the files that a compaction wrote and that are missing or were truncated, for each queue the first one.
+///
+/// # Errors
+/// I/O errors.
+pub fn incomplete_files(files: &StoreFiles) -> Result<Vec<ChangedFile>, StoreError> {
+    let manifest = Manifest::load(files)?;
+    let mut found = Vec::new();
+    for (topic, queue_id, generations) in manifest.queues() {
+        let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
+        let mut problem = None;
+        for generation in generations {
+            problem = incomplete_file(files, (topic, queue_id), &folder, generation)?;
+            if problem.is_none() {
+                break;
+            }
+        }
+        found.extend(problem);
+    }
+    Ok(found)
+}
+
+/// Returns the first file of `generation` that is missing or truncated in `folder`. A broker may have replaced the
+/// files with fewer or shorter ones; the first log file always exists, and units show how long a log file must be.
+fn incomplete_file(
+    files: &StoreFiles,
+    (topic, queue_id): (&str, i32),
+    folder: &QueueFolder,
+    generation: &GenerationFacts,
+) -> Result<Option<ChangedFile>, StoreError> {
+    let Some(first) = generation.files.first() else { return Ok(None) };
+    if folder.pairs.is_empty() {
+        let dir = queue_dir(&files.compaction(), LOG_DIR, topic, queue_id);
+        let (path, records) = (dir.join(offset_file_name(first.base)), generation.records());
+        let detail = format!(
+            "the file is missing: {records} messages of {topic}/{queue_id} that a compaction kept are lost, and reads \
+             return older ones from the log"
+        );
+        return Ok(Some(ChangedFile { path, detail }));
+    }
+    for said in &generation.files {
+        let Some(pair) = folder.pairs.iter().find(|pair| pair.log.base == said.base) else { continue };
+        let Some(queue) = pair.queue.as_ref().filter(|_| pair.log.len < said.log.used_bytes) else {
+            continue;
+        };
+        if let Some(needed) = read_units(files, queue, pair.log.len)?.and_then(|run| run.needed_bytes) {
+            let detail = format!(
+                "the file was truncated to {} bytes; its queue file has records up to byte {needed}",
+                pair.log.len
+            );
+            return Ok(Some(ChangedFile { path: pair.log.path.clone(), detail }));
+        }
+    }
+    Ok(None)
 }
 
 enum Comparison {
@@ -72,6 +133,7 @@ fn compare(files: &StoreFiles, file: &DataFile, said: &OutputFile) -> Result<Com
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::read::reader::CompactedQueue;
     use crate::testing::{TestStore, compact_now, small};
     use mqstore_io::Access;
 
@@ -107,6 +169,30 @@ mod tests {
         }
         flip(&store, &folder.pairs.last().unwrap().log.path, 2047);
         assert_eq!(names(&store), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_missing_or_truncated_file_is_found_and_not_read_past() {
+        let store = compacted();
+        let lost = || incomplete_files(&store.files).unwrap();
+        assert_eq!(lost(), []);
+        let folder = QueueFolder::load(&store.files, &store.files.compaction(), "a", 0).unwrap();
+        let last = &folder.pairs.last().unwrap().log;
+        let (path, full) = (last.path.clone(), store.files.vfs.read_file(&last.path, 1 << 20).unwrap());
+        let file = store.files.vfs.open(&path, Access::ReadWrite).unwrap();
+        for len in [200, 1] {
+            file.set_len(len).unwrap();
+            let found = lost();
+            assert_eq!(found.len(), 1, "{len}");
+            assert!(found[0].path == path && found[0].detail.contains("truncated"), "{found:?}");
+            let read = CompactedQueue::open(&store.files, "a", 0).map(|queue| queue.unwrap().read(0).last());
+            assert!(matches!(read, Err(StoreError::Corrupt { path: at, .. }) if at == path), "{len}");
+        }
+        file.set_len(full.len() as u64).unwrap();
+        file.write_all_at(&full, 0).unwrap();
+        assert_eq!(lost(), []);
+        store.files.vfs.remove_dir_all(&store.files.compaction().join("compactionLog")).unwrap();
+        assert!(lost()[0].detail.contains("missing"));
     }
 
     #[test]

@@ -140,6 +140,14 @@ impl ManifestCache {
     }
 }
 
+/// Returns the content of `mqstore/compaction.json` and the reason, if it does not parse.
+///
+/// # Errors
+/// I/O errors.
+pub fn damaged_manifest(files: &StoreFiles) -> Result<Option<(Vec<u8>, String)>, StoreError> {
+    Manifest::damage(files)
+}
+
 fn key(topic: &str, queue_id: i32) -> String {
     format!("{topic}/{queue_id}")
 }
@@ -153,6 +161,24 @@ impl Manifest {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(StoreError::io(&path, "reading the compaction manifest", error)),
         }
+    }
+
+    /// Returns the queues with facts, each with its generations.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (&str, i32, &[GenerationFacts])> {
+        self.queues.iter().filter_map(|(key, generations)| {
+            let (topic, queue_id) = key.rsplit_once('/')?;
+            Some((topic, queue_id.parse().ok()?, generations.as_slice()))
+        })
+    }
+
+    /// Returns why the file does not parse, with its content; `None` if it does, or if there is none.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub(crate) fn damage(files: &StoreFiles) -> Result<Option<(Vec<u8>, String)>, StoreError> {
+        let Some(bytes) = files.read_config(&files.compaction_manifest())? else { return Ok(None) };
+        let reason = Self::from_json(bytes.clone()).err().map(|error| error.to_string());
+        Ok(reason.map(|reason| (bytes, reason)))
     }
 
     /// Returns the facts about generations of a queue; the files may belong to one of them.
@@ -180,10 +206,13 @@ impl Manifest {
         generations.push(next);
     }
 
-    /// Replaces the file.
+    /// Replaces the file. A file that does not parse is copied first.
     pub(crate) fn write(&self, files: &StoreFiles) -> Result<(), StoreError> {
         let text = self.to_json()?;
         let path = files.compaction_manifest();
+        if let Some((bytes, _)) = Self::damage(files)? {
+            files.keep_config(&path, &bytes)?;
+        }
         files
             .vfs
             .write_atomic(&path, &path.with_extension("json.tmp"), text.as_bytes())

@@ -14,6 +14,8 @@
 //!   stopped between its switch of log and queue. The file is then read record by record. If no complete record starts
 //!   there, the file is damaged, and the read fails.
 //! * A file without a valid unit is also read record by record.
+//! * Files have their full length from the start. If a unit that ascends points after the end of the log file, that file
+//!   was truncated, and a read fails where its records are missing.
 //!
 //! PHYSICALOFFSET must be the record's own position. A property CRC is not checked, because RocketMQ changes
 //! PHYSICALOFFSET without a new CRC.
@@ -50,12 +52,20 @@ pub(crate) enum OpenOutcome<T> {
     Moved,
 }
 
+/// The run of valid units at the start of a queue file.
+#[derive(Debug, Default)]
+pub(crate) struct UnitRun {
+    pub(crate) units: Vec<BatchCqUnit>,
+    /// If the next unit points after the end of the log file: the length that the log file must have.
+    pub(crate) needed_bytes: Option<u64>,
+}
+
 /// Reads the run of valid units at the start of a queue file; `None` if the file was replaced.
 pub(crate) fn read_units(
     files: &StoreFiles,
     queue: &DataFile,
     log_bytes: u64,
-) -> Result<Option<Vec<BatchCqUnit>>, StoreError> {
+) -> Result<Option<UnitRun>, StoreError> {
     let Some(file) = open_listed(files, queue)? else {
         return Ok(None);
     };
@@ -68,31 +78,29 @@ pub(crate) fn read_units(
         file.read_exact_at(part, position).at(&queue.path, "reading sparse queue entries")?;
         for bytes in part.as_chunks::<BATCH_CQ_UNIT_BYTES>().0 {
             let unit = BatchCqUnit::decode(bytes);
-            if !follows(&unit, units.last(), queue.base, log_bytes) {
-                return Ok(Some(units));
+            let Some(end) = end_of_next(&unit, units.last(), queue.base) else {
+                return Ok(Some(UnitRun { units, needed_bytes: None }));
+            };
+            if end > log_bytes {
+                return Ok(Some(UnitRun { units, needed_bytes: Some(end) }));
             }
             units.push(unit);
         }
         position += len as u64;
     }
-    Ok(Some(units))
+    Ok(Some(UnitRun { units, needed_bytes: None }))
 }
 
-/// Whether `unit` is valid, points into its log file, and ascends from `last`.
-fn follows(unit: &BatchCqUnit, last: Option<&BatchCqUnit>, base: u64, log_bytes: u64) -> bool {
-    let Ok(start) = u64::try_from(unit.physical_offset) else {
-        return false;
-    };
-    let Ok(size) = u64::try_from(unit.size) else {
-        return false;
-    };
-    let inside =
-        start >= base && start.checked_add(size).is_some_and(|end| end <= base.saturating_add(log_bytes));
+/// Returns the end of the record of `unit`, from the start of its log file. `None` if the unit is not valid, does not
+/// ascend from `last`, or points before the file.
+fn end_of_next(unit: &BatchCqUnit, last: Option<&BatchCqUnit>, base: u64) -> Option<u64> {
+    let start = u64::try_from(unit.physical_offset).ok()?.checked_sub(base)?;
+    let end = start.checked_add(u64::try_from(unit.size).ok()?)?;
     let ascends = last.is_none_or(|last| {
         unit.base_offset > last.base_offset
             && unit.physical_offset >= last.physical_offset.saturating_add(i64::from(last.size))
     });
-    unit.is_valid() && inside && ascends
+    (unit.is_valid() && ascends).then_some(end)
 }
 
 /// Walks one pair of files; see the module's text.
@@ -102,6 +110,8 @@ pub(crate) struct PairCursor {
     queue_id: i32,
     log: DataFile,
     units: Vec<BatchCqUnit>,
+    /// The length that the log file must have, if it was truncated.
+    needed_bytes: Option<u64>,
     next_unit: usize,
     by_log: bool,
     position: u64,
@@ -122,20 +132,21 @@ impl PairCursor {
         let Some(file) = open_listed(files, &pair.log)? else {
             return Ok(OpenOutcome::Moved);
         };
-        let units = match &pair.queue {
+        let UnitRun { units, needed_bytes } = match &pair.queue {
             Some(queue) => match read_units(files, queue, pair.log.len)? {
-                Some(units) => units,
+                Some(run) => run,
                 None => return Ok(OpenOutcome::Moved),
             },
-            None => Vec::new(),
+            None => UnitRun::default(),
         };
         Ok(OpenOutcome::Same(Self {
             topic: topic.to_owned(),
             queue_id,
             log: pair.log.clone(),
             next_unit: units.partition_point(|unit| unit.base_offset < from_offset),
-            by_log: units.is_empty(),
+            by_log: units.is_empty() && needed_bytes.is_none(),
             units,
+            needed_bytes,
             position: 0,
             last_offset: -1,
             from_offset,
@@ -146,6 +157,25 @@ impl PairCursor {
     /// Returns the last valid unit of the queue file.
     pub(crate) fn last_unit(&self) -> Option<&BatchCqUnit> {
         self.units.last()
+    }
+
+    /// Returns the last valid unit of the queue file.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if the log file was truncated.
+    pub(crate) fn last_unit_checked(&self) -> Result<Option<&BatchCqUnit>, StoreError> {
+        self.check_length()?;
+        Ok(self.last_unit())
+    }
+
+    /// Returns an error if the log file was truncated.
+    fn check_length(&self) -> Result<(), StoreError> {
+        let Some(needed) = self.needed_bytes else { return Ok(()) };
+        let reason = format!(
+            "the file ends here, and its queue file has records up to byte {needed}: the file was truncated; copy it \
+             back, or compact the topic again while the log has its messages"
+        );
+        Err(StoreError::corrupt(&self.log.path, self.log.len, reason))
     }
 
     /// Returns the next record, or `None` at the end of the file.
@@ -171,7 +201,7 @@ impl PairCursor {
         loop {
             let expected = if self.by_log { None } else { self.units.get(self.next_unit).copied() };
             if expected.is_none() && !self.by_log {
-                return Ok(None);
+                return self.check_length().map(|()| None);
             }
             let start = expected
                 .map_or(self.position, |unit| (unit.physical_offset as u64).saturating_sub(self.log.base));

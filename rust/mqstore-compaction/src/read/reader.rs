@@ -168,7 +168,7 @@ fn bounds(
         let OpenOutcome::Same(mut cursor) = PairCursor::open(files, pair, topic, queue_id, 0)? else {
             return Ok(OpenOutcome::Moved);
         };
-        let end = match cursor.last_unit() {
+        let end = match cursor.last_unit_checked()? {
             Some(unit) => Some(unit.base_offset),
             None => cursor.last_by_log()?,
         };

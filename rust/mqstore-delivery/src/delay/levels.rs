@@ -5,6 +5,8 @@
 //!
 //! The state of a level is one number: the next offset to deliver. Source: `ScheduleMessageService`.
 
+mod delivered;
+
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_format::SCHEDULE_TOPIC;
@@ -56,10 +58,13 @@ impl DelayEngine {
             let due = dues.iter().take_while(|due_ms| **due_ms <= now_ms).count();
             let first_left = dues.get(due).copied();
             records.truncate(due);
-            let done = self.deliver_level(&records, now_ms)?;
-            let behind = records.get(..done).and_then(<[_]>::last).map(|record| record.queue_offset + 1);
-            if let Some(behind) = behind {
-                next = behind;
+            let last = records.last().map(|record| record.queue_offset + 1);
+            records.retain(|record| !self.levels.is_delivered(level, record.queue_offset));
+            let (due, done) = (records.len(), self.deliver_level(&records, now_ms)?);
+            // The offset of the first message that is left, or one past the last.
+            let behind = records.get(done).map(|record| record.queue_offset).or(last);
+            if let Some(behind) = behind.filter(|behind| *behind > next) {
+                next = self.levels.skip_delivered(level, behind);
                 self.levels.next.insert(level, next);
                 self.levels.changed = true;
                 self.saved.dirty = true;
@@ -80,8 +85,10 @@ impl DelayEngine {
         let mut pending = 0;
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
             let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
-            let next = self.levels.next.get(&queue_id.saturating_add(1)).copied().unwrap_or(min);
-            pending += (max - next.clamp(min, max)) as u64;
+            let level = queue_id.saturating_add(1);
+            let next = self.levels.next.get(&level).copied().unwrap_or(min).clamp(min, max);
+            let delivered = self.levels.delivered.get(&level).map_or(0, |found| found.range(next..).count());
+            pending += ((max - next) as u64).saturating_sub(delivered as u64);
         }
         Ok(pending)
     }

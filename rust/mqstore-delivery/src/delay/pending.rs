@@ -137,6 +137,8 @@ impl CancelledIds {
 
 /// The saved state of delays, as far as a reader needs it.
 struct SavedDelays {
+    /// Description of damage in the file of the saved state.
+    damage: Option<String>,
     check_bytes: Vec<u8>,
     check: TimerCheckpoint,
     state: Option<DelayState>,
@@ -151,7 +153,8 @@ impl SavedDelays {
     fn load(store: &Store) -> Result<Self, StoreError> {
         let files = store.files();
         let (state_files, state) = StateFiles::load(files);
-        let mut levels = LevelOffsets::new(&state_files.offsets());
+        let damage = state_files.damage_note(false)?;
+        let mut levels = LevelOffsets::new(state_files.offsets()?, None);
         for (level, next) in state.iter().flat_map(|state| &state.levels) {
             let known = levels.next.entry(*level).or_insert(0);
             *known = (*known).max(*next);
@@ -160,7 +163,7 @@ impl SavedDelays {
         let check = TimerCheckpoint::decode(&check_bytes);
         let wheel = TimerWheel::open(files, Access::Read)?;
         let log = TimerLog::open(files, TIMER_LOG_FILE_BYTES, Access::Read)?;
-        Ok(Self { check_bytes, check, state, levels, wheel, log })
+        Ok(Self { damage, check_bytes, check, state, levels, wheel, log })
     }
 }
 
@@ -186,6 +189,7 @@ impl<'a> PendingScan<'a> {
             Err(StoreError::TopicNotFound { .. }) => return Ok(()),
             bounds => bounds?,
         };
+        notes.extend(saved.damage.take());
         let SavedDelays { check_bytes, check, state, wheel, log, .. } = saved;
         let read_slot = slot_of(check.last_read_time_ms);
         let wheel = wheel.as_mut().filter(|wheel| wheel.exists());

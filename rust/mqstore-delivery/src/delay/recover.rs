@@ -7,6 +7,8 @@
 //!   the wheel; units without a record are dropped when their slot is read. The broker's deliveries since its
 //!   checkpoint are known by unique key and slot time. Unlike a broker, an open loses no message that became due
 //!   during a long downtime.
+//! * **Levels**: if the saved state does not cover them, recovery searches the log for their deliveries
+//!   (`levels::delivered`).
 //! * **Neither** (a file is missing or damaged, or the commit log ends before the known position): recovery builds
 //!   wheel and timer log again from the whole timer queue. It searches the commit log for deliveries from the first
 //!   record of the timer queue on.
@@ -50,6 +52,7 @@ impl DelayEngine {
     pub(super) fn open(store: &Store, options: &DelayOptions) -> Result<Self, StoreError> {
         let files = store.files();
         let (state_files, state) = StateFiles::load(files);
+        let log_seen = store.stats()?.log_max_offset;
         let wheel = TimerWheel::open(files, Access::ReadWrite)?;
         let log = TimerLog::open(files, options.timer_log_file_bytes, Access::ReadWrite)?;
         let check_bytes = state_files.check();
@@ -70,7 +73,17 @@ impl DelayEngine {
             TimerLog::open(files, options.timer_log_file_bytes, Access::ReadWrite)?
                 .ok_or_else(|| StoreError::Busy { reason: "cannot create the timer log".into() })?
         };
-        let levels = levels(&state_files, state.as_ref());
+        let fits = |state: &&DelayState| state.as_of <= log_seen;
+        if let Some(note) = state_files.damage_note(true)? {
+            store.add_note(&note);
+        }
+        let loaded = state_files.offsets()?;
+        let had_file = state.as_ref().is_some_and(|state| state.offsets[0] != crc32(b""));
+        if loaded.file.is_none() && had_file {
+            let note = "config/delayOffset.json: missing; mqstore/delays has its offsets, and the log shows later deliveries";
+            store.add_note(note);
+        }
+        let levels = LevelOffsets::new(loaded, state.as_ref().filter(fits));
         let saved = SaveState {
             files: state_files,
             state: state.clone().unwrap_or_default(),
@@ -80,7 +93,6 @@ impl DelayEngine {
             taken: store.clock().monotonic(),
             failed: false,
         };
-        let log_seen = store.stats()?.log_max_offset;
         let read_slot = slot_of(store.clock().now_ms());
         let mut core = Self {
             store: store.clone(),
@@ -110,13 +122,16 @@ impl DelayEngine {
             lateness: Lateness::default(),
             notes: Vec::new(),
         };
-        let sums = [crc32(&check_bytes_in_use(&check_bytes)), crc32(&core.saved.files.offsets())];
+        let sums = [crc32(&check_bytes_in_use(&check_bytes)), core.levels.crc];
         core.saved.state.check = [sums[0]; 2];
         core.saved.state.offsets = [sums[1]; 2];
         match (basis, state) {
             (RecoveryBasis::Ours, Some(state)) => core.load_own_state(&state)?,
             (RecoveryBasis::Broker, state) => core.load_broker_state(&check, state.as_ref())?,
             (_, state) => core.rebuild_from_queue(state.is_some())?,
+        }
+        if basis != RecoveryBasis::Ours || !core.levels.is_known {
+            core.find_delivered_levels()?;
         }
         core.loaded_to = core.read_slot;
         core.slots.clear();
@@ -219,7 +234,7 @@ impl DelayEngine {
     }
 
     /// Returns the log offset of the first record of a level that may be undelivered.
-    fn first_undelivered_level_record(&self) -> Result<u64, StoreError> {
+    pub(super) fn first_undelivered_level_record(&self) -> Result<u64, StoreError> {
         let mut first = self.log_seen;
         for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
             let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
@@ -405,16 +420,6 @@ fn is_in_queue(store: &Store, state: &DelayState) -> Result<bool, StoreError> {
         Err(StoreError::TopicNotFound { .. }) => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// Returns the levels: from the file if a broker wrote it last, otherwise from the state.
-fn levels(files: &StateFiles, state: Option<&DelayState>) -> LevelOffsets {
-    let text = files.offsets();
-    let mut levels = LevelOffsets::new(&text);
-    if let Some(state) = state.filter(|state| state.offsets.contains(&crc32(&text))) {
-        levels.next.clone_from(&state.levels);
-    }
-    levels
 }
 
 /// Moves a folder that is not a timer log to lost+found.

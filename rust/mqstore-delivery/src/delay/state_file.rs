@@ -12,14 +12,14 @@
 //!             delayOffset known 4, intended 4 | levels 4 | (level 4 | offset 8)... | CRC 4 over all before it
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_base::error::IoContext;
 use mqstore_base::error::StoreError;
-use mqstore_base::store_files::StoreFiles;
+use mqstore_base::store_files::{LoadedConfig, StoreFiles};
 use mqstore_format::delays::timer::{TIMER_CHECK_BYTES, TimerCheckpoint};
 use mqstore_format::json::{DelayOffsets, Dialect};
 use mqstore_format::names::{DELAY_OFFSET_FILE, TIMERCHECK_FILE};
@@ -33,8 +33,6 @@ const VERSION: u32 = 1;
 const SLOT: usize = 4096;
 /// Maximum number of levels in a slot.
 pub(super) const MOST_LEVELS: usize = DelayLevels::MOST as usize;
-/// Maximum bytes of a `delayOffset.json`.
-const JSON_LIMIT: u64 = 1 << 20;
 
 /// The content of a slot; see the module's text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -152,6 +150,24 @@ impl StateFiles {
         (Self { files: files.clone(), file: None, number }, newest)
     }
 
+    /// Returns a note if the file of the saved state exists and neither slot is valid. With `keep`, makes a copy of it in
+    /// `lost+found`.
+    pub(super) fn damage_note(&self, keep: bool) -> Result<Option<String>, StoreError> {
+        let path = Self::path(&self.files);
+        let bytes = self.files.read_config(&path)?.unwrap_or_default();
+        if bytes.is_empty() || self.number > 0 {
+            return Ok(None);
+        }
+        let copy = if keep { self.files.keep_config(&path, &bytes)? } else { None };
+        let kept =
+            copy.map_or_else(String::new, |copy| format!("; a copy of the file is in {}", copy.display()));
+        Ok(Some(format!(
+            "{}: damaged (neither slot has a valid checksum); the state of delayed messages comes from the log and from \
+             RocketMQ's files{kept}",
+            path.display()
+        )))
+    }
+
     /// Writes `state`; durable when this returns.
     pub(super) fn store(&mut self, state: &mut DelayState) -> Result<(), StoreError> {
         let path = Self::path(&self.files);
@@ -195,12 +211,9 @@ impl StateFiles {
         self.files.vfs.read_file(&self.check_path(), 1 << 16).unwrap_or_default()
     }
 
-    /// Reads `delayOffset.json`; empty if there is none.
-    pub(super) fn offsets(&self) -> Vec<u8> {
-        let path = self.offsets_path();
-        let read = |path: &std::path::Path| self.files.vfs.read_file(path, JSON_LIMIT).unwrap_or_default();
-        let bytes = read(&path);
-        if bytes.is_empty() { read(&path.with_extension("json.bak")) } else { bytes }
+    /// Reads `delayOffset.json` and, if it is missing or damaged, its backup.
+    pub(super) fn offsets(&self) -> Result<LoadedConfig<DelayOffsets>, StoreError> {
+        self.files.load_config(DELAY_OFFSET_FILE)
     }
 
     /// Replaces `timercheck`.
@@ -219,8 +232,11 @@ impl StateFiles {
         self.replace(&path, &bytes, "writing the timer's checkpoint")
     }
 
-    /// Replaces `delayOffset.json`.
+    /// Replaces `delayOffset.json`. A damaged file is copied first.
     pub(super) fn write_delay_offsets(&self, text: &[u8]) -> Result<(), StoreError> {
+        if let Some(damage) = self.offsets()?.damage() {
+            self.files.keep_config(&damage.path, &damage.bytes)?;
+        }
         self.replace(&self.offsets_path(), text, "writing the offsets of delay levels")
     }
 
@@ -236,20 +252,62 @@ impl StateFiles {
 #[derive(Debug)]
 pub(super) struct LevelOffsets {
     pub(super) next: BTreeMap<i32, i64>,
+    /// Messages from the next offset of their level on that an open found to be delivered.
+    pub(super) delivered: BTreeMap<i32, BTreeSet<i64>>,
     /// `delayOffset.json` as last read or written.
     pub(super) file: DelayOffsets,
     pub(super) dialect: Dialect,
     /// Whether the file must be written.
     pub(super) changed: bool,
+    /// Whether the saved state covers all deliveries. Otherwise an open searches the log for them.
+    pub(super) is_known: bool,
+    /// The checksum of the file as it was read.
+    pub(super) crc: u32,
 }
 
 impl LevelOffsets {
-    /// Creates the levels from `text`, the content of `delayOffset.json`.
-    pub(super) fn new(text: &[u8]) -> Self {
-        let file = DelayOffsets::parse(text).unwrap_or_default();
+    /// Returns the levels of `loaded`, as `delayOffset.json` was read, and of `state`, the saved state. If the file is
+    /// the one that was written with the state, the state counts. If it is missing or damaged, each level has the
+    /// highest offset of the two: offsets only grow.
+    pub(super) fn new(loaded: LoadedConfig<DelayOffsets>, state: Option<&DelayState>) -> Self {
+        let is_whole = loaded.file.is_some() && loaded.damage().is_none();
+        let text = loaded.file.as_ref().or(loaded.backup.as_ref()).map(|file| file.bytes.clone());
+        let text = text.unwrap_or_default();
+        let is_ours = state.filter(|state| state.offsets.contains(&crc32(&text)));
+        let file = loaded.into_table().unwrap_or_default();
         let next = file.table.iter().filter(|(level, _)| (1..=MOST_LEVELS as i32).contains(*level));
-        let next = next.map(|(level, offset)| (*level, *offset)).collect();
-        Self { next, file, dialect: Dialect::of(text).unwrap_or_default(), changed: false }
+        let mut next: BTreeMap<i32, i64> = next.map(|(level, offset)| (*level, *offset)).collect();
+        if let Some(state) = is_ours {
+            next.clone_from(&state.levels);
+        } else if !is_whole {
+            for (level, offset) in state.into_iter().flat_map(|state| &state.levels) {
+                let known = next.entry(*level).or_insert(*offset);
+                *known = (*known).max(*offset);
+            }
+        }
+        let dialect = Dialect::of(&text).unwrap_or_default();
+        // A file that is missing or damaged is written again.
+        let changed = !is_whole && is_ours.is_none() && !next.is_empty();
+        let is_known = is_ours.is_some();
+        Self { next, delivered: BTreeMap::new(), file, dialect, changed, is_known, crc: crc32(&text) }
+    }
+
+    /// Returns the first offset of `level` from `next` on that is not known as delivered, and forgets those before it.
+    pub(super) fn skip_delivered(&mut self, level: i32, mut next: i64) -> i64 {
+        let Some(delivered) = self.delivered.get_mut(&level) else { return next };
+        while delivered.remove(&next) {
+            next += 1;
+        }
+        *delivered = delivered.split_off(&next);
+        if delivered.is_empty() {
+            self.delivered.remove(&level);
+        }
+        next
+    }
+
+    /// Whether the message at `offset` of `level` is delivered, although it is not before the next offset.
+    pub(super) fn is_delivered(&self, level: i32, offset: i64) -> bool {
+        self.delivered.get(&level).is_some_and(|delivered| delivered.contains(&offset))
     }
 
     /// Returns the current text of `delayOffset.json`.

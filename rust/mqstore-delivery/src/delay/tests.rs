@@ -4,6 +4,7 @@ mod blocked_messages;
 mod broker_files;
 mod crashes;
 mod damage;
+mod level_offsets;
 mod levels;
 mod model;
 mod pending;

@@ -19,6 +19,7 @@ use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 
 use super::live_reader::confirm_problems;
+use crate::store::damage_notes::damage_notes;
 use crate::store::topics::{batch_topics, load_listed};
 use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
@@ -114,6 +115,7 @@ impl Reader {
         }
         let mark = DurableMarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));
         let listed = load_listed(files, &mut notes);
+        notes.extend(damage_notes(files, false)?);
         let batch = batch_topics(files, &listed.table);
         let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
         let known = mark.map(|mark| mark.index_geometry());

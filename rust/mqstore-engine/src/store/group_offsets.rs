@@ -3,15 +3,15 @@
 //! A writer has them in memory. A reader reads them from the metadata log, or from the JSON files of a broker.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use mqstore_format::json::{ConsumerOffsets, QueueOffsets};
 
+use super::damage_notes::LMQ_OFFSET_FILE;
 use super::topics::load_listed;
 use super::{OpenSide, Store};
 use crate::read::view::View;
 use mqstore_base::error::StoreError;
-use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
+use mqstore_base::store_files::{LoadedConfig, StoreFiles};
 use mqstore_meta::{Progress, read_state};
 
 /// The committed offsets of a group in a topic, from the metadata log, `config/consumerOffset.json` or
@@ -58,7 +58,7 @@ impl Store {
         let saved = match &self.inner.side {
             OpenSide::Writer(writer, _) => {
                 let mut table = writer.meta.offset_table();
-                let _ = add_light(files, &mut table);
+                add_light(files, &mut table);
                 table
             }
             OpenSide::Reader(_) => saved_offsets(files, &mut Vec::new()),
@@ -109,37 +109,23 @@ pub(super) fn offsets_with_lag(
 }
 
 /// Returns the offsets of the metadata log, and of the file in which a broker with light queues keeps all of its own.
-/// If a file does not parse, its backup is used, as in RocketMQ.
+/// Entries of a damaged file that do not parse come from its backup; the notes of the open report the damage.
 pub(super) fn saved_offsets(files: &StoreFiles, notes: &mut Vec<String>) -> BTreeMap<String, QueueOffsets> {
-    let mut unread = Vec::new();
-    let mut table = match read_state(files, &mut unread) {
+    let mut table = match read_state(files, &mut Vec::new()) {
         Ok(state) => state.into_offsets(),
         Err(error) => {
             notes.push(format!("consumer groups are missing ({error})"));
             BTreeMap::new()
         }
     };
-    let mut missing = |path: &Path| {
-        notes.push(format!("{}: cannot be read; consumer groups are missing", path.display()));
-    };
-    let path = files.config().join("consumerOffset.json");
-    if table.is_empty() && unread.iter().any(|note| note.starts_with(&*path.to_string_lossy())) {
-        missing(&path);
-    }
-    if let Err(path) = add_light(files, &mut table) {
-        missing(&path);
-    }
+    add_light(files, &mut table);
     table
 }
 
-/// Adds the offsets of the file in which a broker with light queues keeps them all; returns its path if it cannot be
-/// read.
-fn add_light(files: &StoreFiles, table: &mut BTreeMap<String, QueueOffsets>) -> Result<(), PathBuf> {
-    let path = files.config().join("lmqConsumerOffset.json");
-    let saved = [path.clone(), path.with_extension("json.bak")].iter().find_map(|path| read(files, path));
-    let Some(saved) = saved else {
-        return if files.vfs.stat(&path).is_ok() { Err(path) } else { Ok(()) };
-    };
+/// Adds the offsets of the file in which a broker with light queues keeps them all, as far as it can be read.
+fn add_light(files: &StoreFiles, table: &mut BTreeMap<String, QueueOffsets>) {
+    let loaded = files.load_config::<ConsumerOffsets>(LMQ_OFFSET_FILE);
+    let Some(saved) = loaded.ok().and_then(LoadedConfig::into_table) else { return };
     table.extend(saved.table);
     let light = saved.unknown.get("lmqOffsetTable").and_then(|table| table.as_object());
     for (key, offset) in light.into_iter().flatten() {
@@ -147,10 +133,4 @@ fn add_light(files: &StoreFiles, table: &mut BTreeMap<String, QueueOffsets>) -> 
             table.insert(key.clone(), QueueOffsets::from([(0, offset)]));
         }
     }
-    Ok(())
-}
-
-fn read(files: &StoreFiles, path: &Path) -> Option<ConsumerOffsets> {
-    let text = files.vfs.read_file(path, CONFIG_LIMIT_BYTES).ok()?;
-    ConsumerOffsets::parse(&text).ok()
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod background;
 pub(crate) mod background_task;
+pub(crate) mod damage_notes;
 mod expire;
 pub(crate) mod group_offsets;
 mod inspection;
@@ -173,7 +174,7 @@ impl Store {
             files = files.for_reading()?.with_logs(options)?;
             OpenSide::Reader(Arc::new(Reader::open(&files, options)?))
         };
-        Ok(Self {
+        let store = Self {
             inner: Arc::new(StoreInner {
                 files,
                 mode,
@@ -181,7 +182,11 @@ impl Store {
                 manifests: ManifestCache::default(),
                 closed: AtomicBool::new(false),
             }),
-        })
+        };
+        for note in store.notes() {
+            options.hooks.tell("warning", None, note);
+        }
+        Ok(store)
     }
 
     /// Opens the store at `path` for reading, for scans. If queues must be derived, this happens at the first read of a
@@ -250,6 +255,21 @@ impl Store {
         match &self.inner.side {
             OpenSide::Writer(writer, _) => writer.notes(),
             OpenSide::Reader(reader) => reader.notes(),
+        }
+    }
+
+    /// Adds a note of an open for the user, unless it exists already, and tells the hook `on_event`. Do not hold a lock
+    /// that a call of the store takes.
+    pub fn add_note(&self, note: &str) {
+        if self.notes().iter().any(|known| known == note) {
+            return;
+        }
+        match &self.inner.side {
+            OpenSide::Writer(writer, _) => {
+                writer.lifecycle.note(note);
+                writer.options.hooks.tell("warning", None, note.to_owned());
+            }
+            OpenSide::Reader(reader) => reader.note(note.to_owned()),
         }
     }
 

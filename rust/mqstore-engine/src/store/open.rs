@@ -8,6 +8,7 @@ use mqstore_io::switch;
 use mqstore_io::sync::Mutex;
 use mqstore_io::{FileKind, LockError, StoreLock};
 
+use super::damage_notes::damage_notes;
 use super::lifecycle::Lifecycle;
 use super::signals::ServiceSignals;
 use super::topics::{Topics, batch_topics_of};
@@ -65,6 +66,7 @@ fn start_writer(
     let mut notes = recovered.notes.clone();
     notes.extend(finish_exchange(files)?);
     let meta = Arc::new(MetaLog::open(files, meta, &mut notes)?);
+    notes.extend(damage_notes(files, true)?);
     let log = recovered.list.min_offset()..recovered.end;
     let delays = files.settle_delays(options.delay_levels.as_ref(), &log, input.mark.is_some())?;
     let listed = meta.topics();
@@ -102,7 +104,7 @@ fn start_writer(
     dispatcher.attach(&live);
     dispatcher.look_at_maps();
     let mark = input.mark.unwrap_or_default();
-    let flusher = Arc::new(Flusher::new(
+    let flusher = Flusher::new(
         files,
         flush_policy(options),
         Arc::clone(&log),
@@ -110,7 +112,8 @@ fn start_writer(
         Arc::clone(&derived.index),
         Arc::clone(&dispatcher),
         mark,
-    ));
+    );
+    let flusher = Arc::new(flusher.with_metadata_flag(meta.file_flag()));
     if let Some(queues) = derived.listed {
         flusher.set_manifest_len(queues);
     }

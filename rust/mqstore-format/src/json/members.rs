@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::parse::parse;
+use super::losses::{Losses, PartialTable};
+use super::parse::{parse, parse_partial};
 use crate::error::FormatError;
 
 /// The members of an object that were not taken yet.
@@ -42,6 +43,24 @@ fn whole_of_real(real: f64) -> Option<i64> {
 /// Parses the whole file as an object.
 pub(super) fn parse_object(text: &[u8]) -> Result<Members, FormatError> {
     object("the text", parse(text)?).map(Members)
+}
+
+/// Reads every entry of the whole file that parses. `read` takes the entries from the members.
+pub(super) fn parse_entries<T: Default>(
+    text: &[u8],
+    read: impl Fn(Members, &mut Losses) -> Result<T, FormatError>,
+) -> PartialTable<T> {
+    let error = match parse_object(text).and_then(|members| read(members, &mut Losses::strict())) {
+        Ok(table) => return PartialTable { table, losses: Vec::new() },
+        Err(error) => error,
+    };
+    let (members, mut losses) = parse_partial(text);
+    let table = read(Members(members), &mut losses).unwrap_or_default();
+    if losses.is_empty() {
+        // Nothing of the table is lost, for example if a comment is not UTF-8.
+        losses.add(0, &[], &error.to_string());
+    }
+    PartialTable { table, losses: losses.into_list() }
 }
 
 impl Members {
@@ -87,9 +106,57 @@ impl Members {
         name: &str,
         entry: impl Fn(String, Value) -> Result<(K, V), FormatError>,
     ) -> Result<Option<BTreeMap<K, V>>, FormatError> {
-        let table = self.take(name).map(|value| object(name, value)).transpose()?;
-        let entries = table.map(|table| table.into_iter().filter(|(_, value)| !value.is_null()));
-        entries.map(|entries| entries.map(|(key, value)| entry(key, value)).collect()).transpose()
+        self.take_entries(name, &mut Losses::strict(), entry)
+    }
+
+    /// Takes a member that is an object with values of one type; `losses` gets the entries that do not parse.
+    pub(super) fn take_entries<K: Ord, V>(
+        &mut self,
+        name: &str,
+        losses: &mut Losses,
+        entry: impl Fn(String, Value) -> Result<(K, V), FormatError>,
+    ) -> Result<Option<BTreeMap<K, V>>, FormatError> {
+        let Some(table) = self.take_object(name, losses)? else { return Ok(None) };
+        let mut entries = BTreeMap::new();
+        for (key, value) in table.into_iter().filter(|(_, value)| !value.is_null()) {
+            if losses.is_damaged(&[name, &key]) {
+                continue;
+            }
+            let parsed = entry(key.clone(), value);
+            entries.extend(losses.keep(&[name, &key], parsed)?);
+        }
+        Ok(Some(entries))
+    }
+
+    /// Takes a member that is an object of objects with values of one type; `losses` gets the entries that do not parse.
+    pub(super) fn take_nested<K: Ord>(
+        &mut self,
+        name: &str,
+        losses: &mut Losses,
+        entry: impl Fn(String, Value) -> Result<(K, i64), FormatError>,
+    ) -> Result<Option<BTreeMap<String, BTreeMap<K, i64>>>, FormatError> {
+        let Some(table) = self.take_object(name, losses)? else { return Ok(None) };
+        let mut entries = BTreeMap::new();
+        for (key, value) in table.into_iter().filter(|(_, value)| !value.is_null()) {
+            let inner = object(&key, value);
+            let Some(inner) = losses.keep(&[name, &key], inner)? else { continue };
+            let mut numbers = BTreeMap::new();
+            for (id, value) in inner.into_iter().filter(|(_, value)| !value.is_null()) {
+                let parsed = entry(id.clone(), value);
+                numbers.extend(losses.keep(&[name, &key, &id], parsed)?);
+            }
+            entries.insert(key, numbers);
+        }
+        Ok(Some(entries))
+    }
+
+    fn take_object(
+        &mut self,
+        name: &str,
+        losses: &mut Losses,
+    ) -> Result<Option<Map<String, Value>>, FormatError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        losses.keep(&[name], object(name, value))
     }
 
     /// Returns the members that were not taken.
@@ -118,21 +185,4 @@ pub(super) fn text(key: String, value: Value) -> Result<(String, String), Format
         Value::String(text) => Ok((key, text)),
         _ => Err(wrong(&key, "text")),
     }
-}
-
-/// Converts an entry whose value is a table of integers by integer.
-pub(super) fn numbered_table(key: String, value: Value) -> Result<(String, BTreeMap<i32, i64>), FormatError> {
-    let table = object(&key, value)?.into_iter().filter(|(_, value)| !value.is_null());
-    let table = table.map(|(id, value)| numbered(id, value)).collect::<Result<_, _>>()?;
-    Ok((key, table))
-}
-
-/// Converts an entry whose value is a table of integers by text.
-pub(super) fn counted_table(
-    key: String,
-    value: Value,
-) -> Result<(String, BTreeMap<String, i64>), FormatError> {
-    let table = object(&key, value)?.into_iter().filter(|(_, value)| !value.is_null());
-    let table = table.map(|(name, value)| counted(name, value)).collect::<Result<_, _>>()?;
-    Ok((key, table))
 }

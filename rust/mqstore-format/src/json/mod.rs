@@ -8,6 +8,7 @@
 //!
 //! Source: `ConfigManager`, `RemotingSerializable`, and the class that each table names.
 
+mod losses;
 mod members;
 mod offsets;
 mod parse;
@@ -15,6 +16,7 @@ mod pop;
 mod topic_tables;
 mod write;
 
+pub use losses::{ConfigTable, PartialTable};
 pub use offsets::{CompactionPositions, ConsumerOffsets, DelayOffsets, QueueOffsets};
 pub use parse::{MAX_JSON_DEPTH, parse};
 pub use pop::{

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::members::{counted, numbered, numbered_table, parse_object};
+use super::losses::{ConfigTable, Losses, PartialTable};
+use super::members::{Members, counted, numbered, parse_entries, parse_object};
 use super::topic_tables::DataVersion;
 use super::write::{Dialect, Node};
 use crate::error::FormatError;
@@ -51,12 +52,15 @@ impl ConsumerOffsets {
 
     /// Reads the file.
     pub fn parse(text: &[u8]) -> Result<Self, FormatError> {
-        let mut members = parse_object(text)?;
+        Self::read(parse_object(text)?, &mut Losses::strict())
+    }
+
+    fn read(mut members: Members, losses: &mut Losses) -> Result<Self, FormatError> {
         members.take("groupTopicMap");
         Ok(Self {
-            data_version: DataVersion::take(&mut members)?,
-            table: members.take_table("offsetTable", numbered_table)?.unwrap_or_default(),
-            pull_table: members.take_table("pullOffsetTable", numbered_table)?,
+            data_version: DataVersion::take(&mut members, losses)?,
+            table: members.take_nested("offsetTable", losses, numbered)?.unwrap_or_default(),
+            pull_table: members.take_nested("pullOffsetTable", losses, numbered)?,
             unknown: members.rest(),
         })
     }
@@ -83,6 +87,47 @@ impl ConsumerOffsets {
     }
 }
 
+impl ConfigTable for ConsumerOffsets {
+    fn parse(text: &[u8]) -> Result<Self, FormatError> {
+        Self::parse(text)
+    }
+
+    fn parse_entries(text: &[u8]) -> PartialTable<Self> {
+        parse_entries(text, Self::read)
+    }
+
+    fn has_entries(&self) -> bool {
+        let pulled = self.pull_table.as_ref().is_some_and(|table| !table.is_empty());
+        !self.table.is_empty() || pulled || !self.unknown.is_empty()
+    }
+
+    fn complete_from(&mut self, older: Self) {
+        self.data_version = self.data_version.max(older.data_version);
+        add_offsets(&mut self.table, older.table);
+        match (&mut self.pull_table, older.pull_table) {
+            (Some(table), Some(older)) => add_offsets(table, older),
+            (table, older) => *table = table.take().or(older),
+        }
+        add_members(&mut self.unknown, older.unknown);
+    }
+}
+
+fn add_offsets(table: &mut BTreeMap<String, QueueOffsets>, older: BTreeMap<String, QueueOffsets>) {
+    for (key, queues) in older {
+        let known = table.entry(key).or_default();
+        for (queue_id, offset) in queues {
+            known.entry(queue_id).or_insert(offset);
+        }
+    }
+}
+
+/// Adds the members of `older` that `members` lacks.
+pub(super) fn add_members(members: &mut Map<String, Value>, older: Map<String, Value>) {
+    for (name, value) in older {
+        members.entry(name).or_insert(value);
+    }
+}
+
 fn table_node(table: &BTreeMap<String, QueueOffsets>) -> Node {
     Node::object(table.iter().map(|(key, offsets)| (key.clone(), Node::numbered(offsets))))
 }
@@ -102,10 +147,13 @@ pub struct DelayOffsets {
 impl DelayOffsets {
     /// Reads the file.
     pub fn parse(text: &[u8]) -> Result<Self, FormatError> {
-        let mut members = parse_object(text)?;
+        Self::read(parse_object(text)?, &mut Losses::strict())
+    }
+
+    fn read(mut members: Members, losses: &mut Losses) -> Result<Self, FormatError> {
         Ok(Self {
-            data_version: DataVersion::take(&mut members)?,
-            table: members.take_table("offsetTable", numbered)?.unwrap_or_default(),
+            data_version: DataVersion::take(&mut members, losses)?,
+            table: members.take_entries("offsetTable", losses, numbered)?.unwrap_or_default(),
             unknown: members.rest(),
         })
     }
@@ -115,6 +163,28 @@ impl DelayOffsets {
         let known =
             vec![("dataVersion", self.data_version.node()), ("offsetTable", Node::numbered(&self.table))];
         dialect.write(&Node::bean(known, &self.unknown))
+    }
+}
+
+impl ConfigTable for DelayOffsets {
+    fn parse(text: &[u8]) -> Result<Self, FormatError> {
+        Self::parse(text)
+    }
+
+    fn parse_entries(text: &[u8]) -> PartialTable<Self> {
+        parse_entries(text, Self::read)
+    }
+
+    fn has_entries(&self) -> bool {
+        !self.table.is_empty() || !self.unknown.is_empty()
+    }
+
+    fn complete_from(&mut self, older: Self) {
+        self.data_version = self.data_version.max(older.data_version);
+        for (level, offset) in older.table {
+            self.table.entry(level).or_insert(offset);
+        }
+        add_members(&mut self.unknown, older.unknown);
     }
 }
 

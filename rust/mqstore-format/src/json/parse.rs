@@ -1,10 +1,12 @@
 //! Parses text in the dialect of RocketMQ's side files to values.
 //!
 //! The parser is recursive descent with a depth limit. It allocates nothing in advance: values grow with the text, so
-//! memory and time are linear in it.
+//! memory and time are linear in it. [`parse_partial`] reads a damaged text: it continues after each error, and tells
+//! what it lost.
 
 use serde_json::{Map, Number, Value};
 
+use super::losses::Losses;
 use crate::error::FormatError;
 
 /// Maximum nesting of objects and arrays. RocketMQ's own files need 6.
@@ -21,7 +23,7 @@ pub const MAX_JSON_DEPTH: usize = 64;
 pub fn parse(text: &[u8]) -> Result<Value, FormatError> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let text = std::str::from_utf8(text).map_err(|_| FormatError::BadUtf8 { what: "JSON" })?;
-    let mut parser = Parser { text, at: 0 };
+    let mut parser = Parser { text, at: 0, losses: None };
     let value = parser.value(MAX_JSON_DEPTH)?;
     parser.skip_space()?;
     match parser.peek() {
@@ -30,13 +32,48 @@ pub fn parse(text: &[u8]) -> Result<Value, FormatError> {
     }
 }
 
-struct Parser<'a> {
+/// Reads the members of a text that [`parse`] refuses, and tells what it lost. A member with an error is skipped up to
+/// the next comma or the end of its object. A value that may continue after the end of the text is lost.
+pub(super) fn parse_partial(text: &[u8]) -> (Map<String, Value>, Losses) {
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    let (text, mut losses) = (utf8_or_nul(text), Losses::tolerant());
+    if text.trim_ascii().is_empty() {
+        losses.add(0, &[], "the file is empty");
+        return (Map::new(), losses);
+    }
+    let mut parser = Parser { text: &text, at: 0, losses: Some(&mut losses) };
+    let opened = parser.skip_space().is_ok() && parser.eat(b'{');
+    let start = parser.at;
+    let members = parser.members(MAX_JSON_DEPTH - 1).unwrap_or_default();
+    let is_over = parser.skip_space().is_ok() && parser.peek().is_none();
+    let end = parser.at;
+    if !opened && losses.is_empty() {
+        losses.add(start, &[], "an opening bracket is missing");
+    } else if !is_over {
+        losses.add(end, &[], "the text after this position is not read: it is outside all brackets");
+    }
+    (members, losses)
+}
+
+/// Replaces each byte that is not UTF-8 by NUL, so that positions stay the same.
+fn utf8_or_nul(text: &[u8]) -> String {
+    let mut valid = String::with_capacity(text.len());
+    for chunk in text.utf8_chunks() {
+        valid.push_str(chunk.valid());
+        valid.extend(std::iter::repeat_n('\0', chunk.invalid().len()));
+    }
+    valid
+}
+
+struct Parser<'a, 'l> {
     text: &'a str,
     /// Always at a character boundary.
     at: usize,
+    /// Receives the errors of a damaged text.
+    losses: Option<&'l mut Losses>,
 }
 
-impl<'a> Parser<'a> {
+impl<'a> Parser<'a, '_> {
     #[cold]
     fn error(&self, reason: impl Into<String>) -> FormatError {
         FormatError::json(self.at, reason)
@@ -103,21 +140,79 @@ impl<'a> Parser<'a> {
     }
 
     fn object(&mut self, depth: usize) -> Result<Value, FormatError> {
-        let mut members = Map::new();
         self.at += 1;
+        self.members(depth).map(Value::Object)
+    }
+
+    /// Parses the members of an object and its closing bracket.
+    fn members(&mut self, depth: usize) -> Result<Map<String, Value>, FormatError> {
+        let mut members = Map::new();
+        let level = self.losses.as_ref().map_or(0, |losses| losses.level());
         loop {
-            self.skip_space()?;
-            if self.eat(b'}') {
-                return Ok(Value::Object(members));
+            let start = self.at;
+            match self.member(depth, &mut members) {
+                Ok(true) => {}
+                Ok(false) => return Ok(members),
+                Err(error) if self.losses.is_none() => return Err(error),
+                Err(error) => self.skip_lost_member(start, level, &error),
             }
-            let name = self.name()?;
+        }
+    }
+
+    /// Parses the next member of an object, or its end; returns whether there was a member.
+    fn member(&mut self, depth: usize, members: &mut Map<String, Value>) -> Result<bool, FormatError> {
+        self.skip_space()?;
+        let at = self.at;
+        if self.eat(b'}') {
+            return Ok(false);
+        }
+        if let Some(losses) = self.losses.as_mut().filter(|_| at >= self.text.len()) {
+            losses.text_ended(at);
+            return Ok(false);
+        }
+        let name = self.name()?;
+        self.skip_space()?;
+        if !self.eat(b':') {
+            return Err(self.error("a colon is missing"));
+        }
+        let at = self.at;
+        if let Some(losses) = &mut self.losses {
+            losses.enter(&name, at);
+        }
+        let value = self.value(depth)?;
+        if self.losses.is_some() {
             self.skip_space()?;
-            if !self.eat(b':') {
-                return Err(self.error("a colon is missing"));
-            }
-            let value = self.value(depth)?;
-            members.insert(name, value);
+        }
+        // The complete members of an object at the end of a truncated text count.
+        if self.losses.is_none() || self.peek().is_some() || !value.is_object() {
             self.separator(b'}')?;
+        }
+        if let Some(losses) = &mut self.losses {
+            losses.leave();
+        }
+        members.insert(name, value);
+        Ok(true)
+    }
+
+    /// Records the loss of the member that begins at `start`, in an object of nesting `level`, and skips it.
+    fn skip_lost_member(&mut self, start: usize, level: usize, error: &FormatError) {
+        let ends = self.at >= self.text.len();
+        let Some(losses) = &mut self.losses else { return };
+        let goes_on = losses.lost_member(error, level, ends);
+        self.at = if goes_on { start } else { self.text.len() };
+        let mut depth = 0_u32;
+        while let Some(byte) = self.peek() {
+            match byte {
+                b',' if depth == 0 => {
+                    self.at += 1;
+                    return;
+                }
+                b'}' if depth == 0 => return,
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            self.at += self.rest().chars().next().map_or(1, char::len_utf8);
         }
     }
 
@@ -160,7 +255,11 @@ impl<'a> Parser<'a> {
         let mut text = String::new();
         self.at += 1;
         loop {
-            text.push_str(self.run(|c| c != char::from(quote) && c != '\\'));
+            let run = self.run(|c| c != char::from(quote) && c != '\\');
+            if self.losses.is_some() && run.contains('\0') {
+                return Err(self.error("a text is not UTF-8"));
+            }
+            text.push_str(run);
             if self.eat(quote) {
                 return Ok(text);
             }

@@ -3,6 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::json;
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::error::FormatError;
@@ -411,5 +412,110 @@ proptest! {
             }
             let _ = (ConsumerOffsets::parse(&text), TopicTable::parse(&text), SubscriptionGroups::parse(&text));
         }
+    }
+}
+
+/// Returns the entries of a damaged file of offsets, and the positions and reasons of its losses.
+fn partial(text: &[u8]) -> (ConsumerOffsets, Vec<(usize, String)>) {
+    let PartialTable { table, losses } = ConsumerOffsets::parse_entries(text);
+    let place = |error: FormatError| match error {
+        FormatError::Json { position, reason } => (position, reason),
+        error => panic!("{error}"),
+    };
+    (table, losses.into_iter().map(place).collect())
+}
+
+#[test]
+fn a_file_without_damage_loses_nothing() {
+    for text in [CONSUMER_OFFSETS_53, CONSUMER_OFFSETS_55, "{}"] {
+        let (table, losses) = partial(text.as_bytes());
+        assert_eq!((Ok(table), losses), (ConsumerOffsets::parse(text.as_bytes()), Vec::new()));
+    }
+}
+
+/// However long the rest of the file is, its offsets are those of the whole file. A number at the end of the text may
+/// have lost digits and does not count.
+#[test]
+fn a_truncated_file_keeps_its_complete_entries() {
+    let whole = ConsumerOffsets::parse(CONSUMER_OFFSETS_53.as_bytes()).unwrap();
+    let mut most = 0;
+    for len in 0..CONSUMER_OFFSETS_53.len() {
+        let (table, losses) = partial(&CONSUMER_OFFSETS_53.as_bytes()[..len]);
+        assert_eq!(losses.len(), 1, "{len}: {losses:?}");
+        assert!(losses[0].0 <= len, "{losses:?}");
+        for (key, queues) in &table.table {
+            for (queue_id, offset) in queues {
+                assert_eq!(whole.table[key].get(queue_id), Some(offset), "{len}");
+            }
+        }
+        most = most.max(table.table.values().map(BTreeMap::len).sum());
+    }
+    assert_eq!(most, 3);
+    let (table, losses) = partial(CONSUMER_OFFSETS_53.split_once(",1:2\n").unwrap().0.as_bytes());
+    assert_eq!((table.get("%RETRY%g2", "g2", 0), table.get("t1", "g1", 0)), (Some(3), None));
+    assert!(losses[0].1.starts_with("offsetTable/t1@g1/0: "), "{losses:?}");
+}
+
+#[test]
+fn an_entry_with_a_wrong_value_is_lost_alone_and_has_a_position() {
+    let text = r#"{"offsetTable":{"a@g":{0:1,1:99999999999999999999999,9999999999:4},"b@g":7,"c@g":{0:3}}}"#;
+    let (table, losses) = partial(text.as_bytes());
+    assert_eq!(
+        table.table,
+        [("a@g".to_owned(), [(0, 1)].into()), ("c@g".to_owned(), [(0, 3)].into())].into()
+    );
+    let told: Vec<_> = losses.iter().map(|(at, reason)| (*at, reason.split(':').next().unwrap())).collect();
+    let at = |part: &str| text.find(part).unwrap();
+    assert_eq!(
+        told,
+        [
+            (at("99999999999999999999999"), "offsetTable/a@g/1"),
+            (at("4},"), "offsetTable/a@g/9999999999"),
+            (at("7,"), "offsetTable/b@g"),
+        ]
+    );
+}
+
+#[test]
+fn damage_inside_a_text_loses_the_entry_that_it_hits() {
+    let text = r#"{"topicConfigTable":{"a":{"perm":6},"b":{"perm":#},"c":{"perm":4},"d":{"perm":2}}}"#;
+    let PartialTable { table, losses } = TopicTable::parse_entries(text.as_bytes());
+    assert_eq!(table.topics.keys().collect::<Vec<_>>(), ["a", "c", "d"]);
+    assert_eq!(losses.len(), 1, "{losses:?}");
+    assert!(losses[0].to_string().contains(&format!("byte {}", text.find('#').unwrap())), "{losses:?}");
+    let mut bytes = text.replace('#', "6").into_bytes();
+    bytes[text.find("\"c\"").unwrap() + 1] = 0xff;
+    let PartialTable { table, losses } = TopicTable::parse_entries(&bytes);
+    assert_eq!(table.topics.keys().collect::<Vec<_>>(), ["a", "b", "d"]);
+    assert_eq!(losses.len(), 1, "{losses:?}");
+    let cut = TopicTable::parse_entries(text.split_once("\"perm\":4").unwrap().0.as_bytes());
+    assert_eq!(cut.table.topics.keys().collect::<Vec<_>>(), ["a"], "an entry that is cut does not count");
+}
+
+#[test]
+fn an_older_file_completes_a_damaged_one() {
+    let (mut table, _) = partial(br#"{"offsetTable":{"a@g":{0:5,1:"#);
+    table.complete_from(ConsumerOffsets::parse(br#"{"offsetTable":{"a@g":{0:4,1:3},"b@g":{0:1}}}"#).unwrap());
+    let all = [("a@g".to_owned(), [(0, 5), (1, 3)].into()), ("b@g".to_owned(), [(0, 1)].into())];
+    assert_eq!(table.table, all.into());
+}
+
+proptest! {
+    #[test]
+    fn any_damage_is_told_or_harmless(at in 0..CONSUMER_OFFSETS_55.len(), with in vec(any::<u8>(), 0..6)) {
+        let mut bytes = CONSUMER_OFFSETS_55.as_bytes().to_vec();
+        let end = (at + with.len()).min(bytes.len());
+        bytes.splice(at..end, with);
+        let PartialTable { table, losses } = ConsumerOffsets::parse_entries(&bytes);
+        prop_assert_eq!(losses.is_empty(), ConsumerOffsets::parse(&bytes).is_ok());
+        prop_assert!(losses.len() < 20);
+        prop_assert!(table.table.len() < 10);
+    }
+
+    #[test]
+    fn any_bytes_end(bytes in vec(any::<u8>(), 0..200)) {
+        let _ = TopicTable::parse_entries(&bytes);
+        let _ = SubscriptionGroups::parse_entries(&bytes);
+        let _ = DelayOffsets::parse_entries(&bytes);
     }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::members::{Members, counted_table, parse_object, text};
+use super::losses::{ConfigTable, Losses, PartialTable};
+use super::members::{Members, counted, parse_entries, parse_object, text};
+use super::offsets::add_members;
 use super::parse::parse;
 use super::write::{Dialect, Node};
 use crate::error::FormatError;
@@ -27,8 +29,14 @@ impl DataVersion {
         Self { counter: self.counter.saturating_add(1), timestamp: now_ms, ..self }
     }
 
-    pub(super) fn take(members: &mut Members) -> Result<Self, FormatError> {
-        let Some(value) = members.take("dataVersion") else { return Ok(Self::default()) };
+    /// Takes the version; a version of which a part is lost counts as absent.
+    pub(super) fn take(members: &mut Members, losses: &mut Losses) -> Result<Self, FormatError> {
+        let value = members.take("dataVersion").filter(|_| !losses.is_damaged(&["dataVersion"]));
+        let Some(value) = value else { return Ok(Self::default()) };
+        Ok(losses.keep(&["dataVersion"], Self::read(value))?.unwrap_or_default())
+    }
+
+    fn read(value: Value) -> Result<Self, FormatError> {
         let mut members = Members::of("dataVersion", value)?;
         Ok(Self {
             counter: members.take_i64("counter")?.unwrap_or(0),
@@ -180,10 +188,13 @@ pub struct TopicTable {
 impl TopicTable {
     /// Reads the file.
     pub fn parse(text: &[u8]) -> Result<Self, FormatError> {
-        let mut members = parse_object(text)?;
+        Self::read(parse_object(text)?, &mut Losses::strict())
+    }
+
+    fn read(mut members: Members, losses: &mut Losses) -> Result<Self, FormatError> {
         Ok(Self {
-            data_version: DataVersion::take(&mut members)?,
-            topics: members.take_table("topicConfigTable", TopicConfig::read)?.unwrap_or_default(),
+            data_version: DataVersion::take(&mut members, losses)?,
+            topics: members.take_entries("topicConfigTable", losses, TopicConfig::read)?.unwrap_or_default(),
             unknown: members.rest(),
         })
     }
@@ -194,6 +205,28 @@ impl TopicTable {
         let known =
             vec![("dataVersion", self.data_version.node()), ("topicConfigTable", Node::object(topics))];
         dialect.write(&Node::bean(known, &self.unknown))
+    }
+}
+
+impl ConfigTable for TopicTable {
+    fn parse(text: &[u8]) -> Result<Self, FormatError> {
+        Self::parse(text)
+    }
+
+    fn parse_entries(text: &[u8]) -> PartialTable<Self> {
+        parse_entries(text, Self::read)
+    }
+
+    fn has_entries(&self) -> bool {
+        !self.topics.is_empty() || !self.unknown.is_empty()
+    }
+
+    fn complete_from(&mut self, older: Self) {
+        self.data_version = self.data_version.max(older.data_version);
+        for (name, topic) in older.topics {
+            self.topics.entry(name).or_insert(topic);
+        }
+        add_members(&mut self.unknown, older.unknown);
     }
 }
 
@@ -334,13 +367,16 @@ pub struct SubscriptionGroups {
 impl SubscriptionGroups {
     /// Reads the file.
     pub fn parse(text: &[u8]) -> Result<Self, FormatError> {
-        let mut members = parse_object(text)?;
+        Self::read(parse_object(text)?, &mut Losses::strict())
+    }
+
+    fn read(mut members: Members, losses: &mut Losses) -> Result<Self, FormatError> {
         Ok(Self {
-            data_version: DataVersion::take(&mut members)?,
+            data_version: DataVersion::take(&mut members, losses)?,
             groups: members
-                .take_table("subscriptionGroupTable", SubscriptionGroup::read)?
+                .take_entries("subscriptionGroupTable", losses, SubscriptionGroup::read)?
                 .unwrap_or_default(),
-            forbidden: members.take_table("forbiddenTable", counted_table)?.unwrap_or_default(),
+            forbidden: members.take_nested("forbiddenTable", losses, counted)?.unwrap_or_default(),
             unknown: members.rest(),
         })
     }
@@ -358,5 +394,30 @@ impl SubscriptionGroups {
             ("subscriptionGroupTable", Node::object(groups)),
         ];
         dialect.write(&Node::bean(known, &self.unknown))
+    }
+}
+
+impl ConfigTable for SubscriptionGroups {
+    fn parse(text: &[u8]) -> Result<Self, FormatError> {
+        Self::parse(text)
+    }
+
+    fn parse_entries(text: &[u8]) -> PartialTable<Self> {
+        parse_entries(text, Self::read)
+    }
+
+    fn has_entries(&self) -> bool {
+        !self.groups.is_empty() || !self.forbidden.is_empty() || !self.unknown.is_empty()
+    }
+
+    fn complete_from(&mut self, older: Self) {
+        self.data_version = self.data_version.max(older.data_version);
+        for (name, group) in older.groups {
+            self.groups.entry(name).or_insert(group);
+        }
+        for (group, topics) in older.forbidden {
+            self.forbidden.entry(group).or_insert(topics);
+        }
+        add_members(&mut self.unknown, older.unknown);
     }
 }

@@ -1,37 +1,80 @@
-//! Repairs the JSON files of `config/` that do not parse from their backups, and the tables of delay levels.
+//! Repairs the JSON files of `config/` that do not parse completely, and the tables of delay levels.
 //!
-//! RocketMQ writes `x.json.bak` before each new `x.json`, and reads it if `x.json` does not parse. If the backup
-//! parses, the repair replaces the damaged file with it and copies that file to `lost+found`. Otherwise it moves only
-//! the file there, and RocketMQ starts without it. The tables of delay levels are mqstore's and have no backup.
+//! RocketMQ writes `x.json.bak` before each new `x.json`, and reads it if `x.json` does not parse. A repair first copies
+//! the damaged file to `lost+found`. Then it writes every entry that parses, completed with those of the backup. Files
+//! that the metadata log knows are written from the log. A file of another kind is replaced with its backup, or moved
+//! away if the backup does not parse either. The tables of delay levels are mqstore's and have no backup.
 //!
 //! Source: `ConfigManager#load`, `#loadBak`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use mqstore_format::json::{ConsumerOffsets, DelayOffsets, SubscriptionGroups, TopicTable, parse};
+use mqstore_format::json::{
+    ConfigTable, ConsumerOffsets, DelayOffsets, Dialect, SubscriptionGroups, TopicTable, parse,
+};
 use mqstore_io::vfs::parent_dir;
-use mqstore_io::{Access, FileKind, switch};
+use mqstore_io::{FileKind, switch};
 
 use super::backup;
 use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, DELAY_LEVELS_FILE, DelayTables, StoreFiles};
+use mqstore_meta::{MetaLog, is_lost, newest_file};
+
+/// The files that the metadata log knows.
+const KNOWN_TO_LOG: [&str; 3] = ["topics.json", "subscriptionGroup.json", "consumerOffset.json"];
 
 /// Checks that a broker can read `text` as its file `name`, or mqstore as its own file; otherwise returns the reason.
 pub(crate) fn check_config(name: &str, text: &[u8]) -> Result<(), String> {
-    let checked = match name {
-        DELAY_LEVELS_FILE => {
-            return DelayTables::decode(text).map(drop).ok_or_else(|| {
-                "it is incomplete or changed: it is not a table of delay levels with a valid checksum"
-                    .to_owned()
-            });
-        }
-        "topics.json" => TopicTable::parse(text).map(drop),
-        "consumerOffset.json" | "lmqConsumerOffset.json" => ConsumerOffsets::parse(text).map(drop),
-        "delayOffset.json" => DelayOffsets::parse(text).map(drop),
-        "subscriptionGroup.json" => SubscriptionGroups::parse(text).map(drop),
-        _ => parse(text).map(drop),
-    };
-    checked.map_err(|error| error.to_string())
+    match name {
+        DELAY_LEVELS_FILE => DelayTables::decode(text).map(drop).ok_or_else(|| {
+            "it is incomplete or changed: it is not a table of delay levels with a valid checksum".to_owned()
+        }),
+        "topics.json" => check_entries::<TopicTable>(text),
+        "consumerOffset.json" | "lmqConsumerOffset.json" => check_entries::<ConsumerOffsets>(text),
+        "delayOffset.json" => check_entries::<DelayOffsets>(text),
+        "subscriptionGroup.json" => check_entries::<SubscriptionGroups>(text),
+        _ if text.is_empty() => Err("the file is empty".to_owned()),
+        _ => parse(text).map(drop).map_err(|error| error.to_string()),
+    }
+}
+
+fn check_entries<T: ConfigTable>(text: &[u8]) -> Result<(), String> {
+    let losses = T::parse_entries(text).losses;
+    let Some(first) = losses.first() else { return Ok(()) };
+    Err(match losses.len() {
+        1 => first.to_string(),
+        count => format!("{first}; and {} more losses", count - 1),
+    })
+}
+
+/// The entries that parse in a damaged file and its backup.
+struct EntriesLeft {
+    text: String,
+    /// Whether the file itself has any of them.
+    of_file: bool,
+}
+
+/// Returns the entries that parse in the file `name` and its backup; `None` for a file of another kind, or if no entry
+/// parses.
+fn entries_left(files: &StoreFiles, name: &str) -> Result<Option<EntriesLeft>, StoreError> {
+    fn left<T: ConfigTable>(
+        files: &StoreFiles,
+        name: &str,
+        text: impl Fn(&T, Dialect) -> String,
+    ) -> Result<Option<EntriesLeft>, StoreError> {
+        let loaded = files.load_config::<T>(name)?;
+        let of_file = loaded.file.as_ref().is_some_and(|file| file.table.has_entries());
+        let table = loaded.into_table().filter(T::has_entries);
+        Ok(table.map(|table| EntriesLeft { text: text(&table, Dialect::default()), of_file }))
+    }
+    match name {
+        "topics.json" => left(files, name, TopicTable::to_json),
+        "consumerOffset.json" | "lmqConsumerOffset.json" => left(files, name, ConsumerOffsets::to_json),
+        "delayOffset.json" => left(files, name, DelayOffsets::to_json),
+        "subscriptionGroup.json" => left(files, name, SubscriptionGroups::to_json),
+        _ => Ok(None),
+    }
 }
 
 /// Returns the configuration files: paths and names.
@@ -55,45 +98,61 @@ fn json_files(files: &StoreFiles) -> Result<Vec<(PathBuf, String)>, StoreError> 
     Ok(found.filter(|(path, _)| path.extension().is_some_and(|ending| ending == "json")).collect())
 }
 
-/// Replaces files that do not parse by their backups, and moves away those without one. With `dry_run` it changes
+/// Writes the entries that parse of damaged files, after a copy; see the module's text. With `dry_run` it changes
 /// nothing. Returns the steps in words, and whether there were any.
 pub(crate) fn repair_config(files: &StoreFiles, dry_run: bool) -> Result<(Vec<String>, bool), StoreError> {
-    let (mut actions, mut changed) = (Vec::new(), false);
+    let (mut actions, mut from_log) = (Vec::new(), false);
     for (path, name) in config_files(files)? {
         let bytes = files.vfs.read_file(&path, CONFIG_LIMIT_BYTES).at(&path, "reading the configuration")?;
         if check_config(&name, &bytes).is_ok() {
             continue;
         }
-        let backup = path.with_extension("json.bak");
-        let good = files
-            .vfs
-            .read_file(&backup, CONFIG_LIMIT_BYTES)
-            .ok()
-            .filter(|bytes| check_config(&name, bytes).is_ok());
-        let Some(good) = good else {
-            actions.push(format!(
-                "{}: does not parse and has no backup that parses; moved to lost+found",
-                path.display()
-            ));
-            changed = true;
+        let action = if KNOWN_TO_LOG.contains(&&*name) && (newest_file(files).is_some() || is_lost(files)) {
+            from_log = true;
+            "written again from mqstore/meta, after a copy"
+        } else {
+            repair_file(files, &path, &name, &bytes, dry_run)?
+        };
+        actions.push(format!("{}: does not parse; {action}", path.display()));
+    }
+    if from_log && !dry_run {
+        let found = MetaLog::find(files, RecoveryMode::Salvage)?;
+        MetaLog::open(files, found, &mut actions)?.close()?;
+    }
+    let changed = !actions.is_empty();
+    Ok((actions, changed))
+}
+
+/// Repairs one file, and returns the step in words.
+fn repair_file(
+    files: &StoreFiles,
+    path: &Path,
+    name: &str,
+    bytes: &[u8],
+    dry_run: bool,
+) -> Result<&'static str, StoreError> {
+    let backup = files.vfs.read_file(&path.with_extension("json.bak"), CONFIG_LIMIT_BYTES).ok();
+    let backup = backup.filter(|bytes| check_config(name, bytes).is_ok());
+    let left = entries_left(files, name)?;
+    let of_file = left.as_ref().is_some_and(|left| left.of_file);
+    let (text, action) = match (left, backup) {
+        (_, Some(backup)) if !of_file => (backup, "replaced with its backup, after a copy"),
+        (Some(left), _) => (left.text.into_bytes(), "the entries that parse are written again, after a copy"),
+        (None, _) => {
             if !dry_run {
-                backup::quarantine_file(files, &path, &mut |_| Ok(()))?;
-                let folder = parent_dir(&path);
+                backup::quarantine_file(files, path, &mut |_| Ok(()))?;
+                let folder = parent_dir(path);
                 switch::step("repair.sync_config_aside", || files.vfs.sync_dir(folder))
                     .at(folder, "syncing a folder")?;
             }
-            continue;
-        };
-        actions.push(format!("{}: does not parse; replaced with its backup", path.display()));
-        changed = true;
-        if !dry_run {
-            let file = files.vfs.open(&path, Access::Read).at(&path, "opening the configuration")?;
-            let name = format!("config_{name}");
-            backup::copy(files, &path, &*file, &name, 0..bytes.len() as u64, &mut |_| Ok(()))?;
-            files.ensure_folder(&files.staging())?;
-            let staged = files.staging().join("config");
-            files.vfs.write_atomic(&path, &staged, &good).at(&path, "putting a backup in place")?;
+            return Ok("no entry and no backup parses; moved to lost+found");
         }
+    };
+    if !dry_run {
+        files.keep_config(path, bytes)?;
+        files.ensure_folder(&files.staging())?;
+        let staged = files.staging().join("config");
+        files.vfs.write_atomic(path, &staged, &text).at(path, "writing the entries that parse")?;
     }
-    Ok((actions, changed))
+    Ok(action)
 }

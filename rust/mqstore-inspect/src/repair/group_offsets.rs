@@ -14,12 +14,11 @@ use mqstore_format::names::DELAY_OFFSET_FILE;
 use mqstore_format::{DelayLevels, SCHEDULE_TOPIC};
 use mqstore_io::Access;
 
-use super::backup;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::{RecoveryMode, StoreOptions};
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
 use mqstore_log::consume_queue::QueueSet;
-use mqstore_meta::{MetaLog, newest_file, read_log};
+use mqstore_meta::{MetaLog, is_lost, newest_file, read_log};
 
 /// The end of each queue.
 struct Ends(HashMap<(String, i32), i64>);
@@ -63,11 +62,11 @@ pub(crate) fn repair_offsets(files: &StoreFiles, options: &StoreOptions) -> Resu
         let text = files.vfs.read_file(&path, CONFIG_LIMIT_BYTES).unwrap_or_default();
         let mut offsets = ConsumerOffsets::parse(&text).unwrap_or_default();
         let count = ends.clamp_offsets(&mut offsets.table);
-        if name == "consumerOffset.json" && newest_file(files).is_some() {
-            actions.extend(repair_meta(files, &ends, (&path, name, count))?);
+        if name == "consumerOffset.json" && (newest_file(files).is_some() || is_lost(files)) {
+            actions.extend(repair_meta(files, &ends, (&path, count))?);
         } else {
             let write = || offsets.to_json(Dialect::default());
-            actions.extend(replace(files, &path, name, count, write)?);
+            actions.extend(replace(files, &path, count, write)?);
         }
     }
     let path = files.config().join(DELAY_OFFSET_FILE);
@@ -78,14 +77,14 @@ pub(crate) fn repair_offsets(files: &StoreFiles, options: &StoreOptions) -> Resu
             count += u32::from(ends.clamp_offset(SCHEDULE_TOPIC, DelayLevels::queue_id(*level), offset));
         }
         let write = || delays.to_json(Dialect::default());
-        actions.extend(replace(files, &path, DELAY_OFFSET_FILE, count, write)?);
+        actions.extend(replace(files, &path, count, write)?);
     }
     Ok(actions)
 }
 
 /// Makes the metadata log openable and sets back its offsets that are after the ends of their queues. `json` is the
-/// file that the metadata log keeps equal, its name, and how many of its offsets are wrong. It is rewritten if any are.
-fn repair_meta(files: &StoreFiles, ends: &Ends, json: (&Path, &str, u32)) -> Result<Vec<String>, StoreError> {
+/// file that the metadata log keeps equal, and how many of its offsets are wrong. It is rewritten if any are.
+fn repair_meta(files: &StoreFiles, ends: &Ends, json: (&Path, u32)) -> Result<Vec<String>, StoreError> {
     let mut actions = Vec::new();
     let log_path = newest_file(files).unwrap_or_default();
     let mut table = read_log(files, &mut Vec::new())?.into_offsets();
@@ -95,9 +94,9 @@ fn repair_meta(files: &StoreFiles, ends: &Ends, json: (&Path, &str, u32)) -> Res
     let end = |topic: &str, queue_id| ends.0.get(&(topic.to_owned(), queue_id)).copied().unwrap_or(i64::MAX);
     log.clamp_to_queues(end)?;
     actions.extend((count > 0).then(|| set_back_words(&log_path, count)));
-    let (path, name, wrong) = json;
+    let (path, wrong) = json;
     if wrong > 0 {
-        backup_config(files, path, name)?;
+        backup_config(files, path)?;
         log.export_offsets()?;
         actions.push(set_back_words(path, wrong));
     }
@@ -113,14 +112,13 @@ pub(crate) fn set_back_words(path: &Path, count: u32) -> String {
 fn replace(
     files: &StoreFiles,
     path: &Path,
-    name: &str,
     count: u32,
     text: impl FnOnce() -> String,
 ) -> Result<Option<String>, StoreError> {
     if count == 0 {
         return Ok(None);
     }
-    backup_config(files, path, name)?;
+    backup_config(files, path)?;
     files.ensure_folder(&files.staging())?;
     let staged = files.staging().join("config");
     files.vfs.write_atomic(path, &staged, text().as_bytes()).at(path, "setting offsets back")?;
@@ -128,9 +126,7 @@ fn replace(
 }
 
 /// Copies a configuration file unchanged to `lost+found`.
-fn backup_config(files: &StoreFiles, path: &Path, name: &str) -> Result<(), StoreError> {
-    let file = files.vfs.open(path, Access::Read).at(path, "opening the configuration")?;
-    let len = file.len().at(path, "looking at the configuration")?;
-    backup::copy(files, path, &*file, &format!("config_{name}"), 0..len, &mut |_| Ok(()))?;
-    Ok(())
+fn backup_config(files: &StoreFiles, path: &Path) -> Result<(), StoreError> {
+    let bytes = files.read_config(path)?.unwrap_or_default();
+    files.keep_config(path, &bytes).map(drop)
 }

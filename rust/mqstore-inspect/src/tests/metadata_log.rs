@@ -57,6 +57,43 @@ fn copies_and_snapshots_know_what_the_store_knows() {
     check("/data/copy");
 }
 
+/// The durable mark says that the store has a metadata log.
+#[test]
+fn a_missing_metadata_log_is_told_and_repaired() {
+    for closed in [false, true] {
+        let (world, _, _) = World::simulated();
+        let store = filled(&world);
+        if closed {
+            store.close().unwrap();
+        } else {
+            store.meta().unwrap().export_json().unwrap();
+            store.flush().unwrap();
+            drop(store);
+        }
+        let world = if closed { world } else { world.on(world.vfs.kill().unwrap()) };
+        world.vfs.remove_dir_all(&world.files().meta()).unwrap();
+        assert!(kinds(&world).contains(&"meta_damaged"), "{:?}", kinds(&world));
+        let refused = world.open(OpenMode::ReadWrite, &small());
+        assert!(matches!(refused, Err(StoreError::Corrupt { path, .. }) if path == world.files().meta()));
+        let reader = world.open(OpenMode::Read, &small()).unwrap();
+        assert!(reader.notes().iter().any(|note| note.contains("the metadata log is missing")));
+        assert_eq!((reader.topics().unwrap(), offset(&reader)), (vec!["orders".to_owned()], Some(3)));
+        drop(reader);
+        if closed {
+            let report =
+                crate::repair(&world.files(), &small(), crate::RepairTarget::InPlace, &mut |_| Ok(()));
+            assert!(report.unwrap().changed);
+            assert!(kinds(&world).is_empty());
+        }
+        let salvage = StoreOptions { recovery: mqstore_base::options::RecoveryMode::Salvage, ..small() };
+        let store = world.open(OpenMode::ReadWrite, &salvage).unwrap();
+        assert_eq!((store.queues("orders").unwrap().len(), offset(&store)), (2, Some(3)));
+        store.close().unwrap();
+        assert!(kinds(&world).is_empty());
+        world.open(OpenMode::ReadWrite, &small()).unwrap().close().unwrap();
+    }
+}
+
 #[test]
 fn a_damaged_metadata_log_is_told_and_repaired() {
     for head in [false, true] {

@@ -297,6 +297,36 @@ fn a_config_file_gives_way_to_its_backup() {
 }
 
 #[test]
+fn entries_of_a_config_file_that_parse_are_kept_and_the_backup_completes_them() {
+    let (world, _, placed) = filled(20);
+    let files = world.files();
+    let path = files.config().join("delayOffset.json");
+    files.vfs.create_dir_all(&files.config()).unwrap();
+    let write = |path: &Path, text: &[u8]| {
+        let _ = files.vfs.remove_file(path);
+        files.vfs.create_new(path).unwrap().write_all_at(text, 0).unwrap();
+    };
+    let damaged = b"{\"offsetTable\":{1:9,2:99999999999999999999999999,3:4";
+    for (backup, left) in [(None, vec![(1, 9)]), (Some(b"{\"offsetTable\":{1:7,3:2}}"), vec![(1, 9), (3, 2)])]
+    {
+        write(&path, damaged);
+        if let Some(backup) = backup {
+            write(&path.with_extension("json.bak"), backup);
+        }
+        let report = crate::verify::verify(&files, &small(), &mut |_| Ok(())).unwrap();
+        assert!(
+            report.problems[0].detail.contains("JSON at byte 21: offsetTable/2"),
+            "{:?}",
+            report.problems
+        );
+        heals(&world, &placed, &[]);
+        let table = mqstore_format::json::DelayOffsets::parse(&files.vfs.read_file(&path, 1 << 20).unwrap());
+        assert_eq!(table.unwrap().table.into_iter().collect::<Vec<_>>(), left);
+        assert!(tree(&*world.vfs, &files.lost_and_found()).values().any(|kept| kept == damaged));
+    }
+}
+
+#[test]
 fn a_copy_is_repaired_and_the_store_is_left() {
     let (world, _, placed) = filled(150);
     spoil(&world, placed[40].0 + 4, &[0; 4]);

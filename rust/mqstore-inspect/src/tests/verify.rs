@@ -211,4 +211,8 @@ fn configuration_that_cannot_be_read() {
     let report = verified(&world);
     assert_eq!(kinds(&report), ["config_damaged"]);
     assert_eq!(report.problems[0].path, path);
+    world.vfs.open(&path, mqstore_io::Access::ReadWrite).unwrap().set_len(0).unwrap();
+    let report = verified(&world);
+    assert_eq!(kinds(&report), ["config_damaged"]);
+    assert!(report.problems[0].detail.contains("the file is empty"));
 }

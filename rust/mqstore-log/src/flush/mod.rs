@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use mqstore_format::crc31;
 use mqstore_io::switch;
-use mqstore_io::sync::{AtomicU64, Mutex, Ordering};
+use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::checkpoint::CheckpointFile;
 use crate::commit_log::{CommitLog, SyncPoint, read_record};
@@ -70,6 +70,8 @@ pub struct Flusher {
     state: Mutex<FlushState>,
     /// Log offset up to which queues and index are durable too.
     dispatched: AtomicU64,
+    /// Set once the store has a metadata log.
+    has_metadata: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -98,7 +100,14 @@ impl Flusher {
         let marks = DurableMarkFile::new(files);
         let dispatched = AtomicU64::new(mark.dispatched);
         let state = Mutex::new(state);
-        Self { files: files.clone(), policy, log, queues, index, dispatcher, marks, state, dispatched }
+        let (files, has_metadata) = (files.clone(), Arc::default());
+        Self { files, policy, log, queues, index, dispatcher, marks, state, dispatched, has_metadata }
+    }
+
+    /// Adds the flag that the metadata log sets when its first file is durable. Later marks contain it.
+    #[must_use]
+    pub fn with_metadata_flag(self, has_metadata: Arc<AtomicBool>) -> Self {
+        Self { has_metadata, ..self }
     }
 
     /// Notes that the manifest on disk names all `queues` existing queues.
@@ -231,6 +240,7 @@ impl Flusher {
             // its own slot is reused until a mark in it is synced.
             sequence: state.mark.sequence + if state.mark_synced { 1 } else { 2 },
             clean,
+            has_metadata: state.mark.has_metadata || self.has_metadata.load(Ordering::Acquire),
             position: point.position,
             last_offset: point.last_offset,
             last_size: point.last_size,

@@ -227,3 +227,110 @@ fn what_the_log_lost_is_taken_from_the_files() {
     assert_eq!((names(&log).len(), log.groups().len()), (2, 1));
     assert_eq!(log.offset(key(&log, "g", "a", 0)), Some(5));
 }
+
+/// Opens the log for writing; returns the notes of the open, too.
+fn open_noted(vfs: &SimVfs) -> (MetaLog, Vec<String>) {
+    let (files, mut notes) = (files_on(vfs), Vec::new());
+    let found = MetaLog::find(&files, mqstore_base::options::RecoveryMode::Strict).unwrap();
+    let log = MetaLog::open(&files, found, &mut notes).unwrap();
+    (log, notes)
+}
+
+fn reader_notes(vfs: &SimVfs) -> Vec<String> {
+    let mut notes = Vec::new();
+    read_state(&files_on(vfs), &mut notes).unwrap();
+    notes
+}
+
+/// Returns the contents of the copies in `lost+found`.
+fn copies(vfs: &SimVfs) -> Vec<String> {
+    let folder = files_on(vfs).lost_and_found();
+    let names = vfs.list(&folder).unwrap_or_default();
+    let read = |name| String::from_utf8(vfs.read_file(&folder.join(name), 1 << 20).unwrap()).unwrap();
+    names.into_iter().map(|entry| read(entry.name)).collect()
+}
+
+const BROKERS_OFFSETS: &str = r#"{"offsetTable":{"a@g":{0:7,1:8},"b@g":{0:9}}}"#;
+
+/// The store of a broker, whose files alone have the offsets.
+#[test]
+fn a_damaged_file_is_copied_and_its_entries_that_parse_are_used() {
+    for (text, offsets_left) in [
+        (BROKERS_OFFSETS.split_at(38).0.to_owned(), [Some(7), Some(8), None]),
+        (BROKERS_OFFSETS.replace(":8", ":99999999999999999999999"), [Some(7), None, Some(9)]),
+        (BROKERS_OFFSETS.replace("0:7", "0;7"), [None, Some(8), Some(9)]),
+        ("\0\0\0\0".to_owned(), [None; 3]),
+        (String::new(), [None; 3]),
+    ] {
+        let vfs = SimVfs::default();
+        write(&vfs, "consumerOffset.json", &text);
+        let before = vfs.list(&files_on(&vfs).side()).unwrap().len();
+        let told = reader_notes(&vfs);
+        assert!(told.len() == 1 && told[0].contains("consumerOffset.json: damaged"), "{told:?}");
+        assert_eq!(vfs.list(&files_on(&vfs).side()).unwrap().len(), before, "a reader writes nothing");
+        let (log, notes) = open_noted(&vfs);
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].contains("consumerOffset.json: damaged"), "{notes:?}");
+        assert_eq!(notes[0].contains("lost+found"), !text.is_empty(), "{notes:?}");
+        let kept: Vec<_> = Some(text.clone()).into_iter().filter(|text| !text.is_empty()).collect();
+        assert_eq!(copies(&vfs), kept);
+        let queues = [("a", 0), ("a", 1), ("b", 0)];
+        assert_eq!(queues.map(|(topic, id)| log.offset(key(&log, "g", topic, id))), offsets_left, "{text}");
+        commit(&log, "g", "c", 0, 3);
+        let killed = vfs.kill().unwrap();
+        let again = open(&files_on(&killed));
+        assert_eq!(dump(&again), dump(&log), "the file is not imported again over newer offsets");
+        log.close().unwrap();
+        let found = offsets(&vfs);
+        assert_eq!(queues.map(|(topic, id)| found.get(topic, "g", id)), offsets_left);
+        assert_eq!(found.get("c", "g", 0), Some(3));
+        assert_eq!((copies(&vfs), reader_notes(&vfs)), (kept, Vec::new()));
+    }
+}
+
+#[test]
+fn a_damaged_file_of_ours_changes_nothing_and_is_written_again() {
+    for text in ["", r#"{"offsetTable":{"a@g":{0:4,1:"#, r#"{"offsetTable":{"a@g":{0:99},#"#] {
+        let vfs = filled();
+        let log = open(&files_on(&vfs));
+        commit(&log, "g", "a", 0, 6);
+        let before = dump(&log);
+        let vfs = vfs.kill().unwrap();
+        write(&vfs, "consumerOffset.json", text);
+        assert!(reader_notes(&vfs)[0].contains("mqstore/meta has what it contained"));
+        let (log, notes) = open_noted(&vfs);
+        assert!(notes[0].contains("mqstore/meta has what it contained"), "{notes:?}");
+        assert_eq!(dump(&log), before);
+        log.close().unwrap();
+        assert_eq!((offsets(&vfs).get("a", "g", 0), reader_notes(&vfs)), (Some(6), Vec::new()));
+    }
+}
+
+/// A broker renames the file that it replaces.
+#[test]
+fn a_damaged_file_that_a_broker_wrote_after_ours_counts_and_removes_nothing() {
+    let vfs = filled();
+    for name in ["consumerOffset.json", "topics.json"] {
+        write(&vfs, &format!("{name}.bak"), std::str::from_utf8(&read(&vfs, name)).unwrap());
+    }
+    write(&vfs, "consumerOffset.json", r#"{"offsetTable":{"a@g":{0:77},"b@g":{0:"#);
+    write(&vfs, "topics.json", r#"{"topicConfigTable":{"c":{"perm":6},"d":{"#);
+    let (log, notes) = open_noted(&vfs);
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    assert_eq!(
+        (names(&log), log.offset(key(&log, "g", "a", 0))),
+        (["a", "b", "c"].map(str::to_owned).into(), Some(77))
+    );
+    log.close().unwrap();
+    assert_eq!((topics(&vfs).topics.len(), copies(&vfs).len()), (3, 2));
+}
+
+#[test]
+fn a_file_that_is_damaged_while_the_store_is_open_is_copied_before_it_is_replaced() {
+    let vfs = filled();
+    let log = open(&files_on(&vfs));
+    commit(&log, "g", "a", 0, 6);
+    write(&vfs, "consumerOffset.json", r#"{"offsetTable":{"#);
+    log.close().unwrap();
+    assert_eq!(copies(&vfs), [r#"{"offsetTable":{"#]);
+}

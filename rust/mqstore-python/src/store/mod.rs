@@ -94,6 +94,8 @@ impl NativeStore {
         // The four frames are `open`, `opened`, `Store._open` and this function.
         store.shared.say_notes(py, 4)?;
         delay::begin(py, &store.shared, store.core()?)?;
+        // The open of delayed messages may add notes.
+        store.shared.say_notes(py, 4)?;
         Ok(store)
     }
 

@@ -13,7 +13,7 @@ use crate::files::file_sizes::{CompactionGeometry, UNIT_BYTES};
 use crate::files::folder::{FilePair, LOG_DIR, QUEUE_DIR, queue_dir};
 use crate::job::documents::OutputPair;
 use crate::job::survivor_writer::{SparseTags, append_moved};
-use crate::read::cursor::{OpenOutcome, PairCursor, read_units};
+use crate::read::cursor::{OpenOutcome, PairCursor, UnitRun, read_units};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
@@ -127,7 +127,12 @@ impl OpenFilePair {
             return create_missing_queue_file(files, pair, topic, queue_id, geometry);
         };
         let moved = || Ok(ReopenOutcome::Odd("its files were replaced while they were read".to_owned()));
-        let Some(units) = read_units(files, queue, pair.log.len)? else { return moved() };
+        let Some(UnitRun { units, needed_bytes }) = read_units(files, queue, pair.log.len)? else {
+            return moved();
+        };
+        if needed_bytes.is_some() {
+            return Ok(ReopenOutcome::Odd(format!("{} was truncated", pair.log.path.display())));
+        }
         let ends = match units.last() {
             Some(last) => {
                 let OpenOutcome::Same(mut cursor) =

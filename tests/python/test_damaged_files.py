@@ -1,0 +1,142 @@
+"""Damaged and missing small files: what is left of them is used, copied and reported."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import mqstore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SMALL: dict[str, Any] = {
+    "segment_size": 1 << 20,
+    "index_slots": 100,
+    "index_entries": 4000,
+    "queue_file_entries": 1000,
+}
+OFFSETS = '{"offsetTable":{"a@g":{0:5,1:7},"b@g":{0:3}}}'
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Path:
+    """A store whose groups only the JSON files know, as after a broker."""
+    home = tmp_path / "s"
+    with mqstore.open(home, "create", **SMALL) as store:
+        store.create_topic("a", queues=2)
+        store.create_topic("b", queues=1)
+        for number in range(20):
+            store.append("a", b"x", queue=number % 2)
+            store.append("b", b"x")
+    shutil.rmtree(home / "mqstore")
+    return home
+
+
+def offsets(home: Path) -> dict[tuple[str, int], int]:
+    found = mqstore.info(home).consumers
+    return {(one.topic, queue.queue_id): queue.offset for one in found for queue in one.queues}
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (OFFSETS[:30], {("a", 0): 5}),
+        (OFFSETS.replace(":7", ":99999999999999999999999"), {("a", 0): 5, ("b", 0): 3}),
+        (OFFSETS.replace("0:5", "0;5"), {("a", 1): 7, ("b", 0): 3}),
+        ("", {}),
+    ],
+)
+def test_a_damaged_file_is_kept_and_its_entries_are_used(
+    brokers: Path, text: str, left: dict[tuple[str, int], int]
+) -> None:
+    file = brokers / "config" / "consumerOffset.json"
+    file.write_text(text)
+    before = sorted(brokers.rglob("*"))
+    events: list[mqstore.StoreEvent] = []
+    with pytest.warns(mqstore.StoreWarning, match=r"consumerOffset\.json: damaged"):
+        mqstore.open(brokers, "r", on_event=events.append).close()
+    assert [event.kind for event in events] == ["warning"]
+    assert offsets(brokers) == left
+    assert any("consumerOffset.json: damaged" in note for note in mqstore.info(brokers).notes)
+    assert [problem.kind for problem in mqstore.verify(brokers).problems] == ["config_damaged"]
+    assert sorted(brokers.rglob("*")) == before, "a reader writes nothing"
+    with pytest.warns(mqstore.StoreWarning, match=r"consumerOffset\.json: damaged"):
+        store = mqstore.open(brokers, "rw", on_event=events.append)
+    with store, store.consumer("other", "b") as consumer:
+        consumer.commit()
+    assert [event.kind for event in events] == ["warning", "warning"]
+    kept = brokers / "mqstore" / "lost+found" / "config_consumerOffset.json"
+    assert (kept.read_text() if text else kept.exists()) == (text or False)
+    assert left.items() <= offsets(brokers).items()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mqstore.open(brokers, "rw").close()
+
+
+def test_a_missing_metadata_log_is_reported(tmp_path: Path) -> None:
+    home = tmp_path / "s"
+    with mqstore.open(home, "create", **SMALL) as store, store.work_queue("jobs", "g") as jobs:
+        for number in range(50):
+            jobs.put(str(number).encode())
+        for _ in range(20):
+            jobs.get().ack()
+    for file in (home / "mqstore" / "meta").glob("*.log"):
+        file.unlink()
+    assert "meta_damaged" in {problem.kind for problem in mqstore.verify(home).problems}
+    with pytest.raises(mqstore.CorruptionError, match="the metadata log is missing"):
+        mqstore.open(home, "rw")
+    with pytest.warns(mqstore.StoreWarning, match="the metadata log is missing"):
+        mqstore.open(home, "r").close()
+    with pytest.warns(mqstore.StoreWarning, match="the metadata log is missing"):
+        store = mqstore.open(home, "rw", recovery="salvage")
+    store.close()
+    assert mqstore.verify(home).ok
+
+
+def test_a_truncated_compaction_file_is_reported(tmp_path: Path) -> None:
+    home = tmp_path / "s"
+    with mqstore.open(home, "create", **SMALL) as store:
+        store.create_topic("prices", queues=1, attributes={"cleanup.policy": "COMPACTION"})
+        for number in range(100):
+            store.append("prices", str(number).encode(), keys=f"k{number % 5}")
+        store.compact(["prices"])
+        assert [message.body for message in store.read("prices")] == [b"95", b"96", b"97", b"98", b"99"]
+    [log] = (home / "compaction" / "compactionLog" / "prices" / "0").glob("0*")
+    content = log.read_bytes()
+    log.write_bytes(content[:300])
+    assert {problem.kind for problem in mqstore.verify(home).problems} >= {"compaction_file_changed"}
+    for mode in ("r", "rw"):
+        with pytest.warns(mqstore.StoreWarning, match="truncated"):
+            store = mqstore.open(home, mode)
+        with store, pytest.raises(mqstore.CorruptionError):
+            list(store.read("prices"))
+    (home / "mqstore" / "compaction.json").write_text("{")
+    assert "compaction_facts_damaged" in {problem.kind for problem in mqstore.verify(home).problems}
+    with pytest.warns(mqstore.StoreWarning, match=r"compaction\.json: damaged"):
+        mqstore.open(home, "rw").close()
+    assert (home / "mqstore" / "lost+found" / "config_compaction.json").read_text() == "{"
+
+
+def test_levels_that_were_delivered_are_not_delivered_again(tmp_path: Path) -> None:
+    home = tmp_path / "s"
+    with mqstore.open(home, "create", **SMALL) as store:
+        for number in range(3):
+            store.append("t", str(number).encode(), delay_level=1)
+        assert store.wait("t", 0, 2, timeout=20)
+    (home / "config" / "delayOffset.json").write_text("{")
+    (home / "mqstore" / "delays").unlink()
+    with pytest.warns(mqstore.StoreWarning) as warned:
+        store = mqstore.open(home, "rw")
+    texts = [str(one.message) for one in warned]
+    assert any("delayOffset.json: damaged" in text for text in texts), texts
+    assert any("they are not delivered again" in text for text in texts), texts
+    with store:
+        assert not store.wait("t", 0, 3, timeout=2)
+        assert store.delays().pending == 0
+    saved = (home / "config" / "delayOffset.json").read_text()
+    assert json.loads(saved.replace("1:3", '"1":3'))["offsetTable"] == {"1": 3}

@@ -68,6 +68,7 @@ def test_a_damaged_file_is_kept_and_its_entries_are_used(
     with pytest.warns(mqstore.StoreWarning, match=r"consumerOffset\.json: damaged"):
         store = mqstore.open(brokers, "rw", on_event=events.append)
     with store, store.consumer("other", "b") as consumer:
+        assert consumer.poll(timeout=5)
         consumer.commit()
     assert [event.kind for event in events] == ["warning", "warning"]
     kept = brokers / "mqstore" / "lost+found" / "config_consumerOffset.json"
@@ -80,11 +81,12 @@ def test_a_damaged_file_is_kept_and_its_entries_are_used(
 
 def test_a_missing_metadata_log_is_reported(tmp_path: Path) -> None:
     home = tmp_path / "s"
-    with mqstore.open(home, "create", **SMALL) as store, store.work_queue("jobs", "g") as jobs:
+    with mqstore.open(home, "create", **SMALL) as store:
+        jobs = store.work_queue("jobs", "g")
         for number in range(50):
             jobs.put(str(number).encode())
         for _ in range(20):
-            jobs.get().ack()
+            jobs.ack(jobs.get())
     for file in (home / "mqstore" / "meta").glob("*.log"):
         file.unlink()
     assert "meta_damaged" in {problem.kind for problem in mqstore.verify(home).problems}
@@ -104,7 +106,7 @@ def test_a_truncated_compaction_file_is_reported(tmp_path: Path) -> None:
         store.create_topic("prices", queues=1, attributes={"cleanup.policy": "COMPACTION"})
         for number in range(100):
             store.append("prices", str(number).encode(), keys=f"k{number % 5}")
-        store.compact(["prices"])
+        store.compact("prices")
         assert [message.body for message in store.read("prices")] == [b"95", b"96", b"97", b"98", b"99"]
     [log] = (home / "compaction" / "compactionLog" / "prices" / "0").glob("0*")
     content = log.read_bytes()

@@ -28,7 +28,7 @@ pub struct ConfigFile<T> {
     pub bytes: Vec<u8>,
     /// The entries that parse.
     pub table: T,
-    /// What is lost; `None` if the whole file parses.
+    /// The lost parts; `None` if the whole file parses.
     pub damage: Option<ConfigDamage>,
 }
 
@@ -44,7 +44,7 @@ pub struct ConfigDamage {
 }
 
 impl ConfigDamage {
-    /// Returns a note for the user: what is lost, which data is used instead, and where the copy is, if there is one.
+    /// Returns a note for the user: the losses, the data that is used instead, and the copy, if there is one.
     pub fn note(&self, used: &str, copy: Option<&Path>) -> String {
         let listed: Vec<String> = self.losses.iter().take(MOST_LISTED).map(ToString::to_string).collect();
         let more = self.losses.len().saturating_sub(MOST_LISTED);

@@ -1,7 +1,9 @@
 //! Notes about damaged and missing files that the metadata log does not read.
 //!
 //! ```text
+//! mqstore/state.a, state.b       the durable mark, which exists if a metadata log exists
 //! mqstore/compaction.json        facts about the compaction files, which show that such a file is missing or truncated
+//! config/timercheck              the checkpoint of the timer; delivery writes it
 //! config/delayOffset.json        the next offset of each delay level; delivery writes it
 //! config/lmqConsumerOffset.json  offsets of a broker with light queues; only a repair writes it
 //! ```
@@ -9,12 +11,17 @@
 //! `config_file` of mqstore-base has the rule for damaged files. Source: `ScheduleMessageService#load`,
 //! `LmqConsumerOffsetManager`.
 
-use mqstore_format::json::{ConfigTable, ConsumerOffsets, DelayOffsets};
-use mqstore_format::names::DELAY_OFFSET_FILE;
+use std::path::{Path, PathBuf};
 
+use mqstore_format::delays::timer::TIMER_CHECK_FIELD_BYTES;
+use mqstore_format::json::{ConfigTable, ConsumerOffsets, DelayOffsets};
+use mqstore_format::names::{DELAY_OFFSET_FILE, TIMERCHECK_FILE};
+
+use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::{damaged_manifest, incomplete_files};
+use mqstore_meta::newest_file;
 
 /// Name of the file with the offsets of light queues.
 pub(crate) const LMQ_OFFSET_FILE: &str = "lmqConsumerOffset.json";
@@ -22,43 +29,73 @@ pub(crate) const LMQ_OFFSET_FILE: &str = "lmqConsumerOffset.json";
 /// Returns a note for each damaged or missing file. A writer passes `keep`, and gets copies of the damaged files in
 /// `lost+found`.
 pub(crate) fn damage_notes(files: &StoreFiles, keep: bool) -> Result<Vec<String>, StoreError> {
+    let look = DamageSearch { files, keep };
     let levels =
         "the levels that parse are used; for the others, the log shows which messages were delivered";
     let mut notes = Vec::new();
-    notes.extend(note_of::<DelayOffsets>(files, DELAY_OFFSET_FILE, levels, keep)?);
-    notes.extend(note_of::<ConsumerOffsets>(
-        files,
-        LMQ_OFFSET_FILE,
-        "the entries that parse are used",
-        keep,
-    )?);
-    if let Some((bytes, reason)) = damaged_manifest(files)? {
-        let path = files.compaction_manifest();
-        let copy = if keep { files.keep_config(&path, &bytes)? } else { None };
-        let kept =
-            copy.map_or_else(String::new, |copy| format!("; a copy of the file is in {}", copy.display()));
-        notes.push(format!(
-            "{}: damaged ({reason}); damage of compaction files is not noticed until the next compaction{kept}",
-            path.display()
-        ));
-    }
-    for lost in incomplete_files(files)? {
-        notes.push(format!("{}: {}", lost.path.display(), lost.detail));
-    }
+    notes.extend(look.config_note::<DelayOffsets>(DELAY_OFFSET_FILE, levels)?);
+    notes.extend(look.config_note::<ConsumerOffsets>(LMQ_OFFSET_FILE, "the entries that parse are used")?);
+    notes.extend(look.timer_note()?);
+    notes.extend(look.compaction_facts_note()?);
+    notes.extend(look.mark_note());
+    let lost = incomplete_files(files)?.into_iter();
+    notes.extend(lost.map(|lost| format!("{}: {}", lost.path.display(), lost.detail)));
     Ok(notes)
 }
 
-fn note_of<T: ConfigTable>(
-    files: &StoreFiles,
-    name: &str,
-    used: &str,
+struct DamageSearch<'a> {
+    files: &'a StoreFiles,
+    /// Whether damaged files are copied.
     keep: bool,
-) -> Result<Option<String>, StoreError> {
-    let loaded = match files.load_config::<T>(name) {
-        Ok(loaded) => loaded,
-        Err(error) => return Ok(Some(error.to_string())),
-    };
-    let Some(damage) = loaded.damage() else { return Ok(None) };
-    let copy = if keep { files.keep_config(&damage.path, &damage.bytes)? } else { None };
-    Ok(Some(damage.note(used, copy.as_deref())))
+}
+
+impl DamageSearch<'_> {
+    fn config_note<T: ConfigTable>(&self, name: &str, used: &str) -> Result<Option<String>, StoreError> {
+        let loaded = match self.files.load_config::<T>(name) {
+            Ok(loaded) => loaded,
+            Err(error) => return Ok(Some(error.to_string())),
+        };
+        let Some(damage) = loaded.damage() else { return Ok(None) };
+        let copy = self.copy(&damage.path, &damage.bytes)?;
+        Ok(Some(damage.note(used, copy.as_deref())))
+    }
+
+    fn timer_note(&self) -> Result<Option<String>, StoreError> {
+        let path = self.files.config().join(TIMERCHECK_FILE);
+        let bytes = self.files.read_config(&path)?;
+        let Some(bytes) = bytes.filter(|bytes| bytes.len() < TIMER_CHECK_FIELD_BYTES) else {
+            return Ok(None);
+        };
+        let damage = format!("it has {} bytes, not {TIMER_CHECK_FIELD_BYTES}", bytes.len());
+        self.note(&path, &bytes, &damage, "the timer's queue and the log have what it contained").map(Some)
+    }
+
+    fn compaction_facts_note(&self) -> Result<Option<String>, StoreError> {
+        let Some((bytes, reason)) = damaged_manifest(self.files)? else { return Ok(None) };
+        let used = "damage of compaction files is not noticed until the next compaction";
+        self.note(&self.files.compaction_manifest(), &bytes, &reason, used).map(Some)
+    }
+
+    /// The first open writes a mark before the metadata log gets its first file.
+    fn mark_note(&self) -> Option<String> {
+        let is_lost = newest_file(self.files).is_some() && DurableMarkFile::new(self.files).load().is_none();
+        is_lost.then(|| {
+            format!(
+                "{}: the durable mark (state.a, state.b) is missing or damaged; RocketMQ's rules find the end of the \
+                 log, and damage may look like a torn tail",
+                self.files.side().display()
+            )
+        })
+    }
+
+    fn note(&self, path: &Path, bytes: &[u8], damage: &str, used: &str) -> Result<String, StoreError> {
+        let kept = self.copy(path, bytes)?;
+        let kept =
+            kept.map_or_else(String::new, |kept| format!("; a copy of the file is in {}", kept.display()));
+        Ok(format!("{}: damaged ({damage}); {used}{kept}", path.display()))
+    }
+
+    fn copy(&self, path: &Path, bytes: &[u8]) -> Result<Option<PathBuf>, StoreError> {
+        if self.keep { self.files.keep_config(path, bytes) } else { Ok(None) }
+    }
 }

@@ -1,4 +1,4 @@
-//! What a damaged JSON file lost.
+//! The losses of a damaged JSON file.
 //!
 //! [`Losses`] collects the errors of a text and of its entries, each with its byte position. A strict reader has the
 //! same code: its first error is the result.
@@ -46,7 +46,7 @@ pub(super) struct Losses {
     /// The names of the members that contain the current position.
     path: Vec<String>,
     positions: BTreeMap<Vec<String>, usize>,
-    /// Members of which a part is lost.
+    /// Members that lost a part.
     damaged: BTreeSet<Vec<String>>,
     found: Vec<FormatError>,
     /// Whether the end of the text was reported.

@@ -186,3 +186,10 @@ pub(super) fn text(key: String, value: Value) -> Result<(String, String), Format
         _ => Err(wrong(&key, "text")),
     }
 }
+
+/// Adds the members of `older` that `members` lacks.
+pub(super) fn add_members(members: &mut Map<String, Value>, older: Map<String, Value>) {
+    for (name, value) in older {
+        members.entry(name).or_insert(value);
+    }
+}

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::losses::{ConfigTable, Losses, PartialTable};
-use super::members::{Members, counted, numbered, parse_entries, parse_object};
+use super::members::{Members, add_members, counted, numbered, parse_entries, parse_object};
 use super::topic_tables::DataVersion;
 use super::write::{Dialect, Node};
 use crate::error::FormatError;
@@ -118,13 +118,6 @@ fn add_offsets(table: &mut BTreeMap<String, QueueOffsets>, older: BTreeMap<Strin
         for (queue_id, offset) in queues {
             known.entry(queue_id).or_insert(offset);
         }
-    }
-}
-
-/// Adds the members of `older` that `members` lacks.
-pub(super) fn add_members(members: &mut Map<String, Value>, older: Map<String, Value>) {
-    for (name, value) in older {
-        members.entry(name).or_insert(value);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Parses text in the dialect of RocketMQ's side files to values.
 //!
 //! The parser is recursive descent with a depth limit. It allocates nothing in advance: values grow with the text, so
-//! memory and time are linear in it. [`parse_partial`] reads a damaged text: it continues after each error, and tells
-//! what it lost.
+//! memory and time are linear in it. [`parse_partial`] reads a damaged text: it continues after each error, and lists
+//! the losses.
 
 use serde_json::{Map, Number, Value};
 
@@ -32,7 +32,7 @@ pub fn parse(text: &[u8]) -> Result<Value, FormatError> {
     }
 }
 
-/// Reads the members of a text that [`parse`] refuses, and tells what it lost. A member with an error is skipped up to
+/// Reads the members of a text that [`parse`] refuses, and lists the losses. A member with an error is skipped up to
 /// the next comma or the end of its object. A value that may continue after the end of the text is lost.
 pub(super) fn parse_partial(text: &[u8]) -> (Map<String, Value>, Losses) {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);

@@ -1,9 +1,10 @@
 //! Files of RocketMQ 5.3.3 and 5.5.0, the dialect, and arbitrary text.
 
+use std::collections::BTreeMap;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::json;
-use std::collections::BTreeMap;
 
 use super::*;
 use crate::error::FormatError;

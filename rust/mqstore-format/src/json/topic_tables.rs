@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::losses::{ConfigTable, Losses, PartialTable};
-use super::members::{Members, counted, parse_entries, parse_object, text};
-use super::offsets::add_members;
+use super::members::{Members, add_members, counted, parse_entries, parse_object, text};
 use super::parse::parse;
 use super::write::{Dialect, Node};
 use crate::error::FormatError;

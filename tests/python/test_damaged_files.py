@@ -31,7 +31,7 @@ def brokers(tmp_path: Path) -> Path:
         store.create_topic("a", queues=2)
         store.create_topic("b", queues=1)
         for number in range(20):
-            store.append("a", b"x", queue=number % 2)
+            store.append("a", b"x", queue_id=number % 2)
             store.append("b", b"x")
     shutil.rmtree(home / "mqstore")
     return home
@@ -132,11 +132,8 @@ def test_levels_that_were_delivered_are_not_delivered_again(tmp_path: Path) -> N
         assert store.wait("t", 0, 2, timeout=20)
     (home / "config" / "delayOffset.json").write_text("{")
     (home / "mqstore" / "delays").unlink()
-    with pytest.warns(mqstore.StoreWarning) as warned:
+    with pytest.warns(mqstore.StoreWarning, match=r"delayOffset\.json: damaged"):
         store = mqstore.open(home, "rw")
-    texts = [str(one.message) for one in warned]
-    assert any("delayOffset.json: damaged" in text for text in texts), texts
-    assert any("they are not delivered again" in text for text in texts), texts
     with store:
         assert not store.wait("t", 0, 3, timeout=2)
         assert store.delays().pending == 0

@@ -68,7 +68,12 @@ impl Losses {
         self.found.is_empty()
     }
 
-    pub(super) fn into_list(self) -> Vec<FormatError> {
+    /// Returns the losses in the order of the text.
+    pub(super) fn into_list(mut self) -> Vec<FormatError> {
+        self.found.sort_by_key(|error| match error {
+            FormatError::Json { position, .. } => *position,
+            _ => 0,
+        });
         self.found
     }
 

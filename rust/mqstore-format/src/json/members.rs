@@ -11,6 +11,9 @@ use super::losses::{Losses, PartialTable};
 use super::parse::{parse, parse_partial};
 use crate::error::FormatError;
 
+/// Integers by two keys.
+pub(super) type NestedTable<K> = BTreeMap<String, BTreeMap<K, i64>>;
+
 /// The members of an object that were not taken yet.
 pub(super) struct Members(Map<String, Value>);
 
@@ -134,7 +137,7 @@ impl Members {
         name: &str,
         losses: &mut Losses,
         entry: impl Fn(String, Value) -> Result<(K, i64), FormatError>,
-    ) -> Result<Option<BTreeMap<String, BTreeMap<K, i64>>>, FormatError> {
+    ) -> Result<Option<NestedTable<K>>, FormatError> {
         let Some(table) = self.take_object(name, losses)? else { return Ok(None) };
         let mut entries = BTreeMap::new();
         for (key, value) in table.into_iter().filter(|(_, value)| !value.is_null()) {

@@ -69,10 +69,12 @@ fn entries_left(files: &StoreFiles, name: &str) -> Result<Option<EntriesLeft>, S
         Ok(table.map(|table| EntriesLeft { text: text(&table, Dialect::default()), of_file }))
     }
     match name {
-        "topics.json" => left(files, name, TopicTable::to_json),
-        "consumerOffset.json" | "lmqConsumerOffset.json" => left(files, name, ConsumerOffsets::to_json),
-        "delayOffset.json" => left(files, name, DelayOffsets::to_json),
-        "subscriptionGroup.json" => left(files, name, SubscriptionGroups::to_json),
+        "topics.json" => left::<TopicTable>(files, name, TopicTable::to_json),
+        "consumerOffset.json" | "lmqConsumerOffset.json" => {
+            left::<ConsumerOffsets>(files, name, ConsumerOffsets::to_json)
+        }
+        "delayOffset.json" => left::<DelayOffsets>(files, name, DelayOffsets::to_json),
+        "subscriptionGroup.json" => left::<SubscriptionGroups>(files, name, SubscriptionGroups::to_json),
         _ => Ok(None),
     }
 }
@@ -117,7 +119,8 @@ pub(crate) fn repair_config(files: &StoreFiles, dry_run: bool) -> Result<(Vec<St
     }
     if from_log && !dry_run {
         let found = MetaLog::find(files, RecoveryMode::Salvage)?;
-        MetaLog::open(files, found, &mut actions)?.close()?;
+        // The action says what the notes of this open say.
+        MetaLog::open(files, found, &mut Vec::new())?.close()?;
     }
     let changed = !actions.is_empty();
     Ok((actions, changed))

@@ -191,9 +191,14 @@ fn plan(
         *ahead.entry(&problem.path).or_default() += 1;
     }
     let damaged = found.problems.iter().filter(|problem| problem.kind == "meta_damaged");
-    let words = |problem: &Problem| match problem.path == files.meta() {
-        true => format!("{}: made again from the JSON files in config/", problem.path.display()),
-        false => format!("{}: truncated at the damage, after a copy", problem.path.display()),
+    let words = |problem: &Problem| {
+        let is_lost = problem.path == files.meta();
+        let step = if is_lost {
+            "made again from the JSON files in config/"
+        } else {
+            "truncated at the damage, after a copy"
+        };
+        format!("{}: {step}", problem.path.display())
     };
     report.actions.extend(damaged.map(words));
     report.changed |= found.problems.iter().any(is_of_positions);

@@ -1,5 +1,6 @@
 //! The metadata log as a part of the store: copies contain it; its damage is reported and repaired.
 
+use mqstore_base::options::RecoveryMode;
 use mqstore_io::Access;
 
 use mqstore_engine::testing::*;
@@ -61,7 +62,7 @@ fn copies_and_snapshots_know_what_the_store_knows() {
 #[test]
 fn a_missing_metadata_log_is_told_and_repaired() {
     for closed in [false, true] {
-        let (world, _, _) = World::simulated();
+        let (world, sim, _) = World::simulated();
         let store = filled(&world);
         if closed {
             store.close().unwrap();
@@ -70,7 +71,7 @@ fn a_missing_metadata_log_is_told_and_repaired() {
             store.flush().unwrap();
             drop(store);
         }
-        let world = if closed { world } else { world.on(world.vfs.kill().unwrap()) };
+        let world = if closed { world } else { world.on(Arc::new(sim.kill().unwrap())) };
         world.vfs.remove_dir_all(&world.files().meta()).unwrap();
         assert!(kinds(&world).contains(&"meta_damaged"), "{:?}", kinds(&world));
         let refused = world.open(OpenMode::ReadWrite, &small());
@@ -85,7 +86,7 @@ fn a_missing_metadata_log_is_told_and_repaired() {
             assert!(report.unwrap().changed);
             assert!(kinds(&world).is_empty());
         }
-        let salvage = StoreOptions { recovery: mqstore_base::options::RecoveryMode::Salvage, ..small() };
+        let salvage = StoreOptions { recovery: RecoveryMode::Salvage, ..small() };
         let store = world.open(OpenMode::ReadWrite, &salvage).unwrap();
         assert_eq!((store.queues("orders").unwrap().len(), offset(&store)), (2, Some(3)));
         store.close().unwrap();

@@ -315,7 +315,7 @@ fn entries_of_a_config_file_that_parse_are_kept_and_the_backup_completes_them() 
         }
         let report = crate::verify::verify(&files, &small(), &mut |_| Ok(())).unwrap();
         assert!(
-            report.problems[0].detail.contains("JSON at byte 21: offsetTable/2"),
+            report.problems[0].detail.contains("JSON at byte 22: offsetTable/2"),
             "{:?}",
             report.problems
         );
@@ -438,14 +438,16 @@ fn a_repair_after_a_kill_goes_by_the_log_alone() {
 }
 
 #[test]
-fn configuration_without_a_backup_is_moved_away() {
-    let (world, _, _) = filled(3);
-    let path = world.files().config().join("consumerOffset.json");
-    world.vfs.create_new(&path).unwrap().write_all_at(b"{\"offsetTable\":", 0).unwrap();
-    let report = repair(&world);
-    assert!(report.ok && report.changed, "{:?}", report.problems);
-    assert!(world.vfs.stat(&path).is_err());
-    let kept = world.vfs.list(&world.files().lost_and_found()).unwrap();
-    assert_eq!(kept.len(), 1);
-    assert!(!repair(&world).changed);
+fn configuration_without_a_backup_is_moved_away_unless_the_metadata_log_has_it() {
+    for (name, is_known) in [("consumerOffset.json", true), ("consumerFilter.json", false)] {
+        let (world, _, _) = filled(3);
+        let path = world.files().config().join(name);
+        world.vfs.create_new(&path).unwrap().write_all_at(b"{\"offsetTable\":", 0).unwrap();
+        let report = repair(&world);
+        assert!(report.ok && report.changed, "{:?}", report.problems);
+        assert_eq!(world.vfs.stat(&path).is_ok(), is_known);
+        let kept = world.vfs.list(&world.files().lost_and_found()).unwrap();
+        assert_eq!(kept.len(), 1);
+        assert!(!repair(&world).changed);
+    }
 }

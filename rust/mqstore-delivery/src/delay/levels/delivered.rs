@@ -8,6 +8,7 @@
 //! Source: `ScheduleMessageService#messageTimeUp`, `#load`.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
@@ -70,7 +71,14 @@ impl Deliveries {
         }
     }
 
-    /// Whether there is a delivery of `record`, a record of a level. Each delivery by a broker counts once.
+    /// Whether there is a delivery of `record`, a record of a level.
+    fn has(&self, record: &StoredRecord) -> bool {
+        let is_known = |key: DeliveryKey| self.keys.get(&key).is_some_and(|count| *count > 0);
+        self.origins.contains(&record.commit_log_offset)
+            || record.view().ok().as_ref().and_then(DeliveryKey::of).is_some_and(is_known)
+    }
+
+    /// Same as [`Self::has`]. A delivery by a broker stands for one record, and is taken away.
     fn take(&mut self, record: &StoredRecord) -> bool {
         if self.origins.contains(&record.commit_log_offset) {
             return true;
@@ -90,57 +98,122 @@ impl DelayEngine {
         if self.count_level_pending()? == 0 {
             return Ok(());
         }
-        let begin = self.store.stats()?.log_min_offset;
-        let from = self.first_undelivered_level_record()?.max(begin);
-        let mut deliveries = Deliveries::default();
-        let mut cursor = self.store.scan_log(Some(from))?;
-        loop {
-            let records = cursor.next_batch(AT_ONCE)?;
-            if records.is_empty() {
-                break;
-            }
-            records.iter().for_each(|record| deliveries.add(record));
+        let mut deliveries = self.read_deliveries()?;
+        let (queues, mut any) = (self.level_queues()?, false);
+        for (queue_id, range) in &queues {
+            any |=
+                self.any_record(*queue_id, range.known..range.max, &mut |record| deliveries.has(record))?;
         }
-        let mut found = 0;
-        for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
-            found += self.find_delivered_level(queue_id, &mut deliveries)?;
+        if !any {
+            return Ok(());
         }
-        if found > 0 {
+        // A producer may have sent a message twice. The earlier record, which is not waiting, takes its delivery first.
+        for (queue_id, range) in &queues {
+            self.each_record(*queue_id, range.min..range.known, &mut |record| {
+                deliveries.take(record);
+            })?;
+        }
+        let mut count = 0;
+        for (queue_id, range) in &queues {
+            let mut found = BTreeSet::new();
+            self.each_record(*queue_id, range.known..range.max, &mut |record| {
+                if deliveries.take(record) {
+                    found.insert(record.queue_offset);
+                }
+            })?;
+            count += self.skip_found(queue_id.saturating_add(1), range.known, found);
+        }
+        if count > 0 {
             self.levels.changed = true;
             self.saved.dirty = true;
             self.store.add_note(&format!(
-                "config/delayOffset.json does not count {found} delayed messages as delivered, but the log has their \
+                "config/delayOffset.json does not count {count} delayed messages as delivered, but the log has their \
                  deliveries; they are not delivered again"
             ));
         }
         Ok(())
     }
 
-    fn find_delivered_level(
-        &mut self,
-        queue_id: i32,
-        deliveries: &mut Deliveries,
-    ) -> Result<u64, StoreError> {
-        let level = queue_id.saturating_add(1);
-        let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
-        let known = self.levels.next.get(&level).copied().unwrap_or(min).clamp(min, max);
-        let mut found = BTreeSet::new();
-        let mut cursor = self.store.read(SCHEDULE_TOPIC, queue_id, Some(known), Some(max), None)?;
+    /// Reads the deliveries in the log from the first waiting record on.
+    fn read_deliveries(&self) -> Result<Deliveries, StoreError> {
+        let from = self.first_undelivered_level_record()?.max(self.store.stats()?.log_min_offset);
+        let mut deliveries = Deliveries::default();
+        let mut cursor = self.store.scan_log(Some(from))?;
         loop {
             let records = cursor.next_batch(AT_ONCE)?;
             if records.is_empty() {
-                break;
+                return Ok(deliveries);
             }
-            found.extend(
-                records.iter().filter(|record| deliveries.take(record)).map(|record| record.queue_offset),
-            );
+            for record in &records {
+                deliveries.add(record);
+            }
         }
+    }
+
+    fn level_queues(&self) -> Result<Vec<(i32, LevelRange)>, StoreError> {
+        let mut queues = Vec::new();
+        for queue_id in self.store.queue_ids(SCHEDULE_TOPIC)? {
+            let (min, max) = self.store.bounds(SCHEDULE_TOPIC, queue_id)?;
+            let next = self.levels.next.get(&queue_id.saturating_add(1)).copied().unwrap_or(min);
+            queues.push((queue_id, LevelRange { min, known: next.clamp(min, max), max }));
+        }
+        Ok(queues)
+    }
+
+    /// Calls `look` for each record of a level in `range`.
+    fn each_record(
+        &self,
+        queue_id: i32,
+        range: Range<i64>,
+        look: &mut dyn FnMut(&StoredRecord),
+    ) -> Result<(), StoreError> {
+        self.any_record(queue_id, range, &mut |record| {
+            look(record);
+            false
+        })
+        .map(drop)
+    }
+
+    /// Whether `is_wanted` is true for a record of a level in `range`.
+    fn any_record(
+        &self,
+        queue_id: i32,
+        range: Range<i64>,
+        is_wanted: &mut dyn FnMut(&StoredRecord) -> bool,
+    ) -> Result<bool, StoreError> {
+        if range.is_empty() {
+            return Ok(false);
+        }
+        let mut cursor =
+            self.store.read(SCHEDULE_TOPIC, queue_id, Some(range.start), Some(range.end), None)?;
+        loop {
+            let records = cursor.next_batch(AT_ONCE)?;
+            if records.is_empty() {
+                return Ok(false);
+            }
+            if records.iter().any(&mut *is_wanted) {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Notes that the messages `found` of `level` are delivered, from its offset `next` on. Returns their number.
+    fn skip_found(&mut self, level: i32, next: i64, found: BTreeSet<i64>) -> u64 {
         let count = found.len() as u64;
         if count > 0 {
             self.levels.delivered.insert(level, found);
-            let next = self.levels.skip_delivered(level, known);
+            let next = self.levels.skip_delivered(level, next);
             self.levels.next.insert(level, next);
         }
-        Ok(count)
+        count
     }
+}
+
+/// The offsets of a level's queue.
+#[derive(Clone, Copy, Debug)]
+struct LevelRange {
+    min: i64,
+    /// The first offset that may be undelivered.
+    known: i64,
+    max: i64,
 }

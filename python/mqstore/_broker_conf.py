@@ -5,6 +5,8 @@ If RocketMQ's default differs from the default of mqstore, the table has RocketM
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mqstore.types import StorePath
 
 Conf = Mapping[str, str]
@@ -28,7 +32,8 @@ class Setting:
     option: str
     """Name in mqstore."""
     names: tuple[str, ...]
-    """Names in RocketMQ: the first one sets the option, the others influence it."""
+    """Names in RocketMQ. The first one that the file has counts as the source of the value; the others influence it
+    or are older names of the same setting."""
     value: Callable[[Conf], Any]
     """Returns the value; None if the file does not set it."""
     default: Any = None
@@ -51,8 +56,7 @@ def read(conf: Conf) -> list[Found]:
     for setting in SETTINGS:
         value = setting.value(conf)
         if value is not None:
-            name = next((name for name in setting.names if name in conf), None)
-            found.append(Found(setting.option, value, name))
+            found.append(Found(setting.option, value, _given(conf, setting.names)))
         elif setting.default is not None:
             found.append(Found(setting.option, setting.default, None))
     return found
@@ -63,13 +67,35 @@ def names_of(option: str) -> tuple[str, ...]:
     return next((setting.names for setting in SETTINGS if setting.option == option), ())
 
 
+def misspelled(conf: Conf) -> list[str]:
+    """Returns a note about each setting that is ignored but has nearly the name of a setting that is read."""
+    meant = {name.lower(): name for setting in SETTINGS for name in setting.names}
+    notes = []
+    for name in sorted(set(conf) - set(meant.values()) - _NO_MISTAKES):
+        near = difflib.get_close_matches(name.lower(), meant, 1, _NEAR)
+        notes += [f"setting {name} is ignored; did you mean {meant[close]}?" for close in near]
+    return notes
+
+
+def as_written(error: InvalidOptionError, found: Iterable[Found]) -> InvalidOptionError:
+    """Returns the error about an option as an error about the setting that set it."""
+    name = next((one.name for one in found if one.option == error.option), None)
+    return error if name is None else InvalidOptionError(name, f"{error.reason} (option {error.option})")
+
+
 def parse_file(path: StorePath) -> dict[str, str]:
     """Reads the settings of a properties file."""
     return parse(Path(path).read_text(encoding="latin-1"))
 
 
-def _number(option: str, name: str, default: int | None = None) -> Setting:
-    return Setting(option, (name,), lambda conf: _whole(name, conf[name]) if name in conf else None, default)
+def _number(option: str, name: str, *old_names: str, default: int | None = None) -> Setting:
+    names = (name, *old_names)
+
+    def value(conf: Conf) -> int | None:
+        given = _given(conf, names)
+        return None if given is None else _whole(given, conf[given])
+
+    return Setting(option, names, value, default)
 
 
 def _milliseconds(option: str, name: str) -> Setting:
@@ -85,9 +111,9 @@ def _percent(conf: Conf, name: str, low: int, high: int) -> float | None:
 
 
 def _queue_file_entries(conf: Conf) -> int | None:
-    name = "mappedFileSizeConsumeQueue"
+    name = _given(conf, _QUEUE_FILE_SIZE)
     # RocketMQ rounds the file up to whole units of 20 bytes.
-    return -(-_whole(name, conf[name]) // 20) if name in conf else None
+    return None if name is None else -(-_whole(name, conf[name]) // 20)
 
 
 def _compaction_memory(conf: Conf) -> int | None:
@@ -112,8 +138,17 @@ def _durability(conf: Conf) -> str | None:
 
 def _retention(conf: Conf) -> float | None:
     name = "fileReservedTime"
-    # With 0, a broker deletes files as soon as possible.
-    return max(_whole(name, conf[name]) * 3600.0, 0.001) if name in conf else None
+    if name not in conf:
+        return None
+    hours = _whole(name, conf[name])
+    # With 0 and less, a broker deletes every full segment. Many who write -1 want to keep all of them.
+    if hours < 1:
+        reason = (
+            f"{hours} h would delete every full segment at once; write at least 1. To keep all segments, also pass "
+            "retention=None to mqstore.open"
+        )
+        raise InvalidOptionError(name, reason)
+    return hours * 3600.0
 
 
 def _disk_force_ratio(conf: Conf) -> float | None:
@@ -146,13 +181,20 @@ def _store_host(conf: Conf) -> str | None:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
+def _given(conf: Conf, names: tuple[str, ...]) -> str | None:
+    return next((name for name in names if name in conf), None)
+
+
 def _split(conf: Conf, name: str) -> tuple[str, ...]:
     return tuple(path.strip() for path in conf.get(name, "").split(",") if path.strip())
 
 
+_QUEUE_FILE_SIZE = ("mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue")
+
+# RocketMQ up to 4.5.1 wrote "maped".
 SETTINGS = (
-    _number("segment_size", "mappedFileSizeCommitLog"),
-    Setting("queue_file_entries", ("mappedFileSizeConsumeQueue",), _queue_file_entries),
+    _number("segment_size", "mappedFileSizeCommitLog", "mapedFileSizeCommitLog"),
+    Setting("queue_file_entries", _QUEUE_FILE_SIZE, _queue_file_entries),
     _number("index_slots", "maxHashSlotNum"),
     _number("index_entries", "maxIndexNum"),
     Setting("durability", ("flushDiskType", "transientStorePoolEnable"), _durability),
@@ -164,7 +206,7 @@ SETTINGS = (
     _milliseconds("queue_wait_limit", "waitTimeMillsInSendQueue"),
     _switch("record_crc", "enabledAppendPropCRC", default=False),
     _number("max_message_size", "maxMessageSize"),
-    _number("default_queues", "defaultTopicQueueNums", 8),
+    _number("default_queues", "defaultTopicQueueNums", default=8),
     _switch("auto_create_topics", "autoCreateTopicEnable"),
     Setting("retention", ("fileReservedTime",), _retention, 72 * 3600.0),
     Setting("delete_when", ("deleteWhen",), lambda conf: conf["deleteWhen"].strip() if "deleteWhen" in conf else None),
@@ -201,16 +243,22 @@ UNUSED = (
 )
 """Settings of a broker that are accepted but not used, because mqstore has one way where RocketMQ has several."""
 
+_NEAR = 0.9
+"""Similarity of two names, as `difflib` counts it, from which one is probably a slip for the other."""
+
+_NO_MISTAKES = frozenset({*UNUSED, "brokerIP2", "haListenPort", "mappedFileSizeConsumeQueueExt"})
+"""Settings of a broker that are no mistakes, however close to a setting of a store."""
+
 
 def _is_true(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
 def _whole(name: str, text: str) -> int:
-    try:
-        return int(text.strip())
-    except ValueError:
-        raise InvalidOptionError(name, f"{text.strip()!r} is not a whole number") from None
+    # Java accepts no "1_000".
+    if re.fullmatch("[+-]?[0-9]{1,20}", text.strip()) is None:
+        raise InvalidOptionError(name, f"{text.strip()!r} is not a whole number")
+    return int(text)
 
 
 def parse(text: str) -> dict[str, str]:

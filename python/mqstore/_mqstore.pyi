@@ -59,17 +59,19 @@ __all__ = [
     "NativeConsumer", "NativeStore", "NativeTransaction", "NativeWorkQueue", "QueuedAppend", "ScanRows", "ScanStream",
     "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__",
     "_after_fork_in_child", "_restore_message", "adopt_settings", "append_rows", "append_staged", "cancel_delayed",
-    "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_read", "compaction_report",
-    "compaction_restore", "compaction_run", "compaction_run_step", "copy_store", "decode_records", "delay_counts",
-    "delete_namespace", "delete_topic", "export_settings", "groups", "info", "is_held", "is_reserved",
+    "check_options", "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_read",
+    "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "copy_store", "decode_records",
+    "delay_counts", "delete_namespace", "delete_topic", "export_settings", "groups", "info", "is_held", "is_reserved",
     "is_system_topic", "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history",
-    "pending_transactions", "pop_record", "quotas", "rebuild", "repair", "reschedule_delayed", "scan_copy",
-    "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema", "staged_ids", "sync_groups", "tags_codes",
-    "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps",
-    "waiting_record",
+    "pending_transactions", "pop_record", "quotas", "rebuild", "repair", "reschedule_delayed", "scan_copy", "scan_cuts",
+    "scan_export", "scan_lines", "scan_open", "scan_schema", "staged_ids", "sync_groups", "tags_codes", "update_topic",
+    "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
 ]  # fmt: skip
 
 __version__: Final[str]
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raises the error with which an open refuses these options; needs no directory."""
 
 @disjoint_base
 class NativeStore:

@@ -247,21 +247,38 @@ class StoreOptions:
             Options with which mqstore writes like that broker; `advanced` has its tuning values. A setting that the
             file omits gets RocketMQ's default (8 queues, no record checksum). Settings that do not concern a store are
             ignored. mqstore also ignores these four: `useReentrantLockWhenPutMessage` and `useABSLock` (one put lock
-            replaces both: it spins briefly, then sleeps), `flushCommitLogTimed` and `flushConsumerOffsetInterval`.
+            replaces both: it spins briefly, then sleeps), `flushCommitLogTimed` and `flushConsumerOffsetInterval`. A
+            setting whose name is nearly that of one that is read is a `StoreWarning`. The names of RocketMQ before
+            4.5.2 (`mapedFileSizeCommitLog`) are read too; the newer name wins.
 
         Raises:
             OSError: the file cannot be read.
-            InvalidOptionError: RocketMQ does not accept a value either.
+            InvalidOptionError: an open would refuse a value; or `fileReservedTime` is less than 1 h, with which a
+                broker deletes every full segment.
         """
-        from mqstore import _broker_conf
+        import warnings
 
-        return cls._from_settings(_broker_conf.read(_broker_conf.parse_file(path)))
+        from mqstore import _broker_conf
+        from mqstore.errors import StoreWarning
+
+        conf = _broker_conf.parse_file(path)
+        for note in _broker_conf.misspelled(conf):
+            warnings.warn(f"{os.fspath(path)}: {note}", StoreWarning, stacklevel=2)
+        return cls._from_settings(_broker_conf.read(conf))
 
     @classmethod
-    def _from_settings(cls, settings: Iterable[Found]) -> StoreOptions:
+    def _from_settings(cls, settings: list[Found]) -> StoreOptions:
+        """Returns the options; raises an error that names the setting if an open would refuse a value."""
+        from mqstore import _broker_conf, _native
+
         values = {one.option: one.value for one in settings}
         tuning = {name: values.pop(name) for name in _names(BrokerOptions) if name in values}
-        return cls(**values, advanced=BrokerOptions(**tuning))
+        try:
+            options = cls(**values, advanced=BrokerOptions(**tuning))
+            _native.check_options(native_form(options))
+        except InvalidOptionError as error:
+            raise _broker_conf.as_written(error, settings) from None
+        return options
 
 
 def normalise(options: StoreOptions | None, overrides: Mapping[str, Any]) -> StoreOptions:

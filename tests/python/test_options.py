@@ -332,7 +332,100 @@ def test_broker_conf_with_settings_that_are_not_used(tmp_path: Path) -> None:
     assert StoreOptions.from_broker_conf(path) == StoreOptions.from_broker_conf(silent)
 
 
-@pytest.mark.parametrize("line", ["maxIndexNum=many", "flushDiskType=NEVER", "x=\\u12"])
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ("mapedFileSizeCommitLog=65536\nmapedFileSizeConsumeQueue=300000", (65536, 15_000)),
+        ("mapedFileSizeCommitLog=65536\nmappedFileSizeCommitLog=131072", (131_072, 300_000)),
+        ("mappedFileSizeConsumeQueue=2000\nmapedFileSizeConsumeQueue=6000", (1 << 30, 100)),
+    ],
+)
+def test_names_of_older_brokers_are_read_and_newer_names_win(
+    tmp_path: Path, settings: str, sizes: tuple[int, int]
+) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(settings)
+    options = StoreOptions.from_broker_conf(path)
+    assert (options.segment_size, options.queue_file_entries) == sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("mappedFilesizeCommitLog", "mappedFileSizeCommitLog"),
+        ("mappedFileSizeComitLog", "mappedFileSizeCommitLog"),
+        ("fileReserveTime", "fileReservedTime"),
+        ("brokerIp1", "brokerIP1"),
+    ],
+)
+def test_a_misspelled_setting_is_a_warning_with_the_name_that_was_meant(tmp_path: Path, name: str, meant: str) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(f"{name}=1")
+    with pytest.warns(mqstore.StoreWarning, match=f"{name} is ignored; did you mean {meant}") as found:
+        StoreOptions.from_broker_conf(path)
+    assert found[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "brokerIP2",
+        "brokerId",
+        "haListenPort",
+        "mappedFileSizeConsumeQueueExt",
+        "mapperFileSizeBatchConsumeQueue",
+        "mappedFileSizeTimerLog",
+        "commitCommitLogThoroughInterval",
+        "flushConsumerOffsetHistoryInterval",
+        "transientStorePoolSize",
+        "waitTimeMillsInPullQueue",
+    ],
+)
+def test_other_settings_of_a_broker_are_no_mistakes(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(f"{name}=1")
+    StoreOptions.from_broker_conf(path)
+
+
+@pytest.mark.parametrize("hours", ["0", "-1", "-72"])
+def test_a_broker_conf_that_keeps_nothing_is_refused(tmp_path: Path, hours: str) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(f"fileReservedTime={hours}")
+    with pytest.raises(mqstore.InvalidOptionError, match=f"fileReservedTime: {hours} h .*write at least 1.*None"):
+        StoreOptions.from_broker_conf(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mapedFileSizeCommitLog=100",
+        "mappedFileSizeConsumeQueue=0",
+        "maxHashSlotNum=0",
+        "maxIndexNum=1",
+        "flushIntervalCommitLog=0",
+        "flushCommitLogLeastPages=-1",
+        "flushCommitLogThoroughInterval=-5",
+        "maxMessageSize=1",
+        "defaultTopicQueueNums=0",
+        "fileReservedTime=9999999999999",
+        "deleteWhen=25",
+        "deleteCommitLogFilesInterval=-1",
+        "compactionScheduleInternal=0",
+        "compactionMappedFileSize=1",
+        "messageDelayLevel=soon",
+        "brokerIP1=broker.example",
+        "listenPort=70000",
+    ],
+)
+def test_a_broker_conf_is_refused_if_an_open_would_refuse_it(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(line)
+    with pytest.raises(mqstore.InvalidOptionError) as refused:
+        StoreOptions.from_broker_conf(path)
+    assert refused.value.option == line.partition("=")[0]
+
+
+@pytest.mark.parametrize("line", ["maxIndexNum=many", "maxIndexNum=1_000", "flushDiskType=NEVER", "x=\\u12"])
 def test_bad_broker_conf(tmp_path: Path, line: str) -> None:
     path = tmp_path / "broker.conf"
     path.write_text(line)

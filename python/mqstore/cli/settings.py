@@ -44,9 +44,10 @@ class Shown:
 
 def options(directory: Path | None, conf: Path | None) -> list[Shown]:
     """Returns every option of an open of `directory` with the broker's file `conf`."""
-    said = {} if conf is None else {one.option: one for one in _broker_conf.read(_broker_conf.parse_file(conf))}
+    found = [] if conf is None else _broker_conf.read(_broker_conf.parse_file(conf))
+    said = {one.option: one for one in found}
     there = {} if directory is None else _geometry(directory)
-    chosen = mqstore.StoreOptions._from_settings(said.values())
+    chosen = mqstore.StoreOptions._from_settings(found)
     shown = []
     for name, in_force in _named_values(chosen):
         value, source, setting = in_force, "default", None
@@ -64,6 +65,11 @@ def passed_over(conf: Path) -> list[str]:
     """Returns the settings of the file that do not concern a store."""
     known = {name for setting in _broker_conf.SETTINGS for name in setting.names}
     return sorted(set(_broker_conf.parse_file(conf)) - known - set(_broker_conf.UNUSED))
+
+
+def misspelled(conf: Path) -> list[str]:
+    """Returns notes about settings of the file with nearly the name of one that is read."""
+    return _broker_conf.misspelled(_broker_conf.parse_file(conf))
 
 
 def unused(conf: Path) -> list[str]:

@@ -43,6 +43,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<store::table::TableLoad>()?;
     module.add_class::<store::table::TableRows>()?;
     module.add_function(wrap_pyfunction!(convert::stored_message::restore_message, module)?)?;
+    module.add_function(wrap_pyfunction!(convert::options::check_options, module)?)?;
     module.add_function(wrap_pyfunction!(runtime::after_fork_in_child, module)?)?;
     module.add_function(wrap_pyfunction!(store::directory::rebuild, module)?)?;
     module.add_function(wrap_pyfunction!(store::directory::repair, module)?)?;

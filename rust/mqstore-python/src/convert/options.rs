@@ -68,6 +68,12 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
     Ok(options)
 }
 
+/// Raises the error with which an open refuses these options; needs no directory.
+#[pyfunction]
+pub(crate) fn check_options(options: &Bound<'_, PyDict>) -> PyResult<()> {
+    from_dict(options).map(drop)
+}
+
 /// Converts the mode argument of `open`.
 pub(crate) fn mode(text: &str) -> PyResult<(OpenMode, &'static str)> {
     match text {

@@ -10,11 +10,36 @@ use rustix::io::Errno;
 
 use crate::vfs::{FileKind, FileStat};
 
-/// Repeats a call that a signal interrupted.
-pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+/// Errors of system calls, which may say that a signal interrupted the call.
+pub(super) trait CallError {
+    /// Whether a signal interrupted the call.
+    fn is_interrupted(&self) -> bool;
+}
+
+impl CallError for Errno {
+    fn is_interrupted(&self) -> bool {
+        *self == Self::INTR
+    }
+}
+
+impl CallError for io::Error {
+    fn is_interrupted(&self) -> bool {
+        self.kind() == io::ErrorKind::Interrupted
+    }
+}
+
+impl CallError for nix::errno::Errno {
+    fn is_interrupted(&self) -> bool {
+        *self == Self::EINTR
+    }
+}
+
+/// Repeats a call that a signal interrupted. An interrupted call has no result yet: a sync, for example, may have failed
+/// or not, and only the repetition knows.
+pub(super) fn retry<T, E: CallError>(mut call: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     loop {
         match call() {
-            Err(Errno::INTR) => {}
+            Err(error) if error.is_interrupted() => {}
             result => return result,
         }
     }

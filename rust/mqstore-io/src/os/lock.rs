@@ -167,10 +167,10 @@ fn first_byte(kind: libc::c_short) -> libc::flock {
 fn set_lock(file: impl AsFd, kind: libc::c_short) -> io::Result<bool> {
     let range = first_byte(kind);
     #[cfg(target_os = "linux")]
-    let command = FcntlArg::F_OFD_SETLK(&range);
+    let set = || fcntl(&file, FcntlArg::F_OFD_SETLK(&range));
     #[cfg(not(target_os = "linux"))]
-    let command = FcntlArg::F_SETLK(&range);
-    match fcntl(file, command) {
+    let set = || fcntl(&file, FcntlArg::F_SETLK(&range));
+    match retry(set) {
         Ok(_) => Ok(true),
         Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
         Err(error) => Err(error.into()),
@@ -181,10 +181,9 @@ fn set_lock(file: impl AsFd, kind: libc::c_short) -> io::Result<bool> {
 fn query(file: impl AsFd) -> io::Result<Option<LockHolder>> {
     let mut range = first_byte(TAKE);
     #[cfg(target_os = "linux")]
-    let command = FcntlArg::F_OFD_GETLK(&mut range);
+    retry(|| fcntl(&file, FcntlArg::F_OFD_GETLK(&mut range)))?;
     #[cfg(not(target_os = "linux"))]
-    let command = FcntlArg::F_GETLK(&mut range);
-    fcntl(file, command)?;
+    retry(|| fcntl(&file, FcntlArg::F_GETLK(&mut range)))?;
     if range.l_type == RELEASE {
         return Ok(None);
     }

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use memmap2::{Advice as MapAdvice, MmapOptions, MmapRaw, UncheckedAdvice};
 
+use super::descriptor::retry;
 use crate::region::{Advice, Backing, MapAccess, Region};
 
 /// Maps `len` bytes of `file` from `offset`. The caller has checked both against the file.
@@ -22,13 +23,13 @@ pub(super) fn map(file: &File, offset: u64, len: usize, access: MapAccess) -> io
     let mut options = MmapOptions::new();
     options.offset(offset).len(len);
     let map = match access {
-        MapAccess::Read => options.map_raw_read_only(file)?,
-        MapAccess::ReadWrite => options.map_raw(file)?,
+        MapAccess::Read => retry(|| options.map_raw_read_only(file))?,
+        MapAccess::ReadWrite => retry(|| options.map_raw(file))?,
     };
     // A forked child must not write to the parent's store through inherited memory.
     #[cfg(target_os = "linux")]
     if access == MapAccess::ReadWrite {
-        map.advise(MapAdvice::DontFork)?;
+        retry(|| map.advise(MapAdvice::DontFork))?;
     }
     let base = NonNull::new(map.as_mut_ptr()).ok_or(io::ErrorKind::OutOfMemory)?;
     let backing = Arc::new(Mapped { map });
@@ -43,18 +44,18 @@ struct Mapped {
 
 impl Backing for Mapped {
     fn flush(&self, at: usize, len: usize) -> io::Result<()> {
-        self.map.flush_range(at, len)
+        retry(|| self.map.flush_range(at, len))
     }
 
     fn advise(&self, at: usize, len: usize, advice: Advice) -> io::Result<()> {
         match advice {
-            Advice::WillNeed => self.map.advise_range(MapAdvice::WillNeed, at, len),
-            Advice::Random => self.map.advise_range(MapAdvice::Random, at, len),
-            Advice::Sequential => self.map.advise_range(MapAdvice::Sequential, at, len),
+            Advice::WillNeed => retry(|| self.map.advise_range(MapAdvice::WillNeed, at, len)),
+            Advice::Random => retry(|| self.map.advise_range(MapAdvice::Random, at, len)),
+            Advice::Sequential => retry(|| self.map.advise_range(MapAdvice::Sequential, at, len)),
             Advice::DontNeed => {
                 // SAFETY: to drop pages of a shared map loses nothing. They are the file's pages, and the next access
                 // reads them again.
-                unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, at, len) }
+                retry(|| unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, at, len) })
             }
             Advice::PopulateWrite => self.populate(at, len),
         }
@@ -67,10 +68,10 @@ impl Backing for Mapped {
         let address = self.address(start).cast();
         let result = if locked {
             // SAFETY: the range is in the map (the region has checked it), and the map's base is a page border.
-            unsafe { rustix::mm::mlock(address, len) }
+            retry(|| unsafe { rustix::mm::mlock(address, len) })
         } else {
             // SAFETY: as above; an unlock changes no byte.
-            unsafe { rustix::mm::munlock(address, len) }
+            retry(|| unsafe { rustix::mm::munlock(address, len) })
         };
         Ok(result?)
     }
@@ -84,7 +85,7 @@ impl Mapped {
 
     #[cfg(target_os = "linux")]
     fn populate(&self, at: usize, len: usize) -> io::Result<()> {
-        match self.map.advise_range(MapAdvice::PopulateWrite, at, len) {
+        match retry(|| self.map.advise_range(MapAdvice::PopulateWrite, at, len)) {
             // Kernels before 5.14 do not have this call.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.touch(at, len);

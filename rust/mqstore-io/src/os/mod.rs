@@ -77,42 +77,38 @@ impl Vfs for OsVfs {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-        let mut entries = Vec::new();
-        each_name(dir, |folder, name, _| {
+        let mut entries = each_name(dir, |folder, name, _| {
             // Relative to its folder: with a path, the system would resolve the path again for each file.
             let stat = stat_in(folder, name)?;
-            entries.extend(stat.map(|stat| DirEntry { name: name.to_owned(), stat }));
-            Ok(())
+            Ok(stat.map(|stat| DirEntry { name: name.to_owned(), stat }))
         })?;
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }
 
     fn list_kinds(&self, dir: &Path) -> io::Result<Vec<(OsString, FileKind)>> {
-        let mut entries = Vec::new();
-        each_name(dir, |folder, name, kind| {
+        let mut entries = each_name(dir, |folder, name, kind| {
             let kind = match kind {
                 // Some file systems do not store the kind with the name.
                 FileType::Unknown => stat_in(folder, name)?.map(|stat| stat.kind),
                 kind => Some(file_kind(kind)),
             };
-            entries.extend(kind.map(|kind| (name.to_owned(), kind)));
-            Ok(())
+            Ok(kind.map(|kind| (name.to_owned(), kind)))
         })?;
         entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         Ok(entries)
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir(path)
+        retry(|| fs::create_dir(path))
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(path)
+        retry(|| fs::create_dir_all(path))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
+        retry(|| fs::rename(from, to))
     }
 
     fn rename_noreplace(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -136,7 +132,7 @@ impl Vfs for OsVfs {
             Ok(()) => Ok(Arc::new(OsFile::new(target))),
             Err(error) => {
                 // The name was free, and the new file is empty.
-                let _ = fs::remove_file(to);
+                let _ = retry(|| fs::remove_file(to));
                 let cannot = matches!(
                     error,
                     Errno::OPNOTSUPP | Errno::INVAL | Errno::XDEV | Errno::NOTTY | Errno::NOSYS | Errno::PERM
@@ -155,15 +151,15 @@ impl Vfs for OsVfs {
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)
+        retry(|| fs::remove_file(path))
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        fs::remove_dir(path)
+        retry(|| fs::remove_dir(path))
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        fs::remove_dir_all(path)
+        retry(|| fs::remove_dir_all(path))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
@@ -230,19 +226,28 @@ fn open_folder(dir: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Calls `visit` for each name in `dir` except `.` and `..`, with the folder and the folder's information on the kind.
-fn each_name(
+/// Returns the results. If a signal interrupts it, it starts again: the reader of a folder ends with its first error.
+fn each_name<T>(
     dir: &Path,
-    mut visit: impl FnMut(BorrowedFd<'_>, &OsStr, FileType) -> io::Result<()>,
-) -> io::Result<()> {
+    mut visit: impl FnMut(BorrowedFd<'_>, &OsStr, FileType) -> io::Result<Option<T>>,
+) -> io::Result<Vec<T>> {
+    retry(|| names_of(dir, &mut visit))
+}
+
+fn names_of<T>(
+    dir: &Path,
+    visit: &mut impl FnMut(BorrowedFd<'_>, &OsStr, FileType) -> io::Result<Option<T>>,
+) -> io::Result<Vec<T>> {
+    let mut found = Vec::new();
     let mut names = rustix::fs::Dir::new(open_folder(dir)?)?;
     while let Some(entry) = names.read() {
         let entry = entry?;
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
         if name != "." && name != ".." {
-            visit(names.fd()?, name, entry.file_type())?;
+            found.extend(visit(names.fd()?, name, entry.file_type())?);
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Returns the data of `name` in an open folder, without following a link; `None` if it no longer exists.
@@ -255,7 +260,7 @@ fn stat_in(folder: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<FileStat>>
 /// the first. A crash in between leaves both.
 fn rename_by_link(from: &Path, to: &Path) -> io::Result<()> {
     retry(|| rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty()))?;
-    fs::remove_file(from)
+    retry(|| fs::remove_file(from))
 }
 
 /// Returns the kernel's boot id; zeros if it has none.

@@ -278,3 +278,61 @@ fn a_full_disk_is_an_error() {
     }
     assert!(result.status.success() && text.contains("full disk: done"), "{text}\n{errors}");
 }
+
+#[test]
+fn an_interrupted_call_is_repeated_whatever_library_makes_it() {
+    fn after_two<E: descriptor::CallError>(interrupted: impl Fn() -> E) -> u32 {
+        let mut calls = 0;
+        let done = retry(|| {
+            calls += 1;
+            if calls < 3 { Err(interrupted()) } else { Ok(calls) }
+        });
+        done.ok().unwrap()
+    }
+    assert_eq!(after_two(|| Errno::INTR), 3);
+    assert_eq!(after_two(|| io::Error::from_raw_os_error(4)), 3);
+    assert_eq!(after_two(|| nix::errno::Errno::EINTR), 3);
+    let mut calls = 0;
+    let failed: io::Result<()> = retry(|| {
+        calls += 1;
+        Err(io::Error::other("the disk"))
+    });
+    assert_eq!((failed.unwrap_err().to_string().as_str(), calls), ("the disk", 1));
+}
+
+/// A signal cannot be made to interrupt each of these calls, so the test reads the source.
+#[test]
+fn every_call_that_a_signal_may_interrupt_is_repeated() {
+    const CALLS: [&str; 21] = [
+        ".flush_range(",
+        ".advise(",
+        ".advise_range(",
+        "advise_range(",
+        ".map_raw(",
+        ".map_raw_read_only(",
+        "::mlock(",
+        "::munlock(",
+        "fcntl(&",
+        "fs::create_dir",
+        "fs::rename(",
+        "fs::remove_",
+        "::open(dir",
+        "::open(path",
+        "fs::stat",
+        "fs::fstat(",
+        "fs::linkat(",
+        "fs::renameat_with(",
+        "::pread(",
+        "fs::fadvise(",
+        "fs::fallocate(",
+    ];
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/os");
+    for name in ["descriptor.rs", "file.rs", "lock.rs", "mmap.rs", "mod.rs"] {
+        let text = fs::read_to_string(folder.join(name)).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        for line in code.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            let called = CALLS.iter().any(|call| line.contains(call));
+            assert!(!called || line.contains("retry(") || line.contains("let set ="), "{name}: {line}");
+        }
+    }
+}

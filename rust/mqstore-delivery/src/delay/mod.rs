@@ -249,6 +249,8 @@ impl Delays {
     pub(crate) fn counts(&self) -> Result<DelayCounts, StoreError> {
         let mut core = self.core.lock();
         core.read_timer_records()?;
+        // A message that became near after the last step may still be in its slot, which is precise to one second.
+        core.load(self.store.clock().now_ms())?;
         let live = core.live.values().map(|live| live.due_ms).min();
         let slot = core.next_slot()?.map(|slot| (slot + 1).saturating_mul(TIMER_PRECISION_MS));
         let counts = core.counts;
@@ -272,8 +274,9 @@ impl Delays {
     fn run(&self) -> Result<i64, StoreError> {
         loop {
             let mut core = self.core.lock();
-            let now_ms = self.store.clock().now_ms();
             let more = core.read_timer_records()?;
+            // Read after the records: one of them may be due already, if the clock changed meanwhile.
+            let now_ms = self.store.clock().now_ms();
             core.load(now_ms)?;
             let more = core.deliver(now_ms)? || more;
             core.pass(now_ms);

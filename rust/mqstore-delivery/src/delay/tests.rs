@@ -2,6 +2,7 @@
 
 mod blocked_messages;
 mod broker_files;
+mod clock_steps;
 mod crashes;
 mod damage;
 mod level_offsets;

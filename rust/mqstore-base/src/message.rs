@@ -104,7 +104,7 @@ impl From<String> for UniqueKey {
 ///
 /// # Errors
 /// [`StoreError::InvalidMessage`] for an empty key, a key with a space, a separator byte in any text,
-/// an empty value or a reserved name.
+/// an empty value, a reserved name, or a tag that no tag filter can name.
 pub fn encode_properties<'a>(
     keys: impl IntoIterator<Item = &'a str>,
     tags: Option<&str>,
@@ -135,6 +135,9 @@ pub fn encode_properties<'a>(
     ] {
         if let Some(value) = value {
             check_text(name, value)?;
+            if name == names::TAGS {
+                check_tag(value)?;
+            }
             builder.push_reserved(name, value).map_err(|error| invalid(error.to_string()))?;
         }
     }
@@ -152,6 +155,17 @@ fn check_key(key: &str) -> Result<(), StoreError> {
         )));
     }
     check_text("key", key)
+}
+
+/// Checks that a filter with the text of the tag selects it. `*` selects all messages.
+fn check_tag(tag: &str) -> Result<(), StoreError> {
+    // A text that is no filter names no tag.
+    let selects = |filter: Option<TagFilter>| filter.is_none_or(|filter| filter.matches(Some(tag)));
+    if TagFilter::parse(tag).is_ok_and(selects) && (tag == "*" || tag.trim() == tag) {
+        return Ok(());
+    }
+    let reason = "no tag filter can name it: \"||\" separates the tags of a filter, and blanks around a tag are ignored";
+    Err(invalid(format!("tag {tag:?} cannot be stored: {reason}")))
 }
 
 fn check_text(what: &str, text: &str) -> Result<(), StoreError> {

@@ -95,6 +95,11 @@ pub(crate) fn put(store: &Store, topic: &str, queue_id: i32, body: &str, tag: &s
     appended
 }
 
+/// Appends a record to an internal topic, as only a broker does.
+pub(crate) fn append_like_broker(store: &Store, message: &NewMessage<'_>) {
+    store.append_together(&[*message], &[mqstore_engine::TransactionMark::default()]).unwrap();
+}
+
 /// Appends messages with these numbers as bodies, round robin over the queues of a topic.
 pub(crate) fn fill(store: &Store, topic: &str, queues: i32, numbers: std::ops::Range<usize>) {
     for number in numbers {

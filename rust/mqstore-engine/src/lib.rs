@@ -51,6 +51,7 @@ pub use store::topics::{TopicChange, batch_topics, load_table};
 pub use store::{QueueInfo, Stats, Store};
 pub use write::append_marks::{MessageOrigin, TransactionMark};
 pub use write::append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
+pub use write::encode::check_target;
 pub use write::raw_append::check_copy;
 pub use write::staged_batch::{StagedBlock, staged_messages};
 pub use write::wait::Waiter;

@@ -7,7 +7,7 @@ use mqstore_format::{RecordParts, SysFlag};
 use mqstore_io::sync::MutexGuard;
 
 use super::append_marks::AppendMarks;
-use super::encode::{EncodeBuffers, apart, route};
+use super::encode::{EncodeBuffers, apart, check_direct, route};
 use super::writer::Writer;
 use crate::read::view::View;
 use crate::store::topics::TopicState;
@@ -58,6 +58,7 @@ impl Writer {
         let now_ms = self.files.clock.now_ms();
         SCRATCH.with_borrow_mut(|AppendScratch { buffers, last }| {
             buffers.clear();
+            check_direct(message)?;
             let topic = self.topic(message, last)?;
             let queue_id = route(topic, message)?;
             let encoded = self.encode(message, queue_id, SysFlag(0), now_ms, None, buffers)?;
@@ -116,6 +117,9 @@ impl Writer {
             buffers.clear();
             let mut encoded = Vec::with_capacity(messages.len());
             for (index, message) in messages.iter().enumerate() {
+                if marks.are_none() {
+                    check_direct(message)?;
+                }
                 let topic = Arc::clone(self.topic(message, last)?);
                 if topic.batch {
                     buffers.clear();

@@ -38,6 +38,11 @@ pub(crate) enum AppendMarks<'a> {
 }
 
 impl AppendMarks<'_> {
+    /// Whether the messages come from the program, and are no copies or parts of a transaction.
+    pub(crate) fn are_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
     fn of(&self, index: usize) -> Option<&TransactionMark> {
         if let Self::Together(marks) = self { marks.get(index) } else { None }
     }

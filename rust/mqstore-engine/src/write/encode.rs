@@ -3,8 +3,10 @@
 //! The encoded record is complete except for queue offset, log offset, store time and checksums; these follow under the
 //! put lock.
 
-use mqstore_format::properties::UNIQ_KEY;
-use mqstore_format::{KeyBlock, RecordSpec, SysFlag};
+use mqstore_format::delays::timer::TIMER_TOPIC;
+use mqstore_format::properties::{REAL_TOPIC, UNIQ_KEY};
+use mqstore_format::topic::{HALF_TOPIC, OP_TOPIC};
+use mqstore_format::{KeyBlock, Properties, RecordSpec, SCHEDULE_TOPIC, SysFlag, validate_topic};
 
 use super::append_marks::MessageOrigin;
 use super::writer::Writer;
@@ -121,6 +123,41 @@ pub(crate) fn route(topic: &TopicState, message: &NewMessage<'_>) -> Result<i32,
             Err(StoreError::TopicNotFound { topic, queue_id: Some(queue_id) })
         }
     }
+}
+
+/// Refuses a message for a topic in which only records of a certain form are delivered: no program would get it.
+/// RocketMQ's brokers refuse it too (`TopicValidator#isNotAllowedSendTopic`).
+pub(crate) fn check_direct(message: &NewMessage<'_>) -> Result<(), StoreError> {
+    // The parts of the store that write these records name the topic of the message.
+    match refuse_internal(message.topic) {
+        Err(_) if message.topic != OP_TOPIC && names_its_topic(message.properties) => Ok(()),
+        result => result,
+    }
+}
+
+/// Checks that a program can append messages to this topic: its name, and that it is not internal.
+///
+/// # Errors
+/// [`StoreError::InvalidMessage`] and [`StoreError::Refused`].
+pub fn check_target(topic: &str) -> Result<(), StoreError> {
+    validate_topic(topic).map_err(|error| StoreError::invalid_message(&error))?;
+    refuse_internal(topic)
+}
+
+fn names_its_topic(properties: &[u8]) -> bool {
+    Properties::new(properties).get(REAL_TOPIC).is_some()
+}
+
+fn refuse_internal(topic: &str) -> Result<(), StoreError> {
+    let instead = match topic {
+        TIMER_TOPIC | SCHEDULE_TOPIC => {
+            "append to the topic of the message, with a delay or a time of delivery"
+        }
+        HALF_TOPIC | OP_TOPIC => "append to the topic of the message, in a transaction",
+        _ => return Ok(()),
+    };
+    let reason = format!("topic {topic} is internal, and no program would get the message; {instead}");
+    Err(StoreError::Refused { reason })
 }
 
 /// Checks that a queue can have this id.

@@ -3,7 +3,7 @@
 use mqstore_format::record::MAX_PROPERTIES_BYTES;
 use mqstore_format::{CqUnit, DelayLevels, MIN_RECORD_BYTES, RecordView, SCHEDULE_TOPIC};
 
-use super::encode::route;
+use super::encode::{check_direct, route};
 use crate::Store;
 use crate::store::OpenSide;
 use mqstore_base::error::StoreError;
@@ -43,6 +43,7 @@ impl Store {
             return Err(StoreError::TooLarge { what: "the record", size, limit });
         }
         writer.before_append()?;
+        check_direct(message)?;
         let topic = match writer.topics.get(message.topic) {
             Some(topic) => topic,
             None => writer.make_topic(message.topic, message.queue_id)?,

@@ -8,6 +8,7 @@ use mqstore_io::Access;
 
 use crate::RepairReport;
 use crate::verify::VerifyReport;
+use mqstore_engine::TransactionMark;
 use mqstore_engine::testing::*;
 
 fn verify(world: &World) -> VerifyReport {
@@ -37,7 +38,9 @@ fn filled() -> World {
         put(&store, "orders", 0, b"body", &format!("k{number}"));
     }
     for _ in 0..2 {
-        put(&store, SCHEDULE_TOPIC, 2, b"later", "k");
+        // An append refuses this topic; only the parts of a store append to it.
+        let later = message(SCHEDULE_TOPIC, Some(2), b"later", b"KEYS\x01k\x02");
+        store.append_together(&[later], &[TransactionMark::default()]).unwrap();
     }
     store.close().unwrap();
     assert_eq!(kinds(&world), [""; 0]);

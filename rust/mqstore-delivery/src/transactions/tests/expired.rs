@@ -4,7 +4,7 @@ use mqstore_base::message::NewMessage;
 use mqstore_base::options::StoreOptions;
 
 use super::*;
-use crate::testing::put;
+use crate::testing::{append_like_broker, put};
 
 /// Retention that keeps two segments.
 fn expiring() -> StoreOptions {
@@ -166,7 +166,7 @@ fn a_decision_of_what_is_not_there_costs_nothing() {
             born_timestamp_ms: None,
             durable: false,
         };
-        store.append(&op).unwrap();
+        append_like_broker(&store, &op);
     }
     let (_broker, transactions) = broker(&store);
     drop({

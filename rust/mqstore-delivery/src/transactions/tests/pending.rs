@@ -8,7 +8,7 @@ use mqstore_format::topic::HALF_TOPIC;
 
 use super::*;
 use crate::PendingGroup;
-use crate::testing::BEGIN_MS;
+use crate::testing::{BEGIN_MS, append_like_broker};
 
 fn look(world: &SimStore) -> Vec<PendingGroup> {
     let clock: Arc<dyn Clock> = world.clock.clone();
@@ -79,7 +79,7 @@ fn what_a_broker_left_is_found_with_its_checks() {
             born_timestamp_ms: None,
             durable: false,
         };
-        store.append(&message).unwrap();
+        append_like_broker(&store, &message);
     };
     for (key, times) in [("K0", ""), ("K1", ""), ("K2", ""), ("K2", "TRANSACTION_CHECK_TIMES\x012\x02")] {
         let properties = format!(
@@ -131,7 +131,7 @@ fn what_decides_and_cannot_is_found() {
             born_timestamp_ms: None,
             durable: false,
         };
-        store.append(&message).unwrap();
+        append_like_broker(&store, &message);
     }
     store.close().unwrap();
     let expected = [

@@ -6,6 +6,8 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from mqstore.errors import InvalidOptionError
+
 if TYPE_CHECKING:
     from mqstore.types import Duration, Time
 
@@ -43,15 +45,54 @@ def seconds_of(name: str, value: Duration) -> float:
         TypeError: `value` is neither a number nor a timedelta.
         ValueError: `value` is NaN.
     """
+    seconds = _seconds(name, value)
+    if math.isnan(seconds):
+        msg = f"{name} is not a number"
+        raise ValueError(msg)
+    return max(seconds, 0.0)
+
+
+def duration_of(name: str, value: Duration) -> float:
+    """Returns a duration in seconds that is not the limit of a wait.
+
+    Raises:
+        TypeError: `value` is neither a number nor a timedelta.
+        InvalidOptionError: `value` is negative or NaN.
+    """
+    seconds = _seconds(name, value)
+    if not seconds >= 0:
+        raise InvalidOptionError(name, f"{seconds:g} s is no duration; a duration is at least 0")
+    return seconds
+
+
+def count_of(name: str, value: int | None, most: int = (1 << 31) - 1) -> int | None:
+    """Returns a count from 1 to `most`, or None.
+
+    Raises:
+        TypeError: `value` is not an int.
+        ValueError: `value` is out of bounds.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"{name} must be an int, not {type(value).__name__}"
+        raise TypeError(msg)
+    if value < 1:
+        msg = f"{name} must be at least 1, not {value}"
+        raise ValueError(msg)
+    if value > most:
+        msg = f"{name} must be at most {most}, not {value}"
+        raise ValueError(msg)
+    return value
+
+
+def _seconds(name: str, value: Duration) -> float:
     if isinstance(value, timedelta):
-        return max(value.total_seconds(), 0.0)
+        return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         msg = f"{name} must be seconds or a timedelta, not {type(value).__name__}"
         raise TypeError(msg)
-    if math.isnan(value):
-        msg = f"{name} is not a number"
-        raise ValueError(msg)
-    return max(float(value), 0.0)
+    return float(value)
 
 
 def seconds_from(value: Duration) -> float:

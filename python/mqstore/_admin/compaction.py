@@ -6,7 +6,10 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mqstore._times import count_of, duration_of
 from mqstore.errors import InvalidOptionError
+
+_MOST_BYTES = (1 << 63) - 1
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,12 +43,8 @@ def request(
 
     The names are those of `mqstore.types.LocalCompactionOptions`.
     """
-    if threads is not None and threads < 1:
-        msg = f"threads must be at least 1, not {threads}"
-        raise ValueError(msg)
-    if max_bytes_per_second is not None and max_bytes_per_second < 1:
-        msg = f"max_bytes_per_second must be at least 1, not {max_bytes_per_second}"
-        raise ValueError(msg)
+    threads = count_of("threads", threads)
+    max_bytes_per_second = count_of("max_bytes_per_second", max_bytes_per_second, _MOST_BYTES)
     tell = None
     if progress is not None:
         from mqstore._reports import Progress
@@ -85,9 +84,7 @@ def options_json(
 
 
 def _milliseconds(retention: Duration) -> int:
-    from mqstore._times import seconds_from
-
-    seconds = seconds_from(retention)
-    if not 0 <= seconds <= 1e12:
-        raise InvalidOptionError("tombstone_retention", f"must be a duration of at least 0, not {retention!r}")
+    seconds = duration_of("tombstone_retention", retention)
+    if seconds > 1e12:
+        raise InvalidOptionError("tombstone_retention", f"{seconds:g} s is too long")
     return round(seconds * 1000)

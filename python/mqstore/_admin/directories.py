@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mqstore import _native
 from mqstore._paths import home_of
+from mqstore._times import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,7 +44,8 @@ def verify(path: StorePath, *, progress: Callable[[Progress], object] | None = N
         progress: callback during the check; an exception in it ends the check.
 
     Returns:
-        The problems found. Damage raises no error.
+        The problems found. Damage raises no error. A file that another program left in a folder of the store
+        (`.DS_Store`, a temporary file of an editor or of rsync) is no problem but a `StoreWarning`.
 
     Raises:
         NotAStoreError: `path` contains no store.
@@ -91,7 +93,7 @@ def rebuild(
     from mqstore._options import StoreOptions, native_form
     from mqstore._reports import Progress, RebuildReport
 
-    if threads is not None and not 1 <= threads <= 8:
+    if (count_of("threads", threads) or 1) > 8:
         msg = f"threads must be between 1 and 8, not {threads}"
         raise ValueError(msg)
     home = home_of(path)

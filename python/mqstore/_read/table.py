@@ -233,9 +233,9 @@ class Table(Mapping[str, "StoredMessage"]):
             self._entries.put(key, queue, message, self._in_memory)
 
     def _changes(self, places: dict[int, int], timeout: Duration | None) -> Iterator[Change]:
-        from mqstore._times import seconds_from
+        from mqstore._times import seconds_of
 
-        limit = None if timeout is None else seconds_from(timeout)
+        limit = None if timeout is None else seconds_of("timeout", timeout)
         last = time.monotonic()
         while True:
             due = self._due(places)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from mqstore._native import is_reserved
-from mqstore._times import seconds_of
+from mqstore._times import duration_of
 from mqstore.testing._exceptions import BadRequestException, IllegalStateException, NotFoundException
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Broker:
         max_attempts: int = 17,
     ) -> None:
         self.store = store
-        self.retry_delay = seconds_of("retry_delay", retry_delay)
+        self.retry_delay = duration_of("retry_delay", retry_delay)
         self.max_attempts = max_attempts
         self._clock = clock
         self._changed = threading.Condition(threading.RLock())

@@ -126,7 +126,10 @@ pub(crate) fn count<T: TryFrom<i64>>(name: &'static str, value: &Bound<'_, PyAny
         Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => return Err(error),
         number => number.ok().and_then(|number| T::try_from(number).ok()),
     };
-    fits.ok_or_else(|| InvalidOptionError::new_err((name, format!("{value} is out of bounds"))))
+    fits.ok_or_else(|| {
+        let reason = if value.lt(0).unwrap_or(false) { "negative" } else { "too large" };
+        InvalidOptionError::new_err((name, format!("{value} is {reason}")))
+    })
 }
 
 /// Converts a message's flag: 32 bits, signed as in Java.
@@ -176,8 +179,23 @@ pub(crate) fn time(name: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     number(name, &convert.call1((name, value))?)
 }
 
-/// Converts a duration: seconds or a `timedelta`. A negative one is 0.
-pub(crate) fn duration(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+/// Converts a duration: seconds or a `timedelta`. A negative one is refused, because no caller means 0 by it.
+pub(crate) fn duration(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    let seconds = seconds(name, value)?;
+    if seconds < 0.0 {
+        let reason = format!("{seconds} s is no duration; a duration is at least 0");
+        return Err(InvalidOptionError::new_err((name, reason)));
+    }
+    Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+}
+
+/// Converts the longest time of a wait: seconds or a `timedelta`. A negative one is 0: the deadline of the caller has
+/// passed.
+pub(crate) fn wait(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    Ok(Duration::try_from_secs_f64(seconds(name, value)?.max(0.0)).unwrap_or(Duration::MAX))
+}
+
+fn seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
     let seconds = if value.is_instance_of::<PyFloat>()
         || (value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>())
     {
@@ -191,7 +209,7 @@ pub(crate) fn duration(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duratio
     if seconds.is_nan() {
         return Err(PyValueError::new_err(format!("{name} is not a number")));
     }
-    Ok(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
+    Ok(seconds)
 }
 
 /// Converts a topic's attributes: a mapping of str to str.

@@ -13,7 +13,7 @@ use pyo3::exceptions::{PyDeprecationWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
-use crate::convert::arguments::{duration, offset, queue, time};
+use crate::convert::arguments::{count, duration, offset, queue, time, wait};
 use crate::convert::error::log_notes;
 use crate::convert::filter::message_filter;
 use crate::convert::stored_message::StoredMessage;
@@ -181,17 +181,21 @@ impl NativeConsumer {
     /// Raises:
     ///     ConsumerClosedError: the consumer was closed, before the call or during it.
     ///     OffsetOutOfRangeError: messages were deleted before the group read them, and `on_lost` is `"raise"`.
-    #[pyo3(signature = (max_messages = 1000, timeout = None))]
+    #[pyo3(
+        signature = (max_messages = None, timeout = None),
+        text_signature = "($self, max_messages=1000, timeout=None)"
+    )]
     fn poll<'py>(
         &self,
         py: Python<'py>,
-        max_messages: usize,
+        max_messages: Option<&Bound<'py, PyAny>>,
         timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
         let consumer = self.consumer()?;
-        let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
-        let found = awaited(py, timeout, |wait| {
-            let found = consumer.poll_once(max_messages, wait)?;
+        let max_messages = max_messages.map_or(Ok(1000), |most| count("max_messages", most))?;
+        let timeout = timeout.map(|timeout| wait("timeout", timeout)).transpose()?;
+        let found = awaited(py, timeout, |left| {
+            let found = consumer.poll_once(max_messages, left)?;
             Ok(Some(found).filter(|found| !found.is_empty() || max_messages == 0))
         });
         log_notes(py, consumer.take_notes())?;

@@ -15,7 +15,7 @@ use pyo3::types::{PyList, PyString};
 
 use crate::convert::append_input::parts;
 use crate::convert::append_result::AppendResult;
-use crate::convert::arguments::{EncodedProperties, count, duration, encode, number};
+use crate::convert::arguments::{EncodedProperties, count, duration, encode, wait};
 use crate::convert::error::{broker_to_py, log_notes};
 use crate::delivery::leased_message::LeasedMessage;
 use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered};
@@ -127,7 +127,7 @@ fn patience(
     if timeout.lt(0).unwrap_or(false) {
         return Err(PyValueError::new_err("'timeout' must be a non-negative number"));
     }
-    duration("timeout", timeout).map(Some)
+    wait("timeout", timeout).map(Some)
 }
 
 #[pymethods]
@@ -331,10 +331,11 @@ impl NativeWorkQueue {
     fn get_many<'py>(
         &self,
         py: Python<'py>,
-        count: usize,
+        count: &Bound<'py, PyAny>,
         timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
-        PyList::new(py, self.got(py, count, patience(None, timeout)?)?)
+        let most = crate::convert::arguments::count("count", count)?;
+        PyList::new(py, self.got(py, most, patience(None, timeout)?)?)
     }
 
     /// Acknowledges a message: it is not delivered again. A second `ack` changes nothing.
@@ -492,12 +493,7 @@ impl NativeWorkQueue {
     #[pyo3(signature = (limit = None))]
     fn redrive(&self, py: Python<'_>, limit: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
         let queue = self.queue()?;
-        let limit = limit.map(|limit| number("limit", limit)).transpose()?;
-        let limit = limit
-            .map(u64::try_from)
-            .transpose()
-            .map_err(|_| PyValueError::new_err("limit must not be negative"))?
-            .unwrap_or(u64::MAX);
+        let limit = limit.map_or(Ok(u64::MAX), |limit| count("limit", limit))?;
         let mut moved = 0;
         while moved < limit {
             let wanted = REDRIVEN_AT_ONCE.min(limit - moved);

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::convert::append_input::{InputMessage, parts};
-use crate::convert::arguments::duration;
+use crate::convert::arguments::{self, duration};
 use crate::convert::error::{broker_to_py, log_notes};
 use crate::convert::stored_message::StoredMessage;
 use crate::delivery::consumer::{NativeConsumer, places};
@@ -68,11 +68,12 @@ impl LoopWorkQueue {
     fn get<'py>(
         &self,
         py: Python<'py>,
-        count: usize,
+        count: &Bound<'py, PyAny>,
         patience: bool,
         number: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let native = self.queue.get();
+        let count = arguments::count("count", count)?;
         let (queue, call) = (native.queue()?, call(&self.letters, number));
         let look = delivered(py, || queue.try_get(count, patience, call))?;
         answer(py, look, |found| Ok(PyList::new(py, native.leased(py, found)?)?.into_any()))
@@ -245,10 +246,11 @@ impl LoopConsumer {
     fn poll<'py>(
         &self,
         py: Python<'py>,
-        most: Option<usize>,
+        most: Option<&Bound<'py, PyAny>>,
         patience: bool,
         number: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let most = most.map(|most| arguments::count("max_messages", most)).transpose()?;
         let (consumer, call) = (self.consumer.get().consumer()?, call(&self.letters, number));
         let look = delivered(py, || match most {
             Some(most) => consumer.try_poll(most, patience, call),

@@ -27,7 +27,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::convert::append_input::{InputMessage, parts};
 use crate::convert::append_result::AppendResult;
-use crate::convert::arguments::{duration, number, offset, offsets, optional_offset, queue, text, time};
+use crate::convert::arguments::{count, number, offset, offsets, optional_offset, queue, text, time, wait};
 use crate::convert::error::StoreClosedError;
 use crate::convert::filter::message_filter;
 use crate::convert::hooks::report_dict;
@@ -143,13 +143,7 @@ impl NativeStore {
         max_messages: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let store = self.core()?;
-        let queues = queues.map(|queues| number("queues", queues)).transpose()?;
-        let queues = match queues {
-            None => self.default_queues,
-            Some(queues) => u32::try_from(queues).map_err(|_| {
-                PyValueError::new_err(format!("queues must be between 1 and 65536, not {queues}"))
-            })?,
-        };
+        let queues = queues.map_or(Ok(self.default_queues), |queues| count("queues", queues))?;
         let attributes = crate::store::topics::attributes(attributes, max_messages)?;
         detached(py, || store.create_topic(topic, queues, &attributes))
     }
@@ -423,7 +417,7 @@ impl NativeStore {
     ) -> PyResult<MessageIterator> {
         let (py, store) = (slf.py(), slf.get().core()?);
         let filter = message_filter(filter)?;
-        let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
+        let timeout = timeout.map(|timeout| wait("timeout", timeout)).transpose()?;
         let cursor = detached(py, || store.read(topic, queue_id, start, end, filter.as_ref()))?;
         if !follow {
             return Self::iterator(slf, IteratorSource::Queue(Box::new(cursor)));
@@ -521,11 +515,7 @@ impl NativeStore {
         let (py, store) = (slf.py(), slf.get().core()?);
         let start = start_time.map(|when| time("start_time", when)).transpose()?;
         let end = end_time.map(|when| time("end_time", when)).transpose()?;
-        let limit = limit.map(|limit| number("limit", limit)).transpose()?;
-        let limit = limit
-            .map(usize::try_from)
-            .transpose()
-            .map_err(|_| PyValueError::new_err("limit must not be negative"))?;
+        let limit = limit.map(|limit| count("limit", limit)).transpose()?;
         let cursor = detached(py, || store.lookup(topic, key, start, end, limit))?;
         let cursor = if newest_first { cursor.newest_first() } else { cursor };
         Self::iterator(slf, IteratorSource::Lookup(Box::new(cursor)))
@@ -578,7 +568,7 @@ impl NativeStore {
         timeout: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let store = self.core()?;
-        let timeout = timeout.map(|timeout| duration("timeout", timeout)).transpose()?;
+        let timeout = timeout.map(|timeout| wait("timeout", timeout)).transpose()?;
         let started = clock().monotonic();
         loop {
             let waited = clock().monotonic().saturating_sub(started);

@@ -4,17 +4,12 @@ use mqstore_engine::TopicChange;
 use mqstore_format::json::TopicConfig;
 use pyo3::prelude::*;
 
-use crate::convert::arguments::number;
+use crate::convert::arguments::count;
 use crate::runtime::detached;
 use crate::store::NativeStore;
 
-fn given(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<i64>> {
-    value.map(|value| number(name, value)).transpose()
-}
-
-/// Converts a number of queues. A value that does not fit is out of the core's bounds in any case.
-fn queues(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
-    Ok(given(name, value)?.map(|queues| u32::try_from(queues).unwrap_or(0)))
+fn given<T: TryFrom<i64>>(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<T>> {
+    value.map(|value| count(name, value)).transpose()
 }
 
 /// Changes a topic; `Store.update_topic`.
@@ -28,12 +23,10 @@ pub(crate) fn update_topic(
     max_messages: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let change = TopicChange {
-        read_queues: queues("read_queues", read_queues)?,
-        write_queues: queues("write_queues", write_queues)?,
-        perm: given("perm", perm)?.map(|perm| i32::try_from(perm).unwrap_or(-1)),
-        // A value that does not fit is out of the core's bounds in any case.
-        max_messages: given("max_messages", max_messages)?
-            .map(|most| u64::try_from(most).unwrap_or(u64::MAX)),
+        read_queues: given("read_queues", read_queues)?,
+        write_queues: given("write_queues", write_queues)?,
+        perm: given("perm", perm)?,
+        max_messages: given("max_messages", max_messages)?,
     };
     let core = store.get().core()?;
     detached(store.py(), || core.change_topic(topic, change))
@@ -45,7 +38,7 @@ pub(crate) fn attributes(
     max_messages: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Vec<(String, String)>> {
     let mut attributes = crate::convert::arguments::attributes(attributes)?;
-    if let Some(most) = given("max_messages", max_messages)?.filter(|most| *most != 0) {
+    if let Some(most) = given::<u64>("max_messages", max_messages)?.filter(|most| *most != 0) {
         attributes.push((TopicConfig::MAX_MESSAGES.to_owned(), most.to_string()));
     }
     Ok(attributes)

@@ -8,6 +8,8 @@ import warnings
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
+from mqstore.errors import StoreWarning
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -123,6 +125,9 @@ class VerifyReport(_Report):
 
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
+        for note in values.get("notes", ()):
+            # The frames are this one, the verb, and its caller.
+            warnings.warn(note, StoreWarning, stacklevel=3)
         problems = [Problem(**problem) for problem in values["problems"]]
         if values["more"]:
             problems.append(

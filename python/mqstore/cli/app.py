@@ -45,6 +45,7 @@ app.add_typer(config, name="config")
 
 # Number of problems in a table for people; the machine formats list all.
 _SHOWN_PROBLEMS = 100
+_SHOWN_OF_A_CAUSE = 3
 # Parts of `info` with their own tables or notes.
 _IN_TABLES = ("hours", "topics", "parts", "disk", "consumers", "popped", "delayed", "undecided", "notes")
 
@@ -455,10 +456,23 @@ def _problem_tables(problems: Sequence[mqstore.Problem]) -> None:
         kinds.setdefault(one.kind, []).append(one)
     rows = [(kind, len(them), them[0].consequence, them[0].repair) for kind, them in kinds.items()]
     render.table(("what", "how often", "what it means", "what to do"), rows)
-    shown = problems[:_SHOWN_PROBLEMS]
-    render.table(("what", "where", "offset", "detail"), [(p.kind, p.path, _fact(p.offset), p.detail) for p in shown])
-    if len(problems) > len(shown):
-        render.note(f"{len(problems) - len(shown)} more; --format json lists them")
+    causes: dict[tuple[str, str], list[mqstore.Problem]] = {}
+    for one in problems:
+        causes.setdefault((one.kind, one.path), []).append(one)
+    places = [row for them in causes.values() for row in _places(them)]
+    render.table(("what", "where", "offset", "detail"), places[:_SHOWN_PROBLEMS])
+    if len(places) > _SHOWN_PROBLEMS or len(places) < len(problems):
+        render.note("--format json lists every problem")
+
+
+def _places(problems: Sequence[mqstore.Problem]) -> list[tuple[object, ...]]:
+    """Returns the rows of the problems of one kind in one file: the first ones, and one row for all others."""
+    rows: list[tuple[object, ...]] = [(p.kind, p.path, _fact(p.offset), p.detail) for p in problems]
+    if len(rows) <= _SHOWN_OF_A_CAUSE + 1:
+        return rows
+    kind, path, first, _ = rows[_SHOWN_OF_A_CAUSE]
+    rest = f"{len(rows) - _SHOWN_OF_A_CAUSE} more of this kind in this file"
+    return [*rows[:_SHOWN_OF_A_CAUSE], (kind, path, f"{first} ... {rows[-1][2]}", rest)]
 
 
 def _info_tables(report: mqstore.StoreInfo) -> None:

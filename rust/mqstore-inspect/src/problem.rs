@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use mqstore_base::store_files::foreign_file;
 use serde::{Deserialize, Serialize};
 
 /// One damage that verification found.
@@ -35,6 +36,8 @@ pub struct VerifyReport {
     pub problems: Vec<Problem>,
     /// Number of problems beyond the limit.
     pub more: u64,
+    /// Files that other programs left in the folders of the store; no damage.
+    pub notes: Vec<String>,
 }
 
 impl VerifyReport {
@@ -49,6 +52,18 @@ impl VerifyReport {
 
     /// Maximum number of problems in the list; further ones are only counted.
     pub const LIMIT: usize = if cfg!(test) { 30 } else { 10_000 };
+
+    /// Adds a file that does not belong where it is: a note if another program left it, a problem of `kind` otherwise.
+    pub(crate) fn add_stray(&mut self, kind: ProblemKind, path: &Path, reason: &str) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        match foreign_file(name) {
+            Some(origin) => self.notes.push(format!(
+                "{}: a file of {origin}, ignored; RocketMQ may not start with it: remove it",
+                path.display()
+            )),
+            None => self.add(kind, path, None, reason),
+        }
+    }
 
     pub(crate) fn add(
         &mut self,

@@ -154,7 +154,7 @@ pub(crate) fn check_other_files(
     let files = view.files;
     let MergedReport { mut report, tallies, keys, .. } = book;
     for stray in view.queues.strays() {
-        report.add(ProblemKind::QueueStray, &stray.path, None, stray.reason.clone());
+        report.add_stray(ProblemKind::QueueStray, &stray.path, &stray.reason);
     }
     let ends = tallies.ends(view);
     let end_of = |topic: &str, queue_id| ends.get(topic).and_then(|queues| queues.get(&queue_id)).copied();

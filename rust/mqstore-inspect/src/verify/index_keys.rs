@@ -205,7 +205,7 @@ impl KeyFindings {
             report.add(ProblemKind::IndexTime, &view.files.index(), None, self.times.words());
         }
         for stray in self.index.strays() {
-            report.add(ProblemKind::IndexStray, &stray.path, None, stray.reason.clone());
+            report.add_stray(ProblemKind::IndexStray, &stray.path, &stray.reason);
         }
         if self.any && self.index.file_count() == 0 && self.index.strays().is_empty() {
             let detail = "there is no index file, but messages have keys";

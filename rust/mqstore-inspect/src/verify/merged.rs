@@ -86,7 +86,7 @@ fn segments(view: &View<'_>, report: &mut VerifyReport) {
         report.add(ProblemKind::SegmentMisnamed, path, None, reason);
     }
     for stray in &view.list.strays {
-        report.add(ProblemKind::SegmentStray, &stray.path, None, stray.reason.clone());
+        report.add_stray(ProblemKind::SegmentStray, &stray.path, &stray.reason);
     }
     for (from, to) in &view.list.gaps {
         let detail = format!("the segments from log offset {from} to {to} are missing");

@@ -125,5 +125,6 @@ fn report_dict<'py>(py: Python<'py>, report: &VerifyReport) -> PyResult<Bound<'p
     let problems = report.problems.iter().map(|one| problem(py, one)).collect::<PyResult<Vec<_>>>()?;
     found.set_item("problems", problems)?;
     found.set_item("more", report.more)?;
+    found.set_item("notes", &report.notes)?;
     Ok(found)
 }

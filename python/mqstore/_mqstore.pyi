@@ -38,6 +38,7 @@ from mqstore._stubs.jobs import (
     verify_run_step,
     verify_steps,
     waiting_record,
+    writer_pid,
 )
 from mqstore._stubs.loop import (
     LoopConsumer,
@@ -66,6 +67,7 @@ __all__ = [
     "pending_transactions", "pop_record", "quotas", "rebuild", "repair", "reschedule_delayed", "scan_copy", "scan_cuts",
     "scan_export", "scan_lines", "scan_open", "scan_schema", "staged_ids", "sync_groups", "tags_codes", "update_topic",
     "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
+    "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -590,8 +592,14 @@ class Stager:
     """Stages messages from rows; one for each task that writes."""
 
     def __new__(cls, topic: str | None, most_body_bytes: int, process: int, salt: int) -> Self: ...
-    def stage(self, columns: dict[str, Any], start: int, end: int) -> tuple[bytes, int]:
-        """Stages the rows from `start` as one block; returns the block and the row after its last one."""
+    def stage(
+        self, columns: dict[str, Any], start: int, end: int
+    ) -> tuple[bytes, int, int, list[tuple[str, int]], list[tuple[str | None, str, int, int, str]]]:
+        """Stages the rows from `start` as one block.
+
+        Returns the block, the row after its last one, its number of messages, the largest queue id of each topic or
+        -1, and the rows that cannot become messages: topic, column, number, first row and its reason.
+        """
 
 def staged_ids(block: bytes) -> list[tuple[str, str]]: ...
 def append_staged(target: NativeStore, block: bytes, skip: int) -> int: ...

@@ -143,19 +143,21 @@ class MQStoreError(Exception):
 class StoreLockedError(MQStoreError, BlockingIOError):
     """Another process has the store open for writing.
 
-    `pid` is the process id of the writer, or None if the system does not report it.
+    `pid` is the process id of the writer, or None if the system does not report it. `advice` says what to do, if that
+    is not to open the store for reading.
     """
 
-    _fields = ("path", "pid")
+    _fields = ("path", "pid", "advice")
     _errno = errno.EAGAIN
 
     path: str
     pid: int | None
+    advice: str | None
 
-    def __init__(self, path: str, pid: int | None = None) -> None:
+    def __init__(self, path: str, pid: int | None = None, advice: str | None = None) -> None:
         holder = "another process (pid unknown)" if pid is None else f"process {pid}"
-        text = f'{path}: locked by {holder}: close it there, or open it here with mode "r"'
-        self._settle(text, path=path, pid=pid)
+        remedy = 'close it there, or open it here with mode "r"' if advice is None else advice
+        self._settle(f"{path}: locked by {holder}: {remedy}", path=path, pid=pid, advice=advice)
 
 
 class StoreClosedError(MQStoreError, ValueError):

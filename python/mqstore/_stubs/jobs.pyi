@@ -9,7 +9,11 @@ __all__ = [
     "CompactionJob", "compaction_end", "compaction_read", "compaction_report", "compaction_restore", "compaction_run",
     "compaction_run_step", "copy_store", "info", "pop_record", "rebuild", "repair", "verify", "verify_assemble",
     "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
+    "writer_pid",
 ]  # fmt: skip
+
+def writer_pid(path: str) -> int | None:
+    """Returns the process that has the store at `path` open for writing, if the system reports it."""
 
 def verify(path: str, progress: Callable[[int, int], object] | None) -> dict[str, Any]: ...
 def verify_log_bytes(path: str) -> tuple[int, bool]: ...

@@ -73,12 +73,13 @@ _READ = [
     "pushdown",
 ]
 _STREAM = ["maxOffsetsPerTrigger", "maxBytesPerTrigger"]
-_WRITE = ["path", "topic", "queues", "jobId", "maxMessageSize"]
+_WRITE = ["path", "topic", "queues", "jobId", "maxMessageSize", "mode", "reportPath"]
 
 # Spark's own options, which it also passes to the sink.
 _SPARKS = ("checkpointlocation", "queryname")
 
 _MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
+_WRITE_MODES = _MODES[:2]
 _EARLIEST, _LATEST = -2, -1
 
 
@@ -111,9 +112,7 @@ def read_options(given: Mapping[str, str]) -> dict[str, Any]:
         InvalidOptionError: an option is unknown, or its value is invalid.
     """
     options = known(given, _READ + _STREAM)
-    mode = options.get("mode", "FAILFAST").upper()
-    if mode not in _MODES:
-        raise refuse("mode", f"{mode!r} is not one of {', '.join(_MODES)}")
+    mode = _mode(options, _MODES)
     start, end = _offsets(options, "starting", None), _offsets(options, "ending", _LATEST)
     form = options.get("bodyFormat", "binary")
     found = {
@@ -154,7 +153,16 @@ def write_options(given: Mapping[str, str]) -> dict[str, Any]:
         "queues": _number(options, "queues", None),
         "job_id": _job_id(options),
         "max_message_size": _number(options, "maxMessageSize", 4 << 20),
+        "mode": _mode(options, _WRITE_MODES),
+        "report": _absolute(options["reportPath"]) if "reportPath" in options else None,
     }
+
+
+def _mode(options: dict[str, str], modes: tuple[str, ...]) -> str:
+    mode = options.get("mode", modes[0]).upper()
+    if mode not in modes:
+        raise refuse("mode", f"{mode!r} is not one of {', '.join(modes)}")
+    return mode
 
 
 def _job_id(options: dict[str, str]) -> str | None:

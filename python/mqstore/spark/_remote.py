@@ -163,7 +163,15 @@ class Staged(WriterCommitMessage):
     """The staged file of a task in the job's folder."""
 
     def __init__(
-        self, job: str, partition: int, file: str, rows: int, size: int, query: str | None, topics: dict[str, int]
+        self,
+        job: str,
+        partition: int,
+        file: str,
+        rows: int,
+        size: int,
+        query: str | None,
+        topics: dict[str, int],
+        refused: list[tuple[str | None, str, int, int, str]],
     ) -> None:
         self.job = job
         self.topics = topics
@@ -172,6 +180,7 @@ class Staged(WriterCommitMessage):
         self.rows = rows
         self.size = size
         self.query = query
+        self.refused = refused
 
 
 class _Staging:

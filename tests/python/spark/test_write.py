@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def stage(path: Path, job: str, *parts: list[bytes], batch: int = 0, topic: str 
         home.parent.mkdir(parents=True, exist_ok=True)
         batches = [pa.record_batch({"body": pa.array(part[at : at + 7])}) for at in range(0, len(part), 7)]
         topics: dict[str, int] = {}
-        data = b"".join(block for block, _ in _stage._blocks(options, batches, topics))
+        data = b"".join(block for block, _ in _stage._blocks(options, batches, topics, []))
         home.write_bytes(data)
         told.append({"file": file, "rows": len(part), "size": len(data), "topics": topics})
     return told
@@ -260,10 +261,14 @@ def test_rows_that_cannot_be_messages(spark: Any, tmp_path: Path) -> None:
         ("SELECT 1 AS body", "column body must be binary or string"),
         ("SELECT 'x' AS tag, 'b' AS body", "did you mean 'tags'"),
         ("SELECT 'x' AS tags", "no column body"),
-        ("SELECT string(null) AS body", "a body is null"),
-        ("SELECT 'a b' AS key, 'b' AS body", "InvalidMessageError"),
-        ("SELECT 'b' AS body, 70000 AS queue_id", "queue id 70000"),
-        ("SELECT repeat('x', 100) AS body", "limit is 10"),
+        ("SELECT string(null) AS body", "topic t, column body: 1 row, first row 0 of partition 0: it is null"),
+        ("SELECT 'a b' AS key, 'b' AS body", "topic t, column keys: 1 row.*contains a space"),
+        ("SELECT 'a||b' AS tags, 'b' AS body", "topic t, column tags: 1 row.*no tag filter"),
+        ("SELECT map('a', '') AS properties, 'b' AS body", "topic t, column properties: 1 row.*empty"),
+        ("SELECT 'b' AS body, 70000 AS queue_id", "column queue_id: 1 row.*queue id 70000"),
+        ("SELECT repeat('x', 100) AS body", "column body: 1 row.*100 bytes; maxMessageSize is 10"),
+        ("SELECT 'b' AS body, 'SCHEDULE_TOPIC_XXXX' AS topic", "column topic: 1 row.*internal"),
+        ("SELECT 'b' AS body, 'a b' AS topic", "column topic: 1 row"),
     ):
         with pytest.raises(Exception, match=error):
             write(query, maxMessageSize=10)
@@ -276,6 +281,63 @@ def test_rows_that_cannot_be_messages(spark: Any, tmp_path: Path) -> None:
     with mqstore.open(path) as store:
         assert store.topics() == []
     assert staged(path) == []
+
+
+ROWS = (
+    "SELECT if(id % 10 = 3, null, string(id)) AS body, if(id % 2 = 0, 'a', 'b') AS topic, "
+    "if(id = 7, 'x||y', '') AS tags, map('kept', 'v', 'none', string(null)) AS properties FROM range(0, 100, 1, 4)"
+)
+
+
+def test_bad_rows_are_told_together_before_anything_is_written(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with pytest.raises(Exception, match="cannot become messages") as refused:
+        spark.sql(ROWS).write.format("mqstore").mode("append").save(str(path))
+    text = str(refused.value)
+    assert "11 of 100 rows cannot become messages, and nothing was written" in text
+    assert "topic b, column body: 10 rows, first row 3 of partition 0: it is null" in text
+    assert "topic b, column tags: 1 row, first row 7 of partition 0: tag" in text
+    assert "mode=DROPMALFORMED" in text
+    with mqstore.open(path) as store:
+        assert store.topics() == []
+    assert staged(path) == []
+
+
+def test_bad_rows_are_skipped_and_counted_on_request(spark: Any, tmp_path: Path) -> None:
+    path, report = tmp_path / "store", tmp_path / "report.jsonl"
+    rows = spark.sql(ROWS).union(spark.sql("SELECT 'x', 'not a topic', null, null"))
+    given = {"mode": "dropmalformed", "reportPath": str(report), "jobId": "once"}
+    for _ in range(2):
+        rows.write.format("mqstore").options(**given).mode("append").save(str(path))
+    with mqstore.open(path) as store:
+        assert sorted(store.topics()) == ["a", "b"]
+        found = [message for topic in "ab" for message in store.read(topic)]
+    assert sorted(int(message.body) for message in found) == [n for n in range(100) if n % 10 != 3 and n != 7]
+    assert {message.tags for message in found} == {None}, "an empty tag is no tag"
+    own = [{n: v for n, v in m.properties.items() if n in ("kept", "none")} for m in found]
+    assert own == [{"kept": "v"}] * 89, "a property without a value does not exist"
+    first, again = [json.loads(line) for line in report.read_text().splitlines()]
+    assert (first["batch"], first["appended"], first["skipped"]) == (None, 89, 12)
+    assert [(each["topic"], each["column"], each["rows"]) for each in first["causes"]] == [
+        ("b", "body", 10),
+        ("b", "tags", 1),
+        ("not a topic", "topic", 1),
+    ]
+    assert again["appended"] == 0, "this job was done before"
+
+
+def test_a_store_that_the_driver_has_open_is_refused_at_once(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    frame = spark.range(3).selectExpr("string(id) AS body")
+    with mqstore.open(path, "create") as store:
+        store.append("t", b"own")
+        began = time.monotonic()
+        with pytest.raises(Exception, match="Close the store before the job") as refused:
+            frame.write.format("mqstore").option("topic", "t").mode("append").save(str(path))
+        assert f"locked by process {os.getpid()}" in str(refused.value)
+        assert time.monotonic() - began < 15
+    frame.write.format("mqstore").option("topic", "t").mode("append").save(str(path))
+    assert bodies(path).total() == 4
 
 
 def test_a_task_that_is_lost_leaves_no_row(spark: Any, tmp_path: Path) -> None:
@@ -333,7 +395,7 @@ def test_a_store_that_somebody_writes_is_not_written(
     path = tmp_path / "store"
     monkeypatch.setattr(_append, "_LOCK_WAIT_SECONDS", 0.2)
     told = stage(path, "job", [b"x"])
-    with mqstore.open(path, "rw"), pytest.raises(mqstore.StoreLockedError):
+    with mqstore.open(path, "rw"), pytest.raises(mqstore.StoreLockedError, match="Close the store there"):
         _append.commit(options(path), "job", "job", None, told)
     _append.commit(options(path), "job", "job", None, told)
     assert bodies(path) == Counter({b"x": 1})

@@ -20,6 +20,7 @@ read.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -32,7 +33,7 @@ from mqstore._admin.export import replace_state, sync_folder
 from mqstore._paths import home_of
 from mqstore.errors import CorruptionError, InvalidMessageError
 from mqstore.spark._jobs.folders import sweep
-from mqstore.spark._locks import once_unlocked
+from mqstore.spark._locks import once_unlocked, refuse_driver
 from mqstore.spark._write.stage import stage_folder
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 _HEAD = 16
 _LOCK_WAIT_SECONDS = 30.0
+_SHOWN_CAUSES = 5
+
+_logger = logging.getLogger("mqstore.spark")
 
 
 def _home(path: str) -> Path:
@@ -53,6 +57,8 @@ def prepare(options: dict[str, Any]) -> None:
     path = options["path"]
     if not Path(path).exists():
         mqstore.open(path, "create").close()
+    # Before any task runs. The store can also be opened later; then the append learns it.
+    refuse_driver(path)
     mqstore.open(path).close()
     stage = stage_folder(path)
     stage.mkdir(parents=True, exist_ok=True)
@@ -83,18 +89,75 @@ def commit(options: dict[str, Any], job: str, name: str, batch: int | None, told
         name: streaming query, or name of the job.
         batch: batch number of a streaming query, or None.
         told: results of the tasks, in the order of the rows.
+
+    Raises:
+        InvalidMessageError: rows cannot become messages, and the option `mode` does not skip them. Nothing is appended.
     """
     path = options["path"]
+    refused = causes(told)
+    if refused and options.get("mode", "FAILFAST") == "FAILFAST" and not _was_done(path, name, batch):
+        raise InvalidMessageError(_refusal(refused, told))
+    appended = False
     with _locked(path) as store:
         _finish(store)
         if any(each["rows"] for each in told) and not _was_done(path, name, batch):
             _make_topics(store, options, told)
             _journal(store, options, job, name, batch, told)
             _finish(store)
+            appended = True
+    _report(options, refused, told, batch, appended)
     if batch is None:
         shutil.rmtree(stage_folder(path) / job, ignore_errors=True)
     else:
         shutil.rmtree(stage_folder(path) / job / str(batch), ignore_errors=True)
+
+
+def causes(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the refused rows of all tasks by topic and column, each with the first row."""
+    found: dict[tuple[str | None, str], dict[str, Any]] = {}
+    for each in told:
+        for topic, column, rows, first, reason in each.get("refused", ()):
+            place = {"first_partition": each.get("partition"), "first_row": first, "reason": reason}
+            one = found.setdefault((topic, column), {"topic": topic, "column": column, "rows": 0, **place})
+            one["rows"] += rows
+    return list(found.values())
+
+
+def _refusal(refused: list[dict[str, Any]], told: list[dict[str, Any]]) -> str:
+    """Returns the text of the error about refused rows."""
+    bad = sum(each["rows"] for each in refused)
+    lines = [_cause(each) for each in refused[:_SHOWN_CAUSES]]
+    if len(refused) > len(lines):
+        lines.append(f"and {len(refused) - len(lines)} more columns")
+    whole = bad + sum(each["rows"] for each in told)
+    return (
+        f"{bad} of {whole} rows cannot become messages, and nothing was written. {'; '.join(lines)}. "
+        "Correct these rows, or skip and count them with the options mode=DROPMALFORMED and reportPath"
+    )
+
+
+def _cause(each: dict[str, Any]) -> str:
+    rows = "1 row" if each["rows"] == 1 else f"{each['rows']} rows"
+    first = f"first row {each['first_row']} of partition {each['first_partition']}"
+    return f"topic {each['topic']}, column {each['column']}: {rows}, {first}: {each['reason']}"
+
+
+def _report(
+    options: dict[str, Any],
+    refused: list[dict[str, Any]],
+    told: list[dict[str, Any]],
+    batch: int | None,
+    appended: bool,
+) -> None:
+    """Tells how many rows were appended and skipped: in the log, and in the file of the option `reportPath`."""
+    skipped = sum(each["rows"] for each in refused)
+    rows = sum(each["rows"] for each in told) if appended else 0
+    if skipped:
+        _logger.warning("%s: %d rows skipped, %d rows appended: %s", options["path"], skipped, rows, refused)
+    if options.get("report"):
+        line = {"batch": batch, "appended": rows, "skipped": skipped, "causes": refused}
+        with Path(options["report"]).open("a", encoding="utf-8") as out:
+            out.write(json.dumps(line) + "\n")
 
 
 def resume(path: StorePath) -> int:

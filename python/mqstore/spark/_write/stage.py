@@ -11,7 +11,7 @@ import difflib
 import os
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mqstore import _native
 from mqstore._admin.export import sync_folder
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+Refused: TypeAlias = tuple[str | None, str, int, int, str]
+"""Rows of a task that cannot become messages: topic, column, number, first row of the partition and its reason."""
 
 _TYPES = {
     "body": ("binary", "string"),
@@ -76,12 +79,12 @@ def check_schema(schema: StructType, options: dict[str, Any]) -> None:
 
 def stage(
     options: dict[str, Any], job: str, batches: Iterable[pa.RecordBatch]
-) -> tuple[int, str, int, int, str | None, dict[str, int]]:
+) -> tuple[int, str, int, int, str | None, dict[str, int], list[Refused]]:
     """Writes the rows of a task to its file.
 
     Returns:
-        Partition number, file name, rows and bytes of the file, streaming query, and for each topic the largest queue
-        id in a row, or -1.
+        Partition number, file name, rows and bytes of the file, streaming query, for each topic the largest queue id in
+        a row, or -1, and the rows that cannot become messages.
     """
     from pyspark import TaskContext
 
@@ -97,9 +100,9 @@ def stage(
     _same_folder(options)
     path = home / file
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows, topics = 0, dict[str, int]()
+    rows, topics, refused = 0, dict[str, int](), list[Refused]()
     with path.open("xb") as out:
-        for block, count in _blocks(options, batches, topics):
+        for block, count in _blocks(options, batches, topics, refused):
             out.write(block)
             rows += count
         out.flush()
@@ -107,7 +110,7 @@ def stage(
         size = out.tell()
     for folder in (path.parent, home, home.parent):
         sync_folder(folder)
-    return context.partitionId(), file, rows, size, query, topics
+    return context.partitionId(), file, rows, size, query, topics, refused
 
 
 def _same_folder(options: dict[str, Any]) -> None:
@@ -123,18 +126,21 @@ def _same_folder(options: dict[str, Any]) -> None:
 
 
 def _blocks(
-    options: dict[str, Any], batches: Iterable[pa.RecordBatch], topics: dict[str, int]
+    options: dict[str, Any], batches: Iterable[pa.RecordBatch], topics: dict[str, int], refused: list[Refused]
 ) -> Iterator[tuple[bytes, int]]:
+    """Yields blocks, each with its number of messages. Completes `topics` and `refused` by the way."""
     stager = _native.Stager(options["topic"], options["max_message_size"], os.getpid(), secrets.randbits(32))
+    before = 0
     for batch in batches:
-        if batch.num_rows:
-            columns = _columns(batch)
-            _note_topics(options, batch, topics)
-            start = 0
-            while start < batch.num_rows:
-                block, reached = stager.stage(columns, start, batch.num_rows)
-                yield block, reached - start
-                start = reached
+        columns, start = _columns(batch) if batch.num_rows else {}, 0
+        while start < batch.num_rows:
+            block, start, rows, found, bad = stager.stage(columns, start, batch.num_rows)
+            for topic, queue_id in found:
+                topics[topic] = max(topics.get(topic, -1), queue_id)
+            refused += [(topic, column, count, before + first, reason) for topic, column, count, first, reason in bad]
+            if rows:
+                yield block, rows
+        before += batch.num_rows
 
 
 def _columns(batch: pa.RecordBatch) -> dict[str, Any]:
@@ -159,19 +165,3 @@ def _columns(batch: pa.RecordBatch) -> dict[str, Any]:
     if "born_timestamp" in there:
         found["born_timestamp"] = _buffers.numbers(there["born_timestamp"], pa.timestamp("us", "UTC"))
     return found
-
-
-def _note_topics(options: dict[str, Any], batch: pa.RecordBatch, topics: dict[str, int]) -> None:
-    """Keeps which topics there are, and of each the largest queue that is named."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    names = batch.schema.names
-    topic = batch.column("topic") if "topic" in names else pa.nulls(batch.num_rows, pa.string())
-    if options["topic"] is not None:
-        topic = pc.fill_null(topic, options["topic"])
-    queue = batch.column("queue_id") if "queue_id" in names else pa.array([-1]).take(pa.array([0] * batch.num_rows))
-    table = pa.table({"topic": topic, "queue": pc.fill_null(queue.cast(pa.int64()), -1)})
-    for row in table.group_by("topic").aggregate([("queue", "max")]).to_pylist():
-        if row["topic"] is not None:
-            topics[row["topic"]] = max(topics.get(row["topic"], -1), row["queue_max"])

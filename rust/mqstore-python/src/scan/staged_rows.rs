@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{NewMessage, encode_properties};
-use mqstore_engine::{StagedBlock, staged_messages};
+use mqstore_engine::{StagedBlock, check_target, staged_messages};
 use mqstore_format::properties::UNIQ_KEY;
+use mqstore_format::record::MAX_PROPERTIES_BYTES;
 use mqstore_format::{MadeKey, UniqueKeyGenerator, is_reserved};
 use mqstore_io::Clock;
 use pyo3::prelude::*;
@@ -29,6 +30,12 @@ pub(crate) struct Stager {
     most_body_bytes: usize,
     keys: Arc<UniqueKeyGenerator>,
 }
+
+/// A block in the form for Python; see [`Stager::stage`].
+type StagedRows<'py> = (Bound<'py, PyBytes>, usize, usize, Vec<(String, i32)>, Vec<RefusedTuple>);
+
+/// Topic, column, number of rows, first row, and its reason.
+type RefusedTuple = (Option<String>, &'static str, usize, usize, String);
 
 /// The input columns of some rows.
 struct ColumnBuffers<'py> {
@@ -95,8 +102,64 @@ impl<'py> ColumnBuffers<'py> {
     }
 }
 
-fn missing(what: &str) -> StoreError {
-    StoreError::InvalidMessage { reason: format!("{what} is null") }
+/// A row that cannot become a message: the column, and the reason.
+struct RefusedRow {
+    column: &'static str,
+    reason: String,
+}
+
+impl RefusedRow {
+    fn null(column: &'static str) -> Self {
+        Self { column, reason: "it is null".to_owned() }
+    }
+
+    /// Returns a function that blames `column` for an error.
+    fn in_column(column: &'static str) -> impl Fn(StoreError) -> Self {
+        move |error| Self { column, reason: error.to_string() }
+    }
+}
+
+/// The rows of one topic that are refused because of one column.
+struct RefusedRows {
+    topic: Option<String>,
+    column: &'static str,
+    rows: usize,
+    first: usize,
+    /// The reason of the first row.
+    reason: String,
+}
+
+/// The result of a block: its messages by topic, with the largest queue id that a row names or -1, and refused rows.
+#[derive(Default)]
+struct BlockRows {
+    messages: usize,
+    topics: Vec<(String, i32)>,
+    refused: Vec<RefusedRows>,
+}
+
+impl BlockRows {
+    fn add(&mut self, message: &NewMessage<'_>) {
+        self.messages += 1;
+        let queue_id = message.queue_id.unwrap_or(-1);
+        match self.topics.iter_mut().find(|(topic, _)| topic == message.topic) {
+            Some((_, largest)) => *largest = queue_id.max(*largest),
+            None => self.topics.push((message.topic.to_owned(), queue_id)),
+        }
+    }
+
+    fn refuse(&mut self, topic: Option<&str>, row: usize, why: RefusedRow) {
+        let same = |known: &&mut RefusedRows| known.topic.as_deref() == topic && known.column == why.column;
+        match self.refused.iter_mut().find(same) {
+            Some(known) => known.rows += 1,
+            None => self.refused.push(RefusedRows {
+                topic: topic.map(str::to_owned),
+                column: why.column,
+                rows: 1,
+                first: row,
+                reason: why.reason,
+            }),
+        }
+    }
 }
 
 /// Returns the value of an optional column.
@@ -111,13 +174,15 @@ impl<'a> ColumnSlices<'a> {
             && !nulls.is_null(row)
         {
             for item in spans.get(row)? {
-                found.push(items.text(item)?.ok_or_else(|| missing("a key"))?);
+                let null = || StoreError::InvalidMessage { reason: "a key is null".to_owned() };
+                found.push(items.text(item)?.ok_or_else(null)?);
             }
         }
         Ok(found)
     }
 
-    /// Returns the properties of the sender, and the unique key if it is one of them.
+    /// Returns the properties of the sender, and the unique key if it is one of them. A property without a value does
+    /// not exist.
     #[expect(clippy::type_complexity, reason = "two values of one walk")]
     fn properties(&self, row: usize) -> Result<(Vec<(&'a str, &'a str)>, Option<&'a str>), StoreError> {
         let (mut own, mut unique) = (Vec::new(), None);
@@ -125,8 +190,7 @@ impl<'a> ColumnSlices<'a> {
             && !nulls.is_null(row)
         {
             for item in spans.get(row)? {
-                let name = names.text(item)?.ok_or_else(|| missing("the name of a property"))?;
-                let value = values.text(item)?.ok_or_else(|| missing("the value of a property"))?;
+                let Some((name, value)) = names.text(item)?.zip(values.text(item)?) else { continue };
                 if name == UNIQ_KEY {
                     unique = Some(value);
                 } else if !is_reserved(name) {
@@ -139,40 +203,95 @@ impl<'a> ColumnSlices<'a> {
 }
 
 impl Stager {
-    fn block(&self, rows: &ColumnSlices<'_>, from: usize, to: usize) -> Result<(Vec<u8>, usize), StoreError> {
+    fn block(
+        &self,
+        rows: &ColumnSlices<'_>,
+        from: usize,
+        to: usize,
+    ) -> Result<(Vec<u8>, usize, BlockRows), StoreError> {
         let now_ms = clock().now_ms();
-        let mut block = StagedBlock::new(self.most_body_bytes);
+        let (mut block, mut found) = (StagedBlock::new(self.most_body_bytes), BlockRows::default());
         let mut row = from;
         while row < to {
-            let body = rows.body.bytes(row)?.ok_or_else(|| missing("a body"))?;
-            if !block.has_room(body.len() + (1 << 16)) {
+            let bytes = rows.body.bytes(row)?.map_or(0, <[u8]>::len);
+            if !block.has_room(bytes + (1 << 16)) {
                 break;
             }
             let topic = text(rows.topic.as_ref(), row)?.or(self.topic.as_deref());
-            let topic = topic.ok_or_else(|| missing("the topic, and there is no option for it,"))?;
-            let (own, unique) = rows.properties(row)?;
-            let made = unique.is_none().then(|| self.keys.next(now_ms));
-            let unique = unique.or_else(|| made.as_ref().map(MadeKey::as_str)).unwrap_or_default();
-            let tags = text(rows.tags.as_ref(), row)?;
-            let properties = encode_properties(rows.keys(row)?, tags, Some(unique), own)?;
-            let number = |column: &Option<NumberColumn<'_, 4>>| -> Result<Option<i32>, StoreError> {
-                Ok(column.as_ref().map_or(Ok(None), |column| column.get(row))?.map(i32::from_ne_bytes))
-            };
-            let born = rows.born_timestamp.as_ref().map_or(Ok(None), |column| column.get(row))?;
-            block.push(&NewMessage {
-                topic,
-                body,
-                properties: &properties,
-                unique_key: Some(unique),
-                queue_id: number(&rows.queue_id)?,
-                flag: number(&rows.flag)?.unwrap_or(0),
-                born_timestamp_ms: born.map(|micros| i64::from_ne_bytes(micros).div_euclid(1000)),
-                durable: false,
-            })?;
+            if let Err(why) = self.push(rows, row, topic, now_ms, (&mut block, &mut found)) {
+                found.refuse(topic, row, why);
+            }
             row += 1;
         }
-        Ok((block.finish(), row))
+        Ok((block.finish(), row, found))
     }
+
+    /// Adds the message of one row to the block.
+    fn push(
+        &self,
+        rows: &ColumnSlices<'_>,
+        row: usize,
+        topic: Option<&str>,
+        now_ms: i64,
+        (block, found): (&mut StagedBlock, &mut BlockRows),
+    ) -> Result<(), RefusedRow> {
+        let topic = topic.ok_or_else(|| RefusedRow::null("topic"))?;
+        check_target(topic).map_err(RefusedRow::in_column("topic"))?;
+        let body = rows.body.bytes(row).map_err(RefusedRow::in_column("body"))?;
+        let body = body.ok_or_else(|| RefusedRow::null("body"))?;
+        if body.len() > self.most_body_bytes {
+            let most = self.most_body_bytes;
+            let reason = format!("it has {} bytes; maxMessageSize is {most}", body.len());
+            return Err(RefusedRow { column: "body", reason });
+        }
+        let (own, unique) = rows.properties(row).map_err(RefusedRow::in_column("properties"))?;
+        let made = unique.is_none().then(|| self.keys.next(now_ms));
+        let unique = unique.or_else(|| made.as_ref().map(MadeKey::as_str)).unwrap_or_default();
+        let tags = text(rows.tags.as_ref(), row).map_err(RefusedRow::in_column("tags"))?;
+        let keys = rows.keys(row).map_err(RefusedRow::in_column("keys"))?;
+        let properties = encode(&keys, tags.filter(|tags| !tags.is_empty()), unique, &own)?;
+        let number = |column: &Option<NumberColumn<'_, 4>>, name| {
+            let found = column.as_ref().map_or(Ok(None), |column| column.get(row));
+            found.map(|found| found.map(i32::from_ne_bytes)).map_err(RefusedRow::in_column(name))
+        };
+        let born = rows.born_timestamp.as_ref().map_or(Ok(None), |column| column.get(row));
+        let born = born.map_err(RefusedRow::in_column("born_timestamp"))?;
+        let message = NewMessage {
+            topic,
+            body,
+            properties: &properties,
+            unique_key: Some(unique),
+            queue_id: number(&rows.queue_id, "queue_id")?,
+            flag: number(&rows.flag, "flag")?.unwrap_or(0),
+            born_timestamp_ms: born.map(|micros| i64::from_ne_bytes(micros).div_euclid(1000)),
+            durable: false,
+        };
+        // Topic and body are checked; long properties and the queue id remain.
+        let blame = if properties.len() > MAX_PROPERTIES_BYTES { "properties" } else { "queue_id" };
+        block.push(&message).map_err(RefusedRow::in_column(blame))?;
+        found.add(&message);
+        Ok(())
+    }
+}
+
+/// Encodes keys, tag and properties. An error names the column that is to blame.
+fn encode(
+    keys: &[&str],
+    tags: Option<&str>,
+    unique: &str,
+    own: &[(&str, &str)],
+) -> Result<Vec<u8>, RefusedRow> {
+    let all = encode_properties(keys.iter().copied(), tags, Some(unique), own.iter().copied());
+    all.map_err(|error| {
+        let column = if encode_properties(keys.iter().copied(), None, None, []).is_err() {
+            "keys"
+        } else if encode_properties([], tags, None, []).is_err() {
+            "tags"
+        } else {
+            "properties"
+        };
+        RefusedRow::in_column(column)(error)
+    })
 }
 
 #[pymethods]
@@ -183,18 +302,23 @@ impl Stager {
         Self { topic, most_body_bytes, keys }
     }
 
-    /// Stages the rows from `start` as one block; returns the block and the row after its last one.
+    /// Stages the rows from `start` as one block.
+    ///
+    /// Returns the block, the row after its last one, its number of messages, the largest queue id of each topic or
+    /// -1, and the rows that cannot become messages: topic, column, number, first row and its reason.
     fn stage<'py>(
         &self,
         py: Python<'py>,
         columns: &Bound<'py, PyDict>,
         start: usize,
         end: usize,
-    ) -> PyResult<(Bound<'py, PyBytes>, usize)> {
+    ) -> PyResult<StagedRows<'py>> {
         let given = ColumnBuffers::of(columns)?;
         let rows = given.rows();
-        let (block, reached) = detached(py, || self.block(&rows, start, end))?;
-        Ok((PyBytes::new(py, &block), reached))
+        let (block, reached, found) = detached(py, || self.block(&rows, start, end))?;
+        let BlockRows { messages, topics, refused } = found;
+        let refused = refused.into_iter().map(|one| (one.topic, one.column, one.rows, one.first, one.reason));
+        Ok((PyBytes::new(py, &block), reached, messages, topics, refused.collect()))
     }
 }
 

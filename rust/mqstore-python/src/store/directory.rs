@@ -134,6 +134,13 @@ pub(crate) fn snapshot_store<'py>(
     Ok(found)
 }
 
+/// Returns the process that has the store at `path` open for writing, if the system reports it.
+#[pyfunction]
+pub(crate) fn writer_pid(py: Python<'_>, path: PathBuf) -> Option<i32> {
+    let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), &path);
+    py.detach(|| mqstore_base::live_page::writer_pid(&files))
+}
+
 /// Returns a summary of the store at `path`.
 #[pyfunction]
 pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>> {

@@ -139,7 +139,9 @@ def _refusal(refused: list[dict[str, Any]], told: list[dict[str, Any]]) -> str:
 def _cause(each: dict[str, Any]) -> str:
     rows = "1 row" if each["rows"] == 1 else f"{each['rows']} rows"
     first = f"first row {each['first_row']} of partition {each['first_partition']}"
-    return f"topic {each['topic']}, column {each['column']}: {rows}, {first}: {each['reason']}"
+    # Rows without a topic have none to name.
+    topic = "" if each["topic"] is None else f"topic {each['topic']}, "
+    return f"{topic}column {each['column']}: {rows}, {first}: {each['reason']}"
 
 
 def _report(

@@ -2,6 +2,7 @@
 
 #![expect(clippy::host_endian_bytes, reason = "Arrow's buffers are in the byte order of the machine")]
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -102,6 +103,9 @@ impl<'py> ColumnBuffers<'py> {
     }
 }
 
+/// Number of topics and columns with refused rows in one block from which further rows are counted by column only.
+const MOST_REFUSED: usize = 100;
+
 /// A row that cannot become a message: the column, and the reason.
 struct RefusedRow {
     column: &'static str,
@@ -133,7 +137,7 @@ struct RefusedRows {
 #[derive(Default)]
 struct BlockRows {
     messages: usize,
-    topics: Vec<(String, i32)>,
+    topics: HashMap<String, i32>,
     refused: Vec<RefusedRows>,
 }
 
@@ -141,13 +145,17 @@ impl BlockRows {
     fn add(&mut self, message: &NewMessage<'_>) {
         self.messages += 1;
         let queue_id = message.queue_id.unwrap_or(-1);
-        match self.topics.iter_mut().find(|(topic, _)| topic == message.topic) {
-            Some((_, largest)) => *largest = queue_id.max(*largest),
-            None => self.topics.push((message.topic.to_owned(), queue_id)),
+        match self.topics.get_mut(message.topic) {
+            Some(largest) => *largest = queue_id.max(*largest),
+            None => {
+                self.topics.insert(message.topic.to_owned(), queue_id);
+            }
         }
     }
 
     fn refuse(&mut self, topic: Option<&str>, row: usize, why: RefusedRow) {
+        // Every row may name another topic.
+        let topic = topic.filter(|_| self.refused.len() < MOST_REFUSED);
         let same = |known: &&mut RefusedRows| known.topic.as_deref() == topic && known.column == why.column;
         match self.refused.iter_mut().find(same) {
             Some(known) => known.rows += 1,
@@ -318,6 +326,7 @@ impl Stager {
         let (block, reached, found) = detached(py, || self.block(&rows, start, end))?;
         let BlockRows { messages, topics, refused } = found;
         let refused = refused.into_iter().map(|one| (one.topic, one.column, one.rows, one.first, one.reason));
+        let topics = topics.into_iter().collect();
         Ok((PyBytes::new(py, &block), reached, messages, topics, refused.collect()))
     }
 }

@@ -7,6 +7,7 @@
 
 mod view;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -137,7 +138,24 @@ impl Writer {
     }
 
     pub(crate) fn has_queue(&self, topic: &str, queue_id: i32) -> bool {
-        u32::try_from(queue_id).is_ok_and(|id| id < self.topics.queue_count(topic))
+        let listed = self.topics.queue_count(topic) as i32;
+        // A handle that reads a former queue keeps it after its last message has expired.
+        (0..listed).contains(&queue_id) || listed > 0 && self.queues.ids(topic).contains(&queue_id)
+    }
+
+    /// Returns the queues after the `listed` ones that still have messages: the topic had more queues before.
+    pub(crate) fn former_queues(&self, topic: &str, listed: i32) -> impl Iterator<Item = i32> + '_ {
+        let ids = if self.topics.is_removed(topic) { BTreeSet::new() } else { self.queues.ids(topic) };
+        let topic = topic.to_owned();
+        // The messages of a compaction topic can be in its compaction files only.
+        let compacted = self.topics.get(&topic).is_some_and(|state| state.is_compaction());
+        ids.into_iter().filter(move |id| {
+            let bounds = match self.queues.batch(&topic, *id) {
+                Some(queue) => Some((queue.min_offset(), queue.max_offset())),
+                None => self.queues.get(&topic, *id).map(|queue| (queue.min_offset(), queue.max_offset())),
+            };
+            *id >= listed && bounds.is_some_and(|(min, max)| max > if compacted { 0 } else { min })
+        })
     }
 
     /// Returns the notes for the user, each once.

@@ -42,7 +42,10 @@ impl View for Writer {
     }
 
     fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
-        Ok((0..self.topics.queue_count(topic) as i32).collect())
+        let listed = self.topics.queue_count(topic) as i32;
+        let mut ids: Vec<i32> = (0..listed).collect();
+        ids.extend(self.former_queues(topic, listed));
+        Ok(ids)
     }
 
     fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {

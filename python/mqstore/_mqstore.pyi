@@ -165,6 +165,7 @@ class NativeStore:
         delay_level: int | None = None,
     ) -> AppendResult:
         """Appends one message and returns its position.
+        light_queues: Keys = (),
 
         Args:
             topic: created with `default_queues` queues if it does not exist.
@@ -183,6 +184,8 @@ class NativeStore:
                 of 1 s to 2 h.
 
         Returns:
+            light_queues: names of light queues that also get the message: `"light-0"` or `"%LMQ%light-0"`. Read a light
+                queue as the topic `%LMQ%light-0`. Not for delayed messages, batch queues, retry and system topics.
             The position and the ids. For a delayed message they are those of the waiting record; its ids cancel the
             message.
 

@@ -220,17 +220,18 @@ class Store:
         deliver_at: Time | None = None,
         delay_level: int | None = None,
     ) -> AppendResult:
+        light_queues: Keys = (),
         """Appends one message and returns its position and its ids.
 
         The append runs in the loop's thread if it need not wait: the store does not sync each append, the topic exists,
         the segment has space, and the body has less than 256 KiB. Otherwise it runs in the append thread, where all
-        waiting appends share one sync; a delayed append runs in another thread. Appends that do not ask for a sync are
-        in the log in the order of their calls, and so are appends that ask for one. Do not change the body before the
-        call returns.
+        waiting appends share one sync; an append that is delayed or has light queues runs in another thread. Appends
+        that do not ask for a sync are in the log in the order of their calls, and so are appends that ask for one. Do
+        not change the body before the call returns.
         """
         bridge = self._bridge
         bridge.check()
-        if delay is not None or deliver_at is not None or delay_level is not None:
+        if light_queues or delay is not None or deliver_at is not None or delay_level is not None:
             later = partial(
                 bridge.store.append,
                 topic,
@@ -246,6 +247,7 @@ class Store:
                 deliver_at=deliver_at,
                 delay_level=delay_level,
             )
+                light_queues=light_queues,
             return await bridge.run(later)
         done = bridge.link.append(
             topic,

@@ -98,6 +98,20 @@ impl From<String> for UniqueKey {
     }
 }
 
+/// Returns what to do instead of setting a reserved property.
+fn advice_for_reserved(name: &str) -> String {
+    let argument = match name {
+        names::KEYS => "keys",
+        names::TAGS => "tags",
+        names::DELAY => "delay_level",
+        names::TIMER_DELIVER_MS => "deliver_at",
+        names::TIMER_DELAY_SEC | names::TIMER_DELAY_MS => "delay",
+        names::INNER_MULTI_DISPATCH => "light_queues",
+        _ => return "the store sets it".to_owned(),
+    };
+    format!("use the argument {argument}")
+}
+
 /// Encodes keys, tags and properties in RocketMQ's text form and checks them.
 ///
 /// `unique_key` is the caller's `UNIQ_KEY`, if any. `properties` must not contain reserved names.
@@ -122,7 +136,7 @@ pub fn encode_properties<'a>(
     }
     for (name, value) in properties {
         if is_reserved(name) {
-            return Err(invalid(format!("property {name:?} is reserved; pass it as an argument")));
+            return Err(invalid(format!("property {name:?} is reserved; {}", advice_for_reserved(name))));
         }
         check_text("property name", name)?;
         check_text("property value", value)?;

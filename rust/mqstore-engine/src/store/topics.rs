@@ -15,7 +15,7 @@ use mqstore_format::json::{TopicConfig, TopicTable};
 use mqstore_format::properties::KEYS;
 use mqstore_format::topic::{DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX};
 use mqstore_format::{Properties, java_hash, validate_topic};
-use mqstore_io::sync::{Mutex, OnceLock, Raise, RwLock};
+use mqstore_io::sync::{Mutex, MutexGuard, OnceLock, Raise, RwLock};
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
@@ -190,6 +190,8 @@ pub(crate) struct Topics {
     states: RwLock<HashMap<Arc<str>, Arc<TopicState>>>,
     /// The batch topics that the dispatcher uses.
     batch: BatchTopics,
+    /// Held from the read of the next offsets of light queues to the append: records contain them as text.
+    light: Mutex<()>,
 }
 
 /// Returns the topics of the store at `files`; adds unreadable parts to `notes`.
@@ -264,7 +266,13 @@ impl Topics {
                 state.removed.store(true, Ordering::Release);
             }
         }
-        Self { meta: Arc::clone(meta), pending: Mutex::default(), states: RwLock::new(states), batch }
+        Self {
+            meta: Arc::clone(meta),
+            pending: Mutex::default(),
+            states: RwLock::new(states),
+            batch,
+            light: Mutex::default(),
+        }
     }
 
     /// Returns the state of `topic`, unless it is removed.
@@ -275,6 +283,25 @@ impl Topics {
     /// Whether `topic` is removed; its queues and messages are hidden then.
     pub(crate) fn is_removed(&self, topic: &str) -> bool {
         self.states.read().get(topic).is_some_and(|state| state.is_removed())
+    }
+
+    /// Returns the state of a light queue, which has no configuration.
+    pub(crate) fn light_queue(&self, name: &str) -> Arc<TopicState> {
+        if let Some(state) = self.get(name) {
+            return state;
+        }
+        let mut states = self.states.write();
+        let name: Arc<str> = name.into();
+        let state = states
+            .entry(Arc::clone(&name))
+            .or_insert_with(|| Arc::new(TopicState::new(&name, 1, false, false)));
+        state.removed.store(false, Ordering::Release);
+        Arc::clone(state)
+    }
+
+    /// Locks the next offsets of all light queues.
+    pub(crate) fn light_turn(&self) -> MutexGuard<'_, ()> {
+        self.light.lock()
     }
 
     /// Returns the names of all topics, sorted.

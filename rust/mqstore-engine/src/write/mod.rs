@@ -7,6 +7,7 @@ pub(crate) mod append_marks;
 pub(crate) mod append_queue;
 pub(crate) mod encode;
 pub(crate) mod inner_batch;
+pub(crate) mod light_queues;
 pub(crate) mod nonblocking;
 pub(crate) mod pending_records;
 pub(crate) mod raw_append;

@@ -83,6 +83,16 @@ fn key_list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyString>>
     Ok(found)
 }
 
+/// Converts the names of light queues: one or several.
+pub(crate) fn light_queues(value: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    if let Ok(name) = value.cast::<PyString>() {
+        return Ok(vec![name.to_str()?.to_owned()]);
+    }
+    let refuse = || PyTypeError::new_err("light_queues must be a str or an iterable of str");
+    let names = value.try_iter().map_err(|_| refuse())?;
+    names.map(|name| Ok(name?.cast::<PyString>().map_err(|_| refuse())?.to_str()?.to_owned())).collect()
+}
+
 fn pairs(properties: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
     if properties.is_none() {
         return Ok(Vec::new());

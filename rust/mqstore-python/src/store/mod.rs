@@ -27,8 +27,10 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::convert::append_input::{InputMessage, parts};
 use crate::convert::append_result::AppendResult;
-use crate::convert::arguments::{count, number, offset, offsets, optional_offset, queue, text, time, wait};
-use crate::convert::error::StoreClosedError;
+use crate::convert::arguments::{
+    count, light_queues as light_queues_of, number, offset, offsets, optional_offset, queue, text, time, wait,
+};
+use crate::convert::error::{StoreClosedError, invalid};
 use crate::convert::filter::message_filter;
 use crate::convert::hooks::report_dict;
 use crate::convert::options;
@@ -165,6 +167,8 @@ impl NativeStore {
     ///     deliver_at: the time of delivery, instead of `delay`. A time in the past delivers now.
     ///     delay_level: RocketMQ's delay level, instead of `delay`, by the store's `delay_levels`; by default 18 levels
     ///         of 1 s to 2 h.
+    ///     light_queues: names of light queues that also get the message: `"light-0"` or `"%LMQ%light-0"`. Read a light
+    ///         queue as the topic `%LMQ%light-0`. Not for delayed messages, batch queues, retry and system topics.
     ///
     /// Returns:
     ///     The position and the ids. For a delayed message they are those of the waiting record; its ids cancel the
@@ -179,9 +183,11 @@ impl NativeStore {
     ///     Full: a quota is used up, `max_messages` of the topic or `max_bytes` of the log.
     #[pyo3(
         signature = (topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
-                     born_timestamp = None, durable = false, delay = None, deliver_at = None, delay_level = None),
+                     born_timestamp = None, durable = false, delay = None, deliver_at = None, delay_level = None,
+                     light_queues = None),
         text_signature = "($self, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, \
-                          born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None)"
+                          born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, \
+                          light_queues=())"
     )]
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
     fn append(
@@ -199,6 +205,7 @@ impl NativeStore {
         delay: Option<&Bound<'_, PyAny>>,
         deliver_at: Option<&Bound<'_, PyAny>>,
         delay_level: Option<&Bound<'_, PyAny>>,
+        light_queues: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<AppendResult> {
         let store = self.core()?;
         let topic = text("topic", topic)?;
@@ -206,6 +213,17 @@ impl NativeStore {
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let message = part.message(topic.to_str()?, queue_id, durable);
         let when = DeliveryTime { delay, deliver_at, level: delay_level };
+        let light_queues = light_queues.map(light_queues_of).transpose()?.unwrap_or_default();
+        if !light_queues.is_empty() {
+            if when.due(&**store.clock())?.is_some() {
+                return Err(invalid(
+                    "light_queues cannot be combined with delay, deliver_at and delay_level",
+                ));
+            }
+            let names: Vec<&str> = light_queues.iter().map(String::as_str).collect();
+            let appended = detached(py, || store.append_to_light_queues(&message, &names))?;
+            return Ok(AppendResult::from_core(&topic, self.host, appended));
+        }
         if let Some(due) = when.due(&**store.clock())? {
             return delay::append(&topic, &self.shared, self, message, due);
         }

@@ -52,7 +52,7 @@ from mqstore._stubs.loop import (
 )
 from mqstore._stubs.testing import TestClock, TestFaults, is_reserved
 from mqstore._stubs.transactions import NativeChecks, NativeTransaction, pending_transactions
-from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Time
+from mqstore.types import BytesLike, Duration, Filter, Keys, OnDamage, Properties, Time
 
 __all__ = [
     "AppendResult", "CompactionJob", "CopyStream", "ExportRules", "ExportStream", "LeasedMessage", "LineStream",
@@ -111,7 +111,9 @@ class NativeStore:
         progress: Callable[[int, int], object] | None,
     ) -> str: ...
     def _expire(self, dry_run: bool) -> dict[str, Any]: ...
-    def _scan_log(self, start: int | None = None, filter: Filter | None = None) -> MessageIterator: ...
+    def _scan_log(
+        self, start: int | None = None, filter: Filter | None = None, on_damage: OnDamage = "raise"
+    ) -> MessageIterator: ...
     @property
     def confirm_offset(self) -> int | None:
         """The log offset at which reads and dispatch stop, or None; see `set_confirm_offset`."""
@@ -163,9 +165,9 @@ class NativeStore:
         delay: Duration | None = None,
         deliver_at: Time | None = None,
         delay_level: int | None = None,
+        light_queues: Keys = (),
     ) -> AppendResult:
         """Appends one message and returns its position.
-        light_queues: Keys = (),
 
         Args:
             topic: created with `default_queues` queues if it does not exist.
@@ -182,10 +184,10 @@ class NativeStore:
             deliver_at: the time of delivery, instead of `delay`. A time in the past delivers now.
             delay_level: RocketMQ's delay level, instead of `delay`, by the store's `delay_levels`; by default 18 levels
                 of 1 s to 2 h.
-
-        Returns:
             light_queues: names of light queues that also get the message: `"light-0"` or `"%LMQ%light-0"`. Read a light
                 queue as the topic `%LMQ%light-0`. Not for delayed messages, batch queues, retry and system topics.
+
+        Returns:
             The position and the ids. For a delayed message they are those of the waiting record; its ids cancel the
             message.
 
@@ -237,6 +239,7 @@ class NativeStore:
         filter: Filter | None = None,
         follow: bool = False,
         timeout: Duration | None = None,
+        on_damage: OnDamage = "raise",
     ) -> Iterator[StoredMessage]:
         """Returns the messages of one queue in ascending order of offsets.
 
@@ -248,6 +251,8 @@ class NativeStore:
             filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
             follow: whether to wait at the end for new messages.
             timeout: longest wait of `follow` for one message, after which the iterator ends; None is without a limit.
+            on_damage: behaviour at a damaged record. `"raise"` raises `CorruptionError`. `"skip"` continues after the
+                record, warns with a `StoreWarning`, and counts it in `StoreStats.skipped_damage`.
 
         Raises:
             TopicNotFoundError: no such topic or queue.
@@ -469,7 +474,9 @@ class MessageIterator(Iterator[StoredMessage]):
 class TableLoad:
     """The load of one queue into a table; created by `Table`."""
 
-    def __new__(cls, store: NativeStore, topic: str, queue_id: int, keeps_messages: bool) -> Self: ...
+    def __new__(
+        cls, store: NativeStore, topic: str, queue_id: int, keeps_messages: bool, on_damage: OnDamage
+    ) -> Self: ...
     def step(self) -> bool:
         """Continues to read for a while; returns False when the queue is read completely."""
 

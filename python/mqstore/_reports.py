@@ -295,6 +295,8 @@ class StoreStats(_Report):
     """Records that this process has read further from the end, and therefore probably from the disk."""
     reader_lag_bytes: int = 0
     """Largest distance of a cold read from the end of the log since the last call of `stats`; 0 without cold reads."""
+    skipped_damage: int = 0
+    """Damaged records, or damaged parts of the log, that reads of this process skipped since the open."""
     log_bytes: int = 0
     """Bytes of all segments of the log."""
     max_bytes: int | None = None

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         TopicQuota,
         VerifyReport,
     )
-    from mqstore.types import Filter, Keys, LocalCompactionOptions, Mode, StoreOptionsDict, StorePath, Time
+    from mqstore.types import Filter, Keys, LocalCompactionOptions, Mode, OnDamage, StoreOptionsDict, StorePath, Time
 
 
 def open(  # noqa: A001 - the name that gzip, dbm and shelve use
@@ -323,7 +323,7 @@ class Store(DeliveringStore):
         with opened_or_open(source) as other:
             return RestoreReport._from_json(self._compact((chosen, *request, other), tell))
 
-    def table(self, topic: str, *, bodies: Bodies = "memory") -> Table:
+    def table(self, topic: str, *, bodies: Bodies = "memory", on_damage: OnDamage = "raise") -> Table:
         """Returns the topic as a live, read-only mapping from key to newest message, already loaded.
 
         Args:
@@ -331,14 +331,16 @@ class Store(DeliveringStore):
                 are then in one queue, and old ones can be removed.
             bodies: `"memory"` keeps the newest message of each key in memory. `"disk"` keeps only its position, about
                 200 bytes for each key, and reads the message when you ask for it.
+            on_damage: behaviour at a damaged message, as for `read`.
 
         Raises:
             TopicNotFoundError: no such topic.
+            CorruptionError: a message is damaged, and `on_damage` is `"raise"`.
         """
         from mqstore._read.table import Table
 
         self._check()
-        return Table(self, topic, bodies)
+        return Table(self, topic, bodies, on_damage)
 
     def snapshot(self, dest: StorePath, *, progress: Callable[[Progress], object] | None = None) -> SnapshotReport:
         """Copies everything appended before the call to a new folder, as a consistent store.
@@ -384,6 +386,7 @@ class Store(DeliveringStore):
         batch_size: int = 65_536,
         body: BodyForm = "binary",
         threads: int | None = None,
+        on_damage: OnDamage = "raise",
     ) -> Scan:
         """Returns messages as Arrow columns, in log order; see `mqstore.scan`.
 
@@ -405,6 +408,8 @@ class Store(DeliveringStore):
             batch_size=batch_size,
             body=body,
             threads=threads,
+            on_damage=on_damage,
+            as_reads=True,
         )
         return Scan(self, request)
 

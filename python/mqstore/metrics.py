@@ -82,6 +82,13 @@ _STORE = (
         "Appends refused since the open, because the store was busy, the disk nearly full, or a quota used up.",
     ),
     _Kind(
+        "skipped_damage",
+        "mqstore_skipped_damage_total",
+        "mqstore.skipped_damage",
+        "{record}",
+        "Damaged records, or damaged parts of the log, that reads of this process skipped since the open.",
+    ),
+    _Kind(
         "hot_reads",
         "mqstore_hot_reads_total",
         "mqstore.hot_reads",

@@ -31,6 +31,7 @@ __all__ = [
     "Keys",
     "LocalCompactionOptions",
     "Mode",
+    "OnDamage",
     "OnLost",
     "Properties",
     "Recovery",
@@ -67,6 +68,10 @@ Filter: TypeAlias = "str | SqlFilter"
 
 Start: TypeAlias = Literal["earliest", "latest"] | Time
 """A position for a consumer: the first message, after the last message, or a store time."""
+
+OnDamage: TypeAlias = Literal["raise", "skip"]
+"""Behaviour of a read at a damaged record: `"raise"` raises `CorruptionError`. `"skip"` continues after the record with
+a `StoreWarning` and counts it in `StoreStats.skipped_damage`."""
 
 OnLost: TypeAlias = Literal["continue", "raise"]
 """Behaviour of a consumer if messages were deleted before its group read them: see `Store.consumer`."""

@@ -56,12 +56,12 @@ def test_salvage_goes_on_behind_the_damage(tmp_path: Path) -> None:
         warnings.simplefilter("always")
         with mqstore.open(tmp_path / "store", "rw", recovery="salvage") as store:
             assert store.mode == "rw"
-            assert len(list(store.read("orders"))) == MESSAGES - 1
+            assert len(list(store.read("orders", on_damage="skip"))) == MESSAGES - 1
             result = store.append("orders", b"one more")
             assert result.queue_offset == MESSAGES, "no offset is given twice"
         assert any("skipped" in str(one.message) for one in said)
         with mqstore.open(tmp_path / "store") as store:
-            assert len(list(store.read("orders"))) == MESSAGES
+            assert len(list(store.read("orders", on_damage="skip"))) == MESSAGES
 
 
 def test_read_only_opens_what_it_cannot_write(tmp_path: Path) -> None:

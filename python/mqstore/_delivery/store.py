@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mqstore._delivery.delays import DelayStats
     from mqstore._delivery.transactions import Checks, PendingTransaction, Transaction
     from mqstore._delivery.work_queue import WorkQueue
-    from mqstore.types import Check, Duration, Filter, OnLost, Start, Time
+    from mqstore.types import Check, Duration, Filter, OnDamage, OnLost, Start, Time
 
 
 class DeliveringStore(_native.NativeStore):
@@ -39,6 +39,7 @@ class DeliveringStore(_native.NativeStore):
         commit_interval: Duration | None = 0.1,
         on_lost: OnLost = "continue",
         history: bool = False,
+        on_damage: OnDamage = "raise",
     ) -> Consumer:
         """Returns a consumer of `topics` in `group`. The store remembers the progress of the group.
 
@@ -62,6 +63,8 @@ class DeliveringStore(_native.NativeStore):
                 the first existing message and logs to the logger `mqstore`. `"raise"` raises `OffsetOutOfRangeError`
                 until the consumer is moved.
             history: whether each commit is also stored as a message, so that `offset_history` can return it.
+            on_damage: behaviour at a damaged message. `"raise"`: `poll` raises `CorruptionError`. `"skip"` continues
+                after the message, warns with a `StoreWarning`, and counts it in `StoreStats.skipped_damage`.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
@@ -73,7 +76,7 @@ class DeliveringStore(_native.NativeStore):
 
         chosen = topic_list(topics, one=True) or []
         return Consumer._make(
-            self, group, chosen, filter, start, ordered, broadcast, name, commit_interval, on_lost, history
+            self, group, chosen, filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage
         )
 
     def groups(self) -> list[str]:
@@ -99,6 +102,7 @@ class DeliveringStore(_native.NativeStore):
         max_attempts: int | None = 16,
         backoff: Callable[[int], Duration] | None = None,
         maxsize: int = 0,
+        on_damage: OnDamage = "raise",
     ) -> WorkQueue:
         """Returns the messages of `topic` as a work queue for `group`: each message is leased to one worker at a time.
 
@@ -113,6 +117,8 @@ class DeliveringStore(_native.NativeStore):
             backoff: function from the number of deliveries to the delay of a message that was returned without a delay.
                 None uses RocketMQ's retry levels: 10 s, 30 s, 1 min and so on up to 2 h.
             maxsize: number of messages without a lease at which `put` waits; 0 is no limit.
+            on_damage: behaviour at a damaged message. With `"raise"`, `get` raises `CorruptionError`. With `"skip"` the
+                message counts as finished, with a `StoreWarning`, and `StoreStats.skipped_damage` counts it.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
@@ -121,7 +127,7 @@ class DeliveringStore(_native.NativeStore):
         """
         from mqstore._delivery.work_queue import WorkQueue
 
-        return WorkQueue._make(self, topic, group, invisible_duration, max_attempts, backoff, maxsize)
+        return WorkQueue._make(self, topic, group, invisible_duration, max_attempts, backoff, maxsize, on_damage)
 
     def cancel(self, id: str) -> bool:
         """Cancels a delayed message that waits. Returns whether it was found waiting.

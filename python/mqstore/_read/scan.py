@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from mqstore import _extras, _native
 from mqstore._paths import home_of
 from mqstore._times import milliseconds_of
+from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from mqstore._native import NativeStore
-    from mqstore.types import Filter, Keys, StorePath, Time
+    from mqstore.types import Filter, Keys, OnDamage, StorePath, Time
 
 BodyForm: TypeAlias = Literal["binary", "text", "json"]
 """Form of the column `body`."""
@@ -44,6 +45,7 @@ def scan(
     batch_size: int = BATCH_ROWS,
     body: BodyForm = "binary",
     threads: int | None = None,
+    on_damage: OnDamage = "raise",
 ) -> Scan:
     """Returns the messages of the directory `path` as Arrow columns, in log order.
 
@@ -52,8 +54,10 @@ def scan(
 
     Args:
         path: the directory.
-        topics: one topic or several: the messages in their queues. None is every record of the log, also half messages
-            of transactions. Survivors of a compaction that are only in compaction files are not in the log.
+        topics: one topic or several: the messages that `Store.read` returns from their queues. A light queue
+            (`%LMQ%name`) has the records that name it. If one of the topics is compacted, the messages of its
+            compaction files come first. None is every record of the log once, also half messages of transactions,
+            without the messages that are only in compaction files.
         queue_id: only this queue of each topic.
         start: first queue offset; needs one topic.
         end: queue offset to stop at, exclusive; needs one topic.
@@ -69,13 +73,15 @@ def scan(
             null for any other body. A compressed body that cannot be decompressed is null in all forms.
         threads: maximum number of decoding threads, 1 to 64; None is the number of processors, at most 8. With 1, the
             thread of the caller does all the work. Rows and their order do not depend on it.
+        on_damage: behaviour at a damaged record of the topics. `"raise"` raises `CorruptionError`. `"skip"` continues
+            after the record, warns with a `StoreWarning`, and counts it in `StoreStats.skipped_damage`.
 
     Raises:
         InvalidOptionError: an unknown column, or arguments that exclude each other.
         TypeError: an argument of the wrong type.
         ValueError: a number is out of bounds, or a time has no time zone.
 
-    A use of the scan raises `NotAStoreError` and `TopicNotFoundError`, and reports skipped records as a `StoreWarning`.
+    A use of the scan raises `NotAStoreError`, `TopicNotFoundError` and `CorruptionError`.
     """
     return Scan(
         home_of(path),
@@ -92,6 +98,8 @@ def scan(
             batch_size=batch_size,
             body=body,
             threads=threads,
+            on_damage=on_damage,
+            as_reads=True,
         ),
     )
 
@@ -113,7 +121,7 @@ class Scan:
 
     def __repr__(self) -> str:
         path = self._source if isinstance(self._source, str) else self._source.path
-        shown = "".join(f", {name}={value!r}" for name, value in self._request.items() if value is not None)
+        shown = "".join(f", {name}={value!r}" for name, value in self._request.items() if value not in (None, True))
         return f"<mqstore.Scan of {path!r}{shown}>"
 
     @property
@@ -196,6 +204,8 @@ def request_of(**given: Any) -> dict[str, Any]:
     if found["threads"] is None:
         found["threads"] = min(os.cpu_count() or 1, _MOST_THREADS)
     _within("threads", found["threads"], 64)
+    if found.get("on_damage") not in (None, "raise", "skip"):
+        raise InvalidOptionError("on_damage", f'{found["on_damage"]!r} is not one of "raise", "skip"')
     if found["topics"] is None and (found["queue_id"] is not None):
         msg = "queue_id needs topics"
         raise ValueError(msg)

@@ -16,7 +16,7 @@ from mqstore.errors import OffsetOutOfRangeError
 if TYPE_CHECKING:
     from mqstore._native import StoredMessage
     from mqstore._store import Store
-    from mqstore.types import Duration
+    from mqstore.types import Duration, OnDamage
 
 Bodies: TypeAlias = Literal["memory", "disk"]
 """Location of a table's messages: in memory, or on disk until they are needed."""
@@ -49,13 +49,14 @@ class Table(Mapping[str, "StoredMessage"]):
     uses only memory, works as long as its store is open, and cannot be pickled.
     """
 
-    def __init__(self, store: Store, topic: str, bodies: Bodies = "memory") -> None:
+    def __init__(self, store: Store, topic: str, bodies: Bodies = "memory", on_damage: OnDamage = "raise") -> None:
         """Loads the table. Programs call `Store.table` instead."""
         if bodies not in ("memory", "disk"):
             msg = f'bodies must be "memory" or "disk", not {bodies!r}'
             raise ValueError(msg)
         self._store = store
         self._topic = topic
+        self._on_damage: OnDamage = on_damage
         self._in_memory = bodies == "memory"
         self._lock = threading.RLock()
         self._entries = _native.TableRows()
@@ -195,7 +196,7 @@ class Table(Mapping[str, "StoredMessage"]):
         return [queue for queue, start in places.items() if self._store.wait(self._topic, queue, start, 0)] + new
 
     def _messages(self, queue: int, start: int | None) -> Iterator[StoredMessage]:
-        return self._store.read(self._topic, queue, start)
+        return self._store.read(self._topic, queue, start, on_damage=self._on_damage)
 
     def _load(self, queues: list[int]) -> None:
         """Reads queues from their start, in parallel."""
@@ -212,7 +213,7 @@ class Table(Mapping[str, "StoredMessage"]):
             self._next[queue] = self._entries.absorb(load)
 
     def _read_all(self, queue: int, ended: threading.Event) -> _native.TableLoad:
-        load = _native.TableLoad(self._store, self._topic, queue, self._in_memory)
+        load = _native.TableLoad(self._store, self._topic, queue, self._in_memory, self._on_damage)
         while not ended.is_set() and load.step():
             pass
         return load

@@ -7,7 +7,7 @@ from typing_extensions import disjoint_base
 
 from mqstore._message import Message
 from mqstore._mqstore import AppendResult, NativeStore, StoredMessage
-from mqstore.types import BytesLike, Duration, Filter, Keys, Properties, Start, Time
+from mqstore.types import BytesLike, Duration, Filter, Keys, OnDamage, Properties, Start, Time
 
 __all__ = [
     "LeasedMessage",
@@ -52,6 +52,7 @@ class NativeConsumer:
         commit_interval: Duration | None,
         on_lost: str,
         history: bool,
+        on_damage: OnDamage,
     ) -> Self: ...
     @property
     def group(self) -> str:
@@ -79,6 +80,7 @@ class NativeConsumer:
         Raises:
             ConsumerClosedError: the consumer was closed, before the call or during it.
             OffsetOutOfRangeError: messages were deleted before the group read them, and `on_lost` is `"raise"`.
+            CorruptionError: the next message is damaged, and `on_damage` is `"raise"`.
         """
     def __iter__(self) -> Self: ...
     def __next__(self) -> StoredMessage: ...
@@ -159,6 +161,7 @@ class NativeWorkQueue:
         max_attempts: int | None,
         backoff: Callable[[int], Duration] | None,
         maxsize: int,
+        on_damage: OnDamage,
     ) -> Self: ...
     @property
     def topic(self) -> str:
@@ -245,6 +248,7 @@ class NativeWorkQueue:
 
         Raises:
             Empty: no message, or none before the timeout.
+            CorruptionError: the next message is damaged, and `on_damage` is `"raise"`.
             ShutDown: the queue was shut down and has no message left, or this handle is closed.
         """
     def get_many(self, count: int, timeout: Duration | None = None) -> list[LeasedMessage]:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         Filter,
         Keys,
         Mode,
+        OnDamage,
         Properties,
         StoreOptionsDict,
         StorePath,
@@ -219,8 +220,8 @@ class Store:
         delay: Duration | None = None,
         deliver_at: Time | None = None,
         delay_level: int | None = None,
-    ) -> AppendResult:
         light_queues: Keys = (),
+    ) -> AppendResult:
         """Appends one message and returns its position and its ids.
 
         The append runs in the loop's thread if it need not wait: the store does not sync each append, the topic exists,
@@ -246,8 +247,8 @@ class Store:
                 delay=delay,
                 deliver_at=deliver_at,
                 delay_level=delay_level,
-            )
                 light_queues=light_queues,
+            )
             return await bridge.run(later)
         done = bridge.link.append(
             topic,
@@ -300,6 +301,7 @@ class Store:
         filter: Filter | None = None,
         follow: bool = False,
         timeout: Duration | None = None,
+        on_damage: OnDamage = "raise",
     ) -> Messages:
         """Reads the messages of one queue in offset order: `async for message in store.read(...)`.
 
@@ -315,6 +317,7 @@ class Store:
             end,
             filter=filter,
             follow=follow,
+            on_damage=on_damage,
         )
         return Messages(self, self._bridge, opening, (topic, queue_id), seconds)
 
@@ -390,10 +393,12 @@ class Store:
         return self._bridge.store.confirm_offset
 
     @like(mqstore.Store.table)
-    async def table(self, topic: str, *, bodies: Bodies = "memory") -> Table:
+    async def table(self, topic: str, *, bodies: Bodies = "memory", on_damage: OnDamage = "raise") -> Table:
         """Returns the topic as a live, read-only mapping from key to newest message, already loaded."""
         bridge = self._bridge
-        return Table(self, bridge, await bridge.run_at_length(bridge.store.table, topic, bodies=bodies))
+        return Table(
+            self, bridge, await bridge.run_at_length(bridge.store.table, topic, bodies=bodies, on_damage=on_damage)
+        )
 
     @like(mqstore.Store.transaction)
     def transaction(

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec
 
 import typer
 
@@ -29,6 +29,7 @@ from mqstore.cli.render import Body, Format
 from mqstore.cli.status import CLEAN, PROBLEMS, USAGE, abandon_stdout
 
 if TYPE_CHECKING:
+    from mqstore import types
     from mqstore.types import Filter
 
 P = ParamSpec("P")
@@ -43,6 +44,8 @@ app = typer.Typer(
 config = typer.Typer(help="Show the options of a store.", no_args_is_help=True)
 app.add_typer(config, name="config")
 
+# Prefix of light queues.
+_LIGHT = "%LMQ%"
 # Number of problems in a table for people; the machine formats list all.
 _SHOWN_PROBLEMS = 100
 _SHOWN_OF_A_CAUSE = 3
@@ -58,6 +61,10 @@ ReportForm = Annotated[Format, typer.Option("--format", help="Format of the outp
 BrokerConf = Annotated[
     Path | None,
     typer.Option("--conf", help="Properties file of a broker, for the lengths of new files.", show_default=False),
+]
+OnDamage = Annotated[
+    Literal["raise", "skip"],
+    typer.Option("--on-damage", help="At a damaged record, end with an error or skip it with a note."),
 ]
 MessageForm = Annotated[
     Format | None,
@@ -134,6 +141,7 @@ def cat(
     limit: Limit = None,
     body: BodyForm = Body.BASE64,
     form: MessageForm = None,
+    on_damage: OnDamage = "raise",
 ) -> int:
     """Prints messages, queue by queue or in log order."""
     if topic is None and (queue is not None or start is not None or end is not None):
@@ -143,10 +151,13 @@ def cat(
     wanted = chosen(tags, sql)
     with mqstore.open(directory) as store:
         if log:
-            found = _in_log_order(store, topic, queue, wanted)
+            found = _in_log_order(store, topic, queue, wanted, on_damage)
         else:
-            names = store.topics() if topic is None else [topic]
-            found = chain.from_iterable(_of_topic(store, name, queue, start, end, wanted) for name in names)
+            read = functools.partial(store.read, filter=wanted, on_damage=on_damage)
+            # The records of light queues are in their topics, too.
+            everything = [name for name in store.topics() if not name.startswith(_LIGHT)]
+            names = everything if topic is None else [topic]
+            found = chain.from_iterable(_of_topic(store, read, name, queue, start, end) for name in names)
         render.messages(store, islice(found, limit), _message_form(form), body)
     return CLEAN
 
@@ -163,13 +174,14 @@ def tail(
     sql: Sql = None,
     body: BodyForm = Body.BASE64,
     form: MessageForm = None,
+    on_damage: OnDamage = "raise",
 ) -> int:
     """Prints the newest messages of a topic, from all queues in log order."""
     if follow and form is Format.JSON:
         raise typer.BadParameter("with --follow the output has no end; use --format jsonl instead of json")
     wanted = chosen(tags, sql)
     with mqstore.open(directory) as store:
-        end = Tail(store, topic, queue, wanted)
+        end = Tail(store, topic, queue, wanted, on_damage)
         render.messages(store, end.newest(limit), _message_form(form), body)
         sys.stdout.flush()
         for found in end.coming() if follow else ():
@@ -516,26 +528,35 @@ def _info_tables(report: mqstore.StoreInfo) -> None:
 
 
 def _of_topic(
-    store: mqstore.Store, topic: str, queue: int | None, start: int | None, end: int | None, wanted: Filter | None
+    store: mqstore.Store,
+    read: Callable[..., Iterator[StoredMessage]],
+    topic: str,
+    queue: int | None,
+    start: int | None,
+    end: int | None,
 ) -> Iterator[StoredMessage]:
     if queue is not None:
-        yield from store.read(topic, queue, start, end, filter=wanted)
+        yield from read(topic, queue, start, end)
         return
     for one in store.queues(topic):
         # Each queue has its own range, so the offset is limited to it.
         first = start if start is None else min(max(start, one.min_offset), one.max_offset)
-        yield from store.read(topic, one.queue_id, first, end, filter=wanted)
+        yield from read(topic, one.queue_id, first, end)
 
 
 def _in_log_order(
-    store: mqstore.Store, topic: str | None, queue: int | None, wanted: Filter | None
+    store: mqstore.Store, topic: str | None, queue: int | None, wanted: Filter | None, on_damage: types.OnDamage
 ) -> Iterator[StoredMessage]:
-    for message in store._scan_log(filter=wanted):
-        if topic is not None and message.topic != topic:
+    for message in store._scan_log(filter=wanted, on_damage=on_damage):
+        if topic is not None and message.topic != topic and topic not in _light_queues(message):
             continue
         if queue is not None and message.queue_id != queue:
             continue
         yield message
+
+
+def _light_queues(message: StoredMessage) -> list[str]:
+    return message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
 
 
 def _message_form(form: Format | None) -> Format:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mqstore import OffsetOutOfRangeError, TopicNotFoundError
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mqstore import QueueInfo, Store, StoredMessage
-    from mqstore.types import Filter
+    from mqstore.types import Filter, OnDamage
 
 # Seconds between two checks of a store with another writer: the first, and the longest without new messages.
 _FIRST_NAP = 0.01
@@ -25,12 +26,14 @@ _AT_ONCE = 1000
 class Tail:
     """The end of a topic: its newest messages, then new messages. Both come from all queues, in log order."""
 
-    def __init__(self, store: Store, topic: str, queue: int | None, wanted: Filter | None) -> None:
+    def __init__(
+        self, store: Store, topic: str, queue: int | None, wanted: Filter | None, on_damage: OnDamage = "raise"
+    ) -> None:
         """Selects the `wanted` messages of `topic`, or of one `queue` of it."""
         self._store = store
         self._topic = topic
         self._queue = queue
-        self._filter = wanted
+        self._read = partial(store.read, topic, filter=wanted, on_damage=on_damage)
         self._next: dict[int, int] = {}
         queues = self._queues()
         if queue is not None and not queues:
@@ -51,7 +54,7 @@ class Tail:
         back = count
         while True:
             start = max(one.min_offset, one.max_offset - back)
-            found = list(self._store.read(self._topic, one.queue_id, start, one.max_offset, filter=self._filter))
+            found = list(self._read(one.queue_id, start, one.max_offset))
             if len(found) >= count or start == one.min_offset:
                 return found[len(found) - min(count, len(found)) :]
             back *= 4
@@ -75,7 +78,7 @@ class Tail:
                 continue
             end = min(one.max_offset, start + _AT_ONCE)
             try:
-                found.extend(self._store.read(self._topic, one.queue_id, start, end, filter=self._filter))
+                found.extend(self._read(one.queue_id, start, end))
             except OffsetOutOfRangeError as error:
                 end = error.min_offset
                 render.note(f"{self._topic}/{one.queue_id}: messages {start} to {end - 1} were deleted meanwhile")

@@ -65,6 +65,7 @@ _READ = [
     "sql",
     "keys",
     "mode",
+    "onDamage",
     "columnNameOfCorruptRecord",
     "minPartitions",
     "maxRecordsPerPartition",
@@ -80,6 +81,7 @@ _SPARKS = ("checkpointlocation", "queryname")
 
 _MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 _WRITE_MODES = _MODES[:2]
+_ON_DAMAGE = {"raise": "FAILFAST", "skip": "DROPMALFORMED"}
 _EARLIEST, _LATEST = -2, -1
 
 
@@ -112,7 +114,7 @@ def read_options(given: Mapping[str, str]) -> dict[str, Any]:
         InvalidOptionError: an option is unknown, or its value is invalid.
     """
     options = known(given, _READ + _STREAM)
-    mode = _mode(options, _MODES)
+    mode = _read_mode(options)
     start, end = _offsets(options, "starting", None), _offsets(options, "ending", _LATEST)
     form = options.get("bodyFormat", "binary")
     found = {
@@ -137,6 +139,19 @@ def read_options(given: Mapping[str, str]) -> dict[str, Any]:
     }
     scan_schema({"columns": found["columns"], "body": form})
     return found
+
+
+def _read_mode(options: dict[str, str]) -> str:
+    """Returns the behaviour at damaged records: the option `mode`, or its form `onDamage` with the names of `read`."""
+    mode = _mode(options, _MODES)
+    if "onDamage" not in options:
+        return mode
+    if "mode" in options:
+        raise refuse("onDamage", "cannot be combined with mode")
+    on_damage = options["onDamage"].lower()
+    if on_damage not in _ON_DAMAGE:
+        raise refuse("onDamage", f"{on_damage!r} is not one of {', '.join(_ON_DAMAGE)}")
+    return _ON_DAMAGE[on_damage]
 
 
 def write_options(given: Mapping[str, str]) -> dict[str, Any]:

@@ -238,6 +238,24 @@ impl StoreError {
         Self::Corrupt { path: path.to_path_buf(), offset, reason: reason.into() }
     }
 
+    /// Whether the error says that bytes on disk are damaged.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Corrupt { .. })
+    }
+
+    /// Adds to an error about damage that the option `on_damage` can skip it; `object` names what cannot be read.
+    #[must_use]
+    pub fn with_skip_advice(self, object: &str) -> Self {
+        match self {
+            Self::Corrupt { path, offset, reason } => {
+                let advice =
+                    "on_damage=\"skip\" (--on-damage skip) skips it, and `mqstore repair` repairs the store";
+                Self::Corrupt { path, offset, reason: format!("{reason}; cannot read {object}; {advice}") }
+            }
+            other => other,
+        }
+    }
+
     /// Returns the error for a format error in `path` at byte `offset`.
     pub fn format(path: &Path, offset: u64, error: &FormatError) -> Self {
         Self::corrupt(path, offset, error.to_string())

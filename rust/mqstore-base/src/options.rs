@@ -63,10 +63,20 @@ pub enum Visibility {
 pub enum RecoveryMode {
     /// Refuses the store and changes nothing.
     Strict,
-    /// Continues after the damage; readers skip it. Deletes nothing.
+    /// Continues after the damage. Deletes nothing.
     Salvage,
     /// Opens the store for reading instead, as with [`OpenMode::Read`].
     ReadOnly,
+}
+
+/// What a read does at a record that is damaged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DamagePolicy {
+    /// Ends with [`StoreError::Corrupt`](crate::error::StoreError::Corrupt).
+    #[default]
+    Raise,
+    /// Skips the record, with a note for the user, and counts it.
+    Skip,
 }
 
 /// The options of one open.

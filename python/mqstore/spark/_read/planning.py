@@ -33,6 +33,9 @@ _PARTS = 8
 _LEAST_SPLIT_BYTES = 128 << 20
 _MOST_SPLIT_BYTES = 512 << 20
 
+# Prefix of light queues.
+_LIGHT = "%LMQ%"
+
 Bounds = dict[tuple[str, int], tuple[int, int]]
 """Smallest offset and next offset of each queue."""
 
@@ -78,9 +81,11 @@ def bounds(store: mqstore.Store, topics: dict[str, Any]) -> Bounds:
         wanted = topics["assign"]
     elif "pattern" in topics:
         pattern = re.compile(topics["pattern"])
-        wanted = [topic for topic in there if pattern.fullmatch(topic)]
+        # A pattern selects light queues only if it names their prefix: each record of a light queue is in a topic, too.
+        named = _LIGHT in topics["pattern"]
+        wanted = [topic for topic in there if pattern.fullmatch(topic) and (named or not topic.startswith(_LIGHT))]
     else:
-        wanted = there
+        wanted = [topic for topic in there if not topic.startswith(_LIGHT)]
     for topic in wanted:
         queues = {queue.queue_id: (queue.min_offset, queue.max_offset) for queue in store.queues(topic)}
         for queue_id in topics.get("assign", {}).get(topic, queues):

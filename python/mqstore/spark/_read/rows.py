@@ -53,6 +53,8 @@ def _read(
         "start_time": options.get("start_time"),
         "end_time": options.get("end_time"),
         "batch_size": batch_rows,
+        # `_passed` applies the options to skipped records.
+        "on_damage": "skip",
         "threads": 1,
     }
     try:
@@ -90,12 +92,17 @@ def _passed(options: dict[str, Any], stream: _native.ScanStream, told: int) -> G
             _deleted(options, text)
         elif options["mode"] == "FAILFAST":
             msg = (
-                f"{text}; the option mode=DROPMALFORMED skips it, mode=PERMISSIVE returns the error in a column, "
-                "and `mqstore repair` repairs the store"
+                f"{text}; the option onDamage=skip (mode=DROPMALFORMED) skips it, mode=PERMISSIVE returns the error in "
+                "a column, and `mqstore repair` repairs the store"
             )
             raise MQStoreError(msg)
         elif options["mode"] == "PERMISSIVE":
             yield _told(options, text)
+        else:
+            # Replaces the filter of `rows`: the log of the task shows it.
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", StoreWarning)
+                warnings.warn(text, StoreWarning, stacklevel=2)
     return len(passed)
 
 

@@ -154,6 +154,11 @@ impl PairCursor {
         }))
     }
 
+    /// Returns the first valid unit of the queue file.
+    pub(crate) fn first_unit(&self) -> Option<&BatchCqUnit> {
+        self.units.first()
+    }
+
     /// Returns the last valid unit of the queue file.
     pub(crate) fn last_unit(&self) -> Option<&BatchCqUnit> {
         self.units.last()
@@ -218,6 +223,8 @@ impl PairCursor {
                 Err(reason) => {
                     // The queue and the log disagree; the log is right if it has a complete record here.
                     if self.check(self.position, None)?.is_err() {
+                        // A caller that skips the damage continues with the next unit.
+                        self.next_unit += 1;
                         return Err(StoreError::corrupt(&self.log.path, start, reason));
                     }
                     self.by_log = true;

@@ -139,6 +139,7 @@ impl CompactedQueue {
             next_offset: from_offset,
             reloads: 0,
             first: self.first.clone(),
+            damaged: None,
         }
     }
 }
@@ -155,7 +156,14 @@ fn bounds(
         let OpenOutcome::Same(mut cursor) = PairCursor::open(files, pair, topic, queue_id, 0)? else {
             return Ok(OpenOutcome::Moved);
         };
-        first = cursor.next_record()?.map(|record| record.queue_offset);
+        let record = cursor.next_record().map(|record| record.map(|record| record.queue_offset));
+        first = match record {
+            // A read meets the damage, and decides what to do.
+            Err(error) if error.is_damage() && cursor.first_unit().is_some() => {
+                cursor.first_unit().map(|unit| unit.base_offset)
+            }
+            record => record?,
+        };
         if first.is_some() {
             break;
         }
@@ -201,9 +209,23 @@ pub struct CompactedRecords {
     reloads: u32,
     /// The first file when the read began.
     first: Option<FirstFile>,
+    /// The files and the pair at which damage ended the read.
+    damaged: Option<(PairCursor, QueueFolder, usize)>,
 }
 
 impl CompactedRecords {
+    /// Continues after the damage that ended the read. Returns `false` if the position after it is unknown.
+    pub fn skip_damaged(&mut self) -> bool {
+        let Some((cursor, folder, next_pair)) = self.damaged.take() else { return false };
+        (self.cursor, self.folder, self.next_pair) = (Some(cursor), Some(folder), next_pair);
+        true
+    }
+
+    /// Returns the smallest offset that the next record can have.
+    pub fn next_offset(&self) -> i64 {
+        self.next_offset
+    }
+
     fn advance(&mut self) -> Result<Option<StoredRecord>, StoreError> {
         loop {
             if let Some(record) = self.next_of_cursor()? {
@@ -273,7 +295,12 @@ impl Iterator for CompactedRecords {
 
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.advance();
-        if next.is_err() {
+        if let Err(error) = &next {
+            if let (true, Some(cursor), Some(folder)) =
+                (error.is_damage(), self.cursor.take(), self.folder.take())
+            {
+                self.damaged = Some((cursor, folder, self.next_pair));
+            }
             self.next_pair = usize::MAX;
             self.cursor = None;
             self.folder.get_or_insert_with(QueueFolder::empty);

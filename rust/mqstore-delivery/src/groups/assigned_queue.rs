@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
+use mqstore_base::options::DamagePolicy;
 use mqstore_engine::{QueueCursor, Store};
 use mqstore_meta::{MetaLog, QueueKey};
 
@@ -35,6 +36,7 @@ pub(super) struct AssignedQueue {
     pub(super) buffered: usize,
     /// Whether a seek or reset moved the position, so that the next commit may go back.
     pub(super) sought: bool,
+    on_damage: DamagePolicy,
     /// Whether the last read failed and the error was noted.
     pub(super) failing: bool,
     cursor: Option<QueueCursor>,
@@ -62,10 +64,16 @@ impl AssignedQueue {
             handed_out: position,
             buffered: 0,
             sought: false,
+            on_damage: DamagePolicy::Raise,
             failing: false,
             cursor: None,
             wait: None,
         }
+    }
+
+    /// Returns the queue with this behaviour at damaged messages.
+    pub(super) fn on_damage(self, policy: DamagePolicy) -> Self {
+        Self { on_damage: policy, ..self }
     }
 
     /// Continues at `offset`, and forgets messages that were read ahead.
@@ -110,7 +118,8 @@ impl AssignedQueue {
         let wanted = into.len() + max;
         loop {
             let fresh = self.cursor.is_none();
-            let cursor = cursor(&mut self.cursor, store, &self.queue, self.scanned, filter)?;
+            let start = (self.scanned, self.on_damage);
+            let cursor = cursor(&mut self.cursor, store, &self.queue, start, filter)?;
             match cursor.next_batch(wanted - into.len()) {
                 Ok(batch) => into.extend(batch),
                 Err(error) => {
@@ -147,7 +156,8 @@ impl AssignedQueue {
         if !reach.reaches_end() {
             return Ok(false);
         }
-        let cursor = cursor(&mut self.cursor, store, &self.queue, self.scanned, filter);
+        let start = (self.scanned, self.on_damage);
+        let cursor = cursor(&mut self.cursor, store, &self.queue, start, filter);
         match cursor.and_then(|cursor| cursor.is_near_end(NEAR_BYTES)) {
             // A thread must handle this.
             Err(StoreError::OffsetOutOfRange { .. }) => Ok(false),
@@ -178,14 +188,15 @@ fn cursor<'a>(
     cursor: &'a mut Option<QueueCursor>,
     store: &Store,
     queue: &Queue,
-    from: i64,
+    (from, on_damage): (i64, DamagePolicy),
     filter: Option<&Filter>,
 ) -> Result<&'a mut QueueCursor, StoreError> {
     Ok(match cursor {
         Some(cursor) => cursor,
         none => {
             let end = filter.map(|_| from.saturating_add(FILTERED_AT_ONCE));
-            none.insert(store.read(&queue.topic, queue.queue_id, Some(from), end, filter)?)
+            let cursor = store.read(&queue.topic, queue.queue_id, Some(from), end, filter)?;
+            none.insert(cursor.on_damage(on_damage))
         }
     })
 }

@@ -514,6 +514,10 @@ impl Consumer {
 
     /// Starts a queue at the group's offset, or at the start of a new group.
     fn begin(&self, queue: Queue, generation: u64) -> Result<AssignedQueue, BrokerError> {
+        Ok(self.begin_at_offset(queue, generation)?.on_damage(self.options.on_damage))
+    }
+
+    fn begin_at_offset(&self, queue: Queue, generation: u64) -> Result<AssignedQueue, BrokerError> {
         let (store, meta) = (self.store(), self.meta());
         let stored_as = self.stored_as.as_deref().unwrap_or(&self.group);
         let key = meta.queue_key(stored_as, &queue.topic, queue.queue_id)?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use mqstore_base::message::MessageFilter;
+use mqstore_base::options::DamagePolicy;
 
 /// The messages that a consumer wants; it skips the others.
 pub type Filter = MessageFilter;
@@ -47,6 +48,8 @@ pub struct ConsumerOptions {
     pub commit_interval: Option<Duration>,
     /// What to do if the retention deleted messages that the group has not read.
     pub on_lost: LostMessagePolicy,
+    /// What to do at a damaged message.
+    pub on_damage: DamagePolicy,
     /// Whether each commit is also stored as a message: see [`super::OffsetHistory`].
     pub history: bool,
 }

@@ -240,14 +240,21 @@ impl WorkQueueInner {
         Ok(messages)
     }
 
-    /// Returns the message at an offset; `None` if it is no longer in the log.
+    /// Returns the message at an offset; `None` if it is no longer in the log, or is damaged and the queue skips damage.
     pub(super) fn message(
         &self,
         place: &QueuePlace,
         offset: i64,
     ) -> Result<Option<mqstore_base::message::StoredRecord>, BrokerError> {
-        match self.store().message_at(&place.topic, place.queue_id, offset) {
+        let (topic, queue_id) = (&*place.topic, place.queue_id);
+        match self.store().message_at(topic, queue_id, offset) {
             Err(StoreError::OffsetOutOfRange { .. }) => Ok(None),
+            Err(error) if error.is_damage() => {
+                // A cursor decides about damage, as for a first delivery.
+                let end = offset.saturating_add(1);
+                let cursor = self.store().read(topic, queue_id, Some(offset), Some(end), None)?;
+                Ok(cursor.on_damage(self.options.on_damage).next_batch(1)?.pop())
+            }
             found => Ok(found?),
         }
     }
@@ -257,7 +264,7 @@ impl WorkQueueInner {
         let record = ProgressRecord::Finished { from: offset, to: offset.saturating_add(1) };
         self.meta().append_progress(&place.progress, &[record])?;
         self.note(format!(
-            "{}: message {offset} of queue {}/{} was deleted before it was finished",
+            "{}: message {offset} of queue {}/{} is not in the log any more and counts as finished",
             self.name(),
             place.topic,
             place.queue_id

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mqstore_base::options::DamagePolicy;
 use mqstore_format::DelayLevels;
 
 use crate::error::{BrokerError, invalid};
@@ -64,6 +65,8 @@ pub struct WorkQueueOptions {
     /// Maximum number of messages that no worker has; a put waits while the queue is full. 0, the default, means no
     /// limit.
     pub maxsize: u64,
+    /// What to do at a damaged message; a skipped message counts as finished.
+    pub on_damage: DamagePolicy,
 }
 
 impl Default for WorkQueueOptions {
@@ -73,6 +76,7 @@ impl Default for WorkQueueOptions {
             max_attempts: Some(16),
             backoff: Backoff::Levels,
             maxsize: 0,
+            on_damage: DamagePolicy::Raise,
         }
     }
 }
@@ -95,6 +99,8 @@ impl WorkQueueOptions {
             Some("max_attempts")
         } else if self.maxsize != other.maxsize {
             Some("maxsize")
+        } else if self.on_damage != other.on_damage {
+            Some("on_damage")
         } else if !self.backoff.is_same(&other.backoff) {
             Some("backoff")
         } else {

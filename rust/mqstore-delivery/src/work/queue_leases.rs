@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
-use mqstore_engine::{QueueCursor, Store};
+use mqstore_engine::QueueCursor;
 use mqstore_format::properties::TIMER_DELIVER_MS;
 use mqstore_meta::{MetaLog, Progress, ProgressRecord};
 
@@ -202,7 +202,7 @@ impl WorkSource {
         if !wish.reach.reaches_end() {
             return Ok(false);
         }
-        match self.cursor(wish.core.store()).and_then(|cursor| cursor.is_near_end(NEAR_BYTES)) {
+        match self.cursor(wish.core).and_then(|cursor| cursor.is_near_end(NEAR_BYTES)) {
             // The retention deleted messages, and offsets must be skipped.
             Err(StoreError::OffsetOutOfRange { .. }) => Ok(false),
             near => near,
@@ -312,7 +312,7 @@ impl WorkSource {
         let count = self.count.max(wanted).min(MOST_AHEAD);
         loop {
             let fresh = self.cursor.is_none();
-            let batch = match self.next_batch(core.store(), count) {
+            let batch = match self.next_batch(core, count) {
                 Err(StoreError::OffsetOutOfRange { min_offset, .. }) if min_offset > self.scanned => {
                     self.skip_to(core, min_offset)?;
                     continue;
@@ -338,16 +338,17 @@ impl WorkSource {
         }
     }
 
-    fn next_batch(&mut self, store: &Store, count: usize) -> Result<Vec<StoredRecord>, StoreError> {
-        self.cursor(store)?.next_batch(count).inspect_err(|_| self.cursor = None)
+    fn next_batch(&mut self, core: &WorkQueueInner, count: usize) -> Result<Vec<StoredRecord>, StoreError> {
+        self.cursor(core)?.next_batch(count).inspect_err(|_| self.cursor = None)
     }
 
-    fn cursor(&mut self, store: &Store) -> Result<&mut QueueCursor, StoreError> {
+    fn cursor(&mut self, core: &WorkQueueInner) -> Result<&mut QueueCursor, StoreError> {
         Ok(match &mut self.cursor {
             Some(cursor) => cursor,
             none => {
                 let QueuePlace { topic, queue_id, .. } = &*self.place;
-                none.insert(store.read(topic, *queue_id, Some(self.scanned), None, None)?)
+                let cursor = core.store().read(topic, *queue_id, Some(self.scanned), None, None)?;
+                none.insert(cursor.on_damage(core.options.on_damage))
             }
         })
     }

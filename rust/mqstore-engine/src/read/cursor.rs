@@ -2,7 +2,8 @@
 //!
 //! A cursor keeps the store's view alive and reads in batches, so that a binding can return many records for one call.
 //! Each record is checked against the unit that points to it. If they disagree, the queue is derived from the log
-//! again, or the damage is reported.
+//! again. If the record itself is damaged, the cursor alone decides: it ends with the error, or it skips the record,
+//! counts it and leaves a note (`DamagePolicy`).
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -15,6 +16,7 @@ use mqstore_io::MappedFileGuard;
 use super::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, RecordBytes, StoredRecord};
+use mqstore_base::options::DamagePolicy;
 use mqstore_compaction::{CompactedQueue, CompactedRecords};
 use mqstore_log::commit_log::{Damage, LogScanner, RecordReader, ScanChecks, ScanItem, Segment};
 
@@ -45,8 +47,15 @@ pub struct QueueCursor {
     at_once: usize,
     /// Compacted records and the offset after them; they come before the records of the queue itself.
     compacted: Option<(CompactedRecords, i64)>,
+    /// An error of the compacted records that the next call returns.
+    failed: Option<StoreError>,
     /// Whether the caller gave no end.
     to_newest: bool,
+    on_damage: DamagePolicy,
+    /// Whether the caller can choose another behaviour, so that an error recommends it.
+    has_choice: bool,
+    /// Receives each skipped record in addition to the view.
+    report: Option<DamageReport>,
     /// Whether offsets can be missing because a compaction dropped their messages.
     sparse: bool,
 }
@@ -62,6 +71,7 @@ impl QueueCursor {
     ) -> Self {
         let reader = RecordReader::new(view.log(), view.list(), limit);
         let (next, end) = range;
+        let on_damage = view.damage_policy();
         Self {
             view,
             topic: topic.to_owned(),
@@ -74,9 +84,34 @@ impl QueueCursor {
             used: 0,
             at_once: FIRST_UNITS,
             compacted: None,
+            failed: None,
             to_newest: false,
+            on_damage,
+            has_choice: false,
+            report: None,
             sparse: false,
         }
+    }
+
+    /// Returns the cursor with the behaviour at damaged records that its user chose.
+    #[must_use]
+    pub fn on_damage(self, policy: DamagePolicy) -> Self {
+        Self { on_damage: policy, has_choice: true, ..self }
+    }
+
+    /// Returns the cursor so that damaged records end it, for verbs without a choice.
+    pub(crate) fn raising(self) -> Self {
+        Self { on_damage: DamagePolicy::Raise, ..self }
+    }
+
+    /// Adds the advice how to skip the object, if the caller has a choice.
+    fn advised(&self, error: StoreError, object: &str) -> StoreError {
+        if self.has_choice { error.with_skip_advice(object) } else { error }
+    }
+
+    /// Also passes a text for each skipped record to `report`.
+    pub(crate) fn reporting(self, report: DamageReport) -> Self {
+        Self { report: Some(report), ..self }
     }
 
     /// Returns the minimum offset of the next record.
@@ -116,11 +151,24 @@ impl QueueCursor {
     fn next_compacted(&mut self) -> Result<Option<StoredRecord>, StoreError> {
         while let Some((records, end)) = &mut self.compacted {
             let end = *end;
-            if let Some(record) = records.next().transpose()?
-                && record.queue_offset < end.min(self.end)
-            {
-                self.next = record.queue_offset + 1;
-                return Ok(Some(record));
+            match records.next().transpose() {
+                Ok(Some(record)) if record.queue_offset < end.min(self.end) => {
+                    self.next = record.queue_offset + 1;
+                    return Ok(Some(record));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    let resumes = self.on_damage == DamagePolicy::Skip && records.skip_damaged();
+                    let offset = records.next_offset();
+                    let queue = format!("{}/{}", self.topic, self.queue_id);
+                    let object =
+                        format!("the compacted message at or after offset {offset} of queue {queue}");
+                    if !resumes {
+                        return Err(self.advised(error, &object));
+                    }
+                    self.tell_skipped(format!("{error}; skipped {object}"));
+                    continue;
+                }
             }
             self.next = self.next.max(end);
             let read = self.compacted.take().map(|(records, _)| records);
@@ -162,7 +210,16 @@ impl QueueCursor {
         let mut records = Vec::new();
         let (mut ended, mut looks) = (false, looks);
         while records.len() < max && looks > 0 {
-            let Some(record) = self.next_compacted()? else { break };
+            let record = match self.failed.take().map_or_else(|| self.next_compacted(), Err) {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                Err(error) if records.is_empty() => return Err(error),
+                Err(error) => {
+                    // Return the records read so far; the next call returns the error.
+                    self.failed = Some(error);
+                    return Ok(RecordBatch { records, ended });
+                }
+            };
             looks -= 1;
             let matches = |filter: &MessageFilter| record.view().is_ok_and(|view| filter.matches(&view));
             if self.filter.as_ref().is_none_or(matches) {
@@ -185,12 +242,13 @@ impl QueueCursor {
                     self.advance(queue_offset + messages - 1);
                     records.extend(record);
                 }
-                Err(error) if self.view.passes_over(&error) => self.advance(queue_offset),
                 // Return the records read so far; the next call meets the error again.
                 Err(_) if !records.is_empty() => break,
                 Err(error) => {
                     self.check_not_expired()?;
-                    self.distrust(error)?;
+                    if let Err(error) = self.distrust(error) {
+                        self.skip_damaged(queue_offset, error)?;
+                    }
                 }
             }
         }
@@ -199,6 +257,24 @@ impl QueueCursor {
             self.reader.release();
         }
         Ok(RecordBatch { records, ended })
+    }
+
+    /// Skips a record that cannot be read, or returns the error with the advice how to skip it.
+    fn skip_damaged(&mut self, queue_offset: i64, error: StoreError) -> Result<(), StoreError> {
+        let message = format!("message {queue_offset} of queue {}/{}", self.topic, self.queue_id);
+        if !error.is_damage() || self.on_damage == DamagePolicy::Raise {
+            return Err(self.advised(error, &message));
+        }
+        self.tell_skipped(format!("{error}; skipped {message}"));
+        self.advance(queue_offset);
+        Ok(())
+    }
+
+    fn tell_skipped(&self, text: String) {
+        if let Some(report) = &self.report {
+            report(text.clone());
+        }
+        self.view.count_skipped(text);
     }
 
     /// Returns an error if the log no longer has the position of this cursor.
@@ -272,7 +348,12 @@ impl QueueCursor {
         };
         let offset = u64::try_from(unit.physical_offset).map_err(|_| bad("a negative log offset".into()))?;
         let size = u32::try_from(unit.size).map_err(|_| bad("a negative record size".into()))?;
-        let bytes = self.reader.record(self.view.files(), offset, size)?;
+        let files = self.view.files();
+        let bytes = match size {
+            // A unit for a record that is lost.
+            0 => self.reader.record_at(files, offset)?,
+            size => self.reader.record(files, offset, size)?,
+        };
         let view = RecordView::decode(bytes.as_slice()).map_err(|error| bad(error.to_string()))?;
         if !belongs(&view, &self.topic, self.queue_id, queue_offset) {
             return Err(bad(format!(
@@ -316,11 +397,14 @@ pub(crate) fn belongs(record: &RecordView<'_>, topic: &str, queue_id: i32, queue
     names.split(',').any(|name| name == topic)
 }
 
+/// Receives the text about a skipped record.
+pub(crate) type DamageReport = Arc<dyn Fn(String) + Send + Sync>;
+
 /// Every record of the log in log order, whatever the state of queues and index.
 pub struct LogCursor {
     scanner: LogScanner,
     view: Arc<dyn View>,
-    pub(crate) on_damage: Box<dyn FnMut(String) + Send>,
+    on_damage: DamagePolicy,
     /// Delays the deletion of the segment at the cursor's position.
     held: Option<MappedFileGuard>,
     limit: u64,
@@ -328,14 +412,15 @@ pub struct LogCursor {
 }
 
 impl LogCursor {
-    pub(crate) fn new(
-        view: Arc<dyn View>,
-        start: u64,
-        limit: u64,
-        on_damage: Box<dyn FnMut(String) + Send>,
-    ) -> Self {
+    pub(crate) fn new(view: Arc<dyn View>, start: u64, limit: u64) -> Self {
         let scanner = LogScanner::new(view.list(), start, limit, ScanChecks { crc: true });
-        Self { scanner, view, on_damage, held: None, limit, filter: None }
+        Self { scanner, view, on_damage: DamagePolicy::Skip, held: None, limit, filter: None }
+    }
+
+    /// Returns the cursor with this behaviour at damaged ranges; the default skips them.
+    #[must_use]
+    pub fn on_damage(self, policy: DamagePolicy) -> Self {
+        Self { on_damage: policy, ..self }
     }
 
     /// Returns only matching records from now on.
@@ -344,7 +429,7 @@ impl LogCursor {
         Self { filter, ..self }
     }
 
-    /// Returns up to `max` records; an empty result is the end. Damaged ranges are skipped and reported.
+    /// Returns up to `max` records; an empty result is the end.
     pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
         Ok(self.next_of(max, usize::MAX)?.records)
     }
@@ -370,7 +455,19 @@ impl LogCursor {
                         StoreError::format(&self.view.files().commit_log(), offset, &error)
                     })?);
                 }
-                NextRecord::Skipped(text) => (self.on_damage)(text),
+                NextRecord::Deleted(text) => self.view.note(text),
+                NextRecord::Damaged(damage) if self.on_damage == DamagePolicy::Raise => {
+                    // The next call meets the damage again.
+                    self.scanner.seek(damage.offset);
+                    if records.is_empty() {
+                        return Err(damage_error(&damage));
+                    }
+                    break;
+                }
+                NextRecord::Damaged(damage) => {
+                    let text = skip_damage(&mut self.scanner, &damage)?;
+                    self.view.count_skipped(text);
+                }
                 NextRecord::End => {
                     ended = true;
                     break;
@@ -388,13 +485,15 @@ impl LogCursor {
 pub(crate) enum NextRecord {
     /// A record and its offset.
     Record(u64, RecordBytes),
-    /// Damage that was skipped, as a text for the user.
-    Skipped(String),
+    /// The scan skipped a part of the log that was deleted meanwhile; a text for the user.
+    Deleted(String),
+    /// Damage at the position of the scan.
+    Damaged(Damage),
     /// The end of the log.
     End,
 }
 
-/// Returns the next wanted record of a scan that skips damage; other records are skipped without a copy.
+/// Returns the next wanted record or damage of a scan; other records are skipped without a copy.
 fn next_in(
     scanner: &mut LogScanner,
     wanted: impl Fn(&RecordView<'_>) -> bool,
@@ -410,7 +509,7 @@ fn next_in(
             }
             ScanItem::Filler { .. } => {}
             ScanItem::End { .. } => return Ok(NextRecord::End),
-            ScanItem::Damaged(damage) => return skip(scanner, &damage),
+            ScanItem::Damaged(damage) => return Ok(NextRecord::Damaged(damage)),
         }
     }
 }
@@ -435,17 +534,24 @@ pub(crate) fn next_record(
     }
     scanner.extend(list, limit.max(min));
     scanner.seek(min);
-    Ok(NextRecord::Skipped(format!("the log from offset {position} to {min} was deleted while it was read")))
+    Ok(NextRecord::Deleted(format!("the log from offset {position} to {min} was deleted while it was read")))
 }
 
-fn skip(scanner: &mut LogScanner, damage: &Damage) -> Result<NextRecord, StoreError> {
+/// Moves a scan past the damage at its position. Returns a text for the user.
+pub(crate) fn skip_damage(scanner: &mut LogScanner, damage: &Damage) -> Result<String, StoreError> {
     if let Some(next) = scanner.skip(damage)? {
-        return Ok(NextRecord::Skipped(damage.skipped(next - damage.offset)));
+        return Ok(damage.skipped(next - damage.offset));
     }
     // No valid record follows: the log ends here with a torn tail.
     scanner.end_at(damage.offset);
     let place = format!("{} at offset {}: {}", damage.path.display(), damage.file_offset, damage.reason);
-    Ok(NextRecord::Skipped(format!("{place}; no record follows, so the log ends there")))
+    Ok(format!("{place}; no record follows, so the log ends there"))
+}
+
+/// Returns the error for damage of the log, with the advice how to skip it.
+pub(crate) fn damage_error(damage: &Damage) -> StoreError {
+    let error = StoreError::corrupt(&damage.path, damage.file_offset, damage.reason.clone());
+    error.with_skip_advice(&format!("the log at offset {}", damage.offset))
 }
 
 /// The records that have a key, oldest first by default.
@@ -517,7 +623,8 @@ impl LookupCursor {
         loop {
             match next_record(&*self.view, scanner, self.limit, |record| self.wanted.matches(record))? {
                 NextRecord::Record(offset, bytes) => return Ok(Some((offset, bytes))),
-                NextRecord::Skipped(_) => {}
+                NextRecord::Deleted(_) => {}
+                NextRecord::Damaged(damage) => drop(skip_damage(scanner, &damage)?),
                 NextRecord::End => return Ok(None),
             }
         }
@@ -529,7 +636,8 @@ impl LookupCursor {
         loop {
             match next_record(&*self.view, &mut scanner, self.limit, |record| self.wanted.matches(record)) {
                 Ok(NextRecord::Record(offset, _)) => self.offsets.push_back(offset),
-                Ok(NextRecord::Skipped(_)) => {}
+                Ok(NextRecord::Deleted(_)) => {}
+                Ok(NextRecord::Damaged(damage)) => drop(skip_damage(&mut scanner, &damage)?),
                 Ok(NextRecord::End) => return Ok(()),
                 Err(error) => {
                     // No record was returned yet; the next call continues.

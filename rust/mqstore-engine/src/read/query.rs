@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use mqstore_format::{CqUnit, RecordView, index_key_hash, parse_offset_message_id};
 
-use super::cursor::{KeyQuery, LogCursor, LookupCursor, NextRecord, QueueCursor, next_record, place};
+use super::cursor::{
+    KeyQuery, LogCursor, LookupCursor, NextRecord, QueueCursor, next_record, place, skip_damage,
+};
 use super::view::View;
 use crate::{QueueInfo, Store};
 use mqstore_base::error::StoreError;
@@ -161,9 +163,7 @@ impl Store {
         let view = self.view();
         let limit = view.catch_up()?;
         let first = start.unwrap_or_else(|| view.list().min_offset());
-        let note = self.warning_sink();
-        let on_damage = Box::new(move |text| note(text));
-        Ok(LogCursor::new(view, first, limit, on_damage))
+        Ok(LogCursor::new(view, first, limit))
     }
 
     /// Returns the record at a log offset.
@@ -241,7 +241,8 @@ impl Store {
                         .map(Some)
                         .map_err(|error| StoreError::format(&view.files().commit_log(), offset, &error));
                 }
-                NextRecord::Skipped(_) => {}
+                NextRecord::Deleted(_) => {}
+                NextRecord::Damaged(damage) => drop(skip_damage(&mut scanner, &damage)?),
                 NextRecord::End => return Ok(None),
             }
         }

@@ -86,6 +86,9 @@ impl Store {
     ) -> Result<Option<StoredRecord>, StoreError> {
         let end = offset.saturating_add(1);
         let mut cursor = self.read(topic, queue_id, Some(offset), Some(end), None)?;
+        if matches!(self.inner.side, OpenSide::Reader(_)) {
+            cursor = cursor.raising();
+        }
         if let Some(record) = cursor.next_batch(1)?.pop() {
             return Ok(Some(record));
         }

@@ -13,13 +13,15 @@ mod view;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-use mqstore_format::IndexGeometry;
+use mqstore_format::{EntryFields, IndexGeometry, RecordView};
 use mqstore_io::Access;
 use mqstore_io::sync::Mutex;
 
 use super::live_reader::confirm_problems;
 use crate::store::damage_notes::damage_notes;
+use crate::store::read_units;
 use crate::store::topics::{batch_topics, load_listed};
 use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
@@ -29,7 +31,7 @@ use mqstore_base::retry::retry_if_gone;
 use mqstore_base::store_files::{DelayTables, StoreFiles};
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
-use mqstore_log::dispatch::{BatchTopics, DerivedQueue, DerivedQueues};
+use mqstore_log::dispatch::{BatchTopics, DerivedQueue, DerivedQueues, WalkItem};
 use mqstore_log::index::IndexSet;
 use mqstore_log::recovery::{QueueManifest, log_end, mark_fits, missed_by_index};
 use mqstore_meta::ListedTables;
@@ -42,6 +44,9 @@ const SMALL_LOG_BYTES: u64 = 64 << 20;
 
 /// Derived units that cover more bytes of the log than this are dropped once the files contain them.
 const OVERLAY_BYTES: u64 = 64 << 20;
+
+/// Maximum number of units at the end of a damaged queue file that are compared with the damage of the log.
+const MOST_LOST_UNITS: usize = 1 << 16;
 
 /// Maximum number of queues for which a note names each queue.
 const MOST_NAMED: usize = 8;
@@ -57,6 +62,8 @@ pub(crate) struct Reader {
     delays: DelayTables,
     state: Mutex<ReaderState>,
     notes: Mutex<Vec<String>>,
+    /// Number of damaged records that reads skipped.
+    skipped: AtomicU64,
     /// The state read before the queues were listed; `None` after the first look at the queues.
     unseen: Mutex<Option<(Option<LiveState>, Option<QueueManifest>)>>,
 }
@@ -157,6 +164,7 @@ impl Reader {
             delays,
             state: Mutex::new(state),
             notes: Mutex::new(notes),
+            skipped: AtomicU64::new(0),
             unseen: Mutex::new(Some((live, manifest))),
         })
     }
@@ -310,7 +318,7 @@ impl Reader {
     fn walk_all(&self, state: &mut ReaderState) -> Result<(), StoreError> {
         let (from, end) = (state.list.min_offset(), state.end);
         let mut all = DerivedQueues::new(&self.delays);
-        self.walk(state, from, end, |record, offset| all.add(record, offset))?;
+        self.walk(state, from, end, |item| all.add(&item))?;
         if state.queues.all().is_empty() && end > from {
             self.note(
                 "the store has no queue files; its queues are derived from the log in memory".to_owned(),
@@ -325,7 +333,7 @@ impl Reader {
 
     fn walk_into_overlay(&self, state: &mut ReaderState, from: u64, end: u64) -> Result<(), StoreError> {
         let mut overlay = std::mem::replace(&mut state.overlay, DerivedQueues::new(&self.delays));
-        let outcome = self.walk(state, from, end, |record, offset| overlay.add(record, offset));
+        let outcome = self.walk(state, from, end, |item| overlay.add(&item));
         state.overlay = overlay;
         outcome
     }
@@ -335,7 +343,7 @@ impl Reader {
         state: &ReaderState,
         from: u64,
         end: u64,
-        mut visit: impl FnMut(&mqstore_format::RecordView<'_>, u64),
+        mut visit: impl FnMut(WalkItem<'_>),
     ) -> Result<(), StoreError> {
         let from = from.max(state.list.min_offset());
         let mut scanner = LogScanner::new(Arc::clone(&state.list), from, end, ScanChecks { crc: false });
@@ -356,12 +364,13 @@ impl Reader {
                 item => item?,
             };
             match item {
-                ScanItem::Record(record) => visit(&record, offset),
+                ScanItem::Record(record) => visit(WalkItem::Record(&record, offset)),
                 ScanItem::Filler { .. } => {}
                 ScanItem::End { .. } => return Ok(()),
                 ScanItem::Damaged(damage) => {
                     let Some(next) = scanner.skip(&damage)? else { return Ok(()) };
                     self.note(damage.skipped(next - damage.offset));
+                    visit(WalkItem::Damaged { offset: damage.offset, end: next });
                 }
             }
         }
@@ -388,14 +397,51 @@ impl Reader {
             topics.entry(topic).or_default().insert(*queue_id);
         }
         let mut wanted = DerivedQueues::new(&self.delays);
-        self.walk(state, state.list.min_offset(), state.end, |record, offset| {
-            if topics.get(record.topic).is_some_and(|ids| ids.contains(&record.queue_id)) {
-                wanted.add(record, offset);
+        self.walk(state, state.list.min_offset(), state.end, |item| {
+            let names_queue = |record: &RecordView<'_>| {
+                topics.get(record.topic).is_some_and(|ids| ids.contains(&record.queue_id))
+                    || EntryFields::of(record.properties)
+                        .light_queues(record.topic)
+                        .any(|(name, _)| topics.contains_key(name))
+            };
+            let is_wanted = match &item {
+                WalkItem::Record(record, _) => names_queue(record),
+                WalkItem::Damaged { .. } => true,
+            };
+            if is_wanted {
+                wanted.add(&item);
             }
         })?;
         for (topic, queue_id) in queues {
+            Self::keep_units_of_lost_tail(state, &mut wanted, topic, *queue_id)?;
             state.replaced.adopt(&mut wanted, topic, *queue_id);
             state.replaced_ids.insert((topic.clone(), *queue_id));
+        }
+        Ok(())
+    }
+
+    /// Keeps the last units of the files if they point into damaged ranges of the log: a walk finds no record after
+    /// which these messages are missing.
+    fn keep_units_of_lost_tail(
+        state: &ReaderState,
+        wanted: &mut DerivedQueues,
+        topic: &str,
+        queue_id: i32,
+    ) -> Result<(), StoreError> {
+        let Some(queue) = state.queues.get(topic, queue_id).filter(|_| wanted.has_damage()) else {
+            return Ok(());
+        };
+        let from = wanted.get(topic, queue_id).map_or(queue.min_offset(), DerivedQueue::max_offset);
+        let to = queue.max_offset_for(state.overlay_from)?;
+        let mut units = Vec::new();
+        for at in (from.max(queue.min_offset())..to).take(MOST_LOST_UNITS) {
+            units.clear();
+            match read_units(&queue, at, to, 1, &mut units) {
+                Err(error) if error.is_damage() => return Ok(()),
+                read => read?,
+            }
+            let Some((offset, unit)) = units.first().filter(|(offset, _)| *offset == at) else { continue };
+            wanted.add_lost_unit((topic, queue_id), *offset, *unit);
         }
         Ok(())
     }

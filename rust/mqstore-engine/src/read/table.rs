@@ -17,6 +17,7 @@ use super::text_map::TextMap;
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
+use mqstore_base::options::DamagePolicy;
 
 /// The newest message of a key.
 #[derive(Clone, Debug)]
@@ -59,6 +60,12 @@ impl Store {
 }
 
 impl TableLoad {
+    /// Returns the load with this behaviour at damaged messages.
+    #[must_use]
+    pub fn on_damage(self, policy: DamagePolicy) -> Self {
+        Self { cursor: self.cursor.on_damage(policy), ..self }
+    }
+
     /// Reads up to `most` messages; returns `false` if there are no more.
     pub fn step(&mut self, most: usize) -> Result<bool, StoreError> {
         let records = self.cursor.next_batch(most)?;

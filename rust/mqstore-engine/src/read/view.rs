@@ -6,6 +6,7 @@ use std::time::Duration;
 use mqstore_format::CqUnit;
 
 use mqstore_base::error::StoreError;
+use mqstore_base::options::DamagePolicy;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
 
@@ -53,10 +54,20 @@ pub(crate) trait View: Send + Sync {
     /// then the damage is an error.
     fn distrust(&self, topic: &str, queue_id: i32, reason: &str) -> Result<bool, StoreError>;
 
-    /// Whether a read skips a unit whose record cannot be read, instead of ending with the error; adds a note if so.
-    fn passes_over(&self, _error: &StoreError) -> bool {
-        false
+    /// What a read of the store's own services does at a damaged record; a user's read says it itself. A store that is
+    /// open for reading shows as much as it can.
+    fn damage_policy(&self) -> DamagePolicy {
+        DamagePolicy::Skip
     }
+
+    /// Adds a note for the user, once.
+    fn note(&self, text: String);
+
+    /// Counts records that reads skipped because they are damaged, and adds a note for the user.
+    fn count_skipped(&self, text: String);
+
+    /// Returns the number of records that reads skipped.
+    fn skipped(&self) -> u64;
 
     /// Returns the log if this process writes it.
     fn log(&self) -> Option<Arc<CommitLog>> {

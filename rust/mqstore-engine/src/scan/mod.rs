@@ -6,6 +6,8 @@
 //!
 //! [`ScanPlan::Messages`] differs: it yields the messages of queues as reads return them, compacted ones included.
 
+mod damage;
+mod merged_queues;
 mod queue_parts;
 mod record_source;
 mod request;
@@ -19,12 +21,14 @@ use mqstore_io::sync::Mutex;
 
 pub use request::{ScanPlan, ScanRange, ScanRequest, ScanRow};
 pub use task::Passed;
-pub(crate) use task::WarningSink;
 pub use workers::{MakeSink, ScanBatch, ScanSink};
 
+use super::read::cursor::DamageReport;
 use super::read::query::no_queue;
 use super::read::view::View;
-use super::store::{OpenSide, Store};
+use super::store::Store;
+use damage::DamageRule;
+use merged_queues::MergedQueues;
 use mqstore_base::error::StoreError;
 use queue_parts::MessageSource;
 use record_source::{LogSource, QueueRange, QueueSource, ScanSource, first_behind, span};
@@ -41,8 +45,8 @@ const BYTES_PER_ENTRY: u64 = 16 << 10;
 /// the records. If a unit points to a wrong record, the scan continues as a walk from there. A walk yields no row for
 /// fillers. It skips damaged ranges and reports them to the caller.
 ///
-/// With `topics`, rows are the messages in the own queues of these topics. Half messages of a topic are not rows, nor
-/// are records of other topics that name a light queue. If two records claim the same unit of a queue, which no broker
+/// With `topics`, rows are the messages in the queues of these topics. A light queue has the records that name it; a
+/// record in several of the named queues is several rows. Half messages of a topic are not rows. If two records claim the same unit of a queue, which no broker
 /// writes, a scan that follows units yields only the first.
 pub struct Scan<S: ScanSink> {
     plan: ScanSetup<S>,
@@ -59,6 +63,7 @@ struct ScanSetup<S> {
     filter: Arc<RowFilter>,
     span: (u64, u64),
     tell: SkipCallback,
+    damage: Arc<DamageRule>,
     passed: Arc<Mutex<Vec<(Passed, String)>>>,
     make: MakeSink<S>,
 }
@@ -85,13 +90,20 @@ impl Store {
         let limit = view.catch_up()?;
         let span = span(&*view, request, limit);
         let filter = Arc::new(RowFilter::new(request));
-        let (passed, note) = (Arc::default(), self.warning_sink());
-        let told: Arc<Mutex<Vec<(Passed, String)>>> = Arc::clone(&passed);
+        let passed: Arc<Mutex<Vec<(Passed, String)>>> = Arc::default();
+        let (told, noted) = (Arc::clone(&passed), Arc::clone(&view));
         let tell: SkipCallback = Arc::new(move |what, text: String| {
             told.lock().push((what, text.clone()));
-            note(text);
+            noted.note(text);
         });
-        let plan = ScanSetup { view, filter, span, tell, passed, make };
+        let damage = Arc::new(DamageRule {
+            view: Arc::clone(&view),
+            filter: Arc::clone(&filter),
+            policy: request.on_damage,
+            queues: wanted_queues(&*view, request)?,
+            tell: Arc::clone(&tell),
+        });
+        let plan = ScanSetup { view, filter, span, tell, damage, passed, make };
         let mut scan = Scan {
             plan,
             work: None,
@@ -100,8 +112,16 @@ impl Store {
             position: span.0,
             follows_entries: false,
         };
+        let told = Arc::clone(&scan.plan.passed);
+        let report: DamageReport = Arc::new(move |text| told.lock().push((Passed::Damaged, text)));
+        if let Some(queues) = self.compacted_queues(request, &scan.plan.damage)? {
+            let source = MergedQueues::new(self, request, queues, &report)?;
+            (scan.start, scan.position) = (0, 0);
+            scan.begin(ScanSource::Merged(source), Arc::new([]))?;
+            return Ok(scan);
+        }
         if request.plan == ScanPlan::Messages {
-            let source = MessageSource::new(self, request, &scan.plan.tell)?;
+            let source = MessageSource::new(self, request, &scan.plan.tell, &report)?;
             (scan.start, scan.position) = (0, 0);
             scan.begin(ScanSource::Messages(source), Arc::new([]))?;
             return Ok(scan);
@@ -111,6 +131,21 @@ impl Store {
             None => scan.walk()?,
         }
         Ok(scan)
+    }
+
+    /// Returns the wanted queues if the scan must read them like [`Store::read`], because one of them is compacted.
+    fn compacted_queues<'a>(
+        &self,
+        request: &ScanRequest,
+        damage: &'a DamageRule,
+    ) -> Result<Option<&'a [(String, i32)]>, StoreError> {
+        let Some(queues) = damage.queues.as_deref().filter(|_| request.as_reads) else { return Ok(None) };
+        for (topic, queue_id) in queues {
+            if self.compacted_end(topic, *queue_id)?.is_some() {
+                return Ok(Some(queues));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns log offsets at which scans of a queue's messages in `range` can begin. For each of `positions`, which
@@ -148,20 +183,23 @@ impl Store {
         }
         Ok(cuts)
     }
+}
 
-    /// Returns the function that adds a note for the user, each once.
-    pub(crate) fn warning_sink(&self) -> WarningSink {
-        match &self.inner.side {
-            OpenSide::Reader(reader) => {
-                let reader = Arc::clone(reader);
-                Arc::new(move |text| reader.note(text))
-            }
-            OpenSide::Writer(writer, _) => {
-                let writer = Arc::clone(writer);
-                Arc::new(move |text: String| writer.lifecycle.note(&text))
-            }
-        }
+/// Returns the queues of the request, sorted; `None` if it wants all records.
+fn wanted_queues(view: &dyn View, request: &ScanRequest) -> Result<Option<Vec<(String, i32)>>, StoreError> {
+    if let Some(ranges) = &request.ranges {
+        return Ok(Some(ranges.iter().map(|range| (range.topic.clone(), range.queue_id)).collect()));
     }
+    let Some(topics) = &request.topics else { return Ok(None) };
+    let mut queues = Vec::new();
+    for topic in topics {
+        let ids = view.queue_ids(topic)?;
+        let wanted = ids.into_iter().filter(|id| request.queue_id.is_none_or(|wanted| wanted == *id));
+        queues.extend(wanted.map(|queue_id| (topic.clone(), queue_id)));
+    }
+    queues.sort_unstable();
+    queues.dedup();
+    Ok(Some(queues))
 }
 
 /// Returns the queues whose units the scan follows; `None` if it walks the log.
@@ -189,8 +227,9 @@ fn queue_ranges(
         }
         for queue_id in ids.into_iter().filter(|id| request.queue_id.is_none_or(|wanted| wanted == *id)) {
             let Some((min, max)) = view.bounds(topic, queue_id)? else { continue };
-            let (min, max) =
-                (min.max(request.start_offset.unwrap_or(min)), max.min(request.end_offset.unwrap_or(max)));
+            let start =
+                view.start_of(topic, queue_id, request.start_offset.unwrap_or(min).clamp(min, max))?;
+            let (min, max) = (min.max(start), max.min(request.end_offset.unwrap_or(max)));
             let queue = (topic.as_str(), queue_id);
             let next = first_behind(view, queue, (min, max), span.0)?;
             let end = first_behind(view, queue, (next, max), span.1)?;
@@ -294,7 +333,7 @@ impl<S: ScanSink> Scan<S> {
     fn walk(&mut self) -> Result<(), StoreError> {
         let plan = &self.plan;
         let source =
-            LogSource::new(Arc::clone(&plan.view), self.position, plan.span.1, Arc::clone(&plan.tell));
+            LogSource::new(Arc::clone(&plan.view), self.position, plan.span.1, Arc::clone(&plan.damage));
         self.follows_entries = false;
         self.begin(ScanSource::Log(source), Arc::new([]))
     }
@@ -314,7 +353,7 @@ impl<S: ScanSink> Scan<S> {
             filter: Arc::clone(&plan.filter),
             queues,
             limit: plan.span.1,
-            tell: Arc::clone(&plan.tell),
+            damage: Arc::clone(&plan.damage),
             make: Arc::clone(&plan.make),
         };
         self.work = Some(ScanWork::begin(common, source, self.threads)?);

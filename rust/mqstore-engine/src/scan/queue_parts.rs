@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::read::cursor::QueueCursor;
+use super::super::read::cursor::{DamageReport, QueueCursor};
 use super::super::store::Store;
 use super::request::ScanRequest;
 use super::task::{NextTask, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIES, Task};
@@ -22,7 +22,12 @@ pub(super) struct MessageSource {
 
 impl MessageSource {
     /// Makes cursors on the ranges of `request`. Reports deleted messages of a queue that was not compacted.
-    pub(super) fn new(store: &Store, request: &ScanRequest, tell: &SkipCallback) -> Result<Self, StoreError> {
+    pub(super) fn new(
+        store: &Store,
+        request: &ScanRequest,
+        tell: &SkipCallback,
+        report: &DamageReport,
+    ) -> Result<Self, StoreError> {
         let mut cursors = VecDeque::new();
         for range in request.ranges.iter().flatten() {
             let (topic, queue_id) = (range.topic.as_str(), range.queue_id);
@@ -37,7 +42,7 @@ impl MessageSource {
                 }
                 cursor => cursor,
             };
-            cursors.push_back(cursor?);
+            cursors.push_back(cursor?.on_damage(request.on_damage).reporting(report.clone()));
         }
         Ok(Self { cursors })
     }

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use mqstore_format::{CqUnit, RecordView, SCHEDULE_TOPIC};
 use mqstore_io::MappedFileGuard;
 
-use super::super::read::cursor::{belongs, place};
+use super::super::read::cursor::{belongs, place, skip_damage};
 use super::super::read::view::View;
+use super::damage::DamageRule;
+use super::merged_queues::MergedQueues;
 use super::queue_parts::MessageSource;
 use super::request::{RowFilter, ScanRequest};
-use super::task::{EntryLead, NextTask, Passed, SkipCallback, TASK_BYTES, TASK_ENTRIES, Task};
+use super::task::{EntryLead, NextTask, Passed, TASK_BYTES, TASK_ENTRIES, Task};
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{CutRun, Damage, LogScanner, ScanChecks, Segment, SegmentList, read_record};
 
@@ -32,6 +34,7 @@ pub(super) enum ScanSource {
     Log(LogSource),
     Queues(QueueSource),
     Messages(MessageSource),
+    Merged(MergedQueues),
 }
 
 impl ScanSource {
@@ -41,6 +44,7 @@ impl ScanSource {
             Self::Log(log) => log.next(buffer),
             Self::Queues(queues) => queues.next(),
             Self::Messages(messages) => messages.next(),
+            Self::Merged(queues) => queues.next(),
         }
     }
 }
@@ -51,17 +55,17 @@ pub(super) struct LogSource {
     scanner: LogScanner,
     list: Arc<SegmentList>,
     limit: u64,
-    tell: SkipCallback,
+    damage: Arc<DamageRule>,
     held: Option<MappedFileGuard>,
     /// The log offset up to which the system was asked to fetch.
     expected: u64,
 }
 
 impl LogSource {
-    pub(super) fn new(view: Arc<dyn View>, from: u64, limit: u64, tell: SkipCallback) -> Self {
+    pub(super) fn new(view: Arc<dyn View>, from: u64, limit: u64, damage: Arc<DamageRule>) -> Self {
         let list = view.list();
         let scanner = LogScanner::new(Arc::clone(&list), from, limit, ScanChecks { crc: true });
-        Self { view, scanner, list, limit, tell, held: None, expected: 0 }
+        Self { view, scanner, list, limit, damage, held: None, expected: 0 }
     }
 
     fn next(&mut self, mut buffer: Vec<u8>) -> Result<NextTask, StoreError> {
@@ -113,14 +117,8 @@ impl LogSource {
     }
 
     fn skip(&mut self, damage: &Damage) -> Result<(), StoreError> {
-        if let Some(next) = self.scanner.skip(damage)? {
-            (self.tell)(Passed::Damaged, damage.skipped(next - damage.offset));
-            return Ok(());
-        }
-        self.scanner.end_at(damage.offset);
-        let place = format!("{} at offset {}: {}", damage.path.display(), damage.file_offset, damage.reason);
-        (self.tell)(Passed::Damaged, format!("{place}; no record follows, so the log ends there"));
-        Ok(())
+        let text = skip_damage(&mut self.scanner, damage)?;
+        self.damage.meet(damage, self.scanner.position().max(damage.offset + 1), text)
     }
 
     /// Continues at the new start of the log if the position of the scan was deleted meanwhile.
@@ -135,7 +133,7 @@ impl LogSource {
         self.limit = self.limit.max(min);
         self.scanner.extend(list, self.limit);
         self.scanner.seek(min);
-        (self.tell)(
+        self.damage.tell(
             Passed::Deleted,
             format!("the log from offset {position} to {min} was deleted while it was read"),
         );

@@ -4,10 +4,12 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use mqstore_format::properties::{KEYS, UNIQ_KEY};
-use mqstore_format::{RecordView, validate_stored_topic};
+use mqstore_format::topic::LIGHT_QUEUE_PREFIX;
+use mqstore_format::{EntryFields, RecordView, validate_stored_topic};
 use regex::bytes::Regex;
 
 use mqstore_base::message::MessageFilter;
+use mqstore_base::options::DamagePolicy;
 
 /// How a scan finds its records. The rows are the same for each plan except [`ScanPlan::Messages`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +68,11 @@ pub struct ScanRequest {
     pub from: Option<u64>,
     /// Ends before the first record at or after this log offset.
     pub to: Option<u64>,
+    /// What the scan does at a damaged record of the wanted queues.
+    pub on_damage: DamagePolicy,
+    /// Whether the rows of compacted topics are their messages, as [`Store::read`](super::Store::read) returns them, and
+    /// not the records in the log. A later scan cannot continue such a scan.
+    pub as_reads: bool,
     /// Number of threads that decode; with 0 or 1, the caller's thread decodes.
     pub threads: u32,
     /// How the records are found.
@@ -78,13 +85,21 @@ pub struct ScanRow<'a> {
     pub record: &'a RecordView<'a>,
     /// Its log offset.
     pub offset: u64,
+    /// The offset of its first message in the queue that the scan reads.
+    pub queue_offset: i64,
     body: OnceCell<Option<Cow<'a, [u8]>>>,
 }
 
 impl<'a> ScanRow<'a> {
-    /// Makes a row of the record at log offset `offset`.
+    /// Makes a row of the record at log offset `offset`, in its own queue.
     pub fn new(record: &'a RecordView<'a>, offset: u64) -> Self {
-        Self { record, offset, body: OnceCell::new() }
+        Self { record, offset, queue_offset: own_offsets(record).0, body: OnceCell::new() }
+    }
+
+    /// Returns the row at another queue offset, for a record in a light queue.
+    #[must_use]
+    pub fn at(self, queue_offset: i64) -> Self {
+        Self { queue_offset, ..self }
     }
 
     /// Returns the decompressed body; `None` if decompression fails. Decompresses once.
@@ -96,11 +111,21 @@ impl<'a> ScanRow<'a> {
     }
 }
 
+/// Returns the offset of a record in its own queue, and the offset after it.
+fn own_offsets(record: &RecordView<'_>) -> (i64, i64) {
+    let batch = if record.sys_flag.inner_batch() { record.inner_batch() } else { None };
+    let (first, messages) =
+        batch.map_or((record.queue_offset, 1), |(first, messages)| (first, messages.max(1)));
+    (first, first.saturating_add(i64::from(messages)))
+}
+
 /// The test whether a record is a row.
 #[derive(Clone, Debug)]
 pub(super) struct RowFilter {
     /// Sorted.
     topics: Option<Vec<String>>,
+    /// Whether one of `topics` can be a light queue.
+    names_light_queue: bool,
     record_topic: Option<String>,
     /// Sorted.
     ranges: Option<Vec<ScanRange>>,
@@ -129,7 +154,9 @@ impl RowFilter {
             topics.sort_unstable();
             topics.dedup();
         }
+        let is_light = |topic: &String| topic.starts_with(LIGHT_QUEUE_PREFIX);
         Self {
+            names_light_queue: topics.iter().flatten().any(is_light),
             topics,
             ranges,
             record_topic: request.record_topic.clone(),
@@ -147,29 +174,57 @@ impl RowFilter {
         self.filter.as_ref().is_none_or(|filter| filter.may_match_code(tags_code))
     }
 
+    /// Calls `visit` with the offset of a record in each wanted queue that it is in: its own queue, and the light queues
+    /// that it names. Without wanted topics, every record is visited once. Ends when `visit` returns `false`.
+    #[inline]
+    pub(super) fn visit_positions(
+        &self,
+        record: &RecordView<'_>,
+        mut visit: impl FnMut(i64) -> bool,
+    ) -> bool {
+        let own = own_offsets(record);
+        let queued = record.queue_id >= 0 && own.0 >= 0 && record.dispatches_to_queue();
+        let is_own = self.topics.is_none() || queued && self.wants(record.topic, record.queue_id, own);
+        if is_own && !visit(own.0) {
+            return false;
+        }
+        if !self.names_light_queue {
+            return true;
+        }
+        let light = EntryFields::of(record.properties).light_queues(record.topic);
+        let mut wanted =
+            light.filter(|(name, offset)| self.wants(name, 0, (*offset, offset.saturating_add(1))));
+        wanted.all(|(_, offset)| visit(offset))
+    }
+
+    /// Whether the scan wants the record at these offsets of a queue.
+    fn wants(&self, topic: &str, queue_id: i32, (first, end): (i64, i64)) -> bool {
+        let is_named = |topics: &Vec<String>| match topics.as_slice() {
+            [one] => one == topic,
+            many => many.binary_search_by(|known| known.as_str().cmp(topic)).is_ok(),
+        };
+        self.topics.as_ref().is_none_or(is_named)
+            && self.queue_id.is_none_or(|id| id == queue_id)
+            && self.wants_offset(first, end)
+            && self.ranges.as_ref().is_none_or(|ranges| in_ranges(ranges, (topic, queue_id, first)))
+    }
+
+    /// Whether one of the offsets from `first` to `end` (exclusive) is in the wanted range.
+    pub(super) fn wants_offset(&self, first: i64, end: i64) -> bool {
+        self.offsets.is_none_or(|(from, to)| from < end && (first < to || to == i64::MAX))
+    }
+
+    /// Whether a record of a wanted queue meets all other conditions.
     #[inline]
     pub(super) fn passes(&self, row: &ScanRow<'_>) -> bool {
         let record = row.record;
         if record.is_placeholder() {
             return false;
         }
-        if let Some(topics) = &self.topics {
-            let known = match topics.as_slice() {
-                [one] => one == record.topic,
-                many => many.binary_search_by(|topic| topic.as_str().cmp(record.topic)).is_ok(),
-            };
-            let queued = record.queue_id >= 0 && record.queue_offset >= 0 && record.dispatches_to_queue();
-            if !known || !queued {
-                return false;
-            }
-        }
         let within = |range: Option<(i64, i64)>, value: i64| {
             range.is_none_or(|(start, end)| start <= value && (value < end || end == i64::MAX))
         };
         self.record_topic.as_ref().is_none_or(|topic| topic == record.topic)
-            && self.ranges.as_ref().is_none_or(|ranges| in_ranges(ranges, record))
-            && self.queue_id.is_none_or(|id| id == record.queue_id)
-            && within(self.offsets, record.queue_offset)
             && within(self.times, record.store_timestamp)
             && (self.keys.is_empty() || self.has_key(record))
             && self.filter.as_ref().is_none_or(|filter| filter.matches(record))
@@ -183,10 +238,9 @@ impl RowFilter {
     }
 }
 
-/// Whether one of `ranges`, which are sorted, contains the record.
-fn in_ranges(ranges: &[ScanRange], record: &RecordView<'_>) -> bool {
-    let order =
-        |range: &ScanRange| range.topic.as_str().cmp(record.topic).then(range.queue_id.cmp(&record.queue_id));
+/// Whether one of `ranges`, which are sorted, contains the message at an offset of a queue.
+fn in_ranges(ranges: &[ScanRange], (topic, queue_id, offset): (&str, i32, i64)) -> bool {
+    let order = |range: &ScanRange| range.topic.as_str().cmp(topic).then(range.queue_id.cmp(&queue_id));
     let found = ranges.binary_search_by(order).ok().and_then(|at| ranges.get(at));
-    found.is_some_and(|range| (range.start..range.end).contains(&record.queue_offset))
+    found.is_some_and(|range| (range.start..range.end).contains(&offset))
 }

@@ -36,9 +36,6 @@ pub(super) enum NextTask {
     End,
 }
 
-/// Adds a note for the user who opened the store.
-pub(crate) type WarningSink = Arc<dyn Fn(String) + Send + Sync>;
-
 /// The kind of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {

@@ -14,12 +14,13 @@ use mqstore_format::RecordView;
 use mqstore_io::sync::{AtomicBool, Condvar, JoinHandle, Mutex, Ordering, spawn};
 
 use super::super::read::view::View;
+use super::damage::DamageRule;
 use super::record_source::{ScanSource, fits};
 use super::request::{RowFilter, ScanRow};
-use super::task::{EntryLead, NextTask, Passed, SkipCallback, Task};
+use super::task::{EntryLead, NextTask, Task};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::message::StoredRecord;
-use mqstore_log::commit_log::RecordReader;
+use mqstore_log::commit_log::{Damage, RecordReader};
 
 /// Bytes of waiting batches above which only the first task can add more.
 const WAITING_BYTES: u64 = 48 << 20;
@@ -82,7 +83,7 @@ pub(super) struct ScanContext<S> {
     pub(super) filter: Arc<RowFilter>,
     pub(super) queues: Arc<[(String, i32)]>,
     pub(super) limit: u64,
-    pub(super) tell: SkipCallback,
+    pub(super) damage: Arc<DamageRule>,
     pub(super) make: MakeSink<S>,
 }
 
@@ -90,7 +91,7 @@ pub(super) struct ScanContext<S> {
 struct WorkerState<S> {
     sink: S,
     reader: Option<RecordReader>,
-    skipped: Vec<String>,
+    skipped: Vec<(Damage, u64)>,
 }
 
 impl<S: ScanSink> ScanContext<S> {
@@ -112,12 +113,18 @@ impl<S: ScanSink> ScanContext<S> {
                 let (mut end, behind) = (stretch.start(), stretch.end());
                 stretch.views(skipped, |record, offset| {
                     if goes_on {
-                        goes_on = self.row(sink, record, offset, end, hand_over);
+                        goes_on = self.rows(sink, record, (offset, end), hand_over);
                         end = offset + u64::from(record.size);
                     }
                 });
-                skipped.drain(..).for_each(|text| (self.tell)(Passed::Damaged, text));
-                if goes_on && let Some((rows, bytes)) = sink.take() {
+                let met = skipped.drain(..).try_for_each(|(damage, bytes)| {
+                    self.damage.meet(&damage, damage.offset + bytes, damage.skipped(bytes))
+                });
+                let rest = sink.take();
+                if let Err(error) = met {
+                    return (TaskOutcome::Failed(error), stretch.let_go());
+                }
+                if goes_on && let Some((rows, bytes)) = rest {
                     hand_over(ScanBatch { rows, end: behind }, bytes);
                 }
                 (TaskOutcome::Done(behind), stretch.let_go())
@@ -150,7 +157,8 @@ impl<S: ScanSink> ScanContext<S> {
             };
             match RecordView::decode(bytes.as_slice()) {
                 Ok(record) if fits(&record, lead, &self.queues) => {
-                    if !self.row(sink, &record, lead.offset, end, hand_over) {
+                    let row = ScanRow::new(&record, lead.offset).at(lead.queue_offset);
+                    if !self.row(sink, &row, end, hand_over) {
                         return TaskOutcome::Done(end);
                     }
                     end = lead.offset + u64::from(record.size);
@@ -183,7 +191,8 @@ impl<S: ScanSink> ScanContext<S> {
                     return TaskOutcome::Failed(StoreError::format(root, record.commit_log_offset, &error));
                 }
             };
-            if !self.row(sink, &view, record.commit_log_offset, 0, hand_over) {
+            let row = ScanRow::new(&view, record.commit_log_offset).at(record.queue_offset);
+            if !self.row(sink, &row, 0, hand_over) {
                 return TaskOutcome::Done(0);
             }
         }
@@ -193,27 +202,39 @@ impl<S: ScanSink> ScanContext<S> {
         TaskOutcome::Done(0)
     }
 
-    /// Adds a record if it is wanted; the rows before it in the batch end at `end`.
+    /// Adds a record of the log once for each wanted queue that it is in; the rows before it end at `end`.
+    #[inline]
+    fn rows(
+        &self,
+        sink: &mut S,
+        record: &RecordView<'_>,
+        (offset, end): (u64, u64),
+        hand_over: &mut dyn FnMut(ScanBatch<S::Batch>, u64) -> bool,
+    ) -> bool {
+        self.filter.visit_positions(record, |queue_offset| {
+            self.row(sink, &ScanRow::new(record, offset).at(queue_offset), end, hand_over)
+        })
+    }
+
+    /// Adds a row if it is wanted; the rows before it in the batch end at `end`.
     #[inline]
     fn row(
         &self,
         sink: &mut S,
-        record: &RecordView<'_>,
-        offset: u64,
+        row: &ScanRow<'_>,
         end: u64,
         hand_over: &mut dyn FnMut(ScanBatch<S::Batch>, u64) -> bool,
     ) -> bool {
-        let row = ScanRow::new(record, offset);
-        if !self.filter.passes(&row) {
+        if !self.filter.passes(row) {
             return true;
         }
-        if !sink.has_room(&row)
+        if !sink.has_room(row)
             && let Some((rows, bytes)) = sink.take()
             && !hand_over(ScanBatch { rows, end }, bytes)
         {
             return false;
         }
-        sink.add(&row);
+        sink.add(row);
         true
     }
 }

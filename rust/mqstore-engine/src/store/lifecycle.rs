@@ -3,7 +3,7 @@
 //! Owns RocketMQ's lock of the store, and the lock of the live page. Across a crash: the system releases them. Across threads: the store is closed
 //! once; every later call returns an error that says so.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use mqstore_io::StoreLock;
@@ -16,6 +16,8 @@ pub(crate) struct Lifecycle {
     locks: Mutex<Vec<Box<dyn StoreLock>>>,
     closed: AtomicBool,
     notes: RwLock<Vec<String>>,
+    /// Number of damaged records that reads skipped.
+    skipped: AtomicU64,
     tasks: Mutex<Vec<Weak<dyn BackgroundTask>>>,
 }
 
@@ -26,6 +28,7 @@ impl Lifecycle {
             locks: Mutex::new(locks),
             closed: AtomicBool::new(false),
             notes: RwLock::new(notes),
+            skipped: AtomicU64::new(0),
             tasks: Mutex::default(),
         }
     }
@@ -64,6 +67,17 @@ impl Lifecycle {
         if !notes.iter().any(|known| known == note) {
             notes.push(note.to_owned());
         }
+    }
+
+    /// Counts a damaged record that a read skipped, and adds `note` for the user.
+    pub(crate) fn count_skipped(&self, note: &str) {
+        self.skipped.fetch_add(1, Ordering::Relaxed);
+        self.note(note);
+    }
+
+    /// Returns the number of damaged records that reads skipped.
+    pub(crate) fn skipped(&self) -> u64 {
+        self.skipped.load(Ordering::Relaxed)
     }
 
     /// Adds a task to [`Self::tasks`], weakly: a task holds the store.

@@ -115,6 +115,8 @@ pub struct Stats {
     /// Maximum distance in bytes of such a record from the end of the log since the last call of `stats`; 0 if there
     /// was no such read. Source: `MessageStore#checkInMemByConsumeOffset`.
     pub reader_lag_bytes: u64,
+    /// Number of damaged records, or damaged parts of the log, that reads skipped since the open.
+    pub skipped_damage: u64,
 }
 
 impl Store {
@@ -361,6 +363,7 @@ impl Store {
             segments: list.segments().len() as u64,
             log_bytes: list.segments().iter().map(|segment| segment.len()).sum(),
             segment_bytes: list.segment_bytes().unwrap_or(0),
+            skipped_damage: view.skipped(),
             ..Stats::default()
         };
         if let OpenSide::Writer(writer, _) = &self.inner.side {

@@ -3,12 +3,34 @@
 //! The rules are those of the dispatcher: a record yields one unit at the offset that it names; if two records claim
 //! one slot, the first in the log wins. An inner batch is one unit at the offset of its first message, and takes as
 //! many offsets as it has messages. Each light queue that a record names gets a unit.
+//!
+//! If damage lies between two records of a queue and offsets are missing between them, these offsets get units that
+//! point to the damage. A read of such a unit finds the damage, as a read of a queue file does.
 
 use std::collections::BTreeMap;
 
 use mqstore_format::{CqUnit, EntryFields, RecordView, validate_stored_topic};
 
 use mqstore_base::store_files::DelayTables;
+
+/// Bytes of the smallest record that belongs to a queue: a fixed part, a topic of one byte and no body.
+const LEAST_RECORD_BYTES: u64 = 92;
+
+/// The tags code of a unit for a lost record. It is no hash of a tag, so every filter may match it.
+const ANY_TAGS: i64 = i64::MAX;
+
+/// A record that a walk of the log finds at a log offset, or a damaged range that it skips.
+pub enum WalkItem<'a> {
+    /// A record and its log offset.
+    Record(&'a RecordView<'a>, u64),
+    /// A range of the log without a valid record.
+    Damaged {
+        /// Log offset of the first byte.
+        offset: u64,
+        /// Log offset of the next record.
+        end: u64,
+    },
+}
 
 /// Derived units of one queue, by ascending offset; offsets may have gaps.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +71,26 @@ impl DerivedQueue {
         self.units.drain(..gone);
     }
 
+    /// Adds units for the offsets before `offset` that are missing, if damage between the last unit and log offset
+    /// `position` can have been their records.
+    fn add_lost_units(&mut self, offset: i64, position: u64, damages: &[(u64, u64)]) {
+        let missing = offset.saturating_sub(self.end);
+        let last = self.units.last().map(|(_, unit)| unit.physical_offset.max(0).unsigned_abs());
+        let between =
+            damages.iter().filter(|(begin, _)| *begin < position && last.is_none_or(|last| last < *begin));
+        let bytes: u64 = between.clone().map(|(begin, end)| end.saturating_sub(*begin)).sum();
+        let Some((begin, _)) = between.min() else { return };
+        let possible = i64::try_from(bytes / LEAST_RECORD_BYTES).unwrap_or(i64::MAX);
+        // Before the first unit, an expiry explains missing offsets too.
+        if missing <= 0 || self.units.is_empty() && missing > possible {
+            return;
+        }
+        let unit = CqUnit { physical_offset: *begin as i64, size: 0, tags_code: ANY_TAGS };
+        for lost in offset - missing.min(possible)..offset {
+            self.add(lost, 1, unit);
+        }
+    }
+
     fn add(&mut self, offset: i64, messages: i64, unit: CqUnit) {
         self.end = self.end.max(offset.saturating_add(messages));
         match self.units.last() {
@@ -67,16 +109,40 @@ impl DerivedQueue {
 pub struct DerivedQueues {
     delays: DelayTables,
     queues: BTreeMap<String, BTreeMap<i32, DerivedQueue>>,
+    /// Damaged ranges of the log, in ascending order.
+    damages: Vec<(u64, u64)>,
 }
 
 impl DerivedQueues {
     /// Creates an empty set. `delays` gives the delivery times of delayed messages.
     pub fn new(delays: &DelayTables) -> Self {
-        Self { delays: delays.clone(), queues: BTreeMap::new() }
+        Self { delays: delays.clone(), queues: BTreeMap::new(), damages: Vec::new() }
     }
 
-    /// Adds the units of `record`, which is at log offset `offset`.
-    pub fn add(&mut self, record: &RecordView<'_>, offset: u64) {
+    /// Adds the units of a record, or learns that a range of the log is damaged.
+    pub fn add(&mut self, item: &WalkItem<'_>) {
+        match item {
+            WalkItem::Record(record, offset) => self.add_record(record, *offset),
+            WalkItem::Damaged { offset, end } => self.damages.push((*offset, *end)),
+        }
+    }
+
+    /// Whether the walk found damage.
+    pub fn has_damage(&self) -> bool {
+        !self.damages.is_empty()
+    }
+
+    /// Adds the unit of a queue file at `offset` if it points into a damaged range.
+    pub fn add_lost_unit(&mut self, queue: (&str, i32), offset: i64, unit: CqUnit) {
+        let is_lost = |(begin, end): &(u64, u64)| {
+            u64::try_from(unit.physical_offset).is_ok_and(|at| (*begin..*end).contains(&at))
+        };
+        if self.damages.iter().any(is_lost) {
+            self.add_unit(queue, offset, 1, unit);
+        }
+    }
+
+    fn add_record(&mut self, record: &RecordView<'_>, offset: u64) {
         if !record.dispatches_to_queue()
             || record.queue_id < 0
             || record.queue_offset < 0
@@ -102,7 +168,11 @@ impl DerivedQueues {
             self.queues.insert(topic.to_owned(), BTreeMap::new());
         }
         if let Some(queues) = self.queues.get_mut(topic) {
-            queues.entry(queue_id).or_default().add(offset, messages, unit);
+            let queue = queues.entry(queue_id).or_default();
+            if !self.damages.is_empty() && offset > queue.end {
+                queue.add_lost_units(offset, unit.physical_offset.max(0).unsigned_abs(), &self.damages);
+            }
+            queue.add(offset, messages, unit);
         }
     }
 
@@ -123,6 +193,7 @@ impl DerivedQueues {
         for queue in self.queues.values_mut().flat_map(BTreeMap::values_mut) {
             queue.drop_below(log_min);
         }
+        self.damages.retain(|(_, end)| *end > log_min);
     }
 
     /// Returns the topics that have a queue here.
@@ -133,5 +204,44 @@ impl DerivedQueues {
     /// Returns the queue ids of `topic` that exist here.
     pub fn queue_ids(&self, topic: &str) -> impl Iterator<Item = i32> + '_ {
         self.queues.get(topic).into_iter().flat_map(|queues| queues.keys().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unit(physical_offset: i64) -> CqUnit {
+        CqUnit { physical_offset, size: 100, tags_code: 0 }
+    }
+
+    /// Offsets and sizes of all units; a lost record has size 0.
+    fn units(queue: &DerivedQueue) -> Vec<(i64, i32)> {
+        queue.from(0).iter().map(|(offset, unit)| (*offset, unit.size)).collect()
+    }
+
+    #[test]
+    fn offsets_that_damage_can_explain_get_units() {
+        let mut queue = DerivedQueue::default();
+        queue.add(0, 1, unit(0));
+        queue.add_lost_units(3, 500, &[(100, 500)]);
+        queue.add(3, 1, unit(500));
+        assert_eq!(units(&queue), [(0, 100), (1, 0), (2, 0), (3, 100)]);
+        assert!(queue.from(1).first().is_some_and(|(_, unit)| unit.physical_offset == 100));
+    }
+
+    #[test]
+    fn other_gaps_stay_gaps() {
+        let mut queue = DerivedQueue::default();
+        queue.add(0, 1, unit(200));
+        // The damage is before the last unit, after the next one, or too short for a record.
+        for damage in [(0, 200), (900, 1200), (400, 450)] {
+            queue.add_lost_units(3, 800, &[damage]);
+        }
+        assert_eq!(units(&queue), [(0, 100)]);
+        // An expiry removed the messages before the first one.
+        let mut expired = DerivedQueue::default();
+        expired.add_lost_units(50, 800, &[(400, 800)]);
+        assert!(units(&expired).is_empty());
     }
 }

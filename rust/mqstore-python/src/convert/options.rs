@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use mqstore_base::options::{Durability, OpenMode, RecoveryMode, StoreOptions, Visibility};
+use mqstore_base::options::{DamagePolicy, Durability, OpenMode, RecoveryMode, StoreOptions, Visibility};
 use mqstore_format::{DelayLevels, Host};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -108,6 +108,15 @@ fn recovery(text: &str) -> PyResult<RecoveryMode> {
         "salvage" => Ok(RecoveryMode::Salvage),
         "read-only" => Ok(RecoveryMode::ReadOnly),
         _ => Err(bad("recovery", &format!("{text:?} is not one of \"strict\", \"salvage\", \"read-only\""))),
+    }
+}
+
+/// Converts the argument `on_damage`.
+pub(crate) fn damage_policy(value: &Bound<'_, PyAny>) -> PyResult<DamagePolicy> {
+    match value.extract::<String>().as_deref() {
+        Ok("raise") => Ok(DamagePolicy::Raise),
+        Ok("skip") => Ok(DamagePolicy::Skip),
+        _ => Err(bad("on_damage", &format!("{} is not one of \"raise\", \"skip\"", value.repr()?))),
     }
 }
 

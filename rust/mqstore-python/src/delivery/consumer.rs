@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use mqstore_base::options::DamagePolicy;
 use mqstore_delivery::{
     BrokerError, Consumer, ConsumerOptions, LostMessagePolicy, OffsetHistory, Queue, StartOffset,
 };
@@ -16,6 +17,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use crate::convert::arguments::{count, duration, offset, queue, time, wait};
 use crate::convert::error::log_notes;
 use crate::convert::filter::message_filter;
+use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
 use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered, detached};
 use crate::store::NativeStore;
@@ -27,11 +29,21 @@ pub(crate) struct NativeConsumer {
     shared: Arc<SharedStore>,
     /// Keeps the store alive while the consumer exists.
     _owner: Py<NativeStore>,
+    on_damage: DamagePolicy,
 }
 
 impl NativeConsumer {
     pub(crate) fn consumer(&self) -> PyResult<&Consumer> {
         self.consumer.get()
+    }
+
+    /// Passes the notes of the group to the logger, and warns of skipped messages.
+    pub(crate) fn tell_notes(&self, py: Python<'_>) -> PyResult<()> {
+        log_notes(py, self.consumer()?.take_notes())?;
+        match self.on_damage {
+            DamagePolicy::Skip if !self.shared.is_closed() => self.shared.say_notes(py, 1),
+            _ => Ok(()),
+        }
     }
 
     /// Calls the broker crate and passes its notes to the logger.
@@ -100,7 +112,7 @@ pub(crate) fn offset_history(
 #[pymethods]
 impl NativeConsumer {
     #[new]
-    #[pyo3(signature = (store, group, topics, filter, start, ordered, broadcast, name, commit_interval, on_lost, history))]
+    #[pyo3(signature = (store, group, topics, filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage))]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn new(
         store: &Bound<'_, NativeStore>,
@@ -114,7 +126,9 @@ impl NativeConsumer {
         commit_interval: Option<&Bound<'_, PyAny>>,
         on_lost: &str,
         history: bool,
+        on_damage: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
+        let on_damage = damage_policy(on_damage)?;
         let (py, native) = (store.py(), store.get());
         let (core, shared) = (native.core()?, native.shared());
         let options = ConsumerOptions {
@@ -134,13 +148,14 @@ impl NativeConsumer {
                     return Err(PyValueError::new_err(reason));
                 }
             },
+            on_damage,
             history,
         };
         let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
         let consumer = delivered(py, || shared.broker(core)?.consumer(group, &topics, options))?;
         log_notes(py, consumer.take_notes())?;
         let consumer = ForkGuarded::new(Arc::clone(&shared), consumer);
-        Ok(Self { consumer, shared, _owner: store.clone().unbind() })
+        Ok(Self { consumer, shared, _owner: store.clone().unbind(), on_damage })
     }
 
     /// The consumer's group.
@@ -181,6 +196,7 @@ impl NativeConsumer {
     /// Raises:
     ///     ConsumerClosedError: the consumer was closed, before the call or during it.
     ///     OffsetOutOfRangeError: messages were deleted before the group read them, and `on_lost` is `"raise"`.
+    ///     CorruptionError: the next message is damaged, and `on_damage` is `"raise"`.
     #[pyo3(
         signature = (max_messages = None, timeout = None),
         text_signature = "($self, max_messages=1000, timeout=None)"
@@ -198,7 +214,7 @@ impl NativeConsumer {
             let found = consumer.poll_once(max_messages, left)?;
             Ok(Some(found).filter(|found| !found.is_empty() || max_messages == 0))
         });
-        log_notes(py, consumer.take_notes())?;
+        self.tell_notes(py)?;
         let messages = found?.unwrap_or_default().into_iter();
         let messages = messages.map(|record| Bound::new(py, StoredMessage::from(record)));
         PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)
@@ -215,7 +231,7 @@ impl NativeConsumer {
             Err(BrokerError::ConsumerClosed { .. }) => Ok(Some(None)),
             found => Ok(found?.map(Some)),
         });
-        log_notes(py, consumer.take_notes())?;
+        self.tell_notes(py)?;
         Ok(found?.flatten().map(StoredMessage::from))
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_base::message::Appended;
+use mqstore_base::options::DamagePolicy;
 use mqstore_delivery::{LeasedMessage as Leased, NewWork, WorkQueue, WorkQueueOptions};
 use mqstore_format::Host;
 use pyo3::exceptions::PyValueError;
@@ -17,6 +18,7 @@ use crate::convert::append_input::parts;
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{EncodedProperties, count, duration, encode, wait};
 use crate::convert::error::{broker_to_py, log_notes};
+use crate::convert::options::damage_policy;
 use crate::delivery::leased_message::LeasedMessage;
 use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered};
 use crate::store::NativeStore;
@@ -34,6 +36,7 @@ pub(crate) struct NativeWorkQueue {
     host: Host,
     topic: Py<PyString>,
     backoff: Option<Py<PyAny>>,
+    on_damage: DamagePolicy,
 }
 
 impl NativeWorkQueue {
@@ -60,8 +63,17 @@ impl NativeWorkQueue {
         py: Python<'py>,
         found: Vec<Leased>,
     ) -> PyResult<Vec<Bound<'py, LeasedMessage>>> {
-        log_notes(py, self.queue()?.take_notes())?;
+        self.tell_notes(py)?;
         found.into_iter().map(|message| LeasedMessage::from_core(py, &self.shared, message)).collect()
+    }
+
+    /// Passes the notes of the queue to the logger, and warns of skipped messages.
+    pub(crate) fn tell_notes(&self, py: Python<'_>) -> PyResult<()> {
+        log_notes(py, self.queue()?.take_notes())?;
+        match self.on_damage {
+            DamagePolicy::Skip if !self.shared.is_closed() => self.shared.say_notes(py, 1),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the delay of a returned message: the caller's, or else the result of the queue's `backoff`.
@@ -109,8 +121,9 @@ impl NativeWorkQueue {
         let found = awaited(py, timeout, |wait| {
             let found = queue.get_once(count, wait)?;
             Ok(Some(found).filter(|found| !found.is_empty() || count == 0))
-        })?;
-        self.leased(py, found.unwrap_or_default())
+        });
+        self.tell_notes(py)?;
+        self.leased(py, found?.unwrap_or_default())
     }
 }
 
@@ -133,7 +146,8 @@ fn patience(
 #[pymethods]
 impl NativeWorkQueue {
     #[new]
-    #[pyo3(signature = (store, topic, group, invisible_duration, max_attempts, backoff, maxsize))]
+    #[pyo3(signature = (store, topic, group, invisible_duration, max_attempts, backoff, maxsize, on_damage))]
+    #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn new(
         store: &Bound<'_, NativeStore>,
         topic: &Bound<'_, PyString>,
@@ -142,13 +156,16 @@ impl NativeWorkQueue {
         max_attempts: Option<&Bound<'_, PyAny>>,
         backoff: Option<Py<PyAny>>,
         maxsize: &Bound<'_, PyAny>,
+        on_damage: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
+        let on_damage = damage_policy(on_damage)?;
         let (py, native) = (store.py(), store.get());
         let (core, shared, name) = (native.core()?, native.shared(), topic.to_str()?);
         let options = WorkQueueOptions {
             invisible: duration("invisible_duration", invisible_duration)?,
             max_attempts: max_attempts.map(|most| count("max_attempts", most)).transpose()?,
             maxsize: count("maxsize", maxsize)?,
+            on_damage,
             ..WorkQueueOptions::default()
         };
         let queue = delivered(py, || shared.broker(core)?.work_queue(name, group, options))?;
@@ -160,6 +177,7 @@ impl NativeWorkQueue {
             host: native.host(),
             topic: topic.clone().unbind(),
             backoff,
+            on_damage,
         })
     }
 
@@ -307,6 +325,7 @@ impl NativeWorkQueue {
     ///
     /// Raises:
     ///     Empty: no message, or none before the timeout.
+    ///     CorruptionError: the next message is damaged, and `on_damage` is `"raise"`.
     ///     ShutDown: the queue was shut down and has no message left, or this handle is closed.
     #[pyo3(signature = (block = None, timeout = None), text_signature = "($self, block=True, timeout=None)")]
     fn get<'py>(

@@ -251,12 +251,13 @@ impl LoopConsumer {
         number: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let most = most.map(|most| arguments::count("max_messages", most)).transpose()?;
-        let (consumer, call) = (self.consumer.get().consumer()?, call(&self.letters, number));
+        let native = self.consumer.get();
+        let (consumer, call) = (native.consumer()?, call(&self.letters, number));
         let look = delivered(py, || match most {
             Some(most) => consumer.try_poll(most, patience, call),
             None => consumer.try_next(patience, call),
         });
-        log_notes(py, consumer.take_notes())?;
+        native.tell_notes(py)?;
         answer(py, look?, |found| {
             let messages = found.into_iter().map(|record| Bound::new(py, StoredMessage::from(record)));
             Ok(PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)?.into_any())
@@ -265,9 +266,10 @@ impl LoopConsumer {
 
     /// Applies changes of the assignment, and reads up to `most` messages ahead; can block.
     fn prepare(&self, py: Python<'_>, most: usize) -> PyResult<()> {
-        let consumer = self.consumer.get().consumer()?;
+        let native = self.consumer.get();
+        let consumer = native.consumer()?;
         let done = delivered(py, || consumer.prepare(most));
-        log_notes(py, consumer.take_notes())?;
+        native.tell_notes(py)?;
         done
     }
 

@@ -72,7 +72,7 @@ impl ColumnBuilder {
                 _ => record.body_crc.cast_signed(),
             }),
             Self::Int64(column, values) => values.push(match column {
-                Column::QueueOffset => record.queue_offset,
+                Column::QueueOffset => row.queue_offset,
                 Column::CommitLogOffset => row.offset as i64,
                 _ => record.prepared_transaction_offset,
             }),

@@ -66,7 +66,7 @@ fn push_value(out: &mut Vec<u8>, column: Column, row: &ScanRow<'_>) {
     match column {
         Column::Topic => push_text(out, record.topic),
         Column::QueueId => push_number(out, i64::from(record.queue_id)),
-        Column::QueueOffset => push_number(out, record.queue_offset),
+        Column::QueueOffset => push_number(out, row.queue_offset),
         Column::CommitLogOffset => push_number(out, row.offset as i64),
         Column::Size => push_number(out, i64::from(record.size)),
         Column::MessageId => {

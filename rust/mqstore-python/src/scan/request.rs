@@ -1,6 +1,7 @@
 //! Converts Python's request dict of a scan for the core.
 
 use mqstore_base::error::StoreError;
+use mqstore_base::options::DamagePolicy;
 use mqstore_engine::{ScanPlan, ScanRange, ScanRequest};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -9,6 +10,7 @@ use regex::bytes::Regex;
 use super::schema::{BodyForm, Layout};
 use crate::convert::error::to_py;
 use crate::convert::filter::message_filter;
+use crate::convert::options::damage_policy;
 
 /// Returns an entry of the request, if it is not None.
 pub(super) fn entry<'py, T: FromPyObjectOwned<'py>>(
@@ -54,6 +56,11 @@ pub(super) fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest>
         filter: message_filter(filter.as_ref())?,
         body,
         from: entry(request, "from")?,
+        on_damage: match entry::<Bound<'_, PyAny>>(request, "on_damage")? {
+            Some(policy) => damage_policy(&policy)?,
+            None => DamagePolicy::Skip,
+        },
+        as_reads: entry(request, "as_reads")?.unwrap_or(false),
         threads: entry(request, "threads")?.unwrap_or(1),
         plan: match plan.as_deref() {
             Some("log") => ScanPlan::Log,

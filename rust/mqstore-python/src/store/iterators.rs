@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
+use mqstore_base::options::DamagePolicy;
 use mqstore_engine::{LogCursor, LookupCursor, QueueCursor, RecordBatch, Store};
 use mqstore_io::Clock;
 use pyo3::prelude::*;
@@ -50,6 +51,7 @@ pub(crate) struct Follow {
     pub(crate) topic: String,
     pub(crate) queue_id: i32,
     pub(crate) filter: Option<MessageFilter>,
+    pub(crate) on_damage: DamagePolicy,
     /// The offset at which the iterator stops, if any.
     pub(crate) end: Option<i64>,
     /// The longest wait of one `next`; `None` is without a limit.
@@ -278,7 +280,7 @@ impl Follow {
             }
             let cursor =
                 store.read(&self.topic, self.queue_id, Some(self.next), self.end, self.filter.as_ref())?;
-            (self.cursor, self.waited) = (Some(cursor), true);
+            (self.cursor, self.waited) = (Some(cursor.on_damage(self.on_damage)), true);
         }
     }
 

@@ -33,7 +33,7 @@ use crate::convert::arguments::{
 use crate::convert::error::{StoreClosedError, invalid};
 use crate::convert::filter::message_filter;
 use crate::convert::hooks::report_dict;
-use crate::convert::options;
+use crate::convert::options::{self, damage_policy};
 use crate::convert::stored_message::StoredMessage;
 use crate::delivery::delay;
 use crate::delivery::delay::DeliveryTime;
@@ -417,11 +417,18 @@ impl NativeStore {
     ///     filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
     ///     follow: whether to wait at the end for new messages.
     ///     timeout: longest wait of `follow` for one message, after which the iterator ends; None is without a limit.
+    ///     on_damage: behaviour at a damaged record. `"raise"` raises `CorruptionError`. `"skip"` continues after the
+    ///         record, warns with a `StoreWarning`, and counts it in `StoreStats.skipped_damage`.
     ///
     /// Raises:
     ///     TopicNotFoundError: no such topic or queue.
     ///     OffsetOutOfRangeError: `start` is below the smallest or above the largest offset.
-    #[pyo3(signature = (topic, queue_id = 0, start = None, end = None, *, filter = None, follow = false, timeout = None))]
+    #[pyo3(
+        signature = (topic, queue_id = 0, start = None, end = None, *, filter = None, follow = false, timeout = None,
+                     on_damage = None),
+        text_signature = "($self, topic, queue_id=0, start=None, end=None, *, filter=None, follow=False, timeout=None, \
+                          on_damage='raise')"
+    )]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn read(
         slf: &Bound<'_, Self>,
@@ -432,30 +439,44 @@ impl NativeStore {
         filter: Option<&Bound<'_, PyAny>>,
         follow: bool,
         timeout: Option<&Bound<'_, PyAny>>,
+        on_damage: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MessageIterator> {
         let (py, store) = (slf.py(), slf.get().core()?);
+        let on_damage = on_damage.map(damage_policy).transpose()?.unwrap_or_default();
         let filter = message_filter(filter)?;
         let timeout = timeout.map(|timeout| wait("timeout", timeout)).transpose()?;
         let cursor = detached(py, || store.read(topic, queue_id, start, end, filter.as_ref()))?;
+        let cursor = cursor.on_damage(on_damage);
         if !follow {
             return Self::iterator(slf, IteratorSource::Queue(Box::new(cursor)));
         }
         let next = cursor.position();
         let topic = topic.to_owned();
-        let follow =
-            Follow { topic, queue_id, filter, end, timeout, next, cursor: Some(cursor), waited: false };
+        let follow = Follow {
+            topic,
+            queue_id,
+            filter,
+            on_damage,
+            end,
+            timeout,
+            next,
+            cursor: Some(cursor),
+            waited: false,
+        };
         Self::iterator(slf, IteratorSource::Follow(Box::new(follow)))
     }
 
     /// Returns all messages in log order from log offset `start`, whatever the state of the queues.
-    #[pyo3(signature = (start = None, filter = None))]
+    #[pyo3(signature = (start = None, filter = None, on_damage = None))]
     fn _scan_log(
         slf: &Bound<'_, Self>,
         start: Option<u64>,
         filter: Option<&Bound<'_, PyAny>>,
+        on_damage: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MessageIterator> {
         let (py, store) = (slf.py(), slf.get().core()?);
-        let cursor = detached(py, || store.scan_log(start))?;
+        let on_damage = on_damage.map(damage_policy).transpose()?.unwrap_or_default();
+        let cursor = detached(py, || store.scan_log(start))?.on_damage(on_damage);
         Self::iterator(slf, IteratorSource::Log(Box::new(cursor.filtered(message_filter(filter)?))))
     }
 

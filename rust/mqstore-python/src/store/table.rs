@@ -11,6 +11,7 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
 use crate::runtime::{SLICE, SharedStore, clock, detached};
 use crate::store::NativeStore;
@@ -36,9 +37,12 @@ impl TableLoad {
         topic: &str,
         queue_id: i32,
         keeps_messages: bool,
+        on_damage: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
+        let on_damage = damage_policy(on_damage)?;
         let core = store.get().core()?;
-        let load = detached(store.py(), || core.load_table(topic, queue_id, keeps_messages))?;
+        let load =
+            detached(store.py(), || core.load_table(topic, queue_id, keeps_messages))?.on_damage(on_damage);
         let (shared, load) = (store.get().shared(), Mutex::new(Some(load)));
         Ok(Self { shared, _owner: store.clone().unbind(), load })
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mqstore_format::CqUnit;
@@ -111,6 +112,19 @@ impl View for Reader {
         Ok(true)
     }
 
+    fn note(&self, text: String) {
+        Self::note(self, text);
+    }
+
+    fn count_skipped(&self, text: String) {
+        self.skipped.fetch_add(1, Ordering::Relaxed);
+        self.note(text);
+    }
+
+    fn skipped(&self) -> u64 {
+        self.skipped.load(Ordering::Relaxed)
+    }
+
     fn keeps_newest(&self, topic: &str) -> bool {
         self.listed.table.topics.get(topic).is_some_and(TopicConfig::is_compaction)
     }
@@ -194,7 +208,7 @@ impl Reader {
         let end = state.end;
         if state.all_replaced {
             let mut all = mem::take(&mut state.replaced);
-            let outcome = self.walk(state, before, end, |record, offset| all.add(record, offset));
+            let outcome = self.walk(state, before, end, |item| all.add(&item));
             state.replaced = all;
             return outcome;
         }

@@ -9,7 +9,7 @@ use super::Writer;
 use crate::read::view::View;
 use crate::store::{read_units, sorted_offsets};
 use mqstore_base::error::StoreError;
-use mqstore_base::options::RecoveryMode;
+use mqstore_base::options::{DamagePolicy, RecoveryMode};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
 
@@ -82,13 +82,20 @@ impl View for Writer {
         self.queues.batch(topic, queue_id).map_or(Ok(offset), |queue| queue.start_of(offset))
     }
 
-    fn passes_over(&self, error: &StoreError) -> bool {
-        let passes =
-            self.options.recovery == RecoveryMode::Salvage && matches!(error, StoreError::Corrupt { .. });
-        if passes {
-            self.lifecycle.note(&format!("{error}; passed over"));
-        }
-        passes
+    fn damage_policy(&self) -> DamagePolicy {
+        if self.options.recovery == RecoveryMode::Salvage { DamagePolicy::Skip } else { DamagePolicy::Raise }
+    }
+
+    fn note(&self, text: String) {
+        self.lifecycle.note(&text);
+    }
+
+    fn count_skipped(&self, text: String) {
+        self.lifecycle.count_skipped(&text);
+    }
+
+    fn skipped(&self) -> u64 {
+        self.lifecycle.skipped()
     }
 
     fn distrust(&self, _topic: &str, _queue_id: i32, _reason: &str) -> Result<bool, StoreError> {

@@ -195,19 +195,23 @@ impl RecordRun {
         skipped: Option<&mut Vec<String>>,
         visit: impl FnMut(&RecordOutline<'_>, u64),
     ) -> Option<Damage> {
-        self.walk(|bytes, position| outline(bytes, position, crc), skipped, visit)
+        let decode = |bytes, position| outline(bytes, position, crc);
+        let Some(skipped) = skipped else { return self.walk(decode, None, visit) };
+        let mut skip = |damage: Damage, bytes| skipped.push(damage.skipped(bytes));
+        self.walk(decode, Some(&mut skip), visit)
     }
 
-    /// Calls `visit` with each complete record and its log offset, with verified checksums. It skips damage and adds
-    /// notes to `skipped`.
-    pub fn views(&self, skipped: &mut Vec<String>, visit: impl FnMut(&RecordView<'_>, u64)) {
-        let _ = self.walk(check_full, Some(skipped), visit);
+    /// Calls `visit` with each complete record and its log offset, with verified checksums. It skips damage and adds it
+    /// to `skipped`, with the number of bytes.
+    pub fn views(&self, skipped: &mut Vec<(Damage, u64)>, visit: impl FnMut(&RecordView<'_>, u64)) {
+        let mut skip = |damage: Damage, bytes| skipped.push((damage, bytes));
+        let _ = self.walk(check_full, Some(&mut skip), visit);
     }
 
     fn walk<'a, T: HasSize>(
         &'a self,
         decode: impl Fn(&'a [u8], u64) -> Result<T, String>,
-        mut skipped: Option<&mut Vec<String>>,
+        mut skip: Option<&mut dyn FnMut(Damage, u64)>,
         mut visit: impl FnMut(&T, u64),
     ) -> Option<Damage> {
         let (mut rest, mut position) = (self.bytes.as_slice(), self.start);
@@ -222,10 +226,10 @@ impl RecordRun {
                 }
                 Err(reason) => {
                     let damage = damage(self.segment.as_ref()?, position, None, reason);
-                    let Some(skipped) = &mut skipped else { return Some(damage) };
+                    let Some(skip) = &mut skip else { return Some(damage) };
                     let behind = rest.get(1..).unwrap_or_default();
                     let step = 1 + next_record(behind, position + 1).unwrap_or(behind.len());
-                    skipped.push(damage.skipped(step as u64));
+                    skip(damage, step as u64);
                     step
                 }
             };

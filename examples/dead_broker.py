@@ -21,7 +21,7 @@ def readable(path: Path) -> dict[str, int]:
     with mqstore.open(path) as store:
         for topic in store.topics():
             for queue in store.queues(topic):
-                messages[topic] += sum(1 for _ in store.read(topic, queue.queue_id))
+                messages[topic] += sum(1 for _ in store.read(topic, queue.queue_id, on_damage="skip"))
     return dict(messages)
 
 

@@ -456,18 +456,21 @@ impl LogCursor {
                     })?);
                 }
                 NextRecord::Deleted(text) => self.view.note(text),
-                NextRecord::Damaged(damage) if self.on_damage == DamagePolicy::Raise => {
-                    // The next call meets the damage again.
-                    self.scanner.seek(damage.offset);
-                    if records.is_empty() {
-                        return Err(damage_error(&damage));
+                NextRecord::Damaged(damage) => match skip_damage(&mut self.scanner, &damage)? {
+                    // A torn tail ends the log.
+                    SkippedDamage::Tail(text) => self.view.note(text),
+                    SkippedDamage::Range(text) if self.on_damage == DamagePolicy::Skip => {
+                        self.view.count_skipped(text);
                     }
-                    break;
-                }
-                NextRecord::Damaged(damage) => {
-                    let text = skip_damage(&mut self.scanner, &damage)?;
-                    self.view.count_skipped(text);
-                }
+                    SkippedDamage::Range(_) => {
+                        // The next call meets the damage again.
+                        self.scanner.seek(damage.offset);
+                        if records.is_empty() {
+                            return Err(damage_error(&damage));
+                        }
+                        break;
+                    }
+                },
                 NextRecord::End => {
                     ended = true;
                     break;
@@ -537,15 +540,23 @@ pub(crate) fn next_record(
     Ok(NextRecord::Deleted(format!("the log from offset {position} to {min} was deleted while it was read")))
 }
 
-/// Moves a scan past the damage at its position. Returns a text for the user.
-pub(crate) fn skip_damage(scanner: &mut LogScanner, damage: &Damage) -> Result<String, StoreError> {
+/// Damage that a scan skipped, with a text for the user.
+pub(crate) enum SkippedDamage {
+    /// A range before another record.
+    Range(String),
+    /// The end of the log.
+    Tail(String),
+}
+
+/// Moves a scan past the damage at its position.
+pub(crate) fn skip_damage(scanner: &mut LogScanner, damage: &Damage) -> Result<SkippedDamage, StoreError> {
     if let Some(next) = scanner.skip(damage)? {
-        return Ok(damage.skipped(next - damage.offset));
+        return Ok(SkippedDamage::Range(damage.skipped(next - damage.offset)));
     }
     // No valid record follows: the log ends here with a torn tail.
     scanner.end_at(damage.offset);
     let place = format!("{} at offset {}: {}", damage.path.display(), damage.file_offset, damage.reason);
-    Ok(format!("{place}; no record follows, so the log ends there"))
+    Ok(SkippedDamage::Tail(format!("{place}; no record follows, so the log ends there")))
 }
 
 /// Returns the error for damage of the log, with the advice how to skip it.

@@ -41,6 +41,15 @@ impl DamageRule {
         Ok(())
     }
 
+    /// Handles damage that no record follows: a torn tail, which ends the log, unless a wanted queue has a unit there.
+    pub(super) fn meet_tail(&self, damage: &Damage, text: String) -> Result<(), StoreError> {
+        if self.queues.is_some() && self.concerns(damage.offset, u64::MAX)? {
+            return self.meet(damage, u64::MAX, text);
+        }
+        self.tell(Passed::Damaged, text);
+        Ok(())
+    }
+
     /// Reports to the caller of the scan.
     pub(super) fn tell(&self, what: Passed, text: String) {
         (self.tell)(what, text);

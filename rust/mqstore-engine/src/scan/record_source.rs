@@ -10,7 +10,7 @@ use std::sync::Arc;
 use mqstore_format::{CqUnit, RecordView, SCHEDULE_TOPIC};
 use mqstore_io::MappedFileGuard;
 
-use super::super::read::cursor::{belongs, place, skip_damage};
+use super::super::read::cursor::{SkippedDamage, belongs, place, skip_damage};
 use super::super::read::view::View;
 use super::damage::DamageRule;
 use super::merged_queues::MergedQueues;
@@ -117,8 +117,10 @@ impl LogSource {
     }
 
     fn skip(&mut self, damage: &Damage) -> Result<(), StoreError> {
-        let text = skip_damage(&mut self.scanner, damage)?;
-        self.damage.meet(damage, self.scanner.position().max(damage.offset + 1), text)
+        match skip_damage(&mut self.scanner, damage)? {
+            SkippedDamage::Range(text) => self.damage.meet(damage, self.scanner.position(), text),
+            SkippedDamage::Tail(text) => self.damage.meet_tail(damage, text),
+        }
     }
 
     /// Continues at the new start of the log if the position of the scan was deleted meanwhile.

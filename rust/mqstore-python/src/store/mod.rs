@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_base::error::StoreError;
-use mqstore_base::options::OpenMode;
+use mqstore_base::options::{DamagePolicy, OpenMode};
 use mqstore_engine::{Boundary, Store};
 use mqstore_io::Clock;
 use pyo3::exceptions::PyValueError;
@@ -475,7 +475,7 @@ impl NativeStore {
         on_damage: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MessageIterator> {
         let (py, store) = (slf.py(), slf.get().core()?);
-        let on_damage = on_damage.map(damage_policy).transpose()?.unwrap_or_default();
+        let on_damage = on_damage.map(damage_policy).transpose()?.unwrap_or(DamagePolicy::Skip);
         let cursor = detached(py, || store.scan_log(start))?.on_damage(on_damage);
         Self::iterator(slf, IteratorSource::Log(Box::new(cursor.filtered(message_filter(filter)?))))
     }

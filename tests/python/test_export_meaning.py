@@ -25,6 +25,12 @@ BEGIN, FAR = 4_102_444_800_000, 7_258_118_400_000
 TIMER, LEVELS, HALF = "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"
 
 
+def small(home: Path) -> Path:
+    """Makes a store with small files, because the files of an import's own store have 1 GiB."""
+    mqstore.open(home, "create", options=SMALL).close()
+    return home
+
+
 def moved(source: Path, target: Path, way: Way, **arguments: Any) -> mqstore.ExportReport:
     """Brings the messages of a store to another one, with `way`."""
     if way in {"parquet", "arrow"}:
@@ -33,7 +39,7 @@ def moved(source: Path, target: Path, way: Way, **arguments: Any) -> mqstore.Exp
         return mqstore.export(source, target, format="store", **arguments)
     file = target.with_name(f"{target.name}.{way}")
     report = mqstore.export(source, file, **arguments)
-    mqstore.import_(target, file)
+    mqstore.import_(small(target), file)
     return report
 
 
@@ -141,7 +147,7 @@ def test_a_due_message_is_delivered_by_the_import(tmp_path: Path) -> None:
     (row,) = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()][1:]
     assert (row["topic"], row["queue_id"]) == ("t", 0)
     assert int(row["properties"]["mqstore.deliver_at"]) - row["store_timestamp"] == 200
-    mqstore.import_(tmp_path / "c", tmp_path / "o.jsonl")
+    mqstore.import_(small(tmp_path / "c"), tmp_path / "o.jsonl")
     with mqstore.open(tmp_path / "c", "rw") as store:
         assert store.wait("t", 0, 0, timeout=20)
 
@@ -202,7 +208,7 @@ def test_system_topics_only_by_name(tmp_path: Path) -> None:
         mqstore.import_(tmp_path / "c", file)
     with pytest.raises(mqstore.InvalidMessageError, match="line 1"):
         mqstore.import_(tmp_path / "c", file, topic=LEVELS)
-    assert mqstore.import_(tmp_path / "c", file, topic="own").topics == {"own": 2}
+    assert mqstore.import_(small(tmp_path / "c"), file, topic="own").topics == {"own": 2}
 
 
 def test_a_bad_due_time_is_named(tmp_path: Path) -> None:
@@ -277,7 +283,7 @@ def test_a_file_without_settings_is_imported(tmp_path: Path) -> None:
     head, *rows = file.read_text().splitlines(keepends=True)
     assert list(json.loads(head)) == ["mqstore"]
     file.write_text("".join(rows))
-    assert mqstore.import_(tmp_path / "c", file).topics == {"t": 3}
+    assert mqstore.import_(small(tmp_path / "c"), file).topics == {"t": 3}
     # With some columns only, the file is for other programs and has no such line.
     mqstore.export(tmp_path / "a", tmp_path / "some.jsonl", columns=["topic", "body"])
     assert all("topic" in json.loads(line) for line in (tmp_path / "some.jsonl").read_text().splitlines())
@@ -338,7 +344,7 @@ def test_a_delivery_during_an_interrupted_export(tmp_path: Path, way: Way, monke
     report = mqstore.export(home, dest, format=way)
     assert (report.resumed, report.messages, report.skipped) == (True, 6002, 0)
     if way == "jsonl":
-        mqstore.import_(target, dest)
+        mqstore.import_(small(target), dest)
     with testing.open(target, "rw", clock=clock) as store:
         until(lambda: store.delays().pending == 0)
         found = [message.body for message in store.read("t")]

@@ -244,7 +244,11 @@ fn timer_log(against: &TimerContext<'_>, report: &mut VerifyReport) -> Result<Ti
             }
             (FileKind::Directory, _) => {}
             _ => {
-                report.add_stray(ProblemKind::TimerLog, &path, "its name is not the 20 digits of a timer log")
+                report.add_stray(
+                    ProblemKind::TimerLog,
+                    &path,
+                    "its name is not the 20 digits of a timer log",
+                );
             }
         }
     }

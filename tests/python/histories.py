@@ -1,0 +1,312 @@
+"""Random sequences of public verbs on one store, and a model of what a user must see after each of them.
+
+Every message has a body of its own. The model knows the fate of each body: visible in its topic, waiting, or gone.
+After each verb the store must show exactly the visible bodies, each once.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mqstore
+from mqstore.testing import ManualClock
+from mqstore.testing import open as open_for_test
+
+OPTIONS: dict[str, Any] = {
+    "segment_size": 1 << 20,
+    "index_slots": 100,
+    "index_entries": 4000,
+    "queue_file_entries": 1000,
+}
+BEGIN = 4_102_444_800_000
+"""The year 2100, in epoch milliseconds: an import with the clock of the machine must not find a message due."""
+TIMEOUT = 10.0
+"""Seconds of real time for work that the store does in the background."""
+
+
+@dataclass
+class Sent:
+    """One message and its fate."""
+
+    topic: str
+    fate: str
+    """`visible`, `waiting` or `gone`."""
+    due: float = 0.0
+    """Time by the clock at which it stops waiting."""
+    id: str = ""
+
+
+@dataclass
+class Model:
+    """What a user must see."""
+
+    topics: set[str] = field(default_factory=set)
+    sent: dict[bytes, Sent] = field(default_factory=dict)
+    prices: dict[str, bytes] = field(default_factory=dict)
+    """Newest value of each key of the table."""
+    done: set[bytes] = field(default_factory=set)
+    """Acknowledged jobs."""
+    polled: set[bytes] = field(default_factory=set)
+    """Messages whose offsets the group has committed."""
+
+    def visible(self, topic: str) -> set[bytes]:
+        return {body for body, one in self.sent.items() if one.topic == topic and one.fate == "visible"}
+
+    def waiting(self) -> list[Sent]:
+        return [one for one in self.sent.values() if one.fate == "waiting"]
+
+    def pass_time(self, now: float) -> None:
+        for one in self.waiting():
+            if one.due <= now:
+                one.fate = "visible" if one.topic in self.topics else "gone"
+
+
+class History:
+    """A store, its model, and the verbs that change both."""
+
+    def __init__(self, home: Path, seed: int) -> None:
+        self.home = home
+        self.chance = random.Random(seed)
+        self.clock = ManualClock(BEGIN)
+        self.now = 0.0
+        self.model = Model()
+        self.steps: list[str] = []
+        self.store = self.opened("create")
+        for topic, queues in (("orders", 2), ("jobs", 2), ("shop", 2)):
+            self.create(topic, queues)
+        self.store.create_topic("prices", queues=1, attributes={"cleanup.policy": "COMPACTION"})
+
+    def opened(self, mode: Any = "rw") -> mqstore.Store:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", mqstore.StoreWarning)
+            return open_for_test(self.home, mode, clock=self.clock, **OPTIONS)
+
+    def create(self, topic: str, queues: int) -> None:
+        self.store.create_topic(topic, queues=queues)
+        self.model.topics.add(topic)
+
+    def body(self) -> bytes:
+        return b"message %d" % len(self.model.sent)
+
+    def any_topic(self) -> str:
+        return self.chance.choice(sorted(self.model.topics))
+
+    # The verbs. Each changes store and model.
+
+    def append(self) -> None:
+        topic = self.any_topic()
+        for _ in range(self.chance.randint(1, 5)):
+            body = self.body()
+            self.store.append(topic, body, keys=[f"key-{len(body)}"])
+            self.model.sent[body] = Sent(topic, "visible")
+
+    def delay(self) -> None:
+        body, topic, seconds = self.body(), self.any_topic(), self.chance.randint(1, 200)
+        result = self.store.append(topic, body, delay=seconds)
+        self.model.sent[body] = Sent(topic, "waiting", self.now + seconds, result.unique_id)
+
+    def cancel(self) -> None:
+        waiting = self.model.waiting()
+        if waiting:
+            one = self.chance.choice(waiting)
+            assert self.store.cancel(one.id)
+            one.fate = "gone"
+            assert not self.store.cancel(one.id)
+
+    def transaction(self) -> None:
+        transaction, topics = self.store.transaction("group"), ("orders", "jobs")
+        bodies = [b"message %d" % (len(self.model.sent) + number) for number in range(2)]
+        for topic, body in zip(topics, bodies, strict=True):
+            transaction.append(topic, body)
+        commits = self.chance.random() < 0.6
+        (transaction.commit if commits else transaction.rollback)()
+        for topic, body in zip(topics, bodies, strict=True):
+            self.model.sent[body] = Sent(topic, "visible" if commits else "gone")
+
+    def delete_or_create(self) -> None:
+        if "shop" not in self.model.topics:
+            self.create("shop", self.chance.randint(1, 3))
+            return
+        self.store.delete_topic("shop")
+        self.model.topics.remove("shop")
+        for one in self.model.sent.values():
+            if one.topic == "shop" and one.fate == "visible":
+                one.fate = "gone"
+
+    def change_queues(self) -> None:
+        queues = self.chance.randint(1, 4)
+        self.store.update_topic("orders", read_queues=queues, write_queues=queues)
+
+    def poll(self) -> None:
+        with self.store.consumer("readers", ["orders"]) as consumer:
+            for message in consumer.poll(self.chance.randint(1, 6), timeout=0):
+                assert message.body not in self.model.polled, "a message came twice"
+                self.model.polled.add(message.body)
+            consumer.commit()
+
+    def work(self) -> None:
+        queue = self.store.work_queue("jobs", group="workers", invisible_duration=100_000)
+        for _ in range(self.chance.randint(1, 4)):
+            try:
+                job = queue.get(block=False)
+            except mqstore.Empty:
+                break
+            assert job.body not in self.model.done, "a finished job came again"
+            queue.ack(job)
+            self.model.done.add(job.body)
+
+    def price(self) -> None:
+        key, body = f"key-{self.chance.randrange(5)}", b"price %d" % self.chance.randrange(1 << 30)
+        self.store.append("prices", body, queue_id=0, keys=[key])
+        self.model.prices[key] = body
+
+    def compact(self) -> None:
+        self.store.compact("prices", force=self.chance.random() < 0.5)
+
+    def expire(self) -> None:
+        assert self.store.expire().segments == 0
+
+    def wait(self) -> None:
+        self.move(self.chance.uniform(0.5, 300))
+
+    def set_back(self) -> None:
+        self.move(-self.chance.uniform(0.5, 300))
+
+    def move(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.now += seconds
+        self.model.pass_time(self.now)
+
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = self.opened()
+
+    def kill(self) -> None:
+        """Continues on a copy of the directory, as after a kill of the process."""
+        copy = self.home.with_name("killed")
+        while True:
+            try:
+                shutil.copytree(self.home, copy)
+                break
+            except shutil.Error:  # The background removed a file during the copy.
+                shutil.rmtree(copy)
+        self.store.close()
+        shutil.rmtree(self.home)
+        copy.rename(self.home)
+        self.store = self.opened()
+
+    def rebuild(self) -> None:
+        self.store.close()
+        mqstore.rebuild(self.home)
+        self.store = self.opened()
+
+    def repair(self) -> None:
+        self.store.close()
+        mqstore.repair(self.home, in_place=True)
+        self.store = self.opened()
+
+    def damage_a_config_file(self) -> None:
+        self.store.close()
+        names = sorted(path for path in (self.home / "config").iterdir() if path.suffix == ".json")
+        damaged = self.chance.choice(names)
+        content = damaged.read_bytes()
+        damaged.write_bytes(content[: self.chance.randrange(len(content))])
+        self.store = self.opened()
+
+    def move_to_another_store(self) -> None:
+        """Exports everything and checks that an import into an empty store shows the same."""
+        name = self.home.with_name("exported.jsonl")
+        other = self.home.with_name("imported")
+        mqstore.export(self.home, name)
+        mqstore.open(other, "create", **OPTIONS).close()
+        mqstore.import_(other, name)
+        for _ in range(2):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", mqstore.StoreWarning)
+                store = open_for_test(other, "rw", clock=self.clock, **OPTIONS)
+            self.check_messages(store)
+            store.close()
+        name.unlink()
+        shutil.rmtree(other)
+
+    VERBS: tuple[tuple[str, int], ...] = (
+        ("append", 8),
+        ("delay", 6),
+        ("cancel", 2),
+        ("transaction", 3),
+        ("delete_or_create", 2),
+        ("change_queues", 1),
+        ("poll", 4),
+        ("work", 4),
+        ("price", 3),
+        ("compact", 2),
+        ("expire", 1),
+        ("wait", 5),
+        ("set_back", 1),
+        ("reopen", 2),
+        ("kill", 2),
+        ("rebuild", 1),
+        ("repair", 1),
+        ("damage_a_config_file", 1),
+        ("move_to_another_store", 1),
+    )
+
+    def run(self, steps: int, verbs: tuple[tuple[str, int], ...] = VERBS) -> None:
+        names, weights = [name for name, _ in verbs], [weight for _, weight in verbs]
+        try:
+            for name in self.chance.choices(names, weights, k=steps):
+                self.steps.append(name)
+                act: Callable[[], None] = getattr(self, name)
+                act()
+                self.check_messages(self.store)
+            self.drain()
+        finally:
+            self.store.close()
+
+    def drain(self) -> None:
+        """Every job and every message of the group comes once more at most, until all have come."""
+        # A job is not leased before its due time, also if it was delivered before the clock was set back.
+        self.move(3_000)
+        self.check_messages(self.store)
+        deadline = time.monotonic() + TIMEOUT
+        while self.model.done != self.model.visible("jobs") or self.model.polled != self.model.visible("orders"):
+            assert time.monotonic() < deadline, (
+                self.model.visible("jobs") - self.model.done,
+                self.model.visible("orders") - self.model.polled,
+            )
+            self.work()
+            self.poll()
+
+    def check_messages(self, store: mqstore.Store) -> None:
+        """The store shows exactly the visible messages, each once."""
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            problem = self.difference(store)
+            if problem is None:
+                return
+            assert time.monotonic() < deadline, f"{problem} after {self.steps}"
+            time.sleep(0.01)
+
+    def difference(self, store: mqstore.Store) -> str | None:
+        """Returns what the store shows too much or not at all."""
+        if store.delays().pending != len(self.model.waiting()):
+            return f"{store.delays().pending} messages wait, not {len(self.model.waiting())}"
+        for topic in sorted(self.model.topics):
+            found = Counter(
+                message.body for queue in store.queues(topic) for message in store.read(topic, queue.queue_id)
+            )
+            wanted = Counter(self.model.visible(topic))
+            if found != wanted:
+                return f"{topic}: missing {wanted - found}, too many {found - wanted}"
+        newest = {key: message.body for key, message in store.table("prices").items()}
+        if newest != self.model.prices:
+            return f"the table has {newest}, not {self.model.prices}"
+        return None

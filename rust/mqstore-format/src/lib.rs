@@ -57,7 +57,8 @@ pub use record::{
     BLANK_HEADER_BYTES, CrcCheck, EntryFields, Host, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES,
     PHYSICAL_OFFSET_POSITION, PLACEHOLDER_TOPIC, PROPERTY_CRC_BYTES, Peek, QUEUE_ID_POSITION,
     QUEUE_OFFSET_POSITION, RecordOutline, RecordParts, RecordSpec, RecordView, Version, encode_blank,
-    encode_placeholder, patch_position, patch_prepared_offset, peek, placeholder_bytes, seal_property_crc,
+    encode_placeholder, patch_position, patch_prepared_offset, peek, placeholder_bytes, restore_property_crc,
+    seal_property_crc,
 };
 pub use sql::{SqlError, SqlFilter};
 pub use sys_flag::{Compression, SysFlag, TransactionType};

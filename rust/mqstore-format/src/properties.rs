@@ -366,7 +366,14 @@ pub(crate) fn property_crc_text(crc: u32) -> [u8; PROPERTY_CRC_BYTES] {
 
 /// Returns the number in the twenty bytes of a CRC property, if they are valid.
 pub(crate) fn property_crc_value(text: &[u8; PROPERTY_CRC_BYTES]) -> Option<u32> {
-    let digits = text.strip_prefix(PROPERTY_CRC_HEAD)?.strip_suffix(&[SEPARATOR])?;
+    text.strip_prefix(PROPERTY_CRC_HEAD)?.strip_suffix(&[SEPARATOR])?;
+    property_crc_digits(text)
+}
+
+/// Returns the number in the ten digits of a CRC property, whatever its name and separators are.
+#[inline]
+pub(crate) fn property_crc_digits(text: &[u8; PROPERTY_CRC_BYTES]) -> Option<u32> {
+    let digits = text.get(DIGITS)?;
     let value = digits.iter().rev().try_fold(0u64, |value, digit| {
         digit.is_ascii_digit().then(|| value * 10 + u64::from(digit - b'0'))
     })?;

@@ -104,6 +104,7 @@ pub(crate) enum ProblemKind {
     SegmentMisnamed,
     SegmentGap,
     RecordDamaged,
+    RecordUnsummed,
     TornTail,
     TimeBack,
     QueueStray,
@@ -161,7 +162,14 @@ impl ProblemKind {
             Self::RecordDamaged => (
                 "record_damaged",
                 "the records in this range cannot be read; the records after it can",
-                "move the range to lost+found and continue after it",
+                "move the range to lost+found and continue after it; if only the name of the checksum is damaged, \
+                 restore the name",
+            ),
+            Self::RecordUnsummed => (
+                "record_checksum_missing",
+                "damage in this record's header and properties cannot be detected; the damage that took its checksum \
+                 may have changed them",
+                "nothing: the body is intact, and the rest of the record cannot be checked",
             ),
             Self::TornTail => (
                 "torn_tail",

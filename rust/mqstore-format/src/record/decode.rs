@@ -147,6 +147,11 @@ impl<'a> RecordView<'a> {
         self.outline().has_property_crc()
     }
 
+    /// See [`RecordOutline::has_damaged_crc_name`].
+    pub fn has_damaged_crc_name(&self) -> bool {
+        self.outline().has_damaged_crc_name()
+    }
+
     /// Returns the `KEYS` property: keys separated by single spaces.
     pub fn keys(&self) -> Option<&'a str> {
         self.properties.get(KEYS)

@@ -336,13 +336,21 @@ fn patch_numbers(record: &mut [u8], queue_offset: i64, physical_offset: i64, sto
 /// bytes. `record` is exactly one record.
 pub fn seal_property_crc(record: &mut [u8]) -> Result<(), FormatError> {
     whole_record(record)?;
-    let covered = record.len() - PROPERTY_CRC_BYTES;
-    let Some((bytes, tail)) = record.split_at_mut_checked(covered) else {
-        return Err(FormatError::bad_property("__CRC32#", "the record has no bytes for it"));
-    };
-    if !tail.starts_with(PROPERTY_CRC_HEAD) {
+    let named =
+        record.last_chunk::<PROPERTY_CRC_BYTES>().is_some_and(|tail| tail.starts_with(PROPERTY_CRC_HEAD));
+    if !named {
         return Err(FormatError::bad_property("__CRC32#", "is not the last property of the record"));
     }
-    tail.copy_from_slice(&property_crc_text(crc31(bytes)));
+    restore_property_crc(record)
+}
+
+/// Like [`seal_property_crc`], but also writes the name and the separators of the property over the last 20 bytes,
+/// which must be in the properties.
+pub fn restore_property_crc(record: &mut [u8]) -> Result<(), FormatError> {
+    whole_record(record)?;
+    let Some((bytes, tail)) = record.split_last_chunk_mut::<PROPERTY_CRC_BYTES>() else {
+        return Err(FormatError::bad_property("__CRC32#", "the record has no bytes for it"));
+    };
+    *tail = property_crc_text(crc31(bytes));
     Ok(())
 }

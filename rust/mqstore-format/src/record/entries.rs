@@ -18,7 +18,8 @@ use crate::error::FormatError;
 use crate::hash::{IndexHasher, crc31, java_hash, java_hash_bytes};
 use crate::properties::{
     DELAY, FIRST_POP_TIME, INNER_BASE, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, INNER_NUM, KEYS,
-    ORIGIN_MESSAGE_ID, PROPERTY_CRC, Properties, REAL_TOPIC, SEPARATOR, TAGS, UNIQ_KEY, property_crc_value,
+    ORIGIN_MESSAGE_ID, PROPERTY_CRC, Properties, REAL_TOPIC, SEPARATOR, TAGS, UNIQ_KEY, property_crc_digits,
+    property_crc_value,
 };
 use crate::sys_flag::{SysFlag, TransactionType};
 use crate::topic::{LIGHT_QUEUE_PREFIX, RETRY_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX};
@@ -87,8 +88,9 @@ impl<'a> RecordOutline<'a> {
 
     /// Verifies the selected checksums.
     ///
-    /// A record without a `__CRC32#` property passes the property check. RocketMQ's `forceVerifyPropCRC` would refuse
-    /// it; see [`has_property_crc`](Self::has_property_crc).
+    /// A record without a `__CRC32#` property passes the property check, unless
+    /// [`has_damaged_crc_name`](Self::has_damaged_crc_name). RocketMQ's `forceVerifyPropCRC` would refuse it; see
+    /// [`has_property_crc`](Self::has_property_crc).
     pub fn check_crc(&self, check: CrcCheck) -> Result<(), FormatError> {
         if check.body && !self.body.is_empty() {
             let actual = crc31(self.body);
@@ -96,8 +98,13 @@ impl<'a> RecordOutline<'a> {
                 return Err(FormatError::BodyCrc { expected: self.body_crc, actual });
             }
         }
-        if check.property && self.has_property_crc() {
-            self.check_property_crc()?;
+        if check.property {
+            if self.has_property_crc() {
+                self.check_property_crc()?;
+            } else if self.has_damaged_crc_name() {
+                let reason = "its name or separator is damaged; the digits match the record";
+                return Err(FormatError::bad_property(PROPERTY_CRC, reason));
+            }
         }
         Ok(())
     }
@@ -109,6 +116,29 @@ impl<'a> RecordOutline<'a> {
         self.property_crc_tail().is_some_and(|tail| tail.starts_with(PROPERTY_CRC.as_bytes()))
     }
 
+    /// Returns whether the record ends with the ten digits of a `__CRC32#` property that match it, but the name or a
+    /// separator is damaged. The digits prove that all bytes before the name are intact.
+    #[inline]
+    pub fn has_damaged_crc_name(&self) -> bool {
+        let Some(tail) = self.property_crc_tail() else { return false };
+        property_crc_digits(tail)
+            .is_some_and(|digits| property_crc_value(tail).is_none() && digits == self.covered_crc())
+    }
+
+    /// Returns whether the record has a checksum of its own: a `__CRC32#` property that matches. The checksum of the
+    /// record from which it was copied is none.
+    pub fn has_own_crc(&self) -> bool {
+        self.has_property_crc()
+            && (!self.may_be_copied()
+                || self.property_crc_tail().and_then(property_crc_value) == Some(self.covered_crc()))
+    }
+
+    /// Returns the checksum of all bytes before the `__CRC32#` property.
+    fn covered_crc(&self) -> u32 {
+        let covered = self.bytes.len().saturating_sub(PROPERTY_CRC_BYTES);
+        crc31(self.bytes.get(..covered).unwrap_or_default())
+    }
+
     fn property_crc_tail(&self) -> Option<&'a [u8; PROPERTY_CRC_BYTES]> {
         self.properties.raw().last_chunk()
     }
@@ -118,8 +148,7 @@ impl<'a> RecordOutline<'a> {
             .property_crc_tail()
             .and_then(property_crc_value)
             .ok_or_else(|| FormatError::bad_property("__CRC32#", "not ten digits of a 31-bit number"))?;
-        let covered = self.bytes.len().saturating_sub(PROPERTY_CRC_BYTES);
-        let actual = crc31(self.bytes.get(..covered).unwrap_or_default());
+        let actual = self.covered_crc();
         if actual == expected || self.has_another_records_crc() {
             return Ok(());
         }
@@ -132,8 +161,13 @@ impl<'a> RecordOutline<'a> {
     /// `ScheduleMessageService#messageTimeUp`, `TimerMessageStore#convert`.
     #[cold]
     fn has_another_records_crc(&self) -> bool {
+        self.may_be_copied() && (self.body.is_empty() || crc31(self.body) == self.body_crc)
+    }
+
+    /// Returns whether a broker may have made the record from another one, with all its properties.
+    fn may_be_copied(&self) -> bool {
         let marks = self.properties.get_many([FIRST_POP_TIME, ORIGIN_MESSAGE_ID, REAL_TOPIC]);
-        marks.iter().any(Option::is_some) && (self.body.is_empty() || crc31(self.body) == self.body_crc)
+        marks.iter().any(Option::is_some)
     }
 
     /// Returns the properties that determine the record's entries.

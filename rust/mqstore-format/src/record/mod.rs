@@ -14,7 +14,9 @@ mod host;
 mod placeholder;
 
 pub use decode::RecordView;
-pub use encode::{RecordParts, RecordSpec, patch_position, patch_prepared_offset, seal_property_crc};
+pub use encode::{
+    RecordParts, RecordSpec, patch_position, patch_prepared_offset, restore_property_crc, seal_property_crc,
+};
 pub use entries::{CrcCheck, EntryFields, RecordOutline};
 pub use host::Host;
 pub use placeholder::{PLACEHOLDER_TOPIC, encode_placeholder, placeholder_bytes};

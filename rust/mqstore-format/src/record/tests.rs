@@ -95,12 +95,12 @@ fn example_b_property_crc() {
     assert_eq!(record.check_crc(CrcCheck::ALL), Ok(()));
     assert_eq!(record.properties.get("__CRC32#"), Some("8490082691"));
 
-    // A checksum that does not parse is damage; without its name there is no checksum.
+    // Digits that match the record show that a checksum without its name is damage.
     for at in 167..187 {
         let mut other = bytes.clone();
         other[at] ^= 0x80;
-        let sealed = RecordView::decode(&other).map(|record| record.check_crc(CrcCheck::ALL).is_err());
-        assert_eq!(sealed, Ok(at >= 175), "{at}");
+        let refused = RecordView::decode(&other).map(|record| record.check_crc(CrcCheck::ALL).is_err());
+        assert_eq!(refused, Ok(true), "{at}");
     }
 }
 
@@ -480,9 +480,23 @@ proptest! {
         let spec = RecordSpec { properties: &properties, property_crc: true, ..plain("TopicTest", b"Hello") };
         let mut bytes = encoded(&spec);
         bytes[at] ^= 1 << bit;
-        let checked = RecordView::decode(&bytes).and_then(|record| record.check_crc(CrcCheck::ALL).map(|()| record));
-        // If damage hides the CRC property, the record has none; its body is still checked.
-        prop_assert!(checked.is_err() || checked.is_ok_and(|record| !record.has_property_crc()));
+        let checked = RecordView::decode(&bytes).and_then(|record| record.check_crc(CrcCheck::ALL));
+        prop_assert!(checked.is_err());
+    }
+
+    #[test]
+    fn the_damaged_name_of_a_checksum_is_restored(at in 0usize..20, byte in any::<u8>()) {
+        let properties = properties_a();
+        let spec = RecordSpec { properties: &properties, property_crc: true, ..plain("TopicTest", b"Hello") };
+        let intact = encoded(&spec);
+        let mut bytes = intact.clone();
+        bytes[167 + at] = byte;
+        let record = RecordView::decode(&bytes).unwrap();
+        let is_name = bytes != intact && !(9..19).contains(&at);
+        prop_assert_eq!(record.has_damaged_crc_name(), is_name);
+        prop_assert_eq!(record.check_crc(CrcCheck::ALL).is_ok(), bytes == intact);
+        restore_property_crc(&mut bytes).unwrap();
+        prop_assert_eq!(bytes, intact);
     }
 
     #[test]

@@ -7,6 +7,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use mqstore_format::RecordView;
+
+use super::checksum_names::restored;
 use super::queue_records::{LogQueues, LogSummary};
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};
@@ -58,8 +61,12 @@ pub(crate) struct WalkedLog {
     pub(crate) torn: Option<Damage>,
     /// Log offset and size of the last record.
     pub(crate) last: Option<(u64, u32)>,
+    /// Log offset and size of the records that are intact except for the name of their checksum, in log order.
+    pub(crate) unnamed: Vec<(u64, u32)>,
     /// Newest store time.
     pub(crate) store_timestamp_ms: i64,
+    /// Store time of the last record.
+    last_time: Option<i64>,
     /// Number of intact messages.
     pub(crate) messages: u64,
     /// Contents of the records that concern their queues.
@@ -71,6 +78,21 @@ impl WalkedLog {
     pub(crate) fn is_damaged(&self, from: u64, to: u64) -> bool {
         let behind = self.pieces.partition_point(|piece| piece.from < to);
         behind.checked_sub(1).and_then(|at| self.pieces.get(at)).is_some_and(|piece| piece.to > from)
+    }
+
+    /// Adds the intact record at log offset `offset`.
+    fn add(&mut self, record: &RecordView<'_>, offset: u64, queues: &mut LogQueues<'_>) {
+        let stored = record.store_timestamp;
+        if self.last_time.is_none() {
+            self.pieces.iter_mut().for_each(|piece| piece.store_timestamp_ms = stored);
+        }
+        self.last_time = Some(stored);
+        self.last = Some((offset, record.size));
+        self.store_timestamp_ms = self.store_timestamp_ms.max(stored);
+        if !record.is_placeholder() {
+            self.messages += 1;
+            queues.add(record, offset);
+        }
     }
 }
 
@@ -84,7 +106,6 @@ pub(crate) fn walk(
     let start = list.min_offset();
     let mut scanner = LogScanner::new(Arc::clone(list), start, u64::MAX, ScanChecks { crc: true });
     let mut walked = WalkedLog { end: start, ..WalkedLog::default() };
-    let mut time = None;
     let mut told = start;
     loop {
         let offset = scanner.position();
@@ -97,28 +118,29 @@ pub(crate) fn walk(
                 let piece = DamagedPiece {
                     to: offset + u64::from(record.size),
                     reason: NO_PLACE.to_owned(),
-                    ..DamagedPiece::at(offset, time.unwrap_or(record.store_timestamp))
+                    ..DamagedPiece::at(offset, walked.last_time.unwrap_or(record.store_timestamp))
                 };
                 cut_into_pieces(list, segment_bytes, &piece, &mut walked.pieces)?;
                 continue;
             }
             ScanItem::Record(record) => {
-                let stored = record.store_timestamp;
-                if time.is_none() {
-                    walked.pieces.iter_mut().for_each(|piece| piece.store_timestamp_ms = stored);
-                }
-                time = Some(stored);
-                walked.last = Some((offset, record.size));
-                walked.store_timestamp_ms = walked.store_timestamp_ms.max(stored);
-                if !record.is_placeholder() {
-                    walked.messages += 1;
-                    queues.add(&record, offset);
-                }
+                walked.add(&record, offset, &mut queues);
                 continue;
             }
             ScanItem::Filler { .. } => continue,
             ScanItem::End { offset } => (offset, None),
-            ScanItem::Damaged(damage) => (damage.offset, Some(damage)),
+            ScanItem::Damaged(damage) => {
+                if let Some(bytes) = restored(list, &damage)? {
+                    let record = RecordView::decode(&bytes);
+                    let record = record
+                        .map_err(|error| StoreError::format(&damage.path, damage.file_offset, &error))?;
+                    walked.unnamed.push((offset, record.size));
+                    walked.add(&record, offset, &mut queues);
+                    scanner.seek(offset + u64::from(record.size));
+                    continue;
+                }
+                (damage.offset, Some(damage))
+            }
         };
         let from = at + u64::from(damage.is_some());
         let Some(next) = scanner.resync_watched(from, &mut |reached| watch(reached - start))? else {
@@ -127,7 +149,7 @@ pub(crate) fn walk(
         };
         let reason =
             damage.map_or_else(|| "zeros with records after them".to_owned(), |damage| damage.reason);
-        let piece = DamagedPiece { to: next, reason, ..DamagedPiece::at(at, time.unwrap_or(0)) };
+        let piece = DamagedPiece { to: next, reason, ..DamagedPiece::at(at, walked.last_time.unwrap_or(0)) };
         cut_into_pieces(list, segment_bytes, &piece, &mut walked.pieces)?;
         scanner.seek(next);
     }

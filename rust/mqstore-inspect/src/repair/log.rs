@@ -16,7 +16,7 @@
 //!
 //! 1. The bytes to change are durable in `lost+found`, and their description in `mqstore/repairs.jsonl`.
 //! 2. Files get their lengths and names.
-//! 3. The ranges are filled, queue offsets are corrected, and both are synced.
+//! 3. The ranges are filled, names of checksums are restored, queue offsets are corrected, and all is synced.
 //! 4. The torn tail is truncated.
 //!
 //! The caller holds the store's lock. Queues, index, checkpoint and mark follow: see [`super::repair`].
@@ -115,11 +115,16 @@ pub(crate) fn repair_log(
         || !pieces.is_empty()
         || !unknown.is_empty()
         || !misplaced.is_empty()
+        || !walked.unnamed.is_empty()
         || walked.torn.is_some();
     repaired.actions.extend(odd.iter().map(|piece| crate::repair::placeholders::too_small(piece)));
     repaired
         .actions
         .extend(pieces.iter().map(|piece| crate::repair::placeholders::describe_fill(files, piece)));
+    let unnamed = walked.unnamed.iter();
+    repaired.actions.extend(
+        unnamed.map(|(offset, _)| crate::repair::checksum_names::describe(files, &row.list, *offset)),
+    );
     repaired.actions.extend(
         misplaced.iter().filter_map(|one| crate::repair::renumber::describe_change(files, &row.list, one)),
     );
@@ -147,6 +152,9 @@ pub(crate) fn repair_log(
         repaired.lost = emptied.iter().map(|piece| LostRange::of(files, piece, None)).chain(lost).collect();
         crate::repair::segment_files::repair_files(files, &row, &mut |_| watch(total, total))?;
         crate::repair::placeholders::write_placeholders(files, row.segment_bytes, &pieces, &mut |_| {
+            watch(total, total)
+        })?;
+        crate::repair::checksum_names::restore(files, row.segment_bytes, &walked.unnamed, &mut |_| {
             watch(total, total)
         })?;
         crate::repair::renumber::renumber(files, row.segment_bytes, &misplaced, &mut |_| {

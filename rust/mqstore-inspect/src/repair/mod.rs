@@ -6,6 +6,7 @@
 //! After a crash, run the repair again: it completes from every state between two steps.
 
 pub(crate) mod backup;
+pub(crate) mod checksum_names;
 pub(crate) mod config_files;
 pub(crate) mod damage_scan;
 pub(crate) mod group_offsets;

@@ -57,7 +57,11 @@ pub(crate) fn plan(
     let mut found = Vec::new();
     for queue in &walked.said.contradictions {
         let offsets = misordered::corrections(&queue.misfits, |from, to| walked.is_damaged(from, to));
-        for misfit in queue.misfits.iter().filter(|misfit| misfit.stretch.records == 1) {
+        // The checksum proves the values of a record whose checksum only lost its name.
+        let unnamed = |offset: u64| walked.unnamed.binary_search_by_key(&offset, |(at, _)| *at).is_ok();
+        let single =
+            |misfit: &&MisorderedRecords| misfit.stretch.records == 1 && !unnamed(misfit.stretch.first);
+        for misfit in queue.misfits.iter().filter(single) {
             let bytes = read_record(files, list, misfit.stretch.first, RECORD_GUESS_BYTES)?;
             let Ok(record) = RecordView::decode(bytes.as_slice()) else { continue };
             // The offset in a light queue is a property.

@@ -1,6 +1,7 @@
 //! Tests of the tools on complete stores, simulated and real.
 
 mod broker_files;
+mod checksums;
 mod distributed;
 mod group_offsets;
 mod info;

@@ -14,13 +14,13 @@ use mqstore_engine::testing::*;
 pub(crate) const SEGMENT: u64 = 16 << 10;
 
 /// The place of each message: log offset, size, queue, queue offset, body.
-type Placed = Vec<(u64, u64, i32, i64, Vec<u8>)>;
+pub(crate) type Placed = Vec<(u64, u64, i32, i64, Vec<u8>)>;
 
 /// Bytes to write at log offsets.
 type Writes = Vec<(u64, Vec<u8>)>;
 
 /// A closed store of several segments, and its messages.
-fn filled(count: u32) -> (World, Arc<SimVfs>, Placed) {
+pub(crate) fn filled(count: u32) -> (World, Arc<SimVfs>, Placed) {
     let (world, sim, _) = World::simulated();
     let store = world.open(OpenMode::Create, &small()).unwrap();
     store.create_topic("orders", 2, &[]).unwrap();
@@ -39,13 +39,13 @@ pub(crate) fn segment(world: &World, number: u64) -> PathBuf {
 }
 
 /// Overwrites bytes of the log with `bytes`.
-fn spoil(world: &World, offset: u64, bytes: &[u8]) {
+pub(crate) fn spoil(world: &World, offset: u64, bytes: &[u8]) {
     let file = world.vfs.open(&segment(world, offset / SEGMENT), Access::ReadWrite).unwrap();
     file.write_all_at(bytes, offset % SEGMENT).unwrap();
     file.sync_all().unwrap();
 }
 
-fn repair(world: &World) -> RepairReport {
+pub(crate) fn repair(world: &World) -> RepairReport {
     crate::repair(&world.files(), &small(), crate::RepairTarget::InPlace, &mut |_| Ok(())).unwrap()
 }
 
@@ -68,7 +68,7 @@ fn lasting(world: &World) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Checks that all messages except those in `lost` are found by queue, by key and in log order, and no others.
-fn check(world: &World, placed: &Placed, lost: &[usize]) {
+pub(crate) fn check(world: &World, placed: &Placed, lost: &[usize]) {
     let found = crate::verify::verify(&world.files(), &small(), &mut |_| Ok(())).unwrap();
     assert_eq!(found.problems, []);
     assert_eq!(found.messages, (placed.len() - lost.len()) as u64);
@@ -102,7 +102,7 @@ fn check(world: &World, placed: &Placed, lost: &[usize]) {
 }
 
 /// Checks that a second repair changes no byte.
-fn settled(world: &World) {
+pub(crate) fn settled(world: &World) {
     let before = tree(&*world.vfs, &world.path);
     let again = repair(world);
     assert!(again.ok && !again.changed, "{again:?}");
@@ -111,7 +111,7 @@ fn settled(world: &World) {
 }
 
 /// Repairs `world`, which lost the messages `lost`, and checks the result.
-fn heals(world: &World, placed: &Placed, lost: &[usize]) -> RepairReport {
+pub(crate) fn heals(world: &World, placed: &Placed, lost: &[usize]) -> RepairReport {
     let before = tree(&*world.vfs, &world.path);
     let plan = crate::repair(&world.files(), &small(), crate::RepairTarget::DryRun, &mut |_| Ok(())).unwrap();
     assert!(tree(&*world.vfs, &world.path) == before, "a dry run changed something");

@@ -13,7 +13,7 @@ use super::group_offsets::StoredOffsets;
 use super::index_walk::KeyWalk;
 use super::log_part::View;
 use super::log_walk::LogWalk;
-use super::merged::MergedReport;
+use super::merged::{MergedReport, report_checksums};
 use super::op_messages;
 use super::other_files::OtherFilesCheck;
 use super::parallel_walk::{LogPieces, walk};
@@ -152,7 +152,8 @@ pub(crate) fn check_other_files(
     positions: &StoredOffsets,
 ) -> Result<VerifyReport, StoreError> {
     let files = view.files;
-    let MergedReport { mut report, tallies, keys, .. } = book;
+    let MergedReport { mut report, tallies, keys, checksums, .. } = book;
+    report_checksums(view, &checksums, &mut report);
     for stray in view.queues.strays() {
         report.add_stray(ProblemKind::QueueStray, &stray.path, &stray.reason);
     }

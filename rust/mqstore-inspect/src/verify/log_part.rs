@@ -33,6 +33,9 @@ const EXPECTED_ROWS: i64 = 4;
 /// Maximum number of steps back of the store times that a part lists.
 const STEPS_BACK: usize = 16;
 
+/// Maximum number of records without a checksum that a part lists.
+const UNSUMMED: usize = 1024;
+
 /// The files and bounds of a check.
 #[derive(Debug)]
 pub(crate) struct View<'a> {
@@ -60,6 +63,7 @@ pub(crate) struct PartFindings {
     pub messages: u64,
     pub bytes: u64,
     pub times: StoreTimeOrder,
+    pub checksums: ChecksumOrder,
     /// Units and entries that the records require in the derived files.
     #[serde(skip)]
     pub output: RunOutput,
@@ -74,6 +78,22 @@ pub(crate) struct StoreTimeOrder {
     pub last: i64,
     /// Steps back: log offset of the record, its time, and the time of the record before it.
     pub back: Vec<(u64, i64, i64)>,
+}
+
+/// The records without a checksum of their own between two that have one. A writer adds checksums to all records or to
+/// none, so such a record probably lost its checksum by damage.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ChecksumOrder {
+    /// Log offset of the first record, and whether it has a checksum.
+    first: Option<(u64, bool)>,
+    /// Whether the second record has one.
+    second: Option<bool>,
+    /// Whether the last record has one.
+    last: Option<bool>,
+    /// The last record, if it has none and the record before it has one.
+    open: Option<u64>,
+    /// Log offsets of the records that have none, although the records before and after have one.
+    pub(super) found: Vec<u64>,
 }
 
 /// The findings of a part about one queue.
@@ -129,6 +149,37 @@ impl StoreTimeOrder {
     }
 }
 
+impl ChecksumOrder {
+    pub(super) fn add(&mut self, offset: u64, summed: bool) {
+        match (self.first, self.second) {
+            (None, _) => self.first = Some((offset, summed)),
+            (Some(_), None) => self.second = Some(summed),
+            _ => {}
+        }
+        self.follow(summed);
+        if !summed && self.last == Some(true) {
+            self.open = Some(offset);
+        }
+        self.last = Some(summed);
+    }
+
+    /// Adds the records of the next part.
+    pub(super) fn join(&mut self, part: &Self) {
+        let Some((offset, summed)) = part.first else { return };
+        self.add(offset, summed);
+        let Some(second) = part.second else { return };
+        self.follow(second);
+        self.found.extend(&part.found);
+        (self.last, self.open) = (part.last, part.open);
+    }
+
+    /// Settles the last record: the next one has a checksum or none.
+    fn follow(&mut self, summed: bool) {
+        let open = self.open.take().filter(|_| summed && self.found.len() < UNSUMMED);
+        self.found.extend(open);
+    }
+}
+
 impl PartFindings {
     /// Clears the part for reuse.
     pub(super) fn begin(&mut self, start: u64) {
@@ -136,6 +187,7 @@ impl PartFindings {
         (self.first, self.end) = (None, start);
         (self.messages, self.bytes) = (0, 0);
         self.times = StoreTimeOrder::default();
+        self.checksums = ChecksumOrder::default();
         self.queues.clear();
         self.keys = KeyPart::default();
     }
@@ -160,6 +212,7 @@ impl PartFindings {
         self.messages += 1;
         self.bytes += u64::from(record.size);
         self.times.add(offset, record.store_timestamp);
+        self.checksums.add(offset, record.has_own_crc());
         self.output.add(rules, record, offset);
     }
 

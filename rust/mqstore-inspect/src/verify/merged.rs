@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::index_keys::KeyFindings;
-use super::log_part::{PartFindings, StoreTimeOrder, View};
+use super::log_part::{ChecksumOrder, PartFindings, StoreTimeOrder, View};
 use super::log_walk::Findings;
 use super::queues::QueueFindings;
 use crate::problem::{Finding, ProblemKind, VerifyReport};
@@ -22,6 +22,7 @@ pub(crate) struct MergedReport<'a> {
     pub(super) keys: KeyFindings,
     /// Store time of the last record.
     last_time: Option<i64>,
+    pub(super) checksums: ChecksumOrder,
     total_bytes: u64,
 }
 
@@ -37,6 +38,7 @@ impl<'a> MergedReport<'a> {
             tallies: QueueFindings::default(),
             keys: KeyFindings::new(Arc::clone(index)),
             last_time: None,
+            checksums: ChecksumOrder::default(),
             total_bytes: view.list.segments().iter().map(|segment| segment.len()).sum(),
         }
     }
@@ -64,6 +66,7 @@ impl Findings for MergedReport<'_> {
         self.report.messages += part.messages;
         self.report.bytes += part.bytes;
         self.times(part);
+        self.checksums.join(&part.checksums);
         self.tallies.add(&mut part.queues);
         self.keys.add(self.view, &part.keys, &mut self.report)
     }
@@ -78,6 +81,17 @@ impl Findings for MergedReport<'_> {
         let done_bytes = position.saturating_sub(self.view.list.min_offset());
         let total_bytes = self.total_bytes;
         (self.progress)(Progress { done_bytes: done_bytes.min(total_bytes), total_bytes })
+    }
+}
+
+/// Reports the records that have no checksum between two that have one.
+pub(super) fn report_checksums(view: &View<'_>, checksums: &ChecksumOrder, report: &mut VerifyReport) {
+    for offset in &checksums.found {
+        let Some(segment) = view.list.find(*offset) else { continue };
+        let detail =
+            "the record has no checksum of its own, although the records before and after it have one";
+        let place = offset - segment.base_offset();
+        report.add(ProblemKind::RecordUnsummed, &segment.path(), Some(place), detail);
     }
 }
 

@@ -91,7 +91,17 @@ def check(home: Path, placed: list[Placed], lost: list[int]) -> None:
         assert [m.commit_log_offset for m in store._scan_log()] == [one.at for one in left]
 
 
+def readable(home: Path) -> set[int]:
+    """The log offsets of the messages that a reader gets."""
+    try:
+        with mqstore.open(home) as store:
+            return {message.commit_log_offset for message in store._scan_log()}
+    except mqstore.MqstoreError:
+        return set()
+
+
 def heal(shop: Shop, lost: list[int]) -> mqstore.RepairReport:
+    read_before = readable(shop.home)
     before = tree_hash(shop.home)
     plan = mqstore.repair(shop.home, dry_run=True)
     assert tree_hash(shop.home) == before
@@ -102,6 +112,7 @@ def heal(shop: Shop, lost: list[int]) -> mqstore.RepairReport:
     assert report.changed
     assert (report.path, report.output, report.dry_run) == (str(shop.home), None, False)
     assert report.messages == len(shop.placed) - len(lost)
+    assert read_before <= readable(shop.home), "no repair may lose a message that could be read"
     assert [(one.log_offset, one.bytes) for one in plan.lost] == [(one.log_offset, one.bytes) for one in report.lost]
     check(shop.home, shop.placed, lost)
     before = tree_hash(shop.home)

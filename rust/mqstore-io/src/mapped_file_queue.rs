@@ -6,7 +6,7 @@
 //!
 //! Source: `MappedFileQueue#doLoad`, `#findMappedFileByOffset`, `#truncateDirtyFiles`, `MultiPathMappedFileQueue`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -60,6 +60,11 @@ pub enum StrayKind {
         /// The length of the sequence's files.
         expected: u64,
     },
+    /// A file with the offset and the length of another one that is in the sequence.
+    SameName {
+        /// Its first logical offset.
+        base_offset: u64,
+    },
     /// A file that starts before the end of its predecessor.
     Overlap {
         /// Its first logical offset.
@@ -78,6 +83,9 @@ impl fmt::Display for StrayKind {
             Self::Special => out.write_str("neither a file nor a folder"),
             Self::Empty => out.write_str("an empty file"),
             Self::Length { found, expected } => write!(out, "{found} bytes long, the others have {expected}"),
+            Self::SameName { base_offset } => {
+                write!(out, "another file with the same name is used for offset {base_offset}")
+            }
             Self::Overlap { base_offset, previous_end } => {
                 write!(out, "starts at offset {base_offset}, but the file before it ends at {previous_end}")
             }
@@ -159,15 +167,17 @@ impl MappedFileQueue {
         length: FileLength,
         access: MapAccess,
     ) -> io::Result<(Self, LoadReport)> {
-        Self::load_dirs(vfs, &[dir.to_path_buf()], length, access)
+        Self::load_dirs(vfs, &[dir.to_path_buf()], length, access, &BTreeSet::new())
     }
 
-    /// Like [`MappedFileQueue::load`], for a sequence in several folders.
+    /// Like [`MappedFileQueue::load`], for a sequence in several folders. Of files with the same name and length, the
+    /// first one that is not in `unused` is used.
     pub fn load_dirs(
         vfs: &Arc<dyn Vfs>,
         dirs: &[PathBuf],
         length: FileLength,
         access: MapAccess,
+        unused: &BTreeSet<PathBuf>,
     ) -> io::Result<(Self, LoadReport)> {
         let mut found = ListedFiles::default();
         for dir in dirs {
@@ -176,7 +186,7 @@ impl MappedFileQueue {
             }
         }
         let file_bytes = found.length(length).max(1);
-        let (files, report) = found.arrange(vfs, file_bytes, access);
+        let (files, report) = found.arrange(vfs, file_bytes, access, unused);
         Ok((Self { vfs: Arc::clone(vfs), file_bytes, files: RwLock::new(files.into()) }, report))
     }
 
@@ -327,14 +337,20 @@ impl ListedFiles {
         vfs: &Arc<dyn Vfs>,
         file_bytes: u64,
         access: MapAccess,
+        unused: &BTreeSet<PathBuf>,
     ) -> (Vec<Arc<MappedFile>>, LoadReport) {
-        self.candidates.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+        let order = |(base, path, _): &(u64, PathBuf, FileStat)| (*base, unused.contains(path), path.clone());
+        self.candidates.sort_by_cached_key(order);
         let mut report = LoadReport::default();
         let mut files: Vec<Arc<MappedFile>> = Vec::new();
         for (base_offset, path, stat) in self.candidates {
             if stat.len != file_bytes {
                 let kind = StrayKind::Length { found: stat.len, expected: file_bytes };
                 self.strays.push(StrayFile { path, kind });
+                continue;
+            }
+            if files.last().is_some_and(|last| last.base_offset() == base_offset) {
+                self.strays.push(StrayFile { path, kind: StrayKind::SameName { base_offset } });
                 continue;
             }
             if let Some(previous_end) = files.last().map(|last| last.end_offset()) {

@@ -38,7 +38,7 @@ pub struct PlannedCut {
 /// [`StoreError::NotAStore`], and I/O errors.
 pub fn log_bytes(files: &StoreFiles) -> Result<(u64, bool), StoreError> {
     let files = files.clone().for_reading()?;
-    let pieces = LogPieces::all(&SegmentList::load(&files)?, u64::MAX);
+    let pieces = LogPieces::all(&SegmentList::load_damaged(&files)?, u64::MAX);
     Ok((pieces.iter().map(|(from, to)| to - from).sum(), !files.is_bare_log()))
 }
 
@@ -96,7 +96,7 @@ fn plan_groups(
     let settled = JobSettings::new(root, job, VerifyBounds::now(files));
     let mut positions = begin(files, &settled, attempt)?;
     positions.whole(&StoredOffsets::load(files))?;
-    let list = &SegmentList::load(files)?;
+    let list = &SegmentList::load_damaged(files)?;
     let pieces = LogPieces::all(list, settled.bounds.limit);
     let groups = &group(&pieces);
     if groups.len() < 2 {

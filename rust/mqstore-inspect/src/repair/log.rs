@@ -75,7 +75,8 @@ pub(crate) struct RepairedLog {
 /// completes it.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] if a segment is a symbolic link, [`StoreError::Unsupported`] for a log with too many
+/// [`StoreError::Corrupt`] if a segment is a symbolic link, if two segments have the same name and different records, or
+/// if messages that can be read now could not be read after the repair; [`StoreError::Unsupported`] for a log with too many
 /// holes; I/O errors.
 pub(crate) fn repair_log(
     files: &StoreFiles,
@@ -86,6 +87,7 @@ pub(crate) fn repair_log(
     let mark = DurableMarkFile::new(files).load();
     // The length of the log is unknown until its files are inspected.
     let row = crate::repair::segment_files::inspect_files(files, mark.as_ref(), &mut |_| watch(0, 0))?;
+    crate::repair::segment_files::check_keeps_messages(files, &row, &mut |_| watch(0, 0))?;
     let total: u64 = row.list.segments().iter().map(|segment| segment.len()).sum();
     let (walked, misplaced) = scan_log(files, &row, batch_topics, &mut |done| watch(done.min(total), total))?;
     let mut ledger = LossReport::load(files)?;

@@ -80,6 +80,8 @@ pub struct RepairReport {
     pub problems: Vec<Problem>,
     /// Number of problems that are not in the list.
     pub more: u64,
+    /// Number of messages that verification found.
+    verified_messages: u64,
 }
 
 /// Repairs the store at `files`. It truncates a torn tail, fills damaged ranges after a copy of them, rebuilds wrong
@@ -94,8 +96,9 @@ pub struct RepairReport {
 ///
 /// # Errors
 /// [`StoreError::NotAStore`]; [`StoreError::Locked`] if another process has the store open for writing;
-/// [`StoreError::Unsupported`] for queues in `RocksDB`, and for files that [`crate::copy_store`] does not copy; errors
-/// that `watcher` returns; I/O errors. Run the repair again to complete it.
+/// [`StoreError::Unsupported`] for queues in `RocksDB`, and for files that [`crate::copy_store`] does not copy;
+/// [`StoreError::Corrupt`] if two segments have the same name and different records, or if the repair loses a message
+/// that could be read before; errors that `watcher` returns; I/O errors. Run the repair again to complete it.
 pub fn repair(
     files: &StoreFiles,
     options: &StoreOptions,
@@ -280,7 +283,7 @@ fn repair_locked(
                 found.ok = found.problems.is_empty() && found.more == 0;
             }
             report.judged(found);
-            return Ok(report);
+            return report.checked(files);
         }
     }
     report.changed = true;
@@ -291,7 +294,7 @@ fn repair_locked(
     report.actions.extend(repair_offsets(files, options)?);
     stages.next();
     report.judged(verify_locked(files, options, &mut |step| stages.tell(step))?);
-    Ok(report)
+    report.checked(files)
 }
 
 /// Whether the store was closed at the current end of its log.
@@ -440,6 +443,22 @@ impl RepairReport {
         self.ok = found.ok;
         self.problems = found.problems;
         self.more = found.more;
+        self.verified_messages = found.messages;
+    }
+
+    /// Returns the report, unless verification found fewer messages than could be read before the repair.
+    fn checked(self, files: &StoreFiles) -> Result<Self, StoreError> {
+        if self.verified_messages >= self.messages {
+            return Ok(self);
+        }
+        let reason = format!(
+            "the repair ended with {} messages, although {} could be read before; this is a mistake of the repair: \
+             report it, and take the missing messages from {}",
+            self.verified_messages,
+            self.messages,
+            files.lost_and_found().display()
+        );
+        Err(StoreError::corrupt(&files.root, 0, reason))
     }
 
     /// Renames the reported paths below `from` to paths below `to`.

@@ -11,6 +11,7 @@
 //! 00000000000000065536            its records have log offsets from 98304 on: renamed
 //! 00000000000000098304.misplaced  between its old and its new name
 //! notes.txt                       moved to lost+found
+//! a second 00000000000000000000   in another folder, with no record that the first one lacks: moved to lost+found
 //! ```
 //!
 //! Across a crash: each step leaves files that lead to the same decision, so that another repair completes a
@@ -30,7 +31,9 @@ use super::damage_scan::DamagedPiece;
 use mqstore_base::durable_mark::DurableMark;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_log::commit_log::{LogScanner, ScanChecks, Segment, SegmentList, check_record};
+use mqstore_log::commit_log::{
+    LogScanner, ScanChecks, ScanItem, Segment, SegmentList, check_record, prefers_second,
+};
 
 /// Suffix of a misplaced segment until its correct name is free.
 const MISPLACED: &str = ".misplaced";
@@ -81,7 +84,8 @@ struct Candidate {
 /// Inspects the files of the log. Changes nothing.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] if a segment is a symbolic link; I/O errors.
+/// [`StoreError::Corrupt`] if a segment is a symbolic link, or if two segments have the same name and different records;
+/// I/O errors.
 pub(crate) fn inspect_files(
     files: &StoreFiles,
     mark: Option<&DurableMark>,
@@ -95,18 +99,23 @@ pub(crate) fn inspect_files(
         return Ok(SegmentRow { actions, ..SegmentRow::default() });
     }
     let mut places = SegmentNames { files, segment_bytes, taken: BTreeMap::new(), actions };
-    let mut misplaced = Vec::new();
+    let (mut misplaced, mut empty) = (Vec::new(), Vec::new());
     for candidate in candidates {
         match own_base(files, &candidate, segment_bytes, watch)? {
             Some(base) if base != candidate.base || candidate.waiting => misplaced.push((base, candidate)),
-            _ if candidate.waiting => {
+            None if candidate.waiting => {
                 places.aside(candidate, "no record shows its place in the log".to_owned());
             }
-            _ => places.keep_file(candidate)?,
+            Some(_) => places.keep_file(candidate)?,
+            None => empty.push(candidate),
         }
     }
     for (base, candidate) in misplaced {
         places.rename(base, candidate)?;
+    }
+    // A file without records never takes the place of a file that has some.
+    for candidate in empty {
+        places.keep_file(candidate)?;
     }
     let SegmentNames { taken, mut actions, .. } = places;
     actions.sort_by(|a, b| a.0.cmp(&b.0));
@@ -136,6 +145,72 @@ impl SegmentRow {
             })
             .collect()
     }
+}
+
+/// Checks that each message that can be read now can be read after the corrections. Changes nothing.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] with the first file of which messages would be lost: a mistake of the repair. I/O errors.
+pub(crate) fn check_keeps_messages(
+    files: &StoreFiles,
+    row: &SegmentRow,
+    watch: backup::ByteProgress<'_>,
+) -> Result<(), StoreError> {
+    if row.actions.is_empty() {
+        return Ok(());
+    }
+    let now = match SegmentList::load(files) {
+        // Nothing can be read now.
+        Err(StoreError::Corrupt { .. }) => return Ok(()),
+        now => now?,
+    };
+    for segment in now.segments() {
+        let place = |kept: &Segment| (kept.path(), kept.base_offset(), kept.len());
+        let kept = row.list.find(segment.base_offset());
+        if kept.is_some_and(|kept| place(kept) == place(segment)) {
+            continue;
+        }
+        if let Some((first, count)) = lost_messages(segment, &row.list, watch)? {
+            let reason = format!(
+                "the repair would lose {count} messages that can be read now, so nothing was changed; this is a \
+                 mistake of the repair: report it, and copy the store before you move any file"
+            );
+            return Err(StoreError::corrupt(&segment.path(), first - segment.base_offset(), reason));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the first message of `segment` that is not in `list`, and the number of such messages.
+fn lost_messages(
+    segment: &Arc<Segment>,
+    list: &SegmentList,
+    watch: backup::ByteProgress<'_>,
+) -> Result<Option<(u64, u64)>, StoreError> {
+    let alone = Arc::new(SegmentList::of_files(vec![Arc::clone(segment)]));
+    let mut scanner = LogScanner::new(alone, segment.base_offset(), u64::MAX, ScanChecks { crc: true });
+    let mut lost: Option<(u64, u64)> = None;
+    while let Some(offset) = scanner.resync_watched(scanner.position(), watch)? {
+        scanner.seek(offset);
+        let ScanItem::Record(record) = scanner.next_item()? else { break };
+        if !record.is_placeholder() && !has_bytes(list, offset, record.bytes)? {
+            lost = Some(lost.map_or((offset, 1), |(first, count)| (first, count + 1)));
+        }
+    }
+    Ok(lost)
+}
+
+/// Whether the log `list` has these bytes at log offset `offset`.
+fn has_bytes(list: &SegmentList, offset: u64, bytes: &[u8]) -> Result<bool, StoreError> {
+    let end = offset + bytes.len() as u64;
+    let Some(segment) = list.find(offset).filter(|segment| end <= segment.end_offset()) else {
+        return Ok(false);
+    };
+    let path = segment.path();
+    let file = segment.file().at(&path, "opening a log segment")?;
+    let mut found = vec![0; bytes.len()];
+    file.read_exact_at(&mut found, offset - segment.base_offset()).at(&path, "comparing records")?;
+    Ok(found == bytes)
 }
 
 /// Lists the folders; files without the name of a segment go to `actions`.
@@ -198,10 +273,25 @@ struct SegmentNames<'a> {
 }
 
 impl SegmentNames<'_> {
-    /// Keeps a file under its name, unless another file overlaps its place.
+    /// Keeps a file under its name, unless another file overlaps its place. Of two files with the same name, the one
+    /// that has the records of both stays.
     fn keep_file(&mut self, candidate: Candidate) -> Result<(), StoreError> {
-        let before = self.taken.range(..=candidate.base).next_back();
-        if let Some((base, _)) = before.filter(|(base, _)| candidate.base - **base < self.segment_bytes) {
+        if let Some(known) = self.taken.get(&candidate.base).cloned() {
+            let other = segment_at(self.files, &candidate, candidate.base, self.segment_bytes)?;
+            if !prefers_second(&known, &other)? {
+                let reason = format!("{} has the same name and all of its records", known.path().display());
+                self.aside(candidate, reason);
+                return Ok(());
+            }
+            let reason = format!("{} has the same name and all of its records", candidate.path.display());
+            let path = known.path();
+            self.actions.retain(|(kept, _)| *kept != path);
+            self.actions.push((path, FileAction::Aside(reason)));
+            self.taken.remove(&candidate.base);
+        }
+        let around =
+            candidate.base.saturating_sub(self.segment_bytes - 1)..candidate.base + self.segment_bytes;
+        if let Some((base, _)) = self.taken.range(around).next() {
             let reason = format!("the segment at offset {base} overlaps its place");
             self.aside(candidate, reason);
             return Ok(());

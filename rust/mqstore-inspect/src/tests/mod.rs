@@ -9,5 +9,6 @@ mod metadata_log;
 mod missing_ends;
 mod rebuild;
 mod repair;
+mod same_name;
 mod snapshot;
 mod verify;

@@ -1,7 +1,7 @@
 //! Repair: undamaged messages stay readable, and the result has no problems. Another repair completes one that was
 //! stopped at any step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use mqstore_format::offset_file_name;
@@ -110,8 +110,21 @@ pub(crate) fn settled(world: &World) {
     assert!(tree(&*world.vfs, &world.path) == before, "the second repair changed something");
 }
 
+/// Returns the log offsets of the messages that a reader gets.
+fn readable(world: &World) -> BTreeSet<u64> {
+    let Ok(store) = world.open(OpenMode::Read, &small()) else { return BTreeSet::new() };
+    let mut found = BTreeSet::new();
+    let mut log = store.scan_log(None).unwrap();
+    while let Some(batch) = log.next_batch(50).ok().filter(|batch| !batch.is_empty()) {
+        found.extend(batch.iter().map(|record| record.commit_log_offset));
+    }
+    store.close().unwrap();
+    found
+}
+
 /// Repairs `world`, which lost the messages `lost`, and checks the result.
 pub(crate) fn heals(world: &World, placed: &Placed, lost: &[usize]) -> RepairReport {
+    let read_before = readable(world);
     let before = tree(&*world.vfs, &world.path);
     let plan = crate::repair(&world.files(), &small(), crate::RepairTarget::DryRun, &mut |_| Ok(())).unwrap();
     assert!(tree(&*world.vfs, &world.path) == before, "a dry run changed something");
@@ -123,6 +136,7 @@ pub(crate) fn heals(world: &World, placed: &Placed, lost: &[usize]) -> RepairRep
     assert_eq!(bare(&plan), bare(&report));
     assert_eq!(plan.queue_offsets, report.queue_offsets);
     assert_eq!(report.messages, (placed.len() - lost.len()) as u64);
+    assert!(readable(world).is_superset(&read_before), "no repair may lose a message that could be read");
     settled(world);
     check(world, placed, lost);
     report

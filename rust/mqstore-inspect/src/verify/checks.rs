@@ -185,7 +185,7 @@ pub(crate) fn view<'a>(
     options: &StoreOptions,
     bounds: VerifyBounds,
 ) -> Result<View<'a>, StoreError> {
-    let list = Arc::new(SegmentList::load(files)?);
+    let list = Arc::new(SegmentList::load_damaged(files)?);
     let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read)?;
     queues.recover_bounds()?;
     queues.for_each(|queue| queue.correct_min_offset(list.min_offset()))?;

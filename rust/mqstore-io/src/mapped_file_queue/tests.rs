@@ -155,11 +155,17 @@ fn a_row_over_several_folders() {
         put(vfs, &dirs[1], 4096, LEN);
         put(vfs, &dirs[0], 8192, LEN);
         put(vfs, &dirs[1], 0, LEN);
-        let (queue, report) =
-            MappedFileQueue::load_dirs(vfs, &dirs, FileLength::Expected(LEN), MapAccess::ReadWrite).unwrap();
-        assert_eq!(bases(&queue), [0, 4096, 8192]);
-        assert_eq!(report.strays.len(), 1, "the same range twice");
-        assert_eq!(report.strays[0].path, dirs[1].join(name(0)));
+        for (unused, used) in [(1, 0), (0, 1)] {
+            let left_out = BTreeSet::from([dirs[unused].join(name(0))]);
+            let length = FileLength::Expected(LEN);
+            let (queue, report) =
+                MappedFileQueue::load_dirs(vfs, &dirs, length, MapAccess::ReadWrite, &left_out).unwrap();
+            assert_eq!(bases(&queue), [0, 4096, 8192]);
+            assert_eq!(queue.find(0).unwrap().path(), dirs[used].join(name(0)));
+            assert_eq!(report.strays.len(), 1, "the same range twice");
+            assert_eq!(report.strays[0].path, dirs[unused].join(name(0)));
+            assert_eq!(report.strays[0].kind, StrayKind::SameName { base_offset: 0 });
+        }
     });
 }
 

@@ -33,4 +33,4 @@ pub use read::{RecordReader, read_record};
 pub use read_maps::ReadCounts;
 pub use scan::check_full;
 pub use scan::{CutRun, Damage, LogScanner, RecordRun, ScanChecks, ScanItem, check_record};
-pub use segment_list::{Segment, SegmentList};
+pub use segment_list::{Segment, SegmentList, prefers_second};

@@ -6,6 +6,9 @@
 //!
 //! Source: `MappedFileQueue#doLoad`, `#findMappedFileByOffset`, `MultiPathMappedFileQueue#load`.
 
+mod same_name;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,10 +17,12 @@ use mqstore_io::sync::RwLock;
 #[cfg(loom)]
 use mqstore_io::sync::model::RwLock;
 
-use mqstore_io::{FileLength, MapAccess, MappedFile, MappedFileQueue, StrayKind};
+use mqstore_io::{FileLength, LoadReport, MapAccess, MappedFile, MappedFileQueue, StrayKind};
 
 use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
+
+pub use same_name::prefers_second;
 
 /// Maximum number of repeated listings for a log with a gap. A real gap needs one; a busy writer can cause more.
 const MOST_LISTINGS: u32 = 20;
@@ -46,6 +51,20 @@ impl SegmentList {
         list_consistently(|| Self::load_contiguous(files, 1, MapAccess::Read).map(|(_, list)| list))
     }
 
+    /// Like [`Self::load`], for a report about damage: of two segments with the same name and different records the
+    /// first one counts, and the other one is a stray.
+    pub fn load_damaged(files: &StoreFiles) -> Result<Self, StoreError> {
+        match Self::load(files) {
+            Err(StoreError::Corrupt { .. }) => {}
+            loaded => return loaded,
+        }
+        let length = FileLength::Discover { default: 1 };
+        list_consistently(|| {
+            let (row, report) = list(files, length, MapAccess::Read, &BTreeSet::new())?;
+            Ok(Self::of_report(&row, report))
+        })
+    }
+
     /// Like [`Self::load`], but a log without any of its folders is empty. A copy that kept only compacted topics is
     /// such a store.
     pub fn load_if_any(files: &StoreFiles) -> Result<Self, StoreError> {
@@ -70,20 +89,22 @@ impl SegmentList {
         length: FileLength,
         access: MapAccess,
     ) -> Result<(MappedFileQueue, Self), StoreError> {
-        let folders = files.log_folders()?.all();
-        for folder in &folders {
-            // The error must name the folder that cannot be listed. Without it, its segments would be lost.
-            files.vfs.stat(folder).at(folder, "listing the commit log")?;
+        let (mut row, mut report) = list(files, length, access, &BTreeSet::new())?;
+        let unused = unused_of_same_name(files, &row, &report)?;
+        if !unused.is_empty() {
+            (row, report) = list(files, length, access, &unused)?;
         }
-        let (row, report) = MappedFileQueue::load_dirs(&files.vfs, &folders, length, access)
-            .at_file(|| files.commit_log(), "listing the commit log")?;
+        let list = Self::of_report(&row, report);
+        Ok((row, list))
+    }
+
+    fn of_report(row: &MappedFileQueue, report: LoadReport) -> Self {
         let strays = report.strays.into_iter().filter(|stray| stray.kind != StrayKind::Directory);
-        let list = Self {
+        Self {
             segments: row.snapshot(),
             strays: strays.map(|stray| Stray { path: stray.path, reason: stray.kind.to_string() }).collect(),
             gaps: report.gaps.into_iter().map(|gap| (gap.start, gap.end)).collect(),
-        };
-        Ok((row, list))
+        }
     }
 
     /// Creates a list of the given files, in ascending order of offset; files that do not touch leave gaps.
@@ -127,6 +148,52 @@ impl SegmentList {
     pub fn next_from(&self, offset: u64) -> Option<&Arc<Segment>> {
         self.segments.get(self.segments.partition_point(|segment| segment.base_offset() < offset))
     }
+}
+
+/// Lists the log's folders without the files in `unused`.
+fn list(
+    files: &StoreFiles,
+    length: FileLength,
+    access: MapAccess,
+    unused: &BTreeSet<PathBuf>,
+) -> Result<(MappedFileQueue, LoadReport), StoreError> {
+    let folders = files.log_folders()?.all();
+    for folder in &folders {
+        // The error must name the folder that cannot be listed. Without it, its segments would be lost.
+        files.vfs.stat(folder).at(folder, "listing the commit log")?;
+    }
+    MappedFileQueue::load_dirs(&files.vfs, &folders, length, access, unused)
+        .at_file(|| files.commit_log(), "listing the commit log")
+}
+
+/// Returns the files of `row` to which a file of the same name is preferred.
+fn unused_of_same_name(
+    files: &StoreFiles,
+    row: &MappedFileQueue,
+    report: &LoadReport,
+) -> Result<BTreeSet<PathBuf>, StoreError> {
+    let mut others: BTreeMap<u64, Vec<&PathBuf>> = BTreeMap::new();
+    for stray in &report.strays {
+        if let StrayKind::SameName { base_offset } = stray.kind {
+            others.entry(base_offset).or_default().push(&stray.path);
+        }
+    }
+    let mut unused = BTreeSet::new();
+    for (base, paths) in others {
+        let Some(mut best) = row.find(base) else { continue };
+        for path in paths {
+            let other = MappedFile::open(&files.vfs, path, base, MapAccess::Read);
+            let mut worse = other.at(path, "opening a log segment")?;
+            if prefers_second(&best, &worse)? {
+                std::mem::swap(&mut best, &mut worse);
+            }
+            unused.insert(worse.path());
+        }
+    }
+    // Without a change, the list stands.
+    let used = row.snapshot();
+    let changed = used.iter().any(|segment| unused.contains(&segment.path()));
+    Ok(if changed { unused } else { BTreeSet::new() })
 }
 
 /// Returns a consistent result of `list` while a writer may name and remove segments. The listing of a folder may lack

@@ -10,7 +10,8 @@
 
 use super::frame::Frame;
 use super::{
-    BODY_CRC_POSITION, PHYSICAL_OFFSET_POSITION, PROPERTY_CRC_BYTES, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION,
+    BODY_CRC_POSITION, BORN_HOST_POSITION, PHYSICAL_OFFSET_POSITION, PROPERTY_CRC_BYTES, QUEUE_ID_POSITION,
+    QUEUE_OFFSET_POSITION,
 };
 use crate::bytes::field;
 use crate::delays::delay_levels::{DelayLevels, SCHEDULE_TOPIC};
@@ -131,6 +132,12 @@ impl<'a> RecordOutline<'a> {
         self.has_property_crc()
             && (!self.may_be_copied()
                 || self.property_crc_tail().and_then(property_crc_value) == Some(self.covered_crc()))
+    }
+
+    /// Returns STOREHOST as stored: address and port of the program that wrote the record.
+    pub fn store_host_bytes(&self) -> &'a [u8] {
+        let start = BORN_HOST_POSITION + self.sys_flag.born_host_bytes() + size_of::<i64>();
+        self.bytes.get(start..start + self.sys_flag.store_host_bytes()).unwrap_or_default()
     }
 
     /// Returns the checksum of all bytes before the `__CRC32#` property.

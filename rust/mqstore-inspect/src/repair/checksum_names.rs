@@ -1,10 +1,8 @@
-//! Restores the name of a record's checksum.
-//!
-//! Owns the last 20 bytes of a record whose ten digits match the record, but whose name or separators are damaged:
+//! Restores the name of a record's checksum: the last 20 bytes of a record whose ten digits match the record, but whose
+//! name or separators are damaged.
 //!
 //! ```text
 //! ... | __CRC32#\x01 | 1234567890 | \x02      the digits prove all bytes before the name
-//!       ^ damaged                    ^ or damaged
 //! ```
 //!
 //! The damaged bytes are durable in `lost+found` before they change. After a crash in the middle, the record has its

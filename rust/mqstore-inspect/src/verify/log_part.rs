@@ -80,18 +80,40 @@ pub(crate) struct StoreTimeOrder {
     pub back: Vec<(u64, i64, i64)>,
 }
 
-/// The records without a checksum of their own between two that have one. A writer adds checksums to all records or to
-/// none, so such a record probably lost its checksum by damage.
+/// Whether a record has a checksum of its own, and which program wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Summed {
+    own: bool,
+    /// The store host, followed by zeros.
+    writer: [u8; 20],
+}
+
+impl Summed {
+    #[inline]
+    fn of(record: &RecordOutline<'_>) -> Self {
+        let mut writer = [0; 20];
+        writer.iter_mut().zip(record.store_host_bytes()).for_each(|(to, from)| *to = *from);
+        Self { own: record.has_own_crc(), writer }
+    }
+
+    /// Whether `self` has a checksum, and the same program wrote `other` without one. The damage may have flipped a bit
+    /// of the store host.
+    fn misses(self, other: Self) -> bool {
+        let pairs = self.writer.iter().zip(&other.writer);
+        self.own && !other.own && pairs.map(|(one, two)| (one ^ two).count_ones()).sum::<u32>() <= 1
+    }
+}
+
+/// The records without a checksum of their own between two records of the same program that have one. A program adds
+/// checksums to all records or to none, so such a record probably lost its checksum by damage.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ChecksumOrder {
-    /// Log offset of the first record, and whether it has a checksum.
-    first: Option<(u64, bool)>,
-    /// Whether the second record has one.
-    second: Option<bool>,
-    /// Whether the last record has one.
-    last: Option<bool>,
-    /// The last record, if it has none and the record before it has one.
-    open: Option<u64>,
+    /// The first record, at this log offset.
+    first: Option<(u64, Summed)>,
+    second: Option<Summed>,
+    last: Option<Summed>,
+    /// The last record, if it lacks the checksum that the record before it has.
+    open: Option<(u64, Summed)>,
     /// Log offsets of the records that have none, although the records before and after have one.
     pub(super) found: Vec<u64>,
 }
@@ -150,15 +172,15 @@ impl StoreTimeOrder {
 }
 
 impl ChecksumOrder {
-    pub(super) fn add(&mut self, offset: u64, summed: bool) {
+    pub(super) fn add(&mut self, offset: u64, summed: Summed) {
         match (self.first, self.second) {
             (None, _) => self.first = Some((offset, summed)),
             (Some(_), None) => self.second = Some(summed),
             _ => {}
         }
         self.follow(summed);
-        if !summed && self.last == Some(true) {
-            self.open = Some(offset);
+        if self.last.is_some_and(|last| last.misses(summed)) {
+            self.open = Some((offset, summed));
         }
         self.last = Some(summed);
     }
@@ -173,10 +195,10 @@ impl ChecksumOrder {
         (self.last, self.open) = (part.last, part.open);
     }
 
-    /// Settles the last record: the next one has a checksum or none.
-    fn follow(&mut self, summed: bool) {
-        let open = self.open.take().filter(|_| summed && self.found.len() < UNSUMMED);
-        self.found.extend(open);
+    /// Decides about the last record: `next` is the record after it.
+    fn follow(&mut self, next: Summed) {
+        let open = self.open.take().filter(|(_, open)| next.misses(*open) && self.found.len() < UNSUMMED);
+        self.found.extend(open.map(|(offset, _)| offset));
     }
 }
 
@@ -212,7 +234,7 @@ impl PartFindings {
         self.messages += 1;
         self.bytes += u64::from(record.size);
         self.times.add(offset, record.store_timestamp);
-        self.checksums.add(offset, record.has_own_crc());
+        self.checksums.add(offset, Summed::of(record));
         self.output.add(rules, record, offset);
     }
 

@@ -84,12 +84,11 @@ impl Findings for MergedReport<'_> {
     }
 }
 
-/// Reports the records that have no checksum between two that have one.
+/// Reports the records that have no checksum between two of the same program that have one.
 pub(super) fn report_checksums(view: &View<'_>, checksums: &ChecksumOrder, report: &mut VerifyReport) {
     for offset in &checksums.found {
         let Some(segment) = view.list.find(*offset) else { continue };
-        let detail =
-            "the record has no checksum of its own, although the records before and after it have one";
+        let detail = "the record has no checksum of its own, although the same program wrote the records before and after it with one";
         let place = offset - segment.base_offset();
         report.add(ProblemKind::RecordUnsummed, &segment.path(), Some(place), detail);
     }

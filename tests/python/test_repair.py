@@ -171,6 +171,14 @@ def a_page_of_zeros(shop: Shop) -> list[int]:
     return [one.number for one in shop.placed if one.at < start + 4096 and one.at + one.size > start]
 
 
+def the_names_of_checksums(shop: Shop) -> list[int]:
+    # One bit in the name, one in the separator before the digits, one in the separator after them.
+    for number, back, byte in ((20, 19, b"W"), (21, 12, b"\x03"), (22, 1, b"\x00")):
+        one = shop.placed[number]
+        shop.write(one.at + one.size - back, byte)
+    return []
+
+
 def many_places(shop: Shop) -> list[int]:
     lost = list(range(30, 300, 17))
     for number in lost:
@@ -253,6 +261,7 @@ def queues_and_index(shop: Shop) -> list[int]:
 HARMS = [
     first_of_a_segment, last_of_a_segment, a_filler, a_page_of_zeros, many_places, torn_tail, missing, missing_two,
     empty, short, long, swapped, of_another_place, nonsense, a_stray, only_the_log, queues_and_index,
+    the_names_of_checksums,
 ]  # fmt: skip
 
 
@@ -270,6 +279,37 @@ def test_each_damage_costs_what_it_hit_and_nothing_else(shop: Shop, harm: Callab
     if harm is a_stray:
         kept = list((shop.home / "mqstore/lost+found").iterdir())
         assert [path.read_text() for path in kept] == ["mine"]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_empty_segment_of_the_same_name_never_counts(home: Path, place: int) -> None:
+    folders = [home / name for name in ("log-a", "log-b", "log-c")]
+    options = {"segment_size": 1 << 20, "index_slots": 100, "index_entries": 4000, "queue_file_entries": 1000}
+    with mqstore.open(home, "create", commit_log_paths=folders, **options) as store:
+        for number in range(600):
+            store.append("orders", b"x" * 5000, keys=f"k{number}")
+    full = next(folder / f"{1 << 20:020d}" for folder in folders if (folder / f"{1 << 20:020d}").exists())
+    twin = folders[place] / full.name
+    if twin == full:
+        full = full.rename(folders[(place + 1) % 3] / full.name)
+    twin.write_bytes(bytes(1 << 20))
+    assert len(readable(home)) == 600
+    assert [(problem.kind, problem.path) for problem in mqstore.verify(home).problems] == [("segment_stray", str(twin))]
+    report = mqstore.repair(home, in_place=True)
+    assert (report.ok, report.messages) == (True, 600)
+    assert len(readable(home)) == 600
+    assert full.exists()
+    assert not twin.exists()
+    other = bytearray(full.read_bytes())
+    other[:90] = bytes(90)
+    twin.write_bytes(other)
+    full.write_bytes(full.read_bytes()[: 1 << 19] + bytes(1 << 19))
+    for refused in (lambda: mqstore.open(home), lambda: mqstore.repair(home, in_place=True)):
+        with pytest.raises(mqstore.CorruptionError) as raised:
+            refused()
+        assert str(twin) in str(raised.value)
+        assert str(full) in str(raised.value)
+    assert twin.read_bytes() == other
 
 
 def test_a_store_in_order_is_left_alone(shop: Shop) -> None:

@@ -150,7 +150,7 @@ impl SegmentRow {
 /// Checks that each message that can be read now can be read after the corrections. Changes nothing.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] with the first file of which messages would be lost: a mistake of the repair. I/O errors.
+/// [`StoreError::Corrupt`] with the first file that would lose messages: a mistake of the repair. I/O errors.
 pub(crate) fn check_keeps_messages(
     files: &StoreFiles,
     row: &SegmentRow,

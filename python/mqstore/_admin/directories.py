@@ -144,9 +144,10 @@ def repair(
         FileExistsError: `output` exists.
         NotAStoreError: `path` contains no store.
         StoreLockedError: another process has the store open for writing.
-        UnsupportedFormatError: the queues are in RocksDB; or, with `output`, a part of the store cannot be copied, such
-            as a log in separate folders.
-        CorruptionError: a segment is a symbolic link.
+        UnsupportedFormatError: the queues are in RocksDB; a folder is a symbolic link that leads nowhere; or, with
+            `output`, a part of the store cannot be copied, such as a log in separate folders.
+        CorruptionError: a segment is a symbolic link, or two segments have the same name and different records; or
+            the repair would lose a message that can be read now.
         DiskFullError: no space for the copies.
     """
     from mqstore._options import StoreOptions, native_form

@@ -8,6 +8,7 @@
 mod bare_log;
 mod config_file;
 mod delay_level_tables;
+mod links;
 mod log_folders;
 mod log_paths;
 
@@ -21,9 +22,11 @@ use mqstore_io::{Clock, FileKind, Vfs};
 pub use config_file::{ConfigDamage, ConfigFile, LoadedConfig};
 pub use delay_level_tables::DELAY_LEVELS_FILE;
 pub use delay_level_tables::DelayTables;
+pub use links::OWN_FOLDER;
 pub use log_folders::LogFolders;
 
 use bare_log::BareLog;
+use links::LinkedFolders;
 
 use crate::error::{IoContext, StoreError};
 
@@ -63,6 +66,8 @@ pub struct OldFile {
 /// <root>/mqstore/compaction.json manifest of the compacted files
 /// <root>/mqstore/repairs.jsonl   losses that repairs recorded
 /// ```
+///
+/// A folder directly below the root can be a symbolic link: see `links`.
 #[derive(Clone, Debug)]
 pub struct StoreFiles {
     /// The file system of the store.
@@ -71,6 +76,8 @@ pub struct StoreFiles {
     pub clock: Arc<dyn Clock>,
     /// The root folder of the store.
     pub root: PathBuf,
+    /// The folders below the root that are links.
+    links: Arc<LinkedFolders>,
     /// The folders of the log, once they are known.
     logs: Option<Arc<LogFolders>>,
     /// Set if the root is no store, but a log without one.
@@ -78,37 +85,38 @@ pub struct StoreFiles {
 }
 
 impl StoreFiles {
-    /// Returns the files of a store at `root`.
+    /// Returns the files of a store at `root`. Resolves the folders below it that are links.
     pub fn new(vfs: Arc<dyn Vfs>, clock: Arc<dyn Clock>, root: &Path) -> Self {
-        Self { vfs, clock, root: root.to_path_buf(), logs: None, alone: None }
+        let links = Arc::new(LinkedFolders::find(&*vfs, root));
+        Self { vfs, clock, root: root.to_path_buf(), links, logs: None, alone: None }
     }
 
     /// `commitlog/`: the segments, unless they are in other folders: see [`Self::log_folders`].
     pub fn commit_log(&self) -> PathBuf {
         match &self.alone {
             Some(alone) => alone.path.clone(),
-            None => self.root.join("commitlog"),
+            None => self.folder("commitlog"),
         }
     }
 
     /// `consumequeue/`: one folder per topic, which contains one folder per queue.
     pub fn consume_queue(&self) -> PathBuf {
-        self.root.join("consumequeue")
+        self.folder("consumequeue")
     }
 
     /// `consumequeue_ext/`: extra data for units, written by a broker that filters by expressions.
     pub fn consume_queue_ext(&self) -> PathBuf {
-        self.root.join("consumequeue_ext")
+        self.folder("consumequeue_ext")
     }
 
     /// `batchconsumequeue/`: the queues of topics whose records contain several messages.
     pub fn batch_consume_queue(&self) -> PathBuf {
-        self.root.join("batchconsumequeue")
+        self.folder("batchconsumequeue")
     }
 
     /// `index/`: the key index files.
     pub fn index(&self) -> PathBuf {
-        self.root.join("index")
+        self.folder("index")
     }
 
     /// `compaction/`: logs and sparse queues of compacted topics. Between the two steps of a publication, the path that
@@ -120,7 +128,7 @@ impl StoreFiles {
 
     /// `compaction/`, whether it exists or not.
     pub fn compaction_path(&self) -> PathBuf {
-        self.root.join("compaction")
+        self.folder("compaction")
     }
 
     fn next_compaction(&self, place: &Path) -> Option<PathBuf> {
@@ -134,7 +142,7 @@ impl StoreFiles {
 
     /// `config/`: RocketMQ's JSON files.
     pub fn config(&self) -> PathBuf {
-        self.root.join("config")
+        self.folder("config")
     }
 
     /// `checkpoint`: times and positions up to which the derived files are durable.
@@ -152,9 +160,14 @@ impl StoreFiles {
         self.home().join("lock")
     }
 
+    /// `timerlog/`: the timer log.
+    pub fn timer_log(&self) -> PathBuf {
+        self.folder(mqstore_format::names::TIMERLOG_DIR)
+    }
+
     /// `mqstore/`: all files that are ours alone.
     pub fn side(&self) -> PathBuf {
-        self.root.join("mqstore")
+        self.folder("mqstore")
     }
 
     /// `mqstore/tmp/`: files that get their final name by a rename.
@@ -282,6 +295,9 @@ impl StoreFiles {
         }
         match self.vfs.stat(&self.commit_log()) {
             Ok(stat) if stat.kind == FileKind::Directory => Ok(None),
+            Ok(stat) if stat.kind == FileKind::Symlink => refuse(
+                "its commitlog is a symbolic link that leads to no folder; mount its disk, or correct the link",
+            ),
             Ok(_) => refuse("its commitlog is not a folder"),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 if self.has_listed_logs()? {
@@ -315,12 +331,15 @@ impl StoreFiles {
     /// Moves a file or folder that does not belong to the store, but is in its way, to `lost+found`. Returns a note for
     /// the user.
     pub fn set_aside(&self, path: &Path, reason: &str) -> Result<String, StoreError> {
-        let folder = self.lost_and_found();
+        let folder = self.lost_and_found_for(path);
         self.ensure_folder(&folder)?;
         let relative = path.strip_prefix(&self.root).unwrap_or(path);
-        let name = relative.to_string_lossy().replace('/', "_");
+        let name = relative.to_string_lossy().trim_start_matches('/').replace('/', "_");
         let kept = folder.join(format!("{name}.{}", self.clock.now_ms()));
         self.vfs.rename(path, &kept).at(path, "moving a stray file to lost+found")?;
+        if folder != self.lost_and_found() {
+            self.vfs.sync_dir(&folder).at(&folder, "syncing a folder")?;
+        }
         Ok(format!("{}: {reason}; kept as {}", path.display(), kept.display()))
     }
 
@@ -340,11 +359,9 @@ impl StoreFiles {
             return Ok(());
         }
         self.vfs.create_dir_all(folder).at(folder, "making a folder")?;
-        let mut parent = folder.parent();
-        while let Some(above) = parent.filter(|above| above.starts_with(&self.root)) {
+        for above in self.folders_up_from(folder).skip(1) {
             switch::step("files.sync_folder_name", || self.vfs.sync_dir(above))
                 .at(above, "syncing a folder")?;
-            parent = above.parent();
         }
         Ok(())
     }

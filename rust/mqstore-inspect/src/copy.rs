@@ -6,7 +6,8 @@
 //! ```text
 //! every file and folder       copied: shared blocks if the file system can, holes kept, synced
 //! mqstore/live, tmp, jobs     left out: they have no meaning in a copy
-//! a link, a pipe, a device    refused: the copy would share the target of a link with the source
+//! a link from the root        copied as the folder to which it leads
+//! another link, pipe, device  refused: the copy would share the target of a link with the source
 //! ```
 //!
 //! A log in separate folders (`mqstore/paths`) is refused, too.
@@ -15,14 +16,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mqstore_io::vfs::parent_dir;
-use mqstore_io::{Access, FileKind, FileStat, VfsFile, switch};
+use mqstore_io::{Access, DirEntry, FileKind, FileStat, VfsFile, switch};
 
 use crate::repair::log::copy_bytes;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::writer_pid;
 use mqstore_base::progress::Progress;
 use mqstore_base::progress::ProgressWatcher;
-use mqstore_base::store_files::StoreFiles;
+use mqstore_base::store_files::{OWN_FOLDER, StoreFiles};
 
 /// A copy that does not have its final name yet.
 #[derive(Debug)]
@@ -112,7 +113,8 @@ fn tree(files: &StoreFiles) -> Result<Vec<(PathBuf, FileStat)>, StoreError> {
             if is_left_out(&relative) {
                 continue;
             }
-            match entry.stat.kind {
+            let stat = linked_folder(files, &relative, &entry)?.unwrap_or(entry.stat);
+            match stat.kind {
                 FileKind::Directory => folders.push(relative.clone()),
                 FileKind::File => {}
                 FileKind::Symlink | FileKind::Other => {
@@ -124,17 +126,30 @@ fn tree(files: &StoreFiles) -> Result<Vec<(PathBuf, FileStat)>, StoreError> {
                     });
                 }
             }
-            found.push((relative, entry.stat));
+            found.push((relative, stat));
         }
     }
     Ok(found)
 }
 
-/// Whether the path is the live page, staging or jobs, which have no meaning in a copy.
+/// Returns the target of an entry that is a link from the root to a folder. The copy gets a folder.
+fn linked_folder(
+    files: &StoreFiles,
+    relative: &Path,
+    entry: &DirEntry,
+) -> Result<Option<FileStat>, StoreError> {
+    let name = relative.to_str().filter(|_| entry.stat.kind == FileKind::Symlink);
+    let Some(target) = name.and_then(|name| files.link_target(name)) else { return Ok(None) };
+    files.vfs.stat(target).map(Some).at(target, "looking at a folder to copy")
+}
+
+/// Whether the path is the live page, staging or jobs, which have no meaning in a copy. Staging is also in our folder
+/// in the target of a link.
 fn is_left_out(relative: &Path) -> bool {
     ["mqstore/live", "mqstore/tmp", "mqstore/jobs", "mqstore/restore"]
         .iter()
         .any(|name| relative == Path::new(name))
+        || relative.file_name().is_some_and(|name| name == OWN_FOLDER)
 }
 
 /// Copies the first `len` bytes of a file, with shared blocks if possible, and syncs the copy.

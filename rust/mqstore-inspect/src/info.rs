@@ -185,7 +185,7 @@ fn part_size(files: &StoreFiles, part: &'static str) -> PartSize {
             size.disk_bytes += stat.allocated_bytes;
         }
     };
-    let home = if part == "commitlog" { files.commit_log() } else { files.root.join(part) };
+    let home = if part == "commitlog" { files.commit_log() } else { files.folder(part) };
     add(&home);
     let mut folders = vec![home];
     if part == "commitlog"

@@ -31,7 +31,7 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
 use mqstore_base::progress::ProgressWatcher;
-use mqstore_base::store_files::StoreFiles;
+use mqstore_base::store_files::{OWN_FOLDER, StoreFiles};
 use mqstore_engine::Store;
 use mqstore_engine::refuse_rocksdb;
 use mqstore_log::commit_log::{Segment, SegmentList, read_record};
@@ -167,7 +167,7 @@ impl SnapshotRun<'_> {
     /// Copies the files that cannot be derived from the log.
     fn side_files(&self) -> Result<(), StoreError> {
         for name in ["config", "compaction", "consumequeue", "batchconsumequeue"] {
-            self.folder(Path::new(name))?;
+            self.folder(name)?;
         }
         let side = self.copy.side();
         self.copy.vfs.create_dir(&side).at(&side, "making a folder of a snapshot")?;
@@ -179,8 +179,8 @@ impl SnapshotRun<'_> {
     }
 
     /// Copies a folder in a state that existed at one moment: if its subfolders changed meanwhile, it copies again.
-    fn folder(&self, name: &Path) -> Result<(), StoreError> {
-        let (from, to) = (self.source.root.join(name), self.copy.root.join(name));
+    fn folder(&self, name: &str) -> Result<(), StoreError> {
+        let (from, to) = (self.source.folder(name), self.copy.root.join(name));
         for _ in 0..TRIES {
             let before = self.folders(&from)?;
             if before.is_empty() {
@@ -224,7 +224,7 @@ impl SnapshotRun<'_> {
             entries => entries.at(from, "listing a folder to copy")?,
         };
         self.copy.vfs.create_dir(to).at(to, "making a folder of a snapshot")?;
-        for entry in entries {
+        for entry in entries.into_iter().filter(|entry| entry.name != OWN_FOLDER) {
             let (from, to) = (from.join(&entry.name), to.join(&entry.name));
             match entry.stat.kind {
                 FileKind::Directory => self.tree(&from, &to)?,
@@ -274,6 +274,6 @@ impl SnapshotRun<'_> {
 
     /// Copies the index files if no mark records their geometry; they are replaced later.
     fn index_files(&self) -> Result<(), StoreError> {
-        self.folder(Path::new("index"))
+        self.folder("index")
     }
 }

@@ -14,7 +14,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -221,6 +221,10 @@ impl Vfs for FaultVfs {
 
     fn inode(&self, path: &Path) -> io::Result<u64> {
         self.inner.inode(path)
+    }
+
+    fn linked_folder(&self, path: &Path) -> Option<PathBuf> {
+        self.inner.linked_folder(path)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fmt::Debug;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::region::{MapAccess, Region};
@@ -161,7 +161,7 @@ pub trait StoreLock: Send + Sync + Debug {
 ///
 /// No method follows a symbolic link in the last part of a file's path, and none waits for a pipe or a device.
 /// [`Vfs::list`], [`Vfs::list_kinds`], [`Vfs::sync_dir`] and [`Vfs::free_space`] accept a link to a folder, so that the
-/// root of a store can be one. Many threads can call methods at the same time. Concurrent calls on the same bytes take
+/// root of a store can be one. [`Vfs::linked_folder`] finds the target of a link. Many threads can call methods at the same time. Concurrent calls on the same bytes take
 /// effect, for each page, in one of the possible orders.
 ///
 /// Paths are used as given. Relative paths start at the current folder of the process.
@@ -182,6 +182,12 @@ pub trait Vfs: Send + Sync + Debug {
     /// changes the inode on disk.
     fn inode(&self, path: &Path) -> io::Result<u64> {
         Ok(self.stat(path)?.inode)
+    }
+
+    /// Returns the folder to which the symbolic link at `path` leads, over any number of links; `None` if `path` is no
+    /// link, or leads to no folder. The result contains no link, so that no later call replaces one.
+    fn linked_folder(&self, _path: &Path) -> Option<PathBuf> {
+        None
     }
 
     /// Returns all names in `dir`, sorted by their bytes, without `.` and `..`. Skips a name that vanishes during the

@@ -66,7 +66,7 @@ impl CheckpointFile {
 
     fn create(&self, checkpoint: &Checkpoint) -> Result<(), StoreError> {
         let path = self.files.checkpoint();
-        let folder = self.files.staging();
+        let folder = self.files.staging_for(&path);
         let staged = folder.join("checkpoint");
         let bytes = checkpoint.encode();
         let written = match self.files.vfs.write_atomic(&path, &staged, &bytes) {

@@ -67,8 +67,9 @@ impl MetaLog {
         }
         self.sync(self.place())?;
         self.files.ensure_folder(&self.files.config())?;
-        self.files.ensure_folder(&self.files.staging())?;
-        let staged = self.files.staging().join(file.name());
+        let staging = self.files.staging_for(&path);
+        self.files.ensure_folder(&staging)?;
+        let staged = staging.join(file.name());
         let written = self.files.vfs.write_atomic(&path, &staged, text.as_bytes());
         written.at(&path, "writing a configuration file")?;
         let mut tables = self.tables.lock();

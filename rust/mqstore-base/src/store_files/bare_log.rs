@@ -66,7 +66,10 @@ impl BareLog {
                 Ok::<_, StoreError>(found || has_record(vfs, &path.join(&entry.name))?)
             })?,
         };
-        Ok(is_log.then(|| Self { path: path.to_path_buf(), home: path.join(".."), segment: None }))
+        // The folder above a link, and not the one above its target, is the store that uses this log.
+        let is_link = path.file_name().is_some() && vfs.linked_folder(path).is_some();
+        let home = if is_link { parent_dir(path).to_path_buf() } else { path.join("..") };
+        Ok(is_log.then(|| Self { path: path.to_path_buf(), home, segment: None }))
     }
 
     fn file(vfs: &dyn Vfs, path: &Path) -> Result<Option<Self>, StoreError> {

@@ -6,13 +6,15 @@
 //!
 //! A relative path starts at the root of the store. Across threads: only the set of full folders changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use mqstore_format::crc31;
 use mqstore_format::names::COMMITLOG_DIR;
+use mqstore_io::Vfs;
 use mqstore_io::sync::RwLock;
 
+use super::links::OWN_FOLDER;
 use crate::error::StoreError;
 
 const MAGIC: &[u8; 8] = b"MQSPATHS";
@@ -29,6 +31,10 @@ pub struct LogFolders {
     /// Whether the log is in `<root>/commitlog` because no folders were listed.
     pub(super) plain: bool,
     root: PathBuf,
+    /// The targets of the folders that are links.
+    links: BTreeMap<PathBuf, PathBuf>,
+    /// Whether each folder has a folder of ours, because it can be on another file system than `mqstore`.
+    pub(super) own_sides: bool,
     /// Folders on a disk that is too full for new segments.
     full: RwLock<BTreeSet<PathBuf>>,
 }
@@ -41,6 +47,8 @@ impl LogFolders {
             read_only: Vec::new(),
             plain: true,
             root: root.to_path_buf(),
+            links: BTreeMap::new(),
+            own_sides: false,
             full: RwLock::default(),
         }
     }
@@ -52,6 +60,8 @@ impl LogFolders {
             read_only: Vec::new(),
             plain: true,
             root: PathBuf::new(),
+            links: BTreeMap::new(),
+            own_sides: false,
             full: RwLock::default(),
         }
     }
@@ -68,19 +78,41 @@ impl LogFolders {
             read_only: read_only.into_iter().collect(),
             plain: false,
             root: root.to_path_buf(),
+            links: BTreeMap::new(),
+            own_sides: true,
             full: RwLock::default(),
         })
+    }
+
+    /// Resolves the folders that are links, so that one folder with two names counts once.
+    pub(super) fn with_links(mut self, vfs: &dyn Vfs) -> Self {
+        let all = self.new.iter().chain(&self.read_only).map(|path| self.root.join(path));
+        self.links = all.filter_map(|path| vfs.linked_folder(&path).map(|target| (path, target))).collect();
+        let side = vfs.linked_folder(&self.root.join("mqstore"));
+        self.own_sides |= !self.links.is_empty() || side.is_some();
+        self
+    }
+
+    fn place(&self, given: &Path) -> PathBuf {
+        let path = self.root.join(given);
+        self.links.get(&path).cloned().unwrap_or(path)
     }
 
     /// Returns every folder with segments, each once.
     pub fn all(&self) -> Vec<PathBuf> {
         let given = self.new.iter().chain(&self.read_only);
-        given.map(|path| self.root.join(path)).collect::<BTreeSet<_>>().into_iter().collect()
+        given.map(|path| self.place(path)).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Returns the folders for new segments.
     pub fn for_new(&self) -> Vec<PathBuf> {
-        self.new.iter().map(|path| self.root.join(path)).collect()
+        let mut folders: Vec<PathBuf> = Vec::new();
+        for folder in self.new.iter().map(|path| self.place(path)) {
+            if !folders.contains(&folder) {
+                folders.push(folder);
+            }
+        }
+        folders
     }
 
     /// Sets the folders that receive no new segments from now on. If all folders are full, all receive them.
@@ -100,7 +132,7 @@ impl LogFolders {
 
     /// Returns our own folder for the files of `folder`, on the same file system.
     pub(super) fn side_of(&self, folder: &Path) -> PathBuf {
-        if self.plain { self.root.join("mqstore") } else { folder.join(".mqstore") }
+        if self.own_sides { folder.join(OWN_FOLDER) } else { self.root.join("mqstore") }
     }
 
     pub(super) fn encode(&self) -> Result<Vec<u8>, StoreError> {

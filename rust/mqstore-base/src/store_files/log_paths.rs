@@ -50,7 +50,7 @@ impl StoreFiles {
             self.log_folders()?
         } else {
             let (new, read_only) = (&options.commit_log_paths, &options.read_only_commit_log_paths);
-            let folders = LogFolders::listed(&self.root, new, read_only)?;
+            let folders = LogFolders::listed(&self.root, new, read_only)?.with_links(&*self.vfs);
             self.refuse_left_out(&folders)?;
             Arc::new(folders)
         };
@@ -66,13 +66,14 @@ impl StoreFiles {
         if let Some(folders) = &self.logs {
             return Ok(Arc::clone(folders));
         }
-        Ok(Arc::new(self.remembered_logs()?.unwrap_or_else(|| LogFolders::plain(&self.root))))
+        let plain = || LogFolders::plain(&self.root).with_links(&*self.vfs);
+        Ok(Arc::new(self.remembered_logs()?.unwrap_or_else(plain)))
     }
 
     fn remembered_logs(&self) -> Result<Option<LogFolders>, StoreError> {
         let path = self.paths_file();
         match self.vfs.read_file(&path, LIMIT_BYTES) {
-            Ok(bytes) => LogFolders::decode(&self.root, &bytes).map(Some).ok_or_else(|| {
+            Ok(bytes) => LogFolders::decode(&self.root, &bytes).map(|found| Some(found.with_links(&*self.vfs))).ok_or_else(|| {
                 let reason = "the list of the log's folders is damaged; give commit_log_paths, or remove this file if \
                               the log lies in commitlog alone";
                 StoreError::corrupt(&path, 0, reason)
@@ -168,13 +169,13 @@ impl StoreFiles {
     /// folders, and stores the list.
     pub fn prepare_logs(&self) -> Result<(), StoreError> {
         let folders = self.log_folders()?;
-        if folders.plain {
+        if !folders.own_sides {
             return Ok(());
         }
         let known = self.remembered_logs().ok().flatten().map_or_else(Vec::new, |known| known.all());
         for folder in folders.for_new() {
             // A folder that existed before and is missing now is on a disk that is not mounted: do not make it.
-            if !known.contains(&folder) {
+            if !known.contains(&folder) && !folders.plain {
                 self.make_folder(&folder)?;
             }
             let staging = folders.side_of(&folder).join("tmp");
@@ -183,6 +184,9 @@ impl StoreFiles {
                 let path = staging.join(&entry.name);
                 self.vfs.remove_file(&path).at(&path, "removing a leftover staging file")?;
             }
+        }
+        if folders.plain {
+            return Ok(());
         }
         let (path, bytes) = (self.paths_file(), folders.encode()?);
         if self.vfs.read_file(&path, LIMIT_BYTES).is_ok_and(|old| old == bytes) {

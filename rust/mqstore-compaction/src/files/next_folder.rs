@@ -25,7 +25,7 @@ use super::positions::{POSITIONS_BACKUP, POSITIONS_FILE, PositionCheckpoint, pat
 use crate::job::documents::OutputPair;
 use crate::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::store_files::StoreFiles;
+use mqstore_base::store_files::{OWN_FOLDER, StoreFiles};
 
 /// Maximum depth of folders. RocketMQ uses three levels below `compaction`; many more are an attack.
 const MOST_LEVELS: usize = 16;
@@ -100,7 +100,7 @@ impl<'a> NextFolder<'a> {
             for entry in list_or_none(self.files, &from)? {
                 let (old, new) = (from.join(&entry.name), to.join(&entry.name));
                 match entry.stat.kind {
-                    _ if replaced.contains(&old) => {}
+                    _ if replaced.contains(&old) || entry.name == OWN_FOLDER => {}
                     FileKind::Directory if level < MOST_LEVELS => pending.push((old, new, level + 1)),
                     FileKind::File => self.link(&old, &new)?,
                     _ => {

@@ -20,6 +20,7 @@ use std::io;
 use std::path::Path;
 
 use mqstore_io::switch;
+use mqstore_io::vfs::parent_dir;
 
 use super::job_record::{TREE_DIR, check_job_id, compaction_inode, job_dir, tree_inode};
 use mqstore_base::error::{IoContext, StoreError};
@@ -35,7 +36,10 @@ pub(crate) fn swap_generation(files: &StoreFiles, id: &str) -> Result<(), StoreE
     let tree = dir.join(TREE_DIR);
     let switched = if compaction_inode(files)?.is_some() {
         match files.vfs.exchange(&tree, &compaction) {
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => return swap_in_two_steps(files, id),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                refuse_link(files)?;
+                return swap_in_two_steps(files, id);
+            }
             outcome => outcome,
         }
     } else {
@@ -43,6 +47,14 @@ pub(crate) fn swap_generation(files: &StoreFiles, id: &str) -> Result<(), StoreE
     };
     switched.map_err(|error| cannot_move(&compaction, error))?;
     sync_both(files, &dir)
+}
+
+/// Refuses a swap in several steps through a link: between them, the link would lead nowhere.
+fn refuse_link(files: &StoreFiles) -> Result<(), StoreError> {
+    let Some(path) = files.link_target("compaction") else { return Ok(()) };
+    let reason = "compaction is a symbolic link to this folder, and the file system cannot exchange two folders in one \
+                  step; nothing was changed: replace the link with the folder itself";
+    Err(StoreError::Unsupported { path: path.to_path_buf(), reason: reason.to_owned() })
 }
 
 fn swap_in_two_steps(files: &StoreFiles, id: &str) -> Result<(), StoreError> {
@@ -121,15 +133,18 @@ fn cannot_move(compaction: &Path, error: io::Error) -> StoreError {
     StoreError::Unsupported {
         path: compaction.to_path_buf(),
         reason:
-            "the file system cannot move this folder, for example because it is part of a container image; \
-                 nothing was changed: compact a copy of the store (output) and use that"
+            "the file system cannot move this folder, for example because it is part of a container image, or because \
+                 compaction is a symbolic link to another disk than mqstore; nothing was changed: compact a copy of \
+                 the store (output) and use that"
                 .to_owned(),
     }
 }
 
 fn sync_both(files: &StoreFiles, job: &Path) -> Result<(), StoreError> {
-    switch::step("compaction.sync_switch", || files.vfs.sync_dir(&files.root))
-        .at(&files.root, "syncing the store's folder")?;
+    let compaction = files.compaction_path();
+    let above = parent_dir(&compaction);
+    switch::step("compaction.sync_switch", || files.vfs.sync_dir(above))
+        .at(above, "syncing the store's folder")?;
     match switch::step("compaction.sync_old_tree", || files.vfs.sync_dir(job)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         outcome => outcome.at(job, "syncing a job's folder"),

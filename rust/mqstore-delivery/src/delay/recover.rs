@@ -68,7 +68,7 @@ impl DelayEngine {
         let log = if let Some(log) = log {
             log
         } else {
-            let folder = files.root.join(mqstore_format::names::TIMERLOG_DIR);
+            let folder = files.timer_log();
             quarantine(store, &folder)?;
             TimerLog::open(files, options.timer_log_file_bytes, Access::ReadWrite)?
                 .ok_or_else(|| StoreError::Busy { reason: "cannot create the timer log".into() })?

@@ -242,8 +242,9 @@ impl StateFiles {
 
     fn replace(&self, path: &std::path::Path, bytes: &[u8], action: &'static str) -> Result<(), StoreError> {
         self.files.ensure_folder(&self.files.config())?;
-        self.files.ensure_folder(&self.files.staging())?;
-        let staged = self.files.staging().join(path.file_name().unwrap_or_default());
+        let staging = self.files.staging_for(path);
+        self.files.ensure_folder(&staging)?;
+        let staged = staging.join(path.file_name().unwrap_or_default());
         self.files.vfs.write_atomic(path, &staged, bytes).at(path, action)
     }
 }

@@ -14,7 +14,6 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_format::delays::timer::{
     TIMER_BLANK_BYTES, TIMER_UNIT_BYTES, TimerEntry, TimerUnit, encode_timer_blank,
 };
-use mqstore_format::names::TIMERLOG_DIR;
 use mqstore_format::{offset_file_name, parse_offset_file_name};
 use mqstore_io::{Access, FileKind, VfsFile, switch};
 
@@ -44,7 +43,7 @@ impl TimerLog {
         file_bytes: u64,
         access: Access,
     ) -> Result<Option<Self>, StoreError> {
-        let folder = files.root.join(TIMERLOG_DIR);
+        let folder = files.timer_log();
         let mut found = BTreeMap::new();
         let mut length = None;
         let entries = match files.vfs.list(&folder) {

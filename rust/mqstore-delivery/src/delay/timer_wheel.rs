@@ -206,8 +206,9 @@ pub(super) fn new_file(
 ) -> Result<Arc<dyn VfsFile>, StoreError> {
     let parent = path.parent().unwrap_or(&files.root);
     files.ensure_folder(parent)?;
-    files.ensure_folder(&files.staging())?;
-    let staged = files.staging().join(path.file_name().unwrap_or_default());
+    let staging = files.staging_for(path);
+    files.ensure_folder(&staging)?;
+    let staged = staging.join(path.file_name().unwrap_or_default());
     remove(files, &staged)?;
     let file = files.vfs.create_new(&staged).at(&staged, "creating a file")?;
     file.set_len(len).at(&staged, "creating a file")?;

@@ -179,8 +179,10 @@ fn check_log_quota(log: CommitLog, options: &StoreOptions) -> Result<CommitLog, 
 /// Takes the lock that RocketMQ takes.
 ///
 /// # Errors
-/// [`StoreError::Locked`] with the process that holds the lock, if it is known.
+/// [`StoreError::Locked`] with the process that holds the lock, if it is known; [`StoreError::Unsupported`] if a folder
+/// of the store is a link that leads nowhere.
 pub fn take_lock(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {
+    files.check_links()?;
     let path = files.lock();
     files.vfs.lock(&path).map_err(|error| match error {
         LockError::Held { pid } => {
@@ -202,15 +204,16 @@ fn sync_store_name(files: &StoreFiles) -> Result<(), StoreError> {
 
 /// Makes `mqstore/` and empties its staging folder.
 fn prepare_own_folder(files: &StoreFiles) -> Result<(), StoreError> {
-    let staging = files.staging();
-    files.ensure_folder(&staging)?;
-    for entry in files.vfs.list(&staging).at(&staging, "listing the staging folder")? {
-        let path = staging.join(&entry.name);
-        let outcome = match entry.stat.kind {
-            FileKind::Directory => files.vfs.remove_dir_all(&path),
-            _ => files.vfs.remove_file(&path),
-        };
-        outcome.at(&path, "removing a leftover staging file")?;
+    for staging in files.staging_folders() {
+        files.ensure_folder(&staging)?;
+        for entry in files.vfs.list(&staging).at(&staging, "listing the staging folder")? {
+            let path = staging.join(&entry.name);
+            let outcome = match entry.stat.kind {
+                FileKind::Directory => files.vfs.remove_dir_all(&path),
+                _ => files.vfs.remove_file(&path),
+            };
+            outcome.at(&path, "removing a leftover staging file")?;
+        }
     }
     files.prepare_logs()
 }
@@ -219,7 +222,8 @@ fn prepare_own_folder(files: &StoreFiles) -> Result<(), StoreError> {
 fn create_abort_file(files: &StoreFiles) -> Result<(), StoreError> {
     let path = files.abort();
     let pid = files.vfs.environment().pid.to_string();
-    files.vfs.write_atomic(&path, &files.staging().join("abort"), pid.as_bytes()).at(&path, "writing abort")
+    let staged = files.staging_for(&path).join("abort");
+    files.vfs.write_atomic(&path, &staged, pid.as_bytes()).at(&path, "writing abort")
 }
 
 /// Refuses a store that keeps its queues in `RocksDB`.
@@ -256,6 +260,10 @@ pub(super) fn create(files: &StoreFiles) -> Result<(), StoreError> {
                     "it is not empty (it has {name:?}) and has no commitlog folder; give an empty or new directory"
                 ),
             })
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && files.vfs.stat(&files.root).is_ok() => {
+            let reason = "it is a symbolic link that leads to no folder; mount its disk, or correct the link";
+            Err(StoreError::NotAStore { path: files.root.clone(), reason: reason.into() })
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => create_aside(files),
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => Err(StoreError::NotAStore {

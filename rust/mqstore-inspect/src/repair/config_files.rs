@@ -153,8 +153,9 @@ fn repair_file(
     };
     if !dry_run {
         files.keep_config(path, bytes)?;
-        files.ensure_folder(&files.staging())?;
-        let staged = files.staging().join("config");
+        let staging = files.staging_for(path);
+        files.ensure_folder(&staging)?;
+        let staged = staging.join("config");
         files.vfs.write_atomic(path, &staged, &text).at(path, "writing the entries that parse")?;
     }
     Ok(action)

@@ -119,8 +119,9 @@ fn replace(
         return Ok(None);
     }
     backup_config(files, path)?;
-    files.ensure_folder(&files.staging())?;
-    let staged = files.staging().join("config");
+    let staging = files.staging_for(path);
+    files.ensure_folder(&staging)?;
+    let staged = staging.join("config");
     files.vfs.write_atomic(path, &staged, text().as_bytes()).at(path, "setting offsets back")?;
     Ok(Some(set_back_words(path, count)))
 }

@@ -5,6 +5,7 @@ mod checksums;
 mod distributed;
 mod group_offsets;
 mod info;
+mod links;
 mod metadata_log;
 mod missing_ends;
 mod rebuild;

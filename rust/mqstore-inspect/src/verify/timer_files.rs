@@ -15,7 +15,7 @@ use mqstore_format::delays::timer::{
     TIMER_PRECISION_MS, TIMER_TOPIC, TIMER_UNIT_BYTES, TimerCheckpoint, TimerEntry, TimerSlot, TimerUnit,
     WHEEL_BYTES,
 };
-use mqstore_format::names::{TIMERCHECK_FILE, TIMERLOG_DIR, TIMERWHEEL_FILE};
+use mqstore_format::names::{TIMERCHECK_FILE, TIMERWHEEL_FILE};
 use mqstore_format::{RecordView, parse_offset_file_name};
 use mqstore_io::{Access, FileKind, VfsFile};
 
@@ -233,7 +233,7 @@ impl TimerLogFiles {
 
 fn timer_log(against: &TimerContext<'_>, report: &mut VerifyReport) -> Result<TimerLogFiles, StoreError> {
     let files = against.files;
-    let folder = files.root.join(TIMERLOG_DIR);
+    let folder = files.timer_log();
     let mut found: Vec<(u64, u64, PathBuf)> = Vec::new();
     for entry in files.vfs.list(&folder).unwrap_or_default() {
         let path = folder.join(&entry.name);

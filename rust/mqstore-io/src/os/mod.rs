@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 #[cfg(target_os = "linux")]
@@ -74,6 +74,12 @@ impl Vfs for OsVfs {
             Err(Errno::NOSYS | Errno::PERM) => Ok(self.stat(path)?.inode),
             result => Ok(result?.stx_ino),
         }
+    }
+
+    fn linked_folder(&self, path: &Path) -> Option<PathBuf> {
+        let is_kind = |path: &Path, kind| descriptor::stat(path).is_ok_and(|stat| stat.kind == kind);
+        let target = is_kind(path, FileKind::Symlink).then(|| fs::canonicalize(path).ok()).flatten();
+        target.filter(|target| is_kind(target, FileKind::Directory))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {

@@ -1,5 +1,6 @@
 //! Options of a simulated file system.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::clock::Clock;
@@ -26,6 +27,9 @@ pub struct SimOptions {
     pub by_hand: bool,
     /// Whether the call that exchanges two names is missing.
     pub no_exchange: bool,
+    /// Symbolic links to folders, and their targets. The file system only knows where they lead: a call on a path that
+    /// goes through a link fails.
+    pub links: Vec<(PathBuf, PathBuf)>,
     /// Bytes of memory of the machine; `None` is more than any test needs.
     pub memory_bytes: Option<u64>,
     /// The source of file times; without one all times are zero.

@@ -1,7 +1,7 @@
 //! The file system's methods, in memory.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -80,6 +80,11 @@ impl Vfs for SimVfs {
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
         let state = self.begin(OperationKind::Stat, path)?;
         Ok(node_stat(&state.tree.resolve(path)?))
+    }
+
+    fn linked_folder(&self, path: &Path) -> Option<PathBuf> {
+        let state = self.shared.state.lock();
+        state.options.links.iter().find(|(link, _)| link == path).map(|(_, target)| target.clone())
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {

@@ -99,9 +99,9 @@ impl QueueContext {
         }
     }
 
-    /// Creates a sparse queue file in the staging folder.
-    pub(super) fn stage(&self) -> Result<(PathBuf, Arc<dyn VfsFile>), StoreError> {
-        let folder = self.files.staging();
+    /// Creates a sparse queue file in the staging folder of `queue`, the folder of a queue.
+    pub(super) fn stage(&self, queue: &Path) -> Result<(PathBuf, Arc<dyn VfsFile>), StoreError> {
+        let folder = self.files.staging_for(queue);
         let mut failure = None;
         for _ in 0..STAGING_TRIES {
             let number = self.staged.fetch_add(1, Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl QueueContext {
     /// Creates the folder of a queue, and lets the next flush sync it and its parents.
     pub(super) fn make_folder(&self, folder: &Path) -> Result<(), StoreError> {
         self.files.vfs.create_dir_all(folder).at(folder, "creating the folder of a queue")?;
-        for above in folder.ancestors().take_while(|above| above.starts_with(&self.files.root)) {
+        for above in self.files.folders_up_from(folder) {
             self.mark_folder(above);
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Discovery of topics, queues and files in `consumequeue/`, and of other entries there.
 //!
 //! This module classifies every name below the folder, and below `batchconsumequeue/`, which has the same structure. It
-//! reads only folders and opens no file, so a pipe cannot block it and it follows no link. Names, kinds and lengths
+//! reads only folders and opens no file, so a pipe cannot block it and it follows no link below the folder. Names, kinds and lengths
 //! decide:
 //!
 //! ```text
@@ -21,6 +21,7 @@ use mqstore_io::{DirEntry, FileKind, Vfs, parallel_map};
 
 use super::layout::QueueLayout;
 use mqstore_base::error::{IoContext, StoreError, Stray};
+use mqstore_base::store_files::OWN_FOLDER;
 
 /// Name of the threads that list folders together with the caller.
 const LISTING_THREAD: &str = "mq-list";
@@ -94,6 +95,9 @@ fn scan_root(vfs: &dyn Vfs, root: &Path, strays: &mut Vec<Stray>) -> Result<Vec<
     let mut topics = Vec::new();
     for (name, kind) in &names {
         let path = root.join(name);
+        if name == OWN_FOLDER && *kind == FileKind::Directory {
+            continue;
+        }
         if *kind != FileKind::Directory {
             if !rocksdb {
                 strays.push(stray(&path, format!("{}, not the folder of a topic", kind_name(*kind))));

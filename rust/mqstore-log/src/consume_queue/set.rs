@@ -188,7 +188,10 @@ impl QueueSet {
 
     /// Releases the descriptors of a set that is not used any more.
     pub fn release(&self) {
-        self.home.cache.forget_dir(&self.home.files.root);
+        let files = &self.home.files;
+        for folder in [files.root.clone(), files.consume_queue(), files.batch_consume_queue()] {
+            self.home.cache.forget_dir(&folder);
+        }
     }
 
     /// Byte length of every queue file, a multiple of 20.
@@ -359,7 +362,7 @@ impl QueueSet {
     ) -> Result<Option<PathBuf>, StoreError> {
         let vfs = &self.home.files.vfs;
         let number = self.home.files.clock.now_ms();
-        let target = self.home.files.lost_and_found().join(format!("{kind}.{number}")).join(topic);
+        let target = self.home.files.lost_and_found_for(from).join(format!("{kind}.{number}")).join(topic);
         vfs.create_dir_all(&target).at(&target, "creating a folder for a damaged queue")?;
         let mut to = target.join(queue_id.to_string());
         let mut copy = 0;
@@ -377,10 +380,8 @@ impl QueueSet {
             }
         };
         if moved.is_some() {
-            for folder in from.parent().into_iter().chain(target.ancestors()) {
-                if folder.starts_with(&self.home.files.root) {
-                    self.home.mark_folder(folder);
-                }
+            for folder in from.parent().into_iter().chain(self.home.files.folders_up_from(&target)) {
+                self.home.mark_folder(folder);
             }
         }
         Ok(moved)

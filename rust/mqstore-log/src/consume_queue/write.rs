@@ -279,7 +279,7 @@ impl ConsumeQueue {
         if let Some(file) = self.existing_file(writing, base)? {
             return Ok(file);
         }
-        let (path, file) = self.home.stage()?;
+        let (path, file) = self.home.stage(&self.folder())?;
         writing.busy_mut().staged.insert(base, path);
         Ok(file)
     }

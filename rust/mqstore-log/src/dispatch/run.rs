@@ -11,7 +11,7 @@ use mqstore_io::FileKind;
 use mqstore_io::sync::{Arc, RwLock};
 
 use crate::index::NewEntry;
-use mqstore_base::store_files::{DelayTables, StoreFiles};
+use mqstore_base::store_files::{DelayTables, OWN_FOLDER, StoreFiles};
 
 /// Queue ids below this bound have a place in a table; the others are in a list.
 const NEAR_QUEUES: usize = 1024;
@@ -49,7 +49,9 @@ impl BatchTopics {
     pub fn with_folders(files: &StoreFiles) -> Self {
         let topics = Self::default();
         for entry in files.vfs.list(&files.batch_consume_queue()).unwrap_or_default() {
-            if let (FileKind::Directory, Some(name)) = (entry.stat.kind, entry.name.to_str()) {
+            if let (FileKind::Directory, Some(name)) = (entry.stat.kind, entry.name.to_str())
+                && name != OWN_FOLDER
+            {
                 topics.insert(name);
             }
         }

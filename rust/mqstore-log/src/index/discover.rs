@@ -1,7 +1,7 @@
 //! Discovery of index files in `index/`, and of other entries there.
 //!
 //! This module classifies entries by name, kind and length. It opens no file, so a pipe cannot block it and it follows
-//! no link.
+//! no link in the folder.
 //!
 //! Source: `IndexService#load`. RocketMQ maps a file of any length; mqstore requires the length of a geometry.
 
@@ -12,6 +12,7 @@ use mqstore_format::{IndexFileTime, parse_index_file_name};
 use mqstore_io::{FileKind, Vfs};
 
 use mqstore_base::error::{IoContext, StoreError, Stray};
+use mqstore_base::store_files::OWN_FOLDER;
 
 /// Byte length of the smallest index file: a header, one slot, two entries. A crash during the creation of a file may
 /// leave a shorter one.
@@ -49,6 +50,9 @@ pub(super) fn scan(vfs: &dyn Vfs, folder: &Path) -> Result<FoundFiles, StoreErro
         Ok(_) => {}
     }
     for entry in vfs.list(folder).at(folder, "listing index files")? {
+        if entry.name == OWN_FOLDER && entry.stat.kind == FileKind::Directory {
+            continue;
+        }
         let path = folder.join(&entry.name);
         let time = entry.name.to_str().and_then(parse_index_file_name);
         found.last_name = found.last_name.max(time);

@@ -181,6 +181,7 @@ impl IndexSet {
             file.unmap();
         }
         self.cache.forget_dir(&self.files.root);
+        self.cache.forget_dir(&self.files.index());
     }
 
     /// Slots and entries of every file.
@@ -387,7 +388,7 @@ impl IndexSet {
 
     /// Creates an empty file in the staging folder.
     pub(super) fn stage(&self, writer: &mut Writer) -> Result<(PathBuf, Arc<dyn VfsFile>), StoreError> {
-        let folder = self.files.staging();
+        let folder = self.files.staging_for(&self.files.index());
         let mut path = folder.clone();
         for _ in 0..STAGING_TRIES {
             path = folder.join(format!("index-{}", writer.staged));

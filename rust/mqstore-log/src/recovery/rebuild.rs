@@ -13,20 +13,27 @@
 //! completely new. Old and new folders can be mixed, because each of the three depends on the log alone. The next open
 //! empties the staging folder. The log does not change.
 //!
+//! If one of the three is a symbolic link, its new files are built below its target, and the contents of the target are
+//! exchanged. The link stays.
+//!
 //! A rebuild keeps facts that the log does not hold: if the log has no record of a queue any more, the last unit of its
 //! old files keeps its next offset. Files in the old folders that are no part of a store go to `lost+found`.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
-use mqstore_io::{Access, Vfs, switch};
+use mqstore_io::{Access, DirEntry, FileKind, Vfs, switch};
 
 use crate::commit_log::SegmentList;
 use crate::consume_queue::QueueSet;
 use crate::dispatch::{DispatchRules, Dispatcher};
 use crate::index::IndexSet;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::store_files::StoreFiles;
+use mqstore_base::store_files::{OWN_FOLDER, StoreFiles};
+
+/// The folders that a rebuild replaces.
+const FOLDERS: [&str; 3] = ["consumequeue", "batchconsumequeue", "index"];
 
 /// The result of a rebuild.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,9 +82,15 @@ impl RebuildRun {
     ) -> Result<Self, StoreError> {
         let root = files.rebuild();
         remove_tree(&*files.vfs, &root)?;
-        let staged = StoreFiles::new(Arc::clone(&files.vfs), Arc::clone(&files.clock), &root);
-        let folder = staged.staging();
-        files.vfs.create_dir_all(&folder).at(&folder, "creating the folder of a rebuild")?;
+        let mut staged = StoreFiles::new(Arc::clone(&files.vfs), Arc::clone(&files.clock), &root);
+        for (name, target) in FOLDERS.into_iter().filter_map(|name| Some((name, files.link_target(name)?))) {
+            let folder = files.staging_for(target).join("rebuild");
+            remove_tree(&*files.vfs, &folder)?;
+            staged = staged.with_folder_at(name, folder);
+        }
+        for folder in staged.staging_folders() {
+            files.vfs.create_dir_all(&folder).at(&folder, "creating the folder of a rebuild")?;
+        }
         let queues = Arc::new(queues.aside(&staged)?);
         let index = Arc::new(IndexSet::load(&staged, None, index.geometry(), Access::ReadWrite)?);
         let dispatcher = Dispatcher::new(
@@ -125,12 +138,12 @@ impl RebuildRun {
         self.keep_end_offsets()?;
         self.keep_strays()?;
         let (files, staged) = (&self.files, &self.staged);
-        for (new, old) in [
-            (staged.consume_queue(), files.consume_queue()),
-            (staged.batch_consume_queue(), files.batch_consume_queue()),
-            (staged.index(), files.index()),
-        ] {
-            swap_folder(&*files.vfs, &new, &old)?;
+        for name in FOLDERS {
+            let (new, old) = (staged.folder(name), files.folder(name));
+            match files.link_target(name) {
+                None => swap_folder(&*files.vfs, &new, &old, &new.with_extension("old"))?,
+                Some(_) => swap_contents(&*files.vfs, &new, &old)?,
+            }
         }
         for folder in [&files.root, &staged.root] {
             switch::step("rebuild.sync_swap", || files.vfs.sync_dir(folder))
@@ -139,7 +152,15 @@ impl RebuildRun {
         // After the exchange, the staging folder holds the old files.
         self.queues.release();
         self.index.release();
-        remove_tree(&*files.vfs, &staged.root)
+        self.remove_staged()
+    }
+
+    /// Deletes the staging folders.
+    fn remove_staged(&self) -> Result<(), StoreError> {
+        for name in FOLDERS.into_iter().filter(|name| self.files.link_target(name).is_some()) {
+            remove_tree(&*self.files.vfs, &self.staged.folder(name))?;
+        }
+        remove_tree(&*self.files.vfs, &self.staged.root)
     }
 
     /// Keeps the next offset of each queue without a record in the log, by its last old file.
@@ -149,7 +170,7 @@ impl RebuildRun {
             queue.recover_bounds()?;
             let made = self.queues.get(queue.topic(), queue.queue_id()).map_or(0, |made| made.max_offset());
             if made == 0 && queue.damaged().is_none() && self.log_lost(queue.max_physical_end()) {
-                self.keep_last_file(&self.files.consume_queue(), queue.topic(), queue.queue_id())?;
+                self.keep_last_file("consumequeue", queue.topic(), queue.queue_id())?;
             }
         }
         for queue in old.batches() {
@@ -157,7 +178,7 @@ impl RebuildRun {
             let made = self.queues.batch(queue.topic(), queue.queue_id()).map_or(0, |made| made.max_offset());
             let last = queue.last_physical_offset().map_or(0, |last| last + 1);
             if made == 0 && queue.damaged().is_none() && self.log_lost(last) {
-                self.keep_last_file(&self.files.batch_consume_queue(), queue.topic(), queue.queue_id())?;
+                self.keep_last_file("batchconsumequeue", queue.topic(), queue.queue_id())?;
             }
         }
         self.queues.flush()
@@ -169,16 +190,15 @@ impl RebuildRun {
     }
 
     /// Links the last file of a queue into the staged folder.
-    fn keep_last_file(&self, folder: &Path, topic: &str, queue_id: i32) -> Result<(), StoreError> {
+    fn keep_last_file(&self, folder: &str, topic: &str, queue_id: i32) -> Result<(), StoreError> {
         let vfs = &self.files.vfs;
-        let old = folder.join(topic).join(queue_id.to_string());
+        let place = |files: &StoreFiles| files.folder(folder).join(topic).join(queue_id.to_string());
+        let (old, new) = (place(&self.files), place(&self.staged));
         let Some(last) = vfs.list(&old).at(&old, "listing a queue")?.pop() else { return Ok(()) };
-        let relative = old.strip_prefix(&self.files.root).unwrap_or(&old);
-        let new = self.staged.root.join(relative);
         vfs.create_dir_all(&new).at(&new, "creating the folder of a queue")?;
         let (from, to) = (old.join(&last.name), new.join(&last.name));
         vfs.hard_link(&from, &to).at(&to, "keeping the next offset of a queue")?;
-        for folder in new.ancestors().take_while(|folder| folder.starts_with(&self.staged.root)) {
+        for folder in self.staged.folders_up_from(&new) {
             self.queues.mark_folder(folder);
         }
         Ok(())
@@ -220,25 +240,69 @@ impl RebuildRun {
         self.queues.release();
         self.index.release();
         // If a file remains, the next open removes it with the staging folder.
-        let _ = remove_tree(&*self.files.vfs, &self.staged.root);
+        let _ = self.remove_staged();
     }
 }
 
-/// Exchanges the folders `new` and `old`. If one of them does not exist, the other is only renamed.
-fn swap_folder(vfs: &dyn Vfs, new: &Path, old: &Path) -> Result<(), StoreError> {
+/// Exchanges what is in the folder `old`, the target of a link, with what is in `new`, a folder below it. A link or a
+/// mounted folder cannot be exchanged itself.
+///
+/// Across a crash: each queue is completely old or new, or missing, and recovery derives it again. The index loses its
+/// newest files first and gets its oldest files first, so it is always a part from its start.
+fn swap_contents(vfs: &dyn Vfs, new: &Path, old: &Path) -> Result<(), StoreError> {
+    let aside = new.join(OWN_FOLDER).join("old");
+    vfs.create_dir_all(&aside).at(&aside, "creating the folder of a rebuild")?;
+    let (before, after) = (entries(vfs, old)?, entries(vfs, new)?);
+    let folders = before.iter().chain(&after).filter(|entry| entry.stat.kind == FileKind::Directory);
+    for name in folders.map(|entry| &entry.name).collect::<BTreeSet<_>>() {
+        swap_folder(vfs, &new.join(name), &old.join(name), &aside.join(name))?;
+    }
+    let is_file = |entry: &&DirEntry| entry.stat.kind != FileKind::Directory;
+    for entry in before.iter().filter(is_file).rev() {
+        let path = old.join(&entry.name);
+        vfs.rename(&path, &aside.join(&entry.name)).at(&path, "replacing files by rebuilt ones")?;
+        // Without it, a crash could keep a newer name and lose an older one.
+        sync_swapped(vfs, old)?;
+    }
+    for entry in after.iter().filter(is_file) {
+        let path = old.join(&entry.name);
+        vfs.rename(&new.join(&entry.name), &path).at(&path, "replacing files by rebuilt ones")?;
+        sync_swapped(vfs, old)?;
+    }
+    [old, new, &aside].into_iter().try_for_each(|folder| sync_swapped(vfs, folder))
+}
+
+fn sync_swapped(vfs: &dyn Vfs, folder: &Path) -> Result<(), StoreError> {
+    switch::step("rebuild.sync_swap", || vfs.sync_dir(folder)).at(folder, "syncing a folder")
+}
+
+/// Lists a folder without our own folder; a missing folder counts as empty.
+fn entries(vfs: &dyn Vfs, folder: &Path) -> Result<Vec<DirEntry>, StoreError> {
+    match vfs.list(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        listed => {
+            let mut listed = listed.at(folder, "listing rebuilt files")?;
+            listed.retain(|entry| entry.name != OWN_FOLDER);
+            Ok(listed)
+        }
+    }
+}
+
+/// Exchanges the folders `new` and `old`. If one of them does not exist, the other is only renamed. `aside` is a free
+/// name.
+fn swap_folder(vfs: &dyn Vfs, new: &Path, old: &Path, aside: &Path) -> Result<(), StoreError> {
     let there = |path: &Path| vfs.stat(path).is_ok();
-    let aside: PathBuf = new.with_extension("old");
     let moved = match (there(new), there(old)) {
         (true, true) => match vfs.exchange(new, old) {
             // Without an exchange in the file system this takes two steps. An open between them finds no queues and
             // rebuilds them.
             Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
-                vfs.rename(old, &aside).and_then(|()| vfs.rename(new, old))
+                vfs.rename(old, aside).and_then(|()| vfs.rename(new, old))
             }
             outcome => outcome,
         },
         (true, false) => vfs.rename(new, old),
-        (false, true) => vfs.rename(old, &aside),
+        (false, true) => vfs.rename(old, aside),
         (false, false) => Ok(()),
     };
     moved.at(old, "replacing files by rebuilt ones")

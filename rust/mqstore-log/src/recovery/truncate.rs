@@ -158,7 +158,8 @@ fn remove_segment(
         sync_folder_of(files, &path)?;
         return Ok(None);
     }
-    let kept = if path.parent() == Some(&files.commit_log()) {
+    let plain = path.parent() == Some(&files.commit_log()) && files.link_target("commitlog").is_none();
+    let kept = if plain {
         let kept = files.unused_lost_and_found_name(&offset_file_name(segment.base_offset()))?;
         files.vfs.rename(&path, &kept).at(&path, "moving a segment to lost+found")?;
         files.sync_lost_and_found()?;

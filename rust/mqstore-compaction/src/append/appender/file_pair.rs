@@ -7,6 +7,7 @@ use mqstore_format::{
     BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER, RecordView, encode_blank, offset_file_name,
 };
 use mqstore_io::switch;
+use mqstore_io::vfs::parent_dir;
 use mqstore_io::{Access, VfsFile};
 
 use crate::files::file_sizes::{CompactionGeometry, UNIT_BYTES};
@@ -219,7 +220,9 @@ fn paths(files: &StoreFiles, topic: &str, queue_id: i32, base: u64) -> (PathBuf,
 
 /// Creates a file without a final name, and replaces a leftover.
 fn stage(files: &StoreFiles, name: &str, len: u64) -> Result<Arc<dyn VfsFile>, StoreError> {
-    let path = files.staging().join(name);
+    let path = staged_path(files, name);
+    // A compaction replaces the target of a link, and the staging folder in it.
+    files.ensure_folder(parent_dir(&path))?;
     match files.vfs.remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(StoreError::io(&path, "removing a staged file", error));
@@ -231,9 +234,13 @@ fn stage(files: &StoreFiles, name: &str, len: u64) -> Result<Arc<dyn VfsFile>, S
     Ok(file)
 }
 
+fn staged_path(files: &StoreFiles, name: &str) -> PathBuf {
+    files.staging_for(&files.compaction()).join(name)
+}
+
 /// Gives a durable staged file its final name.
 fn name_staged(files: &StoreFiles, staged: &str, path: &Path) -> Result<(), StoreError> {
-    files.vfs.rename_noreplace(&files.staging().join(staged), path).at(path, "naming a compaction file")?;
+    files.vfs.rename_noreplace(&staged_path(files, staged), path).at(path, "naming a compaction file")?;
     let folder = path.parent().unwrap_or(path);
     switch::step("feed.sync_name", || files.vfs.sync_dir(folder)).at(folder, "syncing a compaction folder")
 }

@@ -190,7 +190,7 @@ impl BatchQueue {
                 .write_all_at(&bytes, position - base)
                 .map_err(|source| self.io(base, "writing queue units", source))?;
         } else {
-            let (staged, file) = self.home.stage()?;
+            let (staged, file) = self.home.stage(&self.folder())?;
             file.write_all_at(&bytes, 0).at(&staged, "writing queue units")?;
             self.home.make_folder(&self.folder())?;
             let path = self.path(base);

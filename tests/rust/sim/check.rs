@@ -6,7 +6,9 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_base::options::{OpenMode, StoreOptions, Visibility};
 use mqstore_engine::Store;
-use mqstore_io::{SimVfs, Vfs};
+use mqstore_format::IndexGeometry;
+use mqstore_io::{Access, SimVfs, Vfs};
+use mqstore_log::index::IndexSet;
 
 use crate::workload::{KEYS, Need, QUEUES, Rec, World, append, explain, root};
 
@@ -201,7 +203,18 @@ pub(crate) fn recover(
     }
     let held = records.get(..count).unwrap_or_default();
     compare_derived(&store, held)?;
+    check_index_files(&world, options)?;
     Ok(Recovered { world, store, count, min })
+}
+
+/// Checks every index file of an open store on its own, as verify does: headers, and chains that reach each entry.
+fn check_index_files(world: &World, options: &StoreOptions) -> Result<(), String> {
+    let geometry = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
+    let index = IndexSet::load(&world.files(), Some(geometry), geometry, Access::Read).map_err(explain)?;
+    match index.wrong_files(&index.finished_files(false)).map_err(explain)?.as_slice() {
+        [] => Ok(()),
+        wrong => Err(format!("verify would report the index: {wrong:?}")),
+    }
 }
 
 impl Recovered {

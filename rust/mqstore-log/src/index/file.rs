@@ -8,7 +8,9 @@
 //! ```
 //!
 //! The writer allocates a file in staging, names it, and writes it through a map, in the order entry, header, slot. So
-//! neither a kill nor a reader in another process finds a slot whose entry the header does not count.
+//! neither a kill nor a reader in another process finds a slot whose entry the header does not count. The counts are the
+//! last store to the header: a kill before it leaves an entry that does not exist, a kill after it one that only its
+//! slot does not name. The next open for writing links it ([`IndexFile::link_newest`]).
 //!
 //! This module owns all access to the bytes of a file. The writer maps the file that it writes, after it allocated its
 //! space, and keeps its header in memory. Other files of the writing process are read through maps that the cache of
@@ -55,8 +57,8 @@ const BEGIN_TIMESTAMP: usize = 0;
 const END_TIMESTAMP: usize = 8;
 const BEGIN_PHYSICAL: usize = 16;
 const END_PHYSICAL: usize = 24;
-const SLOT_COUNT: usize = 32;
-const INDEX_COUNT: usize = 36;
+/// Slots in use, and the number of the next entry: one aligned word, so that one store changes both.
+const COUNTS: usize = 32;
 
 /// One file of the index.
 #[derive(Debug)]
@@ -254,11 +256,36 @@ impl IndexFile {
         header.index_count = (number + 1).cast_signed();
         header.end_physical = new.physical_offset;
         header.end_timestamp = new.store_timestamp;
-        region.store_u32_be_release(SLOT_COUNT, header.slot_count.cast_unsigned())?;
-        region.store_u32_be_release(INDEX_COUNT, header.index_count.cast_unsigned())?;
+        // The end comes before the counts. A kill between them leaves a file that ends with the record that the next
+        // open indexes again; after the counts, the header says nothing about an entry that is not complete.
         region.store_i64_be_release(END_PHYSICAL, header.end_physical)?;
         region.store_i64_be_release(END_TIMESTAMP, header.end_timestamp)?;
+        region.store_i64_be_release(COUNTS, counts(header))?;
         region.store_u32_be_release(entry.slot_position, number)
+    }
+
+    /// Links the newest entry if a kill came between the counts in the header and the slot: then the slot still names
+    /// the older entry, and the next entry of this chain would leave the newest one out.
+    pub(super) fn link_newest(&self) -> Result<(), StoreError> {
+        let header = self.known_header();
+        let newest = header.next_entry() - 1;
+        if newest == 0 {
+            return Ok(());
+        }
+        let bytes = IndexBytes::File(self.open()?);
+        let entry = bytes.entry(self.geometry, newest).at(&self.path, "reading an index entry")?;
+        let slot = self.geometry.slot_of(entry.hash);
+        let named = bytes.slot(self.geometry, slot).at(&self.path, "reading an index slot")?;
+        let is_unlinked = named < newest && u32::try_from(entry.previous) == Ok(named);
+        // Damage may look like this. It stays for verify if the entry is not that of the last record.
+        if !is_unlinked || entry.hash < 0 || entry.physical_offset != header.end_physical {
+            return Ok(());
+        }
+        self.dirty.store(true, Ordering::Release);
+        self.cache
+            .get(&self.path, Access::ReadWrite)
+            .and_then(|file| file.write_all_at(&newest.to_be_bytes(), self.geometry.slot_position(slot)))
+            .at(&self.path, "writing an index slot")
     }
 
     pub(super) fn is_dirty(&self) -> bool {
@@ -283,6 +310,11 @@ impl IndexFile {
         }
         synced.at(&self.path, "syncing an index file")
     }
+}
+
+/// Returns the word at [`COUNTS`].
+fn counts(header: &IndexHeader) -> i64 {
+    i64::from(header.slot_count) << 32 | i64::from(header.index_count.cast_unsigned())
 }
 
 impl IndexBytes {

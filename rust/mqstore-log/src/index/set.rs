@@ -268,6 +268,15 @@ impl IndexSet {
         Ok(())
     }
 
+    /// Completes the newest entry if a kill left it without its slot. Only the newest file that has entries can be
+    /// in this state: a file follows another one after the last entry of that one is complete.
+    pub fn link_newest_entry(&self) -> Result<(), StoreError> {
+        self.writable("link an index entry")?;
+        let _writer = self.writer();
+        let newest = self.files().into_iter().rev().find(|file| file.known_header().next_entry() > 1);
+        newest.map_or(Ok(()), |file| file.link_newest())
+    }
+
     /// Removes every file that is not full or has an entry for a record at or after log offset `physical`, and all
     /// newer files. Returns the log offset from which the index needs entries: the files that stay may have some keys
     /// of the record there.

@@ -300,8 +300,12 @@ fn recover_index(
             index.remove_all()?;
         }
     }
-    if log.aborted && !log.page_cache_intact {
-        index.drop_from(synced_position(log))?;
+    if log.aborted {
+        if !log.page_cache_intact {
+            index.drop_from(synced_position(log))?;
+        } else if switch::on("recovery.link_index_entry") {
+            index.link_newest_entry()?;
+        }
     }
     let missing = index.file_count() < log.mark.map_or(0, |mark| mark.index.files as usize) && !log.aborted;
     if missing || log.rewritten {

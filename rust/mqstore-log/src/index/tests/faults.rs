@@ -179,3 +179,56 @@ fn look_ups_go_on_while_entries_are_added() {
     });
     assert_eq!(all(&set, "a").len(), 500);
 }
+
+#[test]
+fn a_kill_between_any_two_stores_leaves_sound_chains() {
+    // Two keys a record, some of them equal, over three files.
+    let new: Vec<_> = (0..18).map(|n| NewEntry { physical_offset: n / 2 * 100, ..nth(n) }).collect();
+    let wanted = KEYS.map(|name| {
+        let mut offsets: Vec<_> =
+            new.iter().filter(|one| one.hash == hash(name)).map(|one| one.physical_offset).collect();
+        offsets.reverse();
+        offsets.dedup();
+        offsets
+    });
+    let world = World::new(&SimVfs::default());
+    let set = world.open(Access::ReadWrite);
+    world.sim.freeze_at_each(1..2000);
+    set.put(&new).unwrap();
+    let mut unlinked = 0;
+    for (call, moment) in world.sim.take_all_frozen() {
+        let after = World::new(&moment.kill().unwrap());
+        let set = IndexSet::load(&after.files, Some(TINY), TINY, Access::ReadWrite).unwrap();
+        let before = after.contents();
+        set.link_newest_entry().unwrap();
+        unlinked += u32::from(before != after.contents());
+        // Recovery indexes from the record of the newest entry on.
+        set.put(&new).unwrap();
+        assert_eq!(answers(&set), wanted, "call {call}");
+        assert_eq!(set.wrong_files(&set.finished_files(false)).unwrap(), [], "call {call}");
+        for (name, bytes) in after.contents() {
+            let used = (0..TINY.slots as usize).filter(|number| slot(&bytes, *number) > 0).count();
+            assert_eq!(header(&bytes).slot_count, used as i32, "call {call}, slots of {name}");
+        }
+    }
+    assert_eq!(unlinked, 18, "each entry is counted before its slot names it");
+}
+
+#[test]
+fn only_an_entry_of_the_last_record_is_linked() {
+    let world = World::new(&SimVfs::default());
+    world.open(Access::ReadWrite).put(&puts(0..6)).unwrap();
+    let path = world.files.index().join(&world.contents()[0].0);
+    let file = world.sim.open(&path, Access::ReadWrite).unwrap();
+    // The slot of entry 6 names the older entry, but the header ends with another record.
+    let newest = TINY.slot_position(TINY.slot_of(nth(5).hash));
+    let older = entry(&world.contents()[0].1, 6).previous;
+    file.write_all_at(&older.to_be_bytes(), newest).unwrap();
+    file.write_all_at(&400_i64.to_be_bytes(), 24).unwrap();
+    let damaged = world.contents();
+    world.open(Access::ReadWrite).link_newest_entry().unwrap();
+    assert_eq!(world.contents(), damaged);
+    file.write_all_at(&500_i64.to_be_bytes(), 24).unwrap();
+    world.open(Access::ReadWrite).link_newest_entry().unwrap();
+    assert_eq!(slot(&world.contents()[0].1, TINY.slot_of(nth(5).hash) as usize), 6);
+}

@@ -14,9 +14,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mqstore_meta::ProgressRecord;
 
-/// An op message.
+/// An op message, or a range of offsets without one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpPosition {
+    /// The offset after it.
+    next: i64,
     /// One past the largest offset that it names.
     half_end: i64,
     /// The end of its decision in the log.
@@ -76,7 +78,15 @@ impl OutcomeTracker {
                 *slot = end;
             }
         }
-        self.ops.insert(op, OpPosition { half_end, end });
+        self.ops.insert(op, OpPosition { next: op.saturating_add(1), half_end, end });
+    }
+
+    /// Records that no op message has an offset from `from` up to `to`: a gap of the queue, which stays one. Without
+    /// this, [`Self::next_op`] would never pass the gap.
+    pub(super) fn no_ops(&mut self, from: i64, to: i64) {
+        if from < to {
+            self.ops.insert(from, OpPosition { next: to, half_end: 0, end: 0 });
+        }
     }
 
     /// Records that a half message is no longer in the log and needs no decision.
@@ -153,7 +163,7 @@ impl OutcomeTracker {
                 break;
             }
             let place = entry.remove();
-            self.next_op += 1;
+            self.next_op = place.next;
             let half_end = self.steps.back().map_or(0, |(_, half_end)| *half_end).max(place.half_end);
             match self.steps.back_mut() {
                 Some(last) if last.1 == half_end => last.0 = self.next_op,

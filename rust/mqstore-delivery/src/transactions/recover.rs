@@ -66,7 +66,7 @@ impl Transactions {
         let first_op = inner.first_op(op_min, op_max);
         let next = inner.progress.lock().next();
         inner.state.lock().known = OutcomeTracker::starting_at(next, first_op);
-        let decided = self.read_ops(first_op, half_max)?;
+        let decided = self.read_ops(first_op, op_max, half_max)?;
         let open = self.open_halves(&decided, half_max);
         self.complete(&decided.owed)?;
         let found = self.read_halves(&open)?;
@@ -74,17 +74,22 @@ impl Transactions {
         self.record_progress(true)
     }
 
-    /// Reads op messages from `first_op` on. Ignores half messages from `half_max` on, which do not exist.
-    fn read_ops(&self, first_op: i64, half_max: i64) -> Result<DecidedHalves, BrokerError> {
+    /// Reads op messages from `first_op` up to `op_max`. Ignores half messages from `half_max` on, which do not exist.
+    /// Offsets without a record are gaps: their records expired or were lost.
+    fn read_ops(&self, first_op: i64, op_max: i64, half_max: i64) -> Result<DecidedHalves, BrokerError> {
         let inner = &*self.inner;
         let mut decided = DecidedHalves::default();
+        let mut next_op = first_op;
         let mut cursor = inner.store.read(OP_TOPIC, 0, Some(first_op), None, None)?;
         loop {
             let records = cursor.next_batch(AT_ONCE)?;
             if records.is_empty() {
+                inner.state.lock().known.no_ops(next_op, op_max);
                 return Ok(decided);
             }
             for record in &records {
+                inner.state.lock().known.no_ops(next_op, record.queue_offset);
+                next_op = record.queue_offset.saturating_add(1);
                 let mut op = OpRecord::of(&view(record)?);
                 op.half_offsets.retain(|half| (0..half_max).contains(half));
                 self.find_missing_records(record, &op, &mut decided.owed)?;

@@ -5,6 +5,7 @@ use mqstore_base::options::StoreOptions;
 
 use super::*;
 use crate::testing::{append_like_broker, put};
+use crate::transactions::outcomes::OutcomeTracker;
 
 /// Retention that keeps two segments.
 fn expiring() -> StoreOptions {
@@ -197,4 +198,21 @@ fn a_commit_that_cannot_be_noted_is_a_commit() {
     assert!(transactions.take_notes()[0].contains("cannot log decisions"));
     assert!(transactions.record_progress(false).is_err());
     assert_eq!(seen(&store, "a"), ["first", "second"]);
+}
+
+#[test]
+fn a_gap_in_the_op_queue_does_not_stop_the_position_before_it() {
+    // Op messages 5 to 7 are lost, 9 too. Each other one decides a half message.
+    let mut known = OutcomeTracker::starting_at(0, 5);
+    known.no_ops(5, 5);
+    known.no_ops(5, 8);
+    known.record_decision([0].into_iter(), 8, 100);
+    known.no_ops(9, 10);
+    known.record_decision([1].into_iter(), 10, 200);
+    for (durable, next_op) in [(50, 8), (100, 10), (200, 11)] {
+        let notes = known.notes(durable, 2, 0, false);
+        known.noted(notes, durable);
+        assert_eq!(known.next_op, next_op, "durable to {durable}");
+    }
+    assert!(known.ops.is_empty());
 }

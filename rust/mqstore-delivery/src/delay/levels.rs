@@ -94,12 +94,18 @@ impl DelayEngine {
     }
 }
 
-/// Returns the due time of a record of a level, whose entry says `due_ms`. It is due immediately if the clock went
-/// back by more than its delay. (`ScheduleMessageService#correctDeliverTimestamp` only requires that the record is
-/// newer than the clock.)
+/// Returns the due time of a record of a level, whose entry says `due_ms`.
+///
+/// Store times never decrease, so a clock that was ahead once lends its time to all records until it gets there again.
+/// If the store time is ahead of the clock by more than the delay, the delay counts from the time at which the record
+/// was made. If that is ahead too, the clock went back since, and the record is due now.
+/// (`ScheduleMessageService#correctDeliverTimestamp`)
 fn level_due(record: &StoredRecord, due_ms: Option<i64>, now_ms: i64) -> i64 {
     let Some(due_ms) = due_ms else { return now_ms };
-    let stored = record.view().map_or(now_ms, |view| view.store_timestamp);
-    let went_back_ms = stored.saturating_sub(now_ms);
-    if went_back_ms > due_ms.saturating_sub(stored).max(0) { now_ms } else { due_ms }
+    let Ok(view) = record.view() else { return due_ms };
+    let delay_ms = due_ms.saturating_sub(view.store_timestamp).max(0);
+    if view.store_timestamp.saturating_sub(now_ms) <= delay_ms {
+        return due_ms;
+    }
+    if view.born_timestamp > now_ms { now_ms } else { view.born_timestamp.saturating_add(delay_ms) }
 }

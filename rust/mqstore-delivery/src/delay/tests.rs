@@ -2,6 +2,7 @@
 
 mod blocked_messages;
 mod broker_files;
+mod clock;
 mod clock_steps;
 mod crashes;
 mod damage;

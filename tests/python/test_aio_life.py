@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -326,3 +327,52 @@ async def test_a_close_that_is_cancelled_goes_on(home: Path) -> None:
         await task
     await store.close()
     mqstore.open(home, "rw").close()
+
+
+FORKED_WAITS = """
+import os, sys, threading, time, mqstore
+from mqstore import _native
+
+store = mqstore.open(sys.argv[1], "rw")
+link = _native.LoopLink(store)
+# Many waits make each change of their list longer, so that most forks happen during one.
+waits = [link.wait("t", 0, 1_000_000 + number, number) for number in range(20_000)]
+stop = threading.Event()
+
+def work(first):
+    number = first
+    while not stop.is_set():
+        number += 1
+        link.wait("t", 0, 1_000_000, number).cancel()
+
+threads = [threading.Thread(target=work, args=(10**9 * part,)) for part in (1, 2, 3)]
+for thread in threads:
+    thread.start()
+for number in range(int(sys.argv[2])):
+    child = os.fork()
+    if child == 0:
+        waits[number].cancel()
+        link.end()
+        os._exit(0)
+    deadline = time.monotonic() + 20
+    while os.waitpid(child, os.WNOHANG)[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            stop.set()
+            sys.exit(f"child {number} hangs")
+        time.sleep(0.001)
+stop.set()
+for thread in threads:
+    thread.join()
+store.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_cancels_a_wait_of_its_parent(home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.append("t", b"first")
+    done = python(FORKED_WAITS, home, 400, PYTHONWARNINGS="ignore::DeprecationWarning")
+    assert done.returncode == 0, done.stderr

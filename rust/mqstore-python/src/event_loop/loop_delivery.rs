@@ -20,12 +20,13 @@ use crate::delivery::consumer::{NativeConsumer, places};
 use crate::delivery::leased_message::LeasedMessage;
 use crate::delivery::work_queue::NativeWorkQueue;
 use crate::event_loop::loop_link::{EventInbox, LoopLink, LoopWait, QueuedAppend, locked};
-use crate::runtime::delivered;
+use crate::runtime::{ForkGuarded, SharedStore, delivered};
 use crate::store::NativeStore;
 
 /// Converts an attempt's answer for Python: the result by `found`, a `LoopWait`, or None.
 fn answer<'py, T>(
     py: Python<'py>,
+    shared: &Arc<SharedStore>,
     look: TryResult<T>,
     found: impl FnOnce(T) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -33,7 +34,8 @@ fn answer<'py, T>(
         TryResult::Found(value) => found(value),
         TryResult::Prepare => Ok(py.None().into_bound(py)),
         TryResult::Wait { listening, longest } => {
-            Ok(Bound::new(py, LoopWait::new(Box::new(listening), longest))?.into_any())
+            let guarded = ForkGuarded::new(Arc::clone(shared), listening);
+            Ok(Bound::new(py, LoopWait::new(guarded, longest))?.into_any())
         }
     }
 }
@@ -52,13 +54,14 @@ fn call(letters: &Arc<EventInbox>, number: Option<u64>) -> Option<Waker> {
 pub(crate) struct LoopWorkQueue {
     queue: Py<NativeWorkQueue>,
     letters: Arc<EventInbox>,
+    shared: Arc<SharedStore>,
 }
 
 #[pymethods]
 impl LoopWorkQueue {
     #[new]
     fn new(queue: Py<NativeWorkQueue>, link: &LoopLink) -> Self {
-        Self { queue, letters: link.letters() }
+        Self { queue, letters: link.letters(), shared: link.shared() }
     }
 
     /// Gets up to `count` messages. If there are none, a call under `number` announces the next attempt.
@@ -76,7 +79,7 @@ impl LoopWorkQueue {
         let count = arguments::count("count", count)?;
         let (queue, call) = (native.queue()?, call(&self.letters, number));
         let look = delivered(py, || queue.try_get(count, patience, call))?;
-        answer(py, look, |found| Ok(PyList::new(py, native.leased(py, found)?)?.into_any()))
+        answer(py, &self.shared, look, |found| Ok(PyList::new(py, native.leased(py, found)?)?.into_any()))
     }
 
     /// Reads ahead for up to `count` messages, and moves dead letters; can block.
@@ -107,7 +110,7 @@ impl LoopWorkQueue {
         let work: Vec<_> = own.iter().map(|message| put.work(message)).collect();
         let look = delivered(py, || queue.try_put(&work, at_once, patience, call))?;
         drop(work);
-        answer(py, look, |done| match done {
+        answer(py, &self.shared, look, |done| match done {
             TryPut::Done(appended) => Ok(PyList::new(py, native.appended(py, appended)?)?.into_any()),
             TryPut::Reserved(reservation, delayed) => {
                 let mut own = messages.take().unwrap_or_default();
@@ -124,6 +127,7 @@ impl LoopWorkQueue {
                     many: put.many,
                     messages: own,
                 };
+                let reservation = ForkGuarded::new(Arc::clone(&self.shared), reservation);
                 QueuedAppend::of(topic, request, Some(Box::new(reservation)))
             }
         })
@@ -135,7 +139,7 @@ impl LoopWorkQueue {
         let (queue, call) = (native.queue()?, call(&self.letters, number));
         let look = delivered(py, || queue.try_join(patience, call))?;
         log_notes(py, queue.take_notes())?;
-        answer(py, look, |done| Ok(done.into_pyobject(py)?.to_owned().into_any()))
+        answer(py, &self.shared, look, |done| Ok(done.into_pyobject(py)?.to_owned().into_any()))
     }
 
     /// Returns a message to the queue; False, without any change, if that can block.
@@ -233,13 +237,14 @@ impl LoopPut {
 pub(crate) struct LoopConsumer {
     consumer: Py<NativeConsumer>,
     letters: Arc<EventInbox>,
+    shared: Arc<SharedStore>,
 }
 
 #[pymethods]
 impl LoopConsumer {
     #[new]
     fn new(consumer: Py<NativeConsumer>, link: &LoopLink) -> Self {
-        Self { consumer, letters: link.letters() }
+        Self { consumer, letters: link.letters(), shared: link.shared() }
     }
 
     /// Returns up to `most` messages, or the next message if `most` is None.
@@ -258,7 +263,7 @@ impl LoopConsumer {
             None => consumer.try_next(patience, call),
         });
         native.tell_notes(py)?;
-        answer(py, look?, |found| {
+        answer(py, &self.shared, look?, |found| {
             let messages = found.into_iter().map(|record| Bound::new(py, StoredMessage::from(record)));
             Ok(PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)?.into_any())
         })

@@ -22,7 +22,7 @@ use crate::convert::append_input::{InputMessage, parts};
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{offset, queue, text};
 use crate::convert::error::to_py;
-use crate::runtime::{SharedStore, detached};
+use crate::runtime::{ForkGuarded, SharedStore, detached};
 use crate::store::NativeStore;
 
 /// An event for the number of its request.
@@ -80,6 +80,11 @@ impl LoopLink {
         Arc::clone(&self.letters)
     }
 
+    /// Returns the store of this link.
+    pub(crate) fn shared(&self) -> Arc<SharedStore> {
+        Arc::clone(&self.shared)
+    }
+
     /// Converts the results of an append.
     fn results<'py>(
         &self,
@@ -121,6 +126,8 @@ impl LoopLink {
 
     /// Takes all events: for each its number, and None for a call, else the result or the error.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
+        // A forked child shares the descriptor and would take the events from its parent.
+        self.shared.store()?;
         let mut taken = Vec::new();
         for (number, news) in self.letters.take() {
             let outcome = match news {
@@ -151,7 +158,9 @@ impl LoopLink {
         let letters = Arc::clone(&self.letters);
         let call = move || letters.call(number);
         let waiter = detached(py, || store.wait_with(topic, queue_id, offset, call))?;
-        Ok((!waiter.is_over()).then(|| LoopWait::new(Box::new(waiter), None)))
+        let over = waiter.is_over();
+        let guarded = ForkGuarded::new(Arc::clone(&self.shared), waiter);
+        Ok((!over).then(|| LoopWait::new(guarded, None)))
     }
 
     /// Returns whether `offset` of a queue can be read; None if the answer can block.
@@ -231,6 +240,7 @@ impl LoopLink {
 
     /// Queues an append, once, for the thread in `serve`. The result arrives under `number`. Numbers ascend.
     fn put(&self, number: u64, append: &QueuedAppend) -> PyResult<()> {
+        self.shared.store()?;
         let Some(QueuedCall { request, topic, held }) = locked(&append.call).take() else {
             return Err(PyRuntimeError::new_err("the append is already queued"));
         };
@@ -249,7 +259,8 @@ impl LoopLink {
 
     /// Takes back an append that was not started; returns whether it was still queued.
     fn take_back(&self, number: u64) -> bool {
-        let taken = self.appends.take_back(number);
+        // A forked child may have a copy of the lock that no thread will release.
+        let taken = !self.shared.is_forked() && self.appends.take_back(number);
         if taken {
             locked(&self.asked).remove(&number);
         }
@@ -267,7 +278,9 @@ impl LoopLink {
 
     /// Makes `serve` return once all queued appends are done. Later appends are refused.
     fn end(&self) {
-        self.appends.end();
+        if !self.shared.is_forked() {
+            self.appends.end();
+        }
     }
 }
 
@@ -282,9 +295,10 @@ pub(crate) struct LoopWait {
 }
 
 impl LoopWait {
-    /// Creates a wait that the drop of `wait` takes back.
-    pub(crate) fn new(wait: Box<dyn Send>, longest: Option<Duration>) -> Self {
-        Self { wait: Mutex::new(Some(wait)), longest: longest.map(|longest| longest.as_secs_f64()) }
+    /// Creates a wait that the drop of `wait` takes back. A forked child takes nothing back: another thread may have
+    /// held the lock of the list of waits during the fork, and in the child it is never released.
+    pub(crate) fn new<T: Send + 'static>(wait: ForkGuarded<T>, longest: Option<Duration>) -> Self {
+        Self { wait: Mutex::new(Some(Box::new(wait))), longest: longest.map(|longest| longest.as_secs_f64()) }
     }
 }
 

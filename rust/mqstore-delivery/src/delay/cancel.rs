@@ -72,8 +72,9 @@ impl DelayEngine {
     }
 
     /// Reads all of the timer queue, so that the state of each message is known.
-    fn read_timer_queue(&mut self) -> Result<(), StoreError> {
-        self.read_timer_records().map(drop)
+    pub(super) fn read_timer_queue(&mut self) -> Result<(), StoreError> {
+        while self.read_timer_records()? {}
+        Ok(())
     }
 
     /// Whether `record` belongs to a waiting message.

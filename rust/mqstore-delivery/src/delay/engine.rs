@@ -19,6 +19,9 @@ use super::timer_wheel::TimerWheel;
 
 /// Records of the timer queue in one read.
 const AT_ONCE: usize = 1024;
+/// Maximum records of the timer queue that one call reads, and number of unsaved records at which they are saved early.
+/// So an open that builds wheel and timer log again does not hold a long queue in memory.
+pub(super) const MOST_READ: usize = if cfg!(test) { 100 } else { 1 << 17 };
 /// Number of messages in memory at which no further slot is loaded until some are delivered.
 const MOST_LIVE: usize = 1 << 19;
 
@@ -121,10 +124,10 @@ impl DelayEngine {
         }
     }
 
-    /// Reads new records of the timer queue. Returns whether there were any. Stops at a record whose slot is too far
-    /// ahead for the wheel.
+    /// Reads new records of the timer queue, about [`MOST_READ`]. Returns whether there were any. Stops at a record whose
+    /// slot is too far ahead for the wheel.
     pub(super) fn read_timer_records(&mut self) -> Result<bool, StoreError> {
-        let mut any = false;
+        let (mut any, mut read) = (false, 0);
         let (min, max) = match self.store.bounds(TIMER_TOPIC, 0) {
             Err(StoreError::TopicNotFound { .. }) => return Ok(false),
             bounds => bounds?,
@@ -139,11 +142,15 @@ impl DelayEngine {
         self.saved.dirty = true;
         let mut cursor = self.store.read(TIMER_TOPIC, 0, Some(self.queue_next), None, None)?;
         loop {
-            let records = cursor.next_batch(AT_ONCE)?;
+            if read >= MOST_READ {
+                return Ok(true);
+            }
+            let records = cursor.next_batch(AT_ONCE.min(MOST_READ))?;
             if records.is_empty() {
                 self.queue_next = self.queue_next.max(cursor.position());
                 return Ok(any);
             }
+            read += records.len();
             for record in &records {
                 match timed(record) {
                     Some(timed) if timed.slot >= self.read_slot + WHEEL_SLOTS => {
@@ -160,6 +167,11 @@ impl DelayEngine {
                 self.last_record = record.commit_log_offset as i64;
             }
         }
+    }
+
+    /// Whether so many messages are in memory that due ones must be delivered before more are read.
+    pub(super) fn is_swamped(&self, now_ms: i64) -> bool {
+        self.live.len() >= MOST_LIVE && self.heap.peek().is_some_and(|Reverse((at_ms, _))| *at_ms <= now_ms)
     }
 
     /// Applies cancellations after the first record that is further ahead than the wheel reaches: a message that they name

@@ -248,7 +248,7 @@ impl Delays {
     /// Returns the state of delayed messages.
     pub(crate) fn counts(&self) -> Result<DelayCounts, StoreError> {
         let mut core = self.core.lock();
-        core.read_timer_records()?;
+        core.read_timer_queue()?;
         // A message that became near after the last step may still be in its slot, which is precise to one second.
         core.load(self.store.clock().now_ms())?;
         let live = core.live.values().map(|live| live.due_ms).min();
@@ -274,11 +274,15 @@ impl Delays {
     fn run(&self) -> Result<i64, StoreError> {
         loop {
             let mut core = self.core.lock();
-            let more = core.read_timer_records()?;
+            // The rest of the queue may have messages that are due before those read so far.
+            if !core.is_swamped(self.store.clock().now_ms()) && core.read_timer_records()? {
+                core.save_early()?;
+                continue;
+            }
             // Read after the records: one of them may be due already, if the clock changed meanwhile.
             let now_ms = self.store.clock().now_ms();
             core.load(now_ms)?;
-            let more = core.deliver(now_ms)? || more;
+            let more = core.deliver(now_ms)?;
             core.pass(now_ms);
             if more {
                 continue;
@@ -324,7 +328,7 @@ impl BackgroundTask for Delays {
 
     fn end(&self) -> Result<(), StoreError> {
         let mut core = self.core.lock();
-        core.read_timer_records()?;
+        core.read_timer_queue()?;
         core.pass(self.store.clock().now_ms());
         core.save(true, Duration::ZERO)
     }

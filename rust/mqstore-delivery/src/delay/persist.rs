@@ -14,12 +14,13 @@
 
 use std::collections::HashMap;
 use std::collections::btree_map::Entry;
+use std::time::Duration;
 
 use mqstore_base::error::StoreError;
 use mqstore_format::crc32;
 use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TimerCheckpoint, TimerSlot, TimerUnit};
 
-use super::engine::DelayEngine;
+use super::engine::{DelayEngine, MOST_READ};
 use super::state_file::{DelayState, SaveSnapshot};
 use super::timer_record::Timed;
 
@@ -30,7 +31,7 @@ const MOST_TO_SCAN: u64 = 64 << 20;
 
 impl DelayEngine {
     /// Saves the changes if it is time. With `now`, saves in any case and waits for the log.
-    pub(super) fn save(&mut self, now: bool, interval: std::time::Duration) -> Result<(), StoreError> {
+    pub(super) fn save(&mut self, now: bool, interval: Duration) -> Result<(), StoreError> {
         if self.saved.failed {
             return Ok(());
         }
@@ -65,6 +66,14 @@ impl DelayEngine {
             return self.save(now, interval);
         }
         outcome
+    }
+
+    /// Saves before its time if many records are in memory only.
+    pub(super) fn save_early(&mut self) -> Result<(), StoreError> {
+        if self.unwritten.len() < MOST_READ {
+            return Ok(());
+        }
+        self.save(false, Duration::ZERO)
     }
 
     /// Whether anything changed, or an open would have to search much of the log.

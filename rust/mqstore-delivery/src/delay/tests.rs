@@ -10,6 +10,7 @@ mod level_offsets;
 mod levels;
 mod model;
 mod pending;
+mod rebuild;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -23,6 +23,7 @@ COUNTERS = {
     "appends": "mqstore_appended_messages_total",
     "appended_bytes": "mqstore_appended_bytes_total",
     "refused_appends": "mqstore_refused_appends_total",
+    "skipped_damage": "mqstore_skipped_damage_total",
     "hot_reads": "mqstore_hot_reads_total",
     "cold_reads": "mqstore_cold_reads_total",
     "expired_segments": "mqstore_expired_segments_total",

@@ -120,14 +120,11 @@ def test_the_default_returns_the_messages_before_and_names_the_place(tmp_path: P
     lost = filled(tmp_path / "store")[LOST]
     hit(tmp_path / "store", lost)
     found = []
-    with (
-        warnings.catch_warnings(),
-        mqstore.open(tmp_path / "store") as store,
-        pytest.raises(mqstore.CorruptionError) as caught,
-    ):
+    with warnings.catch_warnings(), pytest.raises(mqstore.CorruptionError) as caught:
         warnings.simplefilter("ignore", mqstore.StoreWarning)
-        for message in store.read("orders"):
-            found.append(message.queue_offset)  # noqa: PERF401 - the messages before the error count
+        with mqstore.open(tmp_path / "store") as store:
+            for message in store.read("orders"):
+                found.append(message.queue_offset)  # noqa: PERF401 - the messages before the error count
     assert found == [0, 1, 2]
     assert caught.value.offset == lost.commit_log_offset
     assert "message 3 of queue orders/0" in str(caught.value)

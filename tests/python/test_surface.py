@@ -117,9 +117,10 @@ SIGNATURES = {
     "Store.rebuild": "(self, *, progress=None)",
     "open": "(path, mode='r', *, options=None, progress=None, **overrides)",
     "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
-    "born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None)",
+    "born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, light_queues=())",
     "Store.append_many": "(self, /, topic, messages, *, queue_id=None, durable=False)",
-    "Store.read": "(self, /, topic, queue_id=0, start=None, end=None, *, filter=None, follow=False, timeout=None)",
+    "Store.read": "(self, /, topic, queue_id=0, start=None, end=None, *, filter=None, follow=False, timeout=None, "
+    "on_damage='raise')",
     "Store.lookup": "(self, /, topic, key, *, start_time=None, end_time=None, limit=None, newest_first=False)",
     "Store.message_at": "(self, /, topic, queue_id, queue_offset)",
     "Store.messages_at": "(self, /, topic, queue_id, queue_offsets)",
@@ -138,9 +139,9 @@ SIGNATURES = {
     "Store.set_confirm_offset": "(self, /, offset)",
     "Store.flush": "(self, /)",
     "Store.consumer": "(self, group, topics, filter=None, start='earliest', *, ordered=False, broadcast=False, "
-    "name=None, commit_interval=0.1, on_lost='continue', history=False)",
+    "name=None, commit_interval=0.1, on_lost='continue', history=False, on_damage='raise')",
     "Store.work_queue": "(self, topic, group='workers', *, invisible_duration=30.0, max_attempts=16, backoff=None, "
-    "maxsize=0)",
+    "maxsize=0, on_damage='raise')",
     "Store.transaction": "(self, group='DEFAULT_PRODUCER', *, check=None, durable=False)",
     "Store.check_transactions": "(self, check, group='DEFAULT_PRODUCER', *, check_after=6.0, check_interval=30.0, "
     "check_max=15)",

@@ -367,8 +367,8 @@ impl StoreFiles {
     }
 }
 
-/// Returns the program that leaves files with this name in the folders of others; `None` for any other name. Such a file
-/// is no damage of a store.
+/// Returns the program that leaves files with this name in the folders of others; `None` for any other name. Such a
+/// file is no damage of a store.
 pub fn foreign_file(name: &str) -> Option<&'static str> {
     let hidden = name.strip_prefix('.');
     let has_suffix = |suffixes: &[&str]| suffixes.iter().any(|suffix| name.ends_with(suffix));

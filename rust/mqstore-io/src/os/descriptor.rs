@@ -34,8 +34,8 @@ impl CallError for nix::errno::Errno {
     }
 }
 
-/// Repeats a call that a signal interrupted. An interrupted call has no result yet: a sync, for example, may have failed
-/// or not, and only the repetition knows.
+/// Repeats a call that a signal interrupted. An interrupted call has no result yet: a sync, for example, may have
+/// failed or not, and only the repetition knows.
 pub(super) fn retry<T, E: CallError>(mut call: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     loop {
         match call() {

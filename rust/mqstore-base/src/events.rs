@@ -1,8 +1,9 @@
 //! Hooks: functions of a program that receive the events of a store and decide about its files.
 //!
 //! The store calls both hooks in the thread that deletes files: the background service, or the caller of an explicit
-//! expiry. The events of an open come from the thread that opens the store. It holds no lock that an append or a read needs. A hook may call the store, except for operations that wait
-//! for this thread: expire and close ([`is_in_hook`]).
+//! expiry. The events of an open come from the thread that opens the store. It holds no lock that an append or a read
+//! needs. A hook may call the store, except for operations that wait for this thread: expire and close
+//! ([`is_in_hook`]).
 
 use std::cell::Cell;
 use std::fmt;
@@ -69,8 +70,8 @@ pub enum DeleteVerdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreEvent {
     /// The stable word of the event: `segment_deleted`, `segment_kept`, `segment_wiped`, `queue_file_deleted`,
-    /// `index_file_deleted`, `appends_refused`, `appends_resumed`, `compacted`, `warning` (a note of the open, such as a
-    /// damaged configuration file).
+    /// `index_file_deleted`, `appends_refused`, `appends_resumed`, `compacted`, `warning` (a note of the open, such as
+    /// a damaged configuration file).
     pub kind: &'static str,
     /// The file, if the event is about one.
     pub file: Option<ExpiredFile>,

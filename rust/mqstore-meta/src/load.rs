@@ -7,8 +7,8 @@
 //!
 //! A frame that does not decode is normally the end of the log. It is damage if it is in the snapshot, or below the
 //! highest position that a later frame states as synced. Then the store refuses to open for writing, unless
-//! [`RecoveryMode::Salvage`] allows it to drop everything after the damage. The durable mark says whether the store has a
-//! metadata log; a log whose files are all missing counts as damaged.
+//! [`RecoveryMode::Salvage`] allows it to drop everything after the damage. The durable mark says whether the store has
+//! a metadata log; a log whose files are all missing counts as damaged.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -314,7 +314,8 @@ pub(super) fn read_snapshot(
     Ok(Some((found.state, found.damage.is_some())))
 }
 
-/// Finds damage of the log. Returns the file, the offset and the reason. If all files are missing, returns their folder.
+/// Finds damage of the log. Returns the file, the offset and the reason. If all files are missing, returns their
+/// folder.
 pub fn find_damage(files: &StoreFiles) -> Result<Option<(PathBuf, u64, String)>, StoreError> {
     let had_log = has_metadata(files);
     let found = read_expected(files, had_log)?;

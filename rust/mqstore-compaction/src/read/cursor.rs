@@ -14,8 +14,8 @@
 //!   stopped between its switch of log and queue. The file is then read record by record. If no complete record starts
 //!   there, the file is damaged, and the read fails.
 //! * A file without a valid unit is also read record by record.
-//! * Files have their full length from the start. If a unit that ascends points after the end of the log file, that file
-//!   was truncated, and a read fails where its records are missing.
+//! * Files have their full length from the start. If a unit that ascends points after the end of the log file, that
+//!   file was truncated, and a read fails where its records are missing.
 //!
 //! PHYSICALOFFSET must be the record's own position. A property CRC is not checked, because RocketMQ changes
 //! PHYSICALOFFSET without a new CRC.

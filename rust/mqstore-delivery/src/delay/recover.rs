@@ -80,8 +80,9 @@ impl DelayEngine {
         let loaded = state_files.offsets()?;
         let had_file = state.as_ref().is_some_and(|state| state.offsets[0] != crc32(b""));
         if loaded.file.is_none() && had_file {
-            let note = "config/delayOffset.json: missing; mqstore/delays has its offsets, and the log shows later deliveries";
-            store.add_note(note);
+            store.add_note(
+                "config/delayOffset.json: missing; mqstore/delays has its offsets, and the log shows later deliveries",
+            );
         }
         let levels = LevelOffsets::new(loaded, state.as_ref().filter(fits));
         let saved = SaveState {

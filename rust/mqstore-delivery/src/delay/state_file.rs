@@ -150,8 +150,8 @@ impl StateFiles {
         (Self { files: files.clone(), file: None, number }, newest)
     }
 
-    /// Returns a note if the file of the saved state exists and neither slot is valid. With `keep`, makes a copy of it in
-    /// `lost+found`.
+    /// Returns a note if the file of the saved state exists and neither slot is valid. With `keep`, makes a copy of it
+    /// in `lost+found`.
     pub(super) fn damage_note(&self, keep: bool) -> Result<Option<String>, StoreError> {
         let path = Self::path(&self.files);
         let bytes = self.files.read_config(&path)?.unwrap_or_default();
@@ -162,8 +162,8 @@ impl StateFiles {
         let kept =
             copy.map_or_else(String::new, |copy| format!("; a copy of the file is in {}", copy.display()));
         Ok(Some(format!(
-            "{}: damaged (neither slot has a valid checksum); the state of delayed messages comes from the log and from \
-             RocketMQ's files{kept}",
+            "{}: damaged (neither slot has a valid checksum); the state of delayed messages comes from the log and \
+             from RocketMQ's files{kept}",
             path.display()
         )))
     }

@@ -131,7 +131,8 @@ impl Members {
         Ok(Some(entries))
     }
 
-    /// Takes a member that is an object of objects with values of one type; `losses` gets the entries that do not parse.
+    /// Takes a member that is an object of objects with values of one type; `losses` gets the entries that do not
+    /// parse.
     pub(super) fn take_nested<K: Ord>(
         &mut self,
         name: &str,

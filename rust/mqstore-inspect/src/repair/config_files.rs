@@ -1,9 +1,9 @@
 //! Repairs the JSON files of `config/` that do not parse completely, and the tables of delay levels.
 //!
-//! RocketMQ writes `x.json.bak` before each new `x.json`, and reads it if `x.json` does not parse. A repair first copies
-//! the damaged file to `lost+found`. Then it writes every entry that parses, completed with those of the backup. Files
-//! that the metadata log knows are written from the log. A file of another kind is replaced with its backup, or moved
-//! away if the backup does not parse either. The tables of delay levels are mqstore's and have no backup.
+//! RocketMQ writes `x.json.bak` before each new `x.json`, and reads it if `x.json` does not parse. A repair first
+//! copies the damaged file to `lost+found`. Then it writes every entry that parses, completed with those of the backup.
+//! Files that the metadata log knows are written from the log. A file of another kind is replaced with its backup, or
+//! moved away if the backup does not parse either. The tables of delay levels are mqstore's and have no backup.
 //!
 //! Source: `ConfigManager#load`, `#loadBak`.
 

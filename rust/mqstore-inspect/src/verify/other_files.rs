@@ -70,8 +70,8 @@ impl OtherFilesCheck<'_> {
         }
     }
 
-    /// Checks that each compacted queue is readable from its first unit to its last, and has all files that a compaction
-    /// wrote.
+    /// Checks that each compacted queue is readable from its first unit to its last, and has all files that a
+    /// compaction wrote.
     pub(super) fn compaction(&mut self) -> Result<(), StoreError> {
         if let Some((_, reason)) = damaged_manifest(self.files)? {
             let path = self.files.compaction_manifest();

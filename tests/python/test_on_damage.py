@@ -115,6 +115,7 @@ def test_the_process_that_writes(tmp_path: Path, verb: Callable[..., list[int]],
     check(tmp_path / "store", "rw", verb, recovery=recovery)
 
 
+@pytest.mark.filterwarnings("ignore::mqstore.StoreWarning")
 @pytest.mark.parametrize("hit", DAMAGES)
 def test_the_default_returns_the_messages_before_and_names_the_place(tmp_path: Path, hit: Callable[..., None]) -> None:
     lost = filled(tmp_path / "store")[LOST]

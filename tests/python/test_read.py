@@ -270,7 +270,7 @@ def test_numbers_beyond_64_bits(filled: Path, number: int) -> None:
             lambda: store.offset_for_time("orders", 0, number),
             lambda: store.lookup("orders", "all", limit=number),
         ):
-            with pytest.raises(ValueError, match="64 bits"):
+            with pytest.raises(ValueError, match=r"64 bits|too large|negative"):
                 call()
         with pytest.raises(TypeError):
             store.read("orders", True)

@@ -104,8 +104,8 @@ def test_any_number_of_threads_makes_the_same(shop: Path, threads: int) -> None:
 
 
 def test_what_cannot_be_rebuilt(shop: Path, tmp_path: Path) -> None:
-    for threads in (0, 9):
-        with pytest.raises(ValueError, match="between 1 and 8"):
+    for threads, text in ((0, "at least 1"), (9, "between 1 and 8")):
+        with pytest.raises(ValueError, match=text):
             mqstore.rebuild(shop, threads=threads)
     with pytest.raises(mqstore.NotAStoreError):
         mqstore.rebuild(tmp_path)

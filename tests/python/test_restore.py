@@ -92,6 +92,7 @@ def test_a_directory_equals_one_that_lost_nothing(lost: Path) -> None:
 
 # The background copies appended messages to the compaction files, and may notice first that files are missing.
 @pytest.mark.filterwarnings("ignore:.*restore_compaction gets the messages between:mqstore.StoreWarning")
+@pytest.mark.filterwarnings("ignore:.*that a compaction kept are lost")
 def test_an_open_store_from_an_open_store(lost: Path) -> None:
     with (
         mqstore.open(lost, "rw", options=SMALL) as store,
@@ -135,6 +136,7 @@ def test_an_exception_ends_it_and_the_next_call_goes_on(lost: Path) -> None:
     check(lost)
 
 
+@pytest.mark.filterwarnings("ignore:.*that a compaction kept are lost")
 def test_a_store_that_lacks_the_same_cannot_help(lost: Path) -> None:
     poor = lost.with_name("poor")
     shutil.copytree(lost, poor)

@@ -177,7 +177,8 @@ impl StoreFiles {
 
     /// `mqstore/tmp/rebuild/`: derived files during a rebuild, laid out as under the root.
     pub fn rebuild(&self) -> PathBuf {
-        self.staging().join("rebuild")
+        // On the file system of the root, whose folders it exchanges.
+        self.staging_for(&self.root).join("rebuild")
     }
 
     /// `mqstore/lost+found/`: every byte that recovery truncated.

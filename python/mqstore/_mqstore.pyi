@@ -264,7 +264,7 @@ class NativeStore:
         """Returns the message whose record starts at this log offset.
 
         Raises:
-            CorruptionError: no record starts there.
+            CorruptionError: no record starts there, or the topic of the record was deleted.
         """
     def lookup(
         self,

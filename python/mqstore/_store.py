@@ -181,11 +181,15 @@ class Store(DeliveringStore):
     def delete_topic(self, topic: str) -> None:
         """Removes a topic and the committed offsets of groups in it. The change is durable when this returns.
 
-        The topic and its queues disappear at once. Its messages stay in the log until they expire: scans of the log and
-        `get` still find them. A new topic of the same name continues at the next offsets.
+        The topic, its queues and its messages disappear at once, from every kind of read. The log keeps the records
+        until their segments expire. A new topic of the same name is empty; each queue continues at the next multiple of
+        `queue_file_entries`, so old offsets never stand for new messages. A broker that rebuilds the queues itself
+        shows the old messages again.
 
         Raises:
             TopicNotFoundError: no such topic.
+            RefusedError: a system topic, for example the topic of delayed messages.
+            StoreBusyError: a compaction topic, while a compaction runs.
             StoreReadOnlyError: the store is open for reading.
         """
         _native.delete_topic(self, topic)

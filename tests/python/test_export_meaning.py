@@ -233,6 +233,18 @@ def test_messages_of_a_deleted_topic_stay_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["jsonl", "store"])
+def test_a_topic_that_exists_again_has_only_its_new_messages(tmp_path: Path, way: Way) -> None:
+    with mqstore.open(tmp_path / "a", "create", options=SMALL) as store:
+        store.append("again", b"old")
+        store.delete_topic("again")
+        store.append("again", b"new")
+    report = moved(tmp_path / "a", tmp_path / "c", way)
+    assert (report.messages, report.reasons) == (1, {"deleted": 1})
+    with mqstore.open(tmp_path / "c") as store:
+        assert [message.body for message in store.read("again")] == [b"new"]
+
+
+@pytest.mark.parametrize("way", ["jsonl", "store"])
 def test_topics_and_groups_keep_their_settings(tmp_path: Path, way: Way) -> None:
     with mqstore.open(tmp_path / "a", "create", options=SMALL) as store:
         store.create_topic("table", queues=2, attributes={"cleanup.policy": "COMPACTION"})

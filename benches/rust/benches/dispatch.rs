@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::TopicFloors;
 use mqstore_bench::{BODY_BYTES, Bench, limit_pass};
 use mqstore_format::IndexGeometry;
 use mqstore_io::{Access, OsVfs, SystemClock};
@@ -70,7 +71,8 @@ fn one_round(list: &Arc<SegmentList>, end: u64, way: Way) -> Duration {
     let files = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), folder.path());
     files.ensure_folder(&files.staging()).unwrap();
     let geometry = IndexGeometry { slots: 500_000, entries: 2_000_000 };
-    let queues = Arc::new(QueueSet::load(&files, 6_000_000, Access::ReadWrite).unwrap());
+    let queues =
+        Arc::new(QueueSet::load(&files, 6_000_000, Access::ReadWrite, &TopicFloors::default()).unwrap());
     let index = Arc::new(IndexSet::load(&files, None, geometry, Access::ReadWrite).unwrap());
     let dispatcher = Dispatcher::new(&files, Arc::clone(list), queues, index, DispatchRules::default(), 0, 0);
     if way.maps {

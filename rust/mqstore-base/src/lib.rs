@@ -23,4 +23,5 @@ pub mod options;
 pub mod progress;
 pub mod retry;
 pub mod store_files;
+pub mod topic_floors;
 pub mod wake_signal;

@@ -10,6 +10,7 @@
 //! 192  8  counter, odd during a write          200  8  dispatched log offset
 //! 256  8  counter, odd during a write          264  8  confirmed log offset + 1, 0 for none
 //! 320  8  1 once a write or a sync failed
+//! 384  8  how often topics were deleted, or created again
 //! ```
 //!
 //! The page is valid only while its owner holds the lock of the store and the lock of the page itself: byte 0 of the
@@ -22,6 +23,7 @@
 //! the leader of a group commit, or the holder of the dispatcher's lock.
 
 use mqstore_io::switch;
+use mqstore_io::sync::Mutex;
 use mqstore_io::{LockError, MapAccess, Region, StoreLock};
 
 use crate::error::{IoContext, StoreError};
@@ -34,12 +36,15 @@ const DURABLE_AT: usize = 128;
 const DISPATCHED_AT: usize = 192;
 const CONFIRMED_AT: usize = 256;
 const FAILED_AT: usize = 320;
+const DELETIONS_AT: usize = 384;
 const READ_TRIES: usize = 1000;
 
 /// The page as its writer uses it.
 #[derive(Debug)]
 pub struct LivePage {
     region: Region,
+    /// Held while the number of deletions changes.
+    deletions: Mutex<()>,
 }
 
 impl LivePage {
@@ -78,7 +83,7 @@ impl LivePage {
         })?;
         files.vfs.rename(&staged, &path).at(&path, "naming the live page")?;
         let region = file.map(0, PAGE_BYTES, MapAccess::ReadWrite).at(&path, "mapping the live page")?;
-        Ok((Self { region }, lock))
+        Ok((Self { region, deletions: Mutex::default() }, lock))
     }
 
     /// Raises the published position to `position`, if it is lower. Any number of threads can call this.
@@ -111,6 +116,14 @@ impl LivePage {
         }
     }
 
+    /// Counts a deletion of topics, or the creation of a deleted one: readers must read the topics again.
+    pub fn note_deletion(&self) {
+        let _one = self.deletions.lock();
+        // As in `set`, this cannot fail.
+        let count = self.region.load_i64_be_acquire(DELETIONS_AT).unwrap_or(0);
+        let _ = self.region.store_i64_be_release(DELETIONS_AT, count.wrapping_add(1));
+    }
+
     fn set(&self, at: usize, position: u64) {
         // The page is 4 KiB and the offsets are constants, so these stores cannot fail. The counter is odd while a
         // reader without atomic loads can see a half-written position.
@@ -132,6 +145,8 @@ pub struct LiveState {
     pub visible: u64,
     /// The log offset up to which queues and index are complete.
     pub dispatched: u64,
+    /// How often this writer deleted topics, or created deleted ones again.
+    pub deletions: u64,
 }
 
 /// Returns the process id of the current writer, if it is known. A lock of ours has no process id, so the live page
@@ -227,6 +242,7 @@ fn decode_state(page: &[u8], boot_id: [u8; 16]) -> Option<(LiveState, bool)> {
         token: word(32)?,
         visible: word(half + 8)?.min(confirmed),
         dispatched: word(DISPATCHED_AT + 8)?,
+        deletions: word(DELETIONS_AT)?,
     };
     Some((state, whole))
 }

@@ -38,6 +38,7 @@ pub use append::uncompacted::{
 };
 pub use distributed::{DistributedJob, EncodedStep, WeightedStep};
 pub use files::checksums::{ChangedFile, changed_files, incomplete_files};
+pub use files::deleted::{remove_deleted, remove_topic};
 pub use files::file_sizes::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
 pub use files::folder::{DataFile, FilePair, QueueFolder, open_listed};
 pub use files::manifest::{ManifestCache, damaged_manifest};

@@ -17,6 +17,7 @@ use super::files::folder::{LOG_DIR, QUEUE_DIR, queue_dir};
 use super::{CompactedQueue, CompactionOptions, CompactionReport, JobControl, compact};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::TopicFloors;
 use mqstore_log::consume_queue::QueueSet;
 
 /// Bytes of a log segment in tests.
@@ -125,7 +126,8 @@ impl TestStore {
         for dir in [files.commit_log(), files.consume_queue(), files.config()] {
             files.vfs.create_dir_all(&dir).unwrap();
         }
-        let queues = QueueSet::load(&files, QUEUE_FILE_BYTES, Access::ReadWrite).unwrap();
+        let queues =
+            QueueSet::load(&files, QUEUE_FILE_BYTES, Access::ReadWrite, &TopicFloors::default()).unwrap();
         let store = Self { queues, files, clock, log_end: 0, next: HashMap::new(), sent: BTreeMap::new() };
         store.write_topics(topics);
         store

@@ -9,10 +9,11 @@
 //! ```
 //!
 //! The rules hold as of one log offset. A resumed export uses the stored rules, or it would deliver messages twice that
-//! were delivered meanwhile. A record of a topic that the caller named is exported unchanged, also of a system topic.
+//! were delivered meanwhile. A record of a topic that the caller named is exported unchanged, also of a system topic,
+//! unless its topic was deleted.
 //! Memory: 8 bytes for each pending half message and each waiting message with an exact time, 16 for one with a level.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mqstore_base::error::StoreError;
 use mqstore_engine::Store;
@@ -119,11 +120,14 @@ pub struct ExportRules {
     limit: u64,
     delays: WaitingDelays,
     undecided: Vec<i64>,
+    /// Topics that do not exist.
     deleted: BTreeSet<String>,
+    /// Log offsets of the floors of topics that were ever deleted: earlier records of the topic do not count.
+    floors: BTreeMap<String, u64>,
 }
 
 const MAGIC: &[u8; 8] = b"MQSEXPRT";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 impl ExportRules {
     /// Makes the rules for an export of `store`, which is open for reading, as of the current end of its log.
@@ -133,7 +137,10 @@ impl ExportRules {
     pub fn of(store: &Store, selection: ExportSelection) -> Result<Self, StoreError> {
         let undecided = undecided_halves(store)?;
         let (delays, limit) = WaitingDelays::of(store)?;
-        Ok(Self { selection, limit, delays, undecided, deleted: store.removed_topics() })
+        let deleted = store.removed_topics();
+        let floors = store.floors();
+        let floors = floors.iter().map(|(topic, floor)| (topic.to_string(), floor.log_offset)).collect();
+        Ok(Self { selection, limit, delays, undecided, deleted, floors })
     }
 
     /// Returns the log offset at which the export ends.
@@ -161,6 +168,11 @@ impl ExportRules {
         if !record.dispatches_to_queue() {
             return ExportDecision::LeftOut(Omission::Internal);
         }
+        if self.is_deleted(record.topic, offset) {
+            let is_selected = self.selects(record.topic);
+            let left_out = ExportDecision::LeftOut(Omission::Deleted);
+            return if is_selected { left_out } else { ExportDecision::NotSelected };
+        }
         if self.selection.topics.as_ref().is_some_and(|topics| topics.contains(record.topic)) {
             return ExportDecision::Plain;
         }
@@ -169,7 +181,6 @@ impl ExportRules {
             SCHEDULE_TOPIC => self.decide_level(record, offset),
             HALF_TOPIC => self.decide_half(record),
             topic if is_system_topic(topic) => ExportDecision::LeftOut(Omission::Internal),
-            topic if self.deleted.contains(topic) => ExportDecision::LeftOut(Omission::Deleted),
             _ => ExportDecision::Plain,
         };
         match decision {
@@ -180,6 +191,12 @@ impl ExportRules {
             _ if self.selection.topics.is_some() => ExportDecision::NotSelected,
             _ => decision,
         }
+    }
+
+    /// Whether the topic of the record at log offset `offset` was deleted after it.
+    fn is_deleted(&self, topic: &str, offset: u64) -> bool {
+        !is_system_topic(topic)
+            && (self.deleted.contains(topic) || self.floors.get(topic).is_some_and(|floor| offset < *floor))
     }
 
     fn decide_timer<'a>(&self, record: &RecordView<'a>, offset: u64) -> ExportDecision<'a> {
@@ -234,7 +251,8 @@ impl ExportRules {
     ///
     /// ```text
     /// "MQSEXPRT" | version 4 | limit 8 | count 8, log offset 8... | count 8, (log offset 8, due time 8)...
-    ///            | count 8, queue offset 8... | count 8, (length 4, name)... | CRC 4 over all before it
+    ///            | count 8, queue offset 8... | count 8, (length 4, name)...
+    ///            | count 8, (log offset 8, length 4, name)... | CRC 4 over all before it
     /// ```
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
@@ -251,9 +269,11 @@ impl ExportRules {
         put(self.undecided.len() as u64);
         self.undecided.iter().for_each(|offset| put(offset.cast_unsigned()));
         put(self.deleted.len() as u64);
-        for name in &self.deleted {
-            bytes.extend_from_slice(&(name.len() as u32).to_be_bytes());
-            bytes.extend_from_slice(name.as_bytes());
+        self.deleted.iter().for_each(|name| put_name(&mut bytes, name));
+        bytes.extend_from_slice(&(self.floors.len() as u64).to_be_bytes());
+        for (name, floor) in &self.floors {
+            bytes.extend_from_slice(&floor.to_be_bytes());
+            put_name(&mut bytes, name);
         }
         bytes.extend_from_slice(&crc32(&bytes).to_be_bytes());
         bytes
@@ -276,8 +296,18 @@ impl ExportRules {
             Some(std::str::from_utf8(reader.bytes(length)?).ok()?.to_owned())
         };
         let deleted = (0..reader.u64()?).map(|_| name(&mut reader)).collect::<Option<_>>()?;
-        Some(Self { selection, limit, delays: WaitingDelays { timer, levels }, undecided, deleted })
+        let floor = |reader: &mut Fields<'_>| {
+            let floor = reader.u64()?;
+            Some((name(reader)?, floor))
+        };
+        let floors = (0..reader.u64()?).map(|_| floor(&mut reader)).collect::<Option<_>>()?;
+        Some(Self { selection, limit, delays: WaitingDelays { timer, levels }, undecided, deleted, floors })
     }
+}
+
+fn put_name(bytes: &mut Vec<u8>, name: &str) {
+    bytes.extend_from_slice(&(name.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(name.as_bytes());
 }
 
 #[cfg(test)]
@@ -296,6 +326,7 @@ mod tests {
             delays: WaitingDelays { timer: vec![100, 300], levels: vec![(200, -5)] },
             undecided: vec![7],
             deleted: BTreeSet::from(["gone".to_owned()]),
+            floors: BTreeMap::from([("again".to_owned(), 500)]),
         }
     }
 
@@ -333,6 +364,8 @@ mod tests {
         assert_eq!(decided(&all, "t", 0, &MEANT), "plain");
         assert_eq!(decided(&all, "%RETRY%g", 0, &[]), "plain");
         assert_eq!(decided(&all, "gone", 0, &[]), "deleted");
+        assert_eq!([499, 500].map(|at| decided(&all, "again", at, &[])), ["deleted", "plain"]);
+        assert_eq!(decided(&rules(Some(&["again"]), true), "again", 499, &[]), "deleted");
         assert_eq!(decided(&all, TIMER_TOPIC, 100, &timer), "t/3 at 3000: KEYS\u{1}k\u{2}");
         assert_eq!(decided(&all, TIMER_TOPIC, 101, &timer), "done");
         assert_eq!(decided(&all, TIMER_TOPIC, 100, &cancel), "internal");

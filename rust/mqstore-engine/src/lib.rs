@@ -47,7 +47,7 @@ pub use store::namespaces::NamespaceInfo;
 pub use store::open::{refuse_rocksdb, take_lock};
 pub use store::quota::TopicQuota;
 pub use store::settings::StoreSettings;
-pub use store::topics::{TopicChange, batch_topics, load_table};
+pub use store::topics::{TopicChange, batch_topics, load_floors, load_listed, load_table};
 pub use store::{QueueInfo, Stats, Store};
 pub use write::append_marks::{MessageOrigin, TransactionMark};
 pub use write::append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};

@@ -2,6 +2,7 @@
 //!
 //! Source: `TopicValidator#validateTopic`, `HookUtils#checkBeforePutMessage`.
 
+use crate::delays::delay_levels::SCHEDULE_TOPIC;
 use crate::error::FormatError;
 
 /// Prefix of the topics with a group's messages for retry.
@@ -44,6 +45,14 @@ pub fn validate_topic(name: &str) -> Result<(), FormatError> {
 
 /// Maximum length of a consumer group's name, in bytes.
 pub const MAX_GROUP_BYTES: usize = 120;
+
+/// Whether the store or a broker keeps its own state in the topic: delayed messages, transactions, settings. Source:
+/// `TopicValidator#isSystemTopic`; topics of clients for tests are not in this list.
+pub fn is_system_topic(name: &str) -> bool {
+    let own = [SYSTEM_TOPIC_PREFIX, "RMQ_SYS_"];
+    own.iter().any(|prefix| name.starts_with(prefix))
+        || [SCHEDULE_TOPIC, CHECK_MAX_TIME_TOPIC, "TBW102", "OFFSET_MOVED_EVENT"].contains(&name)
+}
 
 /// Checks the name of a new consumer group: `%`, `|`, letters, digits, `_` and `-`; at most 120 bytes. Source:
 /// `Validators#checkGroup`, and the limit of brokers.
@@ -88,6 +97,18 @@ mod tests {
         }
         for name in ["t", "%LMQ%x", "%RETRY%g", "%DLQ%g", "a%", "%a", "%", ""] {
             assert_eq!(namespace_of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn topics_with_state_of_the_store_are_system_topics() {
+        for system in
+            [HALF_TOPIC, OP_TOPIC, CHECK_MAX_TIME_TOPIC, SCHEDULE_TOPIC, "rmq_sys_wheel_timer", "TBW102"]
+        {
+            assert!(is_system_topic(system), "{system}");
+        }
+        for other in ["orders", "%RETRY%g", "%DLQ%g", "rmq_system", "%LMQ%x", ""] {
+            assert!(!is_system_topic(other), "{other}");
         }
     }
 

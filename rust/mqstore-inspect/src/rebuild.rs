@@ -13,7 +13,8 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::{Progress, ProgressWatcher};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_engine::{batch_topics, load_table};
+use mqstore_base::topic_floors::TopicFloors;
+use mqstore_engine::{batch_topics, load_listed};
 use mqstore_engine::{refuse_rocksdb, take_lock};
 use mqstore_log::checkpoint::CheckpointFile;
 use mqstore_log::commit_log::SegmentList;
@@ -59,7 +60,8 @@ pub(crate) fn rebuild_locked(
     let mark = DurableMarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));
     let found = log_end(files, &list, mark.as_ref(), 0, false)?;
     let mut notes = Vec::new();
-    let table = load_table(files, &mut notes);
+    let listed = load_listed(files, &mut notes);
+    let floors = TopicFloors::new(listed.floors);
     let delays = files.delay_tables(options.delay_levels.as_ref())?;
     if !dry_run {
         files.remember_delays(&delays)?;
@@ -67,12 +69,13 @@ pub(crate) fn rebuild_locked(
     let mut rules = DispatchRules {
         index_tags: options.index_tags,
         delays,
-        batch_topics: batch_topics(files, &table),
+        batch_topics: batch_topics(files, &listed.table),
+        floors: floors.clone(),
         skip_damage: true,
         ..DispatchRules::default()
     };
     let queue_file_bytes = mark.map_or(options.queue_file_bytes(), |mark| mark.queue_file_bytes);
-    let queues = QueueSet::load(files, queue_file_bytes, Access::Read)?;
+    let queues = QueueSet::load(files, queue_file_bytes, Access::Read, &floors)?;
     let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
     let known = mark.map(|mark| mark.index_geometry());
     let index = IndexSet::load(files, known, configured, Access::Read)?;

@@ -199,14 +199,14 @@ impl MetaLog {
     }
 
     fn write_tables(&self, writer: &mut SnapshotWriter<'_>, end: NameId) -> Result<(), StoreError> {
-        let (topics, removed, groups, json) = {
+        let (topics, removed, floors, groups, json) = {
             let mut tables = self.tables.lock();
             let json = JsonFile::ALL.map(|file| (file, *tables.json(file)));
             let topics: Vec<_> =
                 tables.topics.iter().map(|(name, entry)| (Arc::clone(name), entry.clone())).collect();
             let groups: Vec<_> =
                 tables.groups.iter().map(|(name, entry)| (Arc::clone(name), entry.clone())).collect();
-            (topics, tables.removed.clone(), groups, json)
+            (topics, tables.removed.clone(), tables.floors.clone(), groups, json)
         };
         // Before the entries: replaying the state of a file changes the entries that were being written.
         for (file, state) in json {
@@ -223,6 +223,12 @@ impl MetaLog {
         }
         for topic in removed.into_values().filter(|id| *id < end) {
             writer.push(&MetaRecord::TopicRemoved { topic })?;
+        }
+        for (topic, floor) in floors.into_values().filter(|(id, _)| *id < end) {
+            writer.push(&MetaRecord::Floor { topic, log_offset: floor.log_offset })?;
+            for (queue_id, offset) in floor.queues {
+                writer.push(&MetaRecord::QueueFloor { topic, queue_id, offset })?;
+            }
         }
         for (name, entry) in groups.iter().filter(|(_, entry)| entry.id < end) {
             let config = entry.config.to_text(name);

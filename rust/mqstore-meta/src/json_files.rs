@@ -315,7 +315,15 @@ fn import_topics(state: &mut MetaState, topics: &BTreeMap<String, TopicConfig>, 
     let stays = |name: &str, saved| {
         mode != ImportMode::Replace || saved != SavedState::Written || topics.contains_key(name)
     };
-    state.tables.topics.retain(|name, entry| stays(name, entry.saved));
+    let tables = &mut state.tables;
+    tables.topics.retain(|name, entry| {
+        let stays = stays(name, entry.saved);
+        if !stays && tables.floors.contains_key(name) {
+            // Its floor keeps queues without messages, which do not mean that the topic exists.
+            tables.removed.insert(Arc::clone(name), entry.id);
+        }
+        stays
+    });
     for (name, config) in topics {
         if mode == ImportMode::Fill && state.tables.topics.contains_key(name.as_str()) {
             continue;

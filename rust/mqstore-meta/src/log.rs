@@ -18,6 +18,7 @@ use super::tail::{Tail, TailState, WriteMethod};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::{FloorTable, TopicFloor};
 
 /// The metadata of one store that is open for writing.
 ///
@@ -46,6 +47,8 @@ pub struct MetaLog {
     pub(super) chores: Mutex<()>,
     /// Whether offsets changed since the last write of their JSON file began.
     pub(super) offsets_changed: AtomicBool,
+    /// Number of calls that removed topics or groups.
+    removals: AtomicU64,
     pub(super) dialect: Dialect,
     /// Set once a file of the log is durable.
     pub(super) has_file: Arc<AtomicBool>,
@@ -54,6 +57,14 @@ pub struct MetaLog {
     generation: AtomicU64,
     rest_until_ms: AtomicU64,
     pub(super) tick: MaintenanceTimer,
+}
+
+/// Pushes the records of a topic's floor.
+fn push_floor(frame: &mut Frame, topic: NameId, floor: &TopicFloor) {
+    frame.push(&MetaRecord::Floor { topic, log_offset: floor.log_offset });
+    for (queue_id, offset) in &floor.queues {
+        frame.push(&MetaRecord::QueueFloor { topic, queue_id: *queue_id, offset: *offset });
+    }
 }
 
 /// The metadata log that an open found, before it changes anything.
@@ -179,6 +190,7 @@ impl MetaLog {
             tail,
             chores: Mutex::default(),
             offsets_changed: offsets_changed.into(),
+            removals: 0.into(),
             dialect: state.dialect,
             generation: generation.into(),
             rest_until_ms: 0.into(),
@@ -318,11 +330,13 @@ impl MetaLog {
     }
 
     /// Removes topics and groups, all of them or none. Also removes the offsets and the progress of these groups, and
-    /// those of all groups in these topics. Durable after [`Self::sync`].
-    pub fn remove(&self, topics: &[&str], groups: &[&str]) -> Result<MetaPosition, StoreError> {
+    /// those of all groups in these topics. `topics` has the floor of each topic, up to which the log must be synced.
+    /// Durable after [`Self::sync`].
+    pub fn remove(&self, topics: &[(&str, TopicFloor)], groups: &[&str]) -> Result<MetaPosition, StoreError> {
         self.ready()?;
         let ids = |names: &[&str]| names.iter().map(|name| self.name_id(name)).collect::<Result<Vec<_>, _>>();
-        let (topic_ids, group_ids) = (ids(topics)?, ids(groups)?);
+        let names: Vec<&str> = topics.iter().map(|(name, _)| *name).collect();
+        let (topic_ids, group_ids) = (ids(&names)?, ids(groups)?);
         let mut tables = self.tables.lock();
         let mut offsets = self.offsets.lock();
         let mut progress = self.progress.write();
@@ -332,8 +346,9 @@ impl MetaLog {
         // From here on no thread changes a progress that is being removed.
         let mut kept: Vec<_> = held.iter().map(|progress| progress.state.lock()).collect();
         let written = self.write(WriteMethod::File, |frame| {
-            for topic in &topic_ids {
+            for (topic, (_, floor)) in topic_ids.iter().zip(topics) {
                 frame.push(&MetaRecord::TopicRemoved { topic: *topic });
+                push_floor(frame, *topic, floor);
             }
             for group in &group_ids {
                 frame.push(&MetaRecord::GroupRemoved { group: *group });
@@ -348,8 +363,10 @@ impl MetaLog {
         for kept in &mut kept {
             kept.removed = true;
         }
-        for (name, id) in topics.iter().zip(topic_ids) {
-            tables.remove_topic((*name).into(), id);
+        for ((name, floor), id) in topics.iter().zip(topic_ids) {
+            let name: Arc<str> = (*name).into();
+            tables.floors.insert(Arc::clone(&name), (id, floor.clone()));
+            tables.remove_topic(name, id);
             offsets.remove_topic(id);
         }
         for (name, id) in groups.iter().zip(group_ids) {
@@ -357,7 +374,13 @@ impl MetaLog {
             offsets.remove_group(id);
         }
         self.offsets_changed.store(true, Ordering::Release);
+        self.removals.fetch_add(1, Ordering::AcqRel);
         written
+    }
+
+    /// Returns a number that changes when topics or groups are removed. Then each caller must get its progress again.
+    pub fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
     }
 
     /// Removes a group with its offsets and its progress. Returns `None` if the group is not known. Durable after
@@ -370,12 +393,42 @@ impl MetaLog {
         if is_known { self.remove(&[], &[name]).map(Some) } else { Ok(None) }
     }
 
-    /// Returns the topics that were removed and not created again, and for which `is_there` returns true because
-    /// their queues still exist. Forgets all other removed topics.
-    pub fn removed_topics(&self, is_there: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
+    /// Returns the topics that were removed and not created again.
+    pub fn removed_topics(&self) -> Vec<Arc<str>> {
+        self.tables.lock().removed.keys().cloned().collect()
+    }
+
+    /// Returns the floors of all topics that were ever removed.
+    pub fn floors(&self) -> FloorTable {
+        self.tables.lock().floor_table()
+    }
+
+    /// Lowers floors after `log_end` to it: a log that lost its end gives these log offsets to new records. Durable
+    /// when this returns.
+    pub fn clamp_floors(&self, log_end: u64) -> Result<(), StoreError> {
+        if self.tables.lock().floors.values().all(|(_, floor)| floor.log_offset <= log_end) {
+            return Ok(());
+        }
+        self.ready()?;
         let mut tables = self.tables.lock();
-        tables.removed.retain(|name, _| is_there(name));
-        tables.removed.keys().cloned().collect()
+        let beyond = |(_, (_, floor)): &(&Arc<str>, &(NameId, TopicFloor))| floor.log_offset > log_end;
+        let mut lowered: Vec<_> = tables
+            .floors
+            .iter()
+            .filter(beyond)
+            .map(|(name, floor)| (Arc::clone(name), floor.clone()))
+            .collect();
+        for (_, (_, floor)) in &mut lowered {
+            floor.log_offset = log_end;
+        }
+        let place = self.write(WriteMethod::File, |frame| {
+            for (_, (id, floor)) in &lowered {
+                push_floor(frame, *id, floor);
+            }
+        })?;
+        tables.floors.extend(lowered);
+        drop(tables);
+        self.sync(place)
     }
 
     /// Returns the next offset that `queue.group` consumes from the queue, or `None` if the group never committed

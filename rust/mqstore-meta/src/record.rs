@@ -16,6 +16,8 @@
 //!  9 intended   file, stamp                     this file is going to replace the existing one
 //! 10 known      file, stamp                     the existing file, as last written or read
 //! 11 changed    file, 0 or 1                    whether anything changed since the last `begun`
+//! 12 floor      topic, log offset               it was deleted there; replaces its earlier floor
+//! 13 continues  topic, queue, offset            part of the last `floor`: the next offset of one of its queues
 //! 77 synced     "QSYNCED", place (8)            everything before this place is synced
 //! 16 to 23      group, topic, queue, fields     a change of a progress: ProgressRecord, in the order of its variants
 //! 32 kept       group, topic, queue, place, committed, next      a stored progress, as read at that place
@@ -115,6 +117,8 @@ pub(super) enum MetaRecord<'a> {
     JsonIntended { file: JsonFile, stamp: JsonStamp },
     JsonKnown { file: JsonFile, stamp: JsonStamp },
     JsonChanged { file: JsonFile, changed: bool },
+    Floor { topic: NameId, log_offset: u64 },
+    QueueFloor { topic: NameId, queue_id: i32, offset: i64 },
     Synced { place: MetaPosition },
     Progress { queue: QueueKey, record: ProgressRecord },
     Kept { queue: QueueKey, place: MetaPosition, committed: i64, next: i64 },
@@ -132,6 +136,8 @@ const JSON_BEGUN: u8 = 8;
 const JSON_INTENDED: u8 = 9;
 const JSON_KNOWN: u8 = 10;
 const JSON_CHANGED: u8 = 11;
+const FLOOR: u8 = 12;
+const QUEUE_FLOOR: u8 = 13;
 const PROGRESS: u8 = 16;
 const KEPT: u8 = 32;
 const KEPT_PARTS: u8 = 48;
@@ -175,6 +181,15 @@ impl MetaRecord<'_> {
             Self::JsonChanged { file, changed } => {
                 out.extend_from_slice(&[JSON_CHANGED, file as u8, changed.into()]);
             }
+            Self::Floor { topic, log_offset } => {
+                put_kind(out, FLOOR, topic.0);
+                put_number(out, log_offset);
+            }
+            Self::QueueFloor { topic, queue_id, offset } => {
+                put_kind(out, QUEUE_FLOOR, topic.0);
+                put_signed(out, queue_id.into());
+                put_signed(out, offset);
+            }
             Self::JsonIntended { file, stamp } => put_stamp(out, JSON_INTENDED, file, &stamp),
             Self::JsonKnown { file, stamp } => put_stamp(out, JSON_KNOWN, file, &stamp),
             Self::Synced { place } => {
@@ -216,6 +231,12 @@ impl<'a> MetaRecord<'a> {
             JSON_INTENDED => Self::JsonIntended { file: at.file()?, stamp: at.stamp()? },
             JSON_KNOWN => Self::JsonKnown { file: at.file()?, stamp: at.stamp()? },
             JSON_CHANGED => Self::JsonChanged { file: at.file()?, changed: at.flag()? },
+            FLOOR => Self::Floor { topic: at.id()?, log_offset: at.number()? },
+            QUEUE_FLOOR => Self::QueueFloor {
+                topic: at.id()?,
+                queue_id: at.signed()?.try_into().ok()?,
+                offset: at.signed()?,
+            },
             SYNCED => {
                 let rest: [u8; 7] = at.take()?;
                 let place = MetaPosition(u64::from_be_bytes(at.take()?));
@@ -478,6 +499,8 @@ mod tests {
                 MetaRecord::JsonIntended { file, stamp },
                 MetaRecord::JsonKnown { file, stamp },
                 MetaRecord::JsonChanged { file, changed: id > 0 },
+                MetaRecord::Floor { topic: name, log_offset: number },
+                MetaRecord::QueueFloor { topic: name, queue_id: queue.queue_id, offset },
                 MetaRecord::Synced { place },
                 MetaRecord::Progress { queue, record: progress },
                 MetaRecord::Kept { queue, place, committed, next },

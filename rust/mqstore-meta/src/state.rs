@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use mqstore_base::topic_floors::{FloorTable, TopicFloor};
 use mqstore_format::json::{
     ConsumerOffsets, Dialect, QueueOffsets, SubscriptionGroup, TopicConfig, TopicTable,
 };
@@ -89,8 +90,10 @@ pub(super) struct JsonState {
 pub(super) struct Tables {
     pub(super) topics: BTreeMap<Arc<str>, ConfigEntry<TopicConfig>>,
     pub(super) groups: BTreeMap<Arc<str>, ConfigEntry<SubscriptionGroup>>,
-    /// Topics that were removed and not created again; their queues still exist.
+    /// Topics that were removed and not created again.
     pub(super) removed: BTreeMap<Arc<str>, NameId>,
+    /// The floor of each topic that was ever removed, and the number of its name.
+    pub(super) floors: BTreeMap<Arc<str>, (NameId, TopicFloor)>,
     json: [JsonState; 3],
 }
 
@@ -105,6 +108,15 @@ impl Tables {
         self.json(JsonFile::Topics).changed = true;
         self.topics.remove(&name);
         self.removed.insert(name, id);
+    }
+
+    /// Returns the floors of all topics.
+    pub(super) fn floor_table(&self) -> FloorTable {
+        let mut table = FloorTable::default();
+        for (name, (_, floor)) in &self.floors {
+            table.insert(Arc::clone(name), floor.clone());
+        }
+        table
     }
 
     pub(super) fn put_group(&mut self, name: Arc<str>, entry: ConfigEntry<SubscriptionGroup>) {
@@ -284,6 +296,11 @@ impl QueueProgress {
         self.key
     }
 
+    /// Whether its topic or its group was removed. It takes no change then, and a new topic has another progress.
+    pub fn is_removed(&self) -> bool {
+        self.state.lock().removed
+    }
+
     /// Returns the group's offset in this queue. `None` if it has none, or if its topic or group was removed.
     pub(super) fn offset(&self) -> Option<i64> {
         let kept = self.state.lock();
@@ -331,8 +348,10 @@ pub struct MetaState {
 pub struct ListedTables {
     /// The topics, as in their JSON file.
     pub table: TopicTable,
-    /// Topics that were removed; their queues may still exist.
+    /// Topics that were removed and not created again.
     pub removed: BTreeSet<String>,
+    /// The floors of topics that were ever removed.
+    pub floors: FloorTable,
     /// The groups, sorted.
     pub groups: Vec<String>,
     /// The groups that have a configuration.
@@ -342,6 +361,7 @@ pub struct ListedTables {
 /// Reasons why a record does not fit the records before it.
 const NO_NAME: &str = "a record uses a number without a name";
 const NO_CONFIG: &str = "a topic or group has an invalid configuration";
+const NO_FLOOR: &str = "a queue of a topic has a first offset, but its topic has no floor";
 const NO_PROGRESS: &str = "a stored progress is inconsistent";
 
 impl MetaState {
@@ -375,6 +395,14 @@ impl MetaState {
                 let gone = self.progress.remove_topic(topic);
                 self.restore_recreated(gone, place);
                 self.tables.json(JsonFile::Offsets).changed = true;
+            }
+            MetaRecord::Floor { topic, log_offset } => {
+                let floor = TopicFloor { log_offset, ..TopicFloor::default() };
+                self.tables.floors.insert(self.name(topic)?, (topic, floor));
+            }
+            MetaRecord::QueueFloor { topic, queue_id, offset } => {
+                let known = self.tables.floors.get_mut(&self.name(topic)?);
+                known.ok_or(NO_FLOOR)?.1.queues.insert(queue_id, offset);
             }
             MetaRecord::Group { group, saved, config } => {
                 let name = self.name(group)?;
@@ -473,6 +501,7 @@ impl MetaState {
         let mut used: HashSet<NameId, RandomState> = tables.collect();
         used.extend(self.tables.groups.values().map(|entry| entry.id));
         used.extend(self.tables.removed.values());
+        used.extend(self.tables.floors.values().map(|(id, _)| *id));
         for (queue, _) in self.offsets.iter() {
             used.extend([queue.group, queue.topic]);
         }
@@ -491,7 +520,7 @@ impl MetaState {
 
     /// Returns topics and groups by name.
     pub fn into_listed(self) -> ListedTables {
-        let groups = self.groups();
+        let (groups, floors) = (self.groups(), self.tables.floor_table());
         let topics = self.tables.topics.into_iter();
         let topics =
             topics.map(|(name, entry)| (name.to_string(), Arc::unwrap_or_clone(entry.config))).collect();
@@ -501,6 +530,7 @@ impl MetaState {
         ListedTables {
             table: TopicTable { topics, ..TopicTable::default() },
             removed: self.tables.removed.into_keys().map(|name| name.to_string()).collect(),
+            floors,
             groups,
             group_configs,
         }

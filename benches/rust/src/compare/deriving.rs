@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use mqstore_base::options::OpenMode;
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::TopicFloors;
 use mqstore_engine::Store;
 use mqstore_format::record::MAGIC_V1;
 use mqstore_format::{CqUnit, IndexGeometry, java_hash};
@@ -57,7 +58,7 @@ pub(crate) fn dispatch(spec: &Spec) -> Result<Value, Failure> {
     let folder = tempfile::tempdir_in(spec.path.parent().unwrap_or(&spec.path))?;
     let derived = StoreFiles::new(Arc::new(OsVfs::new()), Arc::new(SystemClock::new()), folder.path());
     derived.ensure_folder(&derived.staging())?;
-    let queues = Arc::new(QueueSet::load(&derived, 6_000_000, Access::ReadWrite)?);
+    let queues = Arc::new(QueueSet::load(&derived, 6_000_000, Access::ReadWrite, &TopicFloors::default())?);
     let index = Arc::new(IndexSet::load(&derived, None, IndexGeometry::default(), Access::ReadWrite)?);
     let rules = DispatchRules { check_crc: spec.check_crc, ..DispatchRules::default() };
     let index_from = if spec.index { 0 } else { u64::MAX };

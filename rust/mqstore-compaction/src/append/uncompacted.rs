@@ -323,9 +323,11 @@ impl<'a> UncompactedSearch<'a> {
         let (from, to) = (segment.base_offset(), segment.end_offset());
         let mut scanner = LogScanner::new(Arc::clone(self.list), from, to, ScanChecks { crc: false });
         loop {
+            let offset = scanner.position();
             match scanner.next_item()? {
                 ScanItem::Record(record) => {
                     if self.topics.contains(record.topic)
+                        && !self.topics.floors().hides(record.topic, offset)
                         && record.dispatches_to_queue()
                         && compaction_key(&record).is_some()
                         && record.queue_offset >= self.taken.end(record.topic, record.queue_id)?

@@ -206,6 +206,18 @@ impl Manifest {
         generations.push(next);
     }
 
+    /// Removes the facts about the queues of `topic` for which `is_gone` returns true. Returns whether there were any.
+    pub(crate) fn remove(&mut self, topic: &str, is_gone: impl Fn(i32) -> bool) -> bool {
+        let before = self.queues.len() + self.fed.len();
+        let stays = |key: &str| {
+            let queue = key.rsplit_once('/').filter(|(name, _)| *name == topic);
+            !queue.is_some_and(|(_, queue_id)| queue_id.parse().is_ok_and(&is_gone))
+        };
+        self.queues.retain(|key, _| stays(key));
+        self.fed.retain(|key, _| stays(key));
+        self.queues.len() + self.fed.len() < before
+    }
+
     /// Replaces the file. A file that does not parse is copied first.
     pub(crate) fn write(&self, files: &StoreFiles) -> Result<(), StoreError> {
         let text = self.to_json()?;
@@ -262,6 +274,26 @@ mod tests {
         assert!(by_token(&found, "b").is_some() && by_token(&found, "c").is_some());
         assert!(by_token(&found, "a").is_none() && found.generations("t", 1).is_empty());
         assert_eq!((found.appended_from("t", 0), found.appended_from("t", 1)), (Some(10), None));
+    }
+
+    #[test]
+    fn a_deleted_topic_leaves_no_facts() {
+        let mut manifest = Manifest::default();
+        for (topic, queue_id) in [("t", 0), ("t", 1), ("t2", 0)] {
+            manifest.add(topic, queue_id, generation("a", "", 10));
+        }
+        assert!(
+            manifest.remove("t", |queue_id| queue_id == 1) && !manifest.remove("t", |queue_id| queue_id == 1)
+        );
+        let left = |manifest: &Manifest| {
+            manifest.queues().map(|(topic, id, _)| format!("{topic}/{id}")).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (left(&manifest), manifest.appended_from("t", 1)),
+            (vec!["t/0".into(), "t2/0".into()], None)
+        );
+        assert!(manifest.remove("t", |_| true));
+        assert_eq!(left(&manifest), ["t2/0"]);
     }
 
     #[test]

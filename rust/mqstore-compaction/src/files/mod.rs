@@ -1,6 +1,7 @@
 //! Files of compacted topics: RocketMQ's pairs of log and queue, and mqstore's manifest of generations.
 
 pub(crate) mod checksums;
+pub(crate) mod deleted;
 pub(crate) mod file_sizes;
 pub(crate) mod folder;
 pub(crate) mod generation;

@@ -12,11 +12,13 @@ use mqstore_format::json::{TopicConfig, TopicTable};
 use super::folder::topics as topics_with_files;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_meta::read_state_strictly;
+use mqstore_base::topic_floors::FloorTable;
+use mqstore_meta::{ListedTables, read_state_strictly};
 
 /// The topics of a directory, and those with compaction files.
 pub(crate) struct CompactionTopics {
     table: TopicTable,
+    floors: FloorTable,
     with_files: BTreeSet<String>,
 }
 
@@ -24,8 +26,8 @@ impl CompactionTopics {
     /// Reads the directory.
     pub(crate) fn load(files: &StoreFiles) -> Result<Self, StoreError> {
         let with_files = topics_with_files(files, &files.compaction())?.into_iter().collect();
-        let table = read_state_strictly(files)?.into_listed().table;
-        Ok(Self { table, with_files })
+        let ListedTables { table, floors, .. } = read_state_strictly(files)?.into_listed();
+        Ok(Self { table, floors, with_files })
     }
 
     /// Whether RocketMQ serves this topic from compaction files.
@@ -38,6 +40,11 @@ impl CompactionTopics {
             // The topic table is lost: only a compaction topic has such files.
             None => self.with_files.contains(topic),
         }
+    }
+
+    /// Returns the floors of deleted topics.
+    pub(crate) fn floors(&self) -> &FloorTable {
+        &self.floors
     }
 
     /// Whether it is in the table or has compaction files.

@@ -83,6 +83,9 @@ pub struct LogPart {
     pub queue_file_bytes: u64,
     /// The log offset from which the task walks the log itself.
     pub scan_from: u64,
+    /// Log offset at which the topic was last deleted: the task takes no record before it.
+    #[serde(default)]
+    pub floor: u64,
     /// The end of the snapshot; the task reads nothing from this log offset on.
     pub log_end: u64,
 }

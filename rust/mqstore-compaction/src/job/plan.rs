@@ -28,6 +28,7 @@ use crate::files::positions::PositionCheckpoint;
 use crate::files::topics::CompactionTopics;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::TopicFloors;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use mqstore_log::consume_queue::{ConsumeQueue, QueueSet};
 
@@ -158,7 +159,7 @@ pub struct OpenStore<'a> {
 pub(crate) struct Planner<'a> {
     pub(crate) files: &'a StoreFiles,
     pub(crate) options: &'a CompactionOptions,
-    topics: CompactionTopics,
+    pub(crate) topics: CompactionTopics,
     pub(crate) list: Arc<SegmentList>,
     pub(crate) queues: Arc<QueueSet>,
     open: Option<&'a OpenStore<'a>>,
@@ -183,13 +184,15 @@ impl<'a> Planner<'a> {
     pub(crate) fn new(files: &'a StoreFiles, options: &'a CompactionOptions) -> Result<Self, StoreError> {
         options.geometry()?;
         let list = SegmentList::load_if_any(files)?;
-        let queues = QueueSet::load(files, 0, Access::Read)?;
+        let topics = CompactionTopics::load(files)?;
+        let floors = TopicFloors::new(topics.floors().clone());
+        let queues = QueueSet::load(files, 0, Access::Read, &floors)?;
         queues.recover_bounds()?;
         let ends = queues.all().iter().map(|queue| queue.max_physical_end()).max();
         let covered = ends.and_then(|end| u64::try_from(end).ok()).unwrap_or(0).max(list.min_offset());
         let clean = files.vfs.stat(&files.abort()).is_err();
         Ok(Self {
-            topics: CompactionTopics::load(files)?,
+            topics,
             trusted: clean && covered <= list.end_offset(),
             covered,
             list: Arc::new(list),
@@ -303,7 +306,9 @@ impl<'a> Planner<'a> {
         let list = Arc::clone(&self.list);
         let mut scanner = LogScanner::new(list, from, u64::MAX >> 1, ScanChecks { crc: true });
         loop {
+            let offset = scanner.position();
             match scanner.next_item()? {
+                ScanItem::Record(record) if self.topics.floors().hides(record.topic, offset) => {}
                 ScanItem::Record(record) => visit(record.topic, record.queue_id, record.queue_offset),
                 ScanItem::Filler { .. } => {}
                 ScanItem::End { offset } => return Ok(offset),
@@ -495,6 +500,7 @@ impl<'a> Planner<'a> {
             queue_to: queue_to.max(queue_from),
             queue_file_bytes,
             scan_from: scan_from.min(log_end),
+            floor: self.topics.floors().log_offset(topic),
             log_end,
         }
     }

@@ -240,8 +240,9 @@ impl TaskWalk<'_, '_> {
     }
 
     fn walk_log(&mut self, list: &Arc<SegmentList>, from: u64) -> Result<(), StoreError> {
-        let checks = ScanChecks { crc: false };
-        let mut scanner = LogScanner::new(Arc::clone(list), from, self.task.log.log_end, checks);
+        let (checks, log) = (ScanChecks { crc: false }, &self.task.log);
+        let from = from.max(log.floor).min(log.log_end);
+        let mut scanner = LogScanner::new(Arc::clone(list), from, log.log_end, checks);
         loop {
             match scanner.next_item()? {
                 ScanItem::Record(record)

@@ -250,7 +250,7 @@ impl MissingQueues<'_> {
                 let bytes = read_record(self.files, list, place, unit.size.max(0) as usize).ok()?;
                 RecordView::decode(bytes.as_slice()).ok().map(|record| content(&record))
             });
-            return Ok((queue.max_offset() > 0).then_some(FirstMessage { queue_offset, content }));
+            return Ok((!queue.is_empty()).then_some(FirstMessage { queue_offset, content }));
         }
         let walked = match walked {
             Some(walked) => walked,
@@ -264,8 +264,11 @@ impl MissingQueues<'_> {
         let checks = ScanChecks { crc: true };
         let mut scanner = LogScanner::new(Arc::clone(list), list.min_offset(), u64::MAX >> 1, checks);
         let mut found = BTreeMap::new();
+        let floors = self.planner.topics.floors();
         loop {
+            let offset = scanner.position();
             match scanner.next_item()? {
+                ScanItem::Record(record) if floors.hides(record.topic, offset) => {}
                 ScanItem::Record(record) if record.dispatches_to_queue() => {
                     found.entry((record.topic.to_owned(), record.queue_id)).or_insert_with(|| FirstMessage {
                         queue_offset: record.queue_offset,

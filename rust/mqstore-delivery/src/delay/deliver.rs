@@ -115,15 +115,25 @@ impl DelayEngine {
 
     fn append_alone(&mut self, parcel: Option<&OutgoingRecord<'_>>) -> DeliveryOutcome {
         let Some(parcel) = parcel else { return DeliveryOutcome::Gone };
-        // Earlier messages must not be delivered twice. So this one is retried even if the store caused the error.
-        self.append(&[parcel])
-            .map_or_else(|error| DeliveryOutcome::Refused(error.to_string()), |()| DeliveryOutcome::Done)
+        match self.append(&[parcel]) {
+            Ok(()) => DeliveryOutcome::Done,
+            Err(StoreError::TopicNotFound { topic, .. })
+                if self.store.is_deleted(&topic).unwrap_or(false) =>
+            {
+                self.note(format!(
+                    "delayed messages of topic {topic} are dropped, because the topic was deleted"
+                ));
+                DeliveryOutcome::Gone
+            }
+            // Earlier messages must not be delivered twice. So this one is retried even if the store caused the error.
+            Err(error) => DeliveryOutcome::Refused(error.to_string()),
+        }
     }
 
     fn append(&mut self, parcels: &[&OutgoingRecord<'_>]) -> Result<(), StoreError> {
         let messages: Vec<_> = parcels.iter().map(|parcel| parcel.message()).collect();
         let origins: Vec<_> = parcels.iter().map(|parcel| parcel.origin()).collect();
-        let done = self.store.append_copies(&messages, &origins)?;
+        let done = self.store.append_deliveries(&messages, &origins)?;
         self.track_log_end(&done);
         Ok(())
     }
@@ -141,12 +151,23 @@ impl DelayEngine {
                 .map(|record| OutgoingRecord::of(record, ReappendReason::Level, 0, now_ms))
                 .collect();
             match self.append(&parcels.iter().flatten().collect::<Vec<_>>()) {
-                Ok(()) => done += some.len(),
+                Ok(()) => {
+                    done += some.len();
+                    let gone = parcels.iter().filter(|parcel| parcel.is_none()).count() as u64;
+                    self.counts.dropped += gone;
+                    self.counts.delivered += some.len() as u64 - gone;
+                }
                 Err(error) if is_message_error(&error) => {
                     for parcel in &parcels {
-                        if let DeliveryOutcome::Refused(reason) = self.append_alone(parcel.as_ref()) {
-                            self.note(format!("cannot deliver a delay level yet: {reason}; mqstore retries"));
-                            return Ok(done);
+                        match self.append_alone(parcel.as_ref()) {
+                            DeliveryOutcome::Done => self.counts.delivered += 1,
+                            DeliveryOutcome::Gone => self.counts.dropped += 1,
+                            DeliveryOutcome::Refused(reason) => {
+                                self.note(format!(
+                                    "cannot deliver a delay level yet: {reason}; mqstore retries"
+                                ));
+                                return Ok(done);
+                            }
                         }
                         done += 1;
                     }
@@ -155,9 +176,6 @@ impl DelayEngine {
                 // The records before the error are delivered.
                 Err(_) => return Ok(done),
             }
-            let gone = parcels.iter().filter(|parcel| parcel.is_none()).count() as u64;
-            self.counts.dropped += gone;
-            self.counts.delivered += some.len() as u64 - gone;
         }
         Ok(done)
     }

@@ -290,7 +290,7 @@ impl DelayEngine {
     fn scan_deliveries(&mut self, from: u64, as_of: Option<u64>, by_key: bool) -> Result<(), StoreError> {
         let begin = self.store.stats()?.log_min_offset;
         self.delivered.from = from;
-        let mut cursor = self.store.scan_log(Some(from.max(begin)))?;
+        let mut cursor = self.store.scan_log(Some(from.max(begin)))?.with_deleted();
         loop {
             let records = cursor.next_batch(AT_ONCE)?;
             if records.is_empty() {

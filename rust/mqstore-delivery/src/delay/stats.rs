@@ -56,7 +56,7 @@ pub struct DelayCounts {
     pub delivered: u64,
     /// Messages cancelled since the open.
     pub cancelled: u64,
-    /// Messages dropped since the open, because their records are gone or do not name their topic.
+    /// Messages dropped since the open, because their topic was deleted, or their records are gone or name no topic.
     pub dropped: u64,
     /// 99th percentile of the lateness of deliveries since the open, in milliseconds.
     pub late_p99_ms: i64,

@@ -65,10 +65,10 @@ impl Transactions {
         parts: &TransactionParts,
         outcome: TransactionOutcome,
         durable: bool,
-    ) -> Result<Vec<Appended>, BrokerError> {
+    ) -> Result<Vec<(usize, Appended)>, BrokerError> {
         let halves: Vec<_> = parts.halves.iter().map(|half| half.offset).collect();
         if outcome == TransactionOutcome::RolledBack {
-            return self.append_op(&halves, outcome, &[], durable);
+            return self.append_op(&halves, outcome, &[], durable).map(|_| Vec::new());
         }
         // Messages that expired before the decision are lost, as they are for an open.
         let (first_half, _) = self.inner.store.bounds(HALF_TOPIC, 0)?;
@@ -79,8 +79,8 @@ impl Transactions {
             records.push(self.inner.store.get_at(half.position)?);
         }
         let mut from_log = records.iter();
-        let mut finals = Vec::with_capacity(parts.halves.len());
-        for half in parts.halves.iter().filter(is_there) {
+        let (mut finals, mut of_half, mut deleted) = (Vec::with_capacity(parts.halves.len()), Vec::new(), 0);
+        for (index, half) in parts.halves.iter().enumerate().filter(|(_, half)| is_there(half)) {
             let of_memory = |range: &std::ops::Range<usize>| parts.memory.get(range.clone());
             let made = match &half.content {
                 Some(content) => FinalRecord {
@@ -97,9 +97,15 @@ impl Transactions {
                     None => continue,
                 },
             };
+            if outcome == TransactionOutcome::Committed && self.inner.store.is_deleted(made.topic)? {
+                deleted += 1;
+                continue;
+            }
             finals.push(made);
+            of_half.push(index);
         }
         let appended = self.append_op(&halves, outcome, &finals, durable)?;
+        self.note_deleted(deleted, halves.len(), &entry.id);
         if gone > 0 {
             self.inner.note(format!(
                 "{gone} of {} messages of transaction {} expired before the decision and are lost",
@@ -107,7 +113,16 @@ impl Transactions {
                 entry.id
             ));
         }
-        Ok(appended)
+        Ok(of_half.into_iter().zip(appended).collect())
+    }
+
+    /// Adds a note about messages whose topic was deleted before the decision.
+    fn note_deleted(&self, deleted: usize, of: usize, transaction: &str) {
+        if deleted > 0 {
+            self.inner.note(format!(
+                "{deleted} of {of} messages of transaction {transaction} are dropped, because their topic was deleted"
+            ));
+        }
     }
 
     /// Appends an op message and its final records, and records the decision. Returns the final records.
@@ -197,10 +212,11 @@ impl Transactions {
     }
 }
 
-/// Returns the final records of messages that this process appended, with their own keys.
-fn destinations(parts: &TransactionParts, appended: Vec<Appended>) -> Vec<(usize, Appended)> {
-    let own = parts.halves.iter().zip(appended).filter_map(|(half, appended)| {
-        let content = half.content.as_ref()?;
+/// Returns the final records of messages that this process appended, with their own keys. `appended` has the index of
+/// the half message of each record.
+fn destinations(parts: &TransactionParts, appended: Vec<(usize, Appended)>) -> Vec<(usize, Appended)> {
+    let own = appended.into_iter().filter_map(|(index, appended)| {
+        let content = parts.halves.get(index)?.content.as_ref()?;
         Some((content.topic, Appended { unique_id: content.key.clone(), ..appended }))
     });
     own.collect()

@@ -49,6 +49,8 @@ pub(super) struct WorkQueueState {
     pub(super) turn: usize,
     /// Time of the last search for new queues; monotonic.
     looked: Option<Duration>,
+    /// Removals of topics and groups that are taken into account.
+    removals: u64,
     /// Dead letters whose copy failed.
     pub(super) unburied: ExhaustedOffsets,
     /// Time of the last failure; monotonic.
@@ -180,8 +182,17 @@ impl WorkQueueInner {
         BrokerError::ShutDown { queue: self.name.clone() }
     }
 
-    /// Looks for new queues and adds them, at most once per [`LOOK`].
+    /// Looks for new queues and adds them, at most once per [`LOOK`]. Forgets the queues of a deleted topic: a new topic
+    /// of the name has queues with a new state.
     pub(super) fn look_for_queues(&self, state: &mut WorkQueueState) -> Result<(), BrokerError> {
+        let removals = self.meta().removals();
+        if state.removals != removals {
+            state.removals = removals;
+            state.sources.retain(|source| !source.place.progress.is_removed());
+            state.unburied.retain(|(place, _)| !place.progress.is_removed());
+            state.turn = 0;
+            state.looked = None;
+        }
         let now = self.store().clock().monotonic();
         if state.looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK) {
             return Ok(());

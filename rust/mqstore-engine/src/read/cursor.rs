@@ -17,6 +17,7 @@ use super::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, RecordBytes, StoredRecord};
 use mqstore_base::options::DamagePolicy;
+use mqstore_base::topic_floors::FloorTable;
 use mqstore_compaction::{CompactedQueue, CompactedRecords};
 use mqstore_log::commit_log::{Damage, LogScanner, RecordReader, ScanChecks, ScanItem, Segment};
 
@@ -409,12 +410,15 @@ pub struct LogCursor {
     held: Option<MappedFileGuard>,
     limit: u64,
     filter: Option<MessageFilter>,
+    /// The floors of deleted topics, whose records are left out.
+    floors: Arc<FloorTable>,
 }
 
 impl LogCursor {
     pub(crate) fn new(view: Arc<dyn View>, start: u64, limit: u64) -> Self {
         let scanner = LogScanner::new(view.list(), start, limit, ScanChecks { crc: true });
-        Self { scanner, view, on_damage: DamagePolicy::Skip, held: None, limit, filter: None }
+        let floors = view.floors();
+        Self { scanner, view, on_damage: DamagePolicy::Skip, held: None, limit, filter: None, floors }
     }
 
     /// Returns the cursor with this behaviour at damaged ranges; the default skips them.
@@ -429,6 +433,12 @@ impl LogCursor {
         Self { filter, ..self }
     }
 
+    /// Also returns records of deleted topics from now on.
+    #[must_use]
+    pub fn with_deleted(self) -> Self {
+        Self { floors: Arc::default(), ..self }
+    }
+
     /// Returns up to `max` records; an empty result is the end.
     pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
         Ok(self.next_of(max, usize::MAX)?.records)
@@ -441,9 +451,10 @@ impl LogCursor {
         self.held = self.view.list().find(self.scanner.position()).and_then(Segment::hold);
         let (looks, matches) = (Cell::new(looks), Cell::new(true));
         // The last record that is read is returned even if it does not match, and is dropped here.
-        let wanted = |record: &RecordView<'_>| {
+        let wanted = |record: &RecordView<'_>, offset: u64| {
             looks.set(looks.get().saturating_sub(1));
-            matches.set(self.filter.as_ref().is_none_or(|filter| filter.matches(record)));
+            let is_live = !self.floors.hides(record.topic, offset);
+            matches.set(is_live && self.filter.as_ref().is_none_or(|filter| filter.matches(record)));
             matches.get() || looks.get() == 0
         };
         while records.len() < max && looks.get() > 0 {
@@ -499,12 +510,12 @@ pub(crate) enum NextRecord {
 /// Returns the next wanted record or damage of a scan; other records are skipped without a copy.
 fn next_in(
     scanner: &mut LogScanner,
-    wanted: impl Fn(&RecordView<'_>) -> bool,
+    wanted: impl Fn(&RecordView<'_>, u64) -> bool,
 ) -> Result<NextRecord, StoreError> {
     loop {
         let offset = scanner.position();
         match scanner.next_item()? {
-            ScanItem::Record(record) if record.is_placeholder() || !wanted(&record) => {}
+            ScanItem::Record(record) if record.is_placeholder() || !wanted(&record, offset) => {}
             ScanItem::Record(record) => {
                 let bytes = Arc::new(record.bytes.to_vec());
                 let range = 0..bytes.len();
@@ -523,7 +534,7 @@ pub(crate) fn next_record(
     view: &dyn View,
     scanner: &mut LogScanner,
     limit: u64,
-    wanted: impl Fn(&RecordView<'_>) -> bool,
+    wanted: impl Fn(&RecordView<'_>, u64) -> bool,
 ) -> Result<NextRecord, StoreError> {
     let error = match next_in(scanner, wanted) {
         Err(error) if error.is_gone() => error,
@@ -597,7 +608,7 @@ impl LookupCursor {
             let Some((offset, bytes)) = self.next_candidate()? else { break };
             let view = RecordView::decode(bytes.as_slice())
                 .map_err(|error| StoreError::format(&self.view.files().commit_log(), offset, &error))?;
-            if self.wanted.matches(&view) {
+            if self.wanted.matches(&view, offset) {
                 self.remaining -= 1;
                 let queue_offset = view.queue_offset;
                 records.push(StoredRecord::decoded(bytes, offset, queue_offset));
@@ -632,7 +643,8 @@ impl LookupCursor {
         }
         let Some(scanner) = &mut self.scanner else { return Ok(None) };
         loop {
-            match next_record(&*self.view, scanner, self.limit, |record| self.wanted.matches(record))? {
+            match next_record(&*self.view, scanner, self.limit, |record, at| self.wanted.matches(record, at))?
+            {
                 NextRecord::Record(offset, bytes) => return Ok(Some((offset, bytes))),
                 NextRecord::Deleted(_) => {}
                 NextRecord::Damaged(damage) => drop(skip_damage(scanner, &damage)?),
@@ -645,7 +657,8 @@ impl LookupCursor {
     fn search_ahead(&mut self) -> Result<(), StoreError> {
         let Some(mut scanner) = self.scanner.take() else { return Ok(()) };
         loop {
-            match next_record(&*self.view, &mut scanner, self.limit, |record| self.wanted.matches(record)) {
+            let wanted = |record: &RecordView<'_>, at: u64| self.wanted.matches(record, at);
+            match next_record(&*self.view, &mut scanner, self.limit, wanted) {
                 Ok(NextRecord::Record(offset, _)) => self.offsets.push_back(offset),
                 Ok(NextRecord::Deleted(_)) => {}
                 Ok(NextRecord::Damaged(damage)) => drop(skip_damage(&mut scanner, &damage)?),
@@ -665,13 +678,16 @@ impl LookupCursor {
 pub(crate) struct KeyQuery {
     pub(crate) topic: String,
     pub(crate) key: String,
+    /// Log offset before which the records of the topic were deleted.
+    pub(crate) floor: u64,
     pub(crate) start_ms: i64,
     pub(crate) end_ms: i64,
 }
 
 impl KeyQuery {
-    fn matches(&self, record: &RecordView<'_>) -> bool {
+    fn matches(&self, record: &RecordView<'_>, offset: u64) -> bool {
         record.topic == self.topic
+            && offset >= self.floor
             && record.indexed()
             && has_key(record, &self.key)
             && (self.start_ms..=self.end_ms).contains(&record.store_timestamp)

@@ -152,6 +152,8 @@ impl Store {
             return Ok(None);
         }
         match CompactedQueue::open(view.files(), topic, queue_id)? {
+            // A stop left the files of a topic that was deleted since.
+            Some(queue) if queue.max_offset() <= view.floors().first_offset(topic, queue_id) => Ok(None),
             Some(queue) => queue.without_copies(&self.inner.manifests, bounds),
             None => Ok(None),
         }
@@ -169,8 +171,19 @@ impl Store {
     /// Returns the record at a log offset.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if no record starts there.
+    /// [`StoreError::Corrupt`] if no record starts there, or if its topic was deleted since.
     pub fn get_at(&self, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
+        let record = self.any_record_at(commit_log_offset)?;
+        let view = self.view();
+        if record.view().is_ok_and(|record| view.floors().hides(record.topic, commit_log_offset)) {
+            let reason = "the topic of the record was deleted".to_owned();
+            return Err(StoreError::corrupt(&view.files().commit_log(), commit_log_offset, reason));
+        }
+        Ok(record)
+    }
+
+    /// Like [`Self::get_at`], also for records of deleted topics.
+    pub(crate) fn any_record_at(&self, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
         self.check()?;
         let view = self.view();
         let limit = view.catch_up()?;
@@ -217,7 +230,10 @@ impl Store {
     fn get_by_unique_key(&self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
         let view = self.view();
         let limit = view.catch_up()?;
-        let mut scan_from = limit;
+        let (mut scan_from, floors) = (limit, view.floors());
+        let wanted = |record: &RecordView<'_>, offset: u64| {
+            record.unique_key() == Some(id) && !floors.hides(record.topic, offset)
+        };
         let mut reader = RecordReader::new(view.log(), view.list(), limit);
         for topic in view.topics()? {
             let Some((offsets, complete_to)) = view.candidates(index_key_hash(&topic, id))? else {
@@ -228,14 +244,14 @@ impl Store {
             for offset in offsets {
                 let Ok(bytes) = reader.record_at(view.files(), offset) else { continue };
                 let Ok(record) = StoredRecord::new(bytes, offset, None) else { continue };
-                if record.view().is_ok_and(|view| view.unique_key() == Some(id)) {
+                if record.view().is_ok_and(|view| wanted(&view, offset)) {
                     return Ok(Some(record));
                 }
             }
         }
         let mut scanner = LogScanner::new(view.list(), scan_from, limit, ScanChecks { crc: true });
         loop {
-            match next_record(&*view, &mut scanner, limit, |record| record.unique_key() == Some(id))? {
+            match next_record(&*view, &mut scanner, limit, wanted)? {
                 NextRecord::Record(offset, bytes) => {
                     return StoredRecord::new(bytes, offset, None)
                         .map(Some)
@@ -267,12 +283,14 @@ impl Store {
         };
         let scanner =
             (scan_from < end).then(|| LogScanner::new(view.list(), scan_from, end, ScanChecks { crc: true }));
+        let floor = view.floors().log_offset(topic);
         Ok(LookupCursor {
             reader: RecordReader::new(view.log(), view.list(), end),
             view,
             wanted: KeyQuery {
                 topic: topic.to_owned(),
                 key: key.to_owned(),
+                floor,
                 start_ms: start_ms.unwrap_or(i64::MIN),
                 end_ms: end_ms.unwrap_or(i64::MAX),
             },

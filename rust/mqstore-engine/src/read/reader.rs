@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU64;
 
 use mqstore_format::{EntryFields, IndexGeometry, RecordView};
 use mqstore_io::Access;
-use mqstore_io::sync::Mutex;
+use mqstore_io::sync::{Mutex, RwLock};
 
 use super::live_reader::confirm_problems;
 use crate::store::damage_notes::damage_notes;
@@ -29,12 +29,13 @@ use mqstore_base::live_page::{LiveState, read_live};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::retry::retry_if_gone;
 use mqstore_base::store_files::{DelayTables, StoreFiles};
+use mqstore_base::topic_floors::TopicFloors;
 use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList};
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use mqstore_log::dispatch::{BatchTopics, DerivedQueue, DerivedQueues, WalkItem};
 use mqstore_log::index::IndexSet;
 use mqstore_log::recovery::{QueueManifest, log_end, mark_fits, missed_by_index};
-use mqstore_meta::ListedTables;
+use mqstore_meta::{ListedTables, read_state};
 
 /// Maximum bytes of a log that is walked to derive queues if nothing shows that their files are complete.
 const FULL_WALK_BYTES: u64 = 2 << 30;
@@ -55,7 +56,9 @@ const MOST_NAMED: usize = 8;
 pub(crate) struct Reader {
     files: StoreFiles,
     options: StoreOptions,
-    listed: ListedTables,
+    /// Topics and groups, as of the open or the last deletion of a topic by a writer.
+    listed: RwLock<Arc<ListedTables>>,
+    floors: TopicFloors,
     batch: BatchTopics,
     index: IndexSet,
     mark: Option<DurableMark>,
@@ -66,6 +69,14 @@ pub(crate) struct Reader {
     skipped: AtomicU64,
     /// The state read before the queues were listed; `None` after the first look at the queues.
     unseen: Mutex<Option<(Option<LiveState>, Option<QueueManifest>)>>,
+}
+
+/// The inode of the live page and, while its writer runs, its token and how often it deleted topics or created deleted
+/// ones again. Another value means that the topics may have changed.
+type TopicsVersion = (Option<u64>, Option<(u64, u64)>);
+
+fn topics_version(page: Option<u64>, live: Option<LiveState>) -> TopicsVersion {
+    (page, live.map(|live| (live.token, live.deletions)))
 }
 
 struct ReaderState {
@@ -85,6 +96,8 @@ struct ReaderState {
     index_complete_to: u64,
     /// Token of the writer whose live page was read last.
     writer: Option<u64>,
+    /// What the topics and their floors were read for.
+    topics_version: TopicsVersion,
     /// Inode of the live page, as of just before it was read.
     page: Option<u64>,
     /// Whether files and derived units together cover the log up to `end`: not after a catch-up that failed.
@@ -123,12 +136,13 @@ impl Reader {
         let mark = DurableMarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));
         let listed = load_listed(files, &mut notes);
         notes.extend(damage_notes(files, false)?);
+        let floors = TopicFloors::new(listed.floors.clone());
         let batch = batch_topics(files, &listed.table);
         let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
         let known = mark.map(|mark| mark.index_geometry());
         let index = IndexSet::load(files, known, configured, Access::Read)?;
         let file_bytes = mark.map_or(options.queue_file_bytes(), |mark| mark.queue_file_bytes);
-        let queues = QueueSet::load(files, file_bytes, Access::Read)?;
+        let queues = QueueSet::load(files, file_bytes, Access::Read, &floors)?;
         for stray in queues.strays().iter().chain(index.strays()) {
             notes.push(format!("{}: not used, {}", stray.path.display(), stray.reason));
         }
@@ -144,20 +158,22 @@ impl Reader {
             end: list.min_offset(),
             list: Arc::new(list),
             queues: Arc::new(queues),
-            overlay: DerivedQueues::new(&delays),
+            overlay: DerivedQueues::new(&delays, &floors.now()),
             overlay_from: 0,
-            replaced: DerivedQueues::new(&delays),
+            replaced: DerivedQueues::new(&delays, &floors.now()),
             replaced_ids: BTreeSet::new(),
             all_replaced: false,
             index_complete_to: 0,
             writer: live.map(|live| live.token),
+            topics_version: topics_version(page, live),
             page,
             is_complete: true,
         };
         Ok(Self {
             files: files.clone(),
             options: options.clone(),
-            listed,
+            listed: RwLock::new(Arc::new(listed)),
+            floors,
             batch,
             index,
             mark,
@@ -255,7 +271,8 @@ impl Reader {
         }
         let as_left =
             self.mark.is_some_and(|mark| mark.is_unchanged_since_close(state.end, self.index.extent()));
-        if live.is_none() && !as_left && missed_by_index(&state.list, &self.index, state.end)?.is_some() {
+        let missed = || missed_by_index(&state.list, &self.index, state.end, &self.floors.now());
+        if live.is_none() && !as_left && missed()?.is_some() {
             self.note("index files are missing; look-ups read the whole log".to_owned());
             state.index_complete_to = 0;
         }
@@ -273,7 +290,7 @@ impl Reader {
         beside: bool,
     ) -> Result<(), StoreError> {
         state.overlay_from = complete_to;
-        state.overlay = DerivedQueues::new(&self.delays);
+        state.overlay = self.no_queues();
         let end = state.end;
         self.walk_into_overlay(state, complete_to, end)?;
         state.index_complete_to = match self.mark {
@@ -302,11 +319,55 @@ impl Reader {
         self.replace(state, &suspects, "its files have changed or are damaged")
     }
 
+    fn no_queues(&self) -> DerivedQueues {
+        DerivedQueues::new(&self.delays, &self.floors.now())
+    }
+
+    /// Returns the topics and groups.
+    pub(super) fn listed(&self) -> Arc<ListedTables> {
+        Arc::clone(&self.listed.read())
+    }
+
+    /// Reads topics, groups and floors again if a writer may have deleted topics. If the floors changed, the queues are
+    /// incomplete until they are read again.
+    fn follow_topics(
+        &self,
+        state: &mut ReaderState,
+        page: Option<u64>,
+        live: Option<LiveState>,
+    ) -> Result<(), StoreError> {
+        let version = topics_version(page, live);
+        if state.topics_version != version {
+            state.is_complete &= !self.reload_topics()?;
+            state.topics_version = version;
+        }
+        Ok(())
+    }
+
+    /// Reads topics, groups and floors again. Returns whether the floors changed.
+    fn reload_topics(&self) -> Result<bool, StoreError> {
+        let mut notes = Vec::new();
+        let listed = read_state(&self.files, &mut notes)?.into_listed();
+        for note in notes {
+            self.note(note);
+        }
+        let changed = *self.floors.now() != listed.floors;
+        self.floors.replace(listed.floors.clone());
+        for (topic, _) in listed.floors.iter() {
+            self.batch.remove(topic);
+        }
+        for config in listed.table.topics.values().filter(|config| config.is_batch_queue()) {
+            self.batch.insert(&config.name);
+        }
+        *self.listed.write() = Arc::new(listed);
+        Ok(changed)
+    }
+
     /// Lists the queue files again and uses them as far as the writer vouches for them.
     fn reload_queues(&self, state: &mut ReaderState, live: Option<LiveState>) -> Result<(), StoreError> {
         let manifest = QueueManifest::load(&self.files);
         let file_bytes = state.queues.file_bytes();
-        state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read)?);
+        state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read, &self.floors)?);
         state.queues.recover_bounds()?;
         let complete_to = live.map_or(state.overlay_from, |live| live.dispatched.min(state.end));
         self.use_queue_files(state, complete_to, manifest.as_ref(), live.is_some())?;
@@ -317,7 +378,7 @@ impl Reader {
     /// Derives every queue from the log.
     fn walk_all(&self, state: &mut ReaderState) -> Result<(), StoreError> {
         let (from, end) = (state.list.min_offset(), state.end);
-        let mut all = DerivedQueues::new(&self.delays);
+        let mut all = self.no_queues();
         self.walk(state, from, end, |item| all.add(&item))?;
         if state.queues.all().is_empty() && end > from {
             self.note(
@@ -332,7 +393,7 @@ impl Reader {
     }
 
     fn walk_into_overlay(&self, state: &mut ReaderState, from: u64, end: u64) -> Result<(), StoreError> {
-        let mut overlay = std::mem::replace(&mut state.overlay, DerivedQueues::new(&self.delays));
+        let mut overlay = std::mem::replace(&mut state.overlay, self.no_queues());
         let outcome = self.walk(state, from, end, |item| overlay.add(&item));
         state.overlay = overlay;
         outcome
@@ -396,7 +457,7 @@ impl Reader {
         for (topic, queue_id) in queues {
             topics.entry(topic).or_default().insert(*queue_id);
         }
-        let mut wanted = DerivedQueues::new(&self.delays);
+        let mut wanted = self.no_queues();
         self.walk(state, state.list.min_offset(), state.end, |item| {
             let names_queue = |record: &RecordView<'_>| {
                 topics.get(record.topic).is_some_and(|ids| ids.contains(&record.queue_id))
@@ -428,7 +489,8 @@ impl Reader {
         topic: &str,
         queue_id: i32,
     ) -> Result<(), StoreError> {
-        let Some(queue) = state.queues.get(topic, queue_id).filter(|_| wanted.has_damage()) else {
+        let is_used = |queue: &Arc<ConsumeQueue>| wanted.has_damage() && !queue.is_empty();
+        let Some(queue) = state.queues.get(topic, queue_id).filter(is_used) else {
             return Ok(());
         };
         let from = wanted.get(topic, queue_id).map_or(queue.min_offset(), DerivedQueue::max_offset);
@@ -481,7 +543,13 @@ impl Reader {
 
     /// Returns the queue of the files, if it is used; its maximum is limited to the visible log.
     fn file_queue(state: &ReaderState, topic: &str, queue_id: i32) -> Option<Arc<ConsumeQueue>> {
-        if Self::is_derived(state, topic, queue_id) { None } else { state.queues.get(topic, queue_id) }
+        // A queue without files can be of either type after its topic was deleted.
+        let is_other = || state.queues.batch(topic, queue_id).is_some();
+        if Self::is_derived(state, topic, queue_id) || is_other() {
+            None
+        } else {
+            state.queues.get(topic, queue_id)
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use mqstore_format::CqUnit;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::DamagePolicy;
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::FloorTable;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
 
 /// The data of a store for its read path; the writer and the reader implement it.
@@ -68,6 +69,9 @@ pub(crate) trait View: Send + Sync {
 
     /// Returns the number of records that reads skipped.
     fn skipped(&self) -> u64;
+
+    /// Returns the floors of deleted topics, which hide their records.
+    fn floors(&self) -> Arc<FloorTable>;
 
     /// Returns the log if this process writes it.
     fn log(&self) -> Option<Arc<CommitLog>> {

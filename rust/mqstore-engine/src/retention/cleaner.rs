@@ -598,6 +598,7 @@ pub(crate) fn preview_of(
     options: &StoreOptions,
     end: u64,
 ) -> Result<ExpireReport, StoreError> {
+    use crate::store::topics::load_floors;
     use mqstore_base::durable_mark::DurableMarkFile;
     use mqstore_log::commit_log::SegmentList;
 
@@ -614,7 +615,8 @@ pub(crate) fn preview_of(
         times_of(files, &list, segment)
     });
     let access = mqstore_io::Access::Read;
-    let queues = QueueSet::load(files, options.queue_file_bytes(), access)?;
+    let floors = load_floors(files, &mut Vec::new());
+    let queues = QueueSet::load(files, options.queue_file_bytes(), access, &floors)?;
     queues.recover_bounds()?;
     let known = DurableMarkFile::new(files).load().map(|mark| mark.index_geometry());
     let configured =

@@ -89,7 +89,8 @@ impl Store {
         let view = self.view();
         let limit = view.catch_up()?;
         let span = span(&*view, request, limit);
-        let filter = Arc::new(RowFilter::new(request));
+        let floors = if request.with_deleted { Arc::default() } else { view.floors() };
+        let filter = Arc::new(RowFilter::new(request, floors));
         let passed: Arc<Mutex<Vec<(Passed, String)>>> = Arc::default();
         let (told, noted) = (Arc::clone(&passed), Arc::clone(&view));
         let tell: SkipCallback = Arc::new(move |what, text: String| {

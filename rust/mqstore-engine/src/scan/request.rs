@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::sync::Arc;
 
 use mqstore_format::properties::{KEYS, UNIQ_KEY};
 use mqstore_format::topic::LIGHT_QUEUE_PREFIX;
@@ -10,6 +11,7 @@ use regex::bytes::Regex;
 
 use mqstore_base::message::MessageFilter;
 use mqstore_base::options::DamagePolicy;
+use mqstore_base::topic_floors::FloorTable;
 
 /// How a scan finds its records. The rows are the same for each plan except [`ScanPlan::Messages`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +75,8 @@ pub struct ScanRequest {
     /// Whether the rows of compacted topics are their messages, as [`Store::read`](super::Store::read) returns them, and
     /// not the records in the log. A later scan cannot continue such a scan.
     pub as_reads: bool,
+    /// Whether a walk of the log also returns the records of deleted topics.
+    pub with_deleted: bool,
     /// Number of threads that decode; with 0 or 1, the caller's thread decodes.
     pub threads: u32,
     /// How the records are found.
@@ -135,10 +139,12 @@ pub(super) struct RowFilter {
     keys: Vec<String>,
     filter: Option<MessageFilter>,
     body: Option<Regex>,
+    /// The floors of deleted topics. A scan that reads the log does not find their records.
+    floors: Arc<FloorTable>,
 }
 
 impl RowFilter {
-    pub(super) fn new(request: &ScanRequest) -> Self {
+    pub(super) fn new(request: &ScanRequest, floors: Arc<FloorTable>) -> Self {
         let range = |start: Option<i64>, end: Option<i64>| {
             (start.is_some() || end.is_some()).then(|| (start.unwrap_or(i64::MIN), end.unwrap_or(i64::MAX)))
         };
@@ -166,6 +172,7 @@ impl RowFilter {
             keys: request.keys.clone(),
             filter: request.filter.clone(),
             body: request.body.clone(),
+            floors,
         }
     }
 
@@ -175,25 +182,28 @@ impl RowFilter {
     }
 
     /// Calls `visit` with the offset of a record in each wanted queue that it is in: its own queue, and the light queues
-    /// that it names. Without wanted topics, every record is visited once. Ends when `visit` returns `false`.
+    /// that it names, except queues that were deleted after the record at log offset `at`. Without wanted topics, every
+    /// record is visited once. Ends when `visit` returns `false`.
     #[inline]
     pub(super) fn visit_positions(
         &self,
         record: &RecordView<'_>,
+        at: u64,
         mut visit: impl FnMut(i64) -> bool,
     ) -> bool {
         let own = own_offsets(record);
         let queued = record.queue_id >= 0 && own.0 >= 0 && record.dispatches_to_queue();
         let is_own = self.topics.is_none() || queued && self.wants(record.topic, record.queue_id, own);
-        if is_own && !visit(own.0) {
+        if is_own && !self.floors.hides(record.topic, at) && !visit(own.0) {
             return false;
         }
         if !self.names_light_queue {
             return true;
         }
         let light = EntryFields::of(record.properties).light_queues(record.topic);
-        let mut wanted =
-            light.filter(|(name, offset)| self.wants(name, 0, (*offset, offset.saturating_add(1))));
+        let mut wanted = light.filter(|(name, offset)| {
+            self.wants(name, 0, (*offset, offset.saturating_add(1))) && !self.floors.hides(name, at)
+        });
         wanted.all(|(_, offset)| visit(offset))
     }
 

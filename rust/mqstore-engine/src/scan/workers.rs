@@ -211,7 +211,7 @@ impl<S: ScanSink> ScanContext<S> {
         (offset, end): (u64, u64),
         hand_over: &mut dyn FnMut(ScanBatch<S::Batch>, u64) -> bool,
     ) -> bool {
-        self.filter.visit_positions(record, |queue_offset| {
+        self.filter.visit_positions(record, offset, |queue_offset| {
             self.row(sink, &ScanRow::new(record, offset).at(queue_offset), end, hand_over)
         })
     }

@@ -7,6 +7,7 @@
 pub(crate) mod background;
 pub(crate) mod background_task;
 pub(crate) mod damage_notes;
+mod deletion;
 mod expire;
 pub(crate) mod group_offsets;
 mod inspection;
@@ -284,9 +285,14 @@ impl Store {
         attributes: &[(String, String)],
     ) -> Result<(), StoreError> {
         let writer = self.writer("make topics")?;
+        let was_removed = writer.topics.is_removed(topic);
         writer.topics.create(topic, queues, attributes)?;
         writer.refresh_quota(topic);
-        writer.topics.store()
+        writer.topics.store()?;
+        if was_removed {
+            writer.live.note_deletion();
+        }
+        Ok(())
     }
 
     /// Makes a topic like an append to it, unless the topic exists.

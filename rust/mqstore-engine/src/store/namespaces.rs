@@ -4,9 +4,8 @@
 //! contain a namespace only as a part of such names. This module finds and removes the topics and groups of a namespace
 //! together.
 //!
-//! No list or read shows a removed topic or the progress of groups in it. Its records stay in the log until they
-//! expire: [`Store::open_log`] scans them, and a read by message id returns them. A later topic of the same name
-//! continues with the next offsets.
+//! No list, read, scan or look-up shows a removed topic, its messages or the progress of groups in it; see
+//! [`super::deletion`].
 
 use std::collections::BTreeMap;
 
@@ -40,13 +39,13 @@ impl Store {
     /// Removes a topic with the committed offsets and the progress of groups in it. Durable when it returns.
     ///
     /// # Errors
-    /// [`StoreError::TopicNotFound`].
+    /// [`StoreError::TopicNotFound`]; [`StoreError::Refused`] for a system topic.
     pub fn remove_topic(&self, topic: &str) -> Result<(), StoreError> {
         let writer = self.writer("remove topics")?;
         if writer.topics.get(topic).is_none() {
             return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
         }
-        writer.topics.remove(&[topic], &[])
+        writer.delete(&[topic], &[])
     }
 
     /// Returns the namespaces of all topics and groups, by name.
@@ -73,7 +72,7 @@ impl Store {
         let topics: Vec<&str> = topics.iter().filter(is_of_it).map(String::as_str).collect();
         let groups: Vec<&str> = groups.iter().filter(is_of_it).map(String::as_str).collect();
         if !topics.is_empty() || !groups.is_empty() {
-            writer.topics.remove(&topics, &groups)?;
+            writer.delete(&topics, &groups)?;
         }
         Ok(NamespaceInfo { topics: topics.len() as u64, groups: groups.len() as u64 })
     }

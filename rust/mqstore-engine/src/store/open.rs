@@ -20,7 +20,8 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::{LivePage, writer_pid};
 use mqstore_base::options::{Durability, RecoveryMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::{CompactionAppender, CompactionGeometry, finish_exchange};
+use mqstore_base::topic_floors::TopicFloors;
+use mqstore_compaction::{CompactionAppender, CompactionGeometry, finish_exchange, remove_deleted};
 use mqstore_log::commit_log::{CommitLog, LogOptions, SyncPoint};
 use mqstore_log::dispatch::DispatchRules;
 use mqstore_log::flush::{FlushPolicy, Flusher};
@@ -67,6 +68,8 @@ fn start_writer(
     notes.extend(finish_exchange(files)?);
     let meta = Arc::new(MetaLog::open(files, meta, &mut notes)?);
     notes.extend(damage_notes(files, true)?);
+    meta.clamp_floors(recovered.end)?;
+    let floors = TopicFloors::new(meta.floors());
     let log = recovered.list.min_offset()..recovered.end;
     let delays = files.settle_delays(options.delay_levels.as_ref(), &log, input.mark.is_some())?;
     let listed = meta.topics();
@@ -75,6 +78,7 @@ fn start_writer(
         index_tags: options.index_tags,
         delays,
         batch_topics: batch.clone(),
+        floors: floors.clone(),
         skip_damage: options.recovery == RecoveryMode::Salvage,
         ..DispatchRules::default()
     };
@@ -87,6 +91,9 @@ fn start_writer(
     let live = Arc::new(live);
     let derived = recover_derived(files, options, &recovered, rules, watch)?;
     notes.extend(derived.notes);
+    for (topic, floor) in floors.now().iter() {
+        remove_deleted(files, topic, floor)?;
+    }
     let geometry = CompactionGeometry::from_settings(
         options.compaction_log_file_bytes,
         options.compaction_queue_file_bytes,
@@ -139,6 +146,7 @@ fn start_writer(
         files: files.clone(),
         options: options.clone(),
         log,
+        live,
         queues: derived.queues,
         index: derived.index,
         dispatcher,

@@ -6,6 +6,7 @@
 //! appends. Topics and groups that the target has already keep their settings.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use mqstore_format::json::{SubscriptionGroup, TopicConfig};
 use mqstore_format::{validate_group, validate_topic};
@@ -13,6 +14,7 @@ use mqstore_format::{validate_group, validate_topic};
 use super::topics::load_listed;
 use super::{OpenSide, Store};
 use mqstore_base::error::StoreError;
+use mqstore_base::topic_floors::FloorTable;
 
 /// The settings of a store.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -82,8 +84,13 @@ impl Store {
     pub fn removed_topics(&self) -> BTreeSet<String> {
         match &self.inner.side {
             OpenSide::Writer(..) => BTreeSet::new(),
-            OpenSide::Reader(reader) => reader.removed_topics().clone(),
+            OpenSide::Reader(reader) => reader.removed_topics(),
         }
+    }
+
+    /// Returns the floors of deleted topics, which hide their records.
+    pub fn floors(&self) -> Arc<FloorTable> {
+        self.view().floors()
     }
 
     /// Creates a topic with the queues and attributes of `config`, except its quota and its permissions. Returns

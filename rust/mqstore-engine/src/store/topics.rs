@@ -4,8 +4,7 @@
 //! topics and we see those of a broker, with their attributes. `create_topic` is durable when it returns. A topic that
 //! an append makes is written with the next flush, because its records alone restore it.
 //!
-//! A removed topic keeps its state here, because its records are still in the log: a new topic of that name continues
-//! with the next offsets.
+//! A removed topic keeps its state here: a new topic of that name continues at the offsets after its floor.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,7 +19,8 @@ use mqstore_io::sync::{Mutex, MutexGuard, OnceLock, Raise, RwLock};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_log::commit_log::TopicQuotaState;
+use mqstore_base::topic_floors::{TopicFloor, TopicFloors};
+use mqstore_log::commit_log::{CommitLog, TopicQuotaState};
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::BatchTopics;
 use mqstore_meta::{ListedTables, MetaLog, MetaState, read_state};
@@ -123,9 +123,22 @@ impl TopicState {
         &self.offsets.at(queue_id as u16).next
     }
 
+    /// Returns the floor of the topic if it is deleted when the log ends at `log_offset`. Each queue continues with a
+    /// new file, so that a broker that finds the files starts there, too.
+    fn floor(&self, log_offset: u64, units_per_file: i64) -> TopicFloor {
+        let next_file = |next: i64| {
+            let rest = next % units_per_file.max(1);
+            if rest == 0 { next } else { next.saturating_add(units_per_file - rest) }
+        };
+        let used =
+            self.offsets.by_queue().map(|(queue_id, offset)| (queue_id, offset.next.load(Ordering::Acquire)));
+        let queues = used.filter(|(_, next)| *next > 0).map(|(queue_id, next)| (queue_id, next_file(next)));
+        TopicFloor { log_offset, queues: queues.collect() }
+    }
+
     /// Returns the sum of the next offsets of all queues.
     pub(crate) fn total_next_offset(&self) -> i64 {
-        self.offsets.all().map(|offset| offset.next.load(Ordering::Acquire)).sum()
+        self.offsets.by_queue().map(|(_, offset)| offset.next.load(Ordering::Acquire)).sum()
     }
 
     /// Returns the number of waiters for messages of queue `queue_id`.
@@ -173,11 +186,15 @@ impl QueueCounters {
         &block[place - first]
     }
 
-    /// Returns the counters made so far.
-    fn all(&self) -> impl Iterator<Item = &Offset> {
-        let blocks = self.others.get().into_iter().flat_map(|blocks| blocks.iter());
-        let others = blocks.filter_map(OnceLock::get).flat_map(|block| block.iter());
-        std::iter::once(&self.first).chain(others)
+    /// Returns the counters made so far, with the ids of their queues.
+    fn by_queue(&self) -> impl Iterator<Item = (i32, &Offset)> {
+        let blocks = self.others.get().into_iter().flat_map(|blocks| blocks.iter().enumerate());
+        let others = blocks.filter_map(|(number, block)| Some((number, block.get()?)));
+        let others = others.flat_map(|(number, block)| {
+            let first = (FIRST_BLOCK << number) - FIRST_BLOCK + 1;
+            block.iter().enumerate().map(move |(place, offset)| ((first + place) as i32, offset))
+        });
+        std::iter::once((0, &self.first)).chain(others)
     }
 }
 
@@ -199,8 +216,13 @@ pub fn load_table(files: &StoreFiles, notes: &mut Vec<String>) -> TopicTable {
     load_listed(files, notes).table
 }
 
-/// Like [`load_table`], with the removed topics and the groups.
-pub(crate) fn load_listed(files: &StoreFiles, notes: &mut Vec<String>) -> ListedTables {
+/// Returns the floors of deleted topics of the store at `files`; adds unreadable parts to `notes`.
+pub fn load_floors(files: &StoreFiles, notes: &mut Vec<String>) -> TopicFloors {
+    TopicFloors::new(load_listed(files, notes).floors)
+}
+
+/// Like [`load_table`], with the removed topics, their floors, and the groups.
+pub fn load_listed(files: &StoreFiles, notes: &mut Vec<String>) -> ListedTables {
     read_state(files, notes).map_or_else(
         |error| {
             notes.push(format!("topics and groups are not known ({error})"));
@@ -261,10 +283,11 @@ impl Topics {
                 state.room.set(config.max_messages(), state.total_next_offset());
             }
         }
-        for name in meta.removed_topics(|name| states.contains_key(name)) {
-            if let Some(state) = states.get(&*name) {
-                state.removed.store(true, Ordering::Release);
-            }
+        for name in meta.removed_topics() {
+            let state = states
+                .entry(name)
+                .or_insert_with_key(|name| Arc::new(TopicState::new(name, 0, batch.contains(name), false)));
+            state.removed.store(true, Ordering::Release);
         }
         Self {
             meta: Arc::clone(meta),
@@ -377,10 +400,13 @@ impl Topics {
         let name: Arc<str> = topic.into();
         let state = match known {
             Some(state) if state.is_removed() && state.batch != batch => {
-                let reason = format!(
-                    "cannot make topic {topic}: its messages are in the log, in queues of another type"
-                );
-                return Err(StoreError::Refused { reason });
+                // A stop during the deletion may have left the folder that says so.
+                self.batch.remove(topic);
+                let new = TopicState::new(&name, queues, batch, compaction);
+                state.offsets.by_queue().for_each(|(queue_id, offset)| {
+                    new.next_offset(queue_id).store(offset.next.load(Ordering::Acquire), Ordering::Release);
+                });
+                Arc::new(new)
             }
             Some(state) => state,
             None => Arc::new(TopicState::new(&name, queues, batch, compaction)),
@@ -449,19 +475,49 @@ impl Topics {
         self.listed(topic)?.max_messages()
     }
 
-    /// Removes existing topics and groups, with the progress of groups in the topics; durable when it returns.
-    pub(crate) fn remove(&self, topics: &[&str], groups: &[&str]) -> Result<(), StoreError> {
+    /// Deletes existing topics and groups, with the progress of groups in the topics, and returns the floors of the
+    /// topics. Durable when it returns. No record of the topics is appended after their floor, until they are created
+    /// again. `units_per_file` is the number of units of a queue file.
+    pub(crate) fn delete(
+        &self,
+        topics: &[&str],
+        groups: &[&str],
+        log: &CommitLog,
+        units_per_file: i64,
+    ) -> Result<Vec<(Arc<str>, TopicFloor)>, StoreError> {
+        // No topic is created meanwhile.
         let mut pending = self.pending.lock();
-        let removed = topics.iter().filter_map(|topic| self.get(topic)).collect::<Vec<_>>();
-        let place = self.meta.remove(topics, groups)?;
-        for topic in topics {
-            pending.remove(*topic);
-        }
-        for state in removed {
+        let states: Vec<Arc<TopicState>> = topics.iter().filter_map(|topic| self.get(topic)).collect();
+        let mut floors = Vec::with_capacity(states.len());
+        let mut quotas = Vec::with_capacity(states.len());
+        for state in &states {
             state.removed.store(true, Ordering::Release);
         }
+        let mut log_end = 0;
+        log.block_appends(|| {
+            log_end = log.appended();
+            for state in &states {
+                quotas.push(state.room.close());
+                floors.push((state.room.topic(), state.floor(log_end, units_per_file)));
+            }
+        });
+        // A log that loses its end would give the log offsets before the floor to new records.
+        let deleted = log.wait_durable(log_end).and_then(|()| self.meta.remove(&floors, groups));
+        let place = deleted.inspect_err(|_| {
+            for (state, quota) in states.iter().zip(quotas) {
+                state.room.reopen(quota);
+                state.removed.store(false, Ordering::Release);
+            }
+        })?;
+        for (state, (topic, floor)) in states.iter().zip(&floors) {
+            pending.remove(*topic);
+            for (queue_id, offset) in &floor.queues {
+                state.next_offset(*queue_id).store(*offset, Ordering::Release);
+            }
+        }
         drop(pending);
-        self.meta.sync(place)
+        self.meta.sync(place)?;
+        Ok(floors.into_iter().map(|(topic, floor)| (topic.into(), floor)).collect())
     }
 
     /// Returns the attributes of `topic`.
@@ -535,5 +591,12 @@ mod tests {
             (0..=u16::MAX)
                 .all(|index| offsets.at(index).next.load(Ordering::Relaxed) == i64::from(index) + 1)
         );
+        let by_queue =
+            offsets.by_queue().map(|(id, offset)| offset.next.load(Ordering::Relaxed) - i64::from(id));
+        assert_eq!(by_queue.filter(|difference| *difference == 1).count(), 65_536);
+        let few = QueueCounters::default();
+        few.at(700).next.store(5, Ordering::Relaxed);
+        let used = few.by_queue().filter(|(_, offset)| offset.next.load(Ordering::Relaxed) > 0);
+        assert_eq!(used.map(|(id, _)| id).collect::<Vec<_>>(), [700]);
     }
 }

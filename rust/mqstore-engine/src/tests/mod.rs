@@ -3,6 +3,7 @@
 mod batches;
 mod compact;
 mod compaction_append;
+mod deleted_topics;
 mod durability_modes;
 mod lifecycle;
 mod quota;

@@ -59,7 +59,7 @@ impl Writer {
         SCRATCH.with_borrow_mut(|AppendScratch { buffers, last }| {
             buffers.clear();
             check_direct(message)?;
-            let topic = self.topic(message, last)?;
+            let topic = self.topic(message, last, true)?;
             let queue_id = route(topic, message)?;
             let encoded = self.encode(message, queue_id, SysFlag(0), now_ms, None, buffers)?;
             let mut pending = [self.pending(message, topic, queue_id, buffers)];
@@ -120,7 +120,7 @@ impl Writer {
                 if marks.are_none() {
                     check_direct(message)?;
                 }
-                let topic = Arc::clone(self.topic(message, last)?);
+                let topic = Arc::clone(self.topic(message, last, marks.recreate())?);
                 if topic.batch {
                     buffers.clear();
                     return self.append_inner_batch(messages, &topic, now_ms, returns, buffers);
@@ -193,11 +193,13 @@ impl Writer {
         Ok(self.log.durable() >= end)
     }
 
-    /// Returns the state of the message's topic. Creates the topic if that is allowed.
+    /// Returns the state of the message's topic. Creates the topic if that is allowed; a deleted one only with
+    /// `recreate`.
     fn topic<'a>(
         &self,
         message: &NewMessage<'_>,
         last: &'a mut Option<LastTopic>,
+        recreate: bool,
     ) -> Result<&'a Arc<TopicState>, StoreError> {
         let known = |last: &LastTopic| {
             last.token == self.token && *last.name == *message.topic && !last.state.is_removed()
@@ -210,6 +212,10 @@ impl Writer {
             none => {
                 let state = match self.topics.get(message.topic) {
                     Some(state) => state,
+                    None if !recreate && self.topics.is_removed(message.topic) => {
+                        let topic = message.topic.to_owned();
+                        return Err(StoreError::TopicNotFound { topic, queue_id: None });
+                    }
                     None => self.make_topic(message.topic, message.queue_id)?,
                 };
                 none.insert(LastTopic { token: self.token, name: message.topic.into(), state })
@@ -240,6 +246,7 @@ impl Writer {
         if was_removed {
             // The records alone do not show that the topic exists again.
             self.topics.store()?;
+            self.live.note_deletion();
         }
         Ok(state)
     }

@@ -33,6 +33,8 @@ pub(crate) enum AppendMarks<'a> {
     None,
     /// The origin of each message.
     Origins(&'a [MessageOrigin]),
+    /// The origin of each message that an earlier call appended for a later delivery.
+    Deliveries(&'a [MessageOrigin]),
     /// The transaction mark of each message.
     Together(&'a [TransactionMark]),
 }
@@ -50,7 +52,7 @@ impl AppendMarks<'_> {
     pub(crate) fn origin(&self, index: usize) -> Option<&MessageOrigin> {
         match self {
             Self::None => None,
-            Self::Origins(origins) => origins.get(index),
+            Self::Origins(origins) | Self::Deliveries(origins) => origins.get(index),
             Self::Together(marks) => marks.get(index).and_then(|mark| mark.origin.as_ref()),
         }
     }
@@ -69,6 +71,11 @@ impl AppendMarks<'_> {
                 patch_prepared_offset(head, position).map_err(|error| StoreError::invalid_message(&error))
             }
         }
+    }
+
+    /// Whether an append creates a deleted topic again. A delivery is no new message: its topic was deleted after it.
+    pub(crate) fn recreate(&self) -> bool {
+        matches!(self, Self::None | Self::Origins(_))
     }
 
     pub(crate) fn belong_together(&self) -> bool {

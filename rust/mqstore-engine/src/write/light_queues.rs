@@ -60,7 +60,7 @@ impl Writer {
             return refuse(format!("topic {} has batch queues, which have no light queues", message.topic));
         }
         let queue_id = route(&topic, message)?;
-        let light: Vec<Arc<TopicState>> = names.iter().map(|name| self.topics.light_queue(name)).collect();
+        let light = names.iter().map(|name| self.light_queue(name)).collect::<Result<Vec<_>, _>>()?;
         let turn = self.topics.light_turn();
         let offsets: Vec<i64> =
             light.iter().map(|state| state.next_offset(0).load(Ordering::Acquire)).collect();
@@ -71,7 +71,8 @@ impl Writer {
         let mut pending = [self.pending(&message, &topic, queue_id, &mut buffers)];
         self.append_pending(&mut pending, now_ms, message.durable, ReturnPoint::Placed, None)?;
         for (state, offset) in light.iter().zip(&offsets) {
-            state.next_offset(0).store(offset.saturating_add(1), Ordering::Release);
+            // Not a store: the light queue continues at a larger offset if it was deleted meanwhile.
+            state.next_offset(0).fetch_max(offset.saturating_add(1), Ordering::AcqRel);
         }
         drop(turn);
         let [pending] = &pending;
@@ -86,6 +87,18 @@ impl Writer {
             self.told_of(name, state, 0, *offset);
         }
         Ok(one)
+    }
+
+    /// Returns the state of a light queue. One that was deleted gets a configuration: its units alone do not show that
+    /// it exists again.
+    fn light_queue(&self, name: &str) -> Result<Arc<TopicState>, StoreError> {
+        if !self.topics.is_removed(name) {
+            return Ok(self.topics.light_queue(name));
+        }
+        let state = self.topics.create(name, 1, &[])?;
+        self.topics.store()?;
+        self.live.note_deletion();
+        Ok(state)
     }
 }
 

@@ -48,6 +48,28 @@ impl Store {
         self.writer("append")?.append_all(messages, AppendMarks::Origins(origins), ReturnPoint::Synced)
     }
 
+    /// Like [`Self::append_copies`], for messages whose delivery was accepted earlier. It does not create a topic that
+    /// was deleted since.
+    ///
+    /// # Errors
+    /// Those of [`Self::append_copies`]; [`StoreError::TopicNotFound`] for a deleted topic.
+    pub fn append_deliveries(
+        &self,
+        messages: &[NewMessage<'_>],
+        origins: &[MessageOrigin],
+    ) -> Result<Vec<Appended>, StoreError> {
+        messages.iter().try_for_each(|message| self.check_copies_to(message.topic))?;
+        self.writer("append")?.append_all(messages, AppendMarks::Deliveries(origins), ReturnPoint::Synced)
+    }
+
+    /// Whether the topic was deleted and not created again.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn is_deleted(&self, topic: &str) -> Result<bool, StoreError> {
+        Ok(self.writer("append")?.topics.is_removed(topic))
+    }
+
     /// Appends a record of another store to a topic with batch queues: an unchanged batch of messages, or a single
     /// message. The body is in its stored form; `INNER_BASE` of `message` is set again.
     ///

@@ -35,6 +35,7 @@ impl Writer {
 impl Store {
     /// Appends messages that belong together; `marks` has the mark of each message, in the same order. See the header
     /// of this module. The given unique key is used; an empty one means none. If one message must be durable, all are.
+    /// It does not create a topic that was deleted.
     ///
     /// # Errors
     /// Those of [`Store::append_many`]; [`StoreError::TooLarge`] for more than [`Store::max_together_bytes`];
@@ -74,7 +75,7 @@ impl Store {
         Ok(self.writer("read the durable offset")?.log.durable())
     }
 
-    /// Returns the record at a log offset; `None` if no record starts there.
+    /// Returns the record at a log offset, also of a deleted topic; `None` if no record starts there.
     ///
     /// # Errors
     /// Those of [`Store::get_at`], except the error for an offset without a record.
@@ -85,7 +86,7 @@ impl Store {
         if commit_log_offset >= self.view().catch_up()? {
             return Ok(None);
         }
-        match self.get_at(commit_log_offset) {
+        match self.any_record_at(commit_log_offset) {
             Err(StoreError::Corrupt { .. }) => Ok(None),
             found => found.map(Some),
         }

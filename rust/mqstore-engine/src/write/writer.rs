@@ -22,6 +22,7 @@ use crate::store::lifecycle::Lifecycle;
 use crate::store::signals::ServiceSignals;
 use crate::store::topics::Topics;
 use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::live_page::LivePage;
 use mqstore_base::options::{Durability, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::CommitLog;
@@ -36,6 +37,7 @@ pub(crate) struct Writer {
     pub(crate) files: StoreFiles,
     pub(crate) options: StoreOptions,
     pub(crate) log: Arc<CommitLog>,
+    pub(crate) live: Arc<LivePage>,
     pub(crate) queues: Arc<QueueSet>,
     pub(crate) index: Arc<IndexSet>,
     pub(crate) dispatcher: Arc<Dispatcher>,

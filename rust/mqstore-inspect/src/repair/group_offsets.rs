@@ -17,6 +17,7 @@ use mqstore_io::Access;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::{RecoveryMode, StoreOptions};
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, StoreFiles};
+use mqstore_engine::load_floors;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_meta::{MetaLog, is_lost, newest_file, read_log};
 
@@ -25,7 +26,12 @@ struct Ends(HashMap<(String, i32), i64>);
 
 impl Ends {
     fn load(files: &StoreFiles, options: &StoreOptions) -> Result<Self, StoreError> {
-        let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read)?;
+        let queues = QueueSet::load(
+            files,
+            options.queue_file_bytes(),
+            Access::Read,
+            &load_floors(files, &mut Vec::new()),
+        )?;
         queues.recover_bounds()?;
         let plain = queues.all().into_iter();
         let plain = plain.map(|queue| ((queue.topic().to_owned(), queue.queue_id()), queue.max_offset()));

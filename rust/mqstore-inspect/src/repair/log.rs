@@ -27,8 +27,9 @@ use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::TopicFloors;
 use mqstore_log::consume_queue::QueueSet;
-use mqstore_log::dispatch::BatchTopics;
+use mqstore_log::dispatch::DispatchRules;
 use mqstore_log::recovery::{ProgressReporter, truncate_after};
 
 pub(crate) use crate::repair::backup::copy_bytes;
@@ -68,8 +69,8 @@ pub(crate) struct RepairedLog {
     pub actions: Vec<String>,
 }
 
-/// Repairs the log of the store at `files`; with `dry_run` it only describes the steps. The queues of `batch_topics`
-/// hold batches.
+/// Repairs the log of the store at `files`; with `dry_run` it only describes the steps. `rules` says which
+/// records are in which queues.
 ///
 /// `watch` gets the number of checked bytes of the log. An error that it returns ends the call; another repair
 /// completes it.
@@ -80,7 +81,7 @@ pub(crate) struct RepairedLog {
 /// holes; I/O errors.
 pub(crate) fn repair_log(
     files: &StoreFiles,
-    batch_topics: &BatchTopics,
+    rules: &DispatchRules,
     dry_run: bool,
     watch: &mut dyn FnMut(u64, u64) -> Result<(), StoreError>,
 ) -> Result<RepairedLog, StoreError> {
@@ -89,7 +90,7 @@ pub(crate) fn repair_log(
     let row = crate::repair::segment_files::inspect_files(files, mark.as_ref(), &mut |_| watch(0, 0))?;
     crate::repair::segment_files::check_keeps_messages(files, &row, &mut |_| watch(0, 0))?;
     let total: u64 = row.list.segments().iter().map(|segment| segment.len()).sum();
-    let (walked, misplaced) = scan_log(files, &row, batch_topics, &mut |done| watch(done.min(total), total))?;
+    let (walked, misplaced) = scan_log(files, &row, rules, &mut |done| watch(done.min(total), total))?;
     let mut ledger = LossReport::load(files)?;
     let mut repaired = RepairedLog {
         end: walked.end,
@@ -107,7 +108,7 @@ pub(crate) fn repair_log(
         ..RepairedLog::default()
     };
     let unknown = |lost: &&LostOffsets| !ledger.knows(&lost.topic, lost.queue_id, lost.from, lost.to);
-    let at_edges = missing_at_ends(files, mark.as_ref(), &row, &walked)?;
+    let at_edges = missing_at_ends(files, mark.as_ref(), &row, (&walked, &rules.floors))?;
     let mut unknown: Vec<LostOffsets> =
         walked.said.missing.iter().chain(&at_edges).filter(unknown).cloned().collect();
     unknown.sort();
@@ -179,19 +180,15 @@ pub(crate) fn repair_log(
 fn scan_log(
     files: &StoreFiles,
     row: &SegmentRow,
-    batch_topics: &BatchTopics,
+    rules: &DispatchRules,
     watch: crate::repair::backup::ByteProgress<'_>,
 ) -> Result<(WalkedLog, Vec<MisplacedRecord>), StoreError> {
     if row.segment_bytes == 0 {
         return Ok((WalkedLog::default(), Vec::new()));
     }
     let none = Corrections::new();
-    let walked = crate::repair::damage_scan::walk(
-        &row.list,
-        row.segment_bytes,
-        LogQueues::new(batch_topics, &none),
-        watch,
-    )?;
+    let walked =
+        crate::repair::damage_scan::walk(&row.list, row.segment_bytes, LogQueues::new(rules, &none), watch)?;
     let misplaced = crate::repair::renumber::plan(files, &row.list, &walked)?;
     if misplaced.is_empty() {
         return Ok((walked, misplaced));
@@ -200,7 +197,7 @@ fn scan_log(
     let walked = crate::repair::damage_scan::walk(
         &row.list,
         row.segment_bytes,
-        LogQueues::new(batch_topics, &corrections),
+        LogQueues::new(rules, &corrections),
         watch,
     )?;
     Ok((walked, misplaced))
@@ -211,10 +208,10 @@ fn missing_at_ends(
     files: &StoreFiles,
     mark: Option<&DurableMark>,
     row: &SegmentRow,
-    walked: &WalkedLog,
+    (walked, floors): (&WalkedLog, &TopicFloors),
 ) -> Result<Vec<LostOffsets>, StoreError> {
     let file_bytes = mark.map_or(StoreOptions::default().queue_file_bytes(), |mark| mark.queue_file_bytes);
-    let queues = QueueSet::load(files, file_bytes, Access::Read)?;
+    let queues = QueueSet::load(files, file_bytes, Access::Read, floors)?;
     queues.recover_bounds()?;
     crate::repair::missing_ends::lost_at_ends(walked, &queues, row.list.min_offset())
 }

@@ -29,14 +29,17 @@ pub(crate) fn lost_at_ends(
     log_min: u64,
 ) -> Result<Vec<LostOffsets>, StoreError> {
     let mut found = Vec::new();
+    let floors = queues.floors().now();
     if log_min == 0 {
         for (topic, ids) in &walked.said.edges {
             for (queue_id, QueueEnds { first: (offset, place), .. }) in ids {
-                if *offset > 0 && walked.pieces.iter().any(|piece| piece.from < *place) {
+                // A queue of a topic that was deleted before begins there.
+                let begin = floors.first_offset(topic, *queue_id);
+                if *offset > begin && walked.pieces.iter().any(|piece| piece.from < *place) {
                     found.push(LostOffsets {
                         topic: topic.clone(),
                         queue_id: *queue_id,
-                        from: 0,
+                        from: begin,
                         to: *offset,
                     });
                 }

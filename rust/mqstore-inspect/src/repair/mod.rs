@@ -41,12 +41,13 @@ use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
 use mqstore_base::progress::ProgressWatcher;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_engine::{batch_topics, load_table};
+use mqstore_base::topic_floors::TopicFloors;
+use mqstore_engine::{batch_topics, load_listed};
 use mqstore_engine::{refuse_rocksdb, take_lock};
 use mqstore_log::checkpoint::CheckpointFile;
 use mqstore_log::commit_log::{SegmentList, read_record};
 use mqstore_log::consume_queue::QueueSet;
-use mqstore_log::dispatch::BatchTopics;
+use mqstore_log::dispatch::DispatchRules;
 use mqstore_log::index::IndexSet;
 use mqstore_log::recovery::{ProgressReporter, RebuildReport, mark_fits, rewrite};
 
@@ -174,7 +175,7 @@ fn plan(
         return Err(StoreError::Locked { path: files.lock(), pid: writer_pid(files) });
     }
     let mut stages = StageProgress::new(2, watcher);
-    let log = repair_log(files, &batch_topics_of(files), true, &mut |done_bytes, total_bytes| {
+    let log = repair_log(files, &queue_rules(files), true, &mut |done_bytes, total_bytes| {
         stages.tell(Progress { done_bytes, total_bytes })
     })?;
     stages.next();
@@ -211,9 +212,14 @@ fn plan(
     Ok(report)
 }
 
-/// Returns the known topics whose queues hold batches.
-fn batch_topics_of(files: &StoreFiles) -> BatchTopics {
-    batch_topics(files, &load_table(files, &mut Vec::new()))
+/// Returns the rules that decide which records are in which queues.
+fn queue_rules(files: &StoreFiles) -> DispatchRules {
+    let listed = load_listed(files, &mut Vec::new());
+    DispatchRules {
+        batch_topics: batch_topics(files, &listed.table),
+        floors: TopicFloors::new(listed.floors),
+        ..DispatchRules::default()
+    }
 }
 
 /// Returns a note for people about the index that is rebuilt.
@@ -236,8 +242,10 @@ fn describe_queues(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<Str
     if DurableMarkFile::new(files).load().is_some() {
         return Ok(Vec::new());
     }
-    let (plain, batch) = QueueSet::load(files, options.queue_file_bytes(), Access::Read)?.guessed_lens();
-    let batch = batch.filter(|_| !batch_topics_of(files).is_empty());
+    let rules = queue_rules(files);
+    let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read, &rules.floors)?;
+    let (plain, batch) = queues.guessed_lens();
+    let batch = batch.filter(|_| !rules.batch_topics.is_empty());
     let words = |folder: PathBuf, len: Option<u64>, setting: &str| {
         let len = len?;
         Some(format!(
@@ -258,7 +266,7 @@ fn repair_locked(
     options: &StoreOptions,
     stages: &mut StageProgress<'_>,
 ) -> Result<RepairReport, StoreError> {
-    let log = repair_log(files, &batch_topics_of(files), false, &mut |done_bytes, total_bytes| {
+    let log = repair_log(files, &queue_rules(files), false, &mut |done_bytes, total_bytes| {
         stages.tell(Progress { done_bytes, total_bytes })
     })?;
     stages.next();

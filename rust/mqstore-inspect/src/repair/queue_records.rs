@@ -9,7 +9,7 @@ use mqstore_format::RecordView;
 
 use super::misordered::{MisorderedRange, MisorderedRecords, QueueOrder};
 use super::used_offsets::{LostOffsets, UsedOffsets};
-use mqstore_log::dispatch::{BatchTopics, DispatchRules, RunOutput};
+use mqstore_log::dispatch::{DispatchRules, RunOutput};
 
 /// Maximum number of gaps in queues that are listed.
 const MOST_GAPS: usize = 1 << 20;
@@ -113,11 +113,9 @@ pub(crate) struct LogSummary {
 }
 
 impl<'a> LogQueues<'a> {
-    pub(crate) fn new(batch_topics: &BatchTopics, corrections: &'a Corrections) -> Self {
+    pub(crate) fn new(rules: &DispatchRules, corrections: &'a Corrections) -> Self {
         // Keys are not needed here.
-        let index_from = u64::MAX;
-        let rules =
-            DispatchRules { batch_topics: batch_topics.clone(), index_from, ..DispatchRules::default() };
+        let rules = DispatchRules { index_from: u64::MAX, ..rules.clone() };
         Self { rules, corrections, output: RunOutput::default(), topics: BTreeMap::new(), gaps: 0 }
     }
 

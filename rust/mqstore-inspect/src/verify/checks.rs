@@ -27,6 +27,7 @@ use mqstore_base::live_page::read_live;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::ProgressWatcher;
 use mqstore_base::store_files::{DelayTables, StoreFiles};
+use mqstore_engine::load_floors;
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::{BatchTopics, DispatchRules};
@@ -186,7 +187,8 @@ pub(crate) fn view<'a>(
     bounds: VerifyBounds,
 ) -> Result<View<'a>, StoreError> {
     let list = Arc::new(SegmentList::load_damaged(files)?);
-    let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read)?;
+    let floors = load_floors(files, &mut Vec::new());
+    let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read, &floors)?;
     queues.recover_bounds()?;
     queues.for_each(|queue| queue.correct_min_offset(list.min_offset()))?;
     for queue in queues.batches() {
@@ -203,7 +205,7 @@ pub(crate) fn view<'a>(
         list,
         queues,
         // The index itself shows whether tags are indexed.
-        rules: DispatchRules { batch_topics, index_tags: true, delays, ..DispatchRules::default() },
+        rules: DispatchRules { batch_topics, index_tags: true, delays, floors, ..DispatchRules::default() },
         repairs: LossReport::load(files)?,
         extensions: Extensions::load(files),
         limit: bounds.limit,

@@ -135,10 +135,14 @@ impl CommitLog {
     /// Checks that all of `records` fit the quotas of their topics. The caller holds the put lock.
     ///
     /// # Errors
-    /// [`StoreError::Full`] if a quota would be exceeded.
+    /// [`StoreError::Full`] if a quota would be exceeded; [`StoreError::TopicNotFound`] for a topic that was deleted
+    /// since the caller chose it.
     pub(super) fn admit(&self, records: &[EncodedRecord<'_>]) -> Result<(), StoreError> {
-        if records.iter().all(|record| record.room.limit().is_none()) {
+        if records.iter().all(|record| record.room.is_unlimited()) {
             return Ok(());
+        }
+        if let Some(record) = records.iter().find(|record| record.room.is_closed()) {
+            return Err(StoreError::TopicNotFound { topic: record.room.topic().to_owned(), queue_id: None });
         }
         let full = records.iter().find_map(|record| {
             let limit = record.room.limit()?;

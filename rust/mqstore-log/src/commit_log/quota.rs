@@ -16,7 +16,7 @@ use mqstore_io::sync::{Arc, AtomicI64, AtomicU64, Ordering, Raise};
 #[repr(align(64))]
 pub struct TopicQuotaState {
     topic: Arc<str>,
-    /// Quota in messages; 0 for none.
+    /// Quota in messages; 0 for none, [`CLOSED`] for a deleted topic.
     limit: AtomicU64,
     /// Sum of the next offsets of all queues, kept only with a quota. Changes under the put lock.
     drawn: AtomicI64,
@@ -25,6 +25,9 @@ pub struct TopicQuotaState {
     /// Messages that the append under the put lock requests.
     wanted: AtomicI64,
 }
+
+/// The limit of a topic that accepts no messages, because it was deleted.
+const CLOSED: u64 = u64::MAX;
 
 impl TopicQuotaState {
     /// Creates the state of a topic without a quota.
@@ -46,7 +49,31 @@ impl TopicQuotaState {
     /// Quota in messages.
     #[inline]
     pub fn limit(&self) -> Option<u64> {
-        Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit > 0)
+        Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit > 0 && *limit != CLOSED)
+    }
+
+    /// Whether appends need no further check.
+    #[inline]
+    pub(super) fn is_unlimited(&self) -> bool {
+        self.limit.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether the topic was deleted.
+    pub(super) fn is_closed(&self) -> bool {
+        self.limit.load(Ordering::Relaxed) == CLOSED
+    }
+
+    /// Refuses all further appends, also those that have chosen the topic already. Returns the quota for
+    /// [`Self::reopen`]. No append may run meanwhile, as for [`Self::set`].
+    pub fn close(&self) -> Option<u64> {
+        let before = self.limit();
+        self.limit.store(CLOSED, Ordering::Relaxed);
+        before
+    }
+
+    /// Ends [`Self::close`].
+    pub fn reopen(&self, limit: Option<u64>) {
+        self.limit.store(limit.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Sets the quota of a topic. `drawn` is the sum of the next offsets of its queues. No append may run meanwhile:

@@ -91,13 +91,14 @@ impl ConsumeQueue {
             if let Some((position, unit)) = tail.last {
                 writing.used_end = offset_at(base, tail.used);
                 let max = offset_at(base, position) + 1;
-                let min = match tail.first.filter(|_| listing.bases.len() == 1) {
+                let floor = self.floor_position();
+                let min = match tail.first.filter(|_| listing.bases.len() == 1 && floor == 0) {
                     Some((position, first)) => {
                         let offset = offset_at(base, position);
                         writing.min_record = Some((offset, first.physical_offset as u64));
                         offset
                     }
-                    None => self.find_min(&mut writing, &listing.bases, max, 0)?,
+                    None => self.find_min(&mut writing, &listing.bases, max, floor)?,
                 };
                 bounds = (min, max, physical_end(&unit).unwrap_or_default());
                 break;
@@ -158,7 +159,7 @@ impl ConsumeQueue {
     /// the units before it are in order.
     fn is_clean_before(&self, writing: &Writing, log_end: u64) -> bool {
         let record_stays = self.physical_end.load(Ordering::Acquire) as u64 <= log_end;
-        let ends_there = writing.busy().vacant.is_empty() && writing.used_end == self.max_offset();
+        let ends_there = writing.busy().vacant.is_empty() && writing.used_end == self.committed_end();
         record_stays && ends_there && self.has_good_units()
     }
 
@@ -171,7 +172,7 @@ impl ConsumeQueue {
         }
         let bases = self.bases.read().clone();
         let cut = self.find_cut(&bases, writing.used_end, log_end)?;
-        Ok(cut.end.min(self.max_offset()))
+        Ok(self.end_after(cut.end, cut.physical_end).min(self.max_offset()))
     }
 
     /// Hides all offsets from `max_offset` on from readers. The disk does not change. A `max_offset` above the maximum
@@ -182,22 +183,24 @@ impl ConsumeQueue {
             return Ok(());
         }
         self.forget_uncommitted(&mut writing);
-        let end = max_offset.max(self.min_offset());
+        let min = self.min_offset();
+        let end = max_offset.max(min);
         let physical_end = self.physical_end_before(end)?;
-        self.publish((self.min_offset(), end, physical_end));
+        self.publish((min, end, physical_end));
         Ok(())
     }
 
-    /// Moves the minimum to the first unit whose record starts at or after `log_min`, the minimum of the log; to the
-    /// maximum if none does. Skips blank units.
+    /// Moves the minimum to the first unit whose record starts at or after `log_min`, the minimum of the log, and after
+    /// the floor of the topic; to the maximum if none does. Skips blank units.
     pub fn correct_min_offset(&self, log_min: u64) -> Result<(), StoreError> {
+        let log_min = log_min.max(self.floor_position());
         let mut writing = self.writing.lock();
         let known = writing.min_record.filter(|(offset, _)| *offset == self.min.load(Ordering::Acquire));
         if known.is_some_and(|(_, record)| record >= log_min) {
             return Ok(());
         }
         let bases = self.bases.read().clone();
-        let min = self.find_min(&mut writing, &bases, self.max_offset(), log_min)?;
+        let min = self.find_min(&mut writing, &bases, self.committed_end(), log_min)?;
         self.min.store(min, Ordering::Release);
         Ok(())
     }
@@ -215,8 +218,11 @@ impl ConsumeQueue {
 
     /// Makes the queue empty after its folder was moved away.
     pub(super) fn forget_files(&self) {
-        let mut writing = self.writing.lock();
-        self.forget_uncommitted(&mut writing);
+        self.forget_files_of(&mut self.writing.lock());
+    }
+
+    pub(super) fn forget_files_of(&self, writing: &mut Writing) {
+        self.forget_uncommitted(writing);
         *writing = Writing::default();
         self.home.cache.forget_dir(&self.folder());
         self.bases.write().clear();
@@ -224,7 +230,9 @@ impl ConsumeQueue {
         self.publish((0, 0, 0));
     }
 
-    fn publish(&self, (min, max, physical_end): (i64, i64, i64)) {
+    /// Publishes the bounds to readers. A queue whose units are all from before a deletion of its topic is empty.
+    fn publish(&self, bounds: (i64, i64, i64)) {
+        let (min, max, physical_end) = if self.is_deleted(bounds.2) { (0, 0, 0) } else { bounds };
         self.min.store(min, Ordering::Release);
         self.physical_end.store(physical_end, Ordering::Release);
         self.committed.store(max, Ordering::Release);

@@ -15,6 +15,7 @@ use mqstore_io::{Access, FileCache, VfsFile, parallel_map};
 use super::layout::QueueLayout;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::TopicFloors;
 
 /// Maximum number of names to try for a staged file; each failed try is a file that an earlier process left.
 const STAGING_TRIES: u32 = 10_000;
@@ -38,6 +39,7 @@ pub(super) struct QueueContext {
     pub(super) cache: Arc<FileCache>,
     pub(super) layout: QueueLayout,
     pub(super) access: Access,
+    pub(super) floors: TopicFloors,
     /// Threads that help with work on very many queues.
     pub(super) helpers: u32,
     sync_helpers: u32,
@@ -54,6 +56,7 @@ impl QueueContext {
         cache: Arc<FileCache>,
         layout: QueueLayout,
         access: Access,
+        floors: &TopicFloors,
     ) -> Self {
         let environment = files.vfs.environment();
         Self {
@@ -61,6 +64,7 @@ impl QueueContext {
             cache,
             layout,
             access,
+            floors: floors.clone(),
             helpers: environment.helpers(),
             sync_helpers: if environment.threads { SYNC_HELPERS } else { 0 },
             dirty_queues: Mutex::new(Vec::new()),
@@ -86,6 +90,16 @@ impl QueueContext {
             return Err(StoreError::InvalidMessage { reason: format!("queue id {queue_id} is negative") });
         }
         Ok(())
+    }
+
+    /// Removes the folder of a queue, and that of its topic, if they are empty. A folder that stays is harmless.
+    pub(super) fn remove_empty_folders(&self, folder: &Path) {
+        for folder in folder.ancestors().take(2) {
+            let is_empty = self.files.vfs.list(folder).is_ok_and(|entries| entries.is_empty());
+            if is_empty && self.files.vfs.remove_dir(folder).is_ok() {
+                folder.parent().into_iter().for_each(|above| self.mark_folder(above));
+            }
+        }
     }
 
     /// Removes the queue file at `path`, if it exists, and releases its descriptor.

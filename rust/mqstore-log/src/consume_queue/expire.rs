@@ -80,6 +80,31 @@ impl ConsumeQueue {
     }
 }
 
+impl ConsumeQueue {
+    /// Removes the files of a queue whose messages were all deleted with its topic. The last file goes first, so a
+    /// program that finds the rest after a stop finds a shorter queue without a hole.
+    pub(crate) fn remove_deleted(&self) -> Result<(), StoreError> {
+        if self.floor_position() == 0 {
+            return Ok(());
+        }
+        let mut writing = self.writing.lock();
+        if !self.is_deleted(self.max_physical_end()) {
+            return Ok(());
+        }
+        let mut gone = self.bases.read().clone();
+        gone.extend(&writing.busy().vacant);
+        if !gone.is_empty() {
+            gone.sort_unstable();
+            self.forget_files_of(&mut writing);
+        }
+        for base in gone.into_iter().rev() {
+            self.home.remove_file(&self.path(base), "removing a file of a deleted topic")?;
+        }
+        self.home.remove_empty_folders(&self.folder());
+        Ok(())
+    }
+}
+
 impl super::QueueSet {
     /// Moves the minimum of every queue to that of the log. Call it before the log removes older segments.
     pub fn correct_min_offsets(&self, log_min: u64) -> Result<(), StoreError> {

@@ -188,13 +188,52 @@ impl ConsumeQueue {
     /// Smallest queue offset that can be read; equal to [`Self::max_offset`] if none can. Source:
     /// `ConsumeQueue#getMinOffsetInQueue`.
     pub fn min_offset(&self) -> i64 {
-        self.min.load(Ordering::Acquire).min(self.max_offset())
+        match self.committed_end() {
+            0 => self.first_offset(),
+            end => self.min.load(Ordering::Acquire).min(end),
+        }
     }
 
-    /// One past the largest queue offset that can be read, which is the commit position. 0 for an empty queue and
-    /// before [`Self::recover_bounds`]. Source: `ConsumeQueue#getMaxOffsetInQueue`.
+    /// One past the largest queue offset that can be read, which is the commit position. In an empty queue and before
+    /// [`Self::recover_bounds`] it is 0, or the offset at which the queue continues after its topic was deleted.
+    /// Source: `ConsumeQueue#getMaxOffsetInQueue`.
     pub fn max_offset(&self) -> i64 {
+        match self.committed_end() {
+            0 => self.first_offset(),
+            end => end,
+        }
+    }
+
+    /// The commit position; 0 without a unit, also after the topic was deleted.
+    pub(super) fn committed_end(&self) -> i64 {
         self.committed.load(Ordering::Acquire)
+    }
+
+    /// Whether no unit can be read.
+    pub fn is_empty(&self) -> bool {
+        self.committed_end() == 0
+    }
+
+    /// Returns the offset of the first message of an empty queue.
+    fn first_offset(&self) -> i64 {
+        self.home.floors.first_offset(&self.topic, self.queue_id)
+    }
+
+    /// Returns the end of the queue if `end` follows a unit whose record ends at `physical_end`. Units from before a
+    /// deletion of the topic do not count.
+    pub(super) fn end_after(&self, end: i64, physical_end: i64) -> i64 {
+        if self.is_deleted(physical_end) { self.first_offset() } else { end }
+    }
+
+    /// Whether a record that ends at log offset `physical_end` was deleted with its topic.
+    pub(super) fn is_deleted(&self, physical_end: i64) -> bool {
+        let floor = self.floor_position();
+        floor > 0 && u64::try_from(physical_end).is_ok_and(|end| end <= floor)
+    }
+
+    /// Returns the log offset before which the records of the topic were deleted; 0 for none.
+    pub(super) fn floor_position(&self) -> u64 {
+        self.home.floors.log_offset(&self.topic)
     }
 
     /// Returns the waiters for a larger [`Self::max_offset`]. A thread that publishes messages to readers calls

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
+use mqstore_format::validate_stored_topic;
 use mqstore_io::sync::{Arc, Mutex, RwLock};
 use mqstore_io::{Access, FileCache, parallel_map};
 
@@ -20,6 +21,7 @@ use super::layout::{QueueLayout, UNIT_BYTES};
 use super::queue::ConsumeQueue;
 use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::TopicFloors;
 
 /// Bounds of the number of descriptors that a set of queues keeps open: an eighth of the process limit, but within
 /// these bounds. If appends alternate between more queues, each append opens a file.
@@ -88,9 +90,14 @@ impl QueueSet {
     /// The length of queue files is the most frequent length of the existing files. Without files it is
     /// `configured_file_bytes` (default 6,000,000, rounded up to a multiple of 20). The queues are empty until
     /// [`ConsumeQueue::recover_bounds`].
-    pub fn load(files: &StoreFiles, configured_file_bytes: u64, access: Access) -> Result<Self, StoreError> {
+    pub fn load(
+        files: &StoreFiles,
+        configured_file_bytes: u64,
+        access: Access,
+        floors: &TopicFloors,
+    ) -> Result<Self, StoreError> {
         let cache = open_queue_files(files);
-        Self::load_with(files, configured_file_bytes, access, cache)
+        Self::load_with(files, configured_file_bytes, access, cache, floors)
     }
 
     /// Like [`Self::load`], with the descriptors of `cache`.
@@ -99,28 +106,63 @@ impl QueueSet {
         configured_file_bytes: u64,
         access: Access,
         cache: Arc<FileCache>,
+        floors: &TopicFloors,
     ) -> Result<Self, StoreError> {
         let configured = QueueLayout::new(configured_file_bytes).file_bytes();
         let found = discover::scan(&*files.vfs, &files.consume_queue())?;
         let len = discover::common_len(&found.queues, UNIT_BYTES, configured);
         let layout = QueueLayout::new(len.unwrap_or(configured));
-        let home = Arc::new(QueueContext::new(files, Arc::clone(&cache), layout, access));
+        let home = Arc::new(QueueContext::new(files, Arc::clone(&cache), layout, access, floors));
         // As in RocketMQ, batch queues have the same number of units in a file unless their files show another.
-        let (batch, strays) = BatchQueues::load(files, configured / UNIT_BYTES, access, cache)?;
+        let (batch, strays) = BatchQueues::load(files, configured / UNIT_BYTES, access, cache, floors)?;
         let guessed = len.is_none();
         let set = Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed };
         // While another process writes, this listing may already be out of date.
         set.add(found, strays, access == Access::ReadWrite);
+        set.add_deleted();
         Ok(set)
     }
 
     /// Creates an empty set with files of the same lengths, under the root of `files`.
     pub fn aside(&self, files: &StoreFiles) -> Result<Self, StoreError> {
         let cache = open_queue_files(files);
-        let home =
-            Arc::new(QueueContext::new(files, Arc::clone(&cache), self.home.layout, Access::ReadWrite));
-        let (batch, _) = BatchQueues::load(files, self.batch.units_per_file(), Access::ReadWrite, cache)?;
-        Ok(Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed: false })
+        let (access, floors) = (Access::ReadWrite, &self.home.floors);
+        let home = Arc::new(QueueContext::new(files, Arc::clone(&cache), self.home.layout, access, floors));
+        let (batch, _) = BatchQueues::load(files, self.batch.units_per_file(), access, cache, floors)?;
+        let set = Self { home, queues: RwLock::default(), batch, strays: Mutex::default(), guessed: false };
+        set.add_deleted();
+        Ok(set)
+    }
+
+    /// The floors of deleted topics, which every queue respects.
+    pub fn floors(&self) -> &TopicFloors {
+        &self.home.floors
+    }
+
+    /// Adds the queues of deleted topics without a file: their next offset is in the floor of the topic.
+    fn add_deleted(&self) {
+        for (topic, floor) in self.home.floors.now().iter() {
+            if validate_stored_topic(topic).is_err() {
+                continue;
+            }
+            for queue_id in floor.queues.keys().filter(|queue_id| **queue_id >= 0) {
+                if self.batch.get(topic, *queue_id).is_none() {
+                    self.insert(topic, *queue_id);
+                }
+            }
+        }
+    }
+
+    /// Removes the queue files of a deleted topic, as far as they hold no newer message. Its floor must be durable. A
+    /// later open removes the files that are left after a stop.
+    pub fn remove_deleted(&self, topic: &str) -> Result<(), StoreError> {
+        self.home.writable("remove the queues of a deleted topic")?;
+        self.add_deleted();
+        for queue_id in self.ids(topic) {
+            self.get(topic, queue_id).map_or(Ok(()), |queue| queue.remove_deleted())?;
+            self.batch(topic, queue_id).map_or(Ok(()), |queue| queue.remove_deleted())?;
+        }
+        Ok(())
     }
 
     /// Returns the lengths of new files of queues and of batch queues, each only if no existing file shows one.
@@ -216,10 +258,15 @@ impl QueueSet {
             return Ok(queue);
         }
         self.home.may_add(topic, queue_id)?;
+        Ok(self.insert(topic, queue_id))
+    }
+
+    /// Returns the queue, and adds it if it is missing.
+    fn insert(&self, topic: &str, queue_id: i32) -> Arc<ConsumeQueue> {
         let mut queues = self.queues.write();
         let topic = queues.get_key_value(topic).map_or_else(|| topic.into(), |(topic, _)| Arc::clone(topic));
         let known = queues.entry(Arc::clone(&topic)).or_default();
-        Ok(known.get_or_insert_with(queue_id, || ConsumeQueue::new(&self.home, &topic, queue_id)))
+        known.get_or_insert_with(queue_id, || ConsumeQueue::new(&self.home, &topic, queue_id))
     }
 
     /// Returns the batch queue, if it is known.
@@ -296,6 +343,12 @@ impl QueueSet {
         let mut ids = self.batch.ids(topic);
         ids.extend(self.queues.read().get(topic).into_iter().flat_map(TopicQueues::ids));
         ids
+    }
+
+    /// Whether the queue is known and has a unit that can be read.
+    pub fn has_units(&self, topic: &str, queue_id: i32) -> bool {
+        self.get(topic, queue_id).is_some_and(|queue| !queue.is_empty())
+            || self.batch(topic, queue_id).is_some_and(|queue| !queue.is_empty())
     }
 
     /// Returns the sum of the minimum offsets of all queues of one topic.

@@ -137,7 +137,7 @@ impl ConsumeQueue {
     /// Whether the slots of `part` hold nothing of value, so that they need not be read first.
     fn is_unwritten(&self, writing: &Writing, part: &FilePart) -> bool {
         let ours = || {
-            part.offsets.start >= writing.found_end.max(self.max_offset())
+            part.offsets.start >= writing.found_end.max(self.committed_end())
                 && writing.busy().covered.holes(part.offsets.clone()) == [part.offsets.clone()]
         };
         part.offsets.start >= writing.used_end || ours()
@@ -197,7 +197,7 @@ impl ConsumeQueue {
             }
         }
         writing.used_end = writing.used_end.max(part.offsets.end);
-        stretch.start = stretch.start.max(self.max_offset());
+        stretch.start = stretch.start.max(self.committed_end());
         writing.busy_mut().covered.insert(stretch);
         Ok(())
     }
@@ -323,7 +323,7 @@ impl ConsumeQueue {
             }
             (_, None) => return None,
         };
-        is_impossible(gap, log_bytes).then(|| {
+        self.is_impossible(offset, gap, log_bytes).then(|| {
             format!("queue offset {offset} is {gap} ahead, but the log in between is too short for this gap")
         })
     }
@@ -332,7 +332,14 @@ impl ConsumeQueue {
     /// record of the last unit is too short for the gap.
     pub fn has_no_room_for(&self, offset: i64, physical: i64) -> bool {
         let gap = offset.saturating_sub(self.max_offset());
-        is_impossible(gap, physical.saturating_sub(self.max_physical_end()))
+        self.is_impossible(offset, gap, physical.saturating_sub(self.max_physical_end()))
+    }
+
+    /// Whether `log_bytes` of the log are too few for a gap before `offset`. A topic that was deleted continues with the
+    /// next file. Without its floor, for example if `mqstore/meta` is lost, this leaves a gap at the end of a file.
+    fn is_impossible(&self, offset: i64, gap: i64, log_bytes: i64) -> bool {
+        let ends_file = gap < self.layout().units_per_file() && self.layout().position_of(offset) == 0;
+        !ends_file && is_impossible(gap, log_bytes)
     }
 
     /// Publishes all units before `max_offset`, as far as they are written.
@@ -346,7 +353,7 @@ impl ConsumeQueue {
         let (Some(first), Some(last)) = (covered.first().copied(), covered.last().copied()) else {
             return Ok(outcome);
         };
-        let committed = self.max_offset();
+        let committed = self.committed_end();
         let target = max_offset.min(last.end);
         // The list of files is no test: an earlier try may have named some files before it failed.
         let starts = self.max_physical_end() == 0;

@@ -8,10 +8,13 @@
 //! point to the damage. A read of such a unit finds the damage, as a read of a queue file does.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 use mqstore_format::{CqUnit, EntryFields, RecordView, validate_stored_topic};
 
 use mqstore_base::store_files::DelayTables;
+use mqstore_base::topic_floors::FloorTable;
 
 /// Bytes of the smallest record that belongs to a queue: a fixed part, a topic of one byte and no body.
 const LEAST_RECORD_BYTES: u64 = 92;
@@ -71,10 +74,10 @@ impl DerivedQueue {
         self.units.drain(..gone);
     }
 
-    /// Adds units for the offsets before `offset` that are missing, if damage between the last unit and log offset
+    /// Adds units for the last offsets of `offsets`, which are missing, if damage between the last unit and log offset
     /// `position` can have been their records.
-    fn add_lost_units(&mut self, offset: i64, position: u64, damages: &[(u64, u64)]) {
-        let missing = offset.saturating_sub(self.end);
+    fn add_lost_units(&mut self, offsets: Range<i64>, position: u64, damages: &[(u64, u64)]) {
+        let missing = offsets.end.saturating_sub(offsets.start);
         let last = self.units.last().map(|(_, unit)| unit.physical_offset.max(0).unsigned_abs());
         let between =
             damages.iter().filter(|(begin, _)| *begin < position && last.is_none_or(|last| last < *begin));
@@ -86,7 +89,7 @@ impl DerivedQueue {
             return;
         }
         let unit = CqUnit { physical_offset: *begin as i64, size: 0, tags_code: ANY_TAGS };
-        for lost in offset - missing.min(possible)..offset {
+        for lost in offsets.end - missing.min(possible)..offsets.end {
             self.add(lost, 1, unit);
         }
     }
@@ -108,15 +111,18 @@ impl DerivedQueue {
 #[derive(Clone, Debug, Default)]
 pub struct DerivedQueues {
     delays: DelayTables,
+    floors: Arc<FloorTable>,
     queues: BTreeMap<String, BTreeMap<i32, DerivedQueue>>,
     /// Damaged ranges of the log, in ascending order.
     damages: Vec<(u64, u64)>,
 }
 
 impl DerivedQueues {
-    /// Creates an empty set. `delays` gives the delivery times of delayed messages.
-    pub fn new(delays: &DelayTables) -> Self {
-        Self { delays: delays.clone(), queues: BTreeMap::new(), damages: Vec::new() }
+    /// Creates an empty set. `delays` gives the delivery times of delayed messages, `floors` hides those of deleted
+    /// topics.
+    pub fn new(delays: &DelayTables, floors: &Arc<FloorTable>) -> Self {
+        let (delays, floors) = (delays.clone(), Arc::clone(floors));
+        Self { delays, floors, queues: BTreeMap::new(), damages: Vec::new() }
     }
 
     /// Adds the units of a record, or learns that a range of the log is damaged.
@@ -155,9 +161,11 @@ impl DerivedQueues {
         let unit = CqUnit { physical_offset: offset as i64, size: record.size as i32, tags_code };
         let batch = record.inner_batch().filter(|(base, _)| record.sys_flag.inner_batch() && *base >= 0);
         let (queue_offset, messages) = batch.unwrap_or((record.queue_offset, 1));
-        self.add_unit((record.topic, record.queue_id), queue_offset, i64::from(messages.max(1)), unit);
+        if !self.floors.hides(record.topic, offset) {
+            self.add_unit((record.topic, record.queue_id), queue_offset, i64::from(messages.max(1)), unit);
+        }
         for (name, queue_offset) in fields.light_queues(record.topic) {
-            if validate_stored_topic(name).is_ok() {
+            if validate_stored_topic(name).is_ok() && !self.floors.hides(name, offset) {
                 self.add_unit((name, 0), queue_offset, 1, unit);
             }
         }
@@ -169,8 +177,15 @@ impl DerivedQueues {
         }
         if let Some(queues) = self.queues.get_mut(topic) {
             let queue = queues.entry(queue_id).or_default();
-            if !self.damages.is_empty() && offset > queue.end {
-                queue.add_lost_units(offset, unit.physical_offset.max(0).unsigned_abs(), &self.damages);
+            if !self.damages.is_empty() {
+                // Damage before a deletion of the topic took no messages of the new one.
+                let floor = self.floors.log_offset(topic);
+                let first = self.damages.partition_point(|(_, end)| *end <= floor);
+                let damages = self.damages.get(first..).unwrap_or_default();
+                let missing_from =
+                    if queue.end == 0 { self.floors.first_offset(topic, queue_id) } else { queue.end };
+                let position = unit.physical_offset.max(0).unsigned_abs();
+                queue.add_lost_units(missing_from..offset, position, damages);
             }
             queue.add(offset, messages, unit);
         }
@@ -210,6 +225,7 @@ impl DerivedQueues {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mqstore_base::topic_floors::TopicFloor;
 
     fn unit(physical_offset: i64) -> CqUnit {
         CqUnit { physical_offset, size: 100, tags_code: 0 }
@@ -224,10 +240,22 @@ mod tests {
     fn offsets_that_damage_can_explain_get_units() {
         let mut queue = DerivedQueue::default();
         queue.add(0, 1, unit(0));
-        queue.add_lost_units(3, 500, &[(100, 500)]);
+        queue.add_lost_units(1..3, 500, &[(100, 500)]);
         queue.add(3, 1, unit(500));
         assert_eq!(units(&queue), [(0, 100), (1, 0), (2, 0), (3, 100)]);
         assert!(queue.from(1).first().is_some_and(|(_, unit)| unit.physical_offset == 100));
+    }
+
+    #[test]
+    fn after_a_deletion_the_queue_begins_at_its_floor() {
+        let mut floors = FloorTable::default();
+        floors.insert("t".into(), TopicFloor { log_offset: 500, queues: BTreeMap::from([(0, 1000)]) });
+        let mut queues = DerivedQueues::new(&DelayTables::default(), &Arc::new(floors));
+        queues.damages = vec![(100, 500), (600, 800)];
+        queues.add_unit(("t", 0), 1001, 1, unit(900));
+        let queue = queues.get("t", 0).unwrap();
+        assert_eq!(units(queue), [(1000, 0), (1001, 100)]);
+        assert!(queue.from(1000).first().is_some_and(|(_, unit)| unit.physical_offset == 600));
     }
 
     #[test]
@@ -236,12 +264,12 @@ mod tests {
         queue.add(0, 1, unit(200));
         // The damage is before the last unit, after the next one, or too short for a record.
         for damage in [(0, 200), (900, 1200), (400, 450)] {
-            queue.add_lost_units(3, 800, &[damage]);
+            queue.add_lost_units(1..3, 800, &[damage]);
         }
         assert_eq!(units(&queue), [(0, 100)]);
         // An expiry removed the messages before the first one.
         let mut expired = DerivedQueue::default();
-        expired.add_lost_units(50, 800, &[(400, 800)]);
+        expired.add_lost_units(0..50, 800, &[(400, 800)]);
         assert!(units(&expired).is_empty());
     }
 }

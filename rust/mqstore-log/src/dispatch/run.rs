@@ -12,6 +12,7 @@ use mqstore_io::sync::{Arc, RwLock};
 
 use crate::index::NewEntry;
 use mqstore_base::store_files::{DelayTables, OWN_FOLDER, StoreFiles};
+use mqstore_base::topic_floors::TopicFloors;
 
 /// Queue ids below this bound have a place in a table; the others are in a list.
 const NEAR_QUEUES: usize = 1024;
@@ -34,6 +35,8 @@ pub struct DispatchRules {
     pub delays: DelayTables,
     /// Topics whose queues hold batch units.
     pub batch_topics: BatchTopics,
+    /// The floors of deleted topics: records before them get no units and no entries.
+    pub floors: TopicFloors,
     /// Whether dispatch skips damage in the log; otherwise damage stops the dispatcher.
     pub skip_damage: bool,
     /// Whether to verify checksums; a record with a wrong checksum then counts as damage.
@@ -66,6 +69,11 @@ impl BatchTopics {
     /// Adds `topic`.
     pub fn insert(&self, topic: &str) {
         self.0.write().insert(topic.into());
+    }
+
+    /// Removes `topic`.
+    pub fn remove(&self, topic: &str) {
+        self.0.write().remove(topic);
     }
 
     /// Whether the set is empty.
@@ -119,6 +127,8 @@ struct TopicRun {
     has_queues: bool,
     /// Whether these are batch units.
     batch: bool,
+    /// Log offset before which the records of the topic were deleted.
+    floor: u64,
     hasher: IndexHasher,
     /// Index in `RunOutput::queues`, by queue id.
     near: Vec<Option<usize>>,
@@ -130,8 +140,8 @@ impl TopicRun {
         // A name that could point outside the store's folders never becomes a path.
         let has_queues = validate_stored_topic(name).is_ok();
         let batch = rules.batch_topics.contains(name);
-        let hasher = IndexHasher::new(name);
-        Self { name: name.into(), has_queues, batch, hasher, near: Vec::new(), far: Vec::new() }
+        let (floor, hasher) = (rules.floors.log_offset(name), IndexHasher::new(name));
+        Self { name: name.into(), has_queues, batch, floor, hasher, near: Vec::new(), far: Vec::new() }
     }
 
     #[inline]
@@ -231,7 +241,8 @@ impl RunOutput {
         }
         let Some(topic) = self.topics.get(self.last) else { return };
         let fields = record.entry_fields();
-        if indexed {
+        let is_live = offset >= topic.floor;
+        if indexed && is_live {
             let hasher = topic.hasher;
             let mut put = |hash: i32, of_tags: bool| {
                 let (physical_offset, store_timestamp) = (offset as i64, record.store_timestamp);
@@ -243,7 +254,7 @@ impl RunOutput {
                 fields.tags().into_iter().for_each(|tags| put(hasher.tags(tags), true));
             }
         }
-        if queued && topic.has_queues && record.queue_id >= 0 && record.queue_offset >= 0 {
+        if queued && is_live && topic.has_queues && record.queue_id >= 0 && record.queue_offset >= 0 {
             let tags_code = fields.tags_code(record.topic, record.store_timestamp, rules.delays.at(offset));
             if topic.batch {
                 self.add_batch(record, offset, tags_code);
@@ -266,7 +277,8 @@ impl RunOutput {
         let of_record = self.last;
         self.last = self.topic(rules, name);
         let topic = self.topics.get(self.last).filter(|topic| topic.has_queues && !topic.batch);
-        if let Some(topic) = topic {
+        let is_live = |topic: &&TopicRun| unit.physical_offset as u64 >= topic.floor;
+        if let Some(topic) = topic.filter(is_live) {
             let place = topic.place(0).unwrap_or_else(|| self.add_queue(0));
             if let Some(run) = self.queues.get_mut(place) {
                 run.push(queue_offset, unit);

@@ -9,6 +9,7 @@ use mqstore_io::{Access, FileKind, ManualClock, SimVfs, Vfs};
 use proptest::prelude::*;
 
 use super::*;
+use mqstore_base::topic_floors::TopicFloors;
 
 const SEGMENT: u64 = 4096;
 
@@ -121,7 +122,7 @@ fn files(sim: &SimVfs) -> StoreFiles {
 
 /// Creates a dispatcher that continues at `start`; as in recovery, damaged queues are rebuilt.
 fn dispatcher(files: &StoreFiles, list: &Arc<SegmentList>, start: u64) -> Dispatcher {
-    let queues = QueueSet::load(files, 8 * 20, Access::ReadWrite).unwrap();
+    let queues = QueueSet::load(files, 8 * 20, Access::ReadWrite, &TopicFloors::default()).unwrap();
     let mut start = start;
     for queue in queues.all() {
         queue.recover_bounds().unwrap();

@@ -15,7 +15,7 @@ use super::progress::{ProgressReporter, RecoveryStage};
 use super::{QueueManifest, RecoveredLog, missed_by_index, tags_are_indexed};
 use crate::commit_log::read_record;
 use crate::consume_queue::{BatchQueue, QueueSet};
-use crate::dispatch::{BatchTopics, DispatchRules, Dispatcher};
+use crate::dispatch::{DispatchRules, Dispatcher};
 use crate::index::IndexSet;
 use mqstore_base::durable_mark::{DurableMark, DurableMarkFile, IndexExtent};
 use mqstore_base::error::{IoContext, StoreError};
@@ -48,7 +48,7 @@ pub fn recover_derived(
     let mut notes = Vec::new();
     remove_seals(files, &mut notes);
     let log_min = log.list.min_offset();
-    let found = recover_queues(files, options, log, &rules.batch_topics, &mut notes)?;
+    let found = recover_queues(files, options, log, &rules, &mut notes)?;
     let queues = Arc::new(found.queues);
     if log.aborted {
         sync_names(files, &queues)?;
@@ -99,10 +99,10 @@ fn sync_names(files: &StoreFiles, queues: &QueueSet) -> Result<(), StoreError> {
         let topic = folder.join(topic);
         folders.extend([topic.join(queue_id.to_string()), topic]);
     };
-    for queue in queues.all().iter().filter(|queue| queue.max_offset() == 0) {
+    for queue in queues.all().iter().filter(|queue| queue.is_empty()) {
         add(&plain, queue.topic(), queue.queue_id());
     }
-    for queue in queues.batches().iter().filter(|queue| queue.max_offset() == 0) {
+    for queue in queues.batches().iter().filter(|queue| queue.is_empty()) {
         add(&batch, queue.topic(), queue.queue_id());
     }
     for folder in folders {
@@ -126,10 +126,10 @@ fn recover_queues(
     files: &StoreFiles,
     options: &StoreOptions,
     log: &RecoveredLog,
-    batch_topics: &BatchTopics,
+    rules: &DispatchRules,
     notes: &mut Vec<String>,
 ) -> Result<RecoveredQueues, StoreError> {
-    let load = || QueueSet::load(files, options.queue_file_bytes(), Access::ReadWrite);
+    let load = || QueueSet::load(files, options.queue_file_bytes(), Access::ReadWrite, &rules.floors);
     let mut queues = load()?;
     let mut trusted = log.mark.is_some();
     let strays = queues.strays();
@@ -150,6 +150,8 @@ fn recover_queues(
     };
     queues.for_each(|queue| {
         queue.recover_bounds()?;
+        // A stop may have left files of a topic that was deleted.
+        queue.remove_deleted()?;
         queue.truncate(trusted_to)?;
         if queue.damaged().is_some() {
             // The damaged unit may be gone after the truncation. A queue that is derived again would lose its next
@@ -166,6 +168,7 @@ fn recover_queues(
     }
     for queue in queues.batches() {
         queue.recover_bounds()?;
+        queue.remove_deleted()?;
         let damaged = queue.damaged();
         queue.truncate(trusted_to)?;
         if log.aborted {
@@ -192,7 +195,7 @@ fn recover_queues(
         let compared = manifest.compare(&queues, log.list.min_offset(), complete_to);
         listed = Some(manifest.len()).filter(|_| as_closed(log) && compared.complete);
         for (topic, queue_id) in compared.lost {
-            let batch = batch_topics.contains(topic);
+            let batch = rules.batch_topics.contains(topic);
             quarantine_queue(
                 &queues,
                 batch,
@@ -317,7 +320,7 @@ fn recover_index(
     }
     let as_left =
         !log.aborted && log.mark.is_some_and(|mark| mark.is_unchanged_since_close(log.end, index.extent()));
-    if !as_left && let Some(missed) = missed_by_index(&log.list, &index, log.end)? {
+    if !as_left && let Some(missed) = missed_by_index(&log.list, &index, log.end, &rules.floors.now())? {
         notes.push(format!(
             "index files are missing, as after a crash of RocketMQ, which deletes them; messages from log offset \
              {missed} on are indexed again"

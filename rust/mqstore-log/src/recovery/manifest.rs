@@ -92,6 +92,12 @@ impl QueueManifest {
     /// writes), its ends are not used. But each queue that it names was on disk before it.
     pub fn compare(&self, queues: &QueueSet, log_min: u64, dispatched: u64) -> ManifestComparison<'_> {
         let ahead = self.dispatched > dispatched;
+        let floors = queues.floors().now();
+        // Written before the topic was deleted: all listed units were deleted with it.
+        let is_deleted = |listed: &ListedQueue| {
+            let floor = floors.log_offset(&listed.topic);
+            floor > 0 && self.dispatched <= floor
+        };
         let whole = |listed: &ListedQueue, bounds: Option<(i64, i64)>| {
             bounds.map_or(listed.max_offset == 0, |(min, max)| {
                 let begins = log_min != self.log_min || min <= listed.min_offset || max == 0 && ahead;
@@ -101,7 +107,11 @@ impl QueueManifest {
         let names = self.queues.iter().map(|listed| (&*listed.topic, listed.queue_id));
         let bounds = queues.bounds_of(&names.collect::<Vec<_>>());
         let there = bounds.iter().flatten().count();
-        let lost = self.queues.iter().zip(bounds).filter(|(listed, bounds)| !whole(listed, *bounds));
+        let lost = self
+            .queues
+            .iter()
+            .zip(bounds)
+            .filter(|(listed, bounds)| !is_deleted(listed) && !whole(listed, *bounds));
         let lost = lost.map(|(listed, _)| (&*listed.topic, listed.queue_id)).collect();
         ManifestComparison { lost, complete: there == self.len() && there == queues.count() }
     }
@@ -163,6 +173,7 @@ impl QueueManifest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mqstore_base::topic_floors::TopicFloors;
 
     #[test]
     fn manifest_round_trips_and_refuses_damage() {
@@ -192,7 +203,8 @@ mod tests {
     }
 
     fn loaded(files: &StoreFiles) -> QueueSet {
-        let set = QueueSet::load(files, 100, mqstore_io::Access::ReadWrite).unwrap();
+        let floors = TopicFloors::default();
+        let set = QueueSet::load(files, 100, mqstore_io::Access::ReadWrite, &floors).unwrap();
         set.recover_bounds().unwrap();
         set
     }

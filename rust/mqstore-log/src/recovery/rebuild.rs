@@ -165,23 +165,30 @@ impl RebuildRun {
 
     /// Keeps the next offset of each queue without a record in the log, by its last old file.
     fn keep_end_offsets(&self) -> Result<(), StoreError> {
-        let old = QueueSet::load(&self.files, self.queues.file_bytes(), Access::Read)?;
+        let old = self.old_queues()?;
         for queue in old.all() {
             queue.recover_bounds()?;
-            let made = self.queues.get(queue.topic(), queue.queue_id()).map_or(0, |made| made.max_offset());
-            if made == 0 && queue.damaged().is_none() && self.log_lost(queue.max_physical_end()) {
+            let made = self.queues.get(queue.topic(), queue.queue_id());
+            let is_empty = made.is_none_or(|made| made.is_empty());
+            if is_empty && queue.damaged().is_none() && self.log_lost(queue.max_physical_end()) {
                 self.keep_last_file("consumequeue", queue.topic(), queue.queue_id())?;
             }
         }
         for queue in old.batches() {
             queue.recover_bounds()?;
-            let made = self.queues.batch(queue.topic(), queue.queue_id()).map_or(0, |made| made.max_offset());
+            let made = self.queues.batch(queue.topic(), queue.queue_id());
+            let is_empty = made.is_none_or(|made| made.is_empty());
             let last = queue.last_physical_offset().map_or(0, |last| last + 1);
-            if made == 0 && queue.damaged().is_none() && self.log_lost(last) {
+            if is_empty && queue.damaged().is_none() && self.log_lost(last) {
                 self.keep_last_file("batchconsumequeue", queue.topic(), queue.queue_id())?;
             }
         }
         self.queues.flush()
+    }
+
+    /// Lists the queues in use.
+    fn old_queues(&self) -> Result<QueueSet, StoreError> {
+        QueueSet::load(&self.files, self.queues.file_bytes(), Access::Read, self.queues.floors())
     }
 
     /// Whether retention removed all records of a queue whose last record ends at `physical_end`.
@@ -206,7 +213,7 @@ impl RebuildRun {
 
     /// Moves files that are no part of a store out of the folders that the rebuild deletes.
     fn keep_strays(&self) -> Result<(), StoreError> {
-        let old = QueueSet::load(&self.files, self.queues.file_bytes(), Access::Read)?;
+        let old = self.old_queues()?;
         let geometry = self.index.geometry();
         let index = IndexSet::load(&self.files, Some(geometry), geometry, Access::Read)?;
         for stray in old.strays().iter().chain(index.strays()) {
@@ -224,8 +231,8 @@ impl RebuildRun {
                 self.dispatcher.refused_units()
             ));
         }
-        let plain = self.queues.all().iter().filter(|queue| queue.max_offset() > 0).count();
-        let batch = self.queues.batches().iter().filter(|queue| queue.max_offset() > 0).count();
+        let plain = self.queues.all().iter().filter(|queue| !queue.is_empty()).count();
+        let batch = self.queues.batches().iter().filter(|queue| !queue.is_empty()).count();
         RebuildReport {
             messages: self.dispatcher.records(),
             bytes: end - self.what.list.min_offset(),

@@ -9,6 +9,7 @@ use crate::log::read_log;
 use crate::{MetaLog, ProgressRecord, find_damage, newest_file};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::RecoveryMode;
+use mqstore_base::topic_floors::TopicFloor;
 
 /// Returns the bytes of a log with a snapshot, a tail and a synced frame, and the states after each frame.
 fn written() -> (Vec<u8>, Vec<String>) {
@@ -37,7 +38,7 @@ fn written() -> (Vec<u8>, Vec<String>) {
     log.sync(log.place()).unwrap();
     step(&|log| put_topic(log, "late", 1));
     step(&|log| assert!(log.put_group(&SubscriptionGroup::new("billing")).is_ok()));
-    step(&|log| assert!(log.remove(&["orders"], &[]).is_ok()));
+    step(&|log| assert!(log.remove(&[("orders", TopicFloor::default())], &[]).is_ok()));
     let bytes = vfs.read_file(&newest_file(&files).unwrap(), 1 << 20).unwrap();
     let end = log.tail.look(|front| front.at).unwrap() as usize;
     (bytes[..end].to_vec(), states)

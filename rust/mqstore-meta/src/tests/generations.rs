@@ -1,5 +1,6 @@
 //! New generations during appends, and the files after a stop at any moment of their creation.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use super::{commit, dump, files_on, key, open, put_topic};
 use crate::load::generations;
 use crate::{MetaLog, OffsetChange, ProgressRecord};
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::TopicFloor;
 
 fn next(log: &MetaLog) {
     let _chores = log.chores.lock();
@@ -33,7 +35,11 @@ fn a_generation_has_what_the_one_before_had() {
     let progress = log.progress(key(&log, "workers", "t1", 0));
     let many: Vec<_> = (0..5_000).map(lease).collect();
     log.append_progress(&progress, &many).unwrap();
-    log.remove(&["t2"], &[]).unwrap();
+    let floor = TopicFloor { log_offset: 777, queues: BTreeMap::from([(0, 300_000), (2, i64::MAX)]) };
+    log.remove(&[("t2", TopicFloor { log_offset: 3, queues: BTreeMap::from([(1, 9)]) })], &[]).unwrap();
+    log.remove(&[("t2", floor.clone())], &[]).unwrap();
+    log.remove(&[("t3", TopicFloor { log_offset: 500, ..floor.clone() })], &[]).unwrap();
+    put_topic(&log, "t3", 1);
     for generation in 2..5 {
         commit(&log, "g1", "t1", 0, generation);
         next(&log);
@@ -45,7 +51,13 @@ fn a_generation_has_what_the_one_before_had() {
     let killed = vfs.kill().unwrap();
     let again = open(&files_on(&killed));
     assert_eq!(dump(&again), dump(&log));
-    assert_eq!(again.removed_topics(|_| true), [Arc::from("t2")]);
+    assert_eq!(again.removed_topics(), [Arc::from("t2")]);
+    assert_eq!(again.floors().get("t2"), Some(&floor));
+    // A log that lost its end gives the log offsets of the lost records to other records.
+    again.clamp_floors(600).unwrap();
+    let clamped = open(&files_on(&killed.crash_with(&mut |_| false).unwrap()));
+    assert_eq!(clamped.floors().get("t2"), Some(&TopicFloor { log_offset: 600, ..floor.clone() }));
+    assert_eq!(clamped.floors().get("t3"), Some(&TopicFloor { log_offset: 500, ..floor }));
     assert_eq!(vfs.violations(), Vec::<String>::new());
 }
 
@@ -127,7 +139,11 @@ fn appends_go_on_while_a_generation_is_made() {
                     log.commit(&[OffsetChange { queue, offset: round }]).unwrap();
                     if round % 64 == 0 {
                         put_topic(log, &format!("t{thread}-{}", round % 256), 1 + (round % 9) as i32);
-                        log.remove(&[&format!("t{thread}-{}", (round + 128) % 256)], &[]).unwrap();
+                        log.remove(
+                            &[(&format!("t{thread}-{}", (round + 128) % 256), TopicFloor::default())],
+                            &[],
+                        )
+                        .unwrap();
                         log.sync(log.place()).unwrap();
                     }
                     round += 1;

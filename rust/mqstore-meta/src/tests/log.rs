@@ -7,6 +7,7 @@ use mqstore_io::{SimVfs, Vfs};
 use super::{commit, dump, files_on, key, open, put_topic};
 use crate::{OffsetChange, ProgressRecord};
 use mqstore_base::error::StoreError;
+use mqstore_base::topic_floors::TopicFloor;
 
 fn lease(offset: i64) -> ProgressRecord {
     ProgressRecord::Leased { offset, until_ms: 30_000, attempt: 1 }
@@ -118,7 +119,7 @@ fn what_is_removed_is_removed_with_what_groups_knew() {
     let log = filled(&vfs);
     commit(&log, "other", "ns%jobs", 0, 3);
     let progress = log.progress(key(&log, "workers", "ns%jobs", 0));
-    log.remove(&["ns%jobs"], &[]).unwrap();
+    log.remove(&[("ns%jobs", TopicFloor::default())], &[]).unwrap();
     assert!(matches!(log.append_progress(&progress, &[lease(4)]), Err(StoreError::Refused { .. })));
     assert!(log.known_progress(key(&log, "workers", "ns%jobs", 0)).is_none());
     assert_eq!(log.offset(key(&log, "other", "ns%jobs", 0)), None);

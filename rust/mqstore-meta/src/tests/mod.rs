@@ -60,6 +60,9 @@ fn dump(log: &MetaLog) -> String {
     for topic in log.topics() {
         writeln!(out, "topic {} {}", topic.name, topic.to_text(&topic.name)).unwrap();
     }
+    for (name, floor) in log.floors().iter() {
+        writeln!(out, "floor {name} {floor:?}").unwrap();
+    }
     for name in log.groups() {
         let config = log.group(&name).map(|group| group.to_text(&name));
         writeln!(out, "group {name} {config:?}").unwrap();

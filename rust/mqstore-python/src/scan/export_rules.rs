@@ -14,7 +14,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use super::buffer_pool::BufferPool;
 use super::column_builder::BatchBuilder;
-use super::request::{layout, scan_request};
+use super::request::{export_request, layout};
 use super::running_scan::ScanHandle;
 use super::scan_rows::{ScanRows, arrow_bug};
 use crate::runtime::detached;
@@ -174,5 +174,5 @@ pub(crate) fn scan_export(
     let (rules, pool) = (Arc::clone(&rules.get().core), Arc::<BufferPool>::default());
     let make: MakeSink<ExportSink<BatchBuilder>> =
         Arc::new(move || ExportSink::new(&rules, BatchBuilder::new(Arc::clone(&layout), &pool)));
-    Ok(ExportStream { pass: ScanHandle::begin(source, &scan_request(request)?, make)? })
+    Ok(ExportStream { pass: ScanHandle::begin(source, &export_request(request)?, make)? })
 }

@@ -61,6 +61,7 @@ pub(super) fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest>
             None => DamagePolicy::Skip,
         },
         as_reads: entry(request, "as_reads")?.unwrap_or(false),
+        with_deleted: false,
         threads: entry(request, "threads")?.unwrap_or(1),
         plan: match plan.as_deref() {
             Some("log") => ScanPlan::Log,
@@ -69,4 +70,9 @@ pub(super) fn scan_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest>
             _ => ScanPlan::Cheapest,
         },
     })
+}
+
+/// Returns the request for the records of an export. The rules of the export count those of deleted topics.
+pub(super) fn export_request(request: &Bound<'_, PyDict>) -> PyResult<ScanRequest> {
+    Ok(ScanRequest { with_deleted: true, ..scan_request(request)? })
 }

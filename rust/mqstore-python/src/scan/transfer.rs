@@ -21,7 +21,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use super::export_rules::{ExportRules, ExportSink, counts_by_name};
 use super::json_lines::{JsonLinesBuilder, push_text};
-use super::request::{layout, scan_request};
+use super::request::{export_request, layout};
 use super::running_scan::ScanHandle;
 use super::schema::Layout;
 use crate::convert::arguments::body as body_of;
@@ -92,7 +92,7 @@ pub(crate) fn scan_lines(
     let rules = Arc::clone(&rules.get().core);
     let make: MakeSink<ExportSink<JsonLinesBuilder>> =
         Arc::new(move || ExportSink::new(&rules, JsonLinesBuilder::new(Arc::clone(&layout))));
-    Ok(LineStream { pass: ScanHandle::begin(source, &scan_request(request)?, make)? })
+    Ok(LineStream { pass: ScanHandle::begin(source, &export_request(request)?, make)? })
 }
 
 /// Records as stored, one after the other.
@@ -188,10 +188,12 @@ pub(crate) fn scan_copy(
     rules: &Bound<'_, ExportRules>,
     done: Option<u64>,
 ) -> PyResult<CopyStream> {
-    let pass = ScanHandle::begin(source, &scan_request(request)?, Arc::new(RawRecords::default))?;
+    let pass = ScanHandle::begin(source, &export_request(request)?, Arc::new(RawRecords::default))?;
     let (target, host) = (target.get().shared(), target.get().host());
     let store = target.store()?;
-    let done = done.map(|from| detached(source.py(), || store.scan_log(Some(from)))).transpose()?;
+    // The target may have deleted a topic since.
+    let whole = |from| store.scan_log(Some(from)).map(LogCursor::with_deleted);
+    let done = done.map(|from| detached(source.py(), || whole(from))).transpose()?;
     let state = Mutex::new(CopyState { queues: HashMap::new(), done });
     Ok(CopyStream { pass, rules: Arc::clone(&rules.get().core), target, host, state })
 }

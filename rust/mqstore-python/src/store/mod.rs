@@ -491,7 +491,7 @@ impl NativeStore {
     /// Returns the message whose record starts at this log offset.
     ///
     /// Raises:
-    ///     CorruptionError: no record starts there.
+    ///     CorruptionError: no record starts there, or the topic of the record was deleted.
     fn get_at(&self, py: Python<'_>, commit_log_offset: &Bound<'_, PyAny>) -> PyResult<StoredMessage> {
         let store = self.core()?;
         let offset = number("commit_log_offset", commit_log_offset)?;

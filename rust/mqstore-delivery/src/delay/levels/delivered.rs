@@ -138,7 +138,7 @@ impl DelayEngine {
     fn read_deliveries(&self) -> Result<Deliveries, StoreError> {
         let from = self.first_undelivered_level_record()?.max(self.store.stats()?.log_min_offset);
         let mut deliveries = Deliveries::default();
-        let mut cursor = self.store.scan_log(Some(from))?;
+        let mut cursor = self.store.scan_log(Some(from))?.with_deleted();
         loop {
             let records = cursor.next_batch(AT_ONCE)?;
             if records.is_empty() {

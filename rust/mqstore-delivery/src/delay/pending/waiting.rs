@@ -79,7 +79,7 @@ impl WaitingDelays {
     ) -> Result<LaterDeliveries, StoreError> {
         let mut found = LaterDeliveries::default();
         let begin = store.stats()?.log_min_offset;
-        let mut cursor = store.scan_log(Some(from.max(begin)))?;
+        let mut cursor = store.scan_log(Some(from.max(begin)))?.with_deleted();
         loop {
             let records = cursor.next_batch(AT_ONCE)?;
             if records.is_empty() {

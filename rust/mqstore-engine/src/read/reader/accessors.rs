@@ -45,18 +45,20 @@ impl Reader {
 
     /// Returns the number of queues of `topic` in the topic table.
     pub(super) fn listed_queues(&self, topic: &str) -> i32 {
-        let topic = self.listed.table.topics.get(topic);
+        let listed = self.listed();
+        let topic = listed.table.topics.get(topic);
         topic.map_or(0, |topic| topic.read_queues.max(topic.write_queues).clamp(0, 65_536))
     }
 
     /// Returns the removed topics; their messages may still be in the log.
-    pub(crate) fn removed_topics(&self) -> &BTreeSet<String> {
-        &self.listed.removed
+    pub(crate) fn removed_topics(&self) -> BTreeSet<String> {
+        self.listed().removed.clone()
     }
 
     /// Returns the attributes of `topic` in the topic table.
     pub(crate) fn attributes(&self, topic: &str) -> Vec<(String, String)> {
-        let topic = self.listed.table.topics.get(topic);
+        let listed = self.listed();
+        let topic = listed.table.topics.get(topic);
         topic.map(|topic| topic.attributes.clone()).unwrap_or_default().into_iter().collect()
     }
 }

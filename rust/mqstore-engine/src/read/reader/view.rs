@@ -17,7 +17,9 @@ use mqstore_base::error::StoreError;
 use mqstore_base::live_page::{LiveState, read_live};
 use mqstore_base::retry::{poll_interval, retry_if_gone};
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::FloorTable;
 use mqstore_log::commit_log::SegmentList;
+use mqstore_log::consume_queue::ConsumeQueue;
 use mqstore_log::dispatch::DerivedQueue;
 use mqstore_log::index::Candidates;
 
@@ -44,22 +46,26 @@ impl View for Reader {
     fn topics(&self) -> Result<Vec<String>, StoreError> {
         self.look()?;
         let state = self.state.lock();
-        let mut names: BTreeSet<String> = self.listed.table.topics.keys().cloned().collect();
+        let listed = self.listed();
+        let mut names: BTreeSet<String> = listed.table.topics.keys().cloned().collect();
         names.extend(state.queues.topics().into_keys());
         names.extend(state.overlay.topics().map(str::to_owned));
         names.extend(state.replaced.topics().map(str::to_owned));
-        names.retain(|name| !self.listed.removed.contains(name));
+        names.retain(|name| !listed.removed.contains(name));
         Ok(names.into_iter().collect())
     }
 
     fn queue_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
         self.look()?;
-        if self.listed.removed.contains(topic) {
+        if self.listed().removed.contains(topic) {
             return Ok(Vec::new());
         }
+        let floors = self.floors.now();
         let state = self.state.lock();
         let mut ids: BTreeSet<i32> = (0..self.listed_queues(topic)).collect();
-        ids.extend(state.queues.ids(topic));
+        // The floor of a deleted topic keeps queues that a new topic of the name may not have.
+        let is_kept = |id: &i32| floors.first_offset(topic, *id) == 0 || state.queues.has_units(topic, *id);
+        ids.extend(state.queues.ids(topic).into_iter().filter(is_kept));
         ids.extend(state.overlay.queue_ids(topic));
         ids.extend(state.replaced.queue_ids(topic));
         Ok(ids.into_iter().collect())
@@ -126,11 +132,15 @@ impl View for Reader {
     }
 
     fn keeps_newest(&self, topic: &str) -> bool {
-        self.listed.table.topics.get(topic).is_some_and(TopicConfig::is_compaction)
+        self.listed().table.topics.get(topic).is_some_and(TopicConfig::is_compaction)
     }
 
     fn has_batch_queues(&self, topic: &str) -> bool {
         self.batch.contains(topic)
+    }
+
+    fn floors(&self) -> Arc<FloorTable> {
+        self.floors.now()
     }
 
     fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError> {
@@ -164,6 +174,11 @@ impl View for Reader {
     }
 }
 
+/// Returns the end of the units in the files of `queue` for records before log offset `log_end`; 0 without units.
+fn end_in_files(queue: &ConsumeQueue, log_end: u64) -> Result<i64, StoreError> {
+    if queue.is_empty() { Ok(0) } else { queue.max_offset_for(log_end) }
+}
+
 impl Reader {
     fn catch_up_once(&self) -> Result<u64, StoreError> {
         let seen = self.unseen.lock().is_none();
@@ -177,6 +192,7 @@ impl Reader {
             state.list = Arc::new(SegmentList::load(&self.files)?);
         }
         self.find_end(&mut state, live)?;
+        self.follow_topics(&mut state, page, live)?;
         if !seen {
             return Ok(state.end);
         }
@@ -193,7 +209,8 @@ impl Reader {
         Ok(state.end)
     }
 
-    /// Reads all queues again: the recovery of a new writer cuts and rewrites units, or the last catch-up failed.
+    /// Reads all queues again: the recovery of a new writer cuts and rewrites units, the floors of deleted topics
+    /// changed, or the last catch-up failed.
     fn renew_queues(&self, state: &mut ReaderState, live: Option<LiveState>) -> Result<(), StoreError> {
         if state.all_replaced { self.walk_all(state) } else { self.reload_queues(state, live) }
     }
@@ -237,6 +254,8 @@ impl Reader {
                 self.catch_up()?;
             } else if outcome.as_ref().is_err_and(StoreError::is_gone) {
                 self.files.clock.sleep(poll_interval(round));
+                // The writer counts a deletion of the topic before it removes the files.
+                self.catch_up()?;
                 self.list_files_of(topic, queue_id)?;
             } else {
                 return outcome;
@@ -276,28 +295,31 @@ impl Reader {
             || state.queues.get(topic, queue_id).is_some()
             || state.queues.batch(topic, queue_id).is_some()
             || Self::derived(&state, topic, queue_id).is_some();
-        if !known || self.listed.removed.contains(topic) {
+        if !known || self.listed().removed.contains(topic) {
             return Ok(None);
         }
+        let continues = self.floors.first_offset(topic, queue_id);
+        // A queue without messages continues after the deletion of its topic.
+        let with_floor = |(min, max)| if max == 0 { (continues, continues) } else { (min, max) };
         if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
             queue.correct_min_offset(state.list.min_offset())?;
-            let file_max = queue.max_offset_for(state.overlay_from)?;
+            let file_max = end_in_files(&queue, state.overlay_from)?;
             let overlay = state.overlay.get(topic, queue_id);
             let max = overlay.map_or(0, DerivedQueue::max_offset).max(file_max);
             // If no unit of the files points into the log any more, the derived units begin the queue.
             let derived_min = || overlay.and_then(DerivedQueue::min_offset).unwrap_or(max);
             let min = Some(queue.min_offset()).filter(|min| *min < file_max).unwrap_or_else(derived_min);
-            return Ok(Some((min, max)));
+            return Ok(Some(with_floor((min, max))));
         }
         let bounds = Self::derived(&state, topic, queue_id)
             .map_or((0, 0), |queue| (queue.min_offset().unwrap_or(queue.max_offset()), queue.max_offset()));
         if let Some(queue) = Self::batch_queue(&state, topic, queue_id) {
             queue.correct_min_offset(state.list.min_offset())?;
-            let file_max = queue.max_offset_for(state.overlay_from)?;
+            let file_max = if queue.is_empty() { 0 } else { queue.max_offset_for(state.overlay_from)? };
             let min = if file_max > 0 { queue.min_offset().min(file_max) } else { bounds.0 };
-            return Ok(Some((min, bounds.1.max(file_max))));
+            return Ok(Some(with_floor((min, bounds.1.max(file_max)))));
         }
-        Ok(Some(bounds))
+        Ok(Some(with_floor(bounds)))
     }
 
     fn units_once(
@@ -312,7 +334,7 @@ impl Reader {
         let mut from = from;
         let had = units.len();
         if let Some(queue) = Self::file_queue(&state, topic, queue_id) {
-            let file_max = queue.max_offset_for(state.overlay_from)?;
+            let file_max = end_in_files(&queue, state.overlay_from)?;
             read_units(&queue, from.max(queue.min_offset()), file_max, max, units)?;
             from = from.max(file_max);
         }
@@ -327,7 +349,9 @@ impl Reader {
                 }
                 outcome => outcome?,
             }
-            from = from.max(queue.max_offset_for(seen)?);
+            if !queue.is_empty() {
+                from = from.max(queue.max_offset_for(seen)?);
+            }
         }
         if let Some(queue) = Self::derived(&state, topic, queue_id) {
             let room = max.saturating_sub(units.len());

@@ -11,6 +11,7 @@ use crate::store::{read_units, sorted_offsets};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::{DamagePolicy, RecoveryMode};
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::FloorTable;
 use mqstore_log::commit_log::{CommitLog, SegmentList};
 
 impl View for Writer {
@@ -100,6 +101,10 @@ impl View for Writer {
 
     fn distrust(&self, _topic: &str, _queue_id: i32, _reason: &str) -> Result<bool, StoreError> {
         Ok(false)
+    }
+
+    fn floors(&self) -> Arc<FloorTable> {
+        self.dispatcher.rules().floors.now()
     }
 
     fn log(&self) -> Option<Arc<CommitLog>> {

@@ -179,19 +179,53 @@ impl BatchQueue {
         let row = self.row.read().clone();
         let end = self.search(&row, |unit| (unit.physical_offset as u64) < log_end)?;
         if end == row.start() {
-            return Ok(0);
+            return Ok(self.first_offset());
         }
-        Ok(self.unit_at(end - BATCH_UNIT_BYTES)?.next_offset().min(self.max_offset()))
+        let last = self.unit_at(end - BATCH_UNIT_BYTES)?;
+        if self.is_deleted(last.physical_offset) {
+            return Ok(self.first_offset());
+        }
+        Ok(last.next_offset().min(self.max_offset()))
     }
 
-    /// Publishes the bounds of the row to readers, without the records before `log_min`. Only for the writer.
+    /// Publishes the bounds of the row to readers, without the records before `log_min` and before the floor of the
+    /// topic. Only for the writer.
     fn publish_bounds(&self, log_min: u64) -> Result<(), StoreError> {
         let row = self.row.read().clone();
-        let max = row.max;
+        let floor = self.home.floors.log_offset(self.topic());
+        let log_min = log_min.max(floor);
         let first = self.search(&row, |unit| (unit.physical_offset as u64) < log_min)?;
+        // A queue whose units are all from before a deletion of its topic is empty.
+        let is_deleted = first == row.end && floor > 0 && self.ends_before(&row, floor)?;
+        let max = if is_deleted { 0 } else { row.max };
         let min = if first < row.end { self.unit_at(first)?.base_offset } else { max };
         self.min.store(min, Ordering::Release);
         self.max.store(max, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether no record of a unit starts at or after log offset `position`.
+    fn ends_before(&self, row: &BatchFileRow, position: u64) -> Result<bool, StoreError> {
+        Ok(row.end == row.start()
+            || (self.unit_at(row.end - BATCH_UNIT_BYTES)?.physical_offset as u64) < position)
+    }
+
+    /// Removes the files of a queue whose messages were all deleted with its topic.
+    pub(crate) fn remove_deleted(&self) -> Result<(), StoreError> {
+        let floor = self.home.floors.log_offset(self.topic());
+        let row = self.row.read().clone();
+        // The files of a damaged queue are not known; recovery moves all of them away.
+        if floor == 0 || self.damaged().is_some() || !self.ends_before(&row, floor)? {
+            return Ok(());
+        }
+        let vacant = std::mem::take(&mut self.writing.lock().vacant);
+        if !row.bases.is_empty() || !vacant.is_empty() {
+            self.forget_files();
+        }
+        for base in row.bases.iter().chain(&vacant).rev() {
+            self.home.remove_file(&self.path(*base), "removing a file of a deleted topic")?;
+        }
+        self.home.remove_empty_folders(&self.folder());
         Ok(())
     }
 

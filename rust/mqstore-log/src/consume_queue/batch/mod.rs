@@ -24,6 +24,7 @@ use super::discover;
 use super::layout::{BATCH_UNIT_BYTES, QueueLayout};
 use mqstore_base::error::{StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::TopicFloors;
 
 /// The batch queues of one topic, by id.
 type TopicQueues = BTreeMap<i32, Arc<BatchQueue>>;
@@ -45,12 +46,13 @@ impl BatchQueues {
         units: u64,
         access: Access,
         cache: Arc<FileCache>,
+        floors: &TopicFloors,
     ) -> Result<(Self, Vec<Stray>), StoreError> {
         let found = discover::scan(&*files.vfs, &files.batch_consume_queue())?;
         let configured = QueueLayout::of_units(BATCH_UNIT_BYTES, units).file_bytes();
         let len = discover::common_len(&found.queues, BATCH_UNIT_BYTES, configured);
         let layout = QueueLayout::of_units(BATCH_UNIT_BYTES, len.unwrap_or(configured) / BATCH_UNIT_BYTES);
-        let home = Arc::new(QueueContext::new(files, cache, layout, access));
+        let home = Arc::new(QueueContext::new(files, cache, layout, access, floors));
         let set = Self { home, queues: RwLock::default(), guessed: len.is_none() };
         let strays = set.add(found);
         Ok((set, strays))
@@ -94,12 +96,17 @@ impl BatchQueues {
             return Ok(queue);
         }
         self.home.may_add(topic, queue_id)?;
+        Ok(self.insert(topic, queue_id))
+    }
+
+    /// Returns the queue, and adds it if it is missing.
+    pub(super) fn insert(&self, topic: &str, queue_id: i32) -> Arc<BatchQueue> {
         let mut queues = self.queues.write();
         let of_topic = queues.entry(topic.into()).or_default();
         let queue = of_topic
             .entry(queue_id)
             .or_insert_with(|| Arc::new(BatchQueue::new(&self.home, topic, queue_id)));
-        Ok(Arc::clone(queue))
+        Arc::clone(queue)
     }
 
     /// Returns the queue ids of one topic.

@@ -122,12 +122,34 @@ impl BatchQueue {
     /// First queue offset that can be read: the first message of the first record. Equal to [`Self::max_offset`] for an
     /// empty queue.
     pub fn min_offset(&self) -> i64 {
-        self.min.load(Ordering::Acquire).min(self.max_offset())
+        match self.max.load(Ordering::Acquire) {
+            0 => self.first_offset(),
+            max => self.min.load(Ordering::Acquire).min(max),
+        }
     }
 
-    /// One past the queue offset of the last message.
+    /// One past the queue offset of the last message. In an empty queue it is 0, or the offset at which the queue
+    /// continues after its topic was deleted.
     pub fn max_offset(&self) -> i64 {
-        self.max.load(Ordering::Acquire)
+        match self.max.load(Ordering::Acquire) {
+            0 => self.first_offset(),
+            max => max,
+        }
+    }
+
+    /// Whether no unit can be read.
+    pub fn is_empty(&self) -> bool {
+        self.max.load(Ordering::Acquire) == 0
+    }
+
+    /// Returns the offset of the first message of an empty queue.
+    pub(super) fn first_offset(&self) -> i64 {
+        self.home.floors.first_offset(&self.topic, self.queue_id)
+    }
+
+    /// Whether the record at log offset `physical_offset` was deleted with its topic.
+    pub(super) fn is_deleted(&self, physical_offset: i64) -> bool {
+        u64::try_from(physical_offset).is_ok_and(|at| at < self.home.floors.log_offset(&self.topic))
     }
 
     /// Log offset of the last record; `None` for an empty queue.

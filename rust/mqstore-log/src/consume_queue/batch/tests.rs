@@ -9,6 +9,7 @@ use mqstore_io::{Access, ManualClock, SimVfs, Vfs};
 use super::{BatchAppendOutcome, BatchQueue};
 use crate::consume_queue::QueueSet;
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::TopicFloors;
 
 /// Byte length of files with five units.
 const SMALL: u64 = 100;
@@ -27,7 +28,7 @@ fn files_on(sim: &SimVfs) -> StoreFiles {
 }
 
 fn open(files: &StoreFiles) -> (QueueSet, Arc<BatchQueue>) {
-    let set = QueueSet::load(files, SMALL, Access::ReadWrite).unwrap();
+    let set = QueueSet::load(files, SMALL, Access::ReadWrite, &TopicFloors::default()).unwrap();
     set.recover_bounds().unwrap();
     let queue = set.batch_or_create("orders", 3).unwrap();
     (set, queue)
@@ -157,7 +158,7 @@ fn an_entry_of_two_forms_behind_what_was_synced_is_cut() {
     let far = |range: std::ops::Range<i64>| range.map(far_unit).collect::<Vec<_>>();
     let open = |sim: &SimVfs| {
         // Files of sixteen units.
-        let set = QueueSet::load(&files_on(sim), 320, Access::ReadWrite).unwrap();
+        let set = QueueSet::load(&files_on(sim), 320, Access::ReadWrite, &TopicFloors::default()).unwrap();
         set.recover_bounds().unwrap();
         let queue = set.batch_or_create("orders", 3).unwrap();
         (set, queue)
@@ -200,7 +201,7 @@ fn an_entry_of_two_forms_behind_what_was_synced_is_cut() {
 #[test]
 fn the_last_entry_is_split_where_a_sector_ends_in_it() {
     let (_sim, files) = files();
-    let set = QueueSet::load(&files, 30 * 20, Access::ReadWrite).unwrap();
+    let set = QueueSet::load(&files, 30 * 20, Access::ReadWrite, &TopicFloors::default()).unwrap();
     let queue = set.batch_or_create("orders", 3).unwrap();
     let mut split = Vec::new();
     for n in 0..45 {

@@ -15,6 +15,7 @@ use mqstore_io::{Access, FileCache, FileKind, ManualClock, OsVfs, SimVfs, Vfs};
 use super::{ConsumeQueue, QueueSet, WriteOutcome};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::{TopicFloor, TopicFloors};
 
 /// Byte length of files with five units.
 const SMALL: u64 = 100;
@@ -39,7 +40,7 @@ fn units(range: std::ops::Range<i64>) -> Vec<CqUnit> {
 }
 
 fn open(files: &StoreFiles, access: Access) -> QueueSet {
-    let set = QueueSet::load(files, SMALL, access).unwrap();
+    let set = QueueSet::load(files, SMALL, access, &TopicFloors::default()).unwrap();
     set.recover_bounds().unwrap();
     set
 }
@@ -100,7 +101,7 @@ fn encode(units: &[CqUnit], len: usize) -> Vec<u8> {
 fn a_queue_that_starts_late_has_blanks_in_front() {
     let sim = SimVfs::default();
     let files = sim_files(&sim);
-    let set = QueueSet::load(&files, 1000, Access::ReadWrite).unwrap();
+    let set = QueueSet::load(&files, 1000, Access::ReadWrite, &TopicFloors::default()).unwrap();
     let queue = queue(&set);
     assert_eq!(put(&queue, 130, &[unit(0)]).1, 0);
     assert_eq!(bounds(&queue), (130, 131, 100));
@@ -305,7 +306,9 @@ fn two_thousand_queues_need_few_descriptors() {
     let folder = tempfile::tempdir().unwrap();
     let files = files_on(Arc::new(OsVfs::new()), folder.path());
     let cache = Arc::new(FileCache::new(Arc::clone(&files.vfs), 64));
-    let load = |access| QueueSet::load_with(&files, SMALL, access, Arc::clone(&cache)).unwrap();
+    let load = |access| {
+        QueueSet::load_with(&files, SMALL, access, Arc::clone(&cache), &TopicFloors::default()).unwrap()
+    };
     let set = load(Access::ReadWrite);
     for round in 0..3 {
         for id in 0..2000 {

@@ -67,7 +67,7 @@ proptest! {
         let outcome = |order: &[usize]| {
             let sim = SimVfs::default();
             let files = sim_files(&sim);
-            let set = QueueSet::load(&files, file_units * 20, Access::ReadWrite).unwrap();
+            let set = QueueSet::load(&files, file_units * 20, Access::ReadWrite, &TopicFloors::default()).unwrap();
             let queue = queue(&set);
             dispatch(&queue, &runs, order);
             assert!(tree(&sim, &files.staging()).is_empty());

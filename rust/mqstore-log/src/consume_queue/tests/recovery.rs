@@ -208,7 +208,7 @@ fn the_minimum_follows_the_log() {
 fn the_minimum_is_found_in_large_files() {
     let sim = SimVfs::default();
     let files = sim_files(&sim);
-    let set = QueueSet::load(&files, 200_000, Access::ReadWrite).unwrap();
+    let set = QueueSet::load(&files, 200_000, Access::ReadWrite, &TopicFloors::default()).unwrap();
     let queue = queue(&set);
     put(&queue, 4_000, &units(4_000..9_000));
     put(&queue, 9_900, &units(9_900..23_000));
@@ -230,7 +230,7 @@ fn the_minimum_is_found_in_large_files() {
 fn opening_reads_little() {
     let sim = SimVfs::new(mqstore_io::sim::SimOptions { trace: true, ..Default::default() });
     let files = sim_files(&sim);
-    let set = QueueSet::load(&files, 6_000_000, Access::ReadWrite).unwrap();
+    let set = QueueSet::load(&files, 6_000_000, Access::ReadWrite, &TopicFloors::default()).unwrap();
     let queue = queue(&set);
     put(&queue, 0, &units(0..300_000));
     put(&queue, 300_000, &units(300_000..300_100));
@@ -249,13 +249,15 @@ fn the_length_of_the_files_there_wins() {
     let other = files.consume_queue().join("orders/3/00000000000000000300");
     sim.create_new(&other).unwrap().set_len(200).unwrap();
     for configured in [20, 200, 6_000_000] {
-        let set = QueueSet::load(&files, configured, Access::Read).unwrap();
+        let set = QueueSet::load(&files, configured, Access::Read, &TopicFloors::default()).unwrap();
         assert_eq!(set.file_bytes(), SMALL);
         assert!(set.strays()[0].reason.contains("200 bytes long"));
         assert!(set.get("orders", 3).unwrap().damaged().is_some());
     }
     assert_eq!(
-        QueueSet::load(&sim_files(&SimVfs::default()), 1001, Access::Read).unwrap().file_bytes(),
+        QueueSet::load(&sim_files(&SimVfs::default()), 1001, Access::Read, &TopicFloors::default())
+            .unwrap()
+            .file_bytes(),
         1020
     );
 }
@@ -278,7 +280,7 @@ fn the_first_look_at_a_short_queue_is_short_and_finds_the_same() {
         [&[unit(0)][..], &[EMPTY, unit(1)], &[BLANK_UNIT, unit(1), unit(2)], &[EMPTY, NONSENSE, unit(4)]]
     {
         let (sim, files) = store(&[slots]);
-        let set = QueueSet::load(&files, SMALL, Access::ReadWrite).unwrap();
+        let set = QueueSet::load(&files, SMALL, Access::ReadWrite, &TopicFloors::default()).unwrap();
         let queue = set.get("orders", 3).unwrap();
         let before = sim.operations();
         queue.recover_bounds().unwrap();
@@ -314,4 +316,59 @@ fn a_queue_at_rest_remembers_nothing_of_what_was_written() {
     set.flush().unwrap();
     assert!(queue.writing.lock().busy.is_none());
     assert_eq!(read_all(&queue), units(0..14));
+}
+
+#[test]
+fn a_deleted_topic_keeps_units_after_its_floor_only() {
+    let sim = SimVfs::default();
+    let files = sim_files(&sim);
+    let floors = TopicFloors::default();
+    let load = |access| {
+        let set = QueueSet::load(&files, SMALL, access, &floors).unwrap();
+        set.recover_bounds().unwrap();
+        (queue(&set), set)
+    };
+    let (first, set) = load(Access::ReadWrite);
+    put(&first, 0, &units(0..7));
+    set.flush().unwrap();
+    floors.set([("orders".into(), TopicFloor { log_offset: 700, queues: BTreeMap::from([(3, 10)]) })]);
+
+    // Before the files go, readers and writers see no unit any more.
+    let (hidden, _) = load(Access::Read);
+    assert_eq!((bounds(&hidden), read_all(&hidden), hidden.is_empty()), ((10, 10, 0), vec![], true));
+    assert_eq!(hidden.max_offset_for(350).unwrap(), 10);
+    set.remove_deleted("orders").unwrap();
+    assert_eq!((bounds(&first), queue_tree(&files).len()), ((10, 10, 0), 0));
+    assert!(files.vfs.stat(&files.consume_queue().join("orders")).is_err());
+
+    // The queue continues with a new file, without blank units.
+    assert_eq!(put(&first, 10, &units(7..9)).1, 0);
+    set.remove_deleted("orders").unwrap();
+    set.flush().unwrap();
+    let (again, _) = load(Access::ReadWrite);
+    assert_eq!((bounds(&again), read_all(&again)), ((10, 12, 900), units(7..9)));
+    assert_eq!(queue_tree(&files).into_keys().collect::<Vec<_>>(), ["orders/3/00000000000000000200"]);
+    again.truncate(700).unwrap();
+    assert_eq!(bounds(&again), (10, 10, 0));
+}
+
+/// A broker that does not know the floor numbers the messages of a new topic from the old end, or from 0.
+#[test]
+fn smaller_offsets_after_the_floor_count() {
+    let sim = SimVfs::default();
+    let files = sim_files(&sim);
+    let floors = TopicFloors::default();
+    floors.set([("orders".into(), TopicFloor { log_offset: 350, queues: BTreeMap::from([(3, 10)]) })]);
+    let set = QueueSet::load(&files, SMALL, Access::ReadWrite, &floors).unwrap();
+    set.recover_bounds().unwrap();
+    let queue = queue(&set);
+    assert_eq!(put(&queue, 4, &units(4..7)).1, 0);
+    assert_eq!((bounds(&queue), read_all(&queue)), ((4, 7, 700), units(4..7)));
+    // Units before the floor, as in the queue of such a broker.
+    assert_eq!(queue.write(2, &units(2..4)).unwrap().written, 2);
+    set.flush().unwrap();
+    queue.recover_bounds().unwrap();
+    assert_eq!((bounds(&queue), read_all(&queue)), ((4, 7, 700), units(4..7)));
+    queue.remove_deleted().unwrap();
+    assert_eq!(bounds(&queue), (4, 7, 700));
 }

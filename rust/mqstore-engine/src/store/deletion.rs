@@ -1,0 +1,63 @@
+//! Deletion of topics.
+//!
+//! A deleted topic gets a floor ([`mqstore_base::topic_floors`]): its records before the end of the log are hidden from
+//! then on, and a later topic of the same name continues at new queue offsets. The log keeps the records until their
+//! segments go.
+//!
+//! Across a crash: the log is synced up to the floor, then the floor is synced with the removal of the topic, and only
+//! then the queue files go. An open removes the files that a stop left. So a topic is either complete or deleted.
+//!
+//! Across threads: no dispatch run and no flush is in progress meanwhile. An append that has chosen the topic already is
+//! either before the floor or fails with [`StoreError::TopicNotFound`].
+
+use mqstore_format::CQ_UNIT_BYTES;
+use mqstore_format::topic::is_system_topic;
+
+use crate::write::writer::Writer;
+use mqstore_base::error::StoreError;
+use mqstore_compaction::{JobControl, remove_topic};
+use mqstore_io::sync::Arc;
+
+impl Writer {
+    /// Deletes existing topics, and groups, all of them or none. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] for a system topic; [`StoreError::Busy`] for a compaction topic during a compaction.
+    pub(crate) fn delete(&self, topics: &[&str], groups: &[&str]) -> Result<(), StoreError> {
+        if let Some(topic) = topics.iter().find(|topic| is_system_topic(topic)) {
+            let reason = format!(
+                "cannot delete topic {topic}: the store or a broker keeps delayed messages, transactions or its own \
+                 state in it"
+            );
+            return Err(StoreError::Refused { reason });
+        }
+        let compacted = self.topics.compaction_topics();
+        if topics.iter().any(|topic| compacted.iter().any(|(known, _)| known == topic)) {
+            let control = Arc::new(JobControl::default());
+            return self.with_compaction_lock(&control, || self.delete_with_floors(topics, groups));
+        }
+        self.delete_with_floors(topics, groups)
+    }
+
+    fn delete_with_floors(&self, topics: &[&str], groups: &[&str]) -> Result<(), StoreError> {
+        // The pause is short if little is left to sync.
+        self.flusher.flush_all(false)?;
+        let units_per_file = (self.queues.file_bytes() / CQ_UNIT_BYTES as u64) as i64;
+        self.flusher.run_while_idle(|| {
+            self.dispatcher.run_while_paused(|_| {
+                let floors = self.topics.delete(topics, groups, &self.log, units_per_file)?;
+                self.dispatcher.rules().floors.set(floors.clone());
+                self.live.note_deletion();
+                for (topic, _) in &floors {
+                    self.queues.remove_deleted(topic)?;
+                    self.dispatcher.rules().batch_topics.remove(topic);
+                    remove_topic(&self.files, topic)?;
+                }
+                Ok(())
+            })
+        })?;
+        // The manifest lists queues that are gone.
+        self.flusher.set_manifest_len(usize::MAX);
+        self.flusher.flush_all(false)
+    }
+}

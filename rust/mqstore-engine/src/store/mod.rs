@@ -7,7 +7,6 @@
 pub(crate) mod background;
 pub(crate) mod background_task;
 pub(crate) mod damage_notes;
-mod deletion;
 mod expire;
 pub(crate) mod group_offsets;
 mod inspection;

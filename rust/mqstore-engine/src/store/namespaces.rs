@@ -5,7 +5,9 @@
 //! together.
 //!
 //! No list, read, scan or look-up shows a removed topic, its messages or the progress of groups in it; see
-//! [`super::deletion`].
+//! [`deletion`].
+
+mod deletion;
 
 use std::collections::BTreeMap;
 

@@ -114,7 +114,7 @@ def test_a_link_to_nothing_is_an_error(home: Path, tmp_path: Path, name: str) ->
         lambda: mqstore.rebuild(home),
         lambda: mqstore.repair(home, in_place=True),
     ):
-        with pytest.raises(mqstore.MqstoreError, match=rf"{name}.*symbolic link|symbolic link.*{name}"):
+        with pytest.raises(mqstore.MQStoreError, match=rf"{name}.*symbolic link|symbolic link.*{name}"):
             refused()
     assert sorted(path.name for path in disk.iterdir()) == ["away"]
     assert (home / name).is_symlink()

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,11 +94,13 @@ def check(home: Path, placed: list[Placed], lost: list[int]) -> None:
 
 def readable(home: Path) -> set[int]:
     """The log offsets of the messages that a reader gets."""
-    try:
-        with mqstore.open(home) as store:
-            return {message.commit_log_offset for message in store._scan_log()}
-    except mqstore.MqstoreError:
-        return set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", mqstore.StoreWarning)
+        try:
+            with mqstore.open(home) as store:
+                return {message.commit_log_offset for message in store._scan_log()}
+        except mqstore.MQStoreError:
+            return set()
 
 
 def heal(shop: Shop, lost: list[int]) -> mqstore.RepairReport:

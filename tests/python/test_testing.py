@@ -263,6 +263,7 @@ DAMAGES: dict[str, tuple[Callable[[Path, list[mqstore.StoredMessage]], damage.Da
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*the durable mark")
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_seen_and_repaired(home: Path, name: str) -> None:
     found = appended(home)
@@ -298,6 +299,7 @@ def test_one_bit_is_one_bit(home: Path) -> None:
     assert_clean(home)
 
 
+@pytest.mark.filterwarnings("ignore:.*the durable mark")
 def test_a_torn_record_is_cut_off_by_the_next_open(home: Path) -> None:
     found = appended(home)
     for keep in (8, found[-1].size - 1):

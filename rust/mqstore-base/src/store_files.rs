@@ -8,6 +8,7 @@
 mod bare_log;
 mod config_file;
 mod delay_level_tables;
+mod linked_folders;
 mod links;
 mod log_folders;
 mod log_paths;
@@ -22,11 +23,11 @@ use mqstore_io::{Clock, FileKind, Vfs};
 pub use config_file::{ConfigDamage, ConfigFile, LoadedConfig};
 pub use delay_level_tables::DELAY_LEVELS_FILE;
 pub use delay_level_tables::DelayTables;
-pub use links::OWN_FOLDER;
+pub use linked_folders::OWN_FOLDER;
 pub use log_folders::LogFolders;
 
 use bare_log::BareLog;
-use links::LinkedFolders;
+use linked_folders::LinkedFolders;
 
 use crate::error::{IoContext, StoreError};
 

@@ -14,7 +14,7 @@ use mqstore_format::names::COMMITLOG_DIR;
 use mqstore_io::Vfs;
 use mqstore_io::sync::RwLock;
 
-use super::links::OWN_FOLDER;
+use super::linked_folders::OWN_FOLDER;
 use crate::error::StoreError;
 
 const MAGIC: &[u8; 8] = b"MQSPATHS";

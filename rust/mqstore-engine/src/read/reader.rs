@@ -21,7 +21,6 @@ use mqstore_io::sync::{Mutex, RwLock};
 
 use super::live_reader::confirm_problems;
 use crate::store::damage_notes::damage_notes;
-use crate::store::read_units;
 use crate::store::topics::{batch_topics, load_listed};
 use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
@@ -45,9 +44,6 @@ const SMALL_LOG_BYTES: u64 = 64 << 20;
 
 /// Derived units that cover more bytes of the log than this are dropped once the files contain them.
 const OVERLAY_BYTES: u64 = 64 << 20;
-
-/// Maximum number of units at the end of a damaged queue file that are compared with the damage of the log.
-const MOST_LOST_UNITS: usize = 1 << 16;
 
 /// Maximum number of queues for which a note names each queue.
 const MOST_NAMED: usize = 8;
@@ -477,33 +473,6 @@ impl Reader {
             Self::keep_units_of_lost_tail(state, &mut wanted, topic, *queue_id)?;
             state.replaced.adopt(&mut wanted, topic, *queue_id);
             state.replaced_ids.insert((topic.clone(), *queue_id));
-        }
-        Ok(())
-    }
-
-    /// Keeps the last units of the files if they point into damaged ranges of the log: a walk finds no record after
-    /// which these messages are missing.
-    fn keep_units_of_lost_tail(
-        state: &ReaderState,
-        wanted: &mut DerivedQueues,
-        topic: &str,
-        queue_id: i32,
-    ) -> Result<(), StoreError> {
-        let is_used = |queue: &Arc<ConsumeQueue>| wanted.has_damage() && !queue.is_empty();
-        let Some(queue) = state.queues.get(topic, queue_id).filter(is_used) else {
-            return Ok(());
-        };
-        let from = wanted.get(topic, queue_id).map_or(queue.min_offset(), DerivedQueue::max_offset);
-        let to = queue.max_offset_for(state.overlay_from)?;
-        let mut units = Vec::new();
-        for at in (from.max(queue.min_offset())..to).take(MOST_LOST_UNITS) {
-            units.clear();
-            match read_units(&queue, at, to, 1, &mut units) {
-                Err(error) if error.is_damage() => return Ok(()),
-                read => read?,
-            }
-            let Some((offset, unit)) = units.first().filter(|(offset, _)| *offset == at) else { continue };
-            wanted.add_lost_unit((topic, queue_id), *offset, *unit);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::super::read::cursor::damage_error;
 use super::super::read::view::View;
-use super::record_source::first_behind;
+use super::queue_position::first_behind;
 use super::request::RowFilter;
 use super::task::{Passed, SkipCallback};
 use mqstore_base::error::StoreError;

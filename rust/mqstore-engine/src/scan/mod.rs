@@ -9,6 +9,7 @@
 mod damage;
 mod merged_queues;
 mod queue_parts;
+mod queue_position;
 mod record_source;
 mod request;
 pub(crate) mod task;
@@ -31,7 +32,8 @@ use damage::DamageRule;
 use merged_queues::MergedQueues;
 use mqstore_base::error::StoreError;
 use queue_parts::MessageSource;
-use record_source::{LogSource, QueueRange, QueueSource, ScanSource, first_behind, span};
+use queue_position::first_behind;
+use record_source::{LogSource, QueueRange, QueueSource, ScanSource, span};
 use request::RowFilter;
 use task::SkipCallback;
 use workers::{ScanContext, ScanStep, ScanWork, TaskOutcome};

@@ -8,34 +8,15 @@
 //! The damaged bytes are durable in `lost+found` before they change. After a crash in the middle, the record has its
 //! old or its new bytes, or some of both, and another repair completes it.
 
-use mqstore_format::{PROPERTY_CRC_BYTES, RecordView, restore_property_crc};
+use mqstore_format::{PROPERTY_CRC_BYTES, restore_property_crc};
 use mqstore_io::{Access, switch};
 
 use super::backup;
+use super::damage_scan::read;
 use super::segment_files::load;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_log::commit_log::{Damage, ScanChecks, Segment, SegmentList, check_record};
-
-/// Returns the record at `damage` with the right name of its checksum, if nothing else is damaged.
-pub(crate) fn restored(list: &SegmentList, damage: &Damage) -> Result<Option<Vec<u8>>, StoreError> {
-    let Some((segment, size)) = list.find(damage.offset).zip(damage.claimed_size) else { return Ok(None) };
-    let mut bytes = read(segment, damage.file_offset, size)?;
-    if !RecordView::decode(&bytes).is_ok_and(|record| record.has_damaged_crc_name()) {
-        return Ok(None);
-    }
-    let restored = restore_property_crc(&mut bytes).is_ok();
-    let intact = check_record(&bytes, damage.offset, ScanChecks { crc: true }).is_ok();
-    Ok((restored && intact).then_some(bytes))
-}
-
-fn read(segment: &Segment, at: u64, size: u32) -> Result<Vec<u8>, StoreError> {
-    let path = segment.path();
-    let file = segment.file().at(&path, "opening a log segment")?;
-    let mut bytes = vec![0; size as usize];
-    file.read_exact_at(&mut bytes, at).at(&path, "reading a record")?;
-    Ok(bytes)
-}
+use mqstore_log::commit_log::SegmentList;
 
 /// Describes the correction of the record at log offset `offset`.
 pub(crate) fn describe(files: &StoreFiles, list: &SegmentList, offset: u64) -> String {

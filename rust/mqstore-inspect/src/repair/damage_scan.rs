@@ -7,12 +7,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mqstore_format::RecordView;
+use mqstore_format::{RecordView, restore_property_crc};
 
-use super::checksum_names::restored;
 use super::queue_records::{LogQueues, LogSummary};
-use mqstore_base::error::StoreError;
-use mqstore_log::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, SegmentList};
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_log::commit_log::{Damage, LogScanner, ScanChecks, ScanItem, Segment, SegmentList, check_record};
 
 /// Bytes between two reports of progress.
 const TELL_BYTES: u64 = 1 << 20;
@@ -191,4 +190,24 @@ fn cut_into_pieces(
         at = end;
     }
     Ok(())
+}
+
+/// Returns the record at `damage` with the right name of its checksum, if nothing else is damaged.
+pub(crate) fn restored(list: &SegmentList, damage: &Damage) -> Result<Option<Vec<u8>>, StoreError> {
+    let Some((segment, size)) = list.find(damage.offset).zip(damage.claimed_size) else { return Ok(None) };
+    let mut bytes = read(segment, damage.file_offset, size)?;
+    if !RecordView::decode(&bytes).is_ok_and(|record| record.has_damaged_crc_name()) {
+        return Ok(None);
+    }
+    let restored = restore_property_crc(&mut bytes).is_ok();
+    let intact = check_record(&bytes, damage.offset, ScanChecks { crc: true }).is_ok();
+    Ok((restored && intact).then_some(bytes))
+}
+
+pub(crate) fn read(segment: &Segment, at: u64, size: u32) -> Result<Vec<u8>, StoreError> {
+    let path = segment.path();
+    let file = segment.file().at(&path, "opening a log segment")?;
+    let mut bytes = vec![0; size as usize];
+    file.read_exact_at(&mut bytes, at).at(&path, "reading a record")?;
+    Ok(bytes)
 }

@@ -72,7 +72,7 @@ pub enum RecoveryMode {
 /// What a read does at a record that is damaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DamagePolicy {
-    /// Ends with [`StoreError::Corrupt`](crate::error::StoreError::Corrupt).
+    /// Ends with [`StoreError::Corrupt`].
     #[default]
     Raise,
     /// Skips the record, with a note for the user, and counts it.

@@ -340,7 +340,8 @@ impl StoreFiles {
         let kept = folder.join(format!("{name}.{}", self.clock.now_ms()));
         self.vfs.rename(path, &kept).at(path, "moving a stray file to lost+found")?;
         if folder != self.lost_and_found() {
-            self.vfs.sync_dir(&folder).at(&folder, "syncing a folder")?;
+            switch::step("recovery.sync_linked_aside", || self.vfs.sync_dir(&folder))
+                .at(&folder, "syncing a folder")?;
         }
         Ok(format!("{}: {reason}; kept as {}", path.display(), kept.display()))
     }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use mqstore_base::error::StoreError;
-use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_base::options::{DamagePolicy, Durability, OpenMode, StoreOptions};
 use mqstore_engine::Store;
 use mqstore_io::sim::SimOptions;
 use mqstore_io::{Access, FileKind, SimVfs, Vfs};
@@ -150,6 +150,15 @@ pub(crate) fn make(vfs: &SimVfs, path: &Path, bytes: &[u8]) {
     let _ = vfs.remove_file(path);
     vfs.create_dir_all(path.parent().unwrap()).unwrap();
     vfs.create_new(path).unwrap().write_all_at(bytes, 0).unwrap();
+}
+
+/// Returns the queue offsets of one queue of the topic, around damaged records.
+pub(crate) fn undamaged(store: &Store, queue_id: i32) -> Vec<i64> {
+    let mut cursor = store.read("orders", queue_id, None, None, None).unwrap().on_damage(DamagePolicy::Skip);
+    // A batch ends before a damaged record.
+    let batches =
+        std::iter::from_fn(|| Some(cursor.next_batch(usize::MAX).unwrap()).filter(|batch| !batch.is_empty()));
+    batches.flatten().map(|record| record.queue_offset).collect()
 }
 
 /// The messages that a read-only open finds.

@@ -5,7 +5,9 @@ use mqstore_base::options::{OpenMode, RecoveryMode, StoreOptions};
 use mqstore_log::recovery::RecoveryStage;
 use mqstore_tests::log_order;
 
-use crate::{lasting, messages, options, put, readable, same_files, segment, stopped, tree, written};
+use crate::{
+    lasting, messages, options, put, readable, same_files, segment, stopped, tree, undamaged, written,
+};
 
 fn damaged(mode: RecoveryMode) -> mqstore_tests::Simulated {
     let (world, store) = written(StoreOptions { recovery: mode, ..options() }, 60, 60);
@@ -37,13 +39,11 @@ fn salvage_goes_on_behind_the_damage() {
     assert!(store.notes().iter().any(|note| note.contains("skipped")), "{:?}", store.notes());
     let found = log_order(&store).unwrap();
     assert_eq!(found.len(), 59);
-    let mut cursor = store.read("orders", 0, None, None, None).unwrap();
-    let mut queue = cursor.next_batch(usize::MAX).unwrap();
-    let mut other = store.read("orders", 1, None, None, None).unwrap().next_batch(usize::MAX).unwrap();
+    let (mut queue, mut other) = (undamaged(&store, 0), undamaged(&store, 1));
     assert_eq!(queue.len() + other.len(), 59);
     // No other message gets the offset of the damaged message.
     queue.append(&mut other);
-    assert_eq!(queue.iter().map(|record| record.queue_offset).max(), Some(29));
+    assert_eq!(queue.into_iter().max(), Some(29));
     put(&store, 60, 80);
     assert_eq!(log_order(&store).unwrap().len(), 79);
     store.close().unwrap();

@@ -9,10 +9,11 @@
 //! old or its new bytes, or some of both, and another repair completes it.
 
 use mqstore_format::{PROPERTY_CRC_BYTES, restore_property_crc};
-use mqstore_io::{Access, switch};
+use mqstore_io::Access;
 
 use super::backup;
 use super::damage_scan::read;
+use super::placeholders::sync_filled;
 use super::segment_files::load;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
@@ -53,8 +54,7 @@ pub(crate) fn restore(
         let tail = bytes.last_chunk::<PROPERTY_CRC_BYTES>();
         file.write_all_at(tail.map_or(&[], |tail| tail), name)
             .at(&path, "restoring the name of a checksum")?;
-        switch::step("repair.sync_filled", || file.sync_data())
-            .at(&path, "syncing the name of a checksum")?;
+        sync_filled(&*file, &path)?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use mqstore_format::{
     BLANK_HEADER_BYTES, MIN_RECORD_BYTES, encode_blank, encode_placeholder, offset_file_name,
     placeholder_bytes,
 };
-use mqstore_io::{Access, switch};
+use mqstore_io::{Access, VfsFile, switch};
 
 use super::backup;
 use super::damage_scan::DamagedPiece;
@@ -103,7 +103,12 @@ fn fill_piece(
         file.write_all_at(&bytes, at - piece.base).at(path, "writing a placeholder")?;
         at += size;
     }
-    switch::step("repair.sync_filled", || file.sync_data()).at(path, "syncing a filled stretch")
+    sync_filled(&*file, path)
+}
+
+/// Syncs bytes of a segment that a repair wrote.
+pub(super) fn sync_filled(file: &dyn VfsFile, path: &Path) -> Result<(), StoreError> {
+    switch::step("repair.sync_filled", || file.sync_data()).at(path, "syncing a filled range")
 }
 
 /// Creates a segment that contains only a filler.

@@ -146,8 +146,7 @@ impl RebuildRun {
             }
         }
         for folder in [&files.root, &staged.root] {
-            switch::step("rebuild.sync_swap", || files.vfs.sync_dir(folder))
-                .at(folder, "syncing a folder")?;
+            sync_swapped(&*files.vfs, folder)?;
         }
         // After the exchange, the staging folder holds the old files.
         self.queues.release();

@@ -9,6 +9,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::options::{OpenMode, StoreOptions};
 use mqstore_format::QUEUE_OFFSET_POSITION;
 use mqstore_inspect::RepairTarget;
+use mqstore_io::sim::CrashChoice;
 use mqstore_io::{Access, SimVfs, Vfs};
 
 use crate::crashes::must_hold;
@@ -140,6 +141,13 @@ fn nothing_new(vfs: &SimVfs) -> Result<SimVfs, String> {
     vfs.crash_as(false, &mut |_, _| 0).map_err(explain)
 }
 
+/// A power loss that keeps each change of a name and no unsynced byte.
+fn only_new_names(vfs: &SimVfs) -> Result<SimVfs, String> {
+    let newest =
+        |what: CrashChoice, forms: u32| if matches!(what, CrashChoice::Name { .. }) { forms - 1 } else { 0 };
+    vfs.crash_as(false, &mut { newest }).map_err(explain)
+}
+
 fn repairs(closed: bool, torn: bool, stop: &dyn Fn() -> bool) -> Result<u64, String> {
     let (world, places) = filled(closed)?;
     let left = damage(&world, &places, torn)?;
@@ -162,9 +170,9 @@ fn repairs(closed: bool, torn: bool, stop: &dyn Fn() -> bool) -> Result<u64, Str
             break;
         }
         let told = |what| format!("ended before call {call}, closed {closed}: {what}");
-        // Three choices: no unsynced byte, all of them, or a random part.
-        let choices =
-            [nothing_new(&moment)?, moment.crash_as(false, &mut |_, forms| forms - 1).map_err(explain)?];
+        // Four choices: nothing that is not synced, all of it, only the names, or a random part.
+        let all = moment.crash_as(false, &mut |_, forms| forms - 1).map_err(explain)?;
+        let choices = [nothing_new(&moment)?, all, only_new_names(&moment)?];
         for vfs in choices.into_iter().chain([moment.crash(call).map_err(explain)?]) {
             tried += 1;
             nothing_is_lost(&vfs).map_err(told)?;

@@ -86,6 +86,7 @@ pub(super) struct Summed {
     own: bool,
     /// The store host, followed by zeros.
     writer: [u8; 20],
+    stored_ms: i64,
 }
 
 impl Summed {
@@ -93,7 +94,7 @@ impl Summed {
     fn of(record: &RecordOutline<'_>) -> Self {
         let mut writer = [0; 20];
         writer.iter_mut().zip(record.store_host_bytes()).for_each(|(to, from)| *to = *from);
-        Self { own: record.has_own_crc(), writer }
+        Self { own: record.has_own_crc(), writer, stored_ms: record.store_timestamp }
     }
 
     /// Whether `self` has a checksum, and the same program wrote `other` without one. The damage may have flipped a bit
@@ -179,8 +180,9 @@ impl ChecksumOrder {
             _ => {}
         }
         self.follow(summed);
-        if self.last.is_some_and(|last| last.misses(summed)) {
-            self.open = Some((offset, summed));
+        if let Some(last) = self.last.filter(|last| last.misses(summed)) {
+            // The time of the record before it: its own can be damaged.
+            self.open = Some((offset, Summed { stored_ms: last.stored_ms, ..summed }));
         }
         self.last = Some(summed);
     }
@@ -197,7 +199,10 @@ impl ChecksumOrder {
 
     /// Decides about the last record: `next` is the record after it.
     fn follow(&mut self, next: Summed) {
-        let open = self.open.take().filter(|(_, open)| next.misses(*open) && self.found.len() < UNSUMMED);
+        // A broker with the same host may have written the record, but then its neighbours are further apart.
+        let is_soon = |open: &Summed| next.stored_ms.abs_diff(open.stored_ms) <= CLOCK_STEP_MS.unsigned_abs();
+        let is_missing = |open: &Summed| next.misses(*open) && is_soon(open);
+        let open = self.open.take().filter(|(_, open)| is_missing(open) && self.found.len() < UNSUMMED);
         self.found.extend(open.map(|(offset, _)| offset));
     }
 }

@@ -1,4 +1,4 @@
-"""Random sequences of public verbs on one store, and a model of what a user must see after each of them.
+"""Random sequences of public verbs on one store, and a model of the messages that a user must see after each verb.
 
 Every message has a body of its own. The model knows the fate of each body: visible in its topic, waiting, or gone.
 After each verb the store must show exactly the visible bodies, each once.

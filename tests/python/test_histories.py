@@ -1,4 +1,4 @@
-"""Random sequences of public verbs agree with a model of what a user must see."""
+"""Random sequences of public verbs agree with a model of the messages that a user must see."""
 
 from __future__ import annotations
 

@@ -224,8 +224,9 @@ impl MappedFile {
         true
     }
 
-    /// Drops the map and the descriptor of a retired file that no guard and no view uses. Only then does the system free
-    /// its bytes, whoever still has this value. Returns whether it did. Later reads find that the file is gone.
+    /// Drops the map and the descriptor of a retired file that no guard and no view uses; returns whether it did. Only
+    /// then does the system free the bytes, although snapshots can still contain this value. Later reads find that the
+    /// file is gone.
     pub fn free_retired(&self) -> bool {
         if !self.is_retired() || self.is_in_use() {
             return false;

@@ -1,7 +1,7 @@
 //! What the caller of a verb sees if one of the verb's system calls fails, once or until the disk is repaired.
 //!
-//! Each call of each verb fails in a run of its own. The next append shows whether the store goes on. Then the process is
-//! killed, and every acknowledged message must be there. `docs/recovery.md` has the table of what the callers saw.
+//! Each call of each verb fails in a run of its own. The next append shows whether the store continues. Then the process
+//! is killed, and every acknowledged message must be there. `docs/recovery.md` has the table of the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

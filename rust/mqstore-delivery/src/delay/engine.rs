@@ -169,7 +169,7 @@ impl DelayEngine {
         }
     }
 
-    /// Whether so many messages are in memory that due ones must be delivered before more are read.
+    /// Whether memory holds the maximum number of messages and some are due: these are delivered before more are read.
     pub(super) fn is_swamped(&self, now_ms: i64) -> bool {
         self.live.len() >= MOST_LIVE && self.heap.peek().is_some_and(|Reverse((at_ms, _))| *at_ms <= now_ms)
     }

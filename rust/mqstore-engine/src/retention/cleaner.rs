@@ -214,10 +214,12 @@ impl Cleaner {
         // An explicit expiry is running; the background has nothing to do.
         let Some(mut state) = self.state.try_lock() else { return Ok(SOON) };
         self.sweep(&mut state)?;
-        let later = match () {
-            () if !self.held.lock().is_empty() => HELD_LOOK,
-            () if self.refusing.load(Ordering::Relaxed) > 0 || !state.wipes.is_empty() => SOON,
-            () => LOOK,
+        let later = if !self.held.lock().is_empty() {
+            HELD_LOOK
+        } else if self.refusing.load(Ordering::Relaxed) > 0 || !state.wipes.is_empty() {
+            SOON
+        } else {
+            LOOK
         };
         if !self.policy.retains() {
             return Ok(later);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use mqstore_io::sim::{Fault, OperationKind};
 use mqstore_io::{SimVfs, Vfs};
 
 use crate::Store;
@@ -255,4 +256,30 @@ fn a_message_that_had_chosen_its_topic_is_refused() {
     verify_clean(&world, &options);
     let store = world.open(OpenMode::ReadWrite, &options).unwrap();
     assert_eq!(read_all(&store, "orders", 0), known);
+}
+
+#[test]
+fn a_reader_that_cannot_read_the_topics_finds_every_message_later() {
+    let (world, vfs, _) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    store.create_topic("other", 1, &[]).unwrap();
+    let put_some = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            put(&store, "orders", 0, number.to_string().as_bytes(), "key");
+        }
+    };
+    put_some(0..3);
+    store.remove_topic("other").unwrap();
+    let reader = world.open(OpenMode::Read, &small()).unwrap();
+    assert_eq!(read_all(&reader, "orders", 0).len(), 3);
+    // The topics change, but no floor does, so that the queues need not be read again.
+    store.create_topic("other", 1, &[]).unwrap();
+    put_some(3..5);
+    let meta = world.files().meta();
+    vfs.inject(Fault::nth(1).on(&[OperationKind::List, OperationKind::Read]).under(&meta).sticky());
+    assert!(reader.read("orders", 0, None, None, None).is_err());
+    vfs.clear_faults();
+    let seen: Vec<_> = read_all(&reader, "orders", 0).into_iter().map(|(offset, _)| offset).collect();
+    assert_eq!(seen, [0, 1, 2, 3, 4]);
+    store.close().unwrap();
 }

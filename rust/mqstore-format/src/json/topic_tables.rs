@@ -28,7 +28,7 @@ impl DataVersion {
         Self { counter: self.counter.saturating_add(1), timestamp: now_ms, ..self }
     }
 
-    /// Takes the version; a version of which a part is lost counts as absent.
+    /// Takes the version; an incomplete version counts as absent.
     pub(super) fn take(members: &mut Members, losses: &mut Losses) -> Result<Self, FormatError> {
         let value = members.take("dataVersion").filter(|_| !losses.is_damaged(&["dataVersion"]));
         let Some(value) = value else { return Ok(Self::default()) };

@@ -4,7 +4,7 @@
 //! one slot, the first in the log wins. An inner batch is one unit at the offset of its first message, and takes as
 //! many offsets as it has messages. Each light queue that a record names gets a unit.
 //!
-//! If damage lies between two records of a queue and offsets are missing between them, these offsets get units that
+//! If there is damage between two records of a queue and offsets are missing between them, these offsets get units that
 //! point to the damage. A read of such a unit finds the damage, as a read of a queue file does.
 
 use std::collections::BTreeMap;

@@ -250,7 +250,7 @@ impl RebuildRun {
     }
 }
 
-/// Exchanges what is in the folder `old`, the target of a link, with what is in `new`, a folder below it. A link or a
+/// Exchanges the entries of the folder `old`, the target of a link, with those of `new`, a folder below it. A link or a
 /// mounted folder cannot be exchanged itself.
 ///
 /// Across a crash: each queue is completely old or new, or missing, and recovery derives it again. The index loses its

@@ -67,8 +67,11 @@ impl ExportRules {
     }
 }
 
+/// Numbers of records left out, by reason.
+pub(super) type LeftOut = Vec<(&'static str, u64)>;
+
 /// Returns the numbers of records that were left out, by the names of the reasons.
-pub(super) fn counts_by_name(counts: &OmissionCounts) -> Vec<(&'static str, u64)> {
+pub(super) fn counts_by_name(counts: &OmissionCounts) -> LeftOut {
     let named = Omission::ALL.iter().map(|reason| reason.name()).zip(counts.counts);
     named.filter(|(_, count)| *count > 0).collect()
 }
@@ -133,11 +136,7 @@ impl ExportStream {
 
     /// Returns some rows or None, the numbers of records left out by reason, and the log offset from which a scan
     /// returns the following rows.
-    #[expect(clippy::type_complexity, reason = "a tuple for Python")]
-    fn __next__(
-        &self,
-        py: Python<'_>,
-    ) -> PyResult<Option<(Option<ScanRows>, Vec<(&'static str, u64)>, u64)>> {
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<(Option<ScanRows>, LeftOut, u64)>> {
         let Some(batch) = self.pass.next(py)? else { return Ok(None) };
         let (rows, left_out) = batch.rows;
         let rows = rows.transpose().map_err(|error| arrow_bug(&error))?;

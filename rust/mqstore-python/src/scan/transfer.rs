@@ -19,7 +19,7 @@ use mqstore_format::{Host, PropertiesBuilder, RecordView, SysFlag, offset_messag
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::export_rules::{ExportRules, ExportSink, counts_by_name};
+use super::export_rules::{ExportRules, ExportSink, LeftOut, counts_by_name};
 use super::json_lines::{JsonLinesBuilder, push_text};
 use super::request::{export_request, layout};
 use super::running_scan::ScanHandle;
@@ -37,9 +37,6 @@ const COPY_BYTES: usize = 4 << 20;
 /// from which a delayed message was delivered is not in the target.
 const NOT_COPIED: [&str; 4] =
     [PROPERTY_CRC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, TIMER_ORIGIN_OFFSET];
-
-/// Numbers of records left out, by reason.
-type LeftOut = Vec<(&'static str, u64)>;
 
 /// One pass over the messages as JSON lines; created by `scan_lines`.
 #[pyclass(frozen, module = "mqstore._mqstore")]

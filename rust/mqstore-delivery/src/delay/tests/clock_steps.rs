@@ -13,7 +13,7 @@ fn a_message_that_is_due_before_the_timer_reads_it_is_due_at_its_millisecond() {
     let broker = broker(&store);
     later(&broker, "t", "first", Due::At(BEGIN_MS + 1));
     pass(&world, &store, 5_000, 500);
-    // Nobody steps the timer between these two times.
+    // The timer does no step between these two times.
     advance(&world.clock, 6_000);
     later(&broker, "t", "next", Due::At(BEGIN_MS + 11_001));
     advance(&world.clock, 500);

@@ -194,8 +194,9 @@ impl Reader {
         if at_segment_end {
             state.list = Arc::new(SegmentList::load(&self.files)?);
         }
-        self.find_end(&mut state, live)?;
+        // Before the end moves: if this fails, the next call must still find the same records to be new.
         self.follow_topics(&mut state, page, live)?;
+        self.find_end(&mut state, live)?;
         if !seen {
             return Ok(state.end);
         }

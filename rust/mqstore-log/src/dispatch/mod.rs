@@ -248,7 +248,8 @@ impl Dispatcher {
         }
     }
 
-    /// Like [`Self::run_watched`], with `helpers` additional threads.
+    /// Like [`Self::run_watched`], with `helpers` additional threads. `watch` also gets the position at the end, because
+    /// the helpers may be done before the first run of this thread.
     pub fn run_with_helpers(
         &self,
         helpers: u32,
@@ -262,10 +263,15 @@ impl Dispatcher {
             let mut until_over = |_| if over.load(Ordering::Acquire) { Err(self.ended()) } else { Ok(()) };
             let _ = self.run_watched(list, limit, &mut until_over);
         };
+        let start = self.position();
         with_helpers(helpers, "mq-dispatch", &help, || {
             let outcome = self.run_watched(list, limit, watch);
             over.store(true, Ordering::Release);
-            outcome
+            let reached = outcome?;
+            if reached > start {
+                watch(reached)?;
+            }
+            Ok(reached)
         })
     }
 

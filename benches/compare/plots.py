@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .sides import ROOT
 
@@ -22,23 +22,33 @@ PLOTS = ROOT / "docs" / "plots"
 OURS, JAVA = "mqstore", "java"
 BLUE, GREY, ORANGE = "#2f6f9f", "#9aa5ad", "#c8622d"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+LIBRARIES = ("rocksdict", "plyvel", "lmdb", "sqlite3", "file")
 FRONT = {
-    "sustained-1k": ("append 1 KiB, queues and index built meanwhile", (JAVA,)),
-    "sync-16": ("16 threads, each append synced before it returns", (JAVA,)),
+    "sustained-1k": ("append 1 KiB while queues and index are built", (JAVA, "java tuned")),
+    "sync-64": ("64 threads, each append synced before it returns", (JAVA, "java tuned")),
     "read-sequential": ("read a queue in order", (JAVA,)),
+    "read-random": ("read at random offsets", (JAVA,)),
     "lookup": ("find a message by its key", (JAVA,)),
-    "rebuild": ("make queues and index anew from the log", (JAVA,)),
+    "rebuild": ("rebuild queues and index from the log", (JAVA,)),
     "compact-1k": ("compact a topic, 1 KiB", (JAVA,)),
-    "others-compact": ("the same beside Kafka's log cleaner", ("kafka",)),
-    "py-append": ("Python: one message a call", ("rocksdict", "plyvel", "lmdb", "sqlite3", "file")),
-    "py-append-many": ("Python: a thousand a call", ("rocksdict", "plyvel", "lmdb", "sqlite3", "file")),
-    "py-durable": ("Python: one a call, synced", ("rocksdict", "plyvel", "lmdb", "sqlite3", "file")),
-    "py-iterate": ("Python: iterate", ("rocksdict", "plyvel", "lmdb", "sqlite3", "file")),
+    "others-compact": ("compact a topic, compared with Kafka's log cleaner", ("kafka",)),
+    "others-append-many": ("append a thousand messages a call", ("kafka",)),
+    "py-append": ("Python: append, one message a call", LIBRARIES),
+    "py-append-many": (
+        "Python: append, a thousand messages a call",
+        LIBRARIES,
+    ),
+    "py-durable": ("Python: append, one message a call, synced", LIBRARIES),
+    "py-iterate": ("Python: iterate", LIBRARIES),
     "py-work": ("Python: put, get and acknowledge a job", ("lmdb", "sqlite3", "litequeue", "persist-queue")),
-    "spark-compact": ("Spark: compact 2 million messages", ("log parsed in Python, window",)),
+    "spark-compact": ("Spark: compact 500,000 messages", ("log parsed in Python, window",)),
 }
 """Rows of the front page: the operation, and the other sides. Of several other sides, the fastest one counts."""
 CELL = re.compile(r"([\d,.]+) \(([\d,.]+) to ([\d,.]+)\)")
+
+
+Tables: TypeAlias = "dict[str, tuple[str, dict[str, tuple[float, float, float]]]]"
+"""For each row: its title, and the rates of its sides (median, smallest, largest)."""
 
 
 def prepared() -> Any:
@@ -93,7 +103,7 @@ def number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def tables(page: str) -> dict[str, tuple[str, dict[str, tuple[float, float, float]]]]:
+def tables(page: str) -> Tables:
     """Return, for each row of the comparison, its title and the rates of its sides: median, smallest, largest."""
     found = {}
     for name, title, body in re.findall(r"^\*\*`([^`]+)`\*\*: ([^\n]+)\n\n((?:\|[^\n]*\n)+)", page, re.MULTILINE):
@@ -110,7 +120,7 @@ def tables(page: str) -> dict[str, tuple[str, dict[str, tuple[float, float, floa
     return found
 
 
-def times_java(found: dict[str, tuple[str, dict[str, tuple[float, float, float]]]]) -> None:
+def times_java(found: Tables) -> None:
     """Draw mqstore's rate as a multiple of Java's, for each row that has both."""
     rows = [(name, sides) for name, (_, sides) in found.items() if OURS in sides and JAVA in sides]
     plt = prepared()
@@ -132,7 +142,7 @@ def times_java(found: dict[str, tuple[str, dict[str, tuple[float, float, float]]
     plt.close(figure)
 
 
-def peers(found: dict[str, tuple[str, dict[str, tuple[float, float, float]]]]) -> None:
+def peers(found: Tables) -> None:
     """Draw the rates for Python programs, of mqstore and of the other libraries."""
     rows = [
         (title.removeprefix("Python, 1 KiB: "), sides) for name, (title, sides) in found.items() if name[:3] == "py-"
@@ -163,22 +173,46 @@ def short(value: float) -> str:
     return f"{value / 1e6:.2f} M/s" if value >= 1e6 else f"{value:,.0f}/s" if value < 1e4 else f"{value / 1e3:,.0f} k/s"
 
 
-def front(found: dict[str, tuple[str, dict[str, tuple[float, float, float]]]]) -> str:
+def front(found: Tables) -> str:
     """Return the front page's table."""
-    lines = ["| | mqstore | beside | |", "|---|---|---|---|"]
+    lines = ["| | mqstore | fastest other | ratio |", "|---|---|---|---|"]
+    for what, ours, rate, other in answers(found):
+        lines.append(f"| {what} | {short(ours)} | {other}: {short(rate)} | {ours / rate:.1f} x |")
+    return "\n".join(lines)
+
+
+def answers(found: Tables) -> list[tuple[str, float, float, str]]:
+    """Return the rows of the front page: the operation, mqstore's rate, the fastest other rate, and its name."""
+    rows = []
     for name, (what, others) in FRONT.items():
         sides = found.get(name, ("", {}))[1]
         ours = next((rate for side, rate in sides.items() if side.startswith(OURS)), None)
         beside = [(sides[other][0], other) for other in others if other in sides]
         if ours is not None and beside:
-            rate, other = max(beside)
-            lines.append(f"| {what} | {short(ours[0])} | {other}: {short(rate)} | {ours[0] / rate:.1f} x |")
-    return "\n".join(lines)
+            rows.append((what, ours[0], *max(beside)))
+    return rows
+
+
+def ratios(found: Tables) -> None:
+    """Draw mqstore's rate as a multiple of the fastest other rate, for each row of the front page."""
+    rows = answers(found)
+    plt = prepared()
+    figure, area = plt.subplots(figsize=(7, 0.3 * len(rows) + 1))
+    times = [ours / rate for _, ours, rate, _ in rows]
+    names = [f"{what} ({other.partition(',')[0]})" for what, _, _, other in rows]
+    area.barh(names, times, color=[BLUE if ratio >= 1 else GREY for ratio in times], height=0.65)
+    area.axvline(1, color=ORANGE, linewidth=1)
+    area.invert_yaxis()
+    area.set(xlabel="mqstore's rate divided by the fastest other rate", xscale="log")
+    area.set_xticks([0.5, 1, 2, 5, 10], ["0.5", "1", "2", "5", "10"])
+    saved(figure, PLOTS / "ratios.svg")
+    plt.close(figure)
 
 
 def main() -> int:
     """Draw the plots of the page, and write the figures of the front page."""
     found = tables(PAGE.read_text(encoding="utf-8"))
+    ratios(found)
     times_java(found)
     peers(found)
     before, mark, rest = FRONT_PAGE.read_text(encoding="utf-8").partition(BEGIN)

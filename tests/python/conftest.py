@@ -84,6 +84,15 @@ def tree_hash(root: Path) -> dict[str, tuple[int, str]]:
     return found
 
 
+def open_deleted_files(home: Path) -> list[str]:
+    """Returns the files below `home` that have no name and whose space is not free, because this process uses them."""
+    if not Path("/proc/self/fd").exists():
+        return []
+    found = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    found += [line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()]
+    return sorted({name for name in found if name.startswith(str(home)) and name.endswith("(deleted)")})
+
+
 @pytest.fixture
 def cli() -> Cli:
     """Runs the command line in a separate process."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import mqstore
+from conftest import open_deleted_files
 from mqstore.testing import ManualClock
 from mqstore.testing import open as open_for_test
 
@@ -26,8 +27,11 @@ OPTIONS: dict[str, Any] = {
     "index_entries": 4000,
     "queue_file_entries": 1000,
 }
+SEGMENT_BYTES = OPTIONS["segment_size"]
 BEGIN = 4_102_444_800_000
 """The year 2100, in epoch milliseconds: an import with the clock of the machine must not find a message due."""
+LEVELS = (1, 5, 10, 30)
+"""Seconds of the first delay levels."""
 TIMEOUT = 10.0
 """Seconds of real time for work that the store does in the background."""
 
@@ -52,6 +56,8 @@ class Model:
     sent: dict[bytes, Sent] = field(default_factory=dict)
     prices: dict[str, bytes] = field(default_factory=dict)
     """Newest value of each key of the table."""
+    removed: set[int] = field(default_factory=set)
+    """Offsets of the table's queue that a compaction removed."""
     done: set[bytes] = field(default_factory=set)
     """Acknowledged jobs."""
     polled: set[bytes] = field(default_factory=set)
@@ -74,6 +80,7 @@ class History:
 
     def __init__(self, home: Path, seed: int) -> None:
         self.home = home
+        self.folders = (home / "commitlog", home / "commitlog-2")
         self.chance = random.Random(seed)
         self.clock = ManualClock(BEGIN)
         self.now = 0.0
@@ -87,7 +94,7 @@ class History:
     def opened(self, mode: Any = "rw") -> mqstore.Store:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", mqstore.StoreWarning)
-            return open_for_test(self.home, mode, clock=self.clock, **OPTIONS)
+            return open_for_test(self.home, mode, clock=self.clock, commit_log_paths=self.folders, **OPTIONS)
 
     def create(self, topic: str, queues: int) -> None:
         self.store.create_topic(topic, queues=queues)
@@ -112,6 +119,13 @@ class History:
         body, topic, seconds = self.body(), self.any_topic(), self.chance.randint(1, 200)
         result = self.store.append(topic, body, delay=seconds)
         self.model.sent[body] = Sent(topic, "waiting", self.now + seconds, result.unique_id)
+
+    def delay_level(self) -> None:
+        """Delays a message by a level, and waits until it is delivered."""
+        body, topic, level = self.body(), self.any_topic(), self.chance.randint(1, 4)
+        self.store.append(topic, body, delay_level=level)
+        self.model.sent[body] = Sent(topic, "waiting", self.now + LEVELS[level - 1])
+        self.move(LEVELS[level - 1] + 1)
 
     def cancel(self) -> None:
         waiting = self.model.waiting()
@@ -168,6 +182,11 @@ class History:
         self.store.append("prices", body, queue_id=0, keys=[key])
         self.model.prices[key] = body
 
+    def remove_price(self) -> None:
+        key = f"key-{self.chance.randrange(5)}"
+        self.store.append("prices", b"", queue_id=0, keys=[key])
+        self.model.prices.pop(key, None)
+
     def compact(self) -> None:
         self.store.compact("prices", force=self.chance.random() < 0.5)
 
@@ -176,6 +195,10 @@ class History:
 
     def wait(self) -> None:
         self.move(self.chance.uniform(0.5, 300))
+
+    def wait_for_days(self) -> None:
+        """Waits longer than a tombstone lives."""
+        self.move(self.chance.uniform(90_000, 200_000))
 
     def set_back(self) -> None:
         self.move(-self.chance.uniform(0.5, 300))
@@ -218,14 +241,31 @@ class History:
         names = sorted(path for path in (self.home / "config").iterdir() if path.suffix == ".json")
         damaged = self.chance.choice(names)
         content = damaged.read_bytes()
-        damaged.write_bytes(content[: self.chance.randrange(len(content))])
+        left = content[: self.chance.randrange(len(content))]
+        damaged.write_bytes(left)
+        self.store = self.opened()
+        kept = [damaged, *(path for path in (self.home / "mqstore" / "lost+found").rglob("*") if path.is_file())]
+        assert not left or left in (path.read_bytes() for path in kept), f"no copy of the damaged {damaged.name}"
+
+    def add_a_twin(self) -> None:
+        """Puts an empty segment into the other folder of the log, under the name of a segment with messages."""
+        self.store.close()
+        segment = self.chance.choice([path for folder in self.folders for path in folder.glob("0*")])
+        for folder in self.folders:
+            if not (folder / segment.name).exists():
+                (folder / segment.name).write_bytes(bytes(SEGMENT_BYTES))
+        with self.opened("r") as reader:
+            self.check_messages(reader)
+        mqstore.repair(self.home, in_place=True)
         self.store = self.opened()
 
     def move_to_another_store(self) -> None:
         """Exports everything and checks that an import into an empty store shows the same."""
         name = self.home.with_name("exported.jsonl")
         other = self.home.with_name("imported")
-        mqstore.export(self.home, name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", mqstore.StoreWarning)
+            mqstore.export(self.home, name)
         mqstore.open(other, "create", **OPTIONS).close()
         mqstore.import_(other, name)
         for _ in range(2):
@@ -240,6 +280,7 @@ class History:
     VERBS: tuple[tuple[str, int], ...] = (
         ("append", 8),
         ("delay", 6),
+        ("delay_level", 2),
         ("cancel", 2),
         ("transaction", 3),
         ("delete_or_create", 2),
@@ -247,15 +288,18 @@ class History:
         ("poll", 4),
         ("work", 4),
         ("price", 3),
+        ("remove_price", 1),
         ("compact", 2),
         ("expire", 1),
         ("wait", 5),
+        ("wait_for_days", 1),
         ("set_back", 1),
         ("reopen", 2),
         ("kill", 2),
         ("rebuild", 1),
         ("repair", 1),
         ("damage_a_config_file", 1),
+        ("add_a_twin", 1),
         ("move_to_another_store", 1),
     )
 
@@ -268,6 +312,7 @@ class History:
                 act()
                 self.check_messages(self.store)
             self.drain()
+            self.expire_all()
         finally:
             self.store.close()
 
@@ -284,6 +329,29 @@ class History:
             )
             self.work()
             self.poll()
+
+    def expire_all(self) -> None:
+        """Deletes all segments but the newest, and checks that their bytes are free."""
+        self.store.create_topic("filler", queues=1)
+        for _ in range(3 * SEGMENT_BYTES // 1000):
+            self.store.append("filler", bytes(900))
+        self.store.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", mqstore.StoreWarning)
+            self.store = open_for_test(self.home, "rw", clock=self.clock, retention_bytes=SEGMENT_BYTES, **OPTIONS)
+        for topic in self.model.topics:
+            assert self.bodies(self.store, topic) == Counter(self.model.visible(topic))
+        assert self.store.expire().segments > 0
+        deadline = time.monotonic() + TIMEOUT
+        while deleted := open_deleted_files(self.home):
+            assert time.monotonic() < deadline, f"{deleted} stay open"
+            time.sleep(0.01)
+        for topic in self.model.topics:
+            assert self.bodies(self.store, topic) <= Counter(self.model.visible(topic))
+
+    @staticmethod
+    def bodies(store: mqstore.Store, topic: str) -> Counter[bytes]:
+        return Counter(message.body for queue in store.queues(topic) for message in store.read(topic, queue.queue_id))
 
     def check_messages(self, store: mqstore.Store, *, moved: bool = False) -> None:
         """The store shows exactly the visible messages, each once.
@@ -304,13 +372,16 @@ class History:
         if store.delays().pending != waiting:
             return f"{store.delays().pending} messages wait, not {waiting}"
         for topic in sorted(self.model.topics):
-            found = Counter(
-                message.body for queue in store.queues(topic) for message in store.read(topic, queue.queue_id)
-            )
+            found = self.bodies(store, topic)
             wanted = Counter(self.model.visible(topic))
             if found != wanted:
                 return f"{topic}: missing {wanted - found}, too many {found - wanted}"
         newest = {key: message.body for key, message in store.table("prices").items()}
         if newest != self.model.prices:
             return f"the table has {newest}, not {self.model.prices}"
+        if not moved:
+            offsets = {message.queue_offset for message in store.read("prices", 0)}
+            if offsets & self.model.removed:
+                return f"the removed records {offsets & self.model.removed} of the table are back"
+            self.model.removed |= set(range(max(offsets, default=0))) - offsets
         return None

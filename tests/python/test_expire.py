@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import mqstore
-from conftest import ANY_DISK, Cli
+from conftest import ANY_DISK, Cli, open_deleted_files
 from mqstore import ExpiredFile, StoreEvent
 
 TINY: dict[str, Any] = {
@@ -385,13 +385,6 @@ def test_the_verb_compacts_first(home: Path, any_disk: tuple[str, str], cli: Cli
         fill(store)
     assert cli("expire", str(home), *rule, "--yes", "--expire-uncompacted").returncode == 0
     assert len(segments(home)) == 2
-
-
-def open_deleted_files(home: Path) -> list[str]:
-    """Returns the files below `home` that have no name and whose space is not free, because this process uses them."""
-    found = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    found += [line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()]
-    return sorted({name for name in found if name.startswith(str(home)) and name.endswith("(deleted)")})
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")

@@ -24,7 +24,7 @@ use mqstore_io::Access;
 pub use waiting::WaitingDelays;
 
 use super::engine::slot_of;
-use super::recover::{broker_scan_start, check_bytes_in_use, replay_units};
+use super::recover::{RecoveryBasis, basis, broker_scan_start, check_bytes_in_use, replay_units};
 use super::state_file::{DelayState, LevelOffsets, StateFiles};
 use super::stats::DelayCounts;
 use super::timer_log::TimerLog;
@@ -82,6 +82,9 @@ impl PendingDelays {
     pub fn of(store: &Store) -> Result<Self, StoreError> {
         let now_ms = store.clock().now_ms();
         let mut saved = SavedDelays::load(store)?;
+        if saved.basis(store)? == RecoveryBasis::Ours {
+            saved.use_newest_positions();
+        }
         let mut look = PendingScan::new(store, now_ms);
         let mut pending = Self::default();
         look.timer(&mut saved, &mut pending.notes)?;
@@ -164,6 +167,19 @@ impl SavedDelays {
         let wheel = TimerWheel::open(files, Access::Read)?;
         let log = TimerLog::open(files, TIMER_LOG_FILE_BYTES, Access::Read)?;
         Ok(Self { damage, check_bytes, check, state, levels, wheel, log })
+    }
+
+    /// Returns the files on which an open of `store` would rely.
+    fn basis(&self, store: &Store) -> Result<RecoveryBasis, StoreError> {
+        basis(store, self.state.as_ref(), (self.wheel.as_ref(), self.log.as_ref()), &self.check_bytes)
+    }
+
+    /// Takes the positions of the state: a writer writes it before the checkpoint, which may be older.
+    fn use_newest_positions(&mut self) {
+        if let Some(state) = &self.state {
+            self.check.last_read_time_ms = state.read_slot.saturating_mul(TIMER_PRECISION_MS);
+            self.check.last_timer_queue_offset = state.queue_next;
+        }
     }
 }
 

@@ -9,10 +9,10 @@ use std::collections::{HashMap, HashSet};
 use mqstore_base::error::StoreError;
 use mqstore_engine::Store;
 use mqstore_format::SCHEDULE_TOPIC;
-use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC};
+use mqstore_format::delays::timer::TIMER_TOPIC;
 use mqstore_format::properties::TIMER_DEQUEUE_MS;
 
-use super::super::recover::{BEFORE_MS, RecoveryBasis, basis};
+use super::super::recover::{BEFORE_MS, RecoveryBasis};
 use super::super::timer_record::{delivery_key, is_copy_of, origin_of};
 use super::{AT_ONCE, PendingScan, SavedDelays};
 
@@ -43,8 +43,7 @@ impl WaitingDelays {
         // Read the state before the end of the log: a state after it could count deliveries beyond it.
         let mut saved = SavedDelays::load(store)?;
         let limit = store.stats()?.log_max_offset;
-        let (wheel, log) = (saved.wheel.as_ref(), saved.log.as_ref());
-        let basis = basis(store, saved.state.as_ref(), (wheel, log), &saved.check_bytes)?;
+        let basis = saved.basis(store)?;
         let mut waiting = Self {
             timer: timer_records(store, &mut saved, basis, limit)?,
             levels: level_records(store, &saved, limit)?,
@@ -160,10 +159,8 @@ fn timer_records(
             }
         }
     } else {
-        if let Some(state) = saved.state.as_ref().filter(|_| basis == RecoveryBasis::Ours) {
-            // A writer writes its state before the checkpoint, which may be older.
-            saved.check.last_read_time_ms = state.read_slot.saturating_mul(TIMER_PRECISION_MS);
-            saved.check.last_timer_queue_offset = state.queue_next;
+        if basis == RecoveryBasis::Ours {
+            saved.use_newest_positions();
         }
         scan.timer(saved, &mut Vec::new())?;
     }

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 import mqstore
+from conftest import until
+from mqstore.testing import ManualClock
+from mqstore.testing import open as open_for_test
 
 SMALL = {"segment_size": 1 << 20, "index_slots": 100, "index_entries": 4000, "queue_file_entries": 1000}
 
@@ -87,3 +90,30 @@ def test_a_former_queue_takes_no_messages(store: mqstore.Store) -> None:
     reduce(store)
     with pytest.raises(mqstore.TopicNotFoundError):
         store.append("orders", b"x", queue_id=3)
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_accepted_messages_reach_a_queue_that_the_topic_no_longer_lists(tmp_path: Path, recreated: bool) -> None:
+    clock = ManualClock()
+    with open_for_test(tmp_path / "store", "create", clock=clock, **SMALL) as store:
+        store.create_topic("orders", queues=4)
+        store.append("orders", b"delay", queue_id=3, delay=60)
+        store.append("orders", b"level", queue_id=3, delay_level=2)
+        transaction = store.transaction("group")
+        transaction.append("orders", b"transaction", queue_id=2)
+        if recreated:
+            store.delete_topic("orders")
+            store.create_topic("orders", queues=2)
+        else:
+            reduce(store)
+        # A message behind the level's first one waits for it.
+        store.append("orders", b"later", queue_id=0, delay_level=2)
+        transaction.commit()
+        clock.advance(61)
+        until(lambda: store.delays().pending == 0)
+        with store.consumer("group", "orders") as consumer:
+            bodies = sorted(message.body for message in consumer.poll(9, timeout=5))
+        assert bodies == [b"delay", b"later", b"level", b"transaction"]
+        assert store.delays().dropped == 0
+        with pytest.raises(mqstore.TopicNotFoundError):
+            store.append("orders", b"new", queue_id=3)

@@ -60,7 +60,7 @@ impl Writer {
             buffers.clear();
             check_direct(message)?;
             let topic = self.topic(message, last, true)?;
-            let queue_id = route(topic, message)?;
+            let queue_id = route(topic, message, false)?;
             let encoded = self.encode(message, queue_id, SysFlag(0), now_ms, None, buffers)?;
             let mut pending = [self.pending(message, topic, queue_id, buffers)];
             let turn = topic.batch.then(|| topic.one_by_one.lock());
@@ -125,7 +125,7 @@ impl Writer {
                     buffers.clear();
                     return self.append_inner_batch(messages, &topic, now_ms, returns, buffers);
                 }
-                let queue_id = route(&topic, message)?;
+                let queue_id = route(&topic, message, marks.were_accepted())?;
                 let start = buffers.heads.len();
                 let (origin, flags) = (marks.origin(index), marks.flags(index));
                 let coded = self.encode(message, queue_id, flags, now_ms, origin, buffers)?;

@@ -78,6 +78,11 @@ impl AppendMarks<'_> {
         matches!(self, Self::None | Self::Origins(_))
     }
 
+    /// Whether an earlier call accepted the messages, for a later time or a decision.
+    pub(crate) fn were_accepted(&self) -> bool {
+        matches!(self, Self::Deliveries(_) | Self::Together(_))
+    }
+
     pub(crate) fn belong_together(&self) -> bool {
         matches!(self, Self::Together(_))
     }

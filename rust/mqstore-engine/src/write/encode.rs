@@ -105,8 +105,13 @@ impl EncodeBuffers {
     }
 }
 
-/// Returns the queue of `message`: the given one, else the one for its key, else the next in turn.
-pub(crate) fn route(topic: &TopicState, message: &NewMessage<'_>) -> Result<i32, StoreError> {
+/// Returns the queue of `message`: the given one, else the one for its key, else the next in turn. A message that the
+/// store `accepted` before keeps its queue if the topic has fewer queues now: readers drain former queues.
+pub(crate) fn route(
+    topic: &TopicState,
+    message: &NewMessage<'_>,
+    accepted: bool,
+) -> Result<i32, StoreError> {
     match message.queue_id {
         _ if !topic.is_writable() => {
             let topic = message.topic;
@@ -116,7 +121,7 @@ pub(crate) fn route(topic: &TopicState, message: &NewMessage<'_>) -> Result<i32,
         None => Ok(queue_for_key(topic, message).unwrap_or_else(|| topic.turn())),
         Some(queue_id) => {
             check_queue_id(queue_id)?;
-            if (queue_id as u32) < topic.write_queues() {
+            if accepted || (queue_id as u32) < topic.write_queues() {
                 return Ok(queue_id);
             }
             let topic = message.topic.to_owned();

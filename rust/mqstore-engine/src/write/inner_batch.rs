@@ -44,7 +44,7 @@ impl Writer {
     ) -> Result<Vec<Appended>, StoreError> {
         let Some(first) = messages.first() else { return Ok(Vec::new()) };
         check(messages, first)?;
-        let queue_id = route(topic, first)?;
+        let queue_id = route(topic, first, false)?;
         let body = self.body_of(messages, now_ms)?;
         let key = match first.unique_key.filter(|_| messages.len() == 1) {
             Some(key) => key.to_owned(),
@@ -101,7 +101,7 @@ impl Writer {
             _ => 1,
         };
         let now_ms = self.files.clock.now_ms();
-        let queue_id = route(&topic, message)?;
+        let queue_id = route(&topic, message, false)?;
         let next_queue_offset = topic.next_offset(queue_id);
         let mut buffers = EncodeBuffers::default();
         let turn = topic.one_by_one.lock();

@@ -59,7 +59,7 @@ impl Writer {
         if topic.batch {
             return refuse(format!("topic {} has batch queues, which have no light queues", message.topic));
         }
-        let queue_id = route(&topic, message)?;
+        let queue_id = route(&topic, message, false)?;
         let light = names.iter().map(|name| self.light_queue(name)).collect::<Result<Vec<_>, _>>()?;
         let turn = self.topics.light_turn();
         let offsets: Vec<i64> =

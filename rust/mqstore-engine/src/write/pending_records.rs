@@ -53,7 +53,7 @@ impl Store {
                 format!("topic {} has batch queues, which accept no waiting messages", message.topic);
             return Err(StoreError::InvalidMessage { reason });
         }
-        route(&topic, message)
+        route(&topic, message, false)
     }
 
     /// Returns the records at `places` (log offset and size), in the same order; `None` if there is no such record, or

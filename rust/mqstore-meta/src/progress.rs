@@ -18,6 +18,9 @@
 //!
 //! `committed` itself is never finished: finished ranges that start there are merged into it. Memory grows with the
 //! number of open messages and finished ranges, not with the distance from `committed` to `next`.
+//!
+//! Each lease and each wait also has the time of the [`ProgressRecord::Clock`] before it. So a clock that was ahead and
+//! was corrected does not keep messages for weeks: those that began later than the clock says begin again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,6 +33,8 @@ pub struct Lease {
     pub attempt: u32,
     /// Distinguishes this lease from earlier and later leases of the same offset. Not kept across an open.
     pub token: u64,
+    /// The clock at its start, as in [`ProgressRecord::Clock`].
+    clock_ms: i64,
 }
 
 /// A message that was returned.
@@ -39,6 +44,8 @@ pub struct ReturnedMessage {
     pub visible_ms: i64,
     /// Number of its deliveries so far.
     pub attempt: u32,
+    /// The clock when it was returned, as in [`ProgressRecord::Clock`].
+    clock_ms: i64,
 }
 
 /// One change of a [`Progress`].
@@ -103,7 +110,17 @@ pub enum ProgressRecord {
         /// The log offset.
         log_offset: i64,
     },
+    /// The clock said this. Leases and returned messages of later records began then or up to [`CLOCK_STEP_MS`] later.
+    /// If earlier ones began after this time, the clock was ahead of it; they begin now and keep their length.
+    Clock {
+        /// The time, in epoch milliseconds.
+        now_ms: i64,
+    },
 }
+
+/// Maximum milliseconds between a lease and the [`ProgressRecord::Clock`] before it. A lease that begins again is longer
+/// by at most this time.
+const CLOCK_STEP_MS: i64 = 10_000;
 
 impl ProgressRecord {
     /// The offset of its message, or the first of several.
@@ -114,7 +131,7 @@ impl ProgressRecord {
             | Self::DeadLetter { offset, .. }
             | Self::Extended { offset, .. } => offset,
             Self::Finished { from: at, .. } | Self::Moved { to: at } | Self::Clamped { min: at, .. } => at,
-            Self::TookOver { .. } => 0,
+            Self::TookOver { .. } | Self::Clock { .. } => 0,
         }
     }
 }
@@ -172,6 +189,8 @@ pub struct Progress {
     known: bool,
     /// The state includes the pop records of a broker below this log offset.
     taken_over: i64,
+    /// The time of the last [`ProgressRecord::Clock`]; 0 before the first.
+    clock_ms: i64,
 }
 
 impl Progress {
@@ -205,6 +224,19 @@ impl Progress {
     /// Returns the log offset of [`ProgressRecord::TookOver`]; 0 if nothing was taken over.
     pub fn pop_taken_over_offset(&self) -> i64 {
         self.taken_over
+    }
+
+    /// Whether leases may have begun later than `now_ms`, because the clock was ahead and was corrected.
+    pub fn is_ahead_of(&self, now_ms: i64) -> bool {
+        now_ms < self.clock_ms
+    }
+
+    /// Returns the record that must precede a lease or a return that begins at `now_ms`; `None` if the last such record
+    /// is not older than [`CLOCK_STEP_MS`]. Read the clock under the lock of the progress: an older time would count as a
+    /// clock that was set back.
+    pub fn clock_record(&self, now_ms: i64) -> Option<ProgressRecord> {
+        let is_known = (self.clock_ms..self.clock_ms.saturating_add(CLOCK_STEP_MS)).contains(&now_ms);
+        (!is_known).then_some(ProgressRecord::Clock { now_ms })
     }
 
     /// Returns the changes that lease again the messages below [`Self::committed`] that a broker popped and no
@@ -375,6 +407,7 @@ impl Progress {
                         return Err(ProgressConflict::NoRange { from: log_offset, to: log_offset });
                     }
                 }
+                ProgressRecord::Clock { .. } => {}
                 ProgressRecord::Clamped { min, max } => {
                     if min < 0 || max < min {
                         return Err(ProgressConflict::NoRange { from: min, to: max });
@@ -400,7 +433,8 @@ impl Progress {
             ProgressRecord::Finished { from, to } => self.finish(from, to),
             ProgressRecord::Returned { offset, visible_ms, attempt } => {
                 if self.take_pending(offset) {
-                    self.waiting.insert(offset, ReturnedMessage { visible_ms, attempt });
+                    let clock_ms = self.clock_ms;
+                    self.waiting.insert(offset, ReturnedMessage { visible_ms, attempt, clock_ms });
                     self.dues.insert((visible_ms, offset));
                 }
             }
@@ -408,6 +442,7 @@ impl Progress {
                 if let Some(lease) = self.leases.get_mut(&offset) {
                     self.ends.remove(&(lease.until_ms, offset));
                     lease.until_ms = until_ms;
+                    lease.clock_ms = self.clock_ms;
                     self.ends.insert((until_ms, offset));
                 }
             }
@@ -417,10 +452,16 @@ impl Progress {
                 }
             }
             ProgressRecord::Moved { to } if to >= 0 => {
-                let (tokens, taken_over) = (self.tokens, self.taken_over);
-                *self = Self { tokens, taken_over, ..Self::starting_at(to) };
+                let (tokens, taken_over, clock_ms) = (self.tokens, self.taken_over, self.clock_ms);
+                *self = Self { tokens, taken_over, clock_ms, ..Self::starting_at(to) };
             }
             ProgressRecord::TookOver { log_offset } => self.taken_over = self.taken_over.max(log_offset),
+            ProgressRecord::Clock { now_ms } => {
+                if self.is_ahead_of(now_ms) {
+                    self.begin_again(now_ms);
+                }
+                self.clock_ms = now_ms;
+            }
             ProgressRecord::Clamped { min, max } if (0..=max).contains(&min) => self.clamp(min, max),
             ProgressRecord::Moved { .. } | ProgressRecord::Clamped { .. } => {}
         }
@@ -431,8 +472,8 @@ impl Progress {
         (0..=next).contains(&committed).then(|| Self { committed, next, known: true, ..Self::default() })
     }
 
-    /// Adds one stored part of a state: a finished range, a lease, a wait, a dead letter, or a taken-over offset.
-    /// Returns whether `part` is one of these and fits.
+    /// Adds one stored part of a state: a finished range, a lease, a wait, a dead letter, a taken-over offset, or the
+    /// clock of the parts after it. Returns whether `part` is one of these and fits.
     pub(super) fn restore(&mut self, part: &ProgressRecord) -> bool {
         let open = self.committed..self.next;
         match *part {
@@ -441,12 +482,11 @@ impl Progress {
                 fits.then(|| self.merge(from, to)).is_some()
             }
             ProgressRecord::Leased { offset, until_ms, attempt } if open.contains(&offset) => {
-                self.tokens += 1;
-                self.leases.insert(offset, Lease { until_ms, attempt, token: self.tokens });
-                self.ends.insert((until_ms, offset))
+                self.insert_lease(offset, until_ms, attempt)
             }
             ProgressRecord::Returned { offset, visible_ms, attempt } if open.contains(&offset) => {
-                self.waiting.insert(offset, ReturnedMessage { visible_ms, attempt });
+                let clock_ms = self.clock_ms;
+                self.waiting.insert(offset, ReturnedMessage { visible_ms, attempt, clock_ms });
                 self.dues.insert((visible_ms, offset))
             }
             ProgressRecord::DeadLetter { offset, dlq_offset } if open.contains(&offset) => {
@@ -456,6 +496,10 @@ impl Progress {
                 self.taken_over = log_offset;
                 true
             }
+            ProgressRecord::Clock { now_ms } => {
+                self.clock_ms = now_ms;
+                true
+            }
             _ => false,
         }
     }
@@ -463,19 +507,26 @@ impl Progress {
     /// Returns the parts from which [`Self::restore`] makes this state, after [`Self::between`].
     pub(super) fn parts(&self) -> impl Iterator<Item = ProgressRecord> + '_ {
         let finished = self.finished().map(|(from, to)| ProgressRecord::Finished { from, to });
-        let leases = self.leases().map(|(offset, Lease { until_ms, attempt, .. })| ProgressRecord::Leased {
-            offset,
-            until_ms,
-            attempt,
+        let leases = self.leases().map(|(offset, Lease { until_ms, attempt, clock_ms, .. })| {
+            (clock_ms, ProgressRecord::Leased { offset, until_ms, attempt })
         });
-        let waiting = self.all_waiting().map(|(offset, ReturnedMessage { visible_ms, attempt })| {
-            ProgressRecord::Returned { offset, visible_ms, attempt }
+        let waiting = self.all_waiting().map(|(offset, ReturnedMessage { visible_ms, attempt, clock_ms })| {
+            (clock_ms, ProgressRecord::Returned { offset, visible_ms, attempt })
         });
+        let mut last_ms = 0;
+        let mut clock = move |now_ms: i64| {
+            let differs = std::mem::replace(&mut last_ms, now_ms) != now_ms;
+            differs.then_some(ProgressRecord::Clock { now_ms })
+        };
+        let timed = leases.chain(waiting).map(|(clock_ms, part)| (clock_ms, Some(part)));
+        let timed = timed
+            .chain(std::iter::once((self.clock_ms, None)))
+            .flat_map(move |(clock_ms, part)| clock(clock_ms).into_iter().chain(part));
         let dead_letters =
             self.dead_letters().map(|(offset, dlq_offset)| ProgressRecord::DeadLetter { offset, dlq_offset });
         let taken_over = self.taken_over;
         let taken_over = (taken_over > 0).then_some(ProgressRecord::TookOver { log_offset: taken_over });
-        finished.chain(leases).chain(waiting).chain(dead_letters).chain(taken_over)
+        finished.chain(timed).chain(dead_letters).chain(taken_over)
     }
 
     /// Returns the change that sets the group's offset to `offset`, as in a broker's file. Forward, everything below
@@ -503,9 +554,37 @@ impl Progress {
         } else if self.dead_letters.contains_key(&offset) || !self.take_pending(offset) {
             return;
         }
+        self.insert_lease(offset, until_ms, attempt);
+    }
+
+    /// Adds a lease. Returns whether its end is new.
+    fn insert_lease(&mut self, offset: i64, until_ms: i64, attempt: u32) -> bool {
         self.tokens += 1;
-        self.leases.insert(offset, Lease { until_ms, attempt, token: self.tokens });
-        self.ends.insert((until_ms, offset));
+        let lease = Lease { until_ms, attempt, token: self.tokens, clock_ms: self.clock_ms };
+        self.leases.insert(offset, lease);
+        self.ends.insert((until_ms, offset))
+    }
+
+    /// Moves the start of leases and waits that began after `now_ms` to `now_ms`. A message that was never delivered
+    /// waits for a fixed time, which stays.
+    fn begin_again(&mut self, now_ms: i64) {
+        let end_of = |end_ms: i64, clock_ms: i64| now_ms.saturating_add(end_ms.saturating_sub(clock_ms).max(0));
+        for (offset, lease) in &mut self.leases {
+            if lease.clock_ms > now_ms {
+                self.ends.remove(&(lease.until_ms, *offset));
+                lease.until_ms = end_of(lease.until_ms, lease.clock_ms);
+                lease.clock_ms = now_ms;
+                self.ends.insert((lease.until_ms, *offset));
+            }
+        }
+        for (offset, waiting) in &mut self.waiting {
+            if waiting.clock_ms > now_ms && waiting.attempt > 0 {
+                self.dues.remove(&(waiting.visible_ms, *offset));
+                waiting.visible_ms = end_of(waiting.visible_ms, waiting.clock_ms);
+                waiting.clock_ms = now_ms;
+                self.dues.insert((waiting.visible_ms, *offset));
+            }
+        }
     }
 
     /// Removes the lease, the wait or the dead letter of `offset`. Returns whether there was one.

@@ -19,9 +19,10 @@
 //! 12 floor      topic, log offset               it was deleted there; replaces its earlier floor
 //! 13 continues  topic, queue, offset            part of the last `floor`: the next offset of one of its queues
 //! 77 synced     "QSYNCED", place (8)            everything before this place is synced
-//! 16 to 23      group, topic, queue, fields     a change of a progress: ProgressRecord, in the order of its variants
+//! 16 to 24      group, topic, queue, fields     a change of a progress: ProgressRecord, in the order of its variants
 //! 32 kept       group, topic, queue, place, committed, next      a stored progress, as read at that place
 //! 48 to 51, 55  fields                          an open or finished part, or a taken-over offset, of the last `kept`
+//! 56            time                            the clock of the following parts
 //!
 //! file    0 topics.json   1 subscriptionGroup.json   2 consumerOffset.json
 //! saved   0 changed since   1 in the file that is being written   2 in the known file
@@ -148,9 +149,9 @@ const SYNCED_REST: &[u8; 7] = b"QSYNCED";
 pub(super) const SYNCED_MARK: &[u8; 8] = b"MQSYNCED";
 
 /// Number of kinds of progress records.
-const PROGRESS_KINDS: u8 = 8;
+const PROGRESS_KINDS: u8 = 9;
 /// The kinds among them that can also be parts of a stored state.
-const PART_KINDS: [u8; 5] = [0, 1, 2, 3, 7];
+const PART_KINDS: [u8; 6] = [0, 1, 2, 3, 7, 8];
 
 impl MetaRecord<'_> {
     /// Appends the record's bytes to `out`.
@@ -272,6 +273,7 @@ impl ProgressRecord {
             Self::Moved { .. } => 5,
             Self::Clamped { .. } => 6,
             Self::TookOver { .. } => 7,
+            Self::Clock { .. } => 8,
         }
     }
 
@@ -291,7 +293,9 @@ impl ProgressRecord {
                 put_signed(out, offset);
                 put_signed(out, other);
             }
-            Self::Moved { to: at } | Self::TookOver { log_offset: at } => put_signed(out, at),
+            Self::Moved { to: at } | Self::TookOver { log_offset: at } | Self::Clock { now_ms: at } => {
+                put_signed(out, at);
+            }
             Self::Clamped { min, max } => {
                 put_signed(out, min);
                 put_signed(out, max);
@@ -436,6 +440,7 @@ impl<'a> PayloadReader<'a> {
             5 => ProgressRecord::Moved { to: first },
             6 => ProgressRecord::Clamped { min: first, max: self.signed()? },
             7 => ProgressRecord::TookOver { log_offset: first },
+            8 => ProgressRecord::Clock { now_ms: first },
             _ => return None,
         })
     }
@@ -465,6 +470,7 @@ mod tests {
             4 => ProgressRecord::Extended { offset: first, until_ms: other },
             5 => ProgressRecord::Moved { to: first },
             6 => ProgressRecord::TookOver { log_offset: first },
+            7 => ProgressRecord::Clock { now_ms: first },
             _ => ProgressRecord::Clamped { min: first, max: other },
         })
     }

@@ -81,6 +81,7 @@ impl Lease {
         let changed = self.core.meta().change_progress(&self.place.progress, |progress, records| {
             let standing = standing(progress, self);
             if standing == LeaseStatus::Own {
+                records.extend(self.core.clock_record(progress));
                 records.push(record);
             }
             standing

@@ -9,7 +9,7 @@ use mqstore_base::error::StoreError;
 use mqstore_engine::Store;
 use mqstore_format::topic::{DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX};
 use mqstore_io::sync::{AtomicU64, Mutex, Ordering};
-use mqstore_meta::{MetaLog, ProgressRecord};
+use mqstore_meta::{MetaLog, Progress, ProgressRecord};
 
 use super::options::WorkQueueOptions;
 use super::source::{ExhaustedOffsets, QueuePlace, WorkSource};
@@ -237,6 +237,12 @@ impl WorkQueueInner {
         }
         meta.clamp_progress(&progress, min, max)?;
         Ok(QueuePlace { topic: Arc::clone(topic), queue_id, progress })
+    }
+
+    /// Returns the record of the clock that must precede a lease or a return, if any. The caller holds the lock of
+    /// `progress`.
+    pub(super) fn clock_record(&self, progress: &Progress) -> Option<ProgressRecord> {
+        progress.clock_record(self.store().clock().now_ms())
     }
 
     /// Returns the number of messages in each state.

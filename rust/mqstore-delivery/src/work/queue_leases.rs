@@ -109,6 +109,7 @@ impl WorkSource {
         spent: &mut ExhaustedOffsets,
     ) -> Result<bool, BrokerError> {
         let wanted = picked.len() + count;
+        self.follow_clock(wish.core)?;
         loop {
             let Some((offset, attempts)) = due(&self.place.progress.lock(), wish.now_ms) else {
                 return Ok(true);
@@ -150,6 +151,16 @@ impl WorkSource {
         Ok(())
     }
 
+    /// If the clock was ahead when leases began and was corrected, logs its time, so that they begin again.
+    fn follow_clock(&self, core: &WorkQueueInner) -> Result<(), BrokerError> {
+        if self.place.progress.lock().is_ahead_of(core.store().clock().now_ms()) {
+            core.meta().change_progress(&self.place.progress, |progress, records| {
+                records.extend(core.clock_record(progress));
+            })?;
+        }
+        Ok(())
+    }
+
     /// Logs `record` for the first due message, unless another message is first by now: the worker of the message may
     /// acknowledge, return or extend it at any time.
     fn log_due_change(
@@ -161,6 +172,7 @@ impl WorkSource {
         let (changed, _) = wish.core.meta().change_progress(&self.place.progress, |progress, records| {
             let is_first = due(progress, wish.now_ms) == Some(first);
             if is_first {
+                records.extend(wish.core.clock_record(progress));
                 records.push(record);
             }
             is_first
@@ -266,6 +278,7 @@ impl WorkSource {
         let ahead = &self.ahead;
         wish.core.meta().change_progress(&self.place.progress, |progress, records| {
             let mut next = progress.next();
+            records.extend(wish.core.clock_record(progress));
             for message in ahead {
                 if leased == count {
                     break;

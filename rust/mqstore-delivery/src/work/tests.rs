@@ -1,5 +1,6 @@
 //! Work queues: which worker gets which message and how often, and what happens to finished and unfinished messages.
 
+mod clock;
 mod dead_letters;
 mod model;
 mod nonblocking;

@@ -97,7 +97,7 @@ impl Naive {
                 self.next = self.next.clamp(min, max);
                 true
             }
-            ProgressRecord::TookOver { .. } => true,
+            ProgressRecord::TookOver { .. } | ProgressRecord::Clock { .. } => true,
         }
     }
 
@@ -108,7 +108,7 @@ impl Naive {
             assert_eq!(progress.is_finished(offset), state == Offset::Finished, "offset {offset}");
             let lease = progress.lease(offset).map(|Lease { until_ms, attempt, .. }| (until_ms, attempt));
             let waiting =
-                progress.waiting(offset).map(|ReturnedMessage { visible_ms, attempt }| (visible_ms, attempt));
+                progress.waiting(offset).map(|ReturnedMessage { visible_ms, attempt, .. }| (visible_ms, attempt));
             let dead = progress.dead_letters().find(|(dead, _)| *dead == offset).map(|(_, dlq)| dlq);
             let is = match state {
                 Offset::Leased(ms, attempt) => (Some((ms, attempt)), None, None),
@@ -251,4 +251,52 @@ fn a_long_row_of_finished_offsets_takes_no_memory() {
     assert_eq!(progress.leases().len(), 1);
     progress.apply(&ProgressRecord::Finished { from: 0, to: 1 });
     assert_eq!((progress.committed(), progress.finished().len()), (10_000, 0));
+}
+
+#[test]
+fn leases_that_began_while_the_clock_was_ahead_begin_again() {
+    const WEEKS_MS: i64 = 21 * 86_400_000;
+    let mut progress = Progress::default();
+    let leased = |offset, until_ms| ProgressRecord::Leased { offset, until_ms, attempt: 1 };
+    let returned = |offset, visible_ms, attempt| ProgressRecord::Returned { offset, visible_ms, attempt };
+    let begun_ms = WEEKS_MS + 1_000;
+    for record in [
+        ProgressRecord::Clock { now_ms: 1_000 },
+        leased(0, 31_000),
+        ProgressRecord::Clock { now_ms: begun_ms },
+        leased(1, begun_ms + 30_000),
+        leased(2, begun_ms + 30_000),
+        returned(2, begun_ms + 10_000, 1),
+        leased(3, begun_ms + 5_000),
+        ProgressRecord::Extended { offset: 3, until_ms: begun_ms + 60_000 },
+        // A message with a delay of its own, which counts by the clock.
+        leased(4, WEEKS_MS * 2),
+        returned(4, WEEKS_MS * 2, 0),
+    ] {
+        progress.apply(&record);
+    }
+    assert!(progress.clock_record(begun_ms + 9_999).is_none());
+    assert_eq!(progress.clock_record(begun_ms + 10_000), Some(ProgressRecord::Clock { now_ms: begun_ms + 10_000 }));
+    // A new generation of the metadata log stores the state in another form.
+    for mut progress in [progress.clone(), restored(&progress)] {
+        let token = progress.lease(1).unwrap().token;
+        assert!(progress.is_ahead_of(5_000));
+        progress.apply(&progress.clock_record(5_000).unwrap());
+        assert!(!progress.is_ahead_of(5_000));
+        let ends: Vec<_> = progress.leases().map(|(offset, lease)| (offset, lease.until_ms)).collect();
+        assert_eq!(ends, [(0, 31_000), (1, 35_000), (3, 65_000)]);
+        let dues: Vec<_> = progress.all_waiting().map(|(offset, waiting)| (offset, waiting.visible_ms)).collect();
+        assert_eq!(dues, [(2, 15_000), (4, WEEKS_MS * 2)]);
+        assert_eq!(progress.lease(1).unwrap().token, token, "the worker still has its lease");
+        assert_eq!((progress.next_event_ms(), progress.due(35_000, 9)), (Some(15_000), vec![2, 0, 1]));
+    }
+}
+
+#[test]
+fn a_lease_of_an_unknown_start_keeps_its_end() {
+    let mut progress = Progress::default();
+    progress.apply(&ProgressRecord::Leased { offset: 0, until_ms: 90_000_000, attempt: 1 });
+    progress.apply(&ProgressRecord::Clock { now_ms: 50_000 });
+    progress.apply(&ProgressRecord::Clock { now_ms: 5 });
+    assert_eq!(restored(&progress).lease(0).unwrap().until_ms, 90_000_000);
 }

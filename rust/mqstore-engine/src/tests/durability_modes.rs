@@ -394,6 +394,26 @@ fn the_background_syncs_queues_that_are_four_segments_behind() {
 }
 
 #[test]
+fn a_clock_that_was_set_back_does_not_delay_the_background_flush() {
+    let (world, _, clock) = World::simulated();
+    let options = StoreOptions { durability: Durability::Async, flush_least_pages: 4, ..small() };
+    let store = world.open(OpenMode::Create, &options).unwrap();
+    let begin_ms = world.clock.now_ms();
+    for (step, back_ms) in [0, 1_000, 21 * 86_400_000].into_iter().enumerate() {
+        clock.set(begin_ms - back_ms);
+        store.append(&plain("orders", b"less than the pages of a sync")).unwrap();
+        // The interval of a thorough flush, by the clock of intervals.
+        for _ in 0..2 {
+            store.step().unwrap();
+            clock.advance(std::time::Duration::from_millis(options.flush_thorough_interval_ms));
+        }
+        store.step().unwrap();
+        let stats = store.stats().unwrap();
+        assert_eq!(stats.durable_offset, stats.log_max_offset, "step {step}: back by {back_ms} ms");
+    }
+}
+
+#[test]
 fn only_the_segments_in_use_are_mapped() {
     let (world, ..) = World::simulated();
     let off = PreallocateOptions { enabled: false, window_bytes: 0, prewrite: false, lock_memory: false };

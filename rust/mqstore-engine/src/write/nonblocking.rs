@@ -91,7 +91,7 @@ impl Writer {
             && bytes <= SMALL_BYTES
             && !self.is_far_behind()
             && (options.durability != Durability::Pooled || self.log.pool_has_space(bytes))
-            && self.log.is_ready_for(bytes, self.files.clock.now_ms())
+            && self.log.is_ready_for(bytes)
             && messages.iter().all(|message| self.topics.get(message.topic).is_some())
     }
 }

@@ -73,7 +73,7 @@ impl CommitLog {
     ) -> Result<(PutGuard<'_, PutState>, bool), StoreError> {
         let total: u64 = records.iter().map(|record| record.parts.len() as u64).sum();
         loop {
-            let mut put = self.lock_put(now_ms)?;
+            let mut put = self.lock_put()?;
             if put.sealed {
                 return Err(StoreError::Closed { path: self.files.root.clone() });
             }
@@ -98,8 +98,8 @@ impl CommitLog {
         }
     }
 
-    pub(super) fn lock_put(&self, now_ms: i64) -> Result<PutGuard<'_, PutState>, StoreError> {
-        self.front.put.lock(now_ms, &*self.files.clock).map_err(|busy| {
+    pub(super) fn lock_put(&self) -> Result<PutGuard<'_, PutState>, StoreError> {
+        self.front.put.lock(&*self.files.clock).map_err(|busy| {
             self.refused.fetch_add(1, Ordering::Relaxed);
             let reason = match busy {
                 PutBusy::HeldFor(ms) => format!(

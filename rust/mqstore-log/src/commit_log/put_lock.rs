@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use mqstore_io::Clock;
 #[cfg(not(loom))]
-use mqstore_io::sync::{AtomicI64, Mutex, MutexGuard, Ordering};
+use mqstore_io::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicI64, Ordering};
+use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(loom)]
 use mqstore_io::sync::model::{Mutex, MutexGuard};
 
@@ -47,22 +47,28 @@ pub(super) enum PutBusy {
 #[derive(Debug)]
 pub(super) struct PutLock<T> {
     limits: PutLimits,
-    /// Epoch milliseconds at which the holder took the lock; 0 while it is free.
-    held_since_ms: AtomicI64,
+    /// The time of [`interval_ms`] at which the holder took the lock; 0 while it is free.
+    held_since_ms: AtomicU64,
     data: Mutex<T>,
 }
 
 /// The held lock.
 #[derive(Debug)]
 pub(super) struct PutGuard<'a, T> {
-    held_since_ms: &'a AtomicI64,
+    held_since_ms: &'a AtomicU64,
     data: MutexGuard<'a, T>,
+}
+
+/// Returns the milliseconds of the interval clock, at least 1. The wall clock would not do: a step during an append would
+/// count as a long time under the lock.
+fn interval_ms(clock: &dyn Clock) -> u64 {
+    u64::try_from(clock.monotonic().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
 }
 
 impl<T> PutLock<T> {
     /// Creates a free lock around `data`.
     pub(super) fn new(limits: PutLimits, data: T) -> Self {
-        Self { limits, held_since_ms: AtomicI64::new(0), data: Mutex::new(data) }
+        Self { limits, held_since_ms: AtomicU64::new(0), data: Mutex::new(data) }
     }
 
     /// Returns the limits of waiting.
@@ -70,12 +76,18 @@ impl<T> PutLock<T> {
         self.limits
     }
 
-    /// Takes the lock for an append that started at `now_ms`, unless the store is too busy.
+    /// Takes the lock for an append, unless the store is too busy.
     #[inline]
-    pub(super) fn lock(&self, now_ms: i64, clock: &dyn Clock) -> Result<PutGuard<'_, T>, PutBusy> {
+    pub(super) fn lock(&self, clock: &dyn Clock) -> Result<PutGuard<'_, T>, PutBusy> {
+        // Read before the lock, so that no other append waits for it.
+        let mut now_ms = interval_ms(clock);
         let data = match self.data.try_lock() {
             Some(data) => data,
-            None => self.wait(now_ms, clock)?,
+            None => {
+                let data = self.wait(now_ms, clock)?;
+                now_ms = interval_ms(clock);
+                data
+            }
         };
         self.held_since_ms.store(now_ms, Ordering::Relaxed);
         Ok(PutGuard { held_since_ms: &self.held_since_ms, data })
@@ -86,17 +98,21 @@ impl<T> PutLock<T> {
         PutGuard { held_since_ms: &self.held_since_ms, data: self.data.lock() }
     }
 
-    /// Milliseconds for which the current holder has had the lock at `now_ms`; 0 if the lock is free.
-    pub(super) fn held_ms(&self, now_ms: i64) -> u64 {
+    /// Milliseconds for which the current holder has had the lock; 0 if the lock is free.
+    pub(super) fn held_ms(&self, clock: &dyn Clock) -> u64 {
+        self.held_at_ms(interval_ms(clock))
+    }
+
+    fn held_at_ms(&self, now_ms: u64) -> u64 {
         match self.held_since_ms.load(Ordering::Relaxed) {
             0 => 0,
-            since => now_ms.saturating_sub(since).max(0) as u64,
+            since => now_ms.saturating_sub(since),
         }
     }
 
     #[cold]
-    fn wait(&self, now_ms: i64, clock: &dyn Clock) -> Result<MutexGuard<'_, T>, PutBusy> {
-        let held_ms = self.held_ms(now_ms);
+    fn wait(&self, now_ms: u64, clock: &dyn Clock) -> Result<MutexGuard<'_, T>, PutBusy> {
+        let held_ms = self.held_at_ms(now_ms);
         if held_ms > self.limits.busy_after_ms {
             return Err(PutBusy::HeldFor(held_ms));
         }
@@ -149,7 +165,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..2_000 {
-                        let mut data = lock.lock(clock.now_ms(), &clock).unwrap();
+                        let mut data = lock.lock(&clock).unwrap();
                         data.0 += 1;
                         data.1 = data.0;
                     }
@@ -163,19 +179,34 @@ mod tests {
     fn a_lock_that_is_held_for_long_is_refused_at_once() {
         let clock = ManualClock::new(5_000);
         let lock = PutLock::new(LIMITS, ());
-        let held = lock.lock(5_000, &clock).unwrap();
-        assert_eq!(lock.lock(6_500, &clock).unwrap_err(), PutBusy::HeldFor(1_500));
+        let held = lock.lock(&clock).unwrap();
+        clock.advance(Duration::from_millis(1_500));
+        assert_eq!(lock.lock(&clock).unwrap_err(), PutBusy::HeldFor(1_500));
         drop(held);
-        assert_eq!(lock.held_ms(9_000), 0);
-        assert!(lock.lock(6_500, &clock).is_ok());
+        assert_eq!(lock.held_ms(&clock), 0);
+        assert!(lock.lock(&clock).is_ok());
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_is_no_time_under_the_lock() {
+        let clock = ManualClock::new(5_000);
+        let lock = PutLock::new(PutLimits { queue_wait_ms: 0, ..LIMITS }, ());
+        for step_ms in [86_400_000, -86_400_000] {
+            let held = lock.lock(&clock).unwrap();
+            clock.set(clock.now_ms() + step_ms);
+            assert_eq!(lock.held_ms(&clock), 0);
+            // Refused for its own wait, not for the time of the holder.
+            assert_eq!(lock.lock(&clock).unwrap_err(), PutBusy::WaitedFor(0));
+            drop(held);
+        }
     }
 
     #[test]
     fn who_waits_too_long_is_told() {
         let clock = mqstore_io::SystemClock::new();
         let lock = PutLock::new(PutLimits { busy_after_ms: 1_000_000, queue_wait_ms: 20 }, ());
-        let _held = lock.lock(clock.now_ms(), &clock).unwrap();
-        let refused = lock.lock(clock.now_ms(), &clock).unwrap_err();
+        let _held = lock.lock(&clock).unwrap();
+        let refused = lock.lock(&clock).unwrap_err();
         assert!(matches!(refused, PutBusy::WaitedFor(ms) if ms >= 20), "{refused:?}");
     }
 }
@@ -190,7 +221,13 @@ mod models {
     use super::*;
 
     const LIMITS: PutLimits = PutLimits { busy_after_ms: 1000, queue_wait_ms: 10_000 };
-    const NOW: i64 = 5_000;
+
+    /// A clock whose interval time is `ms`.
+    fn at(ms: u64) -> ManualClock {
+        let clock = ManualClock::new(5_000);
+        clock.advance(Duration::from_millis(ms));
+        clock
+    }
 
     /// Models the start time around the lock and the tries. The mutex of the model checker replaces that of
     /// `parking_lot`.
@@ -209,25 +246,25 @@ mod models {
     /// time.
     #[test]
     fn everybody_has_a_turn() {
-        const THREADS: i64 = 3;
+        const THREADS: u64 = 3;
         check(|lock| {
             let others: Vec<_> = (1..THREADS)
                 .map(|late| {
                     let lock = Arc::clone(&lock);
                     thread::spawn(move || {
-                        let put = lock.lock(NOW + late, &ManualClock::new(NOW)).unwrap();
-                        assert_eq!(lock.held_ms(NOW + 10), 10 - late as u64);
+                        let put = lock.lock(&at(late)).unwrap();
+                        assert_eq!(lock.held_ms(&at(10)), 10 - late);
                         count(&put);
                     })
                 })
                 .collect();
-            count(&lock.lock(NOW, &ManualClock::new(NOW)).unwrap());
+            count(&lock.lock(&at(0)).unwrap());
             for other in others {
                 other.join().unwrap();
             }
-            assert_eq!(lock.held_ms(NOW + 10_000), 0);
+            assert_eq!(lock.held_ms(&at(10_000)), 0);
             let put = lock.lock_without_timeout();
-            assert_eq!(put.get(), THREADS as u64);
+            assert_eq!(put.get(), THREADS);
         });
     }
 
@@ -238,9 +275,9 @@ mod models {
         check(|lock| {
             let holder = {
                 let lock = Arc::clone(&lock);
-                thread::spawn(move || count(&lock.lock(NOW, &ManualClock::new(NOW)).unwrap()))
+                thread::spawn(move || count(&lock.lock(&at(0)).unwrap()))
             };
-            let late = lock.lock(NOW + 3_000, &ManualClock::new(NOW));
+            let late = lock.lock(&at(3_000));
             match &late {
                 Ok(put) => count(put),
                 Err(busy) => assert_eq!(*busy, PutBusy::HeldFor(3_000)),
@@ -248,7 +285,7 @@ mod models {
             let counted = 1 + u64::from(late.is_ok());
             drop(late);
             holder.join().unwrap();
-            let put = lock.lock(NOW + 9_000, &ManualClock::new(NOW)).unwrap();
+            let put = lock.lock(&at(9_000)).unwrap();
             assert_eq!(put.get(), counted);
         });
     }

@@ -33,11 +33,12 @@ const HELD_LONG_MS: u64 = 2;
 impl CommitLog {
     /// Whether an append of `bytes` would fit the active segment and probably not wait for the put lock. Near the end
     /// of a segment the answer is false, because another append may come first.
-    pub fn is_ready_for(&self, bytes: u64, now_ms: i64) -> bool {
+    pub fn is_ready_for(&self, bytes: u64) -> bool {
         let end = self.active.read().as_ref().map_or(0, |active| active.segment.end_offset());
         let kept = (self.segment_bytes() / 16).min(KEPT_FOR_OTHERS_BYTES);
         let needed = bytes.saturating_add(kept);
-        end.saturating_sub(self.appended()) >= needed && self.front.put.held_ms(now_ms) < HELD_LONG_MS
+        end.saturating_sub(self.appended()) >= needed
+            && self.front.put.held_ms(&*self.files.clock) < HELD_LONG_MS
     }
 
     /// Whether twice `bytes` fit the pool: other appends of the same size may come first.
@@ -62,7 +63,7 @@ impl CommitLog {
 
     /// Continues in the next segment, however much of this one is left. Returns the new log offset.
     pub fn force_roll(&self) -> Result<u64, StoreError> {
-        let mut put = self.lock_put(self.files.clock.now_ms())?;
+        let mut put = self.lock_put()?;
         self.roll(&mut put, true)?;
         Ok(put.point.position)
     }

@@ -148,7 +148,9 @@ impl Flusher {
         let appended = self.log.appended();
         let durable = self.log.durable();
         let mut state = self.state.lock();
-        if now_ms.saturating_sub(state.thorough_at_ms) >= self.policy.thorough_interval_ms as i64 {
+        let next_ms = state.thorough_at_ms.saturating_add_unsigned(self.policy.thorough_interval_ms);
+        // A clock that was set back does not delay the flush.
+        if !(state.thorough_at_ms..next_ms).contains(&now_ms) {
             state.thorough_at_ms = now_ms;
             if appended > durable || state.mark.dispatched < appended {
                 self.flush_with(&mut state, false)?;

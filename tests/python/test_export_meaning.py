@@ -411,3 +411,66 @@ def test_every_plan_of_a_scan_finds_messages_of_a_level_by_tag(tmp_path: Path) -
         request: dict[str, Any] = {"topics": [LEVELS], "filter": "T", "plan": plan}
         found = [len(rows) for rows in _native.scan_open(str(tmp_path / "a"), request)]
         assert found == [1], plan
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_topic_with_batch_queues_keeps_them(tmp_path: Path, way: Way) -> None:
+    with mqstore.open(tmp_path / "a", "create", options=SMALL) as store:
+        store.create_topic("b", 2, attributes={"queue.type": "BatchCQ", "cleanup.policy": "DELETE"})
+        store.append_many("b", [mqstore.Message(b"1", keys="k"), b"2", b"3"], queue_id=1)
+        store.append("b", b"4", queue_id=1)
+        store.append("plain", b"5")
+        store.append_many("b", [b"6", b"7"], queue_id=0)
+    report = moved(tmp_path / "a", tmp_path / "c", way)
+    assert (report.messages, report.reasons) == (4, {})
+
+    def content(home: Path) -> list[Any]:
+        with mqstore.open(home, "rw") as store:
+            # A batch needs batch queues.
+            store.append_many("b", [b"8", b"9"], queue_id=0)
+            found = [message for queue_id in range(2) for message in store.read("b", queue_id)]
+            assert [message.body for message in store.lookup("b", "k")] == [found[2].body]
+            return [
+                (it.queue_offset, it.properties.get("INNER_NUM"), [part.body for part in it.batch()] or it.body)
+                for it in found
+            ]
+
+    assert content(tmp_path / "c") == content(tmp_path / "a")
+    assert mqstore.verify(tmp_path / "c").ok
+    if way in {"jsonl", "store"}:
+        tables = [json.loads((tmp_path / home / "config" / "topics.json").read_text()) for home in ("a", "c")]
+        source, target = (table["topicConfigTable"]["b"] for table in tables)
+        assert target == source
+
+
+@pytest.mark.parametrize(
+    ("properties", "text"),
+    [
+        ({}, "INNER_NUM"),
+        ({"INNER_NUM": "0"}, "INNER_NUM"),
+        ({"INNER_NUM": "2"}, "not a batch of 2 messages"),
+    ],
+)
+def test_a_row_that_is_no_batch_is_named(tmp_path: Path, properties: dict[str, str], text: str) -> None:
+    file = tmp_path / "in.jsonl"
+    row = {"topic": "b", "body_text": "x", "sys_flag": 0xC0, "properties": properties}
+    file.write_text(json.dumps({"topic": "b", "body_text": "good"}) + "\n" + json.dumps(row) + "\n")
+    with pytest.raises(mqstore.InvalidMessageError, match=text) as raised:
+        mqstore.import_(tmp_path / "c", file)
+    assert f"{file}, line 2" in str(raised.value)
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_batch_for_plain_queues_is_refused_where_it_stands(tmp_path: Path) -> None:
+    with mqstore.open(tmp_path / "a", "create", options=SMALL) as store:
+        store.create_topic("b", 1, attributes={"queue.type": "BatchCQ"})
+        store.append("b", b"1")
+        store.append_many("b", [b"2", b"3"])
+    file = tmp_path / "o.jsonl"
+    mqstore.export(tmp_path / "a", file)
+    with mqstore.open(tmp_path / "c", "create", options=SMALL) as store:
+        store.create_topic("b", 1)
+    with pytest.raises(mqstore.InvalidMessageError, match="the 1 messages before it are imported") as raised:
+        mqstore.import_(tmp_path / "c", file)
+    assert f"{file}, line 3" in str(raised.value)
+    assert bodies(tmp_path / "c", "b") == [b"1"]

@@ -37,7 +37,7 @@ _BYTES = 4 << 20
 _NAMES = ("topic", "queue_id", "unique_id", "keys", "tags", "properties", "flag", "sys_flag", "born_timestamp",
           "born_host", "reconsume_times", "body", "body_base64", "body_text", "body_error")  # fmt: skip
 
-# Bits of `sys_flag`: an inner batch, the kind of transaction, and the kinds that are in no queue.
+# Bits of `sys_flag`: a batch of messages, the kind of transaction, and the kinds that are in no queue.
 _BATCH, _TRANSACTION, _NOT_SENT = 0x80, 0xC, (0x4, 0xC)
 
 
@@ -157,12 +157,14 @@ def _append(
 
     def flush() -> None:
         nonlocal appended, size
-        try:
-            appended += _native.append_rows(store, messages)
-        except (InvalidMessageError, MessageTooLargeError):
-            _find_bad(store, places, messages, appended)
-        places.clear()
-        messages.clear()
+        while messages:
+            try:
+                done = _native.append_rows(store, messages)
+            except (InvalidMessageError, MessageTooLargeError):
+                _append_each(store, places, messages, appended)
+                done = len(messages)
+            appended += done
+            del places[:done], messages[:done]
         size = 0
 
     for place, row, done, total in _rows(files, kind):
@@ -179,7 +181,7 @@ def _append(
     flush()
 
 
-def _find_bad(store: _native.NativeStore, places: list[str], messages: list[tuple[Any, ...]], appended: int) -> None:
+def _append_each(store: _native.NativeStore, places: list[str], messages: list[tuple[Any, ...]], appended: int) -> None:
     """Appends messages one by one up to the bad one, after an append of all failed without any change."""
     for place, message in zip(places, messages, strict=True):
         try:
@@ -269,8 +271,6 @@ def _message(place: str, row: dict[str, Any], topic: str | None) -> tuple[Any, .
         flags = _int(row, "sys_flag", 0)
         if flags & _TRANSACTION in _NOT_SENT:
             return None
-        if flags & _BATCH:
-            raise InvalidMessageError("the row is an inner batch, which cannot be appended as one message")
         name = row.get("topic") if topic is None else topic
         if not isinstance(name, str):
             raise InvalidMessageError(f"topic must be text, not {name!r}")
@@ -284,7 +284,7 @@ def _message(place: str, row: dict[str, Any], topic: str | None) -> tuple[Any, .
             _text(row, "born_host"),
             _int(row, "reconsume_times", 0),
             # For a body that could not be decompressed, the row has the stored bytes.
-            flags if row.get("body_error") is not None else 0,
+            flags if row.get("body_error") is not None else flags & _BATCH,
         )
     except InvalidMessageError as error:
         raise InvalidMessageError(f"{place}: {error}") from None

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _NAME = "mqstore"
 _VERSION = 1
-# A queue type that a file cannot fill: its rows are single messages.
-_QUEUE_TYPE = ("attributes", "queue.type")
 
 
 class Settings(NamedTuple):
@@ -77,16 +75,9 @@ def settings_of(file: Path) -> Settings:
         if found["version"] != _VERSION:
             msg = f"version {found['version']!r} is not known; import with a newer version of mqstore"
             raise InvalidMessageError(msg)
-        tables = [{name: _text(values) for name, values in found[table].items()} for table in Settings._fields]
+        tables = [{name: json.dumps(values) for name, values in found[table].items()} for table in Settings._fields]
         settings = Settings(*tables)
         _native.check_settings(*settings)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidMessageError(f"{file}, line 1: cannot read the settings of topics: {error}") from None
     return settings
-
-
-def _text(values: dict[str, Any]) -> str:
-    table, name = _QUEUE_TYPE
-    if name in values.get(table, {}):
-        values = {**values, table: {key: value for key, value in values[table].items() if key != name}}
-    return json.dumps(values)

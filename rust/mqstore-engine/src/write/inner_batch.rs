@@ -93,13 +93,7 @@ impl Writer {
             ));
         };
         let is_batch = origin.sys_flag.inner_batch();
-        let number =
-            Properties::new(message.properties).get(INNER_NUM).and_then(|number| number.parse().ok());
-        let messages = match number.filter(|number| (1..=MOST_MESSAGES as u16).contains(number)) {
-            Some(messages) if is_batch => messages,
-            None if is_batch => return refuse("the batch lacks the number of its messages".to_owned()),
-            _ => 1,
-        };
+        let messages = if is_batch { batch_len(message)? } else { 1 };
         let now_ms = self.files.clock.now_ms();
         let queue_id = route(&topic, message, false)?;
         let next_queue_offset = topic.next_offset(queue_id);
@@ -137,6 +131,15 @@ impl Writer {
         }
         Ok(body)
     }
+}
+
+/// Returns the number of messages in a batch.
+pub(super) fn batch_len(batch: &NewMessage<'_>) -> Result<u16, StoreError> {
+    let number = Properties::new(batch.properties).get(INNER_NUM).and_then(|number| number.parse().ok());
+    number.filter(|number| (1..=MOST_MESSAGES as u16).contains(number)).ok_or_else(|| {
+        let reason = format!("the batch lacks the number of its messages, property {INNER_NUM}");
+        StoreError::InvalidMessage { reason }
+    })
 }
 
 /// Ends the last property, so that another can follow: RocketMQ leaves the last separator out.

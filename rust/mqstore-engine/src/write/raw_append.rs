@@ -4,22 +4,27 @@
 //! is an ordinary message of its topic. A record with a batch of messages stays one record, in a topic with batch
 //! queues.
 
-use mqstore_format::{RecordSpec, validate_topic};
+use mqstore_format::{RecordSpec, SysFlag, decode_batch, validate_topic};
 
 use super::append::ReturnPoint;
 use super::append_marks::{AppendMarks, MessageOrigin};
 use super::encode::check_queue_id;
+use super::inner_batch::batch_len;
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 
-/// Checks that some store could accept `message`: its topic, queue id, properties and their lengths.
+/// Checks that some store could accept `message`: its topic, queue id, properties and their lengths, and the messages of
+/// a batch.
 ///
 /// # Errors
 /// [`StoreError::InvalidMessage`].
 pub fn check_copy(message: &NewMessage<'_>, origin: &MessageOrigin) -> Result<(), StoreError> {
     validate_topic(message.topic).map_err(|error| StoreError::invalid_message(&error))?;
     message.queue_id.map_or(Ok(()), check_queue_id)?;
+    if origin.sys_flag.inner_batch() {
+        check_batch(message, origin)?;
+    }
     let spec = RecordSpec {
         flag: message.flag,
         sys_flag: origin.sys_flag.compression_only(),
@@ -31,6 +36,19 @@ pub fn check_copy(message: &NewMessage<'_>, origin: &MessageOrigin) -> Result<()
     spec.encode_parts(&mut Vec::new(), &mut Vec::new())
         .map(drop)
         .map_err(|error| StoreError::invalid_message(&error))
+}
+
+/// Checks that the body of a batch consists of the messages that its properties promise. The messages of a compressed
+/// body are not known.
+fn check_batch(batch: &NewMessage<'_>, origin: &MessageOrigin) -> Result<(), StoreError> {
+    let messages = batch_len(batch)?;
+    let is_compressed = origin.sys_flag.compression_only() != SysFlag(0);
+    let found: Result<Vec<_>, _> = decode_batch(batch.body).collect();
+    if is_compressed || found.is_ok_and(|found| found.len() == usize::from(messages)) {
+        return Ok(());
+    }
+    let reason = format!("the body is not a batch of {messages} messages");
+    Err(StoreError::InvalidMessage { reason })
 }
 
 impl Store {

@@ -344,28 +344,45 @@ impl CopyState {
             (topic, queue_id, sys_flag.inner_batch() || source.has_batch_queues(topic))
         });
         make_queues(&mut self.queues, target, wanted)?;
-        let is_batched = |copy: &RecordCopy<'_>| {
-            copy.record.sys_flag.inner_batch() || target.has_batch_queues(copy.record.topic)
-        };
-        let batched: Vec<bool> = copies.iter().map(is_batched).collect();
         let messages: Vec<_> = copies.iter().map(|copy| (copy.message(), copy.due)).collect();
         let origins: Vec<MessageOrigin> = copies.iter().map(RecordCopy::origin).collect();
         let mut appended = Vec::with_capacity(copies.len());
-        let (mut messages, mut origins) = (messages.as_slice(), origins.as_slice());
-        for row in batched.chunk_by(|left, right| left == right) {
-            let (some, more) = messages.split_at(row.len());
-            let (of_some, of_more) = origins.split_at(row.len());
-            (messages, origins) = (more, of_more);
-            if row.first() == Some(&true) {
-                for ((message, _), origin) in some.iter().zip(of_some) {
-                    appended.push(target.append_batch_copy(message, origin)?);
-                }
-            } else {
-                appended.extend(broker.append_copies(some, of_some)?);
-            }
-        }
+        append_in_order(broker, &messages, &origins, &mut appended)?;
         Ok(appended)
     }
+}
+
+/// Appends messages from elsewhere in order: those for plain queues together, those for batch queues one by one. After an
+/// error, `appended` has the results of the messages before it.
+fn append_in_order(
+    broker: &Broker,
+    mut messages: &[(NewMessage<'_>, Due)],
+    mut origins: &[MessageOrigin],
+    appended: &mut Vec<Appended>,
+) -> Result<(), BrokerError> {
+    let target = broker.store();
+    let is_batched = |((message, _), origin): (&(NewMessage<'_>, Due), &MessageOrigin)| {
+        origin.sys_flag.inner_batch() || target.has_batch_queues(message.topic)
+    };
+    let batched: Vec<bool> = messages.iter().zip(origins).map(is_batched).collect();
+    for row in batched.chunk_by(|left, right| left == right) {
+        let (some, more) = messages.split_at(row.len());
+        let (of_some, of_more) = origins.split_at(row.len());
+        (messages, origins) = (more, of_more);
+        if row.first() == Some(&true) {
+            for (one, origin) in some.iter().zip(of_some) {
+                match one {
+                    (message, Due::Now) => appended.push(target.append_batch_copy(message, origin)?),
+                    // Batch queues accept no waiting messages: this returns the error.
+                    _ => appended
+                        .extend(broker.append_copies(slice::from_ref(one), slice::from_ref(origin))?),
+                }
+            }
+        } else {
+            appended.extend(broker.append_copies(some, of_some)?);
+        }
+    }
+    Ok(())
 }
 
 /// Whether a store made the record by itself from a waiting record. A copy does not have the property.
@@ -428,7 +445,7 @@ fn push_mapping(out: &mut Vec<u8>, copy: &RecordCopy<'_>, host: Host, queue_offs
 }
 
 /// A message for `append_rows`: topic, queue, body, properties, flag, born time and host, reconsume times, and the
-/// flags of a compressed body.
+/// flags of a compressed body and of a batch.
 type TransferRow<'py> = (
     String,
     Option<i32>,
@@ -441,7 +458,8 @@ type TransferRow<'py> = (
     i32,
 );
 
-/// Appends messages of a file. After an error in one message, none is appended.
+/// Appends messages of a file and returns their number. If one of them cannot be appended, returns the number before it;
+/// the next call, which begins with this message, raises the error and appends none.
 #[pyfunction]
 pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<TransferRow<'_>>) -> PyResult<u64> {
     let py = target.py();
@@ -451,12 +469,18 @@ pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<TransferRow
     let messages: Vec<_> = parts.iter().map(|part| (part.message(), part.due)).collect();
     let origins: Vec<MessageOrigin> = parts.iter().map(|part| part.origin).collect();
     let appended = delivered(py, || {
-        let wanted =
-            messages.iter().map(|(message, _)| (message.topic, message.queue_id.unwrap_or(0), false));
+        let wanted = messages.iter().zip(&origins).map(|((message, _), origin)| {
+            (message.topic, message.queue_id.unwrap_or(0), origin.sys_flag.inner_batch())
+        });
         make_queues(&mut HashMap::new(), store, wanted)?;
-        shared.broker(store)?.append_copies(&messages, &origins)
+        let mut appended = Vec::with_capacity(messages.len());
+        let broker = shared.broker(store)?;
+        match append_in_order(&broker, &messages, &origins, &mut appended) {
+            Err(error) if appended.is_empty() => Err(error),
+            _ => Ok(appended.len()),
+        }
     })?;
-    Ok(appended.len() as u64)
+    Ok(appended as u64)
 }
 
 /// Checks that each message can be appended to a store that does not exist yet.

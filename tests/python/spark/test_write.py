@@ -268,6 +268,7 @@ def test_rows_that_cannot_be_messages(spark: Any, tmp_path: Path) -> None:
         ("SELECT 'b' AS body, 70000 AS queue_id", "column queue_id: 1 row.*queue id 70000"),
         ("SELECT repeat('x', 100) AS body", "column body: 1 row.*100 bytes; maxMessageSize is 10"),
         ("SELECT 'b' AS body, 'SCHEDULE_TOPIC_XXXX' AS topic", "column topic: 1 row.*internal"),
+        ("SELECT 'b' AS body, 'rmq_sys_REVIVE_LOG_c' AS topic", "column topic: 1 row.*belongs to the store itself"),
         ("SELECT 'b' AS body, 'a b' AS topic", "column topic: 1 row"),
     ):
         with pytest.raises(Exception, match=error):

@@ -3,6 +3,7 @@
 //! The encoded record is complete except for queue offset, log offset, store time and checksums; these follow under the
 //! put lock.
 
+use mqstore_format::delays::pending::is_system_topic;
 use mqstore_format::delays::timer::TIMER_TOPIC;
 use mqstore_format::properties::{REAL_TOPIC, UNIQ_KEY};
 use mqstore_format::topic::{HALF_TOPIC, OP_TOPIC};
@@ -140,13 +141,21 @@ pub(crate) fn check_direct(message: &NewMessage<'_>) -> Result<(), StoreError> {
     }
 }
 
-/// Checks that a program can append messages to this topic: its name, and that it is not internal.
+/// Checks that rows from elsewhere can become messages of this topic: its name, and that no store or broker writes it for
+/// itself.
 ///
 /// # Errors
 /// [`StoreError::InvalidMessage`] and [`StoreError::Refused`].
 pub fn check_target(topic: &str) -> Result<(), StoreError> {
     validate_topic(topic).map_err(|error| StoreError::invalid_message(&error))?;
-    refuse_internal(topic)
+    refuse_internal(topic)?;
+    if is_system_topic(topic) {
+        let reason = format!(
+            "topic {topic} belongs to the store itself; leave out its rows, or write them to another topic"
+        );
+        return Err(StoreError::Refused { reason });
+    }
+    Ok(())
 }
 
 fn names_its_topic(properties: &[u8]) -> bool {
@@ -176,4 +185,20 @@ pub(crate) fn check_queue_id(queue_id: i32) -> Result<(), StoreError> {
 /// Returns the part of a body that is copied directly from the caller's memory: all of it, or nothing.
 pub(crate) fn apart(body: &[u8]) -> &[u8] {
     if body.len() > WHOLE_BYTES { body } else { &[] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_for_topics_of_the_store_itself_are_refused() {
+        for topic in [SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, "rmq_sys_REVIVE_LOG_c", "RMQ_SYS_x"] {
+            let refused = check_target(topic);
+            assert!(matches!(refused, Err(StoreError::Refused { .. })), "{topic}: {refused:?}");
+        }
+        for topic in ["orders", "%RETRY%group", "%DLQ%group", "rmq_system"] {
+            assert!(check_target(topic).is_ok(), "{topic}");
+        }
+    }
 }

@@ -37,11 +37,11 @@ pub use append::uncompacted::{
     QueueAheadOfLog, UncompactedMessage, UncompactedSearch, compacted_end, dirty_topics, queues_ahead_of_log,
 };
 pub use distributed::{DistributedJob, EncodedStep, WeightedStep};
-pub use files::checksums::{ChangedFile, changed_files, incomplete_files};
+pub use files::checksums::{ChangedFile, CompactionLosses, changed_files, compaction_losses};
 pub use files::deleted::{remove_deleted, remove_topic};
 pub use files::file_sizes::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
 pub use files::folder::{DataFile, FilePair, QueueFolder, open_listed};
-pub use files::manifest::{ManifestCache, damaged_manifest};
+pub use files::manifest::ManifestCache;
 pub use job::control::JobControl;
 pub use job::documents::{
     CompactionPlan, CompactionReport, LogPart, LogTail, OutputFile, OutputPair, QueueTask, TaskCounts,

@@ -4,7 +4,7 @@
 //! facts describe: if a broker changed a folder, or if it was copied, it has another token and is not compared. Only
 //! the bytes that the compaction wrote are compared, not the rest of the file. Writes nothing.
 //!
-//! A truncated or missing file changes the token, so [`incomplete_files`] looks for it by name and length. It reads no
+//! A truncated or missing file changes the token, so [`compaction_losses`] looks for it by name and length. It reads no
 //! file of a complete queue, so that an open can call it.
 
 use std::path::PathBuf;
@@ -52,12 +52,21 @@ pub fn changed_files(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<V
     Ok(found)
 }
 
-/// Returns the files that a compaction wrote and that are missing or were truncated, for each queue the first one.
+/// The damage of compaction files that is visible without reading their records.
+#[derive(Debug, Default)]
+pub struct CompactionLosses {
+    /// The content of `mqstore/compaction.json` and the reason, if it does not parse.
+    pub manifest: Option<(Vec<u8>, String)>,
+    /// Files that a compaction wrote and that are missing or were truncated, for each queue the first one.
+    pub files: Vec<ChangedFile>,
+}
+
+/// Returns the damage of compaction files that is visible without reading their records.
 ///
 /// # Errors
 /// I/O errors.
-pub fn incomplete_files(files: &StoreFiles) -> Result<Vec<ChangedFile>, StoreError> {
-    let manifest = Manifest::load(files)?;
+pub fn compaction_losses(files: &StoreFiles) -> Result<CompactionLosses, StoreError> {
+    let (manifest, damage) = Manifest::load_with_damage(files)?;
     let mut found = Vec::new();
     for (topic, queue_id, generations) in manifest.queues() {
         let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
@@ -70,7 +79,7 @@ pub fn incomplete_files(files: &StoreFiles) -> Result<Vec<ChangedFile>, StoreErr
         }
         found.extend(problem);
     }
-    Ok(found)
+    Ok(CompactionLosses { manifest: damage, files: found })
 }
 
 /// Returns the first file of `generation` that is missing or truncated in `folder`. A broker may have replaced the
@@ -174,7 +183,7 @@ mod tests {
     #[test]
     fn a_missing_or_truncated_file_is_found_and_not_read_past() {
         let store = compacted();
-        let lost = || incomplete_files(&store.files).unwrap();
+        let lost = || compaction_losses(&store.files).unwrap().files;
         assert!(lost().is_empty());
         let folder = QueueFolder::load(&store.files, &store.files.compaction(), "a", 0).unwrap();
         let path = folder.pairs[0].log.path.clone();

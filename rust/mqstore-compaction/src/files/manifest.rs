@@ -140,13 +140,8 @@ impl ManifestCache {
     }
 }
 
-/// Returns the content of `mqstore/compaction.json` and the reason, if it does not parse.
-///
-/// # Errors
-/// I/O errors.
-pub fn damaged_manifest(files: &StoreFiles) -> Result<Option<(Vec<u8>, String)>, StoreError> {
-    Manifest::damage(files)
-}
+/// The content of a manifest that does not parse, and the reason.
+pub(crate) type DamagedManifest = (Vec<u8>, String);
 
 fn key(topic: &str, queue_id: i32) -> String {
     format!("{topic}/{queue_id}")
@@ -155,12 +150,23 @@ fn key(topic: &str, queue_id: i32) -> String {
 impl Manifest {
     /// Reads the file; a missing file, or one that does not parse, has no facts.
     pub(crate) fn load(files: &StoreFiles) -> Result<Self, StoreError> {
+        Ok(Self::load_with_damage(files)?.0)
+    }
+
+    /// Reads the file like [`Self::load`]; also returns its damage.
+    pub(crate) fn load_with_damage(
+        files: &StoreFiles,
+    ) -> Result<(Self, Option<DamagedManifest>), StoreError> {
         let path = files.compaction_manifest();
-        match files.vfs.read_file(&path, LIMIT_BYTES) {
-            Ok(bytes) => Ok(Self::from_json(bytes).unwrap_or_default()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(StoreError::io(&path, "reading the compaction manifest", error)),
-        }
+        let bytes = match files.vfs.read_file(&path, LIMIT_BYTES) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Self::default(), None)),
+            Err(error) => return Err(StoreError::io(&path, "reading the compaction manifest", error)),
+        };
+        Ok(match Self::from_json(&bytes) {
+            Ok(manifest) => (manifest, None),
+            Err(error) => (Self::default(), Some((bytes, error.to_string()))),
+        })
     }
 
     /// Returns the queues with facts, each with its generations.
@@ -169,16 +175,6 @@ impl Manifest {
             let (topic, queue_id) = key.rsplit_once('/')?;
             Some((topic, queue_id.parse().ok()?, generations.as_slice()))
         })
-    }
-
-    /// Returns why the file does not parse, with its content; `None` if it does, or if there is none.
-    ///
-    /// # Errors
-    /// I/O errors.
-    pub(crate) fn damage(files: &StoreFiles) -> Result<Option<(Vec<u8>, String)>, StoreError> {
-        let Some(bytes) = files.read_config(&files.compaction_manifest())? else { return Ok(None) };
-        let reason = Self::from_json(bytes.clone()).err().map(|error| error.to_string());
-        Ok(reason.map(|reason| (bytes, reason)))
     }
 
     /// Returns the facts about generations of a queue; the files may belong to one of them.
@@ -222,7 +218,7 @@ impl Manifest {
     pub(crate) fn write(&self, files: &StoreFiles) -> Result<(), StoreError> {
         let text = self.to_json()?;
         let path = files.compaction_manifest();
-        if let Some((bytes, _)) = Self::damage(files)? {
+        if let (_, Some((bytes, _))) = Self::load_with_damage(files)? {
             files.keep_config(&path, &bytes)?;
         }
         files

@@ -20,7 +20,7 @@ use mqstore_format::names::{DELAY_OFFSET_FILE, TIMERCHECK_FILE};
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::{damaged_manifest, incomplete_files};
+use mqstore_compaction::compaction_losses;
 use mqstore_meta::newest_file;
 
 /// Name of the file with the offsets of light queues.
@@ -36,10 +36,8 @@ pub(crate) fn damage_notes(files: &StoreFiles, keep: bool) -> Result<Vec<String>
     notes.extend(look.config_note::<DelayOffsets>(DELAY_OFFSET_FILE, levels)?);
     notes.extend(look.config_note::<ConsumerOffsets>(LMQ_OFFSET_FILE, "the entries that parse are used")?);
     notes.extend(look.timer_note()?);
-    notes.extend(look.compaction_facts_note()?);
     notes.extend(look.mark_note());
-    let lost = incomplete_files(files)?.into_iter();
-    notes.extend(lost.map(|lost| format!("{}: {}", lost.path.display(), lost.detail)));
+    notes.extend(look.compaction_notes()?);
     Ok(notes)
 }
 
@@ -70,10 +68,16 @@ impl DamageSearch<'_> {
         self.note(&path, &bytes, &damage, "the timer's queue and the log have what it contained").map(Some)
     }
 
-    fn compaction_facts_note(&self) -> Result<Option<String>, StoreError> {
-        let Some((bytes, reason)) = damaged_manifest(self.files)? else { return Ok(None) };
-        let used = "damage of compaction files is not noticed until the next compaction";
-        self.note(&self.files.compaction_manifest(), &bytes, &reason, used).map(Some)
+    fn compaction_notes(&self) -> Result<Vec<String>, StoreError> {
+        let losses = compaction_losses(self.files)?;
+        let mut notes = Vec::new();
+        if let Some((bytes, reason)) = losses.manifest {
+            let used = "damage of compaction files is not noticed until the next compaction";
+            notes.push(self.note(&self.files.compaction_manifest(), &bytes, &reason, used)?);
+        }
+        let lost = losses.files.into_iter();
+        notes.extend(lost.map(|lost| format!("{}: {}", lost.path.display(), lost.detail)));
+        Ok(notes)
     }
 
     /// The first open writes a mark before the metadata log gets its first file.
@@ -97,5 +101,32 @@ impl DamageSearch<'_> {
 
     fn copy(&self, path: &Path, bytes: &[u8]) -> Result<Option<PathBuf>, StoreError> {
         if self.keep { self.files.keep_config(path, bytes) } else { Ok(None) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mqstore_io::sim::{OperationKind, SimOptions};
+    use mqstore_io::{ManualClock, SimVfs, Vfs};
+
+    use super::*;
+
+    #[test]
+    fn the_facts_about_compaction_files_are_read_once() {
+        let vfs = SimVfs::new(SimOptions { trace: true, ..SimOptions::default() });
+        let files =
+            StoreFiles::new(Arc::new(vfs.clone()), Arc::new(ManualClock::new(1)), Path::new("/store"));
+        vfs.create_dir_all(&files.staging()).unwrap();
+        let path = files.compaction_manifest();
+        for (text, damaged) in [(r#"{"version":1,"queues":{}}"#, 0), ("{", 1)] {
+            vfs.write_atomic(&path, &files.staging().join("facts"), text.as_bytes()).unwrap();
+            let before = vfs.trace().len();
+            let notes = damage_notes(&files, false).unwrap();
+            let calls = vfs.trace().into_iter().skip(before);
+            let opens = calls.filter(|call| call.kind == OperationKind::Open && call.path == path).count();
+            assert_eq!((opens, notes.len()), (1, damaged), "{text}: {notes:?}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::problem::{ProblemKind, VerifyReport};
 use crate::repair::log::{check_config, config_files};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, DELAY_LEVELS_FILE, StoreFiles};
-use mqstore_compaction::{CompactedQueue, changed_files, damaged_manifest, incomplete_files};
+use mqstore_compaction::{CompactedQueue, changed_files, compaction_losses};
 use mqstore_log::checkpoint::CheckpointFile;
 use mqstore_meta::find_damage;
 
@@ -73,11 +73,12 @@ impl OtherFilesCheck<'_> {
     /// Checks that each compacted queue is readable from its first unit to its last, and has all files that a
     /// compaction wrote.
     pub(super) fn compaction(&mut self) -> Result<(), StoreError> {
-        if let Some((_, reason)) = damaged_manifest(self.files)? {
+        let losses = compaction_losses(self.files)?;
+        if let Some((_, reason)) = losses.manifest {
             let path = self.files.compaction_manifest();
             self.report.add(ProblemKind::CompactionFacts, &path, None, reason);
         }
-        for lost in incomplete_files(self.files)? {
+        for lost in losses.files {
             self.report.add(ProblemKind::CompactionFile, &lost.path, None, lost.detail);
         }
         for (topic, queue_id) in self.compacted_queues() {

@@ -141,3 +141,86 @@ def test_levels_that_were_delivered_are_not_delivered_again(tmp_path: Path) -> N
         assert store.delays().pending == 0
     saved = (home / "config" / "delayOffset.json").read_text()
     assert json.loads(re.sub(r"(\d+):", r'"\1":', saved))["offsetTable"]["1"] == 3
+
+
+def test_positions_of_a_compaction_are_kept_and_used(tmp_path: Path) -> None:
+    home = tmp_path / "s"
+    with mqstore.open(home, "create", **SMALL) as store:
+        store.create_topic("t", queues=2, attributes={"cleanup.policy": "COMPACTION"})
+        for number in range(20):
+            store.append("t", b"%d" % number, keys=f"k{number % 3}", queue_id=number % 2)
+    mqstore.compact(home)
+    file = home / "compaction" / "position-checkpoint"
+    whole = file.read_text()
+    assert json.loads(whole)["queueOffsetMap"] == {"t_0": 9, "t_1": 9}
+    for text, words in [(whole.replace('"t_1":9', '"t_1":x'), "t_1"), ("", "empty"), (None, "missing")]:
+        if text is None:
+            file.unlink()
+        else:
+            file.write_text(text)
+        for mode in ("r", "rw"):
+            with pytest.warns(mqstore.StoreWarning, match=rf"position-checkpoint: .*{words}"):
+                mqstore.open(home, mode).close()
+        assert "compaction_positions_damaged" in {problem.kind for problem in mqstore.verify(home).problems}
+        assert any("position-checkpoint" in note for note in mqstore.info(home).notes)
+    kept = home / "mqstore" / "lost+found" / "config_position-checkpoint"
+    assert kept.read_text() == whole.replace('"t_1":9', '"t_1":x')
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with mqstore.open(home, "rw") as store:
+            store.append("t", b"new", keys="k0", queue_id=0)
+            store.append("t", b"new", keys="k0", queue_id=1)
+        mqstore.compact(home)
+    assert json.loads(file.read_text())["queueOffsetMap"] == {"t_0": 10, "t_1": 10}
+    assert mqstore.verify(home).ok
+
+
+def test_a_damaged_list_of_log_folders_is_kept(tmp_path: Path) -> None:
+    home, folders = tmp_path / "s", [str(tmp_path / "one"), str(tmp_path / "two")]
+    with mqstore.open(home, "create", commit_log_paths=folders, **SMALL) as store:
+        store.append("t", b"x")
+    file = home / "mqstore" / "paths"
+    damaged = file.read_bytes()[:-1]
+    file.write_bytes(damaged)
+    for mode in ("r", "rw"):
+        with pytest.raises(mqstore.CorruptionError, match="give commit_log_paths") as refused:
+            mqstore.open(home, mode)
+        assert "paths" in str(refused.value)
+    for mode in ("r", "rw"):
+        with pytest.warns(mqstore.StoreWarning, match="paths: damaged"):
+            mqstore.open(home, mode, commit_log_paths=folders).close()
+    assert (home / "mqstore" / "lost+found" / "config_paths").read_bytes() == damaged
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with mqstore.open(home) as store:
+            assert [message.body for message in store.read("t")] == [b"x"]
+
+
+def test_a_missing_list_of_log_folders_loses_nothing(tmp_path: Path) -> None:
+    home, folders = tmp_path / "s", [str(tmp_path / "one"), str(tmp_path / "two")]
+    with mqstore.open(home, "create", commit_log_paths=folders, **SMALL) as store:
+        store.append("t", b"x")
+    (home / "mqstore" / "paths").unlink()
+    for mode in ("r", "rw"):
+        with pytest.raises(mqstore.MQStoreError):
+            mqstore.open(home, mode)
+    with mqstore.open(home, "rw", commit_log_paths=folders) as store:
+        assert [message.body for message in store.read("t")] == [b"x"]
+
+
+def test_lines_of_the_loss_report_are_reported_and_kept(brokers: Path) -> None:
+    (brokers / "mqstore").mkdir()
+    file = brokers / "mqstore" / "repairs.jsonl"
+    good = '{"kind":"queue","time_ms":1,"topic":"a","queue_id":0,"from":90,"to":91}\n'
+    file.write_text(good + '{"kind":"que\n' + good)
+    text = file.read_text()
+    for mode in ("r", "rw"):
+        with pytest.warns(mqstore.StoreWarning, match=r"repairs\.jsonl: 1 lines cannot be read"):
+            mqstore.open(brokers, mode).close()
+    assert file.read_text() == text
+    assert [problem.kind for problem in mqstore.verify(brokers).problems] == ["loss_report_damaged"]
+    report = mqstore.repair(brokers, in_place=True)
+    assert any("repairs.jsonl: 1 lines" in action for action in report.actions)
+    assert file.read_text() == good * 2
+    assert (brokers / "mqstore" / "lost+found" / "config_repairs.jsonl").read_text() == text
+    assert mqstore.verify(brokers).ok

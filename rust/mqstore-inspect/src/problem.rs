@@ -127,7 +127,9 @@ pub(crate) enum ProblemKind {
     CompactionEntry,
     CompactionFile,
     CompactionFacts,
+    CompactionPositions,
     ConfigDamaged,
+    LossReportDamaged,
     MetaDamaged,
     DelayLevelsDamaged,
     ConsumerOffsetAhead,
@@ -268,11 +270,21 @@ impl ProblemKind {
                 "verify does not notice changed or missing compaction files, and the next compaction reads all of them",
                 "nothing: the next compaction writes the file again, after a copy",
             ),
+            Self::CompactionPositions => (
+                "compaction_positions_damaged",
+                "RocketMQ compacts the queues without a position again from the start of the log",
+                "nothing: the next compaction writes the file again, after a copy",
+            ),
             Self::ConfigDamaged => (
                 "config_damaged",
                 "RocketMQ reads the .bak file instead, or starts without topics, groups or offsets; mqstore reads every \
                  entry that parses",
                 "copy the file, and write the entries that parse, with those of its .bak that it lacks",
+            ),
+            Self::LossReportDamaged => (
+                "loss_report_damaged",
+                "verify reports losses again that an earlier repair listed in the damaged lines",
+                "copy the file, and write the lines that can be read",
             ),
             Self::ConsumerOffsetAhead => (
                 "consumer_offset_ahead",

@@ -400,3 +400,30 @@ def test_a_store_that_somebody_writes_is_not_written(
         _append.commit(options(path), "job", "job", None, told)
     _append.commit(options(path), "job", "job", None, told)
     assert bodies(path) == Counter({b"x": 1})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"job": "one"}'])
+def test_a_damaged_journal_says_what_to_do(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "store"
+    mqstore.open(path, "create").close()
+    home = path / "mqstore" / "spark"
+    (home / "done").mkdir(parents=True)
+    (home / "journal.json").write_text(text)
+    with pytest.raises(mqstore.CorruptionError, match=r"journal\.json.*move the file away"):
+        mqstore.spark.resume(path)
+    assert (home / "journal.json").read_text() == text
+    (home / "done" / "q.json").write_text(text)
+    with pytest.raises(mqstore.CorruptionError, match=r"q\.json.*move the file away"):
+        _append._was_done(str(path), "q", 1)
+
+
+def test_an_empty_token_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    options: dict[str, Any] = {"path": str(path)}
+    _append.prepare(options)
+    token = _stage.stage_folder(str(path)) / "token"
+    token.write_text("")
+    again: dict[str, Any] = {"path": str(path)}
+    _append.prepare(again)
+    assert again["token"] not in {"", options["token"]}
+    _stage._same_folder(again)

@@ -45,6 +45,9 @@ _HEAD = 16
 _LOCK_WAIT_SECONDS = 30.0
 _SHOWN_CAUSES = 5
 
+_JOURNAL = frozenset({"job", "name", "batch", "record", "log", "files"})
+_DONE = frozenset({"batch"})
+
 _logger = logging.getLogger("mqstore.spark")
 
 
@@ -63,19 +66,20 @@ def prepare(options: dict[str, Any]) -> None:
     stage = stage_folder(path)
     stage.mkdir(parents=True, exist_ok=True)
     token = stage / "token"
-    if not token.exists():
+    # A crash of the machine can leave it empty.
+    if not token.exists() or not token.stat().st_size:
         _write(token, {"token": secrets.token_hex(16)})
     for folder in (stage, stage.parent, stage.parent.parent):
         sync_folder(folder)
     # Removes old folders of jobs that were never completed.
-    journal = _read(_home(path) / "journal.json")
+    journal = _read_journal(path)
     sweep(stage, *([] if journal is None else [journal["job"]]))
     options["token"] = token.read_text()
 
 
 def abandon(options: dict[str, Any], job: str) -> None:
     """Removes the staged rows of a job, unless their append has begun."""
-    journal = _read(_home(options["path"]) / "journal.json")
+    journal = _read_journal(options["path"])
     if journal is None or journal["job"] != job:
         shutil.rmtree(stage_folder(options["path"]) / job, ignore_errors=True)
 
@@ -186,7 +190,11 @@ def _locked(path: str) -> mqstore.Store:
 
 
 def _was_done(path: str, name: str, batch: int | None) -> bool:
-    done = _read(_home(path) / "done" / f"{name}.json")
+    lost = (
+        "it is unknown whether the last step under this name was appended; find out which rows the store has, and move "
+        "the file away to append the next step"
+    )
+    done = _read(_home(path) / "done" / f"{name}.json", _DONE, lost)
     return done is not None and (batch is None or batch <= done["batch"])
 
 
@@ -246,7 +254,7 @@ def _staged_file(path: str, job: str, each: dict[str, Any]) -> Path:
 def _finish(store: mqstore.Store) -> int:
     """Completes the step in the journal. Returns the number of rows appended."""
     path = _home(store.path) / "journal.json"
-    journal = _read(path)
+    journal = _read_journal(store.path)
     if journal is None:
         return 0
     done = _appended(store, journal)
@@ -305,17 +313,26 @@ def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
             yield file.read(_HEAD + length), rows
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read_journal(path: str) -> dict[str, Any] | None:
+    lost = (
+        "an append of staged rows began, and its last rows may be missing in the store; find out which rows the store "
+        "has, move the file away, and append the others"
+    )
+    return _read(_home(path) / "journal.json", _JOURNAL, lost)
+
+
+def _read(path: Path, names: frozenset[str], lost: str) -> dict[str, Any] | None:
+    """Returns the content of a small file; None if it is missing. `lost` says what a damaged file means."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return None
     try:
         found = json.loads(text)
-    except ValueError:
-        raise CorruptionError(str(path), 0, "not JSON: mqstore has not written this file") from None
-    if not isinstance(found, dict):
-        raise CorruptionError(str(path), 0, "not a JSON object: mqstore has not written this file")
+    except ValueError as error:
+        raise CorruptionError(str(path), 0, f"the file is not JSON ({error}); {lost}") from None
+    if not isinstance(found, dict) or not names <= found.keys():
+        raise CorruptionError(str(path), 0, f"the file does not have {', '.join(sorted(names))}; {lost}")
     return found
 
 

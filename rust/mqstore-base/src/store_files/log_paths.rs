@@ -88,6 +88,24 @@ impl StoreFiles {
         }
     }
 
+    /// Returns a note if the stored list is damaged, so that only the folders of the options are known.
+    pub fn paths_note(&self) -> Option<String> {
+        self.damaged_paths().map(|_| {
+            format!(
+                "{}: damaged; the folders in {OPTION} are used; the next open for writing stores them, after a copy of the \
+                 file to {}",
+                self.paths_file().display(),
+                self.lost_and_found().display()
+            )
+        })
+    }
+
+    /// Returns the content of the stored list if it is damaged.
+    fn damaged_paths(&self) -> Option<Vec<u8>> {
+        let bytes = self.vfs.read_file(&self.paths_file(), LIMIT_BYTES).ok()?;
+        LogFolders::decode(&self.root, &bytes).is_none().then_some(bytes)
+    }
+
     /// Refuses `folders` if they leave out a folder with segments: the log would be truncated or written twice.
     fn refuse_left_out(&self, folders: &LogFolders) -> Result<(), StoreError> {
         let listed = folders.all();
@@ -191,6 +209,9 @@ impl StoreFiles {
         let (path, bytes) = (self.paths_file(), folders.encode()?);
         if self.vfs.read_file(&path, LIMIT_BYTES).is_ok_and(|old| old == bytes) {
             return Ok(());
+        }
+        if let Some(damaged) = self.damaged_paths() {
+            self.keep_config(&path, &damaged)?;
         }
         let staged = self.staging().join("paths");
         self.vfs.write_atomic(&path, &staged, &bytes).at(&path, "storing the list of the log's folders")

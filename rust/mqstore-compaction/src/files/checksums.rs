@@ -14,11 +14,12 @@ use mqstore_format::offset_file_name;
 use super::folder::{DataFile, LOG_DIR, QueueFolder, open_listed, queue_dir};
 use super::generation::GenerationState;
 use super::manifest::{GenerationFacts, Manifest};
+use super::positions::{PositionCheckpoint, path_below};
 use crate::job::documents::OutputFile;
 use crate::job::publish::crc_of;
 use crate::read::cursor::read_units;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::store_files::StoreFiles;
+use mqstore_base::store_files::{ConfigDamage, StoreFiles};
 
 /// A file that differs from the one that the compaction wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +58,10 @@ pub fn changed_files(files: &StoreFiles, topic: &str, queue_id: i32) -> Result<V
 pub struct CompactionLosses {
     /// The content of `mqstore/compaction.json` and the reason, if it does not parse.
     pub manifest: Option<(Vec<u8>, String)>,
+    /// The damage of `compaction/position-checkpoint`.
+    pub positions: Option<ConfigDamage>,
+    /// The path of `compaction/position-checkpoint` if it and its backup are missing, although a compaction wrote it.
+    pub missing_positions: Option<PathBuf>,
     /// Files that a compaction wrote and that are missing or were truncated, for each queue the first one.
     pub files: Vec<ChangedFile>,
 }
@@ -67,19 +72,29 @@ pub struct CompactionLosses {
 /// I/O errors.
 pub fn compaction_losses(files: &StoreFiles) -> Result<CompactionLosses, StoreError> {
     let (manifest, damage) = Manifest::load_with_damage(files)?;
-    let mut found = Vec::new();
+    let (mut found, mut has_keys) = (Vec::new(), false);
     for (topic, queue_id, generations) in manifest.queues() {
         let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
         let mut problem = None;
         for generation in generations {
             problem = incomplete_file(files, (topic, queue_id), &folder, generation)?;
             if problem.is_none() {
+                has_keys |= generation.records() > generation.keyless;
                 break;
             }
         }
         found.extend(problem);
     }
-    Ok(CompactionLosses { manifest: damage, files: found })
+    // Read after the files, which a publication puts in place together with their positions.
+    let compaction = files.compaction();
+    let positions = PositionCheckpoint::load(files, &compaction)?;
+    let is_missing = has_keys && !positions.exists;
+    Ok(CompactionLosses {
+        manifest: damage,
+        positions: positions.damage().cloned(),
+        missing_positions: is_missing.then(|| path_below(&compaction)),
+        files: found,
+    })
 }
 
 /// Returns the first file of `generation` that is missing or truncated in `folder`. A broker may have replaced the
@@ -178,6 +193,40 @@ mod tests {
         }
         flip(&store, &folder.pairs.last().unwrap().log.path, 2047);
         assert_eq!(names(&store), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn lost_positions_are_found() {
+        let store = compacted();
+        let path = path_below(&store.files.compaction());
+        let text = store.files.vfs.read_file(&path, 1 << 20).unwrap();
+        let lost = || compaction_losses(&store.files).unwrap();
+        assert!(lost().positions.is_none() && lost().missing_positions.is_none());
+        for len in [0, 1, text.len() / 2] {
+            store.files.vfs.write_atomic(&path, &path.with_extension("tmp"), &text[..len]).unwrap();
+            assert_eq!(lost().positions.unwrap().bytes, text[..len], "{len}");
+        }
+        store.files.vfs.remove_file(&path).unwrap();
+        assert_eq!(lost().missing_positions, Some(path));
+    }
+
+    #[test]
+    fn a_damaged_file_of_positions_is_copied_before_a_compaction_replaces_it() {
+        let mut store = compacted();
+        let compaction = store.files.compaction();
+        let write = |files: &StoreFiles, name: &str, text: &str| {
+            let path = files.compaction().join(name);
+            files.vfs.write_atomic(&path, &path.with_extension("tmp"), text.as_bytes()).unwrap();
+        };
+        write(&store.files, "position-checkpoint.bak", r#"{"queueOffsetMap":{"other_0":5}}"#);
+        write(&store.files, "position-checkpoint", r#"{"queueOffsetMap":{"a_0":7,"b_0""#);
+        store.append_in_turn("a", 60, 30);
+        compact_now(&store.files, None, &small(), 1).unwrap();
+        let positions = PositionCheckpoint::load(&store.files, &compaction).unwrap();
+        assert!(positions.damage().is_none());
+        assert_eq!((positions.end("a", 0), positions.end("other", 0)), (120, 6));
+        let kept = store.files.lost_and_found().join("config_position-checkpoint");
+        assert_eq!(store.files.vfs.read_file(&kept, 99).unwrap(), br#"{"queueOffsetMap":{"a_0":7,"b_0""#);
     }
 
     #[test]

@@ -162,7 +162,14 @@ impl<'a> NextFolder<'a> {
                 positions.raise(replacement.topic, replacement.queue_id, position);
             }
         }
-        let old = path_below(&compaction);
+        // A damaged file goes to lost+found, not over a backup that completes it.
+        let old = match positions.damage() {
+            Some(damage) => {
+                self.files.keep_config(&damage.path, &damage.bytes)?;
+                compaction.join(POSITIONS_BACKUP)
+            }
+            None => path_below(&compaction),
+        };
         if self.files.vfs.stat(&old).is_ok_and(|stat| stat.kind == FileKind::File) {
             self.link(&old, &self.root.join(POSITIONS_BACKUP))?;
         }

@@ -2,7 +2,8 @@
 //!
 //! Owns the reads and writes of RocketMQ's file; `mqstore_format::json` owns its text. For each queue it has the queue
 //! offset of the last keyed record that a compaction read. If the file is lost, a broker compacts everything once more.
-//! So a file that does not parse counts as missing. `position-checkpoint.bak` is the previous version.
+//! `position-checkpoint.bak` is the previous version. Of a damaged file, every position that parses counts, and the backup
+//! completes them, as for a configuration file (`config_file` of mqstore-base).
 //!
 //! Source: `CompactionPositionMgr`, `ConfigManager#persist`.
 
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use mqstore_format::json::{CompactionPositions, Dialect};
 
 use mqstore_base::error::StoreError;
-use mqstore_base::store_files::StoreFiles;
+use mqstore_base::store_files::{ConfigDamage, ConfigFile, LoadedConfig, StoreFiles};
 
 /// The file's name below `compaction/`.
 pub(crate) const POSITIONS_FILE: &str = "position-checkpoint";
@@ -27,24 +28,34 @@ const LIMIT_BYTES: u64 = 64 << 20;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PositionCheckpoint {
     file: CompactionPositions,
+    damage: Option<ConfigDamage>,
+    /// Whether the file or its backup exists.
+    pub(crate) exists: bool,
 }
 
 impl PositionCheckpoint {
-    /// Reads the file below the folder `compaction`, otherwise its backup, otherwise no positions.
+    /// Reads the file below the folder `compaction`, completed from its backup if it is damaged; otherwise the backup,
+    /// otherwise no positions.
     pub(crate) fn load(files: &StoreFiles, compaction: &Path) -> Result<Self, StoreError> {
-        for name in [POSITIONS_FILE, POSITIONS_BACKUP] {
+        let read = |name: &str| {
             let path = compaction.join(name);
             match files.vfs.read_file(&path, LIMIT_BYTES) {
-                Ok(bytes) => {
-                    if let Ok(file) = CompactionPositions::parse(&bytes) {
-                        return Ok(Self { file });
-                    }
-                }
-                Err(error) if missing(&error) => {}
-                Err(error) => return Err(StoreError::io(&path, "reading the compaction positions", error)),
+                Ok(bytes) => Ok(Some(ConfigFile::of(&path, bytes))),
+                Err(error) if missing(&error) => Ok(None),
+                Err(error) => Err(StoreError::io(&path, "reading the compaction positions", error)),
             }
-        }
-        Ok(Self::default())
+        };
+        let file = read(POSITIONS_FILE)?;
+        let is_whole = file.as_ref().is_some_and(|file| file.damage.is_none());
+        let backup = if is_whole { None } else { read(POSITIONS_BACKUP)? };
+        let loaded = LoadedConfig { file, backup };
+        let (damage, table) = (loaded.damage().cloned(), loaded.into_table());
+        Ok(Self { exists: table.is_some(), file: table.unwrap_or_default(), damage })
+    }
+
+    /// The parts of the file that cannot be read.
+    pub(crate) fn damage(&self) -> Option<&ConfigDamage> {
+        self.damage.as_ref()
     }
 
     /// Returns the position of a queue.
@@ -84,6 +95,27 @@ pub(crate) fn path_below(compaction: &Path) -> PathBuf {
 mod tests {
     use super::*;
     use crate::testing::sim_files;
+
+    #[test]
+    fn positions_that_parse_count_and_the_backup_completes_them() {
+        let files = sim_files();
+        let compaction = files.compaction();
+        files.vfs.create_dir_all(&compaction).unwrap();
+        let write = |name: &str, text: &str| {
+            files.vfs.write_atomic(&compaction.join(name), &compaction.join("staged"), text.as_bytes()).unwrap();
+        };
+        let load = || PositionCheckpoint::load(&files, &compaction).unwrap();
+        write(POSITIONS_FILE, r#"{"queueOffsetMap":{"a_0":7,"b_0":x,"c_0":9}}"#);
+        let found = load();
+        assert_eq!((found.get("a", 0), found.get("b", 0), found.get("c", 0)), (Some(7), None, Some(9)));
+        assert!(found.damage().unwrap().note("used", None).contains("b_0"));
+        write(POSITIONS_BACKUP, r#"{"queueOffsetMap":{"a_0":1,"b_0":2}}"#);
+        let found = load();
+        assert_eq!((found.get("a", 0), found.get("b", 0), found.get("c", 0)), (Some(7), Some(2), Some(9)));
+        write(POSITIONS_FILE, "");
+        assert!(load().damage().unwrap().note("used", None).contains("empty"));
+        assert_eq!(load().get("b", 0), Some(2));
+    }
 
     #[test]
     fn a_file_that_does_not_parse_counts_as_missing() {

@@ -3,6 +3,9 @@
 //! ```text
 //! mqstore/state.a, state.b       the durable mark, which exists if a metadata log exists
 //! mqstore/compaction.json        facts about the compaction files, which show that such a file is missing or truncated
+//! compaction/position-checkpoint the offset up to which each queue is compacted
+//! mqstore/paths                  the folders of the log; an open without them in its options is refused if it is damaged
+//! mqstore/repairs.jsonl          the losses that repairs found; only a repair writes it
 //! config/timercheck              the checkpoint of the timer; delivery writes it
 //! config/delayOffset.json        the next offset of each delay level; delivery writes it
 //! config/lmqConsumerOffset.json  offsets of a broker with light queues; only a repair writes it
@@ -14,7 +17,7 @@
 use std::path::{Path, PathBuf};
 
 use mqstore_format::delays::timer::TIMER_CHECK_FIELD_BYTES;
-use mqstore_format::json::{ConfigTable, ConsumerOffsets, DelayOffsets};
+use mqstore_format::json::{ConfigTable, ConsumerOffsets, DelayOffsets, Value, parse};
 use mqstore_format::names::{DELAY_OFFSET_FILE, TIMERCHECK_FILE};
 
 use mqstore_base::durable_mark::DurableMarkFile;
@@ -36,6 +39,8 @@ pub(crate) fn damage_notes(files: &StoreFiles, keep: bool) -> Result<Vec<String>
     notes.extend(look.config_note::<DelayOffsets>(DELAY_OFFSET_FILE, levels)?);
     notes.extend(look.config_note::<ConsumerOffsets>(LMQ_OFFSET_FILE, "the entries that parse are used")?);
     notes.extend(look.timer_note()?);
+    notes.extend(files.paths_note());
+    notes.extend(look.repairs_note()?);
     notes.extend(look.mark_note());
     notes.extend(look.compaction_notes()?);
     Ok(notes)
@@ -68,12 +73,32 @@ impl DamageSearch<'_> {
         self.note(&path, &bytes, &damage, "the timer's queue and the log have what it contained").map(Some)
     }
 
+    fn repairs_note(&self) -> Result<Option<String>, StoreError> {
+        let path = self.files.repairs();
+        let Some(text) = self.files.read_config(&path)? else { return Ok(None) };
+        let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+        let lost = lines.filter(|line| !matches!(parse(line), Ok(Value::Object(_)))).count();
+        let used = "verify reports the losses in them again; a repair writes the others again, after a copy";
+        Ok((lost > 0).then(|| format!("{}: {lost} lines cannot be read; {used}", path.display())))
+    }
+
     fn compaction_notes(&self) -> Result<Vec<String>, StoreError> {
         let losses = compaction_losses(self.files)?;
         let mut notes = Vec::new();
         if let Some((bytes, reason)) = losses.manifest {
             let used = "damage of compaction files is not noticed until the next compaction";
             notes.push(self.note(&self.files.compaction_manifest(), &bytes, &reason, used)?);
+        }
+        if let Some(damage) = losses.positions {
+            let copy = self.copy(&damage.path, &damage.bytes)?;
+            let used = "the positions that parse are used; a broker compacts the other queues again";
+            notes.push(damage.note(used, copy.as_deref()));
+        }
+        if let Some(path) = losses.missing_positions {
+            notes.push(format!(
+                "{}: missing; a broker compacts the queues again, and the next compaction writes it again",
+                path.display()
+            ));
         }
         let lost = losses.files.into_iter();
         notes.extend(lost.map(|lost| format!("{}: {}", lost.path.display(), lost.detail)));

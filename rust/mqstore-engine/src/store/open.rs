@@ -52,7 +52,9 @@ pub(super) fn open_writer(
     // Before the first change: a store with damaged delay levels or metadata is refused unchanged.
     files.delay_tables(options.delay_levels.as_ref())?;
     let meta = MetaLog::find(files, options.recovery)?;
-    let recovered = recover_log(files, options.segment_bytes, &input, begin, watch)?;
+    let paths_note = files.paths_note();
+    let mut recovered = recover_log(files, options.segment_bytes, &input, begin, watch)?;
+    recovered.notes.extend(paths_note);
     start_writer(files, options, lock, (recovered, meta), &input, watch)
 }
 

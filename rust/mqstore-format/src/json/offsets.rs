@@ -213,10 +213,13 @@ impl CompactionPositions {
 
     /// Reads the file.
     pub fn parse(text: &[u8]) -> Result<Self, FormatError> {
-        let mut members = parse_object(text)?;
+        Self::read(parse_object(text)?, &mut Losses::strict())
+    }
+
+    fn read(mut members: Members, losses: &mut Losses) -> Result<Self, FormatError> {
         members.take("empty");
         Ok(Self {
-            table: members.take_table("queueOffsetMap", counted)?.unwrap_or_default(),
+            table: members.take_entries("queueOffsetMap", losses, counted)?.unwrap_or_default(),
             unknown: members.rest(),
         })
     }
@@ -226,5 +229,26 @@ impl CompactionPositions {
         let table = self.table.iter().map(|(key, offset)| (key.clone(), Node::from(*offset)));
         let known = vec![("empty", self.table.is_empty().into()), ("queueOffsetMap", Node::object(table))];
         dialect.write(&Node::bean(known, &self.unknown))
+    }
+}
+
+impl ConfigTable for CompactionPositions {
+    fn parse(text: &[u8]) -> Result<Self, FormatError> {
+        Self::parse(text)
+    }
+
+    fn parse_entries(text: &[u8]) -> PartialTable<Self> {
+        parse_entries(text, Self::read)
+    }
+
+    fn has_entries(&self) -> bool {
+        !self.table.is_empty() || !self.unknown.is_empty()
+    }
+
+    fn complete_from(&mut self, older: Self) {
+        for (queue, offset) in older.table {
+            self.table.entry(queue).or_insert(offset);
+        }
+        add_members(&mut self.unknown, older.unknown);
     }
 }

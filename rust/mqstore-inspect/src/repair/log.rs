@@ -132,6 +132,14 @@ pub(crate) fn repair_log(
         misplaced.iter().filter_map(|one| crate::repair::renumber::describe_change(files, &row.list, one)),
     );
     repaired.queue_offsets = unknown;
+    if ledger.unreadable > 0 {
+        repaired.changed = true;
+        repaired.actions.push(format!(
+            "{}: {} lines cannot be read; the others are written again, after a copy",
+            files.repairs().display(),
+            ledger.unreadable
+        ));
+    }
     let emptied = row.emptied();
     if dry_run {
         let lost = emptied.iter().chain(pieces.iter().copied());
@@ -172,6 +180,7 @@ pub(crate) fn repair_log(
                 watch,
             )?);
         }
+        ledger.store(files)?;
     }
     Ok(repaired)
 }

@@ -15,7 +15,7 @@
 //! report this gap.
 //!
 //! A line of kind `place` is durable before the record's queue or queue offset changes from `from` to `to`. Unreadable
-//! lines are ignored.
+//! lines are ignored. A repair removes them, after a copy of the file.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -48,7 +48,12 @@ pub(crate) struct LossReport {
     text: Vec<u8>,
     ranges: Vec<LostRangeEntry>,
     gaps: HashMap<String, HashMap<i32, Vec<(i64, i64)>>>,
-    added: bool,
+    /// Whether the text differs from the file.
+    changed: bool,
+    /// The content of the file, if it has unreadable lines.
+    damaged: Option<Vec<u8>>,
+    /// Number of unreadable lines.
+    pub(crate) unreadable: usize,
 }
 
 impl LossReport {
@@ -60,12 +65,18 @@ impl LossReport {
             text => text.at(&path, "reading what repairs found lost")?,
         };
         let mut ledger = Self::default();
-        for line in text.split(|byte| *byte == b'\n') {
-            if let Ok(line) = serde_json::from_slice::<Value>(line) {
-                ledger.learn(&line);
+        for line in text.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
+            let read = serde_json::from_slice::<Value>(line).ok().and_then(|line| ledger.learn(&line));
+            if read.is_some() {
+                ledger.text.extend_from_slice(line);
+                ledger.text.push(b'\n');
+            } else {
+                ledger.unreadable += 1;
             }
         }
-        ledger.text = text;
+        if ledger.unreadable > 0 {
+            (ledger.damaged, ledger.changed) = (Some(text), true);
+        }
         Ok(ledger)
     }
 
@@ -154,25 +165,24 @@ impl LossReport {
     }
 
     fn add(&mut self, line: &Value) {
-        // An incomplete last line must not spoil this one.
-        if self.text.last().is_some_and(|last| *last != b'\n') {
-            self.text.push(b'\n');
-        }
         self.text.extend_from_slice(line.to_string().as_bytes());
         self.text.push(b'\n');
         self.learn(line);
-        self.added = true;
+        self.changed = true;
     }
 
-    /// Makes the added lines durable.
+    /// Makes the changes of the lines durable.
     pub(crate) fn store(&mut self, files: &StoreFiles) -> Result<(), StoreError> {
-        if !self.added {
+        if !self.changed {
             return Ok(());
         }
         files.ensure_folder(&files.staging())?;
         let (path, staged) = (files.repairs(), files.staging().join("repairs.jsonl"));
+        if let Some(bytes) = self.damaged.take() {
+            files.keep_config(&path, &bytes)?;
+        }
         files.vfs.write_atomic(&path, &staged, &self.text).at(&path, "writing down what is lost")?;
-        self.added = false;
+        self.changed = false;
         Ok(())
     }
 }
@@ -242,9 +252,13 @@ mod tests {
         text.extend_from_slice(b"[]\n{\"kind\":\"queue\",\"fr");
         files.vfs.write_atomic(&files.repairs(), &files.staging().join("x"), &text).unwrap();
         let mut ledger = LossReport::load(&files).unwrap();
+        assert_eq!(ledger.unreadable, 2);
         ledger.miss(&files, &lost(20, 21));
         ledger.store(&files).unwrap();
+        let kept = files.lost_and_found().join("config_repairs.jsonl");
+        assert_eq!(files.vfs.read_file(&kept, 1 << 20).unwrap(), text);
         let ledger = LossReport::load(&files).unwrap();
+        assert_eq!(ledger.unreadable, 0);
         for (from, to, known) in
             [(5, 9, true), (6, 7, true), (4, 6, false), (5, 10, false), (20, 21, true), (9, 20, false)]
         {

@@ -9,6 +9,7 @@ use mqstore_io::FileKind;
 use super::compacted_queues;
 use crate::problem::{ProblemKind, VerifyReport};
 use crate::repair::log::{check_config, config_files};
+use crate::repair::loss_report::LossReport;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, DELAY_LEVELS_FILE, StoreFiles};
 use mqstore_compaction::{CompactedQueue, changed_files, compaction_losses};
@@ -40,6 +41,11 @@ impl OtherFilesCheck<'_> {
                 };
                 self.report.add(kind, &path, None, reason);
             }
+        }
+        let lost = LossReport::load(self.files).map_or(0, |report| report.unreadable);
+        if lost > 0 {
+            let detail = format!("{lost} lines cannot be read");
+            self.report.add(ProblemKind::LossReportDamaged, &self.files.repairs(), None, detail);
         }
     }
 
@@ -77,6 +83,14 @@ impl OtherFilesCheck<'_> {
         if let Some((_, reason)) = losses.manifest {
             let path = self.files.compaction_manifest();
             self.report.add(ProblemKind::CompactionFacts, &path, None, reason);
+        }
+        if let Some(damage) = losses.positions {
+            let detail = damage.note("the positions that parse are used", None);
+            self.report.add(ProblemKind::CompactionPositions, &damage.path, None, detail);
+        }
+        if let Some(path) = losses.missing_positions {
+            let detail = "the file is missing, although a compaction wrote it";
+            self.report.add(ProblemKind::CompactionPositions, &path, None, detail);
         }
         for lost in losses.files {
             self.report.add(ProblemKind::CompactionFile, &lost.path, None, lost.detail);

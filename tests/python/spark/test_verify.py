@@ -179,3 +179,40 @@ def test_arguments(spark: Any, store: Path) -> None:
         mqstore.spark.verify(spark, [store], strategy="whole")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_tasks"):
         mqstore.spark.verify(spark, [store], max_tasks=0)
+
+
+def test_next_to_a_writer_only_problems_that_last_count(
+    spark: Any, store: Path, rounds: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = {"kind": "queue_behind", "path": str(store), "offset": 7, "detail": "", "consequence": "", "repair": ""}
+    checks: list[dict[str, Any]] = []
+
+    def plain(answer: bytes) -> Any:
+        report = _rounds.plain(answer)
+        if not checks:
+            # As a check that compares a new file with an old one.
+            report["problems"].append(once)
+            report.update(ok=False, confirmations=2)
+        checks.append(report)
+        return report
+
+    monkeypatch.setattr(_verify, "plain", plain)
+    round_of_a_check = ["verify_plan", "verify_step", "verify_assemble"]
+    with mqstore.open(store, "rw") as writer:
+        found = mqstore.spark.verify(spark, [store], strategy="ranged", max_tasks=2)[str(store)]
+        assert (found.ok, found.problems) == (True, ())
+        assert [each[0] for each in rounds] == round_of_a_check * 2, "a problem that is gone ends the checks"
+        # Damage stays.
+        writer.flush()
+        spoil(store, "commitlog", 5000)
+        for each in (rounds, checks):
+            each.clear()
+        checks.append({})
+        found = mqstore.spark.verify(spark, [store], strategy="ranged", max_tasks=2)[str(store)]
+        assert found == mqstore.verify(store)
+        assert [each[0] for each in rounds] == round_of_a_check * 3
+    assert "record_damaged" in {problem.kind for problem in found.problems}
+    # Without a writer, one check is enough.
+    rounds.clear()
+    assert not mqstore.spark.verify(spark, [store], strategy="ranged", max_tasks=2)[str(store)].ok
+    assert [each[0] for each in rounds] == round_of_a_check

@@ -37,7 +37,8 @@ def verify(
     """Checks stores without changing them: one task for each store, several for large ones.
 
     Several tasks divide the log of a store. Each writes its findings to a small file. A last task combines the files
-    and checks the rest. The report is the same as that of one process, problem for problem.
+    and checks the rest. The report is the same as that of one process, problem for problem. If a writer has the store
+    open, all of it is done again twice for a store with problems, and only problems that are found each time count.
 
     Args:
         spark: the session, classic or Spark Connect.
@@ -83,9 +84,8 @@ def verify(
             _Store(home, size, folder, shares and folder is not None)
             for home, (size, _), folder, shares in zip(stores, logs, folders, shared, strict=True)
         ]
-        _plan(rounds, found, (max_tasks or parallelism(spark), _STRETCH_BYTES, least))
-        _walk(rounds, found)
-        _assemble(rounds, found)
+        _check(rounds, found, cut := (max_tasks or parallelism(spark), _STRETCH_BYTES, least))
+        _confirm(rounds, found, cut)
         rounds.finish()
     return {store.home: VerifyReport._from_dict(store.report) for store in found}
 
@@ -102,6 +102,38 @@ class _Store:
         self.steps: list[tuple[int, bytes]] = []
         self.answers: list[bytes] = []
         self.report: dict[str, Any] = {}
+        self.confirmations = 0
+        """Number of further checks that must find the problems too."""
+
+    def again(self) -> _Store:
+        """Returns the store for a further check."""
+        return _Store(self.home, self.size, self.folder, shared=True)
+
+    def confirm(self, later: _Store) -> None:
+        """Keeps the problems that a later check found too, with the same kind and place."""
+        known = {_place(problem) for problem in self.report["problems"]}
+        found = [problem for problem in later.report["problems"] if _place(problem) in known]
+        self.report = {**later.report, "problems": found, "ok": not found and not later.report["more"]}
+        self.confirmations = self.confirmations - 1 if found else 0
+
+
+def _place(problem: dict[str, Any]) -> tuple[Any, ...]:
+    return problem["kind"], problem["path"], problem["offset"]
+
+
+def _check(rounds: Rounds, stores: list[_Store], cut: tuple[int, int, int | None]) -> None:
+    _plan(rounds, stores, cut)
+    _walk(rounds, stores)
+    _assemble(rounds, stores)
+
+
+def _confirm(rounds: Rounds, stores: list[_Store], cut: tuple[int, int, int | None]) -> None:
+    """Checks stores with problems again if a writer has them open. `mqstore.verify` does the same by itself."""
+    while unsure := [store for store in stores if store.confirmations]:
+        later = [store.again() for store in unsure]
+        _check(rounds, later, cut)
+        for store, again in zip(unsure, later, strict=True):
+            store.confirm(again)
 
 
 def _plan(rounds: Rounds, stores: list[_Store], cut: tuple[int, int, int | None]) -> None:
@@ -138,6 +170,7 @@ def _assemble(rounds: Rounds, stores: list[_Store]) -> None:
     calls = [Call("verify_assemble", (store.plan, store.answers), store.folder) for store in shared]
     for store, report in zip(shared, rounds.run(calls), strict=True):
         store.report = plain(report)
+        store.confirmations = store.report.pop("confirmations")
 
 
 verify.__module__ = "mqstore.spark"

@@ -105,6 +105,12 @@ impl VerifyPlan {
         stretches.chain(index.map(|(files, bytes)| step(VerifyWork::Index { files, bytes }))).collect()
     }
 
+    /// Whether a writer had the store open. Then a problem counts only if [`super::CONFIRMATIONS`] further checks find
+    /// it too.
+    pub fn is_next_to_writer(&self) -> bool {
+        self.settled.bounds.beside
+    }
+
     /// The store.
     pub fn root(&self) -> &Path {
         &self.settled.root

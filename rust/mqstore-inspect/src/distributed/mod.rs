@@ -22,6 +22,7 @@ pub use merge_report::assemble;
 pub(crate) use plan::plan_at;
 pub use plan::{PlannedCut, log_bytes, plan};
 
+pub use crate::verify::checks::CONFIRMATIONS;
 use crate::verify::checks::load_index;
 use attempt::begin;
 use documents::VerifyWork;

@@ -35,7 +35,7 @@ use mqstore_log::index::{BadIndexFile, IndexSet};
 
 /// Number of further checks that must find a problem too, if a writer has the store open: while it makes, removes and
 /// cuts files, a check can compare a new file with an old one.
-const CONFIRMATIONS: u32 = 2;
+pub const CONFIRMATIONS: u32 = 2;
 
 /// Maximum number of starts of one check in a log whose oldest segments expire.
 const MOST_STARTS: u32 = 100;

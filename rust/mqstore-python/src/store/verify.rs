@@ -11,7 +11,7 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_compaction::Document;
 use mqstore_inspect::VerifyReport;
 use mqstore_inspect::distributed::{
-    PlannedCut, StepAnswer, VerifyPlan, VerifyStep, assemble, log_bytes, plan, run_step,
+    CONFIRMATIONS, PlannedCut, StepAnswer, VerifyPlan, VerifyStep, assemble, log_bytes, plan, run_step,
 };
 use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
@@ -101,7 +101,8 @@ fn verify_run_step<'py>(
     Ok(PyBytes::new(py, answer.as_bytes()))
 }
 
-/// Combines a plan and the answers of its steps, in order, into the report.
+/// Combines a plan and the answers of its steps, in order, into the report. Its entry `confirmations` is the number of
+/// further checks that must find its problems too, because a writer has the store open.
 #[pyfunction]
 fn verify_assemble<'py>(
     py: Python<'py>,
@@ -114,7 +115,10 @@ fn verify_assemble<'py>(
         let answers = answers.iter().map(StepAnswer::from_json).collect::<Result<Vec<_>, _>>()?;
         assemble(&files_at(plan.root()), &of_a_worker(), &plan, &answers, watch)
     })?;
-    report_dict(py, &report)
+    let is_certain = report.ok || report.more > 0 || !plan.is_next_to_writer();
+    let found = report_dict(py, &report)?;
+    found.set_item("confirmations", if is_certain { 0 } else { CONFIRMATIONS })?;
+    Ok(found)
 }
 
 fn report_dict<'py>(py: Python<'py>, report: &VerifyReport) -> PyResult<Bound<'py, PyDict>> {

@@ -204,3 +204,35 @@ def test_another_policy_is_refused(tmp_path: Path, policy: Any) -> None:
                 continue
             with pytest.raises((mqstore.InvalidOptionError, TypeError), match="on_damage"):
                 verb(store, policy)
+
+
+FIELDS = {"queue id": 15, "queue offset": 27, "topic": 88 + len("body 6") + len("orders")}
+"""The last byte of a field of a record, counted from its first byte."""
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_record_with_a_damaged_place_takes_no_other_place(tmp_path: Path, field: str) -> None:
+    """One flipped bit names another queue that exists, or the offset of another message."""
+    home = tmp_path / "store"
+    with mqstore.open(home, "create", **SMALL) as store:
+        for topic in ("orders", "orderr"):
+            store.create_topic(topic, 2)
+        for number in range(20):
+            for topic in ("orders", "orderr"):
+                store.append(topic, b"body %d" % number, queue_id=number % 2)
+        lost = list(store.read("orders", 0))[LOST]
+    for topic in ("orders", "orderr"):
+        damage.lose_queue(home, topic)
+    damage.flip_bit(home, "commitlog/" + "0" * 20, lost.commit_log_offset + FIELDS[field])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", mqstore.StoreWarning)
+        with mqstore.open(home) as store:
+            for topic, queue_id in (("orders", 1), ("orderr", 0), ("orderr", 1)):
+                found = [(message.queue_offset, message.body) for message in store.read(topic, queue_id)]
+                assert found == [(at, b"body %d" % (2 * at + queue_id)) for at in range(10)]
+            with pytest.raises(mqstore.CorruptionError) as caught:
+                list(store.read("orders", 0))
+            assert caught.value.offset == lost.commit_log_offset
+            found = [(message.queue_offset, message.body) for message in store.read("orders", 0, on_damage="skip")]
+            assert found == [(at, b"body %d" % (2 * at)) for at in range(10) if at != LOST]
+            assert any("its checksum is wrong" in note for note in mqstore.info(home).notes)

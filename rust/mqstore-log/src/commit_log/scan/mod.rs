@@ -510,6 +510,16 @@ fn check_sums(record: &RecordOutline<'_>, body: bool) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether topic, queue or queue offset of a record may be damaged: the checksum of the whole record is wrong, although
+/// the body is intact. A record with a damaged body keeps its place, where a read finds the damage.
+pub fn has_damaged_place(record: &RecordView<'_>) -> bool {
+    let whole = CrcCheck { body: false, property: switch::on("scan.property_crc") };
+    record.check_crc(whole).is_err()
+        // Then the digits prove that everything else is intact.
+        && !record.has_damaged_crc_name()
+        && record.check_crc(CrcCheck { body: true, property: false }).is_ok()
+}
+
 /// Whether a record at log offset `offset` names this offset.
 #[inline]
 fn is_at(physical_offset: i64, offset: u64) -> bool {

@@ -236,3 +236,11 @@ def test_a_record_with_a_damaged_place_takes_no_other_place(tmp_path: Path, fiel
             found = [(message.queue_offset, message.body) for message in store.read("orders", 0, on_damage="skip")]
             assert found == [(at, b"body %d" % (2 * at)) for at in range(10) if at != LOST]
             assert any("its checksum is wrong" in note for note in mqstore.info(home).notes)
+        assert any("its checksum is wrong" in line for line in mqstore.rebuild(home).skipped)
+        with mqstore.open(home) as store:
+            for topic in ("orders", "orderr"):
+                for queue_id in range(2):
+                    found = [(message.queue_offset, message.body) for message in store.read(topic, queue_id)]
+                    lost_here = (topic, queue_id) == ("orders", 0)
+                    wanted = [at for at in range(10) if not lost_here or at != LOST]
+                    assert found == [(at, b"body %d" % (2 * at + queue_id)) for at in wanted]

@@ -72,6 +72,7 @@ pub(crate) fn rebuild_locked(
         batch_topics: batch_topics(files, &listed.table),
         floors: floors.clone(),
         skip_damage: true,
+        check_place: true,
         ..DispatchRules::default()
     };
     let queue_file_bytes = mark.map_or(options.queue_file_bytes(), |mark| mark.queue_file_bytes);

@@ -110,7 +110,7 @@ pub enum ProgressRecord {
         /// The log offset.
         log_offset: i64,
     },
-    /// The clock said this. Leases and returned messages of later records began then or up to [`CLOCK_STEP_MS`] later.
+    /// The clock said this. Leases and returned messages of later records began then or up to ten seconds later.
     /// If earlier ones began after this time, the clock was ahead of it; they begin now and keep their length.
     Clock {
         /// The time, in epoch milliseconds.
@@ -232,7 +232,7 @@ impl Progress {
     }
 
     /// Returns the record that must precede a lease or a return that begins at `now_ms`; `None` if the last such record
-    /// is not older than [`CLOCK_STEP_MS`]. Read the clock under the lock of the progress: an older time would count as a
+    /// is younger than ten seconds. Read the clock under the lock of the progress: an older time would count as a
     /// clock that was set back.
     pub fn clock_record(&self, now_ms: i64) -> Option<ProgressRecord> {
         let is_known = (self.clock_ms..self.clock_ms.saturating_add(CLOCK_STEP_MS)).contains(&now_ms);
@@ -510,9 +510,10 @@ impl Progress {
         let leases = self.leases().map(|(offset, Lease { until_ms, attempt, clock_ms, .. })| {
             (clock_ms, ProgressRecord::Leased { offset, until_ms, attempt })
         });
-        let waiting = self.all_waiting().map(|(offset, ReturnedMessage { visible_ms, attempt, clock_ms })| {
-            (clock_ms, ProgressRecord::Returned { offset, visible_ms, attempt })
-        });
+        let waiting =
+            self.all_waiting().map(|(offset, ReturnedMessage { visible_ms, attempt, clock_ms })| {
+                (clock_ms, ProgressRecord::Returned { offset, visible_ms, attempt })
+            });
         let mut last_ms = 0;
         let mut clock = move |now_ms: i64| {
             let differs = std::mem::replace(&mut last_ms, now_ms) != now_ms;
@@ -568,7 +569,8 @@ impl Progress {
     /// Moves the start of leases and waits that began after `now_ms` to `now_ms`. A message that was never delivered
     /// waits for a fixed time, which stays.
     fn begin_again(&mut self, now_ms: i64) {
-        let end_of = |end_ms: i64, clock_ms: i64| now_ms.saturating_add(end_ms.saturating_sub(clock_ms).max(0));
+        let end_of =
+            |end_ms: i64, clock_ms: i64| now_ms.saturating_add(end_ms.saturating_sub(clock_ms).max(0));
         for (offset, lease) in &mut self.leases {
             if lease.clock_ms > now_ms {
                 self.ends.remove(&(lease.until_ms, *offset));

@@ -102,7 +102,10 @@ mod tests {
         let compaction = files.compaction();
         files.vfs.create_dir_all(&compaction).unwrap();
         let write = |name: &str, text: &str| {
-            files.vfs.write_atomic(&compaction.join(name), &compaction.join("staged"), text.as_bytes()).unwrap();
+            files
+                .vfs
+                .write_atomic(&compaction.join(name), &compaction.join("staged"), text.as_bytes())
+                .unwrap();
         };
         let load = || PositionCheckpoint::load(&files, &compaction).unwrap();
         write(POSITIONS_FILE, r#"{"queueOffsetMap":{"a_0":7,"b_0":x,"c_0":9}}"#);

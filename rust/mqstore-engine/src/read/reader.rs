@@ -29,7 +29,9 @@ use mqstore_base::options::StoreOptions;
 use mqstore_base::retry::retry_if_gone;
 use mqstore_base::store_files::{DelayTables, StoreFiles};
 use mqstore_base::topic_floors::TopicFloors;
-use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList, has_damaged_place};
+use mqstore_log::commit_log::{
+    LogScanner, ScanChecks, ScanItem, SegmentList, damaged_place_note, has_damaged_place,
+};
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use mqstore_log::dispatch::{BatchTopics, DerivedQueue, DerivedQueues, WalkItem};
 use mqstore_log::index::IndexSet;
@@ -421,12 +423,9 @@ impl Reader {
                 item => item?,
             };
             match item {
-                ScanItem::Record(record) if has_damaged_place(&record) => {
+                ScanItem::Record(record) if has_damaged_place(&record.outline()) => {
                     let size = u64::from(record.size);
-                    self.note(format!(
-                        "the record at log offset {offset}: its checksum is wrong, so its topic and queue offset are \
-                         unknown; skipped {size} bytes"
-                    ));
+                    self.note(damaged_place_note(offset, size));
                     visit(WalkItem::Damaged { offset, end: offset + size });
                 }
                 ScanItem::Record(record) => visit(WalkItem::Record(&record, offset)),

@@ -193,7 +193,8 @@ mod tests {
 
     #[test]
     fn rows_for_topics_of_the_store_itself_are_refused() {
-        for topic in [SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, "rmq_sys_REVIVE_LOG_c", "RMQ_SYS_x"] {
+        for topic in [SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, "rmq_sys_REVIVE_LOG_c", "RMQ_SYS_x"]
+        {
             let refused = check_target(topic);
             assert!(matches!(refused, Err(StoreError::Refused { .. })), "{topic}: {refused:?}");
         }

@@ -32,5 +32,8 @@ pub use quota::TopicQuotaState;
 pub use read::{RecordReader, read_record};
 pub use read_maps::ReadCounts;
 pub use scan::check_full;
-pub use scan::{CutRun, Damage, LogScanner, RecordRun, ScanChecks, ScanItem, check_record, has_damaged_place};
+pub use scan::{
+    CutRun, Damage, LogScanner, RecordRun, ScanChecks, ScanItem, check_record, damaged_place_note,
+    has_damaged_place,
+};
 pub use segment_list::{Segment, SegmentList, prefers_second};

@@ -81,13 +81,12 @@ impl<T> PutLock<T> {
     pub(super) fn lock(&self, clock: &dyn Clock) -> Result<PutGuard<'_, T>, PutBusy> {
         // Read before the lock, so that no other append waits for it.
         let mut now_ms = interval_ms(clock);
-        let data = match self.data.try_lock() {
-            Some(data) => data,
-            None => {
-                let data = self.wait(now_ms, clock)?;
-                now_ms = interval_ms(clock);
-                data
-            }
+        let data = if let Some(data) = self.data.try_lock() {
+            data
+        } else {
+            let data = self.wait(now_ms, clock)?;
+            now_ms = interval_ms(clock);
+            data
         };
         self.held_since_ms.store(now_ms, Ordering::Relaxed);
         Ok(PutGuard { held_since_ms: &self.held_since_ms, data })

@@ -39,8 +39,9 @@ pub struct DispatchRules {
     pub floors: TopicFloors,
     /// Whether dispatch skips damage in the log; otherwise damage stops the dispatcher.
     pub skip_damage: bool,
-    /// Whether to verify checksums; a record with a wrong checksum then counts as damage.
-    pub check_crc: bool,
+    /// Whether to skip records whose topic, queue or queue offset may be damaged (`has_damaged_place`). Reads all bytes
+    /// of each record.
+    pub check_place: bool,
 }
 
 /// A set of topics whose queues hold batch units. Clones share one set, and topics can be added at any time.

@@ -7,6 +7,7 @@ use mqstore_io::sync::Ordering;
 
 use super::Dispatcher;
 use super::dispatch_run::{DispatchRun, QueueWork};
+use crate::commit_log::{damaged_place_note, has_damaged_place};
 use mqstore_base::error::StoreError;
 
 impl Dispatcher {
@@ -42,10 +43,16 @@ impl Dispatcher {
     fn decode(&self, run: &mut DispatchRun) {
         let DispatchRun { stretch, output, skipped, .. } = run;
         output.begin();
-        let skipped = self.rules.skip_damage.then_some(skipped);
-        run.damage = stretch.records(self.rules.check_crc, skipped, |record, offset| {
-            output.add(&self.rules, record, offset);
+        let mut misplaced = Vec::new();
+        let damage = self.rules.skip_damage.then_some(&mut *skipped);
+        run.damage = stretch.records(false, damage, |record, offset| {
+            if self.rules.check_place && has_damaged_place(record) {
+                misplaced.push(damaged_place_note(offset, record.size.into()));
+            } else {
+                output.add(&self.rules, record, offset);
+            }
         });
+        skipped.append(&mut misplaced);
         if let Some(damage) = &run.damage {
             run.end = damage.offset;
         }

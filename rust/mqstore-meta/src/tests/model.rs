@@ -107,8 +107,9 @@ impl Naive {
         for (offset, state) in (0..).zip(self.offsets) {
             assert_eq!(progress.is_finished(offset), state == Offset::Finished, "offset {offset}");
             let lease = progress.lease(offset).map(|Lease { until_ms, attempt, .. }| (until_ms, attempt));
-            let waiting =
-                progress.waiting(offset).map(|ReturnedMessage { visible_ms, attempt, .. }| (visible_ms, attempt));
+            let waiting = progress
+                .waiting(offset)
+                .map(|ReturnedMessage { visible_ms, attempt, .. }| (visible_ms, attempt));
             let dead = progress.dead_letters().find(|(dead, _)| *dead == offset).map(|(_, dlq)| dlq);
             let is = match state {
                 Offset::Leased(ms, attempt) => (Some((ms, attempt)), None, None),
@@ -276,7 +277,10 @@ fn leases_that_began_while_the_clock_was_ahead_begin_again() {
         progress.apply(&record);
     }
     assert!(progress.clock_record(begun_ms + 9_999).is_none());
-    assert_eq!(progress.clock_record(begun_ms + 10_000), Some(ProgressRecord::Clock { now_ms: begun_ms + 10_000 }));
+    assert_eq!(
+        progress.clock_record(begun_ms + 10_000),
+        Some(ProgressRecord::Clock { now_ms: begun_ms + 10_000 })
+    );
     // A new generation of the metadata log stores the state in another form.
     for mut progress in [progress.clone(), restored(&progress)] {
         let token = progress.lease(1).unwrap().token;
@@ -285,7 +289,8 @@ fn leases_that_began_while_the_clock_was_ahead_begin_again() {
         assert!(!progress.is_ahead_of(5_000));
         let ends: Vec<_> = progress.leases().map(|(offset, lease)| (offset, lease.until_ms)).collect();
         assert_eq!(ends, [(0, 31_000), (1, 35_000), (3, 65_000)]);
-        let dues: Vec<_> = progress.all_waiting().map(|(offset, waiting)| (offset, waiting.visible_ms)).collect();
+        let dues: Vec<_> =
+            progress.all_waiting().map(|(offset, waiting)| (offset, waiting.visible_ms)).collect();
         assert_eq!(dues, [(2, 15_000), (4, WEEKS_MS * 2)]);
         assert_eq!(progress.lease(1).unwrap().token, token, "the worker still has its lease");
         assert_eq!((progress.next_event_ms(), progress.due(35_000, 9)), (Some(15_000), vec![2, 0, 1]));

@@ -374,8 +374,9 @@ fn append_in_order(
                 match one {
                     (message, Due::Now) => appended.push(target.append_batch_copy(message, origin)?),
                     // Batch queues accept no waiting messages: this returns the error.
-                    _ => appended
-                        .extend(broker.append_copies(slice::from_ref(one), slice::from_ref(origin))?),
+                    _ => {
+                        appended.extend(broker.append_copies(slice::from_ref(one), slice::from_ref(origin))?)
+                    }
                 }
             }
         } else {

@@ -512,12 +512,20 @@ fn check_sums(record: &RecordOutline<'_>, body: bool) -> Result<(), String> {
 
 /// Whether topic, queue or queue offset of a record may be damaged: the checksum of the whole record is wrong, although
 /// the body is intact. A record with a damaged body keeps its place, where a read finds the damage.
-pub fn has_damaged_place(record: &RecordView<'_>) -> bool {
+pub fn has_damaged_place(record: &RecordOutline<'_>) -> bool {
     let whole = CrcCheck { body: false, property: switch::on("scan.property_crc") };
     record.check_crc(whole).is_err()
         // Then the digits prove that everything else is intact.
         && !record.has_damaged_crc_name()
         && record.check_crc(CrcCheck { body: true, property: false }).is_ok()
+}
+
+/// Returns the note about a record with a damaged place.
+pub fn damaged_place_note(offset: u64, bytes: u64) -> String {
+    format!(
+        "the record at log offset {offset}: its checksum is wrong, so its topic and queue offset are unknown; skipped \
+         {bytes} bytes"
+    )
 }
 
 /// Whether a record at log offset `offset` names this offset.

@@ -31,6 +31,7 @@ NOTHING = "\N{EN DASH}"
 _UNITS = {
     "bytes": "bytes",
     "entries": "entries",
+    "files": "files",
     "pages": "pages of 4 KiB",
     "queues": "queues",
     "ratio": "share",

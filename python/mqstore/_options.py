@@ -68,6 +68,11 @@ class BrokerOptions:
     """Threads that build queues and index: 0 to 8. With 0 the appending thread builds them. None, the default, is the
     number of processors, at most 8. If less than 1 MiB of the log waits for dispatch, all but one of them sleep."""
 
+    max_open_files: int | None = None
+    """Maximum number of queue and index files that stay open between two uses: 2 to 1,048,576. None, the default, is a
+    share of the process's limit of open files (`ulimit -n`): 128 of 256, 512 of 1,024, at most 4,096. All stores of a
+    process together never keep more than half of the limit open. RocketMQ keeps every file open."""
+
     index_tags: bool = False
     """Whether to add index entries for tags, as RocketMQ 5.5.0 does. If the last writer of the directory added them,
     mqstore always adds them."""

@@ -301,6 +301,10 @@ class StoreStats(_Report):
     """Bytes of all segments of the log."""
     max_bytes: int | None = None
     """Maximum of `log_bytes`, from the option `max_bytes`; None without a limit and in a store opened for reading."""
+    open_files: int = 0
+    """Queue and index files that this store has open now."""
+    max_open_files: int = 0
+    """Maximum of `open_files`: the option `max_open_files`, or the store's share of the process's limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,14 @@ _STORE = (
         "By",
         "Maximum bytes of the log's segments; missing without a limit.",
     ),
+    _Kind("open_files", "mqstore_open_files", "mqstore.open_files", "{file}", "Open queue and index files."),
+    _Kind(
+        "max_open_files",
+        "mqstore_max_open_files",
+        "mqstore.max_open_files",
+        "{file}",
+        "Maximum number of queue and index files that stay open.",
+    ),
 )
 
 _QUOTA = (

@@ -183,6 +183,10 @@ class StoreInfo(_Report):
     """Whether a process has the store open for writing."""
     writer_pid: int | None
     """Process id of the writer, if the system reports it."""
+    writer_open_files: int | None
+    """Files that the process of the writer has open; None without a writer, or if the system does not show them."""
+    writer_open_files_limit: int | None
+    """Maximum of `writer_open_files` (`ulimit -n`). The stores of the process keep at most half of it open."""
     notes: tuple[str, ...]
     """Notes for a person."""
 

@@ -170,11 +170,19 @@ impl DurableMarkFile {
 
     /// Returns the newest mark with a valid checksum. Missing and damaged slots count as absent.
     pub fn load(&self) -> Option<DurableMark> {
-        [0, 1]
-            .into_iter()
-            .filter_map(|slot| self.files.vfs.read_file(&self.slot(slot), 1 << 16).ok())
-            .filter_map(|bytes| DurableMark::decode(&bytes))
-            .max_by_key(|mark| mark.sequence)
+        self.try_load().ok().flatten()
+    }
+
+    /// Like [`Self::load`], but fails if a slot cannot be read for lack of a descriptor or memory. Without its mark, a
+    /// store would be taken for one of RocketMQ.
+    pub fn try_load(&self) -> Result<Option<DurableMark>, StoreError> {
+        let slots = [self.read_slot(0)?, self.read_slot(1)?];
+        let marks = slots.iter().filter_map(|bytes| DurableMark::decode(bytes));
+        Ok(marks.max_by_key(|mark| mark.sequence))
+    }
+
+    fn read_slot(&self, sequence: u64) -> Result<Vec<u8>, StoreError> {
+        self.files.read_state(&self.slot(sequence), 1 << 16)
     }
 
     /// Writes `mark` to slot a if its sequence is even, else to slot b; syncs it if `durable` is set.

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mqstore_format::FormatError;
+use mqstore_io::open_files;
 
 /// The reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -183,7 +184,7 @@ pub enum StoreError {
         reason: String,
     },
     /// Another operating-system error.
-    #[error("{path}: {action}: {source}")]
+    #[error("{path}: {action}: {source}{}", remedy(.source).unwrap_or_default())]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -219,6 +220,23 @@ fn no_topic(topic: &str, queue_id: Option<i32>) -> String {
     }
 }
 
+/// Returns the text that says what to do about a limit of the process.
+pub fn remedy(source: &io::Error) -> Option<&'static str> {
+    if open_files::is_out_of_files(source) {
+        return Some(
+            "; close files that the program does not need, or raise the limit (ulimit -n), then try again",
+        );
+    }
+    match source.kind() {
+        io::ErrorKind::OutOfMemory => {
+            Some("; free memory or raise the limit of maps (vm.max_map_count), then try again")
+        }
+        // No call of mqstore on a file fails so, only the start of a thread.
+        io::ErrorKind::WouldBlock => Some("; end threads or raise their limit (ulimit -u), then try again"),
+        _ => None,
+    }
+}
+
 impl StoreError {
     /// Returns an error of the system on `path` during `action`; a full disk gets its own variant.
     pub fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
@@ -231,6 +249,17 @@ impl StoreError {
     /// Whether the error says that a file or folder does not exist, for example because another process deleted it.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Whether a file could not be opened because too many are open. Nothing was changed then, and a later call can
+    /// succeed.
+    pub fn is_out_of_files(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if open_files::is_out_of_files(source))
+    }
+
+    /// Whether the system had no free descriptor, memory, map or thread. A later call can succeed.
+    pub fn is_out_of_resources(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if open_files::is_out_of_resources(source))
     }
 
     /// Returns the error for damage in `path` at byte `offset`.

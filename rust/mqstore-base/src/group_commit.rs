@@ -14,7 +14,8 @@
 //! that would have to sleep again.
 //!
 //! Across threads: at most one sync runs at a time. A failed sync is final, because the pages that it lost can look
-//! clean to the next sync: every waiter of that round and of all later rounds gets the error.
+//! clean to the next sync: every waiter of that round and of all later rounds gets the error. If the sync could not
+//! open a file because too many are open, nothing was lost: only the threads that tried get that error.
 //!
 //! Source of the idea: `GroupCommitService`, which swaps two lists of requests instead.
 
@@ -96,7 +97,7 @@ impl GroupCommit {
                 return Err(failed(cause));
             }
             if !round.running {
-                self.run_sync(round, &appended, &sync);
+                self.run_sync(round, &appended, &sync)?;
                 round = self.round.lock();
                 continue;
             }
@@ -128,7 +129,7 @@ impl GroupCommit {
         mut round: MutexGuard<'_, SyncRound>,
         appended: &impl Fn() -> u64,
         sync: &impl Fn() -> Result<u64, StoreError>,
-    ) {
+    ) -> Result<(), StoreError> {
         round.running = true;
         self.running.store(true, Ordering::SeqCst);
         round.number += 1;
@@ -137,10 +138,13 @@ impl GroupCommit {
         drop(round);
         let outcome = sync();
         let mut round = self.round.lock();
+        let mut passing = Ok(());
         match outcome {
             Ok(covered) => {
                 self.durable.raise(covered, Ordering::AcqRel);
             }
+            // Nothing was synced. Each thread that waits for this round leads one of its own.
+            Err(error) if error.is_out_of_files() => passing = Err(error),
             Err(error) => round.failure = Some(error.to_string()),
         }
         round.running = false;
@@ -155,6 +159,7 @@ impl GroupCommit {
             self.event(number + 1).notify_one();
             self.event(number).notify_all();
         }
+        passing
     }
 
     #[expect(clippy::indexing_slicing, reason = "a remainder of the number of events")]
@@ -297,6 +302,39 @@ mod tests {
         });
         assert_eq!(commit.durable(), 1600);
         assert!(syncs.load(Ordering::SeqCst) < 1600, "{syncs:?} syncs for 1600 waiters");
+    }
+
+    #[test]
+    fn a_sync_that_found_no_descriptor_is_not_final() {
+        const EMFILE: i32 = 24;
+        let commit = GroupCommit::new(0);
+        let failing = AtomicUsize::new(3);
+        let sync = || {
+            thread::sleep(Duration::from_millis(1));
+            match failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)) {
+                Ok(_) => {
+                    let error = std::io::Error::from_raw_os_error(EMFILE);
+                    Err(StoreError::io(std::path::Path::new("log"), "syncing", error))
+                }
+                Err(_) => Ok(9),
+            }
+        };
+        let refused = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| match commit.wait(9, || 9, sync, never) {
+                    Ok(()) => assert_eq!(commit.durable(), 9),
+                    Err(error) => {
+                        assert!(
+                            error.is_out_of_files() && error.to_string().contains("ulimit -n"),
+                            "{error}"
+                        );
+                        refused.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(refused.into_inner(), 3, "only the threads that tried get the error");
     }
 
     #[test]

@@ -138,6 +138,10 @@ pub struct StoreOptions {
     /// Threads that build queues and index, at most 8; with 0 the appending thread builds them. `None`, the default,
     /// means one for each processor, at most 8. See [`Self::dispatch_workers`].
     pub dispatch_threads: Option<u32>,
+    /// Maximum number of queue and index files that stay open between two uses. `None`, the default, means a share of
+    /// the process's limit; see [`mqstore_io::vfs::Environment::default_kept_files`]. At least 2. RocketMQ has no such
+    /// option: it keeps every file open.
+    pub max_open_files: Option<u32>,
     /// Milliseconds after which a log segment is removed, counted from the store time of its last record. `None`, the
     /// default, keeps all segments. 1 to 2^53. `fileReservedTime` (in hours; RocketMQ's default is 72).
     pub retention_ms: Option<u64>,
@@ -230,6 +234,7 @@ impl Default for StoreOptions {
             auto_create_topics: true,
             store_host: Host { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 10911 },
             dispatch_threads: None,
+            max_open_files: None,
             retention_ms: None,
             retention_bytes: None,
             max_bytes: None,
@@ -286,6 +291,7 @@ impl StoreOptions {
             0,
             MAX_DISPATCH_THREADS.into(),
         )?;
+        within("max_open_files", self.max_open_files.unwrap_or(2).into(), 2, 1 << 20)?;
         within("compaction_interval", self.compaction_interval_ms.unwrap_or(1), 1, 31_536_000_000)?;
         within("compaction_log_file_size", self.compaction_log_file_bytes, 460, (1 << 31) - 1)?;
         within("compaction_queue_file_size", self.compaction_queue_file_bytes, 92, ((1 << 31) - 1) / 5)?;

@@ -16,6 +16,7 @@ mod log_paths;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mqstore_io::open_files::is_out_of_resources;
 use mqstore_io::switch;
 use mqstore_io::vfs::parent_dir;
 use mqstore_io::{Clock, FileKind, Vfs};
@@ -46,6 +47,9 @@ pub struct OldFile {
     /// The last offset that it covers.
     pub last_offset: i64,
 }
+
+/// Maximum number of index files that a store keeps open; the one that is written does not count.
+const MOST_INDEX_FILES: usize = 32;
 
 /// The file system, the clock and the root of one store.
 ///
@@ -83,13 +87,38 @@ pub struct StoreFiles {
     logs: Option<Arc<LogFolders>>,
     /// Set if the root is no store, but a log without one.
     alone: Option<Arc<BareLog>>,
+    /// The option of that name.
+    pub max_open_files: Option<u32>,
 }
 
 impl StoreFiles {
     /// Returns the files of a store at `root`. Resolves the folders below it that are links.
     pub fn new(vfs: Arc<dyn Vfs>, clock: Arc<dyn Clock>, root: &Path) -> Self {
         let links = Arc::new(LinkedFolders::find(&*vfs, root));
-        Self { vfs, clock, root: root.to_path_buf(), links, logs: None, alone: None }
+        Self { vfs, clock, root: root.to_path_buf(), links, logs: None, alone: None, max_open_files: None }
+    }
+
+    /// Returns the number of queue files and of index files that the store keeps open between two uses.
+    pub fn kept_files(&self) -> (usize, usize) {
+        let environment = self.vfs.environment();
+        let chosen = self.max_open_files.map_or_else(|| environment.default_kept_files(), u64::from);
+        let kept = chosen.min(environment.most_kept_files()) as usize;
+        let index = (kept / 16).clamp(1, MOST_INDEX_FILES);
+        (kept.saturating_sub(index).max(1), index)
+    }
+
+    /// Reads a small file of the state of a store. A file that is missing, too long or unreadable counts as empty.
+    ///
+    /// # Errors
+    /// The system has no descriptor or memory for the call. That is no damage, so the store must not be opened as if it
+    /// had no such state.
+    pub fn read_state(&self, path: &Path, limit_bytes: u64) -> Result<Vec<u8>, StoreError> {
+        match self.vfs.read_file(path, limit_bytes) {
+            Err(error) if is_out_of_resources(&error) => {
+                Err(StoreError::io(path, "reading the state of the store", error))
+            }
+            bytes => Ok(bytes.unwrap_or_default()),
+        }
     }
 
     /// `commitlog/`: the segments, unless they are in other folders: see [`Self::log_folders`].

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use mqstore_io::vfs::ProcessFiles;
 use mqstore_io::{Clock, FileKind, Vfs};
 
 use super::hourly_rates::{HourRate, hours};
@@ -53,6 +54,8 @@ pub struct InfoReport {
     pub rocksdb: bool,
     /// The process that has the store open for writing, if there is one: its pid, or `None` if that is unknown.
     pub writer: Option<Option<i32>>,
+    /// The files that its process has open, if the system shows them.
+    pub writer_files: Option<ProcessFiles>,
     /// Notes for people.
     pub notes: Vec<String>,
 }
@@ -137,6 +140,7 @@ pub fn info_with<T>(
     });
     notes.extend(popped.notes);
     let more = look(&store);
+    let writer = holder.map(|_| writer_pid(&files));
     let report = InfoReport {
         layout: match (rocksdb_queues, has("consumequeue")) {
             (true, _) => "rocksdb-queues",
@@ -167,7 +171,8 @@ pub fn info_with<T>(
         consumers,
         popped: popped.queues,
         rocksdb: rocksdb_queues || has("rocksdbstore") || has("kvStore"),
-        writer: holder.map(|_| writer_pid(&files)),
+        writer,
+        writer_files: writer.flatten().and_then(|pid| files.vfs.files_of_process(u32::try_from(pid).ok()?)),
         notes,
     };
     Ok((report, more))

@@ -57,7 +57,7 @@ pub(crate) fn rebuild_locked(
 ) -> Result<RebuildReport, StoreError> {
     files.ensure_folder(&files.staging())?;
     let list = Arc::new(SegmentList::load(files)?);
-    let mark = DurableMarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));
+    let mark = DurableMarkFile::new(files).try_load()?.filter(|mark| mark_fits(files, &list, mark));
     let found = log_end(files, &list, mark.as_ref(), 0, false)?;
     let mut notes = Vec::new();
     let listed = load_listed(files, &mut notes);

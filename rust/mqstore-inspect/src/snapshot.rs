@@ -260,7 +260,7 @@ impl SnapshotRun<'_> {
             let record = RecordView::decode(bytes.as_slice());
             seal.time = record.map_or(0, |record| record.store_timestamp);
         }
-        if let Some(old) = DurableMarkFile::new(self.source).load() {
+        if let Some(old) = DurableMarkFile::new(self.source).try_load()? {
             let mark = seal.mark(self.copy, &list, &old)?;
             DurableMarkFile::new(self.copy).store(&mark, true)?;
         } else {

@@ -20,11 +20,12 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::open_files::OpenFiles;
 use crate::region::{MapAccess, MapObserver, Region, RegionError};
 use crate::sync::{AtomicU64, Mutex, Ordering, Raise};
 use crate::vfs::{
-    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, SpaceInfo, StoreLock, Vfs,
-    VfsFile,
+    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, ProcessFiles, SpaceInfo,
+    StoreLock, Vfs, VfsFile,
 };
 
 /// Bytes of a block, the smallest unit of disk space.
@@ -310,6 +311,14 @@ impl Vfs for FaultVfs {
 
     fn environment(&self) -> Environment {
         self.inner.environment()
+    }
+
+    fn open_files(&self) -> Option<&'static OpenFiles> {
+        self.inner.open_files()
+    }
+
+    fn files_of_process(&self, pid: u32) -> Option<ProcessFiles> {
+        self.inner.files_of_process(pid)
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use crate::open_files::{KeepsFiles, OpenFileShare};
 use crate::region::{MapAccess, Region};
 use crate::vfs::{Access, Vfs, VfsFile};
 
@@ -24,14 +25,17 @@ mod tests;
 /// handle covers them. An error of the write-back in between may stay unseen.
 ///
 /// Handles are shared: a file closes when its last clone is dropped, and its map is dropped with the handle. No lock is
-/// held during an open. Call [`FileCache::forget`] before you remove or rename a file. Otherwise a later write goes to
-/// the old file.
+/// held during an open. All caches of a process share its limit of open files ([`crate::open_files`]). Call
+/// [`FileCache::forget`] before you remove or rename a file. Otherwise a later write goes to the old file.
 #[derive(Debug)]
 pub struct FileCache {
     vfs: Arc<dyn Vfs>,
-    capacity: usize,
-    state: Mutex<CacheState>,
+    share: OpenFileShare,
+    state: Arc<SharedState>,
 }
+
+#[derive(Debug, Default)]
+struct SharedState(Mutex<CacheState>);
 
 #[derive(Debug, Default)]
 struct CacheState {
@@ -55,21 +59,34 @@ struct CacheEntry {
 impl FileCache {
     /// Creates a cache that keeps at most `capacity` files open (at least 1).
     pub fn new(vfs: Arc<dyn Vfs>, capacity: usize) -> Self {
-        Self { vfs, capacity: capacity.max(1), state: Mutex::default() }
+        let state = Arc::<SharedState>::default();
+        let share = match vfs.open_files() {
+            Some(files) => {
+                let weak: Weak<SharedState> = Arc::downgrade(&state);
+                files.add_cache(weak, capacity, vfs.environment().most_kept_files() as usize)
+            }
+            None => OpenFileShare::unlimited(capacity),
+        };
+        Self { vfs, share, state }
+    }
+
+    /// Returns the number of files that the cache may keep open now.
+    pub fn capacity(&self) -> usize {
+        self.share.capacity()
     }
 
     /// Returns the file at `path`, and opens it if it is not open. A file open for writing also serves readers. A file
     /// open for reading is opened again for a writer.
     pub fn get(&self, path: &Path, access: Access) -> io::Result<Arc<dyn VfsFile>> {
         let forgets = {
-            let mut state = self.state.lock();
+            let mut state = self.state.0.lock();
             if let Some(file) = state.hit(path, access) {
                 return Ok(file);
             }
             state.forgets
         };
         let file = self.vfs.open(path, access)?;
-        let mut state = self.state.lock();
+        let mut state = self.state.0.lock();
         if state.forgets != forgets {
             return Ok(file);
         }
@@ -77,7 +94,7 @@ impl FileCache {
         if let Some(other) = state.hit(path, access) {
             return Ok(other);
         }
-        let evicted = state.insert(path, access, Arc::clone(&file), self.capacity);
+        let evicted = state.insert(path, access, Arc::clone(&file), self.capacity());
         drop(state);
         drop(evicted);
         Ok(file)
@@ -86,13 +103,13 @@ impl FileCache {
     /// Maps the first `len` bytes of the file at `path` for reading. They stay in place as long as a clone of the
     /// result exists. Do not keep one: it keeps the file open.
     pub fn map(&self, path: &Path, access: Access, len: u64) -> io::Result<Arc<Region>> {
-        if let Some(map) = self.state.lock().entries.get(path).and_then(|entry| entry.map.clone()) {
+        if let Some(map) = self.state.0.lock().entries.get(path).and_then(|entry| entry.map.clone()) {
             return Ok(map);
         }
         let len = usize::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let map = Arc::new(self.get(path, access)?.map(0, len, MapAccess::Read)?);
         // If the file has left the table, its map is not kept.
-        if let Some(entry) = self.state.lock().entries.get_mut(path) {
+        if let Some(entry) = self.state.0.lock().entries.get_mut(path) {
             return Ok(Arc::clone(entry.map.get_or_insert(map)));
         }
         Ok(map)
@@ -100,7 +117,7 @@ impl FileCache {
 
     /// Drops the handle of `path`.
     pub fn forget(&self, path: &Path) {
-        let mut state = self.state.lock();
+        let mut state = self.state.0.lock();
         state.forgets += 1;
         let entry = state.remove(path);
         drop(state);
@@ -109,7 +126,7 @@ impl FileCache {
 
     /// Drops the handles of all files in `dir` and below it.
     pub fn forget_dir(&self, dir: &Path) {
-        let mut state = self.state.lock();
+        let mut state = self.state.0.lock();
         state.forgets += 1;
         let paths: Vec<PathBuf> =
             state.entries.keys().filter(|path| path.starts_with(dir)).cloned().collect();
@@ -120,7 +137,7 @@ impl FileCache {
 
     /// Returns the number of open files.
     pub fn len(&self) -> usize {
-        self.state.lock().entries.len()
+        self.state.0.lock().entries.len()
     }
 
     /// Returns whether no file is open.
@@ -153,7 +170,31 @@ impl RecentMaps {
     }
 }
 
+impl KeepsFiles for SharedState {
+    fn release(&self) -> usize {
+        let Some(mut state) = self.0.try_lock() else { return 0 };
+        let released = state.take_unused();
+        drop(state);
+        released.len()
+    }
+
+    fn keeps_files(&self) -> bool {
+        self.0.try_lock().is_none_or(|state| !state.entries.is_empty())
+    }
+}
+
 impl CacheState {
+    /// Removes the entries whose file no caller has.
+    fn take_unused(&mut self) -> Vec<CacheEntry> {
+        let is_unused = |entry: &CacheEntry| Arc::strong_count(&entry.file) == 1;
+        let unused: Vec<CacheEntry> =
+            self.entries.extract_if(|_, entry| is_unused(entry)).map(|(_, entry)| entry).collect();
+        for entry in &unused {
+            self.order.remove(&entry.used);
+        }
+        unused
+    }
+
     fn hit(&mut self, path: &Path, access: Access) -> Option<Arc<dyn VfsFile>> {
         let entry = self.entries.get_mut(path)?;
         if access == Access::ReadWrite && entry.access == Access::Read {

@@ -13,6 +13,7 @@ pub mod faults;
 pub mod file_cache;
 pub mod mapped_file;
 pub mod mapped_file_queue;
+pub mod open_files;
 pub mod os;
 pub mod pool;
 pub mod region;

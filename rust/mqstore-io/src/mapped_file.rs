@@ -9,16 +9,17 @@ use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Weak};
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::open_files::KeepsFiles;
 use crate::region::{MapAccess, Region, RegionView};
 use crate::switch;
 use crate::sync::Raise;
@@ -43,6 +44,7 @@ mod tests;
 ///
 /// Positions are atomics that only grow, except in recovery.
 pub struct MappedFile {
+    me: Weak<Self>,
     vfs: Arc<dyn Vfs>,
     base_offset: u64,
     len: u64,
@@ -131,7 +133,7 @@ impl MappedFile {
         let made = Self::new(vfs, path, base_offset, &stat, MapAccess::ReadWrite, 0);
         *made.file.lock() = Some(file);
         made.region()?;
-        Ok(Arc::new(made))
+        Ok(made)
     }
 
     /// Gives a staged file its real name, which must be free. The name is durable after the caller has synced its
@@ -183,7 +185,7 @@ impl MappedFile {
         stat: &FileStat,
         access: MapAccess,
     ) -> Arc<Self> {
-        Arc::new(Self::new(vfs, path, base_offset, stat, access, stat.len))
+        Self::new(vfs, path, base_offset, stat, access, stat.len)
     }
 
     fn new(
@@ -193,8 +195,9 @@ impl MappedFile {
         stat: &FileStat,
         access: MapAccess,
         position: u64,
-    ) -> Self {
-        Self {
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
             vfs: Arc::clone(vfs),
             base_offset,
             len: stat.len,
@@ -208,7 +211,7 @@ impl MappedFile {
             flushed: AtomicU64::new(position),
             retired: AtomicBool::new(false),
             holders: AtomicUsize::new(0),
-        }
+        })
     }
 
     /// Drops the map and the descriptor until they are needed again, unless the map is in use; returns whether it did.
@@ -280,6 +283,11 @@ impl MappedFile {
         }
         let file = self.open_again()?;
         *slot = Some(Arc::clone(&file));
+        drop(slot);
+        if let Some(files) = self.vfs.open_files() {
+            let me: Weak<Self> = Weak::clone(&self.me);
+            files.note_segment(me, self.vfs.environment().most_kept_files() as usize);
+        }
         Ok(file)
     }
 
@@ -473,6 +481,8 @@ impl MappedFile {
                 // A thread with a guard may not have accessed the file yet, and then needs the descriptor.
                 let file = self.file()?;
                 take_name(&path)?;
+                self.retired.store(true, Ordering::Release);
+                // Until here, the handle kept another thread from closing the descriptor.
                 drop(file);
             }
             Ok(_) => {}
@@ -481,5 +491,24 @@ impl MappedFile {
         }
         self.retired.store(true, Ordering::Release);
         Ok(())
+    }
+}
+
+impl KeepsFiles for MappedFile {
+    /// A file with unsynced bytes keeps its descriptor, which must receive the report of a failed write-back.
+    fn release(&self) -> usize {
+        let Some(mut slot) = self.file.try_lock() else { return 0 };
+        let is_synced = self.access == MapAccess::Read || self.flushed() == self.len;
+        if self.is_retired() || !is_synced || slot.as_ref().is_some_and(|file| Arc::strong_count(file) > 1) {
+            return 0;
+        }
+        let unused = self.region.try_write().filter(|map| map.as_ref().is_some_and(|map| !map.is_shared()));
+        let map = unused.and_then(|mut map| map.take());
+        usize::from(slot.take().is_some()) + usize::from(map.is_some())
+    }
+
+    fn keeps_files(&self) -> bool {
+        self.file.try_lock().is_none_or(|slot| slot.is_some())
+            || self.region.try_read().is_none_or(|region| region.is_some())
     }
 }

@@ -7,6 +7,8 @@
 
 use std::io;
 
+use crate::open_files::retry_scarce;
+
 pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
@@ -43,23 +45,31 @@ raise!(loom::sync::atomic::AtomicU64, u64);
 
 /// Starts a thread called `name`. Linux tools show at most 15 bytes of the name.
 ///
-/// The thread ends when `run` returns. It continues if the handle is dropped.
+/// The thread ends when `run` returns. It continues if the handle is dropped. If the system has no memory for a thread
+/// or too many threads, maps that are not in use are released, and the start is tried again ([`retry_scarce`]).
 pub fn spawn<T, F>(name: &str, run: F) -> io::Result<JoinHandle<T>>
 where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    let thread = std::thread::Builder::new().name(name.to_owned());
-    #[cfg(feature = "sim")]
-    {
+    // A start that fails drops its closure, so the work waits outside for the thread that does start.
+    let work = Arc::new(Mutex::new(Some(run)));
+    retry_scarce(|| {
+        let work = Arc::clone(&work);
+        #[cfg(feature = "sim")]
         let switches = crate::switch::inherited();
-        thread.spawn(move || {
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            #[cfg(feature = "sim")]
             switches.adopt();
-            run()
+            // The first iteration finds the work.
+            loop {
+                let run = work.lock().take();
+                if let Some(run) = run {
+                    return run();
+                }
+            }
         })
-    }
-    #[cfg(not(feature = "sim"))]
-    thread.spawn(run)
+    })
 }
 
 /// Runs `main` in this thread while up to `count` threads called `name` run `help`. Returns when all of them have

@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::open_files::OpenFiles;
 use crate::region::{MapAccess, Region};
 use crate::switch;
 
@@ -117,6 +118,27 @@ impl Environment {
     pub fn helpers(&self) -> u32 {
         if self.threads { self.processors.clamp(1, MOST_AT_WORK) - 1 } else { 0 }
     }
+
+    /// Returns the number of queue and index files that all stores of the process together may keep open: half of its
+    /// limit.
+    pub fn most_kept_files(&self) -> u64 {
+        (self.open_files / 2).max(1)
+    }
+
+    /// Returns the number of queue and index files that one store keeps open by default: an eighth of the limit, at
+    /// least 512 and at most 4,096, but never more than [`Self::most_kept_files`].
+    pub fn default_kept_files(&self) -> u64 {
+        (self.open_files / 8).clamp(512, 4096).min(self.most_kept_files())
+    }
+}
+
+/// The files that a process has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessFiles {
+    /// Number of its descriptors.
+    pub open: u64,
+    /// Maximum number of its descriptors; `u64::MAX` without a limit.
+    pub limit: u64,
 }
 
 /// The reason why a lock was not taken.
@@ -264,6 +286,17 @@ pub trait Vfs: Send + Sync + Debug {
 
     /// Returns the facts about the machine and the process.
     fn environment(&self) -> Environment;
+
+    /// Returns the files that this process keeps open; `None` for a file system without a limit.
+    fn open_files(&self) -> Option<&'static OpenFiles> {
+        None
+    }
+
+    /// Returns the files that the process `pid` has open; `None` if the system does not show them.
+    fn files_of_process(&self, pid: u32) -> Option<ProcessFiles> {
+        let _ = pid;
+        None
+    }
 
     /// Reads a whole file of at most `limit_bytes`. A longer one is `FileTooLarge`, and is not read.
     fn read_file(&self, path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {

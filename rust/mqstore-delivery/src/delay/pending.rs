@@ -155,7 +155,7 @@ struct SavedDelays {
 impl SavedDelays {
     fn load(store: &Store) -> Result<Self, StoreError> {
         let files = store.files();
-        let (state_files, state) = StateFiles::load(files);
+        let (state_files, state) = StateFiles::load(files)?;
         let damage = state_files.damage_note(false)?;
         let mut levels = LevelOffsets::new(state_files.offsets()?, None);
         for (level, next) in state.iter().flat_map(|state| &state.levels) {

@@ -54,7 +54,7 @@ impl DelayEngine {
         if let Err(error) = &outcome {
             self.saved.dirty = true;
             // It is unknown whether a failed sync kept anything.
-            if !matches!(error, StoreError::DiskFull { .. }) {
+            if !matches!(error, StoreError::DiskFull { .. }) && !error.is_out_of_files() {
                 self.saved.failed = true;
                 self.note(format!(
                     "cannot save the state of delayed messages ({error}); the next open recovers it from the log"

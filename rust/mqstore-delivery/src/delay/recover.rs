@@ -51,7 +51,7 @@ impl DelayEngine {
     /// Opens the engine of a store that is open for writing.
     pub(super) fn open(store: &Store, options: &DelayOptions) -> Result<Self, StoreError> {
         let files = store.files();
-        let (state_files, state) = StateFiles::load(files);
+        let (state_files, state) = StateFiles::load(files)?;
         let log_seen = store.stats()?.log_max_offset;
         let wheel = TimerWheel::open(files, Access::ReadWrite)?;
         let log = TimerLog::open(files, options.timer_log_file_bytes, Access::ReadWrite)?;

@@ -141,13 +141,13 @@ impl StateFiles {
     }
 
     /// Reads the state of the store at `files`.
-    pub(super) fn load(files: &StoreFiles) -> (Self, Option<DelayState>) {
-        let bytes = files.vfs.read_file(&Self::path(files), 2 * SLOT as u64).unwrap_or_default();
+    pub(super) fn load(files: &StoreFiles) -> Result<(Self, Option<DelayState>), StoreError> {
+        let bytes = files.read_state(&Self::path(files), 2 * SLOT as u64)?;
         let slots = [bytes.get(..SLOT.min(bytes.len())), bytes.get(SLOT..)];
         let states = slots.into_iter().flatten().filter_map(DelayState::decode);
         let newest = states.max_by_key(|state| state.number);
         let number = newest.as_ref().map_or(0, |state| state.number);
-        (Self { files: files.clone(), file: None, number }, newest)
+        Ok((Self { files: files.clone(), file: None, number }, newest))
     }
 
     /// Returns a note if the file of the saved state exists and neither slot is valid. With `keep`, makes a copy of it

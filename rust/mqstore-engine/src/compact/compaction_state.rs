@@ -68,9 +68,10 @@ impl CompactionState {
         self.wait_for_removal();
     }
 
-    /// Stores the thread that removes the files that a compaction replaced, for [`Self::wait_for_removal`].
-    pub(crate) fn set_removal(&self, thread: JoinHandle<()>) {
-        *self.removal.lock() = Some(thread);
+    /// Stores the thread, if there is one, that removes the files that a compaction replaced, for
+    /// [`Self::wait_for_removal`].
+    pub(crate) fn set_removal(&self, thread: Option<JoinHandle<()>>) {
+        *self.removal.lock() = thread;
     }
 
     /// Waits until the files that the last compaction replaced are removed.

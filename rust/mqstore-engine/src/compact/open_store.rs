@@ -80,7 +80,7 @@ impl Writer {
             return replaced.sweep(&self.files);
         }
         self.compaction.wait_for_removal();
-        self.compaction.set_removal(services::remove_replaced(&self.files, replaced)?);
+        self.compaction.set_removal(services::remove_replaced(&self.files, replaced));
         Ok(())
     }
 

@@ -131,7 +131,7 @@ impl Reader {
         for (from, to) in &list.gaps {
             notes.push(format!("the segments from offset {from} to {to} are missing"));
         }
-        let mark = DurableMarkFile::new(files).load().filter(|mark| mark_fits(files, &list, mark));
+        let mark = DurableMarkFile::new(files).try_load()?.filter(|mark| mark_fits(files, &list, mark));
         let listed = load_listed(files, &mut notes);
         notes.extend(damage_notes(files, false)?);
         let floors = TopicFloors::new(listed.floors.clone());

@@ -25,6 +25,9 @@ pub(crate) trait View: Send + Sync {
     /// Returns the segments.
     fn list(&self) -> Arc<SegmentList>;
 
+    /// Returns the number of open files and their maximum, for the queues and for the index.
+    fn open_files(&self) -> [(usize, usize); 2];
+
     /// Returns the names of all topics, sorted.
     fn topics(&self) -> Result<Vec<String>, StoreError>;
 

@@ -620,7 +620,7 @@ pub(crate) fn preview_of(
     let floors = load_floors(files, &mut Vec::new());
     let queues = QueueSet::load(files, options.queue_file_bytes(), access, &floors)?;
     queues.recover_bounds()?;
-    let known = DurableMarkFile::new(files).load().map(|mark| mark.index_geometry());
+    let known = DurableMarkFile::new(files).try_load()?.map(|mark| mark.index_geometry());
     let configured =
         mqstore_format::IndexGeometry { slots: options.index_slots, entries: options.index_entries };
     let index = IndexSet::load(files, known, configured, access)?;

@@ -117,6 +117,11 @@ pub struct Stats {
     pub reader_lag_bytes: u64,
     /// Number of damaged records, or damaged parts of the log, that reads skipped since the open.
     pub skipped_damage: u64,
+    /// Number of queue and index files that are open.
+    pub open_files: u64,
+    /// Number of queue and index files that may stay open: the option of that name, or the store's share of the
+    /// process's limit.
+    pub max_open_files: u64,
 }
 
 impl Store {
@@ -149,6 +154,7 @@ impl Store {
     ) -> Result<Self, StoreError> {
         options.validate()?;
         let mut files = StoreFiles::new(vfs, clock, path);
+        files.max_open_files = options.max_open_files;
         let mut mode = mode;
         let side = if mode.writes() {
             if mode == OpenMode::Create {
@@ -199,7 +205,8 @@ impl Store {
         path: &Path,
         options: &StoreOptions,
     ) -> Result<Self, StoreError> {
-        let files = StoreFiles::new(vfs, clock, path).for_reading()?.with_logs(options)?;
+        let mut files = StoreFiles::new(vfs, clock, path).for_reading()?.with_logs(options)?;
+        files.max_open_files = options.max_open_files;
         let side = OpenSide::Reader(Arc::new(Reader::open_log(&files, options)?));
         Ok(Self {
             inner: Arc::new(StoreInner {
@@ -360,7 +367,10 @@ impl Store {
         let view = self.view();
         let visible = view.catch_up()?;
         let list = view.list();
+        let [(queues, most_queues), (indexes, most_indexes)] = view.open_files();
         let mut stats = Stats {
+            open_files: (queues + indexes) as u64,
+            max_open_files: (most_queues + most_indexes) as u64,
             log_min_offset: list.min_offset(),
             log_max_offset: visible,
             durable_offset: visible,

@@ -38,7 +38,7 @@ pub(super) fn open_writer(
     refuse_rocksdb(files)?;
     let lock = take_lock(files)?;
     let input = RecoveryInput {
-        mark: DurableMarkFile::new(files).load(),
+        mark: DurableMarkFile::new(files).try_load()?,
         aborted: files.vfs.stat(&files.abort()).is_ok(),
         mode: options.recovery,
     };

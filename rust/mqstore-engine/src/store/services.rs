@@ -38,28 +38,42 @@ impl Services {
     /// Starts the services that the options of `writer` need.
     pub(crate) fn start(writer: &Arc<Writer>) -> Result<Self, StoreError> {
         let services = Self { stop: Arc::new(AtomicBool::new(false)), handles: Mutex::default() };
-        if !writer.files.vfs.environment().threads {
-            return Ok(services);
-        }
-        for worker in 0..writer.options.dispatch_workers(&writer.files.vfs.environment()) {
-            services.spawn(writer, DISPATCH, if worker == 0 { dispatch_round } else { help_round })?;
-        }
-        services.spawn(writer, "mq-flush", flush_round)?;
-        services.spawn(writer, "mq-meta", meta_round)?;
-        services.spawn(writer, "mq-expire", expire_round)?;
-        if writer.options.compaction_interval_ms.is_some() {
-            services.spawn(writer, "mq-compact-due", compact_round)?;
-        }
-        if writer.options.compaction_feed {
-            services.spawn(writer, "mq-feed", feed_round)?;
-        }
-        if writer.options.prewarm {
-            services.spawn(writer, "mq-prepare", prepare_round)?;
-        }
-        if writer.options.durability == Durability::Pooled {
-            services.spawn(writer, "mq-commit", commit_round)?;
+        if writer.files.vfs.environment().threads {
+            // A thread that continues would keep the store locked.
+            services.start_all(writer).inspect_err(|_| services.stop(writer))?;
         }
         Ok(services)
+    }
+
+    fn start_all(&self, writer: &Arc<Writer>) -> Result<(), StoreError> {
+        self.start_dispatch(writer)?;
+        self.spawn(writer, "mq-flush", flush_round)?;
+        self.spawn(writer, "mq-meta", meta_round)?;
+        self.spawn(writer, "mq-expire", expire_round)?;
+        if writer.options.compaction_interval_ms.is_some() {
+            self.spawn(writer, "mq-compact-due", compact_round)?;
+        }
+        if writer.options.compaction_feed {
+            self.spawn(writer, "mq-feed", feed_round)?;
+        }
+        if writer.options.prewarm {
+            self.spawn(writer, "mq-prepare", prepare_round)?;
+        }
+        if writer.options.durability == Durability::Pooled {
+            self.spawn(writer, "mq-commit", commit_round)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the dispatch threads: fewer than the options say, but at least one, if the system cannot start more.
+    fn start_dispatch(&self, writer: &Arc<Writer>) -> Result<(), StoreError> {
+        for worker in 0..writer.options.dispatch_workers(&writer.files.vfs.environment()) {
+            match self.spawn(writer, DISPATCH, if worker == 0 { dispatch_round } else { help_round }) {
+                Err(error) if worker > 0 && error.is_out_of_resources() => break,
+                started => started?,
+            }
+        }
+        Ok(())
     }
 
     fn spawn(
@@ -144,17 +158,14 @@ impl Services {
     }
 }
 
-/// Starts a thread that removes the files that a compaction replaced.
-pub(crate) fn remove_replaced(
-    files: &StoreFiles,
-    replaced: ReplacedFiles,
-) -> Result<JoinHandle<()>, StoreError> {
+/// Starts a thread that removes the files that a compaction replaced; `None` if the system cannot start one. The next
+/// job removes files that remain.
+pub(crate) fn remove_replaced(files: &StoreFiles, replaced: ReplacedFiles) -> Option<JoinHandle<()>> {
     let own = files.clone();
     let remove = move || {
-        // The next job removes the files that remain.
         let _ = replaced.sweep(&own);
     };
-    spawn("mq-sweep", remove).at(&files.root, "starting a thread")
+    spawn("mq-sweep", remove).ok()
 }
 
 /// Stops the store if the thread that owns this value panics, because its work is not done any more.

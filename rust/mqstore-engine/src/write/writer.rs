@@ -63,6 +63,11 @@ pub(crate) fn next_token() -> u64 {
     TOKENS.fetch_add(1, Ordering::Relaxed)
 }
 
+/// Whether a later dispatch can succeed after `error`.
+fn passes(error: &StoreError) -> bool {
+    matches!(error, StoreError::DiskFull { .. }) || error.is_out_of_resources()
+}
+
 impl Writer {
     /// Whether dispatch and flush lag by more than `MAX_SEGMENTS_BEHIND` segments; then appends must wait.
     pub(crate) fn is_far_behind(&self) -> bool {
@@ -87,9 +92,9 @@ impl Writer {
     pub(crate) fn wake_services(&self, end: u64) -> Result<(), StoreError> {
         if self.options.dispatch_threads == Some(0) {
             match self.dispatch() {
-                // The message is in the log and stays there; a read reports the full disk.
-                Ok(_) | Err(StoreError::DiskFull { .. }) => {}
-                Err(error) => return Err(error),
+                // The message is in the log and stays there; a read reports the error.
+                Err(error) if !passes(&error) => return Err(error),
+                _ => {}
             }
         } else if self.dispatcher.position() < self.visible() {
             // A publication is a sequentially consistent store; if a sync makes records visible, there is no such
@@ -122,7 +127,8 @@ impl Writer {
         end.min(self.dispatcher.limit())
     }
 
-    /// Dispatches everything visible; a failure other than a full disk stops the store.
+    /// Dispatches everything visible. A failure stops the store, unless the disk is full or the process has no free
+    /// descriptor or memory.
     pub(crate) fn dispatch(&self) -> Result<u64, StoreError> {
         let visible = self.visible();
         if self.dispatcher.position() >= visible {
@@ -132,8 +138,8 @@ impl Writer {
             self.signals.backlog_grew();
         }
         let reached = self.dispatcher.run_to(&self.log.list(), visible).map_err(|error| match error {
-            // The log has all records; the units follow when there is space again.
-            StoreError::DiskFull { .. } => error,
+            // The log has all records; the units follow when there is space or a free descriptor again.
+            error if passes(&error) => error,
             error => self.log.poison("dispatching", &error.to_string()),
         })?;
         Ok(reached)

@@ -85,7 +85,7 @@ pub(crate) fn repair_log(
     dry_run: bool,
     watch: &mut dyn FnMut(u64, u64) -> Result<(), StoreError>,
 ) -> Result<RepairedLog, StoreError> {
-    let mark = DurableMarkFile::new(files).load();
+    let mark = DurableMarkFile::new(files).try_load()?;
     // The length of the log is unknown until its files are inspected.
     let row = crate::repair::segment_files::inspect_files(files, mark.as_ref(), &mut |_| watch(0, 0))?;
     crate::repair::segment_files::check_keeps_messages(files, &row, &mut |_| watch(0, 0))?;

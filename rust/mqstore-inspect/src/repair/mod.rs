@@ -224,7 +224,7 @@ fn queue_rules(files: &StoreFiles) -> DispatchRules {
 
 /// Returns a note for people about the index that is rebuilt.
 fn describe_index(files: &StoreFiles, options: &StoreOptions) -> Result<Option<String>, StoreError> {
-    let known = DurableMarkFile::new(files).load().map(|mark| mark.index_geometry());
+    let known = DurableMarkFile::new(files).try_load()?.map(|mark| mark.index_geometry());
     let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
     let index = IndexSet::load(files, known, configured, Access::Read)?;
     let IndexGeometry { slots, entries } = index.geometry();
@@ -239,7 +239,7 @@ fn describe_index(files: &StoreFiles, options: &StoreOptions) -> Result<Option<S
 
 /// Returns notes for people about the queue files that are rebuilt.
 fn describe_queues(files: &StoreFiles, options: &StoreOptions) -> Result<Vec<String>, StoreError> {
-    if DurableMarkFile::new(files).load().is_some() {
+    if DurableMarkFile::new(files).try_load()?.is_some() {
         return Ok(Vec::new());
     }
     let rules = queue_rules(files);
@@ -310,7 +310,7 @@ fn is_closed_at_end(files: &StoreFiles, log: &RepairedLog) -> Result<bool, Store
     if files.vfs.stat(&files.abort()).is_ok() {
         return Ok(false);
     }
-    let Some(mark) = DurableMarkFile::new(files).load() else { return Ok(true) };
+    let Some(mark) = DurableMarkFile::new(files).try_load()? else { return Ok(true) };
     Ok(mark.is_clean_end(log.end) && mark_fits(files, &*load(files, log.segment_bytes)?, &mark))
 }
 
@@ -347,7 +347,7 @@ impl FinishedLog {
         watcher: ProgressWatcher<'_>,
     ) -> Result<RebuildReport, StoreError> {
         let marks = DurableMarkFile::new(files);
-        let old = marks.load();
+        let old = marks.try_load()?;
         let list = load(files, self.segment_bytes)?;
         self.sync_log(files, &list, old.as_ref(), watcher)?;
         if let Some(old) = old {
@@ -360,7 +360,7 @@ impl FinishedLog {
             let master_flushed_offset = checkpoint.load().master_flushed_offset;
             checkpoint.store(&Checkpoint { master_flushed_offset, ..Checkpoint::default() })?;
         }
-        if let Some(mark) = marks.load().filter(|_| old.is_some()) {
+        if let Some(mark) = marks.try_load()?.filter(|_| old.is_some()) {
             let clean =
                 DurableMark { sequence: mark.sequence + 1, clean: true, dispatched: self.end, ..mark };
             marks.store(&clean, true)?;

@@ -215,7 +215,7 @@ pub(crate) fn view<'a>(
 }
 
 pub(crate) fn load_index(files: &StoreFiles, options: &StoreOptions) -> Result<IndexSet, StoreError> {
-    let known = DurableMarkFile::new(files).load().map(|mark| mark.index_geometry());
+    let known = DurableMarkFile::new(files).try_load()?.map(|mark| mark.index_geometry());
     let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
     IndexSet::load(files, known, configured, Access::Read)
 }

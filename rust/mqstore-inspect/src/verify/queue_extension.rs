@@ -12,8 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mqstore_format::{CqExtUnit, parse_offset_file_name, parse_queue_dir_name};
-use mqstore_io::sync::Mutex;
-use mqstore_io::{Access, FileKind, VfsFile};
+use mqstore_io::{Access, FileCache, FileKind};
 
 use mqstore_base::store_files::StoreFiles;
 
@@ -27,9 +26,8 @@ const OPEN_FILES: usize = 64;
 /// The extension files of a store, by queue and first offset.
 #[derive(Debug)]
 pub(crate) struct Extensions {
-    files: StoreFiles,
     queues: HashMap<(String, i32), BTreeMap<u64, (PathBuf, u64)>>,
-    open: Mutex<HashMap<PathBuf, Arc<dyn VfsFile>>>,
+    cache: FileCache,
     /// Whether a writer has the store open: then more files may exist than were listed.
     beside: bool,
 }
@@ -56,7 +54,8 @@ impl Extensions {
                 }
             }
         }
-        Some(Self { files: files.clone(), queues, open: Mutex::default(), beside })
+        let cache = FileCache::new(Arc::clone(&files.vfs), OPEN_FILES);
+        Some(Self { queues, cache, beside })
     }
 
     /// Describes the problem of the unit at `offset` of a queue's extension, which should hold `tags_code`.
@@ -80,7 +79,7 @@ impl Extensions {
         if at >= *len {
             return Err(nowhere());
         }
-        let file = self.file(path).map_err(|error| error.to_string())?;
+        let file = self.cache.get(path, Access::Read).map_err(|error| error.to_string())?;
         let mut bytes = Vec::new();
         for wanted in [FIRST_BYTES, MOST_BYTES] {
             bytes.resize((len - at).min(wanted as u64) as usize, 0);
@@ -90,18 +89,5 @@ impl Extensions {
             }
         }
         CqExtUnit::decode(&bytes).map(|unit| unit.tags_code).map_err(|error| error.to_string())
-    }
-
-    fn file(&self, path: &PathBuf) -> std::io::Result<Arc<dyn VfsFile>> {
-        let mut open = self.open.lock();
-        if let Some(file) = open.get(path) {
-            return Ok(Arc::clone(file));
-        }
-        if open.len() >= OPEN_FILES {
-            open.clear();
-        }
-        let file = self.files.vfs.open(path, Access::Read)?;
-        open.insert(path.clone(), Arc::clone(&file));
-        Ok(file)
     }
 }

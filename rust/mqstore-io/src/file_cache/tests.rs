@@ -106,7 +106,29 @@ fn threads_share_a_cache() {
             }
         });
         assert!(cache.len() <= 3);
-        let state = cache.state.lock();
+        let state = cache.state.0.lock();
+        assert_eq!(state.entries.len(), state.order.len());
+    });
+}
+
+#[test]
+fn a_release_closes_files_that_no_caller_has() {
+    everywhere(|vfs, root| {
+        let paths = ["a", "b", "c"].map(|name| root.join(name));
+        put_all(vfs, &paths);
+        let cache = FileCache::new(Arc::clone(vfs), 8);
+        let used = cache.get(&paths[0], Access::ReadWrite).unwrap();
+        cache.get(&paths[1], Access::ReadWrite).unwrap();
+        cache.map(&paths[2], Access::Read, 1).unwrap();
+        {
+            let _busy = cache.state.0.lock();
+            assert_eq!(cache.state.release(), 0, "it does not wait for a lock");
+        }
+        assert_eq!(cache.state.release(), 2);
+        assert_eq!(cache.len(), 1);
+        assert!(Arc::ptr_eq(&used, &cache.get(&paths[0], Access::Read).unwrap()));
+        cache.get(&paths[1], Access::Read).unwrap();
+        let state = cache.state.0.lock();
         assert_eq!(state.entries.len(), state.order.len());
     });
 }

@@ -1,4 +1,4 @@
-//! Opens descriptors, reads the kinds of files, and repeats interrupted system calls.
+//! Opens descriptors, reads the kinds of files, and repeats system calls.
 
 use std::fs;
 use std::io;
@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::open_files::retry_scarce;
 use crate::vfs::{FileKind, FileStat};
 
 /// Errors of system calls, which may say that a signal interrupted the call.
@@ -45,10 +46,18 @@ pub(super) fn retry<T, E: CallError>(mut call: impl FnMut() -> Result<T, E>) -> 
     }
 }
 
+/// Like [`retry`], for a call that opens or maps a file: if there is no free descriptor or no memory, files and maps
+/// that are not in use are released, and the call runs again.
+pub(super) fn retry_open<T, E: CallError + Into<io::Error>>(
+    mut call: impl FnMut() -> Result<T, E>,
+) -> io::Result<T> {
+    retry_scarce(|| retry(&mut call).map_err(Into::into))
+}
+
 /// Opens a file only if it is regular: without following a link, waiting for a pipe or taking a controlling terminal.
 pub(super) fn open_regular(path: &Path, flags: OFlags) -> io::Result<fs::File> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = above_stderr(retry(|| rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)))?)?;
+    let file = above_stderr(retry_open(|| rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)))?)?;
     match file_stat(&retry(|| rustix::fs::fstat(&file))?).kind {
         FileKind::File => Ok(fs::File::from(file)),
         FileKind::Directory => Err(Errno::ISDIR.into()),
@@ -61,7 +70,7 @@ pub(super) fn above_stderr(file: OwnedFd) -> io::Result<OwnedFd> {
     if file.as_raw_fd() > 2 {
         return Ok(file);
     }
-    Ok(retry(|| rustix::io::fcntl_dupfd_cloexec(&file, 3))?)
+    retry_open(|| rustix::io::fcntl_dupfd_cloexec(&file, 3))
 }
 
 /// Returns the data of the file at `path`, without following a link.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use memmap2::{Advice as MapAdvice, MmapOptions, MmapRaw, UncheckedAdvice};
 
-use super::descriptor::retry;
+use super::descriptor::{retry, retry_open};
 use crate::region::{Advice, Backing, MapAccess, Region};
 
 /// Maps `len` bytes of `file` from `offset`. The caller has checked both against the file.
@@ -23,8 +23,8 @@ pub(super) fn map(file: &File, offset: u64, len: usize, access: MapAccess) -> io
     let mut options = MmapOptions::new();
     options.offset(offset).len(len);
     let map = match access {
-        MapAccess::Read => retry(|| options.map_raw_read_only(file))?,
-        MapAccess::ReadWrite => retry(|| options.map_raw(file))?,
+        MapAccess::Read => retry_open(|| options.map_raw_read_only(file))?,
+        MapAccess::ReadWrite => retry_open(|| options.map_raw(file))?,
     };
     // A forked child must not write to the parent's store through inherited memory.
     #[cfg(target_os = "linux")]

@@ -2,7 +2,8 @@
 //!
 //! Linux comes first. What differs on macOS is under `cfg` in the function concerned. Every descriptor is close-on-exec
 //! and above 2, so that a stray print never reaches a store file. An open follows no link and does not wait for a pipe.
-//! A file that is not regular is refused after the open. Calls that a signal interrupts are repeated.
+//! A file that is not regular is refused after the open. Calls that a signal interrupts are repeated. So are opens and
+//! maps that find no free descriptor or no memory, after files that are not in use are closed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -18,9 +19,10 @@ use rustix::fs::StatxFlags;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
+use crate::open_files::OpenFiles;
 use crate::vfs::{
-    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, SpaceInfo, StoreLock, Vfs,
-    VfsFile, found,
+    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, ProcessFiles, SpaceInfo,
+    StoreLock, Vfs, VfsFile, found,
 };
 
 mod descriptor;
@@ -35,7 +37,7 @@ mod wake_descriptor;
 pub use priority::lower_thread_priority;
 pub use wake_descriptor::WakeDescriptor;
 
-use descriptor::{above_stderr, file_kind, file_stat, open_regular, retry};
+use descriptor::{above_stderr, file_kind, file_stat, open_regular, retry, retry_open};
 use file::OsFile;
 
 /// The machine's file system. It has no state: all values are equal.
@@ -165,11 +167,11 @@ impl Vfs for OsVfs {
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        retry(|| fs::remove_dir_all(path))
+        retry_open(|| fs::remove_dir_all(path))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        fs::File::from(open_folder(dir)?).sync_all()
+        fs::File::from(retry_open(|| open_folder(dir))?).sync_all()
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn StoreLock>, LockError> {
@@ -193,7 +195,22 @@ impl Vfs for OsVfs {
     fn environment(&self) -> Environment {
         // The hasher's keys are random, which is enough for a token.
         let random_seed = RandomState::new().hash_one(std::time::Instant::now());
-        Environment { pid: std::process::id(), random_seed, ..facts().clone() }
+        Environment { pid: std::process::id(), random_seed, open_files: open_file_limit(), ..facts().clone() }
+    }
+
+    fn open_files(&self) -> Option<&'static OpenFiles> {
+        Some(OpenFiles::of_this_process())
+    }
+
+    #[cfg(target_os = "linux")]
+    fn files_of_process(&self, pid: u32) -> Option<ProcessFiles> {
+        let limits = retry_open(|| fs::read_to_string(format!("/proc/{pid}/limits"))).ok()?;
+        // The name of the limit, then the current and the largest possible value.
+        let current =
+            limits.lines().find_map(|line| line.strip_prefix("Max open files"))?.split_whitespace().next()?;
+        let limit = if current == "unlimited" { u64::MAX } else { current.parse().ok()? };
+        let open = retry_open(|| fs::read_dir(format!("/proc/{pid}/fd"))).ok()?.count() as u64;
+        Some(ProcessFiles { open, limit })
     }
 }
 
@@ -209,8 +226,13 @@ fn facts() -> &'static Environment {
         threads: true,
         processors: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
         memory_bytes: memory_bytes(),
-        open_files: rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX),
+        open_files: 0,
     })
+}
+
+/// Returns the current limit of open files, which a program can change.
+fn open_file_limit() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Returns the bytes of memory of this machine.
@@ -226,6 +248,7 @@ fn memory_bytes() -> u64 {
     u64::MAX
 }
 
+/// Opens a folder. The callers repeat the call if there is no free descriptor.
 fn open_folder(dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     above_stderr(retry(|| rustix::fs::open(dir, flags, Mode::empty()))?)
@@ -237,7 +260,7 @@ fn each_name<T>(
     dir: &Path,
     mut visit: impl FnMut(BorrowedFd<'_>, &OsStr, FileType) -> io::Result<Option<T>>,
 ) -> io::Result<Vec<T>> {
-    retry(|| names_of(dir, &mut visit))
+    retry_open(|| names_of(dir, &mut visit))
 }
 
 fn names_of<T>(
@@ -271,7 +294,7 @@ fn rename_by_link(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Returns the kernel's boot id; zeros if it has none.
 fn boot_id() -> [u8; 16] {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let text = retry_open(|| fs::read_to_string("/proc/sys/kernel/random/boot_id")).unwrap_or_default();
     parse_uuid(&text).unwrap_or_default()
 }
 

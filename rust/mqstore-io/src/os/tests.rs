@@ -332,7 +332,26 @@ fn every_call_that_a_signal_may_interrupt_is_repeated() {
         let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
         for line in code.lines().filter(|line| !line.trim_start().starts_with("//")) {
             let called = CALLS.iter().any(|call| line.contains(call));
-            assert!(!called || line.contains("retry(") || line.contains("let set ="), "{name}: {line}");
+            assert!(
+                !called
+                    || line.contains("retry(")
+                    || line.contains("retry_open(")
+                    || line.contains("let set ="),
+                "{name}: {line}"
+            );
         }
     }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_files_of_a_process_are_counted() {
+    let pid = std::process::id();
+    let before = OsVfs.files_of_process(pid).unwrap();
+    assert_eq!(before.limit, OsVfs.environment().open_files);
+    // Other tests of this process open and close files, but not so many.
+    let opened: Vec<_> = (0..300).map(|_| tempfile::tempfile().unwrap()).collect();
+    assert!(OsVfs.files_of_process(pid).unwrap().open > before.open + 100);
+    drop(opened);
+    assert_eq!(OsVfs.files_of_process(u32::MAX), None);
 }

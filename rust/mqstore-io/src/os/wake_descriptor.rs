@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use super::above_stderr;
+use super::descriptor::retry_open;
 
 /// A bell; see the module's text. Not for a child process: a fork shares the bell with its parent.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub struct WakeDescriptor {
 impl WakeDescriptor {
     /// Creates a silent bell.
     pub fn new() -> io::Result<Self> {
-        let (button, bell) = UnixStream::pair()?;
+        let (button, bell) = retry_open(UnixStream::pair)?;
         Ok(Self { button: end(button)?, bell: end(bell)? })
     }
 

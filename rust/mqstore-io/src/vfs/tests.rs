@@ -238,3 +238,18 @@ fn room_is_taken_by_allocation() {
         assert_eq!(file.next_data(2).unwrap(), Some(2));
     });
 }
+
+#[test]
+fn a_store_keeps_a_share_of_the_limit_of_open_files() {
+    let shares = |open_files| {
+        let environment = Environment { open_files, ..OsVfs.environment() };
+        (environment.default_kept_files(), environment.most_kept_files())
+    };
+    assert_eq!(shares(1), (1, 1));
+    assert_eq!(shares(64), (32, 32));
+    assert_eq!(shares(256), (128, 128));
+    assert_eq!(shares(1024), (512, 512));
+    assert_eq!(shares(8192), (1024, 4096));
+    assert_eq!(shares(1 << 20), (4096, 1 << 19));
+    assert_eq!(shares(u64::MAX), (4096, u64::MAX / 2));
+}

@@ -7,6 +7,7 @@
 //! Across threads: one sync runs at a time. The log keeps the first failure of a write or a sync and reports it for
 //! every later call.
 
+use mqstore_io::open_files::is_out_of_files;
 use mqstore_io::switch;
 use mqstore_io::sync::Ordering;
 
@@ -21,7 +22,7 @@ impl CommitLog {
         let mut pending = self.names_pending.lock();
         if *pending {
             switch::step("commit_log.sync_segment_name", || self.files.sync_logs())
-                .map_err(|error| self.poison("syncing the log's folder", &error.to_string()))?;
+                .map_err(|error| self.poison_unless_passing("syncing the log's folder", error))?;
             *pending = false;
         }
         Ok(())
@@ -83,7 +84,12 @@ impl CommitLog {
         if segment.flushed() >= end {
             return Ok(());
         }
-        let stop = |error: std::io::Error| self.poison("syncing the log", &error.to_string());
+        let stop = |error: std::io::Error| {
+            if is_out_of_files(&error) {
+                return StoreError::io(&segment.path(), "opening a log segment", error);
+            }
+            self.poison("syncing the log", &error.to_string())
+        };
         // A file written by system calls is synced as a whole, without its timestamps. Through the map, pages that were
         // faulted in after the tail are left out.
         segment.flush_to(end, self.pool.is_none()).map_err(stop)?;
@@ -113,6 +119,12 @@ impl CommitLog {
         self.live.fail();
         self.stopped.store(true, Ordering::Release);
         error
+    }
+
+    /// Returns `error` if the cause passes: a file could not be opened, so nothing was written. Any other error stops
+    /// the log for good.
+    pub fn poison_unless_passing(&self, stage: &'static str, error: StoreError) -> StoreError {
+        if error.is_out_of_files() { error } else { self.poison(stage, &error.to_string()) }
     }
 
     fn poisoned_error(&self, stage: &'static str, cause: &str) -> StoreError {

@@ -168,21 +168,22 @@ impl QueueContext {
     /// Syncs every unsynced file, then every folder with new or removed names. Several syncs run in parallel, because a
     /// device handles them faster together. After an error, the next flush syncs the rest.
     pub(super) fn flush(&self) -> Result<(), StoreError> {
-        let helpers = self.sync_helpers;
         let queues = mem::take(&mut *self.dirty_queues.lock());
-        let synced = parallel_map(helpers, "mq-sync", &queues, |queue| {
+        let synced = sync_each(self.sync_helpers, &queues, |queue| {
             queue.upgrade().map_or(Ok(()), |queue| queue.flush_files())
         });
         if let Err(error) = synced {
-            let is_dirty =
-                |queue: &Weak<dyn UnsyncedQueue>| queue.upgrade().is_some_and(|queue| queue.is_dirty());
-            self.dirty_queues.lock().extend(queues.into_iter().filter(is_dirty));
+            // If only files could not be opened, every queue had its turn, and those that failed are in the list again.
+            if !error.is_out_of_files() {
+                let is_dirty =
+                    |queue: &Weak<dyn UnsyncedQueue>| queue.upgrade().is_some_and(|queue| queue.is_dirty());
+                self.dirty_queues.lock().extend(queues.into_iter().filter(is_dirty));
+            }
             return Err(error);
         }
         let folders = mem::take(&mut *self.dirty_folders.lock());
         let deepest_first: Vec<_> = folders.iter().rev().collect();
-        let synced =
-            parallel_map(helpers, "mq-sync", &deepest_first, |folder| self.sync_folder(folder)).map(drop);
+        let synced = sync_each(self.sync_helpers, &deepest_first, |folder| self.sync_folder(folder));
         if synced.is_err() {
             self.dirty_folders.lock().extend(folders);
         }
@@ -196,4 +197,22 @@ impl QueueContext {
             outcome => outcome.at(folder, "syncing the folder of a queue"),
         }
     }
+}
+
+/// Calls `sync` for all items, several in parallel. A failed sync comes before the error of a file that could not be
+/// opened, because a caller can repeat only the second kind.
+pub(super) fn sync_each<T: Sync>(
+    helpers: u32,
+    items: &[T],
+    sync: impl Fn(&T) -> Result<(), StoreError> + Sync,
+) -> Result<(), StoreError> {
+    let unopened = Mutex::new(None);
+    parallel_map(helpers, "mq-sync", items, |item| match sync(item) {
+        Err(error) if error.is_out_of_files() => {
+            *unopened.lock() = Some(error);
+            Ok(())
+        }
+        outcome => outcome,
+    })?;
+    unopened.into_inner().map_or(Ok(()), Err)
 }

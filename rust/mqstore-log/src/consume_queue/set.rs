@@ -23,14 +23,10 @@ use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::TopicFloors;
 
-/// Bounds of the number of descriptors that a set of queues keeps open: an eighth of the process limit, but within
-/// these bounds. If appends alternate between more queues, each append opens a file.
-const OPEN_QUEUE_FILES: (u64, u64) = (512, 4096);
-
+/// Creates the cache of queue files. If appends alternate between more queues than it holds, each append opens a file.
 fn open_queue_files(files: &StoreFiles) -> Arc<FileCache> {
-    let (least, most) = OPEN_QUEUE_FILES;
-    let count = (files.vfs.environment().open_files / 8).clamp(least, most);
-    Arc::new(FileCache::new(Arc::clone(&files.vfs), count as usize))
+    let (queue_files, _) = files.kept_files();
+    Arc::new(FileCache::new(Arc::clone(&files.vfs), queue_files))
 }
 
 /// The queues of one topic.
@@ -86,7 +82,7 @@ pub struct QueueSet {
 impl QueueSet {
     /// Lists the queues of a store. Never writes.
     ///
-    /// The set keeps at most an eighth of the process's descriptors open, but never fewer than 512 or more than 4,096.
+    /// The set keeps at most [`StoreFiles::kept_files`] open.
     /// The length of queue files is the most frequent length of the existing files. Without files it is
     /// `configured_file_bytes` (default 6,000,000, rounded up to a multiple of 20). The queues are empty until
     /// [`ConsumeQueue::recover_bounds`].
@@ -234,6 +230,11 @@ impl QueueSet {
         for folder in [files.root.clone(), files.consume_queue(), files.batch_consume_queue()] {
             self.home.cache.forget_dir(&folder);
         }
+    }
+
+    /// Returns the number of files that are open, and the number that the set may keep open.
+    pub fn open_files(&self) -> (usize, usize) {
+        (self.home.cache.len(), self.home.cache.capacity())
     }
 
     /// Byte length of every queue file, a multiple of 20.

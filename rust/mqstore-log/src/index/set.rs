@@ -22,9 +22,6 @@ use mqstore_base::durable_mark::IndexExtent;
 use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::{OldFile, StoreFiles};
 
-/// Maximum number of open index files; mapped ones do not count.
-const OPEN_INDEX_FILES: usize = 32;
-
 /// Maximum number of names to try for a staged file.
 const STAGING_TRIES: u32 = 10_000;
 
@@ -88,7 +85,7 @@ impl IndexSet {
         let mut set = Self {
             files: files.clone(),
             access,
-            cache: Arc::new(FileCache::new(Arc::clone(&files.vfs), OPEN_INDEX_FILES)),
+            cache: Arc::new(FileCache::new(Arc::clone(&files.vfs), files.kept_files().1)),
             geometry: chosen.or(fallback).unwrap_or(configured),
             strays: found.strays,
             damaged: None,
@@ -182,6 +179,11 @@ impl IndexSet {
         }
         self.cache.forget_dir(&self.files.root);
         self.cache.forget_dir(&self.files.index());
+    }
+
+    /// Returns the number of files that are open, and the number that the set may keep open.
+    pub fn open_files(&self) -> (usize, usize) {
+        (self.cache.len(), self.cache.capacity())
     }
 
     /// Slots and entries of every file.

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use mqstore_base::error::StoreError;
+use mqstore_base::error::{StoreError, remedy};
 use mqstore_delivery::BrokerError;
 use mqstore_format::FormatError;
 use pyo3::exceptions::PyValueError;
@@ -125,7 +125,7 @@ fn io(path: &Path, action: &'static str, source: &std::io::Error) -> PyErr {
     // The number for an error without a system call: "input/output error".
     const EIO: i32 = 5;
     let number = source.raw_os_error().unwrap_or(EIO);
-    let reason = strip_number(&source.to_string());
+    let reason = strip_number(&source.to_string()) + remedy(source).unwrap_or_default();
     let arguments = (text(path), action, number, reason);
     if source.kind() == std::io::ErrorKind::PermissionDenied {
         return StorePermissionError::new_err(arguments);

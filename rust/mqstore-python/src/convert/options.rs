@@ -40,6 +40,7 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
             "auto_create_topics" => options.auto_create_topics = value.extract()?,
             "store_host" => options.store_host = host(&value.extract::<String>()?)?,
             "dispatch_threads" => options.dispatch_threads = optional(name, &value)?,
+            "max_open_files" => options.max_open_files = optional(name, &value)?,
             "retention" => options.retention_ms = optional(name, &value)?,
             "retention_bytes" => options.retention_bytes = optional(name, &value)?,
             "max_bytes" => options.max_bytes = optional(name, &value)?,

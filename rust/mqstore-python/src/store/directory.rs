@@ -191,6 +191,8 @@ pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>>
     found.set_item("rocksdb", report.rocksdb)?;
     found.set_item("locked", report.writer.is_some())?;
     found.set_item("writer_pid", report.writer.flatten())?;
+    found.set_item("writer_open_files", report.writer_files.map(|files| files.open))?;
+    found.set_item("writer_open_files_limit", report.writer_files.map(|files| files.limit))?;
     found.set_item("notes", report.notes)?;
     Ok(found)
 }
@@ -208,6 +210,8 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
     found.set_item("segment_size", stats.segment_bytes)?;
     found.set_item("log_bytes", stats.log_bytes)?;
     found.set_item("max_bytes", stats.max_bytes)?;
+    found.set_item("open_files", stats.open_files)?;
+    found.set_item("max_open_files", stats.max_open_files)?;
     found.set_item("expired_segments", stats.expired_segments)?;
     found.set_item("expired_bytes", stats.expired_bytes)?;
     let held: Vec<_> = stats.held_files.iter().map(|path| path.display().to_string()).collect();

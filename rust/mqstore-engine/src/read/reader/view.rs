@@ -46,6 +46,10 @@ impl View for Reader {
         Arc::clone(&self.state.lock().list)
     }
 
+    fn open_files(&self) -> [(usize, usize); 2] {
+        [self.state.lock().queues.open_files(), self.index.open_files()]
+    }
+
     fn topics(&self) -> Result<Vec<String>, StoreError> {
         self.look()?;
         let state = self.state.lock();

@@ -38,6 +38,10 @@ impl View for Writer {
         self.log.list()
     }
 
+    fn open_files(&self) -> [(usize, usize); 2] {
+        [self.queues.open_files(), self.index.open_files()]
+    }
+
     fn topics(&self) -> Result<Vec<String>, StoreError> {
         Ok(self.topics.names())
     }

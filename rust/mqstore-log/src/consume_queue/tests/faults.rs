@@ -3,7 +3,7 @@
 use mqstore_io::sim::{Fault, OperationKind, SimOptions};
 
 use super::*;
-use crate::consume_queue::context::UnsyncedQueue;
+use crate::consume_queue::context::{UnsyncedQueue, sync_each};
 
 /// Writes three queues with several files and gaps, flushes in the middle and then calls `half_way`.
 fn work(set: &QueueSet, half_way: &mut dyn FnMut()) -> Result<(), StoreError> {
@@ -131,4 +131,27 @@ fn whatever_a_power_loss_leaves_is_made_whole_from_the_log() {
         }
     }
     assert!(states > 200, "{states} states");
+}
+
+#[test]
+fn a_failed_sync_comes_before_a_file_that_could_not_be_opened() {
+    const EIO: i32 = 5;
+    const EMFILE: i32 = 24;
+    let fail =
+        |number| Err(StoreError::io(Path::new("q"), "syncing", std::io::Error::from_raw_os_error(number)));
+    for helpers in [0, 2] {
+        let items: Vec<u32> = (0..200).collect();
+        let synced = sync_each(helpers, &items, |item| match item {
+            0 | 199 => fail(EMFILE),
+            150 => fail(EIO),
+            _ => Ok(()),
+        });
+        assert!(
+            synced.is_err_and(|error| !error.is_out_of_files()),
+            "a repetition would hide the failed sync"
+        );
+        let synced = sync_each(helpers, &items, |item| if *item == 3 { fail(EMFILE) } else { Ok(()) });
+        assert!(synced.is_err_and(|error| error.is_out_of_files()));
+        sync_each(helpers, &items, |_| Ok(())).unwrap();
+    }
 }

@@ -186,6 +186,19 @@ def test_a_store_that_cannot_start_its_threads_is_not_left_locked(tmp_path: Path
     run(THREADS, tmp_path / "s", mebibytes)
 
 
+def test_a_table_loads_without_a_new_thread(store: mqstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.create_topic("prices", 3, attributes={"cleanup.policy": "COMPACTION"})
+    for queue in range(3):
+        store.append("prices", b"x", keys=f"k{queue}", queue_id=queue)
+
+    def refuse(*_: object) -> None:
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    assert set(store.table("prices")) == {"k0", "k1", "k2"}
+
+
 def test_the_option(tmp_path: Path) -> None:
     options = mqstore.StoreOptions(**SMALL, advanced=mqstore.BrokerOptions(max_open_files=7))
     with mqstore.open(tmp_path / "s", "create", options=options) as store:

@@ -6,7 +6,8 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
@@ -203,9 +204,14 @@ class Table(Mapping[str, "StoredMessage"]):
         if not queues:
             return
         ended = threading.Event()
+        started: list[Future[_native.TableLoad]] = []
         with ThreadPoolExecutor(min(len(queues), os.cpu_count() or 1)) as pool:
             try:
-                loaded = list(pool.map(lambda queue: self._read_all(queue, ended), queues))
+                # If the system cannot start a thread, this one reads the other queues.
+                with suppress(RuntimeError):
+                    started.extend(pool.submit(self._read_all, queue, ended) for queue in queues)
+                rest = [self._read_all(queue, ended) for queue in queues[len(started) :]]
+                loaded = [future.result() for future in started] + rest
             except BaseException:
                 ended.set()
                 raise

@@ -134,6 +134,27 @@ for mode in ("rw", "r"):
         assert len(os.listdir("/dev/fd")) < 60
 """
 
+# Each queue with copies for brokers needs two files.
+COMPACTED = """
+limit(64)
+topics = 60
+tuned = mqstore.BrokerOptions(compaction_log_file_size=64 << 10, compaction_queue_file_size=46 * 200)
+with mqstore.open(home, mode="create", **small, advanced=tuned) as store:
+    for topic in range(topics):
+        store.create_topic(f"t{topic}", 1, attributes={"cleanup.policy": "COMPACTION"})
+for number in range(3):
+    with mqstore.open(home, mode="rw", **small, advanced=tuned) as store:
+        append(store, topics, number)
+        store.flush()
+        append(store, topics, number)
+        assert len(os.listdir("/dev/fd")) < 64
+    for topic in range(topics):
+        [log] = [log for log in os.scandir(f"{home}/compaction/compactionLog/t{topic}/0")]
+        with open(log.path, "rb") as file:
+            assert file.read().count(b"%d/%d" % (topic, number)) == 2, topic
+assert mqstore.verify(home).ok
+"""
+
 # The stack of a thread needs address space, so this limit is also one of threads.
 THREADS = """
 hard = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -176,6 +197,10 @@ def test_a_store_waits_while_no_descriptor_is_free(tmp_path: Path) -> None:
 
 def test_many_segments(tmp_path: Path) -> None:
     run(SEGMENTS, tmp_path / "s")
+
+
+def test_many_compacted_queues(tmp_path: Path) -> None:
+    run(COMPACTED, tmp_path / "s")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

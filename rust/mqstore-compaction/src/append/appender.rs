@@ -8,7 +8,7 @@
 
 mod file_pair;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -110,6 +110,11 @@ pub struct AppenderState {
 #[derive(Debug)]
 enum QueueStatus {
     Goes(AppendTarget),
+    /// Everything before `next` is copied, and the files are closed.
+    Closed {
+        next: i64,
+        keyless: bool,
+    },
     /// The queue cannot be continued; the reason was reported.
     Left,
 }
@@ -181,7 +186,7 @@ impl CompactionAppender {
     /// I/O errors. Earlier copies stay; the next round continues after them.
     pub fn round(&self, input: &AppenderInput<'_>) -> Result<RoundOutcome, StoreError> {
         let mut state = self.state.lock();
-        let behind = behind(&state, input);
+        let mut behind = behind(&state, input);
         let mut outcome = RoundOutcome::default();
         if behind.is_empty() {
             return Ok(outcome);
@@ -190,6 +195,10 @@ impl CompactionAppender {
             outcome.waits = true;
             return Ok(outcome);
         }
+        let turn = state.turn % behind.len();
+        state.turn = turn;
+        behind.rotate_left(turn);
+        self.limit_open_files(&mut state, &mut behind, &mut outcome);
         self.find_queue_positions(&mut state, &behind, &mut outcome)?;
         let done = self.copy(&mut state, &behind, input, &mut outcome);
         if done.is_err() {
@@ -197,6 +206,38 @@ impl CompactionAppender {
             state.queues.clear();
         }
         done.map(|()| outcome)
+    }
+
+    /// Leaves in `behind` at most as many queues as can have open files. If more queues have, the files of those that
+    /// are not in `behind` are closed. Each queue has two files, and all queues together have an eighth of the
+    /// process's limit.
+    fn limit_open_files(
+        &self,
+        state: &mut AppenderState,
+        behind: &mut Vec<LaggingQueue>,
+        outcome: &mut RoundOutcome,
+    ) {
+        let most = (self.files.vfs.environment().most_kept_files() / 8).max(1);
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        if behind.len() > most {
+            behind.truncate(most);
+            outcome.more = true;
+        }
+        let due: HashSet<&(String, i32)> = behind.iter().map(|behind| &behind.name).collect();
+        let others = |name: &(String, i32), status: &QueueStatus| {
+            !due.contains(name) && matches!(status, QueueStatus::Goes(going) if going.open.is_some())
+        };
+        let open = state.queues.iter().filter(|(name, status)| others(name, status)).count();
+        if open + behind.len() <= most {
+            return;
+        }
+        for (name, status) in &mut state.queues {
+            if others(name, status)
+                && let QueueStatus::Goes(going) = status
+            {
+                *status = QueueStatus::Closed { next: going.next, keyless: going.keyless };
+            }
+        }
     }
 
     fn copy(
@@ -208,10 +249,8 @@ impl CompactionAppender {
     ) -> Result<(), StoreError> {
         self.begin(state, behind, input, outcome)?;
         let mut left = input.most_bytes;
-        for at in 0..behind.len() {
-            let Some(LaggingQueue { name, queue }) = behind.get((state.turn + at) % behind.len()) else {
-                break;
-            };
+        let mut passed = behind.len();
+        for (at, LaggingQueue { name, queue }) in behind.iter().enumerate() {
             let Some(QueueStatus::Goes(going)) = state.queues.get_mut(name) else { continue };
             if going.next_base.is_none() {
                 continue;
@@ -221,7 +260,7 @@ impl CompactionAppender {
             match copy.append(going)? {
                 AppendStop::Here => {}
                 AppendStop::Enough => {
-                    state.turn = (state.turn + at) % behind.len();
+                    passed = at;
                     outcome.more = true;
                     break;
                 }
@@ -231,6 +270,7 @@ impl CompactionAppender {
                 break;
             }
         }
+        state.turn += passed;
         Ok(())
     }
 
@@ -241,8 +281,10 @@ impl CompactionAppender {
         behind: &[LaggingQueue],
         outcome: &mut RoundOutcome,
     ) -> Result<(), StoreError> {
-        let unknown: Vec<&LaggingQueue> =
-            behind.iter().filter(|behind| !state.queues.contains_key(&behind.name)).collect();
+        let is_unknown = |behind: &&LaggingQueue| {
+            matches!(state.queues.get(&behind.name), None | Some(QueueStatus::Closed { .. }))
+        };
+        let unknown: Vec<&LaggingQueue> = behind.iter().filter(is_unknown).collect();
         if unknown.is_empty() {
             return Ok(());
         }
@@ -260,19 +302,26 @@ impl CompactionAppender {
                 Err(error @ StoreError::Corrupt { .. }) => Err(error.to_string()),
                 found => found?,
             };
+            let (copied_to, keyless) = match state.queues.get(name) {
+                Some(QueueStatus::Closed { next, keyless }) => (*next, *keyless),
+                _ => (read, false),
+            };
+            let found = found.map(|(going, fed_from)| {
+                let next = going.next.max(read).max(copied_to);
+                (AppendTarget { next, keyless, ..going }, fed_from)
+            });
             let fed = match found {
-                Ok((going, _)) if going.next.max(read) < queue.min_offset() => {
+                Ok((going, _)) if going.next < queue.min_offset() => {
                     outcome.left.push(format!(
                         "{topic}/{queue_id}: its files end at offset {} and the commit log begins at {}: \
                          restore_compaction gets the messages between from another store, or a compaction continues \
                          without them",
-                        going.next.max(read),
+                        going.next,
                         queue.min_offset()
                     ));
                     QueueStatus::Left
                 }
-                Ok((mut going, fed_from)) => {
-                    going.next = going.next.max(read);
+                Ok((going, fed_from)) => {
                     if manifest.appended_from(topic, queue_id).is_none_or(|from| from > going.next) {
                         manifest.set_appended_from(topic, queue_id, fed_from.unwrap_or(going.next));
                         noted = true;
@@ -430,6 +479,7 @@ fn behind(state: &AppenderState, input: &AppenderInput<'_>) -> Vec<LaggingQueue>
             let name = (topic.clone(), queue_id);
             let waits = match state.queues.get(&name) {
                 Some(QueueStatus::Goes(going)) => going.next < queue.max_offset(),
+                Some(QueueStatus::Closed { next, .. }) => *next < queue.max_offset(),
                 Some(QueueStatus::Left) => false,
                 None => true,
             };

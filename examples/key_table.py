@@ -12,16 +12,15 @@ SMALL = mqstore.StoreOptions(segment_size=1 << 20, index_slots=1000, index_entri
 def main(path: Path) -> None:
     with mqstore.open(path, "create", options=SMALL) as store:
         store.create_topic("settings", queues=1, attributes={"cleanup.policy": "COMPACTION"})
-        for size in range(10, 15):
-            store.append("settings", str(size).encode(), keys="font-size")
-        store.append("settings", b"dark", keys="theme")
-
         settings = store.table("settings")
+        for size in range(10, 15):
+            settings["font-size"] = str(size).encode()
+        settings["theme"] = b"dark"
         print(settings["font-size"].text(), settings["theme"].text(), "language" in settings)
 
         changes = settings.changes(timeout=0)
-        store.append("settings", b"en", keys="language")
-        store.append("settings", b"", keys="theme")  # an empty body deletes the key
+        settings["language"] = b"en"
+        del settings["theme"]
         for change in changes:
             print(change.key, "->", change.message.text() if change.message else "deleted")
 

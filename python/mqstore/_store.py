@@ -328,7 +328,7 @@ class Store(DeliveringStore):
             return RestoreReport._from_json(self._compact((chosen, *request, other), tell))
 
     def table(self, topic: str, *, bodies: Bodies = "memory", on_damage: OnDamage = "raise") -> Table:
-        """Returns the topic as a live, read-only mapping from key to newest message, already loaded.
+        """Returns the topic as a live mapping from key to newest message, already loaded.
 
         Args:
             topic: name of the topic. Best a topic with the attribute `cleanup.policy=COMPACTION`: all messages of a key

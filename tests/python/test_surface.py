@@ -170,6 +170,8 @@ SIGNATURES = {
     "WorkQueue.join": "(self, /, timeout=None)",
     "WorkQueue.shutdown": "(self, /, immediate=False)",
     "WorkQueue.redrive": "(self, /, limit=None)",
+    "Table.set": "(self, key, value, *, durable=False)",
+    "Table.delete": "(self, key, *, durable=False)",
     "Store.close": "(self, /)",
 }
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import mqstore
+import mqstore.aio
 from conftest import SMALL
+from loops import in_loop
 
 TABLE = {"cleanup.policy": "COMPACTION"}
 
@@ -68,7 +70,7 @@ def test_queues_that_come_later_are_seen(store: mqstore.Store) -> None:
         assert bodies(own) == bodies(beside) == {"tea": b"1.2"}
 
 
-def test_it_is_a_read_only_mapping(store: mqstore.Store) -> None:
+def test_it_is_a_mapping(store: mqstore.Store) -> None:
     table = store.table("prices")
     assert (len(table), table.get("tea"), "tea" in table, 3 in table) == (0, None, False, False)
     place = store.append("prices", b"1.2", keys="tea")
@@ -77,8 +79,6 @@ def test_it_is_a_read_only_mapping(store: mqstore.Store) -> None:
     assert table.offset(place.queue_id) == 1
     with pytest.raises(KeyError):
         table["coffee"]
-    with pytest.raises(TypeError):
-        table["tea"] = table["tea"]  # type: ignore[index]
     with pytest.raises(TypeError, match="pickle"):
         pickle.dumps(table)
     assert "prices" in repr(table)
@@ -89,6 +89,88 @@ def test_it_is_a_read_only_mapping(store: mqstore.Store) -> None:
         store.table("prices", bodies="nowhere")  # type: ignore[arg-type]
     store.append("prices", b"no key", queue_id=0)
     assert list(table) == ["tea"]
+
+
+def test_keys_are_set_and_deleted(store: mqstore.Store) -> None:
+    table, other = store.table("prices"), store.table("prices", bodies="disk")
+    table["tea"] = b"1.2"
+    table["green tea"] = bytearray(b"3.4")
+    assert bodies(table) == bodies(other) == {"tea": b"1.2", "green tea": b"3.4"}
+    assert other["green tea"].keys == ("green", "tea")
+    other["tea"] = b"1.3"
+    place = table.set("tea", memoryview(b"1.4"), durable=True)
+    assert (place.durable, table["tea"].message_id) == (True, place.message_id)
+    del other["green tea"]
+    gone = table.delete("tea")
+    (tombstone,) = store.messages_at("prices", gone.queue_id, [gone.queue_offset])
+    assert tombstone is not None
+    assert (tombstone.keys, tombstone.body) == (("tea",), b"")
+    assert bodies(table) == bodies(other) == bodies(store.table("prices")) == {}
+    for missing in ("tea", "coffee"):
+        with pytest.raises(KeyError, match=missing):
+            del table[missing]
+    # The same after a compaction, which removes the messages and in the end the tombstones.
+    table["tea"] = b"1.5"
+    store.compact(tombstone_retention=0)
+    assert bodies(store.table("prices")) == {"tea": b"1.5"}
+
+
+def test_what_cannot_be_set(store: mqstore.Store) -> None:
+    table = store.table("prices")
+    table["tea"] = b"1.2"
+    with pytest.raises(mqstore.InvalidMessageError, match=r"use del table\[key\]"):
+        table["tea"] = b""
+    with pytest.raises(TypeError, match="encode"):
+        table["tea"] = "1.3"  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="bytes-like"):
+        table["tea"] = table["tea"]  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="must be a str, not int"):
+        table[5] = b"x"  # type: ignore[index]
+    for key in ("", " ", "a  b", "a\x01"):
+        with pytest.raises(mqstore.InvalidMessageError):
+            table[key] = b"x"
+    assert bodies(table) == {"tea": b"1.2"}
+    with mqstore.open(store.path) as reader:
+        beside = reader.table("prices")
+        with pytest.raises(mqstore.StoreReadOnlyError):
+            beside["tea"] = b"1.3"
+        with pytest.raises(mqstore.StoreReadOnlyError):
+            del beside["tea"]
+
+
+def test_a_key_stays_in_its_queue(store: mqstore.Store) -> None:
+    # Without the attribute, appends take the queues in turn.
+    store.create_topic("log", queues=3)
+    table = store.table("log")
+    for number in range(9):
+        for key in ("a", "b"):
+            table[key] = str(number).encode()
+    assert len({message.queue_id for message in store.lookup("log", "a")}) == 1
+    del table["a"]
+    assert bodies(store.table("log")) == {"b": b"8"}
+    # Threads that set keys of one table do not lose any.
+    threads = [
+        threading.Thread(target=lambda first: [table.set(f"k{n}", b"x") for n in range(first, first + 50)], args=(n,))
+        for n in (0, 25, 50)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(table) == 101
+
+
+@in_loop
+async def test_keys_are_set_and_deleted_in_a_loop(home: Path) -> None:
+    async with mqstore.aio.open(home, "create", options=SMALL) as store:
+        await store.create_topic("prices", queues=3, attributes=TABLE)
+        table = await store.table("prices")
+        place = await table.set("tea", b"1.2", durable=True)
+        assert (await table["tea"]).queue_offset == place.queue_offset
+        await table.delete("tea")
+        assert await table.count() == 0
+        with pytest.raises(KeyError):
+            await table.delete("tea")
 
 
 def test_new_queues_are_found(store: mqstore.Store) -> None:

@@ -35,6 +35,9 @@ def api(path: str | os.PathLike[str]) -> None:
         store.append("t", memoryview(b"x"), queue_id=1, flag=2, durable=True)
         results = store.append_many("t", [b"a", mqstore.Message(b"b", keys=("k",))])
         assert_type(results, list[mqstore.AppendResult])
+        table = store.table("t")
+        table["k"] = b"v"
+        del table["k"]
         found = store.read("t", 0, filter="a || b", follow=True, timeout=timedelta(seconds=1))
         assert_type(found, Iterator[mqstore.StoredMessage])
         condition = mqstore.sql("a > 5")
@@ -87,6 +90,7 @@ async def awaited(path: str | os.PathLike[str]) -> None:
         assert_type(await store.verify(progress=print), mqstore.VerifyReport)
         assert_type(await store.compact("t", dry_run=True), mqstore.CompactionReport)
         assert_type(await (await store.table("t"))["k"], mqstore.StoredMessage)
+        assert_type(await (await store.table("t")).set("k", b"v"), mqstore.AppendResult)
         assert_type(store.scan(columns=["body"]), mqstore.aio.Scan)
         await awaited_delivery(store)
     assert_type(await mqstore.aio.info(path), mqstore.StoreInfo)

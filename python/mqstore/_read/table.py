@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from mqstore import _native
-from mqstore.errors import OffsetOutOfRangeError
+from mqstore.errors import InvalidMessageError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
-    from mqstore._native import StoredMessage
+    from mqstore._native import AppendResult, StoredMessage
     from mqstore._store import Store
-    from mqstore.types import Duration, OnDamage
+    from mqstore.types import BytesLike, Duration, OnDamage
 
 Bodies: TypeAlias = Literal["memory", "disk"]
 """Location of a table's messages: in memory, or on disk until they are needed."""
@@ -41,10 +41,12 @@ class Change:
 
 
 class Table(Mapping[str, "StoredMessage"]):
-    """A topic as a live, read-only mapping from key to newest message, from `Store.table`.
+    """A topic as a live mapping from key to newest message, from `Store.table`.
 
     The key is the complete `KEYS` text of a message. A message with an empty body deletes its key; messages without a
     key are skipped. If a key is in several queues, its message with the latest store time wins.
+
+    In a store that is open for writing, `table[key] = b"value"` and `del table[key]` append such messages.
 
     Every access first applies everything appended so far. Iteration yields the keys of one moment. Thread-safe. A table
     uses only memory, works as long as its store is open, and cannot be pickled.
@@ -149,6 +151,73 @@ class Table(Mapping[str, "StoredMessage"]):
                 message = self._store.message_at(self._topic, queue_id, offset)
             if message is not None:
                 return message
+
+    def set(self, key: str, value: BytesLike, *, durable: bool = False) -> AppendResult:
+        """Appends `value` as the newest message of `key`, as `table[key] = value` does.
+
+        The message goes to the queue in which the key is, so that the changes of a key stay in order.
+
+        Args:
+            key: the key; several words with single blanks are the keys of one message.
+            value: any bytes-like object, not empty.
+            durable: whether to wait for a sync, in every durability mode.
+
+        Returns:
+            The position of the message.
+
+        Raises:
+            InvalidMessageError: `value` is empty, or `key` cannot be stored.
+            StoreReadOnlyError: the store is open for reading.
+        """
+        try:
+            is_empty = not memoryview(value).nbytes
+        except TypeError:
+            # The append names the wrong type.
+            is_empty = False
+        if is_empty:
+            msg = f"an empty value would delete the key {key!r}; use del table[key]"
+            raise InvalidMessageError(msg)
+        with self._lock:
+            return self._append(key, value, self._queue_of(key), durable)
+
+    def delete(self, key: str, *, durable: bool = False) -> AppendResult:
+        """Deletes `key`, as `del table[key]` does: appends a tombstone, a message with the key and without a body.
+
+        Args:
+            key: a key of the table.
+            durable: whether to wait for a sync, in every durability mode.
+
+        Returns:
+            The position of the tombstone.
+
+        Raises:
+            KeyError: the table has no such key.
+            StoreReadOnlyError: the store is open for reading.
+        """
+        with self._lock:
+            queue_id = self._queue_of(key)
+            if queue_id is None:
+                raise KeyError(key)
+            return self._append(key, b"", queue_id, durable)
+
+    def _queue_of(self, key: str) -> int | None:
+        self.refresh()
+        return self._entries[key][0] if key in self._entries else None
+
+    def _append(self, key: str, body: BytesLike, queue_id: int | None, durable: bool) -> AppendResult:
+        if not isinstance(key, str):
+            msg = f"a key of a table must be a str, not {type(key).__name__}"
+            raise TypeError(msg)
+        if not key or key.isspace():
+            msg = f"the key {key!r} is blank; a message with it has no key"
+            raise InvalidMessageError(msg)
+        return self._store.append(self._topic, body, keys=key.split(" "), queue_id=queue_id, durable=durable)
+
+    def __setitem__(self, key: str, value: BytesLike) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        self.delete(key)
 
     def __contains__(self, key: object) -> bool:
         self.refresh()

@@ -394,7 +394,7 @@ class Store:
 
     @like(mqstore.Store.table)
     async def table(self, topic: str, *, bodies: Bodies = "memory", on_damage: OnDamage = "raise") -> Table:
-        """Returns the topic as a live, read-only mapping from key to newest message, already loaded."""
+        """Returns the topic as a live mapping from key to newest message, already loaded."""
         bridge = self._bridge
         return Table(
             self, bridge, await bridge.run_at_length(bridge.store.table, topic, bodies=bodies, on_damage=on_damage)

@@ -14,9 +14,9 @@ from mqstore.aio._twins import like
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from mqstore._native import StoredMessage
+    from mqstore._native import AppendResult, StoredMessage
     from mqstore.aio._bridge import Bridge
-    from mqstore.types import Duration
+    from mqstore.types import BytesLike, Duration
 
 T = TypeVar("T")
 
@@ -25,9 +25,10 @@ _NAP = 1.0
 
 
 class Table:
-    """A topic as a live, read-only mapping from key to newest message, from `Store.table`.
+    """A topic as a live mapping from key to newest message, from `Store.table`.
 
-    Works like `mqstore.Table`, with coroutines: `await table["key"]`, `await table.get("key")`.
+    Works like `mqstore.Table`, with coroutines: `await table["key"]`, `await table.get("key")`. An assignment cannot be
+    awaited: call `set` and `delete`.
     """
 
     def __init__(self, owner: object, bridge: Bridge, table: mqstore.Table) -> None:
@@ -60,6 +61,16 @@ class Table:
     async def __getitem__(self, key: str) -> StoredMessage:
         """Returns the newest message of `key`: `await table["key"]`. Raises KeyError if there is none."""
         return await self._bridge.run(partial(self._table.__getitem__, key))
+
+    @like(mqstore.Table.set)
+    async def set(self, key: str, value: BytesLike, *, durable: bool = False) -> AppendResult:
+        """Appends `value` as the newest message of `key`."""
+        return await self._bridge.run(partial(self._table.set, key, value, durable=durable))
+
+    @like(mqstore.Table.delete)
+    async def delete(self, key: str, *, durable: bool = False) -> AppendResult:
+        """Deletes `key`: appends a tombstone, a message with the key and without a body."""
+        return await self._bridge.run(partial(self._table.delete, key, durable=durable))
 
     async def contains(self, key: str) -> bool:
         """Returns whether there is a message with this key."""

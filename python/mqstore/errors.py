@@ -475,7 +475,7 @@ class LeaseLostError(MQStoreError, RuntimeError):
     def __init__(self, topic: str, queue_id: int, queue_offset: int, attempt: int) -> None:
         text = (
             f"message {topic}/{queue_id} offset {queue_offset} is no longer leased to this caller (attempt {attempt}): "
-            "use a longer invisible_duration, or call extend in time"
+            "use a longer visibility_timeout, or call extend in time"
         )
         self._settle(text, topic=topic, queue_id=queue_id, queue_offset=queue_offset, attempt=attempt)
 

@@ -167,7 +167,7 @@ class History:
             consumer.commit()
 
     def work(self) -> None:
-        queue = self.store.work_queue("jobs", group="workers", invisible_duration=100_000)
+        queue = self.store.work_queue("jobs", group="workers", visibility_timeout=100_000)
         for _ in range(self.chance.randint(1, 4)):
             try:
                 job = queue.get(block=False)

@@ -60,9 +60,9 @@ async def take(queue: mqstore.aio.WorkQueue, timeout: float = LONG) -> str:
 async def test_put_get_ack(home: Path) -> None:
     async with mqstore.aio.open(home, "create", options=SMALL) as store:
         queue = await store.work_queue("jobs", maxsize=9, max_attempts=3)
-        assert (queue.topic, queue.group, queue.dead_letters) == ("jobs", "workers", "%DLQ%workers")
-        assert (queue.maxsize, queue.max_attempts, queue.invisible_duration, queue.closed) == (9, 3, 30.0, False)
-        assert repr(queue) == "<mqstore.aio.WorkQueue topic='jobs' group='workers'>"
+        assert (queue.topic, queue.group, queue.dead_letters) == ("jobs", "workers-jobs", "%DLQ%workers-jobs")
+        assert (queue.maxsize, queue.max_attempts, queue.visibility_timeout, queue.closed) == (9, 3, 30.0, False)
+        assert repr(queue) == "<mqstore.aio.WorkQueue topic='jobs' group='workers-jobs'>"
         with pytest.raises(TypeError, match="cannot pickle"):
             pickle.dumps(queue)
         one = await queue.put(b"one", keys=["k"], tags="t", properties={"p": "v"})
@@ -106,7 +106,7 @@ async def test_errors_are_those_of_the_blocking_one(home: Path) -> None:
     async with mqstore.aio.open(home, "create", options=SMALL) as store:
         queue = await store.work_queue("jobs", maxsize=2)
         for calls in (queue.get_nowait, lambda: queue.get(False), lambda: queue.get(timeout=0.01)):
-            with pytest.raises(mqstore.Empty, match="work queue jobs of group workers"):
+            with pytest.raises(mqstore.Empty, match="work queue jobs of group workers-jobs"):
                 await calls()
         assert await queue.get_many(5, timeout=0) == []
         with pytest.raises(ValueError, match="non-negative"):
@@ -129,7 +129,7 @@ async def test_errors_are_those_of_the_blocking_one(home: Path) -> None:
                 await verb(message)
         with pytest.raises(mqstore.LeaseLostError):
             await queue.extend(message, 5)
-        with pytest.raises(mqstore.InvalidOptionError, match="invisible_duration"):
+        with pytest.raises(mqstore.InvalidOptionError, match="visibility_timeout"):
             await queue.extend(message, 0)
         await queue.close()
         await queue.close()
@@ -175,7 +175,7 @@ async def test_cancelled_gets_take_nothing(home: Path) -> None:
     chance = random.Random(7)
     async with mqstore.aio.open(home, "create", options=SMALL) as store:
         # No lease ends by itself here. A message that a cancelled get took would be missing at the end.
-        queue = await store.work_queue("jobs", invisible_duration=3600)
+        queue = await store.work_queue("jobs", visibility_timeout=3600)
         wanted = 1500
         done: Counter[int] = Counter()
 
@@ -261,8 +261,8 @@ async def test_cancelled_puts_keep_no_room(home: Path) -> None:
 async def test_a_lease_that_ends_wakes_who_waits(home: Path) -> None:
     async with mqstore.aio.open(home, "create", options=SMALL) as store:
         # The leases of `queue` do not end by themselves, however long the test takes.
-        queue = await store.work_queue("jobs", invisible_duration=3600, backoff=lambda attempt: 0.01 * attempt)
-        short = await store.work_queue("jobs", invisible_duration=0.05)
+        queue = await store.work_queue("jobs", visibility_timeout=3600, backoff=lambda attempt: 0.01 * attempt)
+        short = await store.work_queue("jobs", visibility_timeout=0.05)
         waiting = asyncio.ensure_future(short.get(timeout=LONG))
         await asyncio.sleep(0.01)
         await queue.put(b"one")
@@ -293,7 +293,7 @@ async def test_dead_letters(home: Path) -> None:
             asked.append(attempt)
             return 0.001
 
-        queue = await store.work_queue("jobs", max_attempts=3, invisible_duration=3600, backoff=backoff)
+        queue = await store.work_queue("jobs", max_attempts=3, visibility_timeout=3600, backoff=backoff)
         await queue.put_many([b"given back", b"forgotten"])
         for _ in range(6):
             message = await queue.get(timeout=LONG)
@@ -398,7 +398,7 @@ async def test_shutdown_and_close_end_waits(home: Path) -> None:
 @in_loop
 async def test_what_is_given_back_ends_a_join_behind_a_shutdown_at_once(home: Path) -> None:
     async with mqstore.aio.open(home, "create", options=SMALL) as store:
-        queue = await store.work_queue("jobs", invisible_duration=3600)
+        queue = await store.work_queue("jobs", visibility_timeout=3600)
         await queue.put(b"one")
         message = await queue.get()
         await queue.shutdown(immediate=True)

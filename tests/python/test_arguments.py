@@ -42,7 +42,7 @@ def backoff(store: mqstore.Store, duration: Any) -> None:
 
 DURATIONS: dict[str, Call] = {
     "delay": lambda store, value: store.append("t", b"x", delay=value),
-    "invisible_duration": lambda store, value: queue(store, invisible_duration=value),
+    "visibility_timeout": lambda store, value: queue(store, visibility_timeout=value),
     "put": lambda store, value: queue(store).put(b"x", delay=value),
     "put_many": lambda store, value: queue(store).put_many([b"x"], delay=value),
     "nack": nack,

@@ -56,7 +56,7 @@ def test_a_get_blocks_as_that_of_queue(store: mqstore.Store) -> None:
     for call in (queue.get_nowait, lambda: queue.get(False), lambda: queue.get(timeout=0)):
         with pytest.raises(queues.Empty):
             call()
-    with pytest.raises(mqstore.Empty, match="work queue jobs of group workers"):
+    with pytest.raises(mqstore.Empty, match="work queue jobs of group workers-jobs"):
         queue.get(False, timeout=-1)
     with pytest.raises(ValueError, match="non-negative"):
         queue.get(timeout=-1)
@@ -105,9 +105,9 @@ def test_many_at_once(store: mqstore.Store) -> None:
 
 
 def test_a_message_not_finished_in_time_is_delivered_again(store: mqstore.Store) -> None:
-    queue = store.work_queue("jobs", invisible_duration=1.5)
-    other = store.work_queue("jobs", invisible_duration=timedelta(seconds=20))
-    assert (queue.invisible_duration, other.invisible_duration) == (1.5, 20)
+    queue = store.work_queue("jobs", visibility_timeout=1.5)
+    other = store.work_queue("jobs", visibility_timeout=timedelta(seconds=20))
+    assert (queue.visibility_timeout, other.visibility_timeout) == (1.5, 20)
     queue.put(b"job")
     first = queue.get()
     with pytest.raises(mqstore.Empty):
@@ -122,7 +122,7 @@ def test_a_message_not_finished_in_time_is_delivered_again(store: mqstore.Store)
 
 
 def test_a_lease_is_extended(store: mqstore.Store) -> None:
-    queue = store.work_queue("jobs", invisible_duration=1)
+    queue = store.work_queue("jobs", visibility_timeout=1)
     queue.put(b"job")
     message = queue.get()
     before = message.invisible_until
@@ -212,14 +212,14 @@ def test_dead_letters_and_their_way_back(home: Path) -> None:
 
 def test_leases_attempts_and_acks_survive_a_reopen(home: Path) -> None:
     with mqstore.open(home, "create", options=SMALL) as store:
-        queue = store.work_queue("jobs", invisible_duration=2)
+        queue = store.work_queue("jobs", visibility_timeout=2)
         queue.put_many([b"acked", b"held", b"given back", b"new"])
         acked, held, back = queue.get_many(3)
         queue.ack(acked)
         queue.nack(back, 0)
         assert held.text() == "held"
     with mqstore.open(home, "rw", options=SMALL) as store:
-        queue = store.work_queue("jobs", invisible_duration=20)
+        queue = store.work_queue("jobs", visibility_timeout=20)
         found = [queue.get(timeout=5) for _ in range(3)]
         assert sorted((message.text(), message.attempt) for message in found) == [
             ("given back", 2),
@@ -318,7 +318,7 @@ def test_a_handle_keeps_its_store(home: Path) -> None:
 def test_what_is_refused(store: mqstore.Store, home: Path) -> None:
     queue = store.work_queue("jobs")
     for options in (
-        {"invisible_duration": 0},
+        {"visibility_timeout": 0},
         {"max_attempts": 0},
         {"max_attempts": -1},
         {"max_attempts": 1 << 40},

@@ -32,7 +32,7 @@ def is_bad(number: int) -> bool:
 
 def open_queue(store: mqstore.Store) -> mqstore.WorkQueue:
     store.create_topic("jobs", queues=2)
-    return store.work_queue("jobs", invisible_duration=0.1, max_attempts=MAX_ATTEMPTS)
+    return store.work_queue("jobs", visibility_timeout=0.1, max_attempts=MAX_ATTEMPTS)
 
 
 def work(queue: mqstore.WorkQueue, say: Callable[[str], object], message: mqstore.LeasedMessage) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from mqstore import _native
@@ -96,13 +97,14 @@ class DeliveringStore(_native.NativeStore):
     def work_queue(
         self,
         topic: str,
-        group: str = "workers",
+        group: str | None = None,
         *,
-        invisible_duration: Duration = 30.0,
+        visibility_timeout: Duration = 30.0,
         max_attempts: int | None = 16,
         backoff: Callable[[int], Duration] | None = None,
         maxsize: int = 0,
         on_damage: OnDamage = "raise",
+        invisible_duration: Duration | None = None,
     ) -> WorkQueue:
         """Returns the messages of `topic` as a work queue for `group`: each message is leased to one worker at a time.
 
@@ -110,15 +112,18 @@ class DeliveringStore(_native.NativeStore):
 
         Args:
             topic: name of the topic; an unknown topic is created.
-            group: name of the group; an unknown group is created. Each group gets all messages.
-            invisible_duration: visibility timeout of a lease, in seconds or as a `timedelta`, 1 ms to 30 days. It can
-                differ between handles.
+            group: name of the group; an unknown group is created. Each group gets all messages. None is
+                `workers-<topic>`, so that each topic has its own dead letters. If the group `workers`, the default of
+                earlier versions, has progress on the topic, None is `workers`.
+            visibility_timeout: time for which a leased message is hidden from other workers, in seconds or as a
+                `timedelta`, 1 ms to 30 days. It can differ between handles.
             max_attempts: number of deliveries after which a message moves to the topic `%DLQ%group`; None is no limit.
             backoff: function from the number of deliveries to the delay of a message that was returned without a delay.
                 None uses RocketMQ's retry levels: 10 s, 30 s, 1 min and so on up to 2 h.
             maxsize: number of messages without a lease at which `put` waits; 0 is no limit.
             on_damage: behaviour at a damaged message. With `"raise"`, `get` raises `CorruptionError`. With `"skip"` the
                 message counts as finished, with a `StoreWarning`, and `StoreStats.skipped_damage` counts it.
+            invisible_duration: the former name of `visibility_timeout`, deprecated.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
@@ -127,7 +132,11 @@ class DeliveringStore(_native.NativeStore):
         """
         from mqstore._delivery.work_queue import WorkQueue
 
-        return WorkQueue._make(self, topic, group, invisible_duration, max_attempts, backoff, maxsize, on_damage)
+        if invisible_duration is not None:
+            former = "invisible_duration= is the former name of visibility_timeout=; use visibility_timeout="
+            warnings.warn(former, DeprecationWarning, stacklevel=2)
+            visibility_timeout = invisible_duration
+        return WorkQueue._make(self, topic, group, visibility_timeout, max_attempts, backoff, maxsize, on_damage)
 
     def cancel(self, id: str) -> bool:
         """Cancels a delayed message that waits. Returns whether it was found waiting.

@@ -39,7 +39,7 @@ class WorkQueue(_native.NativeWorkQueue):
     """A topic from which workers lease single messages, from `Store.work_queue`. It blocks like `queue.Queue`.
 
     A message is delivered at least once, and never again after its `ack` is on the disk. A lease lasts for
-    `invisible_duration`; without an `ack` until then the message is redelivered. All state is in the store: leases,
+    `visibility_timeout`; without an `ack` until then the message is redelivered. All state is in the store: leases,
     retries and acknowledgements survive a kill of the process. Threads can share a handle.
     """
 
@@ -52,6 +52,11 @@ class WorkQueue(_native.NativeWorkQueue):
     @classmethod
     def _make(cls, store: _native.NativeStore, *options: Any) -> Self:
         return _native.NativeWorkQueue.__new__(cls, store, *options)
+
+    @property
+    def invisible_duration(self) -> float:
+        """The former name of `visibility_timeout`."""
+        return self.visibility_timeout
 
     def put_nowait(
         self,

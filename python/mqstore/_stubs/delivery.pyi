@@ -156,8 +156,8 @@ class NativeWorkQueue:
         cls,
         store: NativeStore,
         topic: str,
-        group: str,
-        invisible_duration: Duration,
+        group: str | None,
+        visibility_timeout: Duration,
         max_attempts: int | None,
         backoff: Callable[[int], Duration] | None,
         maxsize: int,
@@ -173,7 +173,7 @@ class NativeWorkQueue:
     def dead_letters(self) -> str:
         """The dead-letter topic of the group: `%DLQ%` and the group's name."""
     @property
-    def invisible_duration(self) -> float:
+    def visibility_timeout(self) -> float:
         """The visibility timeout of a leased message, in seconds."""
     @property
     def max_attempts(self) -> int | None:
@@ -240,7 +240,7 @@ class NativeWorkQueue:
             ShutDown: the queue was shut down, or this handle is closed.
         """
     def get(self, block: bool = True, timeout: Duration | None = None) -> LeasedMessage:
-        """Gets a message and leases it for `invisible_duration`. Redeliveries and new messages take turns.
+        """Gets a message and leases it for `visibility_timeout`. Redeliveries and new messages take turns.
 
         Args:
             block: whether to wait for a message.

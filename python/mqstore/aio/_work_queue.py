@@ -75,9 +75,14 @@ class WorkQueue(Handle):
         return self._own.dead_letters
 
     @property
-    def invisible_duration(self) -> float:
+    def visibility_timeout(self) -> float:
         """Visibility timeout of a lease, in seconds."""
-        return self._own.invisible_duration
+        return self._own.visibility_timeout
+
+    @property
+    def invisible_duration(self) -> float:
+        """The former name of `visibility_timeout`."""
+        return self._own.visibility_timeout
 
     @property
     def max_attempts(self) -> int | None:
@@ -187,7 +192,7 @@ class WorkQueue(Handle):
 
     @like(mqstore.WorkQueue.get)
     async def get(self, block: bool = True, timeout: Duration | None = None) -> LeasedMessage:
-        """Leases a message for `invisible_duration`. Due redeliveries and new messages take turns."""
+        """Leases a message for `visibility_timeout`. Due redeliveries and new messages take turns."""
         found = await self._take(1, _patience(block, timeout))
         if not found:
             self._native.empty()

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 
 use mqstore_base::message::{Appended, NewMessage};
 use mqstore_engine::{MessageOrigin, Store};
+use mqstore_format::validate_group;
 use mqstore_io::sync::Mutex;
 use mqstore_meta::MetaLog;
 
@@ -17,6 +18,9 @@ use crate::error::{BrokerError, invalid};
 use crate::groups::{Consumer, ConsumerOptions};
 use crate::transactions::Transactions;
 use crate::work::{WorkQueue, WorkQueueInner, WorkQueueOptions};
+
+/// The default group of work queues before each topic had its own.
+const FORMER_DEFAULT_GROUP: &str = "workers";
 
 /// The open work queues, by topic and group.
 type OpenWorkQueues = Mutex<HashMap<(String, String), Weak<WorkQueueInner>>>;
@@ -162,6 +166,24 @@ impl Broker {
         let core = WorkQueueInner::open(&self.state, topic, group, options)?;
         queues.insert(key, Arc::downgrade(&core));
         Ok(WorkQueue::new(core, invisible))
+    }
+
+    /// Returns the group of a work queue of `topic` if the caller names none: `workers-<topic>`, so that each queue has
+    /// its own dead letters. If the group `workers`, the former default, has an offset in the topic, it stays the
+    /// default.
+    ///
+    /// # Errors
+    /// `StoreError::InvalidOption` if `workers-<topic>` is no name of a group.
+    pub fn default_group(&self, topic: &str) -> Result<String, BrokerError> {
+        if self.meta().has_offset(FORMER_DEFAULT_GROUP, topic) {
+            return Ok(FORMER_DEFAULT_GROUP.to_owned());
+        }
+        let group = format!("{FORMER_DEFAULT_GROUP}-{topic}");
+        if let Err(error) = validate_group(&group) {
+            let reason = format!("the default group of topic {topic} is not allowed ({error}); give group=");
+            return Err(invalid("group", reason).into());
+        }
+        Ok(group)
     }
 
     fn work_queue_of(&self, topic: &str, group: &str) -> Option<Arc<WorkQueueInner>> {

@@ -65,7 +65,7 @@ pub enum BrokerError {
     /// The lease of a message ended and another caller has the message, or the message was returned.
     #[error(
         "message {topic}/{queue_id} offset {queue_offset} is no longer leased to this caller (attempt {attempt}): \
-         a longer invisible_duration, or extend in time, keeps it"
+         a longer visibility_timeout, or extend in time, keeps it"
     )]
     LeaseLost {
         /// The topic.

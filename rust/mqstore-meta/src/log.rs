@@ -459,6 +459,12 @@ impl MetaLog {
         found
     }
 
+    /// Whether `group` has an offset in any queue of `topic`, as in [`Self::offset`].
+    pub fn has_offset(&self, group: &str, topic: &str) -> bool {
+        let (Some(group), Some(topic)) = (self.known_id(group), self.known_id(topic)) else { return false };
+        self.offsets(group).iter().any(|change| change.queue.topic == topic)
+    }
+
     /// Stores offsets, all of them or none. They are in the page cache when this returns. They become durable with
     /// the next maintenance step, or after [`Self::sync`] of the returned position. For a queue that the group
     /// consumes message by message, the change is a [`ProgressRecord::Moved`].

@@ -115,7 +115,7 @@ pub(super) fn check_invisible(invisible: Duration) -> Result<(), BrokerError> {
         return Ok(());
     }
     let reason = format!("{} s is not between 0.001 and {}", invisible.as_secs_f64(), LONGEST.as_secs());
-    Err(invalid("invisible_duration", reason).into())
+    Err(invalid("visibility_timeout", reason).into())
 }
 
 #[cfg(test)]

@@ -146,13 +146,13 @@ fn patience(
 #[pymethods]
 impl NativeWorkQueue {
     #[new]
-    #[pyo3(signature = (store, topic, group, invisible_duration, max_attempts, backoff, maxsize, on_damage))]
+    #[pyo3(signature = (store, topic, group, visibility_timeout, max_attempts, backoff, maxsize, on_damage))]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn new(
         store: &Bound<'_, NativeStore>,
         topic: &Bound<'_, PyString>,
-        group: &str,
-        invisible_duration: &Bound<'_, PyAny>,
+        group: Option<&str>,
+        visibility_timeout: &Bound<'_, PyAny>,
         max_attempts: Option<&Bound<'_, PyAny>>,
         backoff: Option<Py<PyAny>>,
         maxsize: &Bound<'_, PyAny>,
@@ -162,13 +162,19 @@ impl NativeWorkQueue {
         let (py, native) = (store.py(), store.get());
         let (core, shared, name) = (native.core()?, native.shared(), topic.to_str()?);
         let options = WorkQueueOptions {
-            invisible: duration("invisible_duration", invisible_duration)?,
+            invisible: duration("visibility_timeout", visibility_timeout)?,
             max_attempts: max_attempts.map(|most| count("max_attempts", most)).transpose()?,
             maxsize: count("maxsize", maxsize)?,
             on_damage,
             ..WorkQueueOptions::default()
         };
-        let queue = delivered(py, || shared.broker(core)?.work_queue(name, group, options))?;
+        let queue = delivered(py, || {
+            let broker = shared.broker(core)?;
+            match group {
+                Some(group) => broker.work_queue(name, group, options),
+                None => broker.work_queue(name, &broker.default_group(name)?, options),
+            }
+        })?;
         log_notes(py, queue.take_notes())?;
         Ok(Self {
             queue: ForkGuarded::new(Arc::clone(&shared), queue),
@@ -201,7 +207,7 @@ impl NativeWorkQueue {
 
     /// The visibility timeout of a leased message, in seconds.
     #[getter]
-    fn invisible_duration(&self) -> PyResult<f64> {
+    fn visibility_timeout(&self) -> PyResult<f64> {
         Ok(self.queue()?.options().invisible.as_secs_f64())
     }
 
@@ -317,7 +323,7 @@ impl NativeWorkQueue {
         PyList::new(py, self.put_work(py, &work, patience(block, timeout)?)?)
     }
 
-    /// Gets a message and leases it for `invisible_duration`. Redeliveries and new messages take turns.
+    /// Gets a message and leases it for `visibility_timeout`. Redeliveries and new messages take turns.
     ///
     /// Args:
     ///     block: whether to wait for a message.

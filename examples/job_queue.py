@@ -19,15 +19,12 @@ def resize(picture: str, attempt: int) -> str:
 def work(jobs: mqstore.WorkQueue, done: list[str]) -> None:
     while True:
         try:
-            job = jobs.get()
+            with jobs.get() as job:
+                done.append(resize(job.text(), job.attempt))
         except mqstore.ShutDown:
             return
-        try:
-            done.append(resize(job.text(), job.attempt))
         except ValueError:
-            jobs.nack(job)
-        else:
-            jobs.ack(job)
+            continue  # the end of the block has returned the job
 
 
 def main(path: Path) -> None:
@@ -44,7 +41,8 @@ def main(path: Path) -> None:
             worker.join()
         for picture in sorted(done):
             print("done:", picture)
-        print("dead letters:", [message.text() for message in store.read(jobs.dead_letters)])
+        for letter in store.read(jobs.dead_letters):
+            print("dead letter:", letter.text(), "because of", letter.properties["mqstore.reason"])
 
 
 if __name__ == "__main__":

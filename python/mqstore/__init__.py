@@ -69,7 +69,7 @@ if _typing.TYPE_CHECKING:
     from mqstore._delivery.consumer import Consumer, OffsetCommit
     from mqstore._delivery.delays import DelayStats
     from mqstore._delivery.transactions import PendingTransaction, Transaction
-    from mqstore._delivery.work_queue import WorkQueue, WorkQueueCounts
+    from mqstore._delivery.work_queue import Lease, WorkQueue, WorkQueueCounts
     from mqstore._message import Message
     from mqstore._options import BrokerOptions, StoreOptions
     from mqstore._read.filter import sql
@@ -122,6 +122,7 @@ __all__ = [
     "InvalidFilterError",
     "InvalidMessageError",
     "InvalidOptionError",
+    "Lease",
     "LeaseLostError",
     "LeasedMessage",
     "LostOffsets",
@@ -205,6 +206,7 @@ _HOMES = {
     "PendingTransaction": "_delivery.transactions",
     "Table": "_read.table",
     "Transaction": "_delivery.transactions",
+    "Lease": "_delivery.work_queue",
     "WorkQueue": "_delivery.work_queue",
     "WorkQueueCounts": "_delivery.work_queue",
     "export": "_admin.export",

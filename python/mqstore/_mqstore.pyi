@@ -48,6 +48,8 @@ from mqstore._stubs.loop import (
     LoopWorkQueue,
     QueuedAppend,
     is_held,
+    is_settled,
+    reason_of,
     sync_groups,
 )
 from mqstore._stubs.testing import TestClock, TestFaults, is_reserved
@@ -63,11 +65,11 @@ __all__ = [
     "check_options", "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_read",
     "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "copy_store", "decode_records",
     "delay_counts", "delete_namespace", "delete_topic", "export_settings", "groups", "info", "is_held", "is_reserved",
-    "is_system_topic", "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history",
-    "pending_transactions", "pop_record", "quotas", "rebuild", "repair", "reschedule_delayed", "scan_copy", "scan_cuts",
-    "scan_export", "scan_lines", "scan_open", "scan_schema", "staged_ids", "sync_groups", "tags_codes", "update_topic",
-    "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
-    "writer_pid",
+    "is_settled", "is_system_topic", "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history",
+    "pending_transactions", "pop_record", "quotas", "reason_of", "rebuild", "repair", "reschedule_delayed",
+    "scan_copy", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema", "staged_ids", "sync_groups",
+    "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step",
+    "verify_steps", "waiting_record", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]

@@ -58,6 +58,7 @@ DURATIONS: dict[str, Call] = {
 COUNTS: dict[str, Call] = {
     "get_many": lambda store, value: queue(store).get_many(value, timeout=0),
     "redrive": lambda store, value: queue(store).redrive(value),
+    "peek": lambda store, value: queue(store).peek(value),
     "max_attempts": lambda store, value: queue(store, max_attempts=value),
     "maxsize": lambda store, value: queue(store, maxsize=value),
     "poll": lambda store, value: store.consumer("g", ["t"]).poll(value, timeout=0),

@@ -38,6 +38,11 @@ def api(path: str | os.PathLike[str]) -> None:
         table = store.table("t")
         table["k"] = b"v"
         del table["k"]
+        queue = store.work_queue("jobs", visibility_timeout=timedelta(minutes=1))
+        with queue.get() as job:
+            assert_type(job, mqstore.LeasedMessage)
+            job.nack(delay=1, reason="later")
+        assert_type(queue.leased(), list[mqstore.Lease])
         found = store.read("t", 0, filter="a || b", follow=True, timeout=timedelta(seconds=1))
         assert_type(found, Iterator[mqstore.StoredMessage])
         condition = mqstore.sql("a > 5")
@@ -110,6 +115,13 @@ async def awaited_delivery(store: mqstore.aio.Store) -> None:
         assert_type(await queue.join(timeout=0.5), bool)
         assert_type(await queue.counts(), mqstore.WorkQueueCounts)
         assert_type(await queue.qsize(), int)
+        assert_type(await queue.put(b"x", dedup_id="a", deliver_at=datetime.now(UTC)), mqstore.AppendResult)
+        async with await queue.get() as job:
+            assert_type(job, mqstore.LeasedMessage)
+            await queue.nack(job, reason="later")
+        assert_type(await queue.peek(2), list[mqstore.StoredMessage])
+        assert_type(await queue.leased(), list[mqstore.Lease])
+        assert_type(await queue.purge(), int)
         assert_type(await queue.redrive(limit=3), int)
         assert_type(queue.max_attempts, int | None)
     assert_type(await store.consumer("g", "t"), mqstore.aio.Consumer)

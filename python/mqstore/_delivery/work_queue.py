@@ -9,12 +9,39 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from mqstore import _native
+from mqstore._times import time_of
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from types import TracebackType
 
     from mqstore._native import AppendResult, LeasedMessage
-    from mqstore.types import BytesLike, Duration, Keys, Properties
+    from mqstore.types import BytesLike, Duration, Keys, Properties, Time
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease on a message of a work queue, from `WorkQueue.leased`."""
+
+    topic: str
+    """Topic of the message: that of the queue, or one of RocketMQ's retry topics for it."""
+    queue_id: int
+    """Queue of the message."""
+    queue_offset: int
+    """Offset of the message in its queue: `Store.message_at` returns the message."""
+    attempt: int
+    """Number of the delivery, counted from 1."""
+    invisible_until: int
+    """End of the lease, in epoch milliseconds."""
+
+    @property
+    def end(self) -> datetime:
+        """`invisible_until` as an aware UTC datetime."""
+        return time_of(self.invisible_until)
+
+    def to_dict(self) -> dict[str, str | int]:
+        """Returns the fields as a dict."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +93,22 @@ class WorkQueue(_native.NativeWorkQueue):
         tags: str | None = None,
         properties: Properties | None = None,
         delay: Duration | None = None,
+        deliver_at: Time | None = None,
+        dedup_id: str | None = None,
         durable: bool = False,
     ) -> AppendResult:
         """Calls `put` with `block=False`."""
-        return self.put(body, keys=keys, tags=tags, properties=properties, delay=delay, durable=durable, block=False)
+        return self.put(
+            body,
+            keys=keys,
+            tags=tags,
+            properties=properties,
+            delay=delay,
+            deliver_at=deliver_at,
+            dedup_id=dedup_id,
+            durable=durable,
+            block=False,
+        )
 
     def get_nowait(self) -> LeasedMessage:
         """Calls `get` with `block=False`."""
@@ -78,6 +117,16 @@ class WorkQueue(_native.NativeWorkQueue):
     def counts(self) -> WorkQueueCounts:
         """Returns the number of messages by state: ready, delayed, leased, and becoming dead letters."""
         return WorkQueueCounts(*self._counts())
+
+    def leased(self) -> list[Lease]:
+        """Returns the leases of all workers, the one that ends first at first.
+
+        A lease that has ended is in the list until another worker gets the message.
+
+        Raises:
+            ShutDown: this handle is closed.
+        """
+        return [Lease(*row) for row in self._leases()]
 
     def __enter__(self) -> Self:
         return self
@@ -99,4 +148,4 @@ class WorkQueue(_native.NativeWorkQueue):
         raise TypeError(msg)
 
 
-WorkQueue.__module__ = WorkQueueCounts.__module__ = "mqstore"
+WorkQueue.__module__ = WorkQueueCounts.__module__ = Lease.__module__ = "mqstore"

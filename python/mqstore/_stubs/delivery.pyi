@@ -1,6 +1,7 @@
 """Stubs of the native module for consumers, work queues and delayed messages; a part of `_mqstore.pyi`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from types import TracebackType
 from typing import Any, Self, final
 
 from typing_extensions import disjoint_base
@@ -25,7 +26,9 @@ class LeasedMessage(StoredMessage):
     """A message from a work queue: a `StoredMessage` and the lease on it.
 
     No other worker gets the message until you finish it (`ack`), return it (`nack`), or `invisible_until` has passed.
-    It is equal to the same stored message. A pickled copy is the stored message without the lease.
+    A `with` block does this for you: its end acknowledges the message, and an exception returns it, with the exception
+    as the reason. The exception continues. It is equal to the same stored message. A pickled copy is the stored message
+    without the lease.
     """
 
     @property
@@ -34,6 +37,46 @@ class LeasedMessage(StoredMessage):
     @property
     def invisible_until(self) -> int:
         """The end of the lease, in epoch milliseconds; `extend` moves it."""
+    def ack(self, *, durable: bool = False) -> None:
+        """Acknowledges the message: it is not delivered again. A second `ack` changes nothing.
+
+        Args:
+            durable: whether to wait until the acknowledgement is on the disk. Without it, that happens within 0.1 s.
+
+        Raises:
+            LeaseLostError: the lease ended and another worker got the message, or you returned it.
+        """
+    def nack(self, delay: Duration | None = None, *, reason: str | None = None) -> None:
+        """Returns the message to its queue, so that it is redelivered later: see `WorkQueue.nack`.
+
+        Args:
+            delay: time before the redelivery, in seconds or as a `timedelta`, at most 30 days; None uses the queue's
+                `backoff`.
+            reason: text that a dead letter keeps as its property `mqstore.reason`.
+
+        Raises:
+            LeaseLostError: the lease ended and another worker got the message, or you returned it before.
+        """
+    def extend(self, duration: Duration | None = None) -> None:
+        """Sets the end of the lease to `duration` from now, whatever time is left.
+
+        Args:
+            duration: seconds or a `timedelta`, 1 ms to 30 days; None is the `visibility_timeout` of the queue that got
+                the message.
+
+        Raises:
+            LeaseLostError: the lease ended and another worker got the message, or you returned it.
+            InvalidOptionError: `duration` is out of bounds.
+        """
+    def _bind(self, queue: Callable[[], object]) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None: ...
+    def __aenter__(self) -> Coroutine[Any, Any, Self]: ...
+    def __aexit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> Coroutine[Any, Any, None]: ...
 
 @disjoint_base
 class NativeConsumer:
@@ -185,6 +228,7 @@ class NativeWorkQueue:
     def closed(self) -> bool:
         """Whether this handle or its store is closed."""
     def _counts(self) -> tuple[int, int, int, int]: ...
+    def _leases(self) -> list[tuple[str, int, int, int, int]]: ...
     def put(
         self,
         body: BytesLike,
@@ -193,6 +237,8 @@ class NativeWorkQueue:
         tags: str | None = None,
         properties: Properties | None = None,
         delay: Duration | None = None,
+        deliver_at: Time | None = None,
+        dedup_id: str | None = None,
         durable: bool = False,
         block: bool = True,
         timeout: Duration | None = None,
@@ -206,6 +252,10 @@ class NativeWorkQueue:
             properties: the message's own properties, as for `Store.append`.
             delay: time before the first delivery, in seconds or as a `timedelta`, at most 30 days. The message keeps
                 its place in the log, and the delay holds for every group.
+            deliver_at: time of the first delivery, instead of `delay`, at most 30 days from now.
+            dedup_id: an id of your choice. If the topic has a message with this id, nothing is stored, and the result
+                is the position of that message. The id is the message's `unique_id`, and the queue remembers it as long
+                as the log has the message, finished or not.
             durable: whether to wait for a sync, whatever the store's durability.
             block: whether to wait if the queue has reached `maxsize`.
             timeout: longest wait; None is without a limit.
@@ -214,12 +264,14 @@ class NativeWorkQueue:
             Full: the queue is full, or stayed full until the timeout.
             ShutDown: the queue was shut down, or this handle is closed.
             InvalidMessageError: a text or number that the format cannot hold; nothing was written.
+            InvalidOptionError: the delay is too long; nothing was written.
         """
     def put_many(
         self,
         messages: Iterable[BytesLike | Message],
         *,
         delay: Duration | None = None,
+        deliver_at: Time | None = None,
         durable: bool = False,
         block: bool = True,
         timeout: Duration | None = None,
@@ -231,6 +283,7 @@ class NativeWorkQueue:
         Args:
             messages: bodies or `Message`s.
             delay: as for `put`, for all of them.
+            deliver_at: as for `put`, for all of them.
             durable: as for `put`.
             block: as for `put`.
             timeout: as for `put`.
@@ -277,7 +330,7 @@ class NativeWorkQueue:
         Raises:
             LeaseLostError: you lost the lease of one message; the messages before it are acknowledged.
         """
-    def nack(self, message: LeasedMessage, delay: Duration | None = None) -> None:
+    def nack(self, message: LeasedMessage, delay: Duration | None = None, *, reason: str | None = None) -> None:
         """Returns a message, so that it is redelivered later.
 
         A message that was delivered `max_attempts` times becomes a dead letter.
@@ -286,16 +339,18 @@ class NativeWorkQueue:
             message: the message that `get` returned.
             delay: time before the redelivery, in seconds or as a `timedelta`, at most 30 days; None uses the queue's
                 `backoff`.
+            reason: text that a dead letter keeps as its property `mqstore.reason`, up to 1,024 bytes of UTF-8. The
+                last reason counts, also if a lease that expires ends the last attempt.
 
         Raises:
             LeaseLostError: the lease ended and another worker got the message, or you returned it before.
         """
-    def extend(self, message: LeasedMessage, duration: Duration) -> None:
+    def extend(self, message: LeasedMessage, duration: Duration | None = None) -> None:
         """Sets the end of the lease to `duration` from now, whatever time is left.
 
         Args:
             message: the message that `get` returned.
-            duration: seconds or a `timedelta`, 1 ms to 30 days.
+            duration: seconds or a `timedelta`, 1 ms to 30 days; None is the `visibility_timeout` of this handle.
 
         Raises:
             LeaseLostError: the lease ended and another worker got the message, or you returned it.
@@ -325,6 +380,31 @@ class NativeWorkQueue:
         """Returns whether `qsize()` is 0."""
     def full(self) -> bool:
         """Returns whether `qsize()` has reached `maxsize`; always False without a `maxsize`."""
+    def peek(self, count: int = 1) -> list[StoredMessage]:
+        """Returns up to `count` messages that `get` could return now, oldest first.
+
+        They stay in the queue without a lease.
+
+        Args:
+            count: maximum number of messages.
+
+        Raises:
+            ShutDown: this handle is closed.
+            CorruptionError: one of the messages is damaged, and `on_damage` is `"raise"`.
+        """
+    def purge(self) -> int:
+        """Finishes every message that no worker has, for the group of this queue only.
+
+        These are new, delayed and returned messages, and those whose lease has ended. They are never delivered to the
+        group again. Messages with a lease stay with their workers, and dead letters stay in their topic. The purge is
+        on the disk when the call returns.
+
+        Returns:
+            The number of messages.
+
+        Raises:
+            ShutDown: this handle is closed.
+        """
     def shutdown(self, immediate: bool = False) -> None:
         """Refuses further puts on every existing handle of this queue, and gets once the queue is empty.
 

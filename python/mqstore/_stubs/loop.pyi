@@ -16,6 +16,8 @@ __all__ = [
     "LoopWorkQueue",
     "QueuedAppend",
     "is_held",
+    "is_settled",
+    "reason_of",
     "sync_groups",
 ]
 
@@ -112,7 +114,7 @@ class LoopWorkQueue:
         """
     def join(self, patience: bool, number: int | None) -> bool | LoopWait | None:
         """Returns whether every message is finished. If not, a call under `number` announces the next attempt."""
-    def nack(self, message: LeasedMessage, delay: Duration | None) -> bool:
+    def nack(self, message: LeasedMessage, delay: Duration | None, reason: str | None) -> bool:
         """Returns a message to the queue; False, without any change, if that can block."""
     def look_around(self) -> None:
         """Wakes the waiting tasks that no event announces."""
@@ -130,11 +132,14 @@ class LoopPut:
         tags: str | None,
         properties: Properties | None,
         delay: Duration | None,
+        deliver_at: Time | None,
         durable: bool,
     ) -> LoopPut:
         """Converts the arguments of `WorkQueue.put`."""
     @staticmethod
-    def many(messages: Iterable[BytesLike | Message], delay: Duration | None, durable: bool) -> LoopPut:
+    def many(
+        messages: Iterable[BytesLike | Message], delay: Duration | None, deliver_at: Time | None, durable: bool
+    ) -> LoopPut:
         """Converts the arguments of `WorkQueue.put_many`."""
 
 @final
@@ -153,6 +158,12 @@ class LoopConsumer:
 
 def is_held(message: LeasedMessage) -> bool:
     """Returns whether the caller still holds the lease of a message."""
+
+def is_settled(message: LeasedMessage) -> bool:
+    """Returns whether `ack` or `nack` has settled the message."""
+
+def reason_of(error: BaseException) -> str:
+    """Returns an exception as a reason: its class and its text."""
 
 def sync_groups(store: NativeStore) -> None:
     """Returns once every change of the groups made so far is on the disk."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mqstore._message import Message
     from mqstore._native import AppendResult, LeasedMessage, QueuedAppend
     from mqstore.aio._bridge import Bridge
-    from mqstore.types import BytesLike, Duration, Keys, Properties
+    from mqstore.types import BytesLike, Duration, Keys, Properties, Time
 
 # Number of messages that one call acknowledges in the loop's thread.
 _AT_ONCE = 256
@@ -57,6 +57,8 @@ class WorkQueue(Handle):
         self._ready, self._room, self._done = (Line(bridge, around) for _ in range(3))
         # Held by the first put that waits for a quota.
         self._quota = asyncio.Lock()
+        # A message must not keep its queue alive.
+        self._weak = weakref.ref(self)
         self._got: weakref.WeakKeyDictionary[asyncio.Task[object], _Got] = weakref.WeakKeyDictionary()
 
     @property
@@ -103,17 +105,48 @@ class WorkQueue(Handle):
         tags: str | None = None,
         properties: Properties | None = None,
         delay: Duration | None = None,
+        deliver_at: Time | None = None,
+        dedup_id: str | None = None,
         durable: bool = False,
         block: bool = True,
         timeout: Duration | None = None,
     ) -> AppendResult:
         """Puts one message, in the loop's thread or in the append thread: see `mqstore.aio.Store.append`.
 
-        Do not change the body before the call returns. A used-up quota raises `QuotaFull`.
+        Do not change the body before the call returns. A used-up quota raises `QuotaFull`. With `dedup_id`, a thread
+        looks for an earlier put and appends.
         """
-        put = partial(_native.LoopPut.one, body, keys, tags, properties, delay, durable)
-        done = await self._put(put, _patience(block, timeout))
+        patience = _patience(block, timeout)
+        if dedup_id is not None:
+            put_new = partial(
+                self._own.put_nowait,
+                body,
+                keys=keys,
+                tags=tags,
+                properties=properties,
+                delay=delay,
+                deliver_at=deliver_at,
+                dedup_id=dedup_id,
+                durable=durable,
+            )
+            return await self._put_new(put_new, patience)
+        put = partial(_native.LoopPut.one, body, keys, tags, properties, delay, deliver_at, durable)
+        done = await self._put(put, patience)
         return done[0] if isinstance(done, list) else done
+
+    async def _put_new(self, put: Callable[[], AppendResult], seconds: float | None) -> AppendResult:
+        """Calls `put` in a thread, again and again while the queue or a quota is full."""
+        bridge = self._bridge
+        bridge.check()
+        end = None if seconds is None else bridge.loop.time() + seconds
+        while True:
+            try:
+                return await bridge.run(put)
+            except mqstore.Full:
+                left = None if end is None else end - bridge.loop.time()
+                if left is not None and left <= 0:
+                    raise
+            await asyncio.sleep(_QUOTA_LOOK if left is None else min(left, _QUOTA_LOOK))
 
     async def put_nowait(
         self,
@@ -123,11 +156,21 @@ class WorkQueue(Handle):
         tags: str | None = None,
         properties: Properties | None = None,
         delay: Duration | None = None,
+        deliver_at: Time | None = None,
+        dedup_id: str | None = None,
         durable: bool = False,
     ) -> AppendResult:
         """Calls `put` with `block=False`."""
         return await self.put(
-            body, keys=keys, tags=tags, properties=properties, delay=delay, durable=durable, block=False
+            body,
+            keys=keys,
+            tags=tags,
+            properties=properties,
+            delay=delay,
+            deliver_at=deliver_at,
+            dedup_id=dedup_id,
+            durable=durable,
+            block=False,
         )
 
     @like(mqstore.WorkQueue.put_many)
@@ -136,12 +179,13 @@ class WorkQueue(Handle):
         messages: Iterable[BytesLike | Message],
         *,
         delay: Duration | None = None,
+        deliver_at: Time | None = None,
         durable: bool = False,
         block: bool = True,
         timeout: Duration | None = None,
     ) -> list[AppendResult]:
         """Puts messages under one lock, with at most one sync, and returns the results in the same order."""
-        put = partial(_native.LoopPut.many, list(messages), delay, durable)
+        put = partial(_native.LoopPut.many, list(messages), delay, deliver_at, durable)
         done = await self._put(put, _patience(block, timeout))
         return done if isinstance(done, list) else [done]
 
@@ -215,12 +259,32 @@ class WorkQueue(Handle):
 
     async def _take(self, count: int, seconds: float | None) -> list[LeasedMessage]:
         native = self._native
-        return await self._look(
+        found = await self._look(
             self._ready,
             lambda patience, number: native.get(count, patience, number),
             partial(native.prepare, count),
             seconds,
         )
+        for message in found:
+            message._bind(self._weak)
+        return found
+
+    async def _enter(self, message: LeasedMessage) -> LeasedMessage:
+        """Begins the `async with` block of a message."""
+        self._bridge.check()
+        return message
+
+    async def _leave(self, message: LeasedMessage, error: BaseException | None) -> None:
+        """Settles a message at the end of its `async with` block."""
+        if _native.is_settled(message):
+            return
+        if error is None:
+            await self.ack(message)
+            return
+        try:
+            await self.nack(message, reason=_native.reason_of(error))
+        except Exception as failed:  # noqa: BLE001 - the exception of the block matters more
+            error.add_note(f"mqstore could not return the message to its queue: {failed}")
 
     @like(mqstore.WorkQueue.ack)
     async def ack(self, message: LeasedMessage, *, durable: bool = False) -> None:
@@ -251,7 +315,7 @@ class WorkQueue(Handle):
             await bridge.syncs.synced()
 
     @like(mqstore.WorkQueue.nack)
-    async def nack(self, message: LeasedMessage, delay: Duration | None = None) -> None:
+    async def nack(self, message: LeasedMessage, delay: Duration | None = None, *, reason: str | None = None) -> None:
         """Returns a message to the queue for a later delivery.
 
         A dead letter is written and synced in a thread.
@@ -259,11 +323,11 @@ class WorkQueue(Handle):
         bridge = self._bridge
         bridge.check()
         await bridge.breathe()
-        if not self._native.nack(message, delay):
-            await bridge.run(partial(self._own.nack, message, delay))
+        if not self._native.nack(message, delay, reason):
+            await bridge.run(partial(self._own.nack, message, delay, reason=reason))
 
     @like(mqstore.WorkQueue.extend)
-    async def extend(self, message: LeasedMessage, duration: Duration) -> None:
+    async def extend(self, message: LeasedMessage, duration: Duration | None = None) -> None:
         """Sets the end of the lease to `duration` from now."""
         self._bridge.check()
         await self._bridge.breathe()
@@ -306,6 +370,9 @@ class WorkQueue(Handle):
     empty = in_thread(mqstore.WorkQueue.empty)
     full = in_thread(mqstore.WorkQueue.full)
     counts = in_thread(mqstore.WorkQueue.counts)
+    leased = in_thread(mqstore.WorkQueue.leased)
+    peek = in_thread(mqstore.WorkQueue.peek)
+    purge = in_thread(mqstore.WorkQueue.purge)
     shutdown = in_thread(mqstore.WorkQueue.shutdown)
 
     def __repr__(self) -> str:

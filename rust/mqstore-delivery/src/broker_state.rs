@@ -11,7 +11,7 @@ use mqstore_base::error::StoreError;
 use mqstore_engine::PopState;
 use mqstore_engine::Store;
 use mqstore_format::json::SubscriptionGroup;
-use mqstore_format::validate_group;
+use mqstore_format::{index_key_hash, validate_group};
 use mqstore_io::sync::Mutex;
 use mqstore_meta::MetaLog;
 
@@ -35,7 +35,12 @@ pub(crate) struct BrokerState {
     delay_options: DelayOptions,
     /// Opened with the first transaction, or if an earlier process left some.
     transactions: Mutex<Option<Transactions>>,
+    /// Locks of puts that must not be repeated. A unique key always has the same one.
+    put_locks: [Mutex<()>; PUT_LOCKS],
 }
+
+/// Number of locks of puts: more threads than this rarely put at the same time.
+const PUT_LOCKS: usize = 64;
 
 impl BrokerState {
     /// Creates the state of a new broker.
@@ -52,6 +57,7 @@ impl BrokerState {
             delays: Mutex::default(),
             delay_options,
             transactions: Mutex::default(),
+            put_locks: std::array::from_fn(|_| Mutex::default()),
         })
     }
 
@@ -92,6 +98,13 @@ impl BrokerState {
 
     pub(crate) fn delays_if_open(&self) -> Option<Arc<Delays>> {
         self.delays.lock().clone()
+    }
+
+    /// Returns the lock under which a put looks for an earlier put with its unique key.
+    pub(crate) fn put_lock(&self, topic: &str, unique_key: &str) -> &Mutex<()> {
+        let number = index_key_hash(topic, unique_key).unsigned_abs() as usize % PUT_LOCKS;
+        #[expect(clippy::indexing_slicing, reason = "the number is below the number of locks")]
+        &self.put_locks[number]
     }
 
     /// Creates the group if it is missing, with the configuration that `config` sets.

@@ -51,7 +51,7 @@ pub use transactions::{
     Transaction, TransactionOutcome, Transactions,
 };
 pub use work::{
-    Backoff, Lease, LeasedMessage, NewWork, PutReservation, TryPut, WorkQueue, WorkQueueCounts,
+    Backoff, Lease, LeaseInfo, LeasedMessage, NewWork, PutReservation, TryPut, WorkQueue, WorkQueueCounts,
     WorkQueueOptions,
 };
 

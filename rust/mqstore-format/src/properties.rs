@@ -388,6 +388,9 @@ pub fn push_property(text: &mut Vec<u8>, name: impl AsRef<[u8]>, value: impl AsR
     text.push(SEPARATOR);
 }
 
+/// Ours, on dead letters: the reason that a worker gave. For RocketMQ it is a property of the application.
+pub const REASON: &str = "mqstore.reason";
+
 /// Builds the text form, entry by entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PropertiesBuilder {

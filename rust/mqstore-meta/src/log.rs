@@ -573,7 +573,7 @@ impl MetaLog {
         let place = self.write(WriteMethod::Map, |frame| {
             kept.records
                 .iter()
-                .for_each(|record| frame.push(&MetaRecord::Progress { queue, record: *record }));
+                .for_each(|record| frame.push(&MetaRecord::Progress { queue, record: record.clone() }));
         })?;
         let before = kept.progress.offset();
         kept.records.iter().for_each(|record| kept.progress.apply(record));

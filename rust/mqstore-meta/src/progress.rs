@@ -23,6 +23,7 @@
 //! was corrected does not keep messages for weeks: those that began later than the clock says begin again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The lease of a message that a consumer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub struct ReturnedMessage {
 }
 
 /// One change of a [`Progress`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProgressRecord {
     /// A consumer got `offset`: the next one that was never leased, or one that was waiting or leased.
     Leased {
@@ -116,6 +117,14 @@ pub enum ProgressRecord {
         /// The time, in epoch milliseconds.
         now_ms: i64,
     },
+    /// A worker gave a reason for returning the message. It replaces an earlier one and stays until the message is
+    /// finished.
+    Reason {
+        /// The message.
+        offset: i64,
+        /// The reason, not empty.
+        reason: Arc<str>,
+    },
 }
 
 /// Maximum milliseconds between a lease and the [`ProgressRecord::Clock`] before it. A lease that begins again is longer
@@ -129,7 +138,8 @@ impl ProgressRecord {
             Self::Leased { offset, .. }
             | Self::Returned { offset, .. }
             | Self::DeadLetter { offset, .. }
-            | Self::Extended { offset, .. } => offset,
+            | Self::Extended { offset, .. }
+            | Self::Reason { offset, .. } => offset,
             Self::Finished { from: at, .. } | Self::Moved { to: at } | Self::Clamped { min: at, .. } => at,
             Self::TookOver { .. } | Self::Clock { .. } => 0,
         }
@@ -180,6 +190,8 @@ pub struct Progress {
     waiting: BTreeMap<i64, ReturnedMessage>,
     /// The smallest offset that the copy may have, by offset of the message.
     dead_letters: BTreeMap<i64, i64>,
+    /// The reason of each unfinished message that a worker returned with one.
+    reasons: BTreeMap<i64, Arc<str>>,
     /// Leases and waiting messages, by the time at which they end or are due.
     ends: BTreeSet<(i64, i64)>,
     dues: BTreeSet<(i64, i64)>,
@@ -281,6 +293,7 @@ impl Progress {
             if at < self.next {
                 records.push(ProgressRecord::Finished { from: at, to: self.next });
             }
+            records.extend(self.reason_records());
         }
         records.push(ProgressRecord::TookOver { log_offset });
         records
@@ -310,6 +323,19 @@ impl Progress {
     /// have there.
     pub fn dead_letters(&self) -> impl ExactSizeIterator<Item = (i64, i64)> + '_ {
         self.dead_letters.iter().map(|(offset, dlq_offset)| (*offset, *dlq_offset))
+    }
+
+    /// The last reason that a worker gave for returning the message, if it is unfinished and has one.
+    pub fn reason(&self, offset: i64) -> Option<&Arc<str>> {
+        self.reasons.get(&offset)
+    }
+
+    fn reason_records(&self) -> impl Iterator<Item = ProgressRecord> + '_ {
+        let record = |(offset, reason): (&i64, &Arc<str>)| ProgressRecord::Reason {
+            offset: *offset,
+            reason: Arc::clone(reason),
+        };
+        self.reasons.iter().map(record)
     }
 
     /// Ranges of finished offsets above [`Self::committed`]: start and end, in order.
@@ -382,7 +408,8 @@ impl Progress {
                 }
                 ProgressRecord::Returned { offset, .. }
                 | ProgressRecord::DeadLetter { offset, .. }
-                | ProgressRecord::Extended { offset, .. } => {
+                | ProgressRecord::Extended { offset, .. }
+                | ProgressRecord::Reason { offset, .. } => {
                     if !(0..next).contains(&offset) {
                         return Err(ProgressConflict::NotLeased { offset });
                     }
@@ -463,6 +490,11 @@ impl Progress {
                 self.clock_ms = now_ms;
             }
             ProgressRecord::Clamped { min, max } if (0..=max).contains(&min) => self.clamp(min, max),
+            ProgressRecord::Reason { offset, ref reason } => {
+                if (0..self.next).contains(&offset) && !self.is_finished(offset) {
+                    self.reasons.insert(offset, Arc::clone(reason));
+                }
+            }
             ProgressRecord::Moved { .. } | ProgressRecord::Clamped { .. } => {}
         }
     }
@@ -472,8 +504,8 @@ impl Progress {
         (0..=next).contains(&committed).then(|| Self { committed, next, known: true, ..Self::default() })
     }
 
-    /// Adds one stored part of a state: a finished range, a lease, a wait, a dead letter, a taken-over offset, or the
-    /// clock of the parts after it. Returns whether `part` is one of these and fits.
+    /// Adds one stored part of a state: a finished range, a lease, a wait, a dead letter, a taken-over offset, a reason,
+    /// or the clock of the parts after it. Returns whether `part` is one of these and fits.
     pub(super) fn restore(&mut self, part: &ProgressRecord) -> bool {
         let open = self.committed..self.next;
         match *part {
@@ -499,6 +531,9 @@ impl Progress {
             ProgressRecord::Clock { now_ms } => {
                 self.clock_ms = now_ms;
                 true
+            }
+            ProgressRecord::Reason { offset, ref reason } if open.contains(&offset) => {
+                self.reasons.insert(offset, Arc::clone(reason)).is_none()
             }
             _ => false,
         }
@@ -527,7 +562,7 @@ impl Progress {
             self.dead_letters().map(|(offset, dlq_offset)| ProgressRecord::DeadLetter { offset, dlq_offset });
         let taken_over = self.taken_over;
         let taken_over = (taken_over > 0).then_some(ProgressRecord::TookOver { log_offset: taken_over });
-        finished.chain(timed).chain(dead_letters).chain(taken_over)
+        finished.chain(timed).chain(dead_letters).chain(taken_over).chain(self.reason_records())
     }
 
     /// Returns the change that sets the group's offset to `offset`, as in a broker's file. Forward, everything below
@@ -609,6 +644,7 @@ impl Progress {
         let from = from.max(self.committed);
         if to - from == 1 {
             self.take_pending(from);
+            self.reasons.remove(&from);
         } else {
             self.take_all_open(from, to);
         }
@@ -630,6 +666,7 @@ impl Progress {
             self.dues.remove(&(waiting.visible_ms, offset));
         }
         cut(&mut self.dead_letters, from, to);
+        cut(&mut self.reasons, from, to);
     }
 
     /// Adds a range above `committed` to the finished ranges.

@@ -19,10 +19,11 @@
 //! 12 floor      topic, log offset               it was deleted there; replaces its earlier floor
 //! 13 continues  topic, queue, offset            part of the last `floor`: the next offset of one of its queues
 //! 77 synced     "QSYNCED", place (8)            everything before this place is synced
-//! 16 to 24      group, topic, queue, fields     a change of a progress: ProgressRecord, in the order of its variants
+//! 16 to 25      group, topic, queue, fields     a change of a progress: ProgressRecord, in the order of its variants
 //! 32 kept       group, topic, queue, place, committed, next      a stored progress, as read at that place
 //! 48 to 51, 55  fields                          an open or finished part, or a taken-over offset, of the last `kept`
 //! 56            time                            the clock of the following parts
+//! 57            fields                          a reason in the last `kept`
 //!
 //! file    0 topics.json   1 subscriptionGroup.json   2 consumerOffset.json
 //! saved   0 changed since   1 in the file that is being written   2 in the known file
@@ -105,7 +106,7 @@ pub(super) enum SavedState {
 }
 
 /// One record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MetaRecord<'a> {
     Name { id: NameId, name: &'a str },
     NextId { id: u32 },
@@ -149,9 +150,9 @@ const SYNCED_REST: &[u8; 7] = b"QSYNCED";
 pub(super) const SYNCED_MARK: &[u8; 8] = b"MQSYNCED";
 
 /// Number of kinds of progress records.
-const PROGRESS_KINDS: u8 = 9;
+const PROGRESS_KINDS: u8 = 10;
 /// The kinds among them that can also be parts of a stored state.
-const PART_KINDS: [u8; 6] = [0, 1, 2, 3, 7, 8];
+const PART_KINDS: [u8; 7] = [0, 1, 2, 3, 7, 8, 9];
 
 impl MetaRecord<'_> {
     /// Appends the record's bytes to `out`.
@@ -197,7 +198,7 @@ impl MetaRecord<'_> {
                 out.extend_from_slice(SYNCED_MARK);
                 out.extend_from_slice(&place.0.to_be_bytes());
             }
-            Self::Progress { queue, record } => {
+            Self::Progress { queue, ref record } => {
                 put_queue(out, PROGRESS + record.kind(), queue);
                 record.put_fields(out);
             }
@@ -207,7 +208,7 @@ impl MetaRecord<'_> {
                 put_signed(out, committed);
                 put_signed(out, next);
             }
-            Self::KeptPart(record) => {
+            Self::KeptPart(ref record) => {
                 out.push(KEPT_PARTS + record.kind());
                 record.put_fields(out);
             }
@@ -249,7 +250,7 @@ impl<'a> MetaRecord<'a> {
                 committed: at.signed()?,
                 next: at.signed()?,
             },
-            _ if (PROGRESS..PROGRESS + PROGRESS_KINDS).contains(&kind) => {
+            _ if kind.checked_sub(PROGRESS).is_some_and(|kind| kind < PROGRESS_KINDS) => {
                 Self::Progress { queue: at.queue()?, record: at.progress(kind - PROGRESS)? }
             }
             _ if kind.checked_sub(KEPT_PARTS).is_some_and(|part| PART_KINDS.contains(&part)) => {
@@ -274,6 +275,7 @@ impl ProgressRecord {
             Self::Clamped { .. } => 6,
             Self::TookOver { .. } => 7,
             Self::Clock { .. } => 8,
+            Self::Reason { .. } => 9,
         }
     }
 
@@ -299,6 +301,10 @@ impl ProgressRecord {
             Self::Clamped { min, max } => {
                 put_signed(out, min);
                 put_signed(out, max);
+            }
+            Self::Reason { offset, ref reason } => {
+                put_signed(out, offset);
+                put_text(out, reason);
             }
         }
     }
@@ -441,6 +447,7 @@ impl<'a> PayloadReader<'a> {
             6 => ProgressRecord::Clamped { min: first, max: self.signed()? },
             7 => ProgressRecord::TookOver { log_offset: first },
             8 => ProgressRecord::Clock { now_ms: first },
+            9 => ProgressRecord::Reason { offset: first, reason: self.text()?.into() },
             _ => return None,
         })
     }
@@ -461,8 +468,8 @@ mod tests {
     }
 
     fn any_progress() -> impl Strategy<Value = ProgressRecord> {
-        let fields = (0_u8..PROGRESS_KINDS, any::<i64>(), any::<i64>(), any::<u32>());
-        fields.prop_map(|(kind, first, other, attempt)| match kind {
+        let fields = (0_u8..9, any::<i64>(), any::<i64>(), any::<u32>(), ".{1,20}");
+        fields.prop_map(|(kind, first, other, attempt, text)| match kind {
             0 => ProgressRecord::Leased { offset: first, until_ms: other, attempt },
             1 => ProgressRecord::Finished { from: first, to: other },
             2 => ProgressRecord::Returned { offset: first, visible_ms: other, attempt },
@@ -471,6 +478,7 @@ mod tests {
             5 => ProgressRecord::Moved { to: first },
             6 => ProgressRecord::TookOver { log_offset: first },
             7 => ProgressRecord::Clock { now_ms: first },
+            8 => ProgressRecord::Reason { offset: first, reason: text.into() },
             _ => ProgressRecord::Clamped { min: first, max: other },
         })
     }
@@ -508,7 +516,7 @@ mod tests {
                 MetaRecord::Floor { topic: name, log_offset: number },
                 MetaRecord::QueueFloor { topic: name, queue_id: queue.queue_id, offset },
                 MetaRecord::Synced { place },
-                MetaRecord::Progress { queue, record: progress },
+                MetaRecord::Progress { queue, record: progress.clone() },
                 MetaRecord::Kept { queue, place, committed, next },
             ];
             if PART_KINDS.contains(&progress.kind()) {

@@ -429,10 +429,10 @@ impl MetaState {
             MetaRecord::JsonKnown { file, stamp } => self.tables.set_json_stamp(file, stamp),
             MetaRecord::JsonChanged { file, changed } => self.tables.json(file).changed = changed,
             MetaRecord::Synced { place } => self.synced = self.synced.max(place),
-            MetaRecord::Progress { queue, record } => {
+            MetaRecord::Progress { queue, ref record } => {
                 self.check_queue(queue)?;
                 if self.kept_at.get(&queue).is_none_or(|kept| place >= *kept) {
-                    self.apply_progress(queue, &record);
+                    self.apply_progress(queue, record);
                 }
             }
             MetaRecord::Kept { queue, place, committed, next } => {
@@ -443,9 +443,9 @@ impl MetaState {
                 self.kept_at.insert(queue, place);
                 self.kept_last = Some(queue);
             }
-            MetaRecord::KeptPart(part) => {
+            MetaRecord::KeptPart(ref part) => {
                 let kept = self.kept_last.and_then(|queue| self.progress.all.get_mut(&queue));
-                if !kept.ok_or(NO_PROGRESS)?.restore(&part) {
+                if !kept.ok_or(NO_PROGRESS)?.restore(part) {
                     return Err(NO_PROGRESS);
                 }
             }

@@ -49,8 +49,10 @@ fn known(store: &Store) -> Result<String, StoreError> {
                 .chain(state.dead_letters().map(|(offset, copy)| (offset, copy, 99)));
             let open: Vec<_> = open.collect();
             let done: Vec<_> = state.finished().collect();
+            let reasons: Vec<_> = (0..state.next()).filter_map(|offset| state.reason(offset)).collect();
             if state.next() > 0 {
-                let _ = write!(words, " {group}: {}..{} {open:?} {done:?}", state.committed(), state.next());
+                let bounds = (state.committed(), state.next());
+                let _ = write!(words, " {group}: {bounds:?} {open:?} {done:?} {reasons:?}");
             }
         }
     }
@@ -116,7 +118,10 @@ fn change(store: &Store, number: usize) -> Result<bool, StoreError> {
         5 => store.create_topic("two", 3, &[])?,
         6 => advance(&meta, &[lease(3), ProgressRecord::Returned { offset: 2, visible_ms: 9, attempt: 1 }])?,
         7 => meta.put_group(&SubscriptionGroup::new("w")).map(|_| ())?,
-        8 => advance(&meta, &[ProgressRecord::DeadLetter { offset: 3, dlq_offset: 4 }])?,
+        8 => {
+            let reason = ProgressRecord::Reason { offset: 3, reason: "no paper".into() };
+            advance(&meta, &[reason, ProgressRecord::DeadLetter { offset: 3, dlq_offset: 4 }])?;
+        }
         9 => commit(&meta, &[(1, 4)])?,
         10 => store.remove_topic("one")?,
         11 => store.change_topic(TOPIC, TopicChange { perm: Some(4), ..TopicChange::default() })?,

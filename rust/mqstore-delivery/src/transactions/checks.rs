@@ -189,7 +189,7 @@ impl Transactions {
                     }
                     _ => false,
                 });
-                wanted.extend(open);
+                wanted.extend(open.cloned());
             })?;
         }
         Ok(())

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use mqstore_meta::{MetaPosition, Progress, ProgressRecord};
 
+use super::dead_letters::stored_reason;
 use super::get::millis;
 use super::inner::WorkQueueInner;
 use super::leased_message::Lease;
@@ -60,7 +61,16 @@ impl Lease {
     /// # Errors
     /// [`BrokerError::LeaseLost`]; errors of moving a dead letter, which is retried later.
     pub fn nack(&self, delay: Option<Duration>) -> Result<(), BrokerError> {
-        self.core.nack(self, delay)
+        self.nack_with(delay, None)
+    }
+
+    /// Like [`Self::nack`], with the reason for a dead letter. The message keeps the last reason until it is finished.
+    /// Separators of properties in the reason become blanks, and a long reason is truncated.
+    ///
+    /// # Errors
+    /// Those of [`Self::nack`].
+    pub fn nack_with(&self, delay: Option<Duration>, reason: Option<&str>) -> Result<(), BrokerError> {
+        self.core.nack(self, delay, reason)
     }
 
     /// Whether this is the last attempt. Then [`Self::nack`] moves the message to the dead letters, which takes syncs.
@@ -76,13 +86,16 @@ impl Lease {
         self.core.extend(self, time)
     }
 
-    /// Logs `record` if the caller still has the message. Returns the state of the lease before.
-    fn change(&self, record: ProgressRecord) -> Result<(LeaseStatus, MetaPosition), BrokerError> {
+    /// Logs `changes` if the caller still has the message. Returns the state of the lease before.
+    fn change(
+        &self,
+        changes: impl IntoIterator<Item = ProgressRecord>,
+    ) -> Result<(LeaseStatus, MetaPosition), BrokerError> {
         let changed = self.core.meta().change_progress(&self.place.progress, |progress, records| {
             let standing = standing(progress, self);
             if standing == LeaseStatus::Own {
                 records.extend(self.core.clock_record(progress));
-                records.push(record);
+                records.extend(changes);
             }
             standing
         })?;
@@ -94,10 +107,11 @@ impl WorkQueueInner {
     /// See [`Lease::ack`].
     fn ack(&self, lease: &Lease, durable: bool) -> Result<(), BrokerError> {
         let finished = ProgressRecord::Finished { from: lease.offset, to: lease.offset.saturating_add(1) };
-        let (standing, place) = lease.change(finished)?;
+        let (standing, place) = lease.change([finished])?;
         if standing == LeaseStatus::Lost {
             return Err(lease.lost());
         }
+        lease.set_settled();
         self.done.ring();
         if durable {
             self.meta().sync(place)?;
@@ -106,13 +120,16 @@ impl WorkQueueInner {
     }
 
     /// See [`Lease::nack`].
-    fn nack(&self, lease: &Lease, delay: Option<Duration>) -> Result<(), BrokerError> {
+    fn nack(&self, lease: &Lease, delay: Option<Duration>, reason: Option<&str>) -> Result<(), BrokerError> {
+        let offset = lease.offset;
+        let reason = reason.and_then(stored_reason).map(|reason| ProgressRecord::Reason { offset, reason });
         if lease.is_last() {
             let dlq_offset = self.dead_letters_end()?;
-            let intent = ProgressRecord::DeadLetter { offset: lease.offset, dlq_offset };
-            let (standing, _) = lease.change(intent)?;
+            let intent = ProgressRecord::DeadLetter { offset, dlq_offset };
+            let (standing, _) = lease.change(reason.into_iter().chain([intent]))?;
             return match standing {
                 LeaseStatus::Own => {
+                    lease.set_settled();
                     self.move_to_dead_letters(&vec![(Arc::clone(&lease.place), lease.offset)], false)
                 }
                 _ => Err(lease.lost()),
@@ -129,11 +146,12 @@ impl WorkQueueInner {
             }
         };
         let visible_ms = self.store().clock().now_ms().saturating_add(millis(delay));
-        let returned = ProgressRecord::Returned { offset: lease.offset, visible_ms, attempt: lease.attempt };
-        let (standing, _) = lease.change(returned)?;
+        let returned = ProgressRecord::Returned { offset, visible_ms, attempt: lease.attempt };
+        let (standing, _) = lease.change(reason.into_iter().chain([returned]))?;
         if standing != LeaseStatus::Own {
             return Err(lease.lost());
         }
+        lease.set_settled();
         // A caller that sleeps until the next due time must compute it again.
         self.ready.wake_one();
         // After an immediate shutdown, `join` waits only for leased messages.
@@ -146,7 +164,7 @@ impl WorkQueueInner {
         check_invisible(time)?;
         let until_ms = self.store().clock().now_ms().saturating_add(millis(time));
         let extended = ProgressRecord::Extended { offset: lease.offset, until_ms };
-        let (standing, _) = lease.change(extended)?;
+        let (standing, _) = lease.change([extended])?;
         if standing != LeaseStatus::Own {
             return Err(lease.lost());
         }

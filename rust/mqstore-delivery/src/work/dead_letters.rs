@@ -12,7 +12,8 @@
 //! and `DLQ_ORIGIN_MESSAGE_ID`, the offset message id of the original, which is unique in a store.
 //!
 //! The copy is the one that RocketMQ makes of a message that was returned too often. Body, keys, tags and properties
-//! stay, and one number counts the deliveries. `RETRY_TOPIC` and `ORIGIN_MESSAGE_ID` name the first topic and
+//! stay, and one number counts the deliveries. A property of ours has the last reason that a worker gave; the metadata
+//! log stores it from the return of the message on. `RETRY_TOPIC` and `ORIGIN_MESSAGE_ID` name the first topic and
 //! message. Source: `AbstractSendMessageProcessor#consumerSendMsgBack`.
 
 use std::collections::HashMap;
@@ -24,8 +25,9 @@ use mqstore_base::message::{NewMessage, StoredRecord};
 use mqstore_engine::MessageOrigin;
 use mqstore_format::properties::{
     DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET,
-    ORIGIN_MESSAGE_ID, PROPERTY_CRC, RETRY_TOPIC,
+    NAME_VALUE_SEPARATOR, ORIGIN_MESSAGE_ID, PROPERTY_CRC, REASON, RETRY_TOPIC, SEPARATOR,
 };
+use mqstore_format::record::{MAX_PROPERTIES_BYTES, PROPERTY_CRC_BYTES};
 use mqstore_format::topic::RETRY_TOPIC_PREFIX;
 use mqstore_format::{RecordView, push_property};
 use mqstore_meta::ProgressRecord;
@@ -43,6 +45,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Dead letters in one read of the search for copies.
 const AT_ONCE: usize = 128;
 
+/// Maximum length of a stored reason, in bytes.
+pub(super) const MAX_REASON_BYTES: usize = 1024;
+
 /// Properties that belong to one record and not to its copies.
 const NOT_COPIED: [&str; 5] =
     [PROPERTY_CRC, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID];
@@ -52,6 +57,8 @@ struct DeadLetter {
     place: Arc<QueuePlace>,
     offset: i64,
     record: StoredRecord,
+    /// The last reason that a worker gave.
+    reason: Option<Arc<str>>,
 }
 
 impl WorkQueueInner {
@@ -130,9 +137,13 @@ impl WorkQueueInner {
     fn letters(&self, spent: &[(Arc<QueuePlace>, i64)]) -> Result<Vec<DeadLetter>, BrokerError> {
         let mut letters = Vec::with_capacity(spent.len());
         for (place, offset) in spent {
-            if !place.progress.lock().dead_letters().any(|(on_its_way, _)| on_its_way == *offset) {
-                continue;
-            }
+            let reason = {
+                let progress = place.progress.lock();
+                if !progress.dead_letters().any(|(on_its_way, _)| on_its_way == *offset) {
+                    continue;
+                }
+                progress.reason(*offset).cloned()
+            };
             let record = match self.message(place, *offset) {
                 Err(BrokerError::Store(error @ StoreError::Corrupt { .. })) => {
                     self.note(format!("{}: cannot read a dead letter: {error}", self.name()));
@@ -142,7 +153,7 @@ impl WorkQueueInner {
             };
             match record {
                 Some(record) => {
-                    letters.push(DeadLetter { place: Arc::clone(place), offset: *offset, record });
+                    letters.push(DeadLetter { place: Arc::clone(place), offset: *offset, record, reason });
                 }
                 None => self.finish_lost(place, *offset)?,
             }
@@ -199,7 +210,7 @@ impl WorkQueueInner {
         let mut parts = Vec::with_capacity(letters.len());
         for letter in letters {
             let view = view(&letter.record)?;
-            parts.push((view, properties(&view)));
+            parts.push((view, properties(&view, letter.reason.as_deref())));
         }
         let messages: Vec<_> = parts
             .iter()
@@ -261,11 +272,12 @@ fn origin_topic<'a>(view: &RecordView<'a>) -> &'a str {
     view.properties.get(RETRY_TOPIC).unwrap_or(view.topic)
 }
 
-/// Returns the properties of the copy of a message.
-fn properties(view: &RecordView<'_>) -> Vec<u8> {
+/// Returns the properties of the copy of a message. A redriven message keeps its reason if there is no new one.
+fn properties(view: &RecordView<'_>, reason: Option<&str>) -> Vec<u8> {
     let mut text = Vec::with_capacity(view.properties.raw().len() + 160);
     for (name, value) in view.properties.iter_raw() {
-        if !NOT_COPIED.iter().any(|other| other.as_bytes() == name) {
+        let is_replaced = reason.is_some() && name == REASON.as_bytes();
+        if !is_replaced && !NOT_COPIED.iter().any(|other| other.as_bytes() == name) {
             push_property(&mut text, name, value);
         }
     }
@@ -279,5 +291,32 @@ fn properties(view: &RecordView<'_>) -> Vec<u8> {
     }
     push_property(&mut text, DLQ_ORIGIN_TOPIC, origin_topic(view));
     push_property(&mut text, DLQ_ORIGIN_MESSAGE_ID, &id);
+    if let Some(reason) = reason {
+        push_reason(&mut text, reason);
+    }
     text
+}
+
+/// Returns the reason as it is stored: without separators of properties, and not longer than the limit. `None` if it is
+/// blank.
+pub(super) fn stored_reason(reason: &str) -> Option<Arc<str>> {
+    let is_separator = |c: char| c == char::from(NAME_VALUE_SEPARATOR) || c == char::from(SEPARATOR);
+    let text = reason.replace(is_separator, " ");
+    let text = truncated(text.trim(), MAX_REASON_BYTES).trim_end();
+    (!text.is_empty()).then(|| text.into())
+}
+
+/// Adds the reason to the properties of a dead letter, as far as the record has space for it.
+pub(super) fn push_reason(properties: &mut Vec<u8>, reason: &str) {
+    let used = properties.len() + REASON.len() + 2 + PROPERTY_CRC_BYTES;
+    let reason = truncated(reason, MAX_PROPERTIES_BYTES.saturating_sub(used));
+    if !reason.is_empty() {
+        push_property(properties, REASON, reason);
+    }
+}
+
+/// Returns the start of `text` that has at most `bytes` bytes.
+fn truncated(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.get(..end.unwrap_or(0)).unwrap_or_default()
 }

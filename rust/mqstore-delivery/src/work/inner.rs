@@ -48,7 +48,7 @@ pub(super) struct WorkQueueState {
     /// The source at which the next poll starts.
     pub(super) turn: usize,
     /// Time of the last search for new queues; monotonic.
-    looked: Option<Duration>,
+    pub(super) looked: Option<Duration>,
     /// Removals of topics and groups that are taken into account.
     removals: u64,
     /// Dead letters whose copy failed.
@@ -141,6 +141,11 @@ impl WorkQueueInner {
     /// Returns notes for the user, each once.
     pub(super) fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut self.notes.lock())
+    }
+
+    /// Returns the lock of puts with this unique key.
+    pub(super) fn put_lock(&self, unique_key: &str) -> &Mutex<()> {
+        self.broker.put_lock(&self.topic, unique_key)
     }
 
     pub(super) fn note(&self, note: String) {

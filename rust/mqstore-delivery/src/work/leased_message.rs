@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use mqstore_base::message::StoredRecord;
-use mqstore_io::sync::{AtomicI64, Ordering};
+use mqstore_io::sync::{AtomicBool, AtomicI64, Ordering};
 
 use super::inner::WorkQueueInner;
 use super::source::QueuePlace;
@@ -18,7 +18,14 @@ pub struct Lease {
     pub(super) offset: i64,
     pub(super) attempt: u32,
     pub(super) token: u64,
-    until_ms: Arc<AtomicI64>,
+    shared: Arc<LeaseState>,
+}
+
+/// The state that the copies of a lease share.
+struct LeaseState {
+    until_ms: AtomicI64,
+    /// Whether the caller acknowledged or returned the message.
+    is_settled: AtomicBool,
 }
 
 impl Lease {
@@ -30,7 +37,7 @@ impl Lease {
             offset,
             attempt,
             token,
-            until_ms: Arc::new(until_ms.into()),
+            shared: Arc::new(LeaseState { until_ms: until_ms.into(), is_settled: false.into() }),
         }
     }
 
@@ -41,11 +48,25 @@ impl Lease {
 
     /// Returns the end of the lease, in epoch milliseconds.
     pub fn expires_ms(&self) -> i64 {
-        self.until_ms.load(Ordering::Relaxed)
+        self.shared.until_ms.load(Ordering::Relaxed)
+    }
+
+    /// Whether the caller acknowledged or returned the message with this lease.
+    pub fn is_settled(&self) -> bool {
+        self.shared.is_settled.load(Ordering::Acquire)
+    }
+
+    /// Returns notes of the work queue for the user, each once.
+    pub fn take_notes(&self) -> Vec<String> {
+        self.core.take_notes()
+    }
+
+    pub(super) fn set_settled(&self) {
+        self.shared.is_settled.store(true, Ordering::Release);
     }
 
     pub(super) fn set_expiry(&self, until_ms: i64) {
-        self.until_ms.store(until_ms, Ordering::Relaxed);
+        self.shared.until_ms.store(until_ms, Ordering::Relaxed);
     }
 }
 

@@ -10,6 +10,7 @@
 //! message is due.
 
 mod ack;
+mod browse;
 mod dead_letters;
 mod get;
 mod inner;
@@ -22,6 +23,7 @@ mod queue_leases;
 mod redrive;
 mod source;
 
+pub use browse::LeaseInfo;
 pub use inner::WorkQueueCounts;
 pub(crate) use inner::WorkQueueInner;
 pub use leased_message::{Lease, LeasedMessage};

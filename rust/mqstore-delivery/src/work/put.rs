@@ -12,7 +12,7 @@ use mqstore_io::sync::Ordering;
 use super::get::millis;
 use super::inner::{WorkQueueInner, WorkQueueState};
 use super::options::LONGEST;
-use crate::error::{BrokerError, invalid};
+use crate::error::{BrokerError, invalid, view};
 use crate::nonblocking::{Look, lock};
 
 /// A message to put.
@@ -31,9 +31,14 @@ pub struct NewWork<'a> {
     pub born_timestamp_ms: Option<i64>,
     /// How long it is held back. It keeps its position in the log, and every group holds it back.
     pub delay: Option<Duration>,
+    /// The time until which it is held back instead, in epoch milliseconds.
+    pub deliver_at_ms: Option<i64>,
     /// Whether to wait until it is durable.
     pub durable: bool,
 }
+
+/// Number of records that one step of a look-up by unique key reads.
+const LOOKED_UP_TOGETHER: usize = 16;
 
 /// For each message that is held back, its properties with the delivery time.
 pub(super) type DelayedProperties = Vec<Option<Vec<u8>>>;
@@ -131,14 +136,59 @@ impl WorkQueueInner {
 
     /// Returns the properties with the delivery time, if the message is held back.
     fn delayed(&self, message: &NewWork<'_>) -> Result<Option<Vec<u8>>, BrokerError> {
-        let Some(delay) = message.delay.filter(|delay| !delay.is_zero()) else { return Ok(None) };
-        if delay > LONGEST {
-            return Err(invalid("delay", format!("the maximum is {} s", LONGEST.as_secs())).into());
+        let now_ms = self.store().clock().now_ms();
+        let (option, visible_ms) = match (message.delay, message.deliver_at_ms) {
+            (None, None) => return Ok(None),
+            (Some(delay), None) => ("delay", now_ms.saturating_add(millis(delay))),
+            (None, Some(deliver_at_ms)) => ("deliver_at", deliver_at_ms),
+            (Some(_), Some(_)) => {
+                return Err(invalid("deliver_at", "give only one of delay and deliver_at").into());
+            }
+        };
+        if visible_ms <= now_ms {
+            return Ok(None);
         }
-        let visible_ms = self.store().clock().now_ms().saturating_add(millis(delay));
+        if visible_ms.saturating_sub(now_ms) > millis(LONGEST) {
+            return Err(invalid(option, format!("the maximum is {} s from now", LONGEST.as_secs())).into());
+        }
         let mut properties = message.properties.to_vec();
         push_property(&mut properties, TIMER_DELIVER_MS, visible_ms.to_string());
         Ok(Some(properties))
+    }
+
+    /// Returns the position of the message in the topic that has this unique key, if there is one: the last put with
+    /// the same key, or its redriven copy.
+    pub(super) fn same_put(&self, unique_key: &str) -> Result<Option<Appended>, BrokerError> {
+        self.store().make_visible()?;
+        let lookup = self.store().lookup(self.topic(), unique_key, None, None, None);
+        let mut cursor = match lookup {
+            Err(StoreError::TopicNotFound { .. }) => return Ok(None),
+            cursor => cursor?.newest_first(),
+        };
+        loop {
+            let records = cursor.next_batch(LOOKED_UP_TOGETHER)?;
+            if records.is_empty() {
+                return Ok(None);
+            }
+            for record in &records {
+                let view = view(record)?;
+                // The key of another message can have the same text.
+                if view.unique_key() != Some(unique_key) {
+                    continue;
+                }
+                let size = record.bytes().len() as u32;
+                let end = record.commit_log_offset.saturating_add(size.into());
+                return Ok(Some(Appended {
+                    queue_id: view.queue_id,
+                    queue_offset: view.queue_offset,
+                    commit_log_offset: record.commit_log_offset,
+                    size,
+                    store_timestamp_ms: view.store_timestamp,
+                    durable: end <= self.store().durable_position()?,
+                    unique_id: unique_key.to_owned().into(),
+                }));
+            }
+        }
     }
 
     /// Reserves space for `count` messages. Returns whether there was space.

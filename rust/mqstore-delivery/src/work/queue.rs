@@ -7,16 +7,17 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use mqstore_base::error::StoreError;
-use mqstore_base::message::Appended;
+use mqstore_base::message::{Appended, StoredRecord};
 use mqstore_base::wake_signal::LOOK;
 use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 
+use super::browse::LeaseInfo;
 use super::get::GetRequest;
 use super::inner::{WorkQueueCounts, WorkQueueInner};
 use super::leased_message::{Lease, LeasedMessage};
 use super::options::WorkQueueOptions;
 use super::put::NewWork;
-use crate::error::BrokerError;
+use crate::error::{BrokerError, invalid};
 use crate::nonblocking::{Look, ReadScope, block_on, lock};
 
 /// Number of leases of one thread above which [`WorkQueue::task_done`] drops those that ended.
@@ -134,20 +135,59 @@ impl WorkQueue {
         messages: &[NewWork<'_>],
         wait: Duration,
     ) -> Result<Option<Vec<Appended>>, BrokerError> {
-        block_on(&self.core.room, wait, || {
-            let seen = self.core.room.ring_count();
-            self.check()?;
-            self.core.reserve(messages, self.generation, true)?.and_then(|(reservation, delayed)| {
-                let appended = self.core.append(messages, &delayed);
-                drop(reservation);
-                match appended {
-                    // An expiry frees space without a ring of the signal.
-                    Err(StoreError::Full { .. }) if !wait.is_zero() => {
-                        Ok(Look::Wait { seen, longest: Some(QUOTA_LOOK) })
-                    }
-                    appended => Ok(Look::Found(appended?)),
+        block_on(&self.core.room, wait, || self.try_put_now(messages, wait))
+    }
+
+    /// Polls once for space for `messages`, and appends them if there is space.
+    fn try_put_now(
+        &self,
+        messages: &[NewWork<'_>],
+        wait: Duration,
+    ) -> Result<Look<Vec<Appended>>, BrokerError> {
+        let seen = self.core.room.ring_count();
+        self.check()?;
+        self.core.reserve(messages, self.generation, true)?.and_then(|(reservation, delayed)| {
+            let appended = self.core.append(messages, &delayed);
+            drop(reservation);
+            match appended {
+                // An expiry frees space without a ring of the signal.
+                Err(StoreError::Full { .. }) if !wait.is_zero() => {
+                    Ok(Look::Wait { seen, longest: Some(QUOTA_LOOK) })
                 }
-            })
+                appended => Ok(Look::Found(appended?)),
+            }
+        })
+    }
+
+    /// Like [`Self::put_once`], for one message with a unique key that the caller gives. If the topic has a message
+    /// with this unique key, appends nothing and returns the position of that message. Puts of one key, by any handle
+    /// and thread, wait for each other, so at most one of them appends. The messages themselves are the memory: a key
+    /// is known as long as the log has its message, after a stop too.
+    ///
+    /// # Errors
+    /// Those of [`Self::put_once`], and those of look-ups.
+    pub fn put_new_once(
+        &self,
+        message: &NewWork<'_>,
+        wait: Duration,
+    ) -> Result<Option<Vec<Appended>>, BrokerError> {
+        let Some(unique_key) = message.unique_key.filter(|key| !key.is_empty()) else {
+            return Err(invalid("dedup_id", "the text is empty").into());
+        };
+        block_on(&self.core.room, wait, || {
+            self.check()?;
+            if self.core.is_shut_down(self.generation) {
+                return Err(self.core.shut_down_error());
+            }
+            let _alone = self.core.put_lock(unique_key).lock();
+            let Some(mut same) = self.core.same_put(unique_key)? else {
+                return self.try_put_now(std::slice::from_ref(message), wait);
+            };
+            if message.durable && !same.durable {
+                self.core.store().flush()?;
+                same.durable = true;
+            }
+            Ok(Look::Found(vec![same]))
         })
     }
 
@@ -348,6 +388,26 @@ impl WorkQueue {
         let mut state = self.core.state.lock();
         self.core.look_for_queues(&mut state)?;
         self.core.counts(&state)
+    }
+
+    /// Returns up to `count` messages that a worker could get now, in log order. Leases none.
+    pub fn peek(&self, count: usize) -> Result<Vec<StoredRecord>, BrokerError> {
+        self.check()?;
+        self.core.peek(count)
+    }
+
+    /// Returns the leases of the queue, also those that have ended while no other worker got the message, in the order
+    /// in which they end.
+    pub fn leases(&self) -> Result<Vec<LeaseInfo>, BrokerError> {
+        self.check()?;
+        self.core.leases()
+    }
+
+    /// Finishes all messages that no worker has: new, waiting and delayed ones, and those whose lease has ended.
+    /// Durable when this returns. Returns their number.
+    pub fn purge(&self) -> Result<u64, BrokerError> {
+        self.check()?;
+        self.core.purge()
     }
 
     /// Returns the number of messages that no worker has, including those that are not due yet.

@@ -438,6 +438,6 @@ fn due(progress: &Progress, now_ms: i64) -> Option<(i64, u32)> {
 }
 
 /// Returns the time until which a put delays its message.
-fn put_delay_until(record: &StoredRecord) -> Option<i64> {
+pub(super) fn put_delay_until(record: &StoredRecord) -> Option<i64> {
     record.view().ok()?.properties.get(TIMER_DELIVER_MS)?.parse().ok()
 }

@@ -71,6 +71,14 @@ impl WorkSource {
         }
     }
 
+    /// Drops what was read ahead. Reading continues at `next`.
+    pub(super) fn skip_read_ahead(&mut self, next: i64) {
+        self.ahead.clear();
+        self.again.clear();
+        self.scanned = next;
+        self.cursor = None;
+    }
+
     /// Whether new messages are in memory.
     pub(super) fn has_buffered(&self) -> bool {
         !self.ahead.is_empty()

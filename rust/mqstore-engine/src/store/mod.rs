@@ -342,6 +342,14 @@ impl Store {
         self.writer("flush")?.flush()
     }
 
+    /// Makes everything appended so far visible to later reads of this process. That needs a sync if reads return only
+    /// durable records.
+    pub fn make_visible(&self) -> Result<(), StoreError> {
+        let writer = self.writer("make appends visible")?;
+        let lags = writer.options.durable_only() && writer.log.durable() < writer.log.appended();
+        if lags { writer.flush() } else { Ok(()) }
+    }
+
     /// Does the due work of the store's threads in this thread: dispatch and syncs. The threads do it by themselves,
     /// unless [`mqstore_io::Environment::threads`] of the file system is false.
     pub fn step(&self) -> Result<(), StoreError> {

@@ -1,6 +1,7 @@
 //! Compares a progress with a model that stores the state of each offset.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -22,12 +23,13 @@ enum Offset {
 #[derive(Clone, Debug)]
 struct Naive {
     next: i64,
+    reasons: BTreeMap<i64, Arc<str>>,
     offsets: [Offset; END as usize],
 }
 
 impl Naive {
     fn new() -> Self {
-        Self { next: 0, offsets: [Offset::Never; END as usize] }
+        Self { next: 0, reasons: BTreeMap::new(), offsets: [Offset::Never; END as usize] }
     }
 
     fn at(&mut self, offset: i64) -> &mut Offset {
@@ -40,6 +42,13 @@ impl Naive {
 
     /// Applies the change if it fits. Returns whether it did.
     fn apply(&mut self, record: &ProgressRecord) -> bool {
+        let fits = self.apply_state(record);
+        let (offsets, next) = (self.offsets, self.next);
+        self.reasons.retain(|offset, _| *offset < next && offsets[*offset as usize] != Offset::Finished);
+        fits
+    }
+
+    fn apply_state(&mut self, record: &ProgressRecord) -> bool {
         let open = |offset: i64, naive: &mut Self| {
             (0..naive.next).contains(&offset) && *naive.at(offset) != Offset::Finished
         };
@@ -83,6 +92,7 @@ impl Naive {
                 _ => false,
             },
             ProgressRecord::Moved { to } => {
+                self.reasons.clear();
                 (0..to).for_each(|offset| *self.at(offset) = Offset::Finished);
                 (to..END).for_each(|offset| *self.at(offset) = Offset::Never);
                 self.next = to;
@@ -98,6 +108,13 @@ impl Naive {
                 true
             }
             ProgressRecord::TookOver { .. } | ProgressRecord::Clock { .. } => true,
+            ProgressRecord::Reason { offset, ref reason } => {
+                let fits = open(offset, self);
+                if fits {
+                    self.reasons.insert(offset, Arc::clone(reason));
+                }
+                fits
+            }
         }
     }
 
@@ -118,6 +135,7 @@ impl Naive {
                 Offset::Never | Offset::Finished => (None, None, None),
             };
             assert_eq!((lease, waiting, dead), is, "offset {offset}");
+            assert_eq!(progress.reason(offset), self.reasons.get(&offset), "offset {offset}");
             if let Offset::Leased(ms, _) | Offset::Waiting(ms, _) = state {
                 events.push((ms, offset, matches!(state, Offset::Leased(..))));
             }
@@ -137,7 +155,7 @@ impl Naive {
 }
 
 fn any_record() -> impl Strategy<Value = ProgressRecord> {
-    let offsets = (0..END, 0..END, 0..4_i64, 1..4_u32, 0..25_u8);
+    let offsets = (0..END, 0..END, 0..4_i64, 1..4_u32, 0..28_u8);
     offsets.prop_map(|(offset, other, ms, attempt, kind)| match kind {
         0..=7 => ProgressRecord::Leased { offset, until_ms: ms, attempt },
         8..=13 => ProgressRecord::Finished { from: offset, to: offset + 1 },
@@ -147,6 +165,7 @@ fn any_record() -> impl Strategy<Value = ProgressRecord> {
         19 | 20 => ProgressRecord::Extended { offset, until_ms: ms },
         21 => ProgressRecord::Moved { to: offset },
         22 => ProgressRecord::TookOver { log_offset: offset },
+        23..=25 => ProgressRecord::Reason { offset, reason: format!("reason {other}").into() },
         _ => ProgressRecord::Clamped { min: offset.min(other) / 2, max: offset.max(other) },
     })
 }
@@ -165,7 +184,7 @@ proptest! {
     fn a_progress_is_as_one_that_keeps_every_offset(records in vec(any_record(), 0..60)) {
         let (mut naive, mut progress) = (Naive::new(), Progress::default());
         for record in records {
-            let allowed = progress.check(&[record]).is_ok();
+            let allowed = progress.check(std::slice::from_ref(&record)).is_ok();
             let tokens = |progress: &Progress| progress.leases().map(|(_, lease)| lease.token).max();
             let before = tokens(&progress);
             progress.apply(&record);
@@ -205,7 +224,7 @@ proptest! {
 
     #[test]
     fn any_numbers_leave_a_state_that_holds_together(
-        records in vec((0..8_u8, any::<i64>(), any::<i64>()), 0..20), committed: i64, next: i64,
+        records in vec((0..9_u8, any::<i64>(), any::<i64>()), 0..20), committed: i64, next: i64,
     ) {
         let mut progress = Progress::between(committed, next).unwrap_or_default();
         for (kind, first, other) in records {
@@ -217,9 +236,10 @@ proptest! {
                 4 => ProgressRecord::Extended { offset: first, until_ms: other },
                 5 => ProgressRecord::Moved { to: first },
                 6 => ProgressRecord::TookOver { log_offset: first },
+                7 => ProgressRecord::Reason { offset: first, reason: "late".into() },
                 _ => ProgressRecord::Clamped { min: first, max: other },
             };
-            let fits = progress.check(&[record]).is_ok();
+            let fits = progress.check(std::slice::from_ref(&record)).is_ok();
             let before = (progress.committed(), progress.next());
             progress.apply(&record);
             prop_assert!(fits || before == (progress.committed(), progress.next()));

@@ -154,6 +154,7 @@ fn what_was_kept_after_a_removal_is_not_removed_by_it() {
         bytes
     };
     for removed in [MetaRecord::TopicRemoved { topic }, MetaRecord::GroupRemoved { group }] {
+        let removed = frame(&[removed]);
         let mut state = MetaState::default();
         let kept = MetaRecord::Kept { queue, place: MetaPosition(100), committed: 3, next: 4 };
         let names = [MetaRecord::Name { id: group, name: "g" }, MetaRecord::Name { id: topic, name: "t" }];
@@ -163,13 +164,13 @@ fn what_was_kept_after_a_removal_is_not_removed_by_it() {
         let old = MetaRecord::Offset(OffsetChange { queue, offset: 70 });
         let begun = MetaRecord::Progress { queue, record: ProgressRecord::Moved { to: 3 } };
         state.apply_frame(&frame(&[old]), MetaPosition(40)).unwrap();
-        state.apply_frame(&frame(&[removed]), MetaPosition(50)).unwrap();
+        state.apply_frame(&removed, MetaPosition(50)).unwrap();
         state.apply_frame(&frame(&[begun]), MetaPosition(60)).unwrap();
         let found =
             state.progress.get(queue).map(|progress: &Progress| (progress.committed(), progress.next()));
         assert_eq!((found, state.offset(queue)), (Some((3, 4)), Some(3)));
         // A later removal counts.
-        state.apply_frame(&frame(&[removed]), MetaPosition(100)).unwrap();
+        state.apply_frame(&removed, MetaPosition(100)).unwrap();
         assert!(state.progress.get(queue).is_none() && state.offset(queue).is_none());
     }
 }

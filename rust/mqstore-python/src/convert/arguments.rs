@@ -46,14 +46,35 @@ pub(crate) fn encode(
     tags: Option<&Bound<'_, PyAny>>,
     properties: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<EncodedProperties> {
+    encode_with_id(keys, tags, properties, None)
+}
+
+/// Like [`encode`], with the id of a put that must not be repeated as the unique key.
+pub(crate) fn encode_with_id(
+    keys: Option<&Bound<'_, PyAny>>,
+    tags: Option<&Bound<'_, PyAny>>,
+    properties: Option<&Bound<'_, PyAny>>,
+    dedup_id: Option<&Bound<'_, PyAny>>,
+) -> PyResult<EncodedProperties> {
     let keys = keys.map(key_list).transpose()?.unwrap_or_default();
     let tags = tags.filter(|tags| !tags.is_none()).map(|tags| text("tags", tags)).transpose()?;
     let mut pairs = properties.map(pairs).transpose()?.unwrap_or_default();
-    if keys.is_empty() && tags.is_none() && pairs.is_empty() {
+    if keys.is_empty() && tags.is_none() && pairs.is_empty() && dedup_id.is_none() {
         return Ok(EncodedProperties::default());
     }
     // The one reserved name that a caller may use: it replaces the generated id.
-    let unique_key = pairs.iter().position(|(name, _)| name == UNIQ_KEY).map(|at| pairs.swap_remove(at).1);
+    let mut unique_key =
+        pairs.iter().position(|(name, _)| name == UNIQ_KEY).map(|at| pairs.swap_remove(at).1);
+    if let Some(id) = dedup_id {
+        let id = text("dedup_id", id)?.to_str()?.to_owned();
+        if unique_key.is_some() {
+            return Err(invalid("give dedup_id or the property UNIQ_KEY, not both"));
+        }
+        if id.is_empty() || id.contains(['\u{1}', '\u{2}']) {
+            return Err(invalid(format!("dedup_id {id:?} is empty or contains \\x01 or \\x02")));
+        }
+        unique_key = Some(id);
+    }
     let keys = keys.iter().map(|key| key.to_str()).collect::<PyResult<Vec<_>>>()?;
     let tags = tags.as_ref().map(|tags| tags.to_str()).transpose()?;
     let own = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));

@@ -8,18 +8,19 @@ use std::time::Duration;
 
 use mqstore_base::message::Appended;
 use mqstore_base::options::DamagePolicy;
-use mqstore_delivery::{LeasedMessage as Leased, NewWork, WorkQueue, WorkQueueOptions};
+use mqstore_delivery::{BrokerError, LeasedMessage as Leased, NewWork, WorkQueue, WorkQueueOptions};
 use mqstore_format::Host;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 
 use crate::convert::append_input::parts;
 use crate::convert::append_result::AppendResult;
-use crate::convert::arguments::{EncodedProperties, count, duration, encode, wait};
+use crate::convert::arguments::{EncodedProperties, count, duration, encode_with_id, time, wait};
 use crate::convert::error::{broker_to_py, log_notes};
 use crate::convert::options::damage_policy;
-use crate::delivery::leased_message::LeasedMessage;
+use crate::convert::stored_message::StoredMessage;
+use crate::delivery::leased_message::{HandleRules, LeasedMessage};
 use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered};
 use crate::store::NativeStore;
 
@@ -35,7 +36,7 @@ pub(crate) struct NativeWorkQueue {
     _owner: Py<NativeStore>,
     host: Host,
     topic: Py<PyString>,
-    backoff: Option<Py<PyAny>>,
+    rules: Arc<HandleRules>,
     on_damage: DamagePolicy,
 }
 
@@ -64,7 +65,8 @@ impl NativeWorkQueue {
         found: Vec<Leased>,
     ) -> PyResult<Vec<Bound<'py, LeasedMessage>>> {
         self.tell_notes(py)?;
-        found.into_iter().map(|message| LeasedMessage::from_core(py, &self.shared, message)).collect()
+        let leased = |message| LeasedMessage::from_core(py, &self.shared, message, &self.rules);
+        found.into_iter().map(leased).collect()
     }
 
     /// Passes the notes of the queue to the logger, and warns of skipped messages.
@@ -76,18 +78,9 @@ impl NativeWorkQueue {
         }
     }
 
-    /// Returns the delay of a returned message: the caller's, or else the result of the queue's `backoff`.
-    pub(crate) fn delay(
-        &self,
-        py: Python<'_>,
-        delay: Option<&Bound<'_, PyAny>>,
-        attempt: u32,
-    ) -> PyResult<Option<Duration>> {
-        match (delay, &self.backoff) {
-            (Some(delay), _) => duration("delay", delay).map(Some),
-            (None, Some(backoff)) => duration("backoff", &backoff.bind(py).call1((attempt,))?).map(Some),
-            (None, None) => Ok(None),
-        }
+    /// What this handle decides about a message.
+    pub(crate) fn rules(&self) -> &HandleRules {
+        &self.rules
     }
 
     /// The queue's topic.
@@ -102,12 +95,22 @@ impl NativeWorkQueue {
         timeout: Option<Duration>,
     ) -> PyResult<Vec<Bound<'py, AppendResult>>> {
         let queue = self.queue()?;
-        let mut appended = awaited(py, timeout, |wait| queue.put_once(work, wait))?;
+        self.put_by(py, timeout, |wait| queue.put_once(work, wait))
+    }
+
+    /// Puts messages by `put`, which waits for space for at most the given time.
+    fn put_by<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<Duration>,
+        put: impl Fn(Duration) -> Result<Option<Vec<Appended>>, BrokerError> + Send + Sync,
+    ) -> PyResult<Vec<Bound<'py, AppendResult>>> {
+        let mut appended = awaited(py, timeout, &put)?;
         if appended.is_none() {
             // Tries once more, to learn which limit is reached.
-            appended = awaited(py, Some(Duration::ZERO), |wait| queue.put_once(work, wait))?;
+            appended = awaited(py, Some(Duration::ZERO), &put)?;
         }
-        let Some(appended) = appended else { return Err(broker_to_py(queue.full())) };
+        let Some(appended) = appended else { return Err(broker_to_py(self.queue()?.full())) };
         self.appended(py, appended)
     }
 
@@ -125,6 +128,18 @@ impl NativeWorkQueue {
         self.tell_notes(py)?;
         self.leased(py, found?.unwrap_or_default())
     }
+}
+
+/// Converts the arguments that delay a put message; at most one of them is given.
+pub(crate) fn put_delay(
+    delay: Option<&Bound<'_, PyAny>>,
+    deliver_at: Option<&Bound<'_, PyAny>>,
+) -> PyResult<(Option<Duration>, Option<i64>)> {
+    if delay.is_some() && deliver_at.is_some() {
+        return Err(PyTypeError::new_err("give only one of delay and deliver_at"));
+    }
+    let delay = delay.map(|delay| duration("delay", delay)).transpose()?;
+    Ok((delay, deliver_at.map(|when| time("deliver_at", when)).transpose()?))
 }
 
 /// Returns the longest wait of a call, by the rules of `queue.Queue`; `None` is without a limit.
@@ -161,8 +176,9 @@ impl NativeWorkQueue {
         let on_damage = damage_policy(on_damage)?;
         let (py, native) = (store.py(), store.get());
         let (core, shared, name) = (native.core()?, native.shared(), topic.to_str()?);
+        let visibility_timeout = duration("visibility_timeout", visibility_timeout)?;
         let options = WorkQueueOptions {
-            invisible: duration("visibility_timeout", visibility_timeout)?,
+            invisible: visibility_timeout,
             max_attempts: max_attempts.map(|most| count("max_attempts", most)).transpose()?,
             maxsize: count("maxsize", maxsize)?,
             on_damage,
@@ -182,7 +198,7 @@ impl NativeWorkQueue {
             _owner: store.clone().unbind(),
             host: native.host(),
             topic: topic.clone().unbind(),
-            backoff,
+            rules: Arc::new(HandleRules { visibility_timeout, backoff }),
             on_damage,
         })
     }
@@ -238,6 +254,10 @@ impl NativeWorkQueue {
     ///     properties: the message's own properties, as for `Store.append`.
     ///     delay: time before the first delivery, in seconds or as a `timedelta`, at most 30 days. The message keeps
     ///         its place in the log, and the delay holds for every group.
+    ///     deliver_at: time of the first delivery, instead of `delay`, at most 30 days from now.
+    ///     dedup_id: an id of your choice. If the topic has a message with this id, nothing is stored, and the result
+    ///         is the position of that message. The id is the message's `unique_id`, and the queue remembers it as long
+    ///         as the log has the message, finished or not.
     ///     durable: whether to wait for a sync, whatever the store's durability.
     ///     block: whether to wait if the queue has reached `maxsize`.
     ///     timeout: longest wait; None is without a limit.
@@ -246,11 +266,12 @@ impl NativeWorkQueue {
     ///     Full: the queue is full, or stayed full until the timeout.
     ///     ShutDown: the queue was shut down, or this handle is closed.
     ///     InvalidMessageError: a text or number that the format cannot hold; nothing was written.
+    ///     InvalidOptionError: the delay is too long; nothing was written.
     #[pyo3(
-        signature = (body, *, keys = None, tags = None, properties = None, delay = None, durable = false, block = None,
-                     timeout = None),
-        text_signature = "($self, body, *, keys=(), tags=None, properties=None, delay=None, durable=False, \
-                          block=True, timeout=None)"
+        signature = (body, *, keys = None, tags = None, properties = None, delay = None, deliver_at = None,
+                     dedup_id = None, durable = false, block = None, timeout = None),
+        text_signature = "($self, body, *, keys=(), tags=None, properties=None, delay=None, deliver_at=None, \
+                          dedup_id=None, durable=False, block=True, timeout=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
     fn put<'py>(
@@ -261,21 +282,31 @@ impl NativeWorkQueue {
         tags: Option<&Bound<'py, PyAny>>,
         properties: Option<&Bound<'py, PyAny>>,
         delay: Option<&Bound<'py, PyAny>>,
+        deliver_at: Option<&Bound<'py, PyAny>>,
+        dedup_id: Option<&Bound<'py, PyAny>>,
         durable: bool,
         block: Option<&Bound<'py, PyAny>>,
         timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, AppendResult>> {
         let body = crate::convert::arguments::body(body)?;
-        let EncodedProperties { properties, unique_key } = encode(keys, tags, properties)?;
+        let EncodedProperties { properties, unique_key } = encode_with_id(keys, tags, properties, dedup_id)?;
+        let (delay, deliver_at_ms) = put_delay(delay, deliver_at)?;
         let work = NewWork {
             body: body.as_bytes(),
             properties: &properties,
             unique_key: unique_key.as_deref(),
-            delay: delay.map(|delay| duration("delay", delay)).transpose()?,
+            delay,
+            deliver_at_ms,
             durable,
             ..NewWork::default()
         };
-        let put = self.put_work(py, &[work], patience(block, timeout)?)?.pop();
+        let patience = patience(block, timeout)?;
+        let put = if dedup_id.is_some() {
+            let queue = self.queue()?;
+            self.put_by(py, patience, |wait| queue.put_new_once(&work, wait))?.pop()
+        } else {
+            self.put_work(py, &[work], patience)?.pop()
+        };
         put.map_or_else(|| Err(broker_to_py(self.queue()?.full())), Ok)
     }
 
@@ -286,6 +317,7 @@ impl NativeWorkQueue {
     /// Args:
     ///     messages: bodies or `Message`s.
     ///     delay: as for `put`, for all of them.
+    ///     deliver_at: as for `put`, for all of them.
     ///     durable: as for `put`.
     ///     block: as for `put`.
     ///     timeout: as for `put`.
@@ -294,19 +326,22 @@ impl NativeWorkQueue {
     ///     Full: the queue cannot take all of them, or could not until the timeout; none was put.
     ///     ShutDown: the queue was shut down, or this handle is closed.
     #[pyo3(
-        signature = (messages, *, delay = None, durable = false, block = None, timeout = None),
-        text_signature = "($self, messages, *, delay=None, durable=False, block=True, timeout=None)"
+        signature = (messages, *, delay = None, deliver_at = None, durable = false, block = None, timeout = None),
+        text_signature = "($self, messages, *, delay=None, deliver_at=None, durable=False, block=True, \
+                          timeout=None)"
     )]
+    #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn put_many<'py>(
         &self,
         py: Python<'py>,
         messages: &Bound<'py, PyAny>,
         delay: Option<&Bound<'py, PyAny>>,
+        deliver_at: Option<&Bound<'py, PyAny>>,
         durable: bool,
         block: Option<&Bound<'py, PyAny>>,
         timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let delay = delay.map(|delay| duration("delay", delay)).transpose()?;
+        let (delay, deliver_at_ms) = put_delay(delay, deliver_at)?;
         let parts = parts(messages)?;
         let work: Vec<_> = parts
             .iter()
@@ -317,6 +352,7 @@ impl NativeWorkQueue {
                 flag: part.flag,
                 born_timestamp_ms: part.born_timestamp_ms,
                 delay,
+                deliver_at_ms,
                 durable,
             })
             .collect();
@@ -398,41 +434,41 @@ impl NativeWorkQueue {
     ///     message: the message that `get` returned.
     ///     delay: time before the redelivery, in seconds or as a `timedelta`, at most 30 days; None uses the queue's
     ///         `backoff`.
+    ///     reason: text that a dead letter keeps as its property `mqstore.reason`, up to 1,024 bytes of UTF-8. The
+    ///         last reason counts, also if a lease that expires ends the last attempt.
     ///
     /// Raises:
     ///     LeaseLostError: the lease ended and another worker got the message, or you returned it before.
-    #[pyo3(signature = (message, delay = None))]
+    #[pyo3(signature = (message, delay = None, *, reason = None))]
     fn nack(
         &self,
         py: Python<'_>,
         message: &Bound<'_, LeasedMessage>,
         delay: Option<&Bound<'_, PyAny>>,
+        reason: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let (queue, lease) = (self.queue()?, message.get().lease()?);
-        let delay = self.delay(py, delay, lease.attempt())?;
-        delivered(py, || queue.nack(lease, delay))?;
-        log_notes(py, queue.take_notes())
+        self.queue()?;
+        self.rules.nack(py, message.get().lease()?, delay, reason)
     }
 
     /// Sets the end of the lease to `duration` from now, whatever time is left.
     ///
     /// Args:
     ///     message: the message that `get` returned.
-    ///     duration: seconds or a `timedelta`, 1 ms to 30 days.
+    ///     duration: seconds or a `timedelta`, 1 ms to 30 days; None is the `visibility_timeout` of this handle.
     ///
     /// Raises:
     ///     LeaseLostError: the lease ended and another worker got the message, or you returned it.
     ///     InvalidOptionError: `duration` is out of bounds.
-    #[pyo3(signature = (message, duration))]
+    #[pyo3(signature = (message, duration = None))]
     fn extend(
         &self,
         py: Python<'_>,
         message: &Bound<'_, LeasedMessage>,
-        duration: &Bound<'_, PyAny>,
+        duration: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let (queue, lease) = (self.queue()?, message.get().lease()?);
-        let time = crate::convert::arguments::duration("duration", duration)?;
-        delivered(py, || queue.extend(lease, time))
+        self.queue()?;
+        self.rules.extend(py, message.get().lease()?, duration)
     }
 
     /// Acknowledges `message`, or by default the first message that this thread got with `get` and still holds.
@@ -487,6 +523,51 @@ impl NativeWorkQueue {
         let queue = self.queue()?;
         let counts = delivered(py, || queue.counts())?;
         Ok((counts.ready, counts.delayed, counts.leased, counts.dying))
+    }
+
+    /// Returns up to `count` messages that `get` could return now, oldest first.
+    ///
+    /// They stay in the queue without a lease.
+    ///
+    /// Args:
+    ///     count: maximum number of messages.
+    ///
+    /// Raises:
+    ///     ShutDown: this handle is closed.
+    ///     CorruptionError: one of the messages is damaged, and `on_damage` is `"raise"`.
+    #[pyo3(signature = (count = None), text_signature = "($self, count=1)")]
+    fn peek<'py>(&self, py: Python<'py>, count: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyList>> {
+        let queue = self.queue()?;
+        let most = count.map_or(Ok(1), |most| crate::convert::arguments::count("count", most))?;
+        let found = delivered(py, || queue.peek(most))?;
+        self.tell_notes(py)?;
+        let messages = found.into_iter().map(|record| Bound::new(py, StoredMessage::from(record)));
+        PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Finishes every message that no worker has, for the group of this queue only.
+    ///
+    /// These are new, delayed and returned messages, and those whose lease has ended. They are never delivered to the
+    /// group again. Messages with a lease stay with their workers, and dead letters stay in their topic. The purge is
+    /// on the disk when the call returns.
+    ///
+    /// Returns:
+    ///     The number of messages.
+    ///
+    /// Raises:
+    ///     ShutDown: this handle is closed.
+    fn purge(&self, py: Python<'_>) -> PyResult<u64> {
+        let queue = self.queue()?;
+        delivered(py, || queue.purge())
+    }
+
+    fn _leases(&self, py: Python<'_>) -> PyResult<Vec<(String, i32, i64, u32, i64)>> {
+        let queue = self.queue()?;
+        let leases = delivered(py, || queue.leases())?;
+        let row = |lease: mqstore_delivery::LeaseInfo| {
+            (lease.topic.to_string(), lease.queue_id, lease.queue_offset, lease.attempt, lease.until_ms)
+        };
+        Ok(leases.into_iter().map(row).collect())
     }
 
     /// Refuses further puts on every existing handle of this queue, and gets once the queue is empty.

@@ -13,12 +13,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::convert::append_input::{InputMessage, parts};
-use crate::convert::arguments::{self, duration};
+use crate::convert::arguments;
 use crate::convert::error::{broker_to_py, log_notes};
 use crate::convert::stored_message::StoredMessage;
 use crate::delivery::consumer::{NativeConsumer, places};
-use crate::delivery::leased_message::LeasedMessage;
-use crate::delivery::work_queue::NativeWorkQueue;
+use crate::delivery::leased_message::{LeasedMessage, is_settled, reason_of};
+use crate::delivery::work_queue::{NativeWorkQueue, put_delay};
 use crate::event_loop::loop_link::{EventInbox, LoopLink, LoopWait, QueuedAppend, locked};
 use crate::runtime::{ForkGuarded, SharedStore, delivered};
 use crate::store::NativeStore;
@@ -148,15 +148,15 @@ impl LoopWorkQueue {
         py: Python<'_>,
         message: &Bound<'_, LeasedMessage>,
         delay: Option<&Bound<'_, PyAny>>,
+        reason: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let native = self.queue.get();
-        let (queue, lease) = (native.queue()?, message.get().lease()?);
+        let lease = message.get().lease()?;
+        native.queue()?;
         if lease.is_last() {
             return Ok(false);
         }
-        let delay = native.delay(py, delay, lease.attempt())?;
-        delivered(py, || queue.nack(lease, delay))?;
-        log_notes(py, queue.take_notes())?;
+        native.rules().nack(py, lease, delay, reason)?;
         Ok(true)
     }
 
@@ -181,6 +181,7 @@ pub(crate) struct LoopPut {
     messages: Mutex<Option<Vec<OwnedMessage>>>,
     many: bool,
     delay: Option<Duration>,
+    deliver_at_ms: Option<i64>,
     durable: bool,
 }
 
@@ -189,11 +190,12 @@ impl LoopPut {
         parts: Vec<InputMessage<'_>>,
         many: bool,
         delay: Option<&Bound<'_, PyAny>>,
+        deliver_at: Option<&Bound<'_, PyAny>>,
         durable: bool,
     ) -> PyResult<Self> {
-        let delay = delay.map(|delay| duration("delay", delay)).transpose()?;
+        let (delay, deliver_at_ms) = put_delay(delay, deliver_at)?;
         let messages = parts.into_iter().map(InputMessage::into_owned).collect();
-        Ok(Self { messages: Mutex::new(Some(messages)), many, delay, durable })
+        Ok(Self { messages: Mutex::new(Some(messages)), many, delay, deliver_at_ms, durable })
     }
 
     fn work<'a>(&self, message: &'a OwnedMessage) -> NewWork<'a> {
@@ -204,6 +206,7 @@ impl LoopPut {
             flag: message.flag,
             born_timestamp_ms: message.born_timestamp_ms,
             delay: self.delay,
+            deliver_at_ms: self.deliver_at_ms,
             durable: self.durable,
         }
     }
@@ -219,16 +222,22 @@ impl LoopPut {
         tags: &Bound<'_, PyAny>,
         properties: &Bound<'_, PyAny>,
         delay: Option<&Bound<'_, PyAny>>,
+        deliver_at: Option<&Bound<'_, PyAny>>,
         durable: bool,
     ) -> PyResult<Self> {
         let part = InputMessage::of(body, Some(keys), Some(tags), Some(properties), None, None)?;
-        Self::of(vec![part], false, delay, durable)
+        Self::of(vec![part], false, delay, deliver_at, durable)
     }
 
     /// Converts the arguments of `WorkQueue.put_many`.
     #[staticmethod]
-    fn many(messages: &Bound<'_, PyAny>, delay: Option<&Bound<'_, PyAny>>, durable: bool) -> PyResult<Self> {
-        Self::of(parts(messages)?, true, delay, durable)
+    fn many(
+        messages: &Bound<'_, PyAny>,
+        delay: Option<&Bound<'_, PyAny>>,
+        deliver_at: Option<&Bound<'_, PyAny>>,
+        durable: bool,
+    ) -> PyResult<Self> {
+        Self::of(parts(messages)?, true, delay, deliver_at, durable)
     }
 }
 
@@ -325,6 +334,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<LoopPut>()?;
     module.add_class::<LoopConsumer>()?;
     module.add_function(wrap_pyfunction!(is_held, module)?)?;
+    module.add_function(wrap_pyfunction!(is_settled, module)?)?;
+    module.add_function(wrap_pyfunction!(reason_of, module)?)?;
     module.add_function(wrap_pyfunction!(sync_groups, module)?)?;
     Ok(())
 }

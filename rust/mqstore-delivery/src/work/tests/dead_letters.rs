@@ -2,9 +2,11 @@
 
 use mqstore_base::message::{NewMessage, encode_properties};
 use mqstore_format::Host;
+use mqstore_format::record::{MAX_PROPERTIES_BYTES, PROPERTY_CRC_BYTES};
 
 use super::*;
 use crate::testing::body;
+use crate::work::dead_letters::{MAX_REASON_BYTES, push_reason, stored_reason};
 
 fn limited(broker: &Broker, most: u32) -> WorkQueue {
     let options = WorkQueueOptions { max_attempts: Some(most), ..options() };
@@ -185,4 +187,62 @@ fn a_copy_that_is_there_already_is_not_made_again() {
     assert_eq!(dead(&store), ["0", "stray", "2", "1"]);
     assert!(queue.join(NOW).unwrap());
     assert!(queue.take_notes().is_empty());
+}
+
+#[test]
+fn a_reason_survives_a_stop_before_the_copy() {
+    let world = SimStore::new();
+    {
+        let store = world.open();
+        let broker = Broker::new(&store).unwrap();
+        let queue = limited(&broker, 2);
+        for job in ["returned", "on its way"] {
+            put_work(&queue, job);
+        }
+        let all = queue.get_many(2, NOW).unwrap();
+        all[0].lease.nack_with(Some(Duration::ZERO), Some("no paper")).unwrap();
+        // The records of the last `nack`, without the copy.
+        let meta = broker.meta();
+        let progress = meta.progress(meta.queue_key("workers", "jobs", 0).unwrap());
+        let reason = mqstore_meta::ProgressRecord::Reason { offset: 1, reason: "no ink".into() };
+        let intent = mqstore_meta::ProgressRecord::DeadLetter { offset: 1, dlq_offset: 0 };
+        meta.append_progress(&progress, &[reason, intent]).unwrap();
+        drop((queue, all, broker));
+        store.close().unwrap();
+    }
+    let store = world.open();
+    let broker = Broker::new(&store).unwrap();
+    let queue = limited(&broker, 2);
+    // A lease that ends leaves the last reason that a worker gave.
+    assert_eq!(got(&queue), Some(("returned".into(), 2)));
+    world.clock.advance(seconds(31));
+    assert!(queue.join(NOW).unwrap());
+    let letters = store.read("%DLQ%workers", 0, None, None, None).unwrap().next_batch(9).unwrap();
+    let shown: Vec<_> = letters
+        .iter()
+        .map(|letter| {
+            let reason = letter.view().unwrap().properties.get("mqstore.reason").map(str::to_owned);
+            (body(letter), reason)
+        })
+        .collect();
+    let expected = [("on its way", "no ink"), ("returned", "no paper")];
+    assert_eq!(shown, expected.map(|(body, reason)| (body.to_owned(), Some(reason.to_owned()))));
+}
+
+#[test]
+fn a_stored_reason_fits_a_property() {
+    assert_eq!(stored_reason(" no\u{1}disk\u{2}").as_deref(), Some("no disk"));
+    assert_eq!(stored_reason(" \u{1} "), None);
+    let long = "é".repeat(2000);
+    assert_eq!(stored_reason(&long).unwrap().len(), MAX_REASON_BYTES);
+}
+
+#[test]
+fn a_reason_leaves_the_properties_within_their_limit() {
+    for used in [0, MAX_PROPERTIES_BYTES - 60, MAX_PROPERTIES_BYTES - 30, MAX_PROPERTIES_BYTES] {
+        let mut properties = vec![b'x'; used];
+        push_reason(&mut properties, "out of paper");
+        assert!(properties.len() + PROPERTY_CRC_BYTES <= MAX_PROPERTIES_BYTES.max(used + PROPERTY_CRC_BYTES));
+        assert_eq!(properties.len() > used, used < MAX_PROPERTIES_BYTES - 36, "{used}");
+    }
 }

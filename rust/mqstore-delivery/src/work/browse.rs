@@ -1,0 +1,163 @@
+//! Calls that need no worker: look at the next messages, list the leases, finish all that wait.
+
+use std::sync::Arc;
+
+use mqstore_base::message::StoredRecord;
+use mqstore_meta::{Progress, ProgressRecord};
+
+use super::inner::WorkQueueInner;
+use super::queue_leases::put_delay_until;
+use super::source::QueuePlace;
+use crate::error::BrokerError;
+
+/// Number of messages that one step reads while it looks for those that are not delayed.
+const READ_TOGETHER: usize = 64;
+
+/// A lease, as seen by others than its worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseInfo {
+    /// The topic of the message: that of the queue, or one of RocketMQ's retry topics for it.
+    pub topic: Arc<str>,
+    /// The queue of the message.
+    pub queue_id: i32,
+    /// The offset of the message in its queue.
+    pub queue_offset: i64,
+    /// Number of the delivery; 1 is the first.
+    pub attempt: u32,
+    /// The end of the lease, in epoch milliseconds.
+    pub until_ms: i64,
+}
+
+impl WorkQueueInner {
+    /// See [`super::WorkQueue::peek`].
+    pub(super) fn peek(&self, count: usize) -> Result<Vec<StoredRecord>, BrokerError> {
+        self.store().catch_up()?;
+        let now_ms = self.store().clock().now_ms();
+        let most = self.options.max_attempts;
+        let mut found = Vec::new();
+        for place in self.places()? {
+            let (due, next) = {
+                let progress = place.progress.lock();
+                let may_be_delivered =
+                    |offset: &i64| most.is_none_or(|most| attempts(&progress, *offset) < most);
+                let due: Vec<i64> = progress
+                    .due(now_ms, usize::MAX)
+                    .into_iter()
+                    .filter(may_be_delivered)
+                    .take(count)
+                    .collect();
+                (due, progress.next())
+            };
+            for offset in due {
+                found.extend(self.message(&place, offset)?);
+            }
+            found.extend(self.peek_new(&place, next, now_ms, count)?);
+        }
+        found.sort_unstable_by_key(|record| record.commit_log_offset);
+        found.truncate(count);
+        Ok(found)
+    }
+
+    /// Returns up to `count` messages of a queue from `next` on that no put delays until later than `now_ms`.
+    fn peek_new(
+        &self,
+        place: &QueuePlace,
+        next: i64,
+        now_ms: i64,
+        count: usize,
+    ) -> Result<Vec<StoredRecord>, BrokerError> {
+        let (min, max) = self.store().bounds(&place.topic, place.queue_id)?;
+        let start = next.clamp(min, max.max(min));
+        let cursor = self.store().read(&place.topic, place.queue_id, Some(start), None, None)?;
+        let mut cursor = cursor.on_damage(self.options.on_damage);
+        let mut found = Vec::new();
+        while found.len() < count {
+            let records = cursor.next_batch(READ_TOGETHER.min(count))?;
+            if records.is_empty() {
+                break;
+            }
+            let is_due =
+                |record: &StoredRecord| put_delay_until(record).is_none_or(|until_ms| until_ms <= now_ms);
+            found.extend(records.into_iter().filter(is_due));
+        }
+        found.truncate(count);
+        Ok(found)
+    }
+
+    /// See [`super::WorkQueue::leases`].
+    pub(super) fn leases(&self) -> Result<Vec<LeaseInfo>, BrokerError> {
+        let mut found = Vec::new();
+        for place in self.places()? {
+            let progress = place.progress.lock();
+            found.extend(progress.leases().map(|(queue_offset, lease)| LeaseInfo {
+                topic: Arc::clone(&place.topic),
+                queue_id: place.queue_id,
+                queue_offset,
+                attempt: lease.attempt,
+                until_ms: lease.until_ms,
+            }));
+        }
+        found.sort_by_key(|lease| lease.until_ms);
+        Ok(found)
+    }
+
+    /// See [`super::WorkQueue::purge`].
+    pub(super) fn purge(&self) -> Result<u64, BrokerError> {
+        self.store().catch_up()?;
+        let now_ms = self.store().clock().now_ms();
+        let mut purged = 0;
+        {
+            let mut state = self.state.lock();
+            // A queue that is new since the last search has messages to purge too.
+            state.looked = None;
+            self.look_for_queues(&mut state)?;
+            for source in &mut state.sources {
+                let max = source.max_offset(self.store())?;
+                let ((count, next), _) =
+                    self.meta().change_progress(&source.place.progress, |progress, records| {
+                        (finish_unleased(progress, max, now_ms, records), progress.next().max(max))
+                    })?;
+                source.skip_read_ahead(next);
+                purged += count;
+            }
+        }
+        self.meta().sync(self.meta().place())?;
+        for signal in [&self.ready, &self.room, &self.done] {
+            signal.ring();
+        }
+        Ok(purged)
+    }
+
+    /// Returns the queues with the group's progress.
+    fn places(&self) -> Result<Vec<Arc<QueuePlace>>, BrokerError> {
+        let mut state = self.state.lock();
+        self.look_for_queues(&mut state)?;
+        Ok(state.sources.iter().map(|source| Arc::clone(&source.place)).collect())
+    }
+}
+
+/// Returns the number of deliveries of a message that waits or is leased.
+fn attempts(progress: &Progress, offset: i64) -> u32 {
+    let leased = progress.lease(offset).map(|lease| lease.attempt);
+    leased.or_else(|| progress.waiting(offset).map(|waiting| waiting.attempt)).unwrap_or(0)
+}
+
+/// Pushes records that finish each message below `max` that no worker has. Returns the number of these messages. A
+/// message that becomes a dead letter is left to its move.
+fn finish_unleased(progress: &Progress, max: i64, now_ms: i64, records: &mut Vec<ProgressRecord>) -> u64 {
+    let held = progress.leases().filter(|(_, lease)| lease.until_ms > now_ms).map(|(offset, _)| offset);
+    let dying = progress.dead_letters().map(|(offset, _)| offset);
+    let mut kept: Vec<i64> = held.chain(dying).collect();
+    kept.sort_unstable();
+    let ended = progress.leases().filter(|(_, lease)| lease.until_ms <= now_ms).count();
+    let open = progress.all_waiting().len() + ended;
+    let end = progress.next().max(max);
+    let mut from = progress.committed();
+    for to in kept.into_iter().chain([end]) {
+        if from < to {
+            records.push(ProgressRecord::Finished { from, to });
+        }
+        from = to.saturating_add(1);
+    }
+    open as u64 + end.saturating_sub(progress.next()).unsigned_abs()
+}

@@ -33,6 +33,8 @@ mod tests;
 
 pub use compact::restore::restore_compaction;
 pub use read::cursor::{LogCursor, LookupCursor, QueueCursor, RecordBatch};
+pub use read::follower::{FollowStep, TopicFollower};
+pub use read::merged::{MergedCursor, ReadBound, TopicRead};
 pub use read::pop_checkpoints::{PopState, PoppedMessage, PoppedQueue};
 pub use read::query::Boundary;
 pub use read::reader::accessors::Geometry;

@@ -44,8 +44,9 @@ pub struct QueueCursor {
     reader: RecordReader,
     units: Vec<(i64, CqUnit)>,
     used: usize,
-    /// Number of units that the next step reads.
+    /// Number of units that the next step reads, and at most.
     at_once: usize,
+    most_units: usize,
     /// Compacted records and the offset after them; they come before the records of the queue itself.
     compacted: Option<(CompactedRecords, i64)>,
     /// An error of the compacted records that the next call returns.
@@ -84,6 +85,7 @@ impl QueueCursor {
             units: Vec::new(),
             used: 0,
             at_once: FIRST_UNITS,
+            most_units: MOST_UNITS,
             compacted: None,
             failed: None,
             to_newest: false,
@@ -118,6 +120,26 @@ impl QueueCursor {
     /// Returns the minimum offset of the next record.
     pub fn position(&self) -> i64 {
         self.next
+    }
+
+    /// Returns the queue that the cursor reads.
+    pub(super) fn queue_id(&self) -> i32 {
+        self.queue_id
+    }
+
+    /// Whether the cursor began with compacted records. Their log offsets are positions in other files than the log.
+    pub(super) fn has_compacted(&self) -> bool {
+        self.sparse
+    }
+
+    /// Keeps at most about `most` units in memory.
+    pub(super) fn with_units(self, most: usize) -> Self {
+        Self { most_units: most.clamp(FIRST_UNITS, MOST_UNITS), ..self }
+    }
+
+    /// Exchanges the reader of the log, so that cursors that take turns share one.
+    pub(super) fn exchange_reader(&mut self, reader: &mut RecordReader) {
+        std::mem::swap(&mut self.reader, reader);
     }
 
     /// Releases the segment at the cursor's position, so that it can be deleted. Call this if the cursor may be unused
@@ -305,7 +327,7 @@ impl QueueCursor {
             }
             let left = usize::try_from(self.end - self.next).unwrap_or(MOST_UNITS);
             let wanted = self.at_once.min(left);
-            self.at_once = (2 * self.at_once).min(MOST_UNITS);
+            self.at_once = (2 * self.at_once).min(self.most_units);
             match self.view.units(&self.topic, self.queue_id, self.next, wanted, &mut self.units) {
                 Err(error) if error.is_gone() => {
                     self.check_not_expired()?;

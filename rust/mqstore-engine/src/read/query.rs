@@ -103,8 +103,19 @@ impl Store {
         self.check()?;
         let view = self.view();
         let limit = view.catch_up()?;
-        let (first, max_offset) = bounds(&view, topic, queue_id)?;
-        let compacted = self.compacted(&*view, topic, queue_id, (first, max_offset))?;
+        self.queue_cursor((&view, limit), (topic, queue_id), (start, end), filter)
+    }
+
+    /// Like [`Self::read`], with a view that has caught up to log offset `limit`.
+    pub(super) fn queue_cursor(
+        &self,
+        (view, limit): (&Arc<dyn View>, u64),
+        (topic, queue_id): (&str, i32),
+        (start, end): (Option<i64>, Option<i64>),
+        filter: Option<&MessageFilter>,
+    ) -> Result<QueueCursor, StoreError> {
+        let (first, max_offset) = bounds(view, topic, queue_id)?;
+        let compacted = self.compacted(&**view, topic, queue_id, (first, max_offset))?;
         let min_offset = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
         let lowest = if compacted.is_some() { 0 } else { min_offset };
         let first = start.unwrap_or(min_offset);
@@ -120,6 +131,7 @@ impl Store {
         let first = view.start_of(topic, queue_id, first)?;
         let to_newest = end.is_none();
         let end = end.unwrap_or(max_offset).min(max_offset);
+        let view = Arc::clone(view);
         let cursor = QueueCursor::new(view, topic, queue_id, (first, end), filter.cloned(), limit);
         Ok(match &compacted {
             Some(compacted) => cursor.with_compacted(compacted, to_newest),
@@ -141,7 +153,7 @@ impl Store {
     }
 
     /// Returns the compaction files of a queue with these bounds, for compaction topics.
-    fn compacted(
+    pub(super) fn compacted(
         &self,
         view: &dyn View,
         topic: &str,
@@ -316,10 +328,21 @@ impl Store {
         self.check()?;
         let view = self.view();
         let limit = view.catch_up()?;
-        let (min, max) = bounds(&view, topic, queue_id)?;
-        let compacted = self.compacted(&*view, topic, queue_id, (min, max))?;
+        self.time_offset((&view, limit), (topic, queue_id), time_ms, boundary)
+    }
+
+    /// Like [`Self::offset_for_time`], with a view that has caught up to log offset `limit`.
+    pub(super) fn time_offset(
+        &self,
+        (view, limit): (&Arc<dyn View>, u64),
+        (topic, queue_id): (&str, i32),
+        time_ms: i64,
+        boundary: Boundary,
+    ) -> Result<i64, StoreError> {
+        let (min, max) = bounds(view, topic, queue_id)?;
+        let compacted = self.compacted(&**view, topic, queue_id, (min, max))?;
         let min = compacted.as_ref().map_or(min, CompactedQueue::min_offset);
-        let mut search = TimeSearch::new(&view, topic, queue_id, limit).with_compacted(compacted);
+        let mut search = TimeSearch::new(view, topic, queue_id, limit).with_compacted(compacted);
         // The first offset whose time is not before (Lower) or is after (Upper) the given time.
         let (mut low, mut high) = (min, max);
         while low < high {
@@ -350,7 +373,7 @@ pub(crate) fn no_queue(topic: &str, queue_id: Option<i32>) -> StoreError {
     StoreError::TopicNotFound { topic: topic.to_owned(), queue_id }
 }
 
-fn bounds(view: &Arc<dyn View>, topic: &str, queue_id: i32) -> Result<(i64, i64), StoreError> {
+pub(super) fn bounds(view: &Arc<dyn View>, topic: &str, queue_id: i32) -> Result<(i64, i64), StoreError> {
     if let Some(bounds) = view.bounds(topic, queue_id)? {
         return Ok(bounds);
     }
@@ -359,7 +382,7 @@ fn bounds(view: &Arc<dyn View>, topic: &str, queue_id: i32) -> Result<(i64, i64)
 }
 
 /// Search for store times of a queue's messages, which it reads from their records.
-struct TimeSearch<'a> {
+pub(super) struct TimeSearch<'a> {
     view: &'a Arc<dyn View>,
     topic: &'a str,
     queue_id: i32,
@@ -369,19 +392,19 @@ struct TimeSearch<'a> {
 }
 
 impl<'a> TimeSearch<'a> {
-    fn new(view: &'a Arc<dyn View>, topic: &'a str, queue_id: i32, limit: u64) -> Self {
+    pub(super) fn new(view: &'a Arc<dyn View>, topic: &'a str, queue_id: i32, limit: u64) -> Self {
         // A search for times returns no message, so it does not count as a late reader.
         let reader = RecordReader::new(view.log(), view.list(), limit).without_counting();
         Self { view, topic, queue_id, reader, compacted: None }
     }
 
-    fn with_compacted(mut self, compacted: Option<CompactedQueue>) -> Self {
+    pub(super) fn with_compacted(mut self, compacted: Option<CompactedQueue>) -> Self {
         self.compacted = compacted;
         self
     }
 
     /// Returns offset and store time of the first readable message at or after `offset`.
-    fn at_or_after(&mut self, offset: i64) -> Result<Option<(i64, i64)>, StoreError> {
+    pub(super) fn at_or_after(&mut self, offset: i64) -> Result<Option<(i64, i64)>, StoreError> {
         let mut from = offset;
         if let Some(compacted) = self.compacted.as_ref().filter(|compacted| offset < compacted.max_offset()) {
             let next = compacted.read(offset).next().transpose()?;

@@ -91,13 +91,12 @@ pub(crate) trait View: Send + Sync {
     /// searched; `None` if the index cannot be used.
     fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError>;
 
-    /// Blocks until a message at `offset` may exist, or `timeout` has passed. `round` counts the calls of one wait,
-    /// from 0.
+    /// Blocks until one of `places` (queue and offset) may have a message, or `timeout` has passed. `round` counts the
+    /// calls of one wait, from 0.
     fn wait_for(
         &self,
         topic: &str,
-        queue_id: i32,
-        offset: i64,
+        places: &[(i32, i64)],
         timeout: Duration,
         round: u32,
     ) -> Result<(), StoreError>;

@@ -19,6 +19,7 @@ pub(crate) mod settings;
 pub(crate) mod signals;
 pub(crate) mod topics;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +29,7 @@ use mqstore_format::CqUnit;
 use mqstore_io::{Clock, Vfs};
 
 use crate::Waiter;
+use crate::read::merged::wanted_queue_ids;
 use crate::read::reader::Reader;
 use crate::read::view::View;
 use crate::write::writer::Writer;
@@ -41,6 +43,9 @@ use mqstore_log::consume_queue::ConsumeQueue;
 use mqstore_log::recovery::{ProgressReporter, RecoveryWatcher};
 use mqstore_meta::MetaLog;
 use services::Services;
+
+/// Longest time between two checks of a wait: an error that stops the store may wake no waiter.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// An open store.
 #[derive(Clone)]
@@ -298,6 +303,8 @@ impl Store {
         if was_removed {
             writer.live.note_deletion();
         }
+        // A wait for the whole topic includes new queues.
+        writer.queues.wake_topic(topic);
         Ok(())
     }
 
@@ -416,23 +423,72 @@ impl Store {
         offset: i64,
         timeout: Duration,
     ) -> Result<bool, StoreError> {
+        self.wait_at(topic, timeout, |_, places| {
+            places.push((queue_id, offset));
+            Ok(())
+        })
+    }
+
+    /// Waits for at most `timeout` until a queue of `topic`, or only `queue_id`, has a message at or after its offset in
+    /// `next`; returns whether one has. A queue without an offset there counts from its first message.
+    pub fn wait_for_topic(
+        &self,
+        topic: &str,
+        queue_id: Option<i32>,
+        next: &BTreeMap<i32, i64>,
+        timeout: Duration,
+    ) -> Result<bool, StoreError> {
+        self.wait_at(topic, timeout, |view, places| {
+            for id in wanted_queue_ids(view, topic, queue_id)? {
+                let offset = match next.get(&id) {
+                    Some(offset) => *offset,
+                    None => view.bounds(topic, id)?.map_or(0, |(min, _)| min),
+                };
+                places.push((id, offset));
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the offset after the last message of each queue of `topic`; none if it does not exist.
+    pub fn ends(&self, topic: &str) -> Result<BTreeMap<i32, i64>, StoreError> {
+        self.check()?;
+        let view = self.view();
+        view.catch_up()?;
+        let ends = view.queue_ids(topic)?.into_iter().map(|id| {
+            let max = view.bounds(topic, id)?.map_or(0, |(_, max)| max);
+            Ok((id, max))
+        });
+        ends.collect()
+    }
+
+    /// Waits until one of the places (queue and offset) that `find` adds has a message.
+    fn wait_at(
+        &self,
+        topic: &str,
+        timeout: Duration,
+        find: impl Fn(&dyn View, &mut Vec<(i32, i64)>) -> Result<(), StoreError>,
+    ) -> Result<bool, StoreError> {
+        let mut places = Vec::new();
         let clock = &self.inner.files.clock;
         let deadline = clock.monotonic().saturating_add(timeout);
         for round in 0_u32.. {
             self.check()?;
             let view = self.view();
             view.catch_up()?;
-            let max = view.bounds(topic, queue_id)?.map_or(0, |(_, max)| max);
-            if max > offset {
-                return Ok(true);
+            places.clear();
+            find(&*view, &mut places)?;
+            for (queue_id, offset) in &places {
+                if view.bounds(topic, *queue_id)?.is_some_and(|(_, max)| max > *offset) {
+                    return Ok(true);
+                }
             }
             let now = clock.monotonic();
             if now >= deadline {
                 return Ok(false);
             }
-            // An error that stops the store may wake no waiter.
-            let left = deadline.saturating_sub(now).min(Duration::from_secs(1));
-            view.wait_for(topic, queue_id, offset, left, round)?;
+            let left = deadline.saturating_sub(now).min(LONGEST_WAIT);
+            view.wait_for(topic, &places, left, round)?;
         }
         Ok(false)
     }

@@ -35,7 +35,10 @@ impl Store {
         let writer = self.writer("change topics")?;
         writer.topics.change(topic, change)?;
         writer.refresh_quota(topic);
-        writer.topics.store()
+        writer.topics.store()?;
+        // A wait for the whole topic includes new queues.
+        writer.queues.wake_topic(topic);
+        Ok(())
     }
 
     /// Removes a topic with the committed offsets and the progress of groups in it. Durable when it returns.

@@ -11,5 +11,6 @@ mod random_read;
 mod reading;
 mod restore;
 mod scan;
+mod topic_reads;
 mod wait;
 mod writer_restart;

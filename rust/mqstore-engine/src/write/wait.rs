@@ -111,28 +111,32 @@ impl Writer {
         })
     }
 
-    /// Blocks until a message at `offset` may exist, the store closes, or `timeout` has passed.
+    /// Blocks until one of `places` (queue and offset) may have a message, the store closes, or `timeout` has passed.
     pub(crate) fn wait_past(
         &self,
         topic: &str,
-        queue_id: i32,
-        offset: i64,
+        places: &[(i32, i64)],
         timeout: Duration,
     ) -> Result<(), StoreError> {
         let signal = Arc::new(Signal::default());
         let seen = signal.ring_count();
-        let call = Box::new({
-            let signal = Arc::clone(&signal);
-            move || signal.ring()
-        });
-        match self.wait_with(topic, queue_id, offset, call)? {
-            Some(waiter) if waiter.is_over() => {}
-            Some(_waiter) => signal.sleep(seen, timeout),
-            // The creation of a topic wakes no waiter.
-            None => {
-                let closed = || self.lifecycle.is_closed();
-                self.signals.pause(timeout.min(NO_QUEUE_NAP), closed);
+        let mut waiters = Vec::with_capacity(places.len());
+        for (queue_id, offset) in places {
+            let call = Box::new({
+                let signal = Arc::clone(&signal);
+                move || signal.ring()
+            });
+            match self.wait_with(topic, *queue_id, *offset, call)? {
+                Some(waiter) if waiter.is_over() => return Ok(()),
+                waiter => waiters.extend(waiter),
             }
+        }
+        if waiters.is_empty() {
+            // The creation of a topic wakes no waiter.
+            let closed = || self.lifecycle.is_closed();
+            self.signals.pause(timeout.min(NO_QUEUE_NAP), closed);
+        } else {
+            signal.sleep(seen, timeout);
         }
         Ok(())
     }

@@ -334,6 +334,18 @@ impl QueueSet {
         self.batches().iter().for_each(|queue| queue.arrivals().wake_all());
     }
 
+    /// Wakes all waiters of the queues of one topic.
+    pub fn wake_topic(&self, topic: &str) {
+        for queue_id in self.ids(topic) {
+            if let Some(queue) = self.get(topic, queue_id) {
+                queue.arrivals().wake_all();
+            }
+            if let Some(queue) = self.batch(topic, queue_id) {
+                queue.arrivals().wake_all();
+            }
+        }
+    }
+
     /// Number of queues, batch queues included.
     pub fn count(&self) -> usize {
         count(&self.queues.read()) + self.batches().len()

@@ -171,8 +171,7 @@ impl View for Reader {
     fn wait_for(
         &self,
         _topic: &str,
-        _queue_id: i32,
-        _offset: i64,
+        _places: &[(i32, i64)],
         timeout: Duration,
         round: u32,
     ) -> Result<(), StoreError> {

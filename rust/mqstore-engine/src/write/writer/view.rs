@@ -138,11 +138,10 @@ impl View for Writer {
     fn wait_for(
         &self,
         topic: &str,
-        queue_id: i32,
-        offset: i64,
+        places: &[(i32, i64)],
         timeout: Duration,
         _round: u32,
     ) -> Result<(), StoreError> {
-        self.wait_past(topic, queue_id, offset, timeout)
+        self.wait_past(topic, places, timeout)
     }
 }

@@ -1,0 +1,192 @@
+//! The newest messages of a topic, and the number of its messages.
+//!
+//! Never writes. Both can take long, so they call a function of the caller between two steps; its error ends them.
+
+use std::sync::Arc;
+
+use super::cursor::QueueCursor;
+use super::merged::{TopicRead, wanted_queue_ids};
+use super::query::{TimeSearch, bounds, no_queue};
+use super::view::View;
+use crate::Store;
+use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
+use mqstore_compaction::CompactedQueue;
+
+/// Number of offsets of each queue in which the first step looks for messages: at least this number, and for all queues
+/// together at least this multiple of the wanted messages.
+const LEAST_BACK: usize = 4;
+const SPREAD: usize = 2;
+
+/// Factor between the numbers of offsets of two steps.
+const FURTHER: i64 = 4;
+
+/// Number of records that one step of a cursor returns, and of those it may read to find them.
+const AT_ONCE: usize = 256;
+const LOOKS: usize = 1024;
+
+/// Number of units that one step counts.
+const UNITS: usize = 4096;
+
+/// The part of a queue that was not read yet: from `min` to `read_from`, exclusive.
+struct UnreadPart {
+    queue_id: i32,
+    min: i64,
+    read_from: i64,
+}
+
+/// A found record with its place in the order: by store time, then by log offset.
+type Found = ((i64, u64), StoredRecord);
+
+impl Store {
+    /// Returns the newest `most` messages that `read` selects, in order of their store time, then of their log offset.
+    /// The bounds of `read` are not used. It keeps at most about twice as many records in memory.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`]; an error of `pause`.
+    pub fn tail(
+        &self,
+        read: &TopicRead<'_>,
+        most: usize,
+        pause: &mut dyn FnMut() -> Result<(), StoreError>,
+    ) -> Result<Vec<StoredRecord>, StoreError> {
+        self.check()?;
+        let view = self.view();
+        let limit = view.catch_up()?;
+        let topic = read.topic;
+        let mut parts = Vec::new();
+        for queue_id in existing_queues(&*view, topic, read.queue_id)? {
+            let (first, max) = bounds(&view, topic, queue_id)?;
+            let compacted = self.compacted(&*view, topic, queue_id, (first, max))?;
+            let min = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
+            parts.push(UnreadPart { queue_id, min, read_from: max });
+        }
+        let back = (most.saturating_mul(SPREAD) / parts.len().max(1)).max(LEAST_BACK);
+        let mut back = i64::try_from(back).unwrap_or(i64::MAX);
+        let mut found: Vec<Found> = Vec::new();
+        parts.retain(|part| most > 0 && part.min < part.read_from);
+        while !parts.is_empty() {
+            for part in &mut parts {
+                let start = part.read_from.saturating_sub(back).max(part.min);
+                let (queue, range) = ((topic, part.queue_id), (start, Some(part.read_from)));
+                let cursor = self.cursor_from((&view, limit), queue, range, read.filter)?;
+                // A record of several messages can begin before `start`.
+                part.read_from = cursor.position().min(start);
+                self.read_part(cursor.on_damage(read.on_damage), &mut found, most, pause)?;
+            }
+            keep_newest(&mut found, most);
+            let oldest = found.first().filter(|_| found.len() >= most).map(|((time, _), _)| *time);
+            let mut unread = Vec::new();
+            for part in parts {
+                if part.read_from > part.min && self.may_be_newer(&view, limit, topic, &part, oldest)? {
+                    unread.push(part);
+                }
+            }
+            parts = unread;
+            back = back.saturating_mul(FURTHER);
+        }
+        Ok(found.into_iter().map(|(_, record)| record).collect())
+    }
+
+    /// Adds the records of `cursor` to `found`, of which only the newest `most` stay.
+    fn read_part(
+        &self,
+        mut cursor: QueueCursor,
+        found: &mut Vec<Found>,
+        most: usize,
+        pause: &mut dyn FnMut() -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        loop {
+            let batch = cursor.next_of(AT_ONCE, LOOKS)?;
+            if batch.records.is_empty() && batch.ended {
+                return Ok(());
+            }
+            for record in batch.records {
+                let at = record.commit_log_offset;
+                let view = record.view();
+                let view =
+                    view.map_err(|error| StoreError::format(&self.inner.files.commit_log(), at, &error))?;
+                let place = (view.store_timestamp, at);
+                found.push((place, record));
+            }
+            if found.len() > most.saturating_mul(2).saturating_add(AT_ONCE) {
+                keep_newest(found, most);
+            }
+            pause()?;
+        }
+    }
+
+    /// Whether the unread part of a queue can have a message that was stored at `oldest` or later.
+    fn may_be_newer(
+        &self,
+        view: &Arc<dyn View>,
+        limit: u64,
+        topic: &str,
+        part: &UnreadPart,
+        oldest: Option<i64>,
+    ) -> Result<bool, StoreError> {
+        let Some(oldest) = oldest else { return Ok(true) };
+        let bounds = bounds(view, topic, part.queue_id)?;
+        let compacted = self.compacted(&**view, topic, part.queue_id, bounds)?;
+        let mut times = TimeSearch::new(view, topic, part.queue_id, limit).with_compacted(compacted);
+        Ok(times.at_or_after(part.read_from)?.is_none_or(|(_, time)| time >= oldest))
+    }
+
+    /// Returns the number of messages that a read of the topic returns, without the bodies. A record that contains
+    /// several messages counts as one.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`]; damaged compaction files; an error of `pause`.
+    pub fn count(
+        &self,
+        topic: &str,
+        pause: &mut dyn FnMut() -> Result<(), StoreError>,
+    ) -> Result<u64, StoreError> {
+        self.check()?;
+        let view = self.view();
+        view.catch_up()?;
+        let (mut messages, mut units) = (0, Vec::new());
+        for queue_id in existing_queues(&*view, topic, None)? {
+            let (mut from, max) = bounds(&view, topic, queue_id)?;
+            if let Some(compacted) = self.compacted(&*view, topic, queue_id, (from, max))? {
+                for record in compacted.read(compacted.min_offset()) {
+                    if record?.queue_offset >= compacted.max_offset() {
+                        break;
+                    }
+                    messages += 1;
+                    if messages % LOOKS as u64 == 0 {
+                        pause()?;
+                    }
+                }
+                from = from.max(compacted.max_offset());
+            }
+            loop {
+                units.clear();
+                view.units(topic, queue_id, from, UNITS, &mut units)?;
+                messages += units.iter().filter(|(offset, _)| *offset < max).count() as u64;
+                match units.last() {
+                    Some((last, _)) if *last < max => from = last.saturating_add(1),
+                    _ => break,
+                }
+                pause()?;
+            }
+        }
+        Ok(messages)
+    }
+}
+
+/// Sorts the records, and drops all but the last `most`.
+fn keep_newest(found: &mut Vec<Found>, most: usize) {
+    found.sort_by_key(|(place, _)| *place);
+    found.drain(..found.len().saturating_sub(most));
+}
+
+/// Returns the queues of `topic`, or only `queue_id`.
+fn existing_queues(view: &dyn View, topic: &str, queue_id: Option<i32>) -> Result<Vec<i32>, StoreError> {
+    let ids = wanted_queue_ids(view, topic, queue_id)?;
+    if !ids.is_empty() {
+        return Ok(ids);
+    }
+    let is_known = queue_id.is_some() && !view.queue_ids(topic)?.is_empty();
+    Err(no_queue(topic, queue_id.filter(|_| is_known)))
+}

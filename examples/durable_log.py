@@ -34,7 +34,7 @@ def main(path: Path) -> None:
 
     # A reader continues where it stopped, here at offset 998. It needs no lock and changes nothing.
     with mqstore.open(path) as reader:
-        for message in reader.read("events", start=998):
+        for message in reader.read("events", 0, start=998):
             print(message.queue_offset, message.text())
 
 

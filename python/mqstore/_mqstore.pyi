@@ -54,7 +54,7 @@ from mqstore._stubs.loop import (
 )
 from mqstore._stubs.testing import TestClock, TestFaults, is_reserved
 from mqstore._stubs.transactions import NativeChecks, NativeTransaction, pending_transactions
-from mqstore.types import BytesLike, Duration, Filter, Keys, OnDamage, Properties, Time
+from mqstore.types import BytesLike, Duration, Filter, Keys, OnDamage, Properties, ReadBound, Time
 
 __all__ = [
     "AppendResult", "CompactionJob", "CopyStream", "ExportRules", "ExportStream", "LeasedMessage", "LineStream",
@@ -104,6 +104,8 @@ class NativeStore:
     def _check(self) -> None: ...
     def _stats(self) -> dict[str, Any]: ...
     def _queue_ids(self, topic: str) -> list[int]: ...
+    def _ends(self, topic: str) -> list[tuple[int, int]]: ...
+    def _has_passed(self, topic: str, queue_id: int | None, ends: list[tuple[int, int]]) -> bool: ...
     def _queues(self, topic: str) -> list[tuple[int, int, int, int | None, int | None]]: ...
     def _rebuild(self, progress: Callable[[int, int], object] | None) -> dict[str, Any]: ...
     def _snapshot(self, output: str, progress: Callable[[int, int], object] | None) -> dict[str, int]: ...
@@ -234,24 +236,28 @@ class NativeStore:
     def read(
         self,
         topic: str,
-        queue_id: int = 0,
-        start: int | None = None,
-        end: int | None = None,
+        queue_id: int | None = None,
+        start: ReadBound | None = None,
+        end: ReadBound | None = None,
         *,
         filter: Filter | None = None,
         follow: bool = False,
         timeout: Duration | None = None,
         on_damage: OnDamage = "raise",
     ) -> Iterator[StoredMessage]:
-        """Returns the messages of one queue in ascending order of offsets.
+        """Returns the messages of a topic, or of one of its queues.
+
+        The messages of one queue come in ascending order of their offsets. Those of different queues are merged by
+        store time, then by log offset.
 
         Args:
             topic: the topic.
-            queue_id: the queue.
-            start: the first offset; None is the smallest readable one.
-            end: the offset to stop before; None is the largest at the time of the call.
+            queue_id: the queue; None is all queues.
+            start: the first message: a store time, as an aware `datetime` or as ISO text, or with `queue_id` a queue
+                offset (int). None is the first readable message.
+            end: the message to stop before, like `start`. None is the end at the time of the call.
             filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
-            follow: whether to wait at the end for new messages.
+            follow: whether to wait at the end for new messages. From then on, messages come in order of arrival.
             timeout: longest wait of `follow` for one message, after which the iterator ends; None is without a limit.
             on_damage: behaviour at a damaged record. `"raise"` raises `CorruptionError`. `"skip"` continues after the
                 record, warns with a `StoreWarning`, and counts it in `StoreStats.skipped_damage`.
@@ -259,6 +265,37 @@ class NativeStore:
         Raises:
             TopicNotFoundError: no such topic or queue.
             OffsetOutOfRangeError: `start` is below the smallest or above the largest offset.
+            InvalidOptionError: `start` or `end` is an int without a `queue_id`, or text that is not a time.
+        """
+    def tail(
+        self,
+        topic: str,
+        n: int = 10,
+        *,
+        queue_id: int | None = None,
+        filter: Filter | None = None,
+        on_damage: OnDamage = "raise",
+    ) -> list[StoredMessage]:
+        """Returns the newest messages of a topic, in the order of `read`.
+
+        Args:
+            topic: the topic.
+            n: maximum number of messages.
+            queue_id: only this queue.
+            filter: as for `read`.
+            on_damage: as for `read`.
+
+        Raises:
+            TopicNotFoundError: no such topic or queue.
+            InvalidOptionError: `n` is negative.
+        """
+    def count(self, topic: str) -> int:
+        """Returns the number of messages that `read(topic)` returns, without reading them.
+
+        It reads the queues only: 20 bytes for each message, except messages in compaction files.
+
+        Raises:
+            TopicNotFoundError: no such topic.
         """
     def get(self, id: str) -> StoredMessage | None:
         """Returns the message with this `message_id` or `unique_id`, or None."""
@@ -312,13 +349,25 @@ class NativeStore:
             boundary: `"lower"` finds the first message stored at or after `time`, else the largest offset. `"upper"`
                 finds the last one stored at or before it, else the smallest offset.
         """
-    def wait(self, topic: str, queue_id: int, offset: int, timeout: Duration | None = None) -> bool:
-        """Waits until `offset` of a queue can be read; returns False if `timeout` passes first.
+    def wait(
+        self, topic: str, queue_id: int | None = None, offset: int | None = None, timeout: Duration | None = None
+    ) -> bool:
+        """Waits for a message; returns False if `timeout` passes first.
+
+        `wait(topic)` waits for the next message in any queue. A topic that does not exist yet is waited for, too.
+
+        Args:
+            topic: the topic.
+            queue_id: only this queue.
+            offset: waits until this offset of the queue can be read; needs `queue_id`. None waits for the first message
+                that is appended after the call.
+            timeout: longest wait; None is without a limit.
 
         Raises:
             StoreClosedError: the store was closed during the wait.
         """
 
+            InvalidOptionError: an `offset` without a `queue_id`.
 @disjoint_base
 class StoredMessage:
     """A stored message.
@@ -470,7 +519,7 @@ class MessageIterator(Iterator[StoredMessage]):
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> StoredMessage: ...
-    def _step(self, at_once: bool) -> list[StoredMessage] | int | None: ...
+    def _step(self, at_once: bool) -> list[StoredMessage] | tuple[tuple[int, int], ...] | None: ...
 
 @final
 class TableLoad:

@@ -33,6 +33,25 @@ def milliseconds_of(name: str, value: Time) -> int:
     return value
 
 
+def store_time_of(name: str, value: datetime | str) -> int:
+    """Returns the store time at which a read starts or ends, in epoch milliseconds, rounded down.
+
+    Raises:
+        TypeError: `value` is neither a datetime nor a str.
+        InvalidOptionError: `value` is text that is not an ISO time.
+        ValueError: `value` has no time zone.
+    """
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise InvalidOptionError(name, f"{value!r} is no time: write 2026-11-26T09:00:00+00:00") from None
+    if not isinstance(value, datetime):
+        msg = f"{name} must be an offset (int), an aware datetime or an ISO time (str), not {type(value).__name__}"
+        raise TypeError(msg)
+    return milliseconds_of(name, value)
+
+
 def time_of(milliseconds: int) -> datetime:
     """Returns the aware UTC datetime of epoch milliseconds; OverflowError outside the years 1 to 9999."""
     return _EPOCH + timedelta(milliseconds=milliseconds)

@@ -34,6 +34,7 @@ __all__ = [
     "OnDamage",
     "OnLost",
     "Properties",
+    "ReadBound",
     "Recovery",
     "Start",
     "StoreOptionsDict",
@@ -62,6 +63,9 @@ Time: TypeAlias = int | datetime
 
 Duration: TypeAlias = float | timedelta
 """A duration: seconds, or a `timedelta`."""
+
+ReadBound: TypeAlias = int | datetime | str
+"""The start or the end of a read: a queue offset, or a store time as an aware `datetime` or as ISO text."""
 
 Filter: TypeAlias = "str | SqlFilter"
 """A selection of messages: tags as `"a || b"`, or a condition on properties, `mqstore.sql("price > 5")`."""

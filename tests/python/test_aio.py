@@ -356,7 +356,7 @@ def test_a_follower_gets_all_in_order(home: Path, mode: str) -> None:
                 await asyncio.sleep(0 if number % 50 else 0.01)
 
         appending = asyncio.ensure_future(append())
-        seen = [m.body async for m in store.read("orders", follow=True, timeout=1, end=600)]
+        seen = [m.body async for m in store.read("orders", 0, follow=True, timeout=1, end=600)]
         assert seen == [b"%d" % n for n in range(600)]
         await appending
         even = [int(m.body) async for m in store.read("orders", 0, 300, follow=True, timeout=0.05, filter="even")]

@@ -192,7 +192,7 @@ def test_several_loops_in_several_threads(home: Path) -> None:
             else:
                 store = await mqstore.aio.open(home)
             async with store:
-                seen[number] = [m.queue_offset async for m in store.read("orders", follow=True, end=500)]
+                seen[number] = [m.queue_offset async for m in store.read("orders", 0, follow=True, end=500)]
 
         threads = [
             threading.Thread(target=lambda n=n: asyncio.run(follow(n, n % 2 == 0)), daemon=True)  # type: ignore[misc]

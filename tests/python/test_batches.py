@@ -58,7 +58,7 @@ def test_every_offset_of_a_batch_leads_to_it(store: mqstore.Store) -> None:
         assert message.queue_offset == offset - offset % 3
     assert [queue.max_offset for queue in store.queues("b")] == [60, 0]
     with mqstore.open(store.path) as reader:
-        assert [message.queue_offset for message in reader.read("b", start=31)] == list(range(30, 60, 3))
+        assert [message.queue_offset for message in reader.read("b", 0, start=31)] == list(range(30, 60, 3))
     assert [m.queue_offset for m in store.read("b", filter="none")] == []
     assert store.verify().ok
 

@@ -227,7 +227,7 @@ def test_a_segment_that_is_replaced_is_noticed_before_the_next_acknowledgement(
         with pytest.raises(mqstore.StorePoisonedError):
             store.append("t", b"nor anything later")
         # Reads still work.
-        assert sum(message.body == b"before" for message in store.read("t", end=20)) == 20
+        assert sum(message.body == b"before" for message in store.read("t", 0, end=20)) == 20
     finally:
         with contextlib.suppress(mqstore.StorePoisonedError):
             store.close()

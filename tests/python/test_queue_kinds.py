@@ -63,6 +63,31 @@ def by_cat(path: Path, topic: str) -> Rows:
     return sorted((one["queue_id"], one["queue_offset"], one["body_text"].encode()) for one in found)
 
 
+def by_whole_read(path: Path, topic: str) -> Rows:
+    with mqstore.open(path) as store:
+        return _of_topic(store, topic, list(store.read(topic)))
+
+
+def by_followed_read(path: Path, topic: str) -> Rows:
+    with mqstore.open(path, "rw") as store:
+        return _of_topic(store, topic, list(store.read(topic, follow=True, timeout=0)))
+
+
+def by_tail(path: Path, topic: str) -> Rows:
+    with mqstore.open(path) as store:
+        assert store.count(topic) == len(store.tail(topic, 1000))
+        assert store.tail(topic, 2) == store.tail(topic, 1000)[-2:]
+        return _of_topic(store, topic, store.tail(topic, 1000))
+
+
+def _of_topic(store: mqstore.Store, topic: str, found: list[mqstore.StoredMessage]) -> Rows:
+    """The rows of messages that must be in the order of a read of the whole topic."""
+    times = [message.store_timestamp for message in found]
+    assert times == sorted(times)
+    assert found == list(store.read(topic))
+    return sorted((message.queue_id, message.queue_offset, message.body) for message in found)
+
+
 def by_spark(path: Path, topic: str) -> Rows:
     return _rows(spark_rows(path, topic=topic))
 
@@ -99,6 +124,9 @@ VERBS: list[Callable[[Path, str], Rows]] = [
     by_scan,
     by_scan_of_open_store,
     by_cat,
+    by_whole_read,
+    by_followed_read,
+    by_tail,
     by_spark,
     by_consumer,
 ]

@@ -51,7 +51,9 @@ def test_errors_come_from_the_call(filled: Path) -> None:
         with pytest.raises(TypeError):
             store.read("orders", filter=5)  # type: ignore[arg-type]
         with pytest.raises(TypeError):
-            store.read("orders", start="0")  # type: ignore[arg-type]
+            store.read("orders", 0, start=0.5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            store.read("orders", 0, start=True)
 
 
 @pytest.mark.parametrize(

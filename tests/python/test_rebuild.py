@@ -143,7 +143,7 @@ def test_an_open_store_is_rebuilt_under_its_users(home: Path) -> None:
         def read() -> None:
             try:
                 while not stop.is_set():
-                    seen = [int(m.body) for m in store.read("orders", start=99)]
+                    seen = [int(m.body) for m in store.read("orders", 0, start=99)]
                     assert seen == list(range(99, 99 + len(seen)))
             except BaseException as error:
                 failures.append(error)

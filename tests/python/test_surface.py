@@ -120,12 +120,14 @@ SIGNATURES = {
     "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
     "born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, light_queues=())",
     "Store.append_many": "(self, /, topic, messages, *, queue_id=None, durable=False)",
-    "Store.read": "(self, /, topic, queue_id=0, start=None, end=None, *, filter=None, follow=False, timeout=None, "
+    "Store.read": "(self, /, topic, queue_id=None, start=None, end=None, *, filter=None, follow=False, timeout=None, "
     "on_damage='raise')",
     "Store.lookup": "(self, /, topic, key, *, start_time=None, end_time=None, limit=None, newest_first=False)",
     "Store.message_at": "(self, /, topic, queue_id, queue_offset)",
     "Store.messages_at": "(self, /, topic, queue_id, queue_offsets)",
-    "Store.wait": "(self, /, topic, queue_id, offset, timeout=None)",
+    "Store.tail": "(self, /, topic, n=10, *, queue_id=None, filter=None, on_damage='raise')",
+    "Store.count": "(self, /, topic)",
+    "Store.wait": "(self, /, topic, queue_id=None, offset=None, timeout=None)",
     "Store.get": "(self, /, id)",
     "Store.get_at": "(self, /, commit_log_offset)",
     "Store.offset_for_time": "(self, /, topic, queue_id, time, *, boundary='lower')",

@@ -44,6 +44,9 @@ _FIRST_NAP = 0.001
 _LONGEST_NAP = 0.02
 _NAP_FACTOR = 4
 
+# Longest wait for a message in any queue of a topic before a check for new queues of another process.
+_NEW_QUEUE_NAP = 0.5
+
 # Number of calls without a wait after which the loop gets its turn.
 _AT_HAND = 64
 
@@ -134,6 +137,32 @@ class Bridge:
                 seconds = 0
             elif self.store.mode == "r":
                 return True
+
+    async def wait_for_next(self, topic: str, queue_id: int | None, seconds: float | None) -> bool:
+        """Waits for the next message in any queue, or only in `queue_id`. Returns False if `seconds` end first."""
+        self.check()
+        end = None if seconds is None else self.loop.time() + seconds
+        ends = await self.submit(partial(self.store._ends, topic))
+        known = dict(ends)
+        while True:
+            # New queues belong to the topic.
+            now = await self.submit(partial(self.store._ends, topic))
+            if await self.submit(partial(self.store._has_passed, topic, queue_id, ends)):
+                return True
+            left = None if end is None else end - self.loop.time()
+            if left is not None and left <= 0:
+                return False
+            waits = [(topic, queue, known.get(queue, last)) for queue, last in now if queue_id in (None, queue)]
+            await self.arrival(waits, self.pause(left) if waits else min(_LONGEST_NAP, left or _LONGEST_NAP))
+
+    def pause(self, left: float | None, *, must_look: bool = False) -> float | None:
+        """Returns the longest wait for a message in any queue of a topic, of the `left` seconds.
+
+        In the process that writes, a new queue wakes all waits for its topic. Otherwise a task must look for it.
+        """
+        if not must_look and self.store.mode != "r":
+            return left
+        return _NEW_QUEUE_NAP if left is None else min(left, _NEW_QUEUE_NAP)
 
     async def arrival(self, waits: Sequence[Wait], seconds: float | None) -> bool:
         """Waits until one of `waits` may be over. Returns False if `seconds` end first.

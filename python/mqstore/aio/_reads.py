@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from mqstore._native import MessageIterator, StoredMessage
     from mqstore.aio._bridge import Bridge
 
+    # Messages, or the queues and offsets to wait for, or the end.
+    Step = list[StoredMessage] | tuple[tuple[int, int], ...] | None
+
 
 class Messages:
     """Messages in order, from `Store.read` and `Store.lookup`.
@@ -23,20 +26,28 @@ class Messages:
         owner: object,
         bridge: Bridge,
         opening: Callable[[], Iterator[StoredMessage]],
-        queue: tuple[str, int] | None = None,
+        topic: str | None = None,
         seconds: float | None = None,
+        *,
+        whole: bool = False,
+        ends_by_time: bool = False,
     ) -> None:
-        """Reads from `opening`. At the end of `queue` it waits, up to `seconds` for each message."""
+        """Reads from `opening`. At the end of `topic` it waits, up to `seconds` for each message.
+
+        If it reads the `whole` topic or `ends_by_time`, it looks for new queues or for its end during a wait.
+        """
         # Keeps the store alive.
         self._owner = owner
         self._bridge = bridge
         self._opening = opening
         self._messages: MessageIterator | None = None
-        self._queue = queue
+        self._topic = topic
+        self._whole = whole
+        self._ends_by_time = ends_by_time
         self._seconds = seconds
         # Newest first.
         self._ready: list[StoredMessage] = []
-        self._step: asyncio.Future[list[StoredMessage] | int | None] | None = None
+        self._step: asyncio.Future[Step] | None = None
         self._turn = asyncio.Lock()
         self._over = False
 
@@ -72,18 +83,21 @@ class Messages:
             except BaseException:
                 self._over = True
                 raise
-            if found is None or (isinstance(found, int) and not waited):
+            if found is None or (isinstance(found, tuple) and not waited):
                 self._over = True
-            elif isinstance(found, int):
+            elif isinstance(found, tuple):
                 left = None if self._seconds is None else max(began + self._seconds - bridge.loop.time(), 0.0)
+                looks = self._whole or self._ends_by_time
+                pause = bridge.pause(left, must_look=self._ends_by_time) if looks else left
+                topic = cast("str", self._topic)
+                waits = [(topic, queue_id, offset) for queue_id, offset in found]
                 # The next step still finds a message that arrived at the last moment.
-                topic, queue_id = cast("tuple[str, int]", self._queue)
-                waited = await bridge.arrival([(topic, queue_id, found)], left)
+                waited = await bridge.arrival(waits, pause) or pause != left
             else:
                 found.reverse()
                 self._ready = found
 
-    async def _next_step(self) -> list[StoredMessage] | int | None:
+    async def _next_step(self) -> Step:
         if self._step is None:
             await self._bridge.breathe()
             if self._messages is not None and (found := self._messages._step(True)) != []:
@@ -94,7 +108,7 @@ class Messages:
         self._step = None
         return found
 
-    def _open_and_step(self) -> list[StoredMessage] | int | None:
+    def _open_and_step(self) -> Step:
         if self._messages is None:
             self._messages = cast("MessageIterator", self._opening())
         return self._messages._step(False)

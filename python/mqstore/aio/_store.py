@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         Mode,
         OnDamage,
         Properties,
+        ReadBound,
         StoreOptionsDict,
         StorePath,
         Time,
@@ -294,19 +295,19 @@ class Store:
     def read(
         self,
         topic: str,
-        queue_id: int = 0,
-        start: int | None = None,
-        end: int | None = None,
+        queue_id: int | None = None,
+        start: ReadBound | None = None,
+        end: ReadBound | None = None,
         *,
         filter: Filter | None = None,
         follow: bool = False,
         timeout: Duration | None = None,
         on_damage: OnDamage = "raise",
     ) -> Messages:
-        """Reads the messages of one queue in offset order: `async for message in store.read(...)`.
+        """Reads the messages of a topic, or of one of its queues: `async for message in store.read(...)`.
 
-        Reads nothing and raises no error of the queue before the first message is requested. The end of the queue is
-        also taken then. `follow` needs no thread.
+        Reads nothing and raises no error of the topic before the first message is requested. The end of the topic is
+        also taken then. A wait of `follow` needs no thread.
         """
         seconds = None if timeout is None else seconds_of("timeout", timeout)
         opening = partial(
@@ -319,7 +320,9 @@ class Store:
             follow=follow,
             on_damage=on_damage,
         )
-        return Messages(self, self._bridge, opening, (topic, queue_id), seconds)
+        ends_by_time = end is not None and not isinstance(end, int)
+        whole = queue_id is None
+        return Messages(self, self._bridge, opening, topic, seconds, whole=whole, ends_by_time=ends_by_time)
 
     @like(mqstore.Store.lookup)
     def lookup(
@@ -345,13 +348,20 @@ class Store:
         return Messages(self, self._bridge, opening)
 
     @like(mqstore.Store.wait)
-    async def wait(self, topic: str, queue_id: int, offset: int, timeout: Duration | None = None) -> bool:
-        """Waits until `offset` of a queue can be read. Returns False if `timeout` ends first.
+    async def wait(
+        self, topic: str, queue_id: int | None = None, offset: int | None = None, timeout: Duration | None = None
+    ) -> bool:
+        """Waits for the next message of a topic, or until `offset` of a queue can be read.
 
-        Waiting tasks need no thread, in any number. In a store that is open for reading, one timer checks all waits, at
-        most 20 milliseconds apart.
+        Returns False if `timeout` ends first. Waiting tasks need no thread, in any number. In a store that is open for
+        reading, one timer checks all waits, at most 20 milliseconds apart.
         """
         seconds = None if timeout is None else seconds_of("timeout", timeout)
+        if offset is None:
+            return await self._bridge.wait_for_next(topic, queue_id, seconds)
+        if queue_id is None:
+            # Raises the error about it.
+            return self._bridge.store.wait(topic, queue_id, offset, 0)
         return await self._bridge.wait(topic, queue_id, offset, seconds)
 
     create_topic = in_thread(mqstore.Store.create_topic)
@@ -370,6 +380,8 @@ class Store:
     flush = in_thread(mqstore.Store.flush)
     topics = in_thread(mqstore.Store.topics)
     queues = in_thread(mqstore.Store.queues)
+    tail = in_thread(mqstore.Store.tail)
+    count = in_thread(mqstore.Store.count)
     get = in_thread(mqstore.Store.get)
     get_at = in_thread(mqstore.Store.get_at)
     message_at = in_thread(mqstore.Store.message_at)

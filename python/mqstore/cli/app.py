@@ -176,7 +176,7 @@ def tail(
     form: MessageForm = None,
     on_damage: OnDamage = "raise",
 ) -> int:
-    """Prints the newest messages of a topic, from all queues in log order."""
+    """Prints the newest messages of a topic, from all queues by store time."""
     if follow and form is Format.JSON:
         raise typer.BadParameter("with --follow the output has no end; use --format jsonl instead of json")
     wanted = chosen(tags, sql)

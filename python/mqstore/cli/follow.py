@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mqstore import OffsetOutOfRangeError, TopicNotFoundError
+from mqstore import OffsetOutOfRangeError
 from mqstore.cli import render
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _AT_ONCE = 1000
 
 
 class Tail:
-    """The end of a topic: its newest messages, then new messages. Both come from all queues, in log order."""
+    """The end of a topic: its newest messages, then new messages. Both come from all queues."""
 
     def __init__(
         self, store: Store, topic: str, queue: int | None, wanted: Filter | None, on_damage: OnDamage = "raise"
@@ -34,30 +34,17 @@ class Tail:
         self._topic = topic
         self._queue = queue
         self._read = partial(store.read, topic, filter=wanted, on_damage=on_damage)
+        self._tail = partial(store.tail, topic, queue_id=queue, filter=wanted, on_damage=on_damage)
         self._next: dict[int, int] = {}
-        queues = self._queues()
-        if queue is not None and not queues:
-            raise TopicNotFoundError(topic, queue)
-        self._first = {one.queue_id: one for one in queues}
+        self._shown: set[int] = set()
 
     def newest(self, count: int) -> list[StoredMessage]:
         """Returns the `count` newest messages, oldest first. Call it before `coming`."""
-        found: list[StoredMessage] = []
-        for one in self._first.values():
-            self._next[one.queue_id] = one.max_offset
-            found.extend(self._last(one, count))
-        found.sort(key=_place)
-        return found[len(found) - min(count, len(found)) :]
-
-    def _last(self, one: QueueInfo, count: int) -> list[StoredMessage]:
-        """Returns the last `count` messages of a queue that pass the filter, searching further and further back."""
-        back = count
-        while True:
-            start = max(one.min_offset, one.max_offset - back)
-            found = list(self._read(one.queue_id, start, one.max_offset))
-            if len(found) >= count or start == one.min_offset:
-                return found[len(found) - min(count, len(found)) :]
-            back *= 4
+        self._next = {one.queue_id: one.max_offset for one in self._queues()}
+        found = self._tail(count)
+        # A message that was appended between the two calls must not come twice.
+        self._shown = {_place(message) for message in found}
+        return found
 
     def coming(self) -> Iterator[list[StoredMessage]]:
         """Yields new messages without end; an empty list if there is none."""
@@ -78,7 +65,7 @@ class Tail:
                 continue
             end = min(one.max_offset, start + _AT_ONCE)
             try:
-                found.extend(self._read(one.queue_id, start, end))
+                found.extend(new for new in self._read(one.queue_id, start, end) if _place(new) not in self._shown)
             except OffsetOutOfRangeError as error:
                 end = error.min_offset
                 render.note(f"{self._topic}/{one.queue_id}: messages {start} to {end - 1} were deleted meanwhile")

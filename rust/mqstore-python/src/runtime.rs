@@ -204,6 +204,39 @@ pub(crate) fn detached<T: Send>(
     released(py, call)?.map_err(to_py)
 }
 
+/// Like [`detached`], for long calls. `call` gets a function to call between two steps; after Ctrl-C it returns an error
+/// that ends the call.
+pub(crate) fn interruptible<T: Send>(
+    py: Python<'_>,
+    store: &Store,
+    call: impl FnOnce(&mut dyn FnMut() -> Result<(), StoreError>) -> Result<T, StoreError> + Send,
+) -> PyResult<T> {
+    let mut raised = None;
+    let mut checked = clock().monotonic();
+    let done = detached(py, || {
+        call(&mut || {
+            let now = clock().monotonic();
+            if now.saturating_sub(checked) < SLICE {
+                return Ok(());
+            }
+            checked = now;
+            let signalled = Python::attach(|py| {
+                // Raises a pending signal here, during the work.
+                py.check_signals()
+            });
+            signalled.map_err(|error| {
+                // Any error ends the work. The caller gets the one that Python raised.
+                raised = Some(error);
+                StoreError::Closed { path: store.path().to_path_buf() }
+            })
+        })
+    });
+    match raised {
+        Some(error) => Err(error),
+        None => done,
+    }
+}
+
 /// Like [`detached`], for calls of consumers and work queues.
 pub(crate) fn delivered<T: Send>(
     py: Python<'_>,

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use mqstore_base::message::encode_properties;
+use mqstore_engine::ReadBound;
 use mqstore_format::properties::UNIQ_KEY;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
@@ -194,9 +195,29 @@ pub(crate) fn offsets(value: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     value.try_iter()?.map(|each| offset(&each?)).collect()
 }
 
-/// Converts a queue offset or None.
-pub(crate) fn optional_offset(value: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
-    if value.is_none() { Ok(None) } else { offset(value).map(Some) }
+/// Converts the start or the end of a read: an int is an offset of the queue `queue_id`, everything else a store time by
+/// the rules of `mqstore._times`.
+pub(crate) fn read_bound(
+    name: &'static str,
+    value: Option<&Bound<'_, PyAny>>,
+    queue_id: Option<i32>,
+) -> PyResult<Option<ReadBound>> {
+    static CONVERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let Some(value) = value else { return Ok(None) };
+    if value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>() {
+        let offset = number(name, value)?;
+        if queue_id.is_none() {
+            return Err(InvalidOptionError::new_err((name, needs_queue(offset))));
+        }
+        return Ok(Some(ReadBound::Offset(offset)));
+    }
+    let convert = CONVERT.import(value.py(), "mqstore._times", "store_time_of")?;
+    number(name, &convert.call1((name, value))?).map(|time| Some(ReadBound::TimeMs(time)))
+}
+
+/// Returns the reason why a queue offset without a queue is refused.
+pub(crate) fn needs_queue(offset: i64) -> String {
+    format!("{offset} is an offset of one queue, and each queue counts for itself: give queue_id, or a time")
 }
 
 /// Converts an int or an aware datetime to epoch milliseconds, by the rules of `mqstore._times`.

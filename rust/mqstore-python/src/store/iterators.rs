@@ -12,10 +12,12 @@ use std::time::Duration;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_base::options::DamagePolicy;
-use mqstore_engine::{LogCursor, LookupCursor, QueueCursor, RecordBatch, Store};
+use mqstore_engine::{
+    FollowStep, LogCursor, LookupCursor, MergedCursor, QueueCursor, RecordBatch, Store, TopicFollower,
+};
 use mqstore_io::Clock;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyList, PyTuple};
 
 use crate::convert::error::StoreClosedError;
 use crate::convert::stored_message::StoredMessage;
@@ -40,10 +42,19 @@ const TURN: Duration = Duration::from_millis(5);
 /// The source of the messages.
 pub(crate) enum IteratorSource {
     Queue(Box<QueueCursor>),
+    Topic(Box<MergedCursor>),
     Log(Box<LogCursor>),
     Lookup(Box<LookupCursor>),
     Follow(Box<Follow>),
+    FollowTopic(Box<FollowTopic>),
     Done,
+}
+
+/// A read of all queues of a topic that waits at its end for new messages.
+pub(crate) struct FollowTopic {
+    pub(crate) follower: TopicFollower,
+    /// The longest wait of one `next`; `None` is without a limit.
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// A read of one queue that waits at its end for new messages.
@@ -90,8 +101,8 @@ enum IteratorStep {
 enum LoopStep {
     Got(VecDeque<StoredRecord>),
     End,
-    /// No message: wait for the one at this queue offset.
-    WaitFor(i64),
+    /// No message: wait for one at these queue ids and offsets.
+    WaitFor(Vec<(i32, i64)>),
     /// Call again, in a thread that can block.
     Later,
 }
@@ -131,8 +142,9 @@ impl MessageIterator {
         slf
     }
 
-    /// For asyncio: returns the next messages, the queue offset to wait for, or None at the end. With `at_once` the
-    /// call does not block. If it returns an empty list, call it again in a thread, without `at_once`.
+    /// For asyncio: returns a list of the next messages, a tuple of the queue ids and offsets to wait for, or None at the
+    /// end. With `at_once` the call does not block. If it returns an empty list, call it again in a thread, without
+    /// `at_once`.
     fn _step<'py>(&self, py: Python<'py>, at_once: bool) -> PyResult<Bound<'py, PyAny>> {
         let store = self.open_store()?;
         let ahead = detached(py, || {
@@ -143,7 +155,7 @@ impl MessageIterator {
         let records = match ahead {
             LoopStep::Got(records) => records,
             LoopStep::Later => VecDeque::new(),
-            LoopStep::WaitFor(offset) => return Ok(offset.into_pyobject(py)?.into_any()),
+            LoopStep::WaitFor(places) => return Ok(PyTuple::new(py, places)?.into_any()),
             LoopStep::End => return Ok(py.None().into_bound(py)),
         };
         let messages = records.into_iter().map(|record| Bound::new(py, StoredMessage::from(record)));
@@ -195,6 +207,7 @@ impl IteratorState {
                 return Ok(self.ready.pop_front().map_or(IteratorStep::Later, IteratorStep::Got));
             }
             (LoopStep::WaitFor(_), IteratorSource::Follow(follow)) => follow.wait(store, started)?,
+            (LoopStep::WaitFor(_), IteratorSource::FollowTopic(follow)) => follow.wait(store, started)?,
             (LoopStep::Later | LoopStep::WaitFor(_), _) => true,
             (LoopStep::End, _) => false,
         };
@@ -213,6 +226,13 @@ impl IteratorState {
         let ahead = match &mut self.source {
             IteratorSource::Done => LoopStep::End,
             IteratorSource::Follow(follow) => follow.ahead(store, self.batch, at_once)?,
+            IteratorSource::FollowTopic(follow) => follow.ahead(store, self.batch, at_once)?,
+            IteratorSource::Topic(cursor) => {
+                if at_once && !cursor.is_near_end(NEAR_BYTES)? {
+                    return Ok(LoopStep::Later);
+                }
+                cursor.next_of(self.batch, LOOKS)?.into()
+            }
             IteratorSource::Queue(cursor) => {
                 if at_once && !cursor.is_near_end(NEAR_BYTES)? {
                     return Ok(LoopStep::Later);
@@ -276,7 +296,7 @@ impl Follow {
                 return Ok(LoopStep::Later);
             }
             if !store.wait(&self.topic, self.queue_id, self.next, Duration::ZERO)? {
-                return Ok(LoopStep::WaitFor(self.next));
+                return Ok(LoopStep::WaitFor(vec![(self.queue_id, self.next)]));
             }
             let cursor =
                 store.read(&self.topic, self.queue_id, Some(self.next), self.end, self.filter.as_ref())?;
@@ -289,5 +309,27 @@ impl Follow {
         let waited = clock().monotonic().saturating_sub(started);
         let left = self.timeout.map_or(SLICE, |timeout| timeout.saturating_sub(waited));
         Ok(store.wait(&self.topic, self.queue_id, self.next, left.min(SLICE))? || !left.is_zero())
+    }
+}
+
+impl FollowTopic {
+    /// Like [`IteratorState::ahead`], with at most `most` messages.
+    fn ahead(&mut self, store: &Store, most: usize, at_once: bool) -> Result<LoopStep, StoreError> {
+        if at_once && !(store.is_caught_up() && self.follower.is_near_end(NEAR_BYTES)?) {
+            return Ok(LoopStep::Later);
+        }
+        Ok(match self.follower.next_of(store, most, LOOKS)? {
+            FollowStep::Records(records) => LoopStep::Got(records.into()),
+            FollowStep::Later => LoopStep::Later,
+            FollowStep::Wait => LoopStep::WaitFor(self.follower.places()),
+            FollowStep::End => LoopStep::End,
+        })
+    }
+
+    /// Waits for a message, for at most one slice; returns whether the iterator continues.
+    fn wait(&self, store: &Store, started: Duration) -> Result<bool, StoreError> {
+        let waited = clock().monotonic().saturating_sub(started);
+        let left = self.timeout.map_or(SLICE, |timeout| timeout.saturating_sub(waited));
+        Ok(self.follower.wait(store, left.min(SLICE))? || !left.is_zero())
     }
 }

@@ -13,13 +13,14 @@ pub(crate) mod table;
 pub(crate) mod topics;
 pub(crate) mod verify;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::options::{DamagePolicy, OpenMode};
-use mqstore_engine::{Boundary, Store};
+use mqstore_engine::{Boundary, ReadBound, Store, TopicFollower, TopicRead};
 use mqstore_io::Clock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -28,21 +29,25 @@ use pyo3::types::{PyDict, PyList, PyString};
 use crate::convert::append_input::{InputMessage, parts};
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{
-    count, light_queues as light_queues_of, number, offset, offsets, optional_offset, queue, text, time, wait,
+    count, light_queues as light_queues_of, needs_queue, number, offset, offsets, queue, read_bound, text,
+    time, wait,
 };
-use crate::convert::error::{StoreClosedError, invalid};
+use crate::convert::error::{InvalidOptionError, StoreClosedError, invalid};
 use crate::convert::filter::message_filter;
 use crate::convert::hooks::report_dict;
 use crate::convert::options::{self, damage_policy};
 use crate::convert::stored_message::StoredMessage;
 use crate::delivery::delay;
 use crate::delivery::delay::DeliveryTime;
-use crate::runtime::{SLICE, SharedStore, clock, detached, tell_recovery};
+use crate::runtime::{SLICE, SharedStore, clock, detached, interruptible, tell_recovery};
 use crate::store::compaction::{StoreRequest, compact_store};
 use crate::store::directory::{rebuild_store, snapshot_store, stats_dict};
-use crate::store::iterators::{Follow, IteratorSource, MessageIterator};
+use crate::store::iterators::{Follow, FollowTopic, IteratorSource, MessageIterator};
 pub(crate) use crate::store::native_store::NativeStore;
 use crate::testing::{TestClock, TestEnv, TestFaults};
+
+/// Number of messages of `tail` by default.
+const TAIL: usize = 10;
 
 /// One queue as Python's `QueueInfo` takes it.
 type QueueRow = (i32, i64, i64, Option<i64>, Option<i64>);
@@ -334,24 +339,7 @@ impl NativeStore {
     /// files.
     fn _expire<'py>(&self, py: Python<'py>, dry_run: bool) -> PyResult<Bound<'py, PyDict>> {
         let store = self.core()?;
-        let mut raised = None;
-        let done = detached(py, || {
-            store.expire(dry_run, &mut || {
-                let signalled = Python::attach(|py| {
-                    // Raises a pending signal here, during the work.
-                    py.check_signals()
-                });
-                signalled.map_err(|error| {
-                    // Any error ends the work. The caller gets the one that Python raised.
-                    raised = Some(error);
-                    StoreError::Closed { path: store.path().to_path_buf() }
-                })
-            })
-        });
-        match raised {
-            Some(error) => Err(error),
-            None => report_dict(py, &done?),
-        }
+        report_dict(py, &interruptible(py, store, |pause| store.expire(dry_run, pause))?)
     }
 
     /// The log offset at which reads and dispatch stop, or None; see `set_confirm_offset`.
@@ -389,6 +377,24 @@ impl NativeStore {
         detached(py, || store.catch_up().and_then(|()| store.queue_ids(topic)))
     }
 
+    /// Returns each queue of a topic with the offset after its last message; empty if the topic does not exist.
+    fn _ends(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<(i32, i64)>> {
+        let store = self.core()?;
+        Ok(detached(py, || store.ends(topic))?.into_iter().collect())
+    }
+
+    /// Returns whether a queue of the topic, or only `queue_id`, has a message after these ends; for asyncio.
+    fn _has_passed(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        queue_id: Option<i32>,
+        ends: Vec<(i32, i64)>,
+    ) -> PyResult<bool> {
+        let (store, ends) = (self.core()?, ends.into_iter().collect());
+        detached(py, || store.wait_for_topic(topic, queue_id, &ends, Duration::ZERO))
+    }
+
     fn _queues(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<QueueRow>> {
         let store = self.core()?;
         let found = detached(py, || store.queues(topic))?;
@@ -407,15 +413,19 @@ impl NativeStore {
             .collect())
     }
 
-    /// Returns the messages of one queue in ascending order of offsets.
+    /// Returns the messages of a topic, or of one of its queues.
+    ///
+    /// The messages of one queue come in ascending order of their offsets. Those of different queues are merged by
+    /// store time, then by log offset.
     ///
     /// Args:
     ///     topic: the topic.
-    ///     queue_id: the queue.
-    ///     start: the first offset; None is the smallest readable one.
-    ///     end: the offset to stop before; None is the largest at the time of the call.
+    ///     queue_id: the queue; None is all queues.
+    ///     start: the first message: a store time, as an aware `datetime` or as ISO text, or with `queue_id` a queue
+    ///         offset (int). None is the first readable message.
+    ///     end: the message to stop before, like `start`. None is the end at the time of the call.
     ///     filter: tags such as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
-    ///     follow: whether to wait at the end for new messages.
+    ///     follow: whether to wait at the end for new messages. From then on, messages come in order of arrival.
     ///     timeout: longest wait of `follow` for one message, after which the iterator ends; None is without a limit.
     ///     on_damage: behaviour at a damaged record. `"raise"` raises `CorruptionError`. `"skip"` continues after the
     ///         record, warns with a `StoreWarning`, and counts it in `StoreStats.skipped_damage`.
@@ -423,19 +433,20 @@ impl NativeStore {
     /// Raises:
     ///     TopicNotFoundError: no such topic or queue.
     ///     OffsetOutOfRangeError: `start` is below the smallest or above the largest offset.
+    ///     InvalidOptionError: `start` or `end` is an int without a `queue_id`, or text that is not a time.
     #[pyo3(
-        signature = (topic, queue_id = 0, start = None, end = None, *, filter = None, follow = false, timeout = None,
+        signature = (topic, queue_id = None, start = None, end = None, *, filter = None, follow = false, timeout = None,
                      on_damage = None),
-        text_signature = "($self, topic, queue_id=0, start=None, end=None, *, filter=None, follow=False, timeout=None, \
+        text_signature = "($self, topic, queue_id=None, start=None, end=None, *, filter=None, follow=False, timeout=None, \
                           on_damage='raise')"
     )]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn read(
         slf: &Bound<'_, Self>,
         topic: &str,
-        #[pyo3(from_py_with = queue)] queue_id: i32,
-        #[pyo3(from_py_with = optional_offset)] start: Option<i64>,
-        #[pyo3(from_py_with = optional_offset)] end: Option<i64>,
+        queue_id: Option<&Bound<'_, PyAny>>,
+        start: Option<&Bound<'_, PyAny>>,
+        end: Option<&Bound<'_, PyAny>>,
         filter: Option<&Bound<'_, PyAny>>,
         follow: bool,
         timeout: Option<&Bound<'_, PyAny>>,
@@ -445,6 +456,23 @@ impl NativeStore {
         let on_damage = on_damage.map(damage_policy).transpose()?.unwrap_or_default();
         let filter = message_filter(filter)?;
         let timeout = timeout.map(|timeout| wait("timeout", timeout)).transpose()?;
+        let queue_id = queue_id.map(queue).transpose()?;
+        let (start, end) = (read_bound("start", start, queue_id)?, read_bound("end", end, queue_id)?);
+        let read = TopicRead { topic, queue_id, start, end, filter: filter.as_ref(), on_damage };
+        let (queue_id, start, end) = match (queue_id, start, end) {
+            (Some(queue_id), None | Some(ReadBound::Offset(_)), None | Some(ReadBound::Offset(_))) => {
+                (queue_id, start.and_then(ReadBound::offset), end.and_then(ReadBound::offset))
+            }
+            _ if follow => {
+                let follower = detached(py, || TopicFollower::new(store, &read))?;
+                let follow = FollowTopic { follower, timeout };
+                return Self::iterator(slf, IteratorSource::FollowTopic(Box::new(follow)));
+            }
+            _ => {
+                let cursor = detached(py, || store.read_topic(&read))?;
+                return Self::iterator(slf, IteratorSource::Topic(Box::new(cursor)));
+            }
+        };
         let cursor = detached(py, || store.read(topic, queue_id, start, end, filter.as_ref()))?;
         let cursor = cursor.on_damage(on_damage);
         if !follow {
@@ -464,6 +492,56 @@ impl NativeStore {
             waited: false,
         };
         Self::iterator(slf, IteratorSource::Follow(Box::new(follow)))
+    }
+
+    /// Returns the newest messages of a topic, in the order of `read`.
+    ///
+    /// Args:
+    ///     topic: the topic.
+    ///     n: maximum number of messages.
+    ///     queue_id: only this queue.
+    ///     filter: as for `read`.
+    ///     on_damage: as for `read`.
+    ///
+    /// Raises:
+    ///     TopicNotFoundError: no such topic or queue.
+    ///     InvalidOptionError: `n` is negative.
+    #[pyo3(
+        signature = (topic, n = None, *, queue_id = None, filter = None, on_damage = None),
+        text_signature = "($self, topic, n=10, *, queue_id=None, filter=None, on_damage='raise')"
+    )]
+    fn tail<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &str,
+        n: Option<&Bound<'_, PyAny>>,
+        queue_id: Option<&Bound<'_, PyAny>>,
+        filter: Option<&Bound<'_, PyAny>>,
+        on_damage: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let store = self.core()?;
+        let most = n.map_or(Ok(TAIL), |most| count("n", most))?;
+        let queue_id = queue_id.map(queue).transpose()?;
+        let filter = message_filter(filter)?;
+        let on_damage = on_damage.map(damage_policy).transpose()?.unwrap_or_default();
+        let read = TopicRead { topic, queue_id, start: None, end: None, filter: filter.as_ref(), on_damage };
+        let found = interruptible(py, store, |pause| store.tail(&read, most, pause))?;
+        self.shared.say_notes(py, 1)?;
+        let messages = found.into_iter().map(|record| Bound::new(py, StoredMessage::from(record)));
+        PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Returns the number of messages that `read(topic)` returns, without reading them.
+    ///
+    /// It reads the queues only: 20 bytes for each message, except messages in compaction files.
+    ///
+    /// Raises:
+    ///     TopicNotFoundError: no such topic.
+    fn count(&self, py: Python<'_>, topic: &str) -> PyResult<u64> {
+        let store = self.core()?;
+        let messages = interruptible(py, store, |pause| store.count(topic, pause))?;
+        self.shared.say_notes(py, 1)?;
+        Ok(messages)
     }
 
     /// Returns all messages in log order from log offset `start`, whatever the state of the queues.
@@ -593,26 +671,49 @@ impl NativeStore {
         Ok(found)
     }
 
-    /// Waits until `offset` of a queue can be read; returns False if `timeout` passes first.
+    /// Waits for a message; returns False if `timeout` passes first.
+    ///
+    /// `wait(topic)` waits for the next message in any queue. A topic that does not exist yet is waited for, too.
+    ///
+    /// Args:
+    ///     topic: the topic.
+    ///     queue_id: only this queue.
+    ///     offset: waits until this offset of the queue can be read; needs `queue_id`. None waits for the first message
+    ///         that is appended after the call.
+    ///     timeout: longest wait; None is without a limit.
     ///
     /// Raises:
     ///     StoreClosedError: the store was closed during the wait.
-    #[pyo3(signature = (topic, queue_id, offset, timeout = None))]
+    #[pyo3(signature = (topic, queue_id = None, offset = None, timeout = None))]
     fn wait(
+    ///     InvalidOptionError: an `offset` without a `queue_id`.
         &self,
         py: Python<'_>,
         topic: &str,
-        #[pyo3(from_py_with = queue)] queue_id: i32,
-        #[pyo3(from_py_with = offset)] offset: i64,
+        queue_id: Option<&Bound<'_, PyAny>>,
+        offset: Option<&Bound<'_, PyAny>>,
         timeout: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let store = self.core()?;
         let timeout = timeout.map(|timeout| wait("timeout", timeout)).transpose()?;
         let started = clock().monotonic();
         loop {
+        let queue_id = queue_id.map(queue).transpose()?;
+        let offset = offset.map(crate::convert::arguments::offset).transpose()?;
             let waited = clock().monotonic().saturating_sub(started);
+        let next = match (queue_id, offset) {
+            (Some(queue_id), Some(offset)) => BTreeMap::from([(queue_id, offset)]),
+            (None, Some(offset)) => {
+                return Err(InvalidOptionError::new_err(("offset", needs_queue(offset))));
+            }
+            (_, None) => detached(py, || store.ends(topic))?,
+        };
             let left = timeout.map_or(Duration::MAX, |timeout| timeout.saturating_sub(waited));
-            if detached(py, || store.wait(topic, queue_id, offset, left.min(SLICE)))? {
+            let has_come = detached(py, || match (queue_id, offset) {
+                (Some(queue_id), Some(offset)) => store.wait(topic, queue_id, offset, left.min(SLICE)),
+                _ => store.wait_for_topic(topic, queue_id, &next, left.min(SLICE)),
+            });
+            if has_come? {
                 return Ok(true);
             }
             py.check_signals()?;

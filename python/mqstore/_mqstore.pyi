@@ -318,12 +318,15 @@ class NativeStore:
         """Returns the messages of `topic` that have `key` as a key or as their unique id, oldest first.
 
         Args:
-            topic: the topic; an unknown one has no messages.
-            key: the key.
+            topic: the topic.
+            key: the key; an unknown one has no messages.
             start_time: only messages stored at or after this time.
             end_time: only messages stored at or before this time.
             limit: maximum number of messages.
             newest_first: whether the newest message comes first.
+
+        Raises:
+            TopicNotFoundError: no such topic.
         """
     def message_at(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
         """Returns the message at an offset of a queue; None if a compaction removed it.
@@ -364,10 +367,10 @@ class NativeStore:
             timeout: longest wait; None is without a limit.
 
         Raises:
+            InvalidOptionError: an `offset` without a `queue_id`.
             StoreClosedError: the store was closed during the wait.
         """
 
-            InvalidOptionError: an `offset` without a `queue_id`.
 @disjoint_base
 class StoredMessage:
     """A stored message.

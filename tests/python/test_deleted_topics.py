@@ -45,7 +45,7 @@ def seen(store: mqstore.Store, topic: str = "orders", key: str = "k") -> dict[st
     queues = store.queues(topic) if topic in store.topics() else []
     return {
         "read": [message.body for queue in queues for message in store.read(topic, queue.queue_id)],
-        "lookup": [message.body for message in store.lookup(topic, key)],
+        "lookup": [message.body for message in (store.lookup(topic, key) if queues else ())],
         "log": [message.body for message in store._scan_log() if message.topic == topic],
     }
 

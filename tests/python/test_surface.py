@@ -142,9 +142,9 @@ SIGNATURES = {
     "Store.set_confirm_offset": "(self, /, offset)",
     "Store.flush": "(self, /)",
     "Store.consumer": "(self, group, topics, filter=None, start='earliest', *, ordered=False, broadcast=False, "
-    "name=None, commit_interval=0.1, on_lost='continue', history=False, on_damage='raise')",
+    "name=None, commit_interval=0.1, on_lost='continue', history=False, on_damage='raise', create=True)",
     "Store.work_queue": "(self, topic, group=None, *, visibility_timeout=30.0, max_attempts=16, backoff=None, "
-    "maxsize=0, on_damage='raise', invisible_duration=None)",
+    "maxsize=0, on_damage='raise', create=True, invisible_duration=None)",
     "Store.transaction": "(self, group='DEFAULT_PRODUCER', *, check=None, durable=False)",
     "Store.check_transactions": "(self, check, group='DEFAULT_PRODUCER', *, check_after=6.0, check_interval=30.0, "
     "check_max=15)",

@@ -9,6 +9,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from mqstore import _native
+from mqstore.errors import TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,11 +42,12 @@ class DeliveringStore(_native.NativeStore):
         on_lost: OnLost = "continue",
         history: bool = False,
         on_damage: OnDamage = "raise",
+        create: bool = True,
     ) -> Consumer:
         """Returns a consumer of `topics` in `group`. The store remembers the progress of the group.
 
         The consumers of a group in this process share the queues: each queue has one consumer at a time. A topic that
-        does not exist yet is consumed when it is created.
+        does not exist yet is consumed when it is created; the logger `mqstore` names it once.
 
         Args:
             group: name of the group, 1 to 255 characters of `%|a-zA-Z0-9_-`; an unknown group is created.
@@ -66,9 +68,11 @@ class DeliveringStore(_native.NativeStore):
             history: whether each commit is also stored as a message, so that `offset_history` can return it.
             on_damage: behaviour at a damaged message. `"raise"`: `poll` raises `CorruptionError`. `"skip"` continues
                 after the message, warns with a `StoreWarning`, and counts it in `StoreStats.skipped_damage`.
+            create: whether a topic may be created later. With False, all topics must exist.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
+            TopicNotFoundError: no such topic, and `create` is False.
             InvalidOptionError: the group name is invalid, the group has an open work queue of a topic, `topics` is
                 empty, or the broadcast name is in use.
         """
@@ -76,9 +80,17 @@ class DeliveringStore(_native.NativeStore):
         from mqstore._delivery.consumer import Consumer
 
         chosen = topic_list(topics, one=True) or []
-        return Consumer._make(
+        missing = [topic for topic in chosen if not self._queue_ids(topic)]
+        if missing and not create:
+            raise TopicNotFoundError(missing[0])
+        consumer = Consumer._make(
             self, group, chosen, filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage
         )
+        for topic in missing:
+            import logging
+
+            logging.getLogger("mqstore").warning("group %s waits for topic %s, which does not exist yet", group, topic)
+        return consumer
 
     def groups(self) -> list[str]:
         """Returns the names of all groups, sorted: those of consumers, of work queues and of a broker."""
@@ -104,6 +116,7 @@ class DeliveringStore(_native.NativeStore):
         backoff: Callable[[int], Duration] | None = None,
         maxsize: int = 0,
         on_damage: OnDamage = "raise",
+        create: bool = True,
         invisible_duration: Duration | None = None,
     ) -> WorkQueue:
         """Returns the messages of `topic` as a work queue for `group`: each message is leased to one worker at a time.
@@ -111,7 +124,7 @@ class DeliveringStore(_native.NativeStore):
         Handles of the same queue in this process share its state, and threads can share a handle.
 
         Args:
-            topic: name of the topic; an unknown topic is created.
+            topic: name of the topic; an unknown topic is created, unless `create` is False.
             group: name of the group; an unknown group is created. Each group gets all messages. None is
                 `workers-<topic>`, so that each topic has its own dead letters. If the group `workers`, the default of
                 earlier versions, has progress on the topic, None is `workers`.
@@ -123,10 +136,12 @@ class DeliveringStore(_native.NativeStore):
             maxsize: number of messages without a lease at which `put` waits; 0 is no limit.
             on_damage: behaviour at a damaged message. With `"raise"`, `get` raises `CorruptionError`. With `"skip"` the
                 message counts as finished, with a `StoreWarning`, and `StoreStats.skipped_damage` counts it.
+            create: whether to create an unknown topic.
             invisible_duration: the former name of `visibility_timeout`, deprecated.
 
         Raises:
             StoreReadOnlyError: the store is open for reading.
+            TopicNotFoundError: no such topic, and `create` is False.
             InvalidOptionError: the group name is invalid, the group has open consumers of the topic, or an option is
                 out of bounds or differs from that of another handle.
         """
@@ -136,6 +151,8 @@ class DeliveringStore(_native.NativeStore):
             former = "invisible_duration= is the former name of visibility_timeout=; use visibility_timeout="
             warnings.warn(former, DeprecationWarning, stacklevel=2)
             visibility_timeout = invisible_duration
+        if not create and not self._queue_ids(topic):
+            raise TopicNotFoundError(topic)
         return WorkQueue._make(self, topic, group, visibility_timeout, max_attempts, backoff, maxsize, on_damage)
 
     def cancel(self, id: str) -> bool:

@@ -547,6 +547,8 @@ def _of_topic(
 def _in_log_order(
     store: mqstore.Store, topic: str | None, queue: int | None, wanted: Filter | None, on_damage: types.OnDamage
 ) -> Iterator[StoredMessage]:
+    if topic is not None and not store._queue_ids(topic):
+        raise mqstore.TopicNotFoundError(topic)
     for message in store._scan_log(filter=wanted, on_damage=on_damage):
         if topic is not None and message.topic != topic and topic not in _light_queues(message):
             continue

@@ -468,7 +468,7 @@ mod tests {
     }
 
     fn any_progress() -> impl Strategy<Value = ProgressRecord> {
-        let fields = (0_u8..9, any::<i64>(), any::<i64>(), any::<u32>(), ".{1,20}");
+        let fields = (0_u8..PROGRESS_KINDS, any::<i64>(), any::<i64>(), any::<u32>(), ".{1,20}");
         fields.prop_map(|(kind, first, other, attempt, text)| match kind {
             0 => ProgressRecord::Leased { offset: first, until_ms: other, attempt },
             1 => ProgressRecord::Finished { from: first, to: other },

@@ -34,7 +34,11 @@ impl DelayEngine {
             key.clone_into(&mut unique_id);
             rolled_only = true;
         }
-        let mut cursor = self.store.lookup(TIMER_TOPIC, &unique_id, None, None, None)?.newest_first();
+        let mut cursor = match self.store.lookup(TIMER_TOPIC, &unique_id, None, None, None) {
+            // No message was ever delayed.
+            Err(StoreError::TopicNotFound { .. }) => return Ok(None),
+            cursor => cursor?.newest_first(),
+        };
         loop {
             let records = cursor.next_batch(AT_ONCE)?;
             if records.is_empty() {

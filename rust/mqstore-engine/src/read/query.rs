@@ -278,6 +278,9 @@ impl Store {
 
     /// Returns a cursor on the messages of `topic` that have `key` as one of their keys or as their unique key, oldest
     /// first, stored in `start_ms..=end_ms`, at most `limit`.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`].
     pub fn lookup(
         &self,
         topic: &str,
@@ -293,9 +296,13 @@ impl Store {
             Some((offsets, complete_to)) => (offsets, complete_to),
             None => (Vec::new(), view.list().min_offset()),
         };
+        let floor = view.floors().log_offset(topic);
+        // A topic with hits exists, unless it was deleted.
+        if (offsets.is_empty() || floor > 0) && view.queue_ids(topic)?.is_empty() {
+            return Err(no_queue(topic, None));
+        }
         let scanner =
             (scan_from < end).then(|| LogScanner::new(view.list(), scan_from, end, ScanChecks { crc: true }));
-        let floor = view.floors().log_offset(topic);
         Ok(LookupCursor {
             reader: RecordReader::new(view.log(), view.list(), end),
             view,

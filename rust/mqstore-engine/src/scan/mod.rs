@@ -197,6 +197,10 @@ fn wanted_queues(view: &dyn View, request: &ScanRequest) -> Result<Option<Vec<(S
     let mut queues = Vec::new();
     for topic in topics {
         let ids = view.queue_ids(topic)?;
+        let missing = request.queue_id.filter(|id| !ids.contains(id));
+        if ids.is_empty() || missing.is_some() {
+            return Err(no_queue(topic, missing.filter(|_| !ids.is_empty())));
+        }
         let wanted = ids.into_iter().filter(|id| request.queue_id.is_none_or(|wanted| wanted == *id));
         queues.extend(wanted.map(|queue_id| (topic.clone(), queue_id)));
     }

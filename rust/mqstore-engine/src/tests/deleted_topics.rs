@@ -39,7 +39,10 @@ fn filled(world: &World, options: &StoreOptions) -> Store {
 }
 
 fn found_by_key(store: &Store, topic: &str) -> usize {
-    store.lookup(topic, "k", None, None, None).unwrap().next_batch(usize::MAX).unwrap().len()
+    match store.lookup(topic, "k", None, None, None) {
+        Err(StoreError::TopicNotFound { .. }) => 0,
+        cursor => cursor.unwrap().next_batch(usize::MAX).unwrap().len(),
+    }
 }
 
 /// Checks a store in which the topic is deleted: a new topic of the name is empty and continues at the floor.

@@ -613,12 +613,15 @@ impl NativeStore {
     /// Returns the messages of `topic` that have `key` as a key or as their unique id, oldest first.
     ///
     /// Args:
-    ///     topic: the topic; an unknown one has no messages.
-    ///     key: the key.
+    ///     topic: the topic.
+    ///     key: the key; an unknown one has no messages.
     ///     start_time: only messages stored at or after this time.
     ///     end_time: only messages stored at or before this time.
     ///     limit: maximum number of messages.
     ///     newest_first: whether the newest message comes first.
+    ///
+    /// Raises:
+    ///     TopicNotFoundError: no such topic.
     #[pyo3(signature = (topic, key, *, start_time = None, end_time = None, limit = None, newest_first = false))]
     fn lookup(
         slf: &Bound<'_, Self>,
@@ -683,10 +686,10 @@ impl NativeStore {
     ///     timeout: longest wait; None is without a limit.
     ///
     /// Raises:
+    ///     InvalidOptionError: an `offset` without a `queue_id`.
     ///     StoreClosedError: the store was closed during the wait.
     #[pyo3(signature = (topic, queue_id = None, offset = None, timeout = None))]
     fn wait(
-    ///     InvalidOptionError: an `offset` without a `queue_id`.
         &self,
         py: Python<'_>,
         topic: &str,
@@ -695,12 +698,9 @@ impl NativeStore {
         timeout: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let store = self.core()?;
-        let timeout = timeout.map(|timeout| wait("timeout", timeout)).transpose()?;
-        let started = clock().monotonic();
-        loop {
         let queue_id = queue_id.map(queue).transpose()?;
         let offset = offset.map(crate::convert::arguments::offset).transpose()?;
-            let waited = clock().monotonic().saturating_sub(started);
+        let timeout = timeout.map(|timeout| wait("timeout", timeout)).transpose()?;
         let next = match (queue_id, offset) {
             (Some(queue_id), Some(offset)) => BTreeMap::from([(queue_id, offset)]),
             (None, Some(offset)) => {
@@ -708,6 +708,9 @@ impl NativeStore {
             }
             (_, None) => detached(py, || store.ends(topic))?,
         };
+        let started = clock().monotonic();
+        loop {
+            let waited = clock().monotonic().saturating_sub(started);
             let left = timeout.map_or(Duration::MAX, |timeout| timeout.saturating_sub(waited));
             let has_come = detached(py, || match (queue_id, offset) {
                 (Some(queue_id), Some(offset)) => store.wait(topic, queue_id, offset, left.min(SLICE)),

@@ -1,0 +1,119 @@
+"""One answer for things that do not exist: an unknown topic is an error, an unknown key or id has no messages."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqstore
+import mqstore.aio
+from conftest import SMALL, Cli
+from loops import in_loop
+
+
+@pytest.mark.parametrize("mode", ["r", "rw"])
+def test_an_unknown_topic_is_an_error(filled: Path, mode: mqstore.types.Mode) -> None:
+    with mqstore.open(filled, mode, options=SMALL) as store:
+        for call in (
+            lambda: store.read("ordres"),
+            lambda: store.read("ordres", 0),
+            lambda: store.read("ordres", follow=True),
+            lambda: store.tail("ordres", 3),
+            lambda: store.count("ordres"),
+            lambda: store.lookup("ordres", "k1"),
+            lambda: store.queues("ordres"),
+            lambda: store.table("ordres"),
+            lambda: list(store.scan(topics="ordres")),
+        ):
+            with pytest.raises(mqstore.TopicNotFoundError) as caught:
+                call()
+            assert (caught.value.topic, caught.value.queue_id) == ("ordres", None)
+        with pytest.raises(mqstore.TopicNotFoundError) as caught:
+            store.tail("orders", 3, queue_id=9)
+        assert caught.value.queue_id == 9
+        with pytest.raises(mqstore.TopicNotFoundError):
+            list(store.scan(topics=["orders", "ordres"]))
+    with pytest.raises(mqstore.TopicNotFoundError):
+        list(mqstore.scan(filled, topics=["ordres"]))
+
+
+def test_a_scan_of_a_table_and_an_unknown_topic_is_an_error(home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.create_topic("prices", attributes={"cleanup.policy": "COMPACTION"})
+        for number in range(200):
+            store.append("prices", bytes(500), keys=f"k{number % 3}")
+        store.compact()
+        assert store.count("prices") == len(list(store.read("prices")))
+        with pytest.raises(mqstore.TopicNotFoundError):
+            list(store.scan(topics=["prices", "pices"]))
+
+
+def test_an_unknown_key_or_id_is_no_error(filled: Path) -> None:
+    with mqstore.open(filled) as store:
+        assert list(store.lookup("orders", "unknown")) == []
+        assert list(store.lookup("orders", "k1", limit=0)) == []
+        assert store.get("unknown") is None
+        assert store.get("7F00000100002A9F00000000000F4240") is None
+        assert "unknown" not in store.table("orders")
+
+
+def test_a_deleted_topic_is_unknown(filled: Path) -> None:
+    with mqstore.open(filled, "rw", options=SMALL) as store:
+        assert len(list(store.lookup("orders", "all"))) == 40
+        store.delete_topic("orders")
+        with pytest.raises(mqstore.TopicNotFoundError):
+            store.lookup("orders", "all")
+        with pytest.raises(mqstore.TopicNotFoundError):
+            store.count("orders")
+
+
+def test_consumers_and_queues_need_the_topic_only_on_request(
+    store: mqstore.Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(mqstore.TopicNotFoundError) as caught:
+        store.consumer("group", ["known", "unknown"], create=False)
+    assert caught.value.topic == "known"
+    with pytest.raises(mqstore.TopicNotFoundError):
+        store.work_queue("jobs", create=False)
+    assert store.topics() == []
+    assert store.groups() == []
+    store.append("known", b"1")
+    with caplog.at_level(logging.WARNING, "mqstore"), store.consumer("group", ["known", "unknown"]) as consumer:
+        for _ in range(3):
+            consumer.poll(timeout=0)
+        store.append("unknown", b"2")
+        assert [message.body for message in consumer.poll(timeout=5)] == [b"2"]
+    waits = [record.getMessage() for record in caplog.records if "does not exist yet" in record.getMessage()]
+    assert waits == ["group group waits for topic unknown, which does not exist yet"]
+    with store.consumer("group", ["known", "unknown"], create=False):
+        pass
+    with store.work_queue("known", create=False) as queue:
+        assert queue.get(timeout=0).body == b"1"
+
+
+@in_loop
+async def test_the_same_for_asyncio(home: Path) -> None:
+    async with mqstore.aio.open(home, "create", options=SMALL) as store:
+        with pytest.raises(mqstore.TopicNotFoundError):
+            await store.consumer("group", "unknown", create=False)
+        with pytest.raises(mqstore.TopicNotFoundError):
+            await store.work_queue("unknown", create=False)
+        with pytest.raises(mqstore.TopicNotFoundError):
+            await anext(store.lookup("unknown", "key"))
+
+
+def test_the_command_line_says_so(filled: Path, cli: Cli) -> None:
+    for arguments in (
+        ["tail", filled, "ordres"],
+        ["lookup", filled, "ordres", "k1"],
+        ["cat", filled, "--topic", "ordres"],
+        ["cat", filled, "--topic", "ordres", "--log"],
+    ):
+        done = cli(*arguments)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert "no topic ordres" in done.stderr
+    done = cli("lookup", filled, "orders", "unknown")
+    assert (done.returncode, done.stdout) == (0, "")

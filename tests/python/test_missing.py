@@ -117,3 +117,36 @@ def test_the_command_line_says_so(filled: Path, cli: Cli) -> None:
         assert "no topic ordres" in done.stderr
     done = cli("lookup", filled, "orders", "unknown")
     assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text"),
+    [
+        ({"cleanup.polcy": "COMPACTION"}, "no attribute 'cleanup.polcy'; did you mean 'cleanup.policy'"),
+        ({"+cleanup.policy": "COMPACTION"}, "did you mean 'cleanup.policy'"),
+        ({"cleanup.policy": "COMPACT"}, "'COMPACT' is no value of 'cleanup.policy'; did you mean 'COMPACTION'"),
+        ({"cleanup.policy": "compaction"}, "did you mean 'COMPACTION'"),
+        ({"queue.type": "batchcq"}, "did you mean 'BatchCQ'"),
+        ({"message.type": "fifo"}, "did you mean 'FIFO'"),
+        ({"colour": "red"}, "no attribute 'colour'; choose one of cleanup.policy, queue.type, message.type"),
+        ({"reserve.time": "3 days"}, "'3 days' is no value of 'reserve.time'; write a whole number"),
+    ],
+)
+def test_misspelt_attributes_have_a_suggestion(store: mqstore.Store, attributes: dict[str, str], text: str) -> None:
+    with pytest.raises(mqstore.InvalidOptionError) as caught:
+        store.create_topic("t", attributes=attributes)
+    assert text in str(caught.value)
+    assert store.topics() == []
+
+
+def test_all_attributes_of_rocketmq_are_accepted(store: mqstore.Store) -> None:
+    known: list[dict[str, str]] = [
+        {"cleanup.policy": "DELETE", "queue.type": "SimpleCQ"},
+        {"cleanup.policy": "COMPACTION"},
+        {"queue.type": "BatchCQ"},
+        {"message.type": "FIFO", "reserve.time": "-1"},
+        {"message.type": "LITE", "lite.topic.expiration": "60"},
+    ]
+    for number, attributes in enumerate(known):
+        store.create_topic(f"t{number}", attributes=attributes)
+    assert len(store.topics()) == len(known)

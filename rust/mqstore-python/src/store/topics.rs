@@ -3,6 +3,7 @@
 use mqstore_engine::TopicChange;
 use mqstore_format::json::TopicConfig;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 
 use crate::convert::arguments::count;
 use crate::runtime::detached;
@@ -34,10 +35,17 @@ pub(crate) fn update_topic(
 
 /// Returns the attributes of a new topic, including its quota.
 pub(crate) fn attributes(
-    attributes: Option<&Bound<'_, PyAny>>,
+    wanted: Option<&Bound<'_, PyAny>>,
     max_messages: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Vec<(String, String)>> {
-    let mut attributes = crate::convert::arguments::attributes(attributes)?;
+    static CHECK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let mut attributes = crate::convert::arguments::attributes(wanted)?;
+    if let Some(wanted) = wanted {
+        let check = CHECK.import(wanted.py(), "mqstore._attributes", "check_attribute")?;
+        for (name, value) in &attributes {
+            check.call1((name, value))?;
+        }
+    }
     if let Some(most) = given::<u64>("max_messages", max_messages)?.filter(|most| *most != 0) {
         attributes.push((TopicConfig::MAX_MESSAGES.to_owned(), most.to_string()));
     }

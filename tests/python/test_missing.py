@@ -150,3 +150,48 @@ def test_all_attributes_of_rocketmq_are_accepted(store: mqstore.Store) -> None:
     for number, attributes in enumerate(known):
         store.create_topic(f"t{number}", attributes=attributes)
     assert len(store.topics()) == len(known)
+
+
+@pytest.mark.parametrize(
+    ("expression", "position", "text"),
+    [
+        ("price > 5", 0, 'looks like a condition on properties; write mqstore.sql("price > 5")'),
+        ("price>5", 0, "mqstore.sql"),
+        ("region = 'eu'", 0, "mqstore.sql"),
+        ("price >", 0, "mqstore.sql"),
+        ("price BETWEEN 1 AND 5", 0, "mqstore.sql"),
+        ("paid OR open", 0, "mqstore.sql"),
+        ("paid || price > 5", 8, "mqstore.sql"),
+        ("a |", 0, 'write "a || b"'),
+        ("a | b", 0, 'write "a || b"'),
+        ("a ||| b", 4, 'write "a || b"'),
+        ("a && b", 0, 'write "a || b"'),
+        ("a ||", 4, "a tag is missing"),
+        ("|| a", 0, "a tag is missing"),
+        ("größe || || a", 8, "a tag is missing"),
+    ],
+)
+def test_filters_that_are_a_mistake(store: mqstore.Store, expression: str, position: int, text: str) -> None:
+    store.append("t", b"x", tags="a")
+    calls: list[Any] = [
+        lambda: store.read("t", filter=expression),
+        lambda: store.tail("t", 1, filter=expression),
+        lambda: list(store.scan(topics="t", filter=expression)),
+        lambda: store.consumer("g", "t", expression),
+    ]
+    for call in calls:
+        with pytest.raises(mqstore.InvalidFilterError) as caught:
+            call()
+        assert text in caught.value.reason
+        assert caught.value.position == position
+
+
+@pytest.mark.parametrize(
+    "tag", ["a", "a|b", "in progress", "not yet", "5", "TRUE", "null", "a.b-c", "größe", "(a)", "a,b"]
+)
+def test_ordinary_tags_are_no_mistake(store: mqstore.Store, tag: str) -> None:
+    store.append("t", b"x", tags=tag)
+    store.append("t", b"y", tags="other")
+    assert [message.body for message in store.read("t", filter=tag)] == [b"x"]
+    assert [message.body for message in store.read("t", filter=f"{tag}||other")] == [b"x", b"y"]
+    assert len(list(store.read("t", filter="*"))) == len(list(store.read("t", filter=""))) == 2

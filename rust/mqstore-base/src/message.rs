@@ -277,6 +277,17 @@ impl MessageFilter {
         Ok(TagFilter::parse(expression)?.map(Self::Tags))
     }
 
+    /// Like [`Self::tags`], for an expression that a person wrote. Refuses expressions that RocketMQ accepts and that select
+    /// nothing because of a mistake.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidFilter`] with a suggestion: a tag is missing, tags are not separated by `||`, or the
+    /// expression is a condition on properties.
+    pub fn written_tags(expression: &str) -> Result<Option<Self>, StoreError> {
+        check_written_tags(expression)?;
+        Self::tags(expression)
+    }
+
     /// Returns a condition on properties, parsed by [`SqlFilter::parse`].
     ///
     /// # Errors
@@ -307,6 +318,46 @@ impl MessageFilter {
             Self::Sql(sql) => sql.matches(record.properties),
         }
     }
+}
+
+/// Checks a tag expression for mistakes; see [`MessageFilter::written_tags`].
+fn check_written_tags(expression: &str) -> Result<(), StoreError> {
+    if expression.split("||").all(|part| part.trim().is_empty()) {
+        return Ok(());
+    }
+    let mut start = 0;
+    for part in expression.split("||") {
+        let tag = part.trim();
+        let reason = if tag.is_empty() {
+            "a tag is missing; write \"a || b\"".to_owned()
+        } else if looks_like_condition(tag) {
+            format!(
+                "it looks like a condition on properties; write mqstore.sql({expression:?}), or --sql on the command \
+                 line"
+            )
+        } else if tag.starts_with('|') || tag.ends_with('|') || tag.contains(" | ") || tag.contains("&&") {
+            "tags are separated by \"||\"; write \"a || b\"".to_owned()
+        } else {
+            start += part.len() + "||".len();
+            continue;
+        };
+        let before = expression.get(..start).unwrap_or_default();
+        let blanks = part.chars().take_while(|c| c.is_whitespace()).count();
+        let position = before.chars().count() + if tag.is_empty() { 0 } else { blanks };
+        return Err(StoreError::InvalidFilter { expression: expression.to_owned(), position, reason });
+    }
+    Ok(())
+}
+
+/// Whether a tag is probably a condition on properties. One or two words (`not yet`) are a tag, and so are words that do
+/// not compile.
+fn looks_like_condition(tag: &str) -> bool {
+    let compares = tag.contains(['<', '>', '=']);
+    if !compares && tag.split_whitespace().count() <= 2 {
+        return false;
+    }
+    let compiles = SqlFilter::parse(tag).is_ok_and(|filter| filter.ignored().is_none());
+    compiles || [" <", " >", " =", " !="].iter().any(|operator| tag.contains(operator))
 }
 
 /// A tag expression: `*`, or tags joined by `||`.

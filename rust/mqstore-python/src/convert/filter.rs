@@ -173,5 +173,5 @@ pub(crate) fn message_filter(filter: Option<&Bound<'_, PyAny>>) -> PyResult<Opti
         let wanted = "a str of tags as \"a || b\", or mqstore.sql(\"price > 5\")";
         return Err(PyTypeError::new_err(format!("filter must be {wanted}, not {kind}")));
     };
-    MessageFilter::tags(tags.to_str()?).map_err(to_py)
+    MessageFilter::written_tags(tags.to_str()?).map_err(to_py)
 }

@@ -268,7 +268,7 @@ def test_read_only_mount_is_enough(filled: Path) -> None:
         path.chmod(0o555 if path.is_dir() else 0o444)
     try:
         with mqstore.open(filled) as store:
-            assert len(list(store.read("orders"))) == 20
+            assert len(list(store.read("orders"))) == 40
     finally:
         for path in [filled, *sorted(filled.rglob("*"))]:
             path.chmod(0o755 if path.is_dir() else 0o644)
@@ -279,4 +279,4 @@ def test_spawned_children_open_it_themselves(filled: Path) -> None:
     command = [sys.executable, "-c", "import sys, mqstore; print(len(list(mqstore.open(sys.argv[1]).read('orders'))))"]
     with mqstore.open(filled, "rw"):
         done = subprocess.run([*command, filled], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "20", done.stderr
+    assert done.stdout.strip() == "40", done.stderr

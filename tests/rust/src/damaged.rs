@@ -212,8 +212,12 @@ impl Subject {
             found.queues.insert((topic, queue_id), row);
         }
         for (topic, key) in keys {
-            let mut cursor = store.lookup(&topic, &key, None, None, None)?;
-            let places = cursor.next_batch(usize::MAX)?.iter().map(|one| one.commit_log_offset).collect();
+            let hits = match store.lookup(&topic, &key, None, None, None) {
+                // The damage left no message of the topic.
+                Err(StoreError::TopicNotFound { .. }) => Vec::new(),
+                cursor => cursor?.next_batch(usize::MAX)?,
+            };
+            let places = hits.iter().map(|one| one.commit_log_offset).collect();
             found.keys.insert((topic, key), places);
         }
         Ok(found)

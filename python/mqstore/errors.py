@@ -242,19 +242,41 @@ class StorePermissionError(StoreIOError, PermissionError):
 class DiskFullError(MQStoreError, OSError):
     """The disk or the user's disk quota is full, or the used share exceeds `disk_refuse_ratio`.
 
-    The action was not carried out.
+    The action was not carried out. `requested` and `free` are bytes: those that the action needed, and those that the
+    file system had left; None if unknown. `option` is the option that makes the store need less space.
     """
 
-    _fields = ("path", "action", "reason")
+    _fields = ("path", "action", "reason", "requested", "free", "option")
     _errno = errno.ENOSPC
 
     path: str
     action: str
     reason: str
+    requested: int | None
+    free: int | None
+    option: str
 
-    def __init__(self, path: str, action: str, reason: str = "no space left on the device") -> None:
-        text = f"{path}: {reason} while {action}: free space on the disk, then try again"
-        self._settle(text, path=path, action=action, reason=reason)
+    def __init__(
+        self,
+        path: str,
+        action: str,
+        reason: str = "no space left on the device",
+        requested: int | None = None,
+        free: int | None = None,
+        option: str = "retention_bytes",
+    ) -> None:
+        known = ((requested, "requested"), (free, "free"))
+        numbers = "".join(f", {count:,} bytes {what}" for count, what in known if count is not None)
+        remedy = f"free space on the disk, or change the option {option}, then try again"
+        self._settle(
+            f"{path}: {reason} while {action}{numbers}: {remedy}",
+            path=path,
+            action=action,
+            reason=reason,
+            requested=requested,
+            free=free,
+            option=option,
+        )
 
 
 class NotAStoreError(MQStoreError, FileNotFoundError):

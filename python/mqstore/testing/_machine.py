@@ -86,7 +86,8 @@ class Faults:
         """Makes the disk full, at once or after `after_bytes` more bytes are allocated; `clear` frees it.
 
         Operations that need new space then fail: a new segment (`DiskFullError`), and writes beyond the allocated part
-        of a file. As on a real disk, appends to an existing segment still work. Deleted files free no space here.
+        of a file. As on a real disk, appends to the allocated part of a segment still work: the next MiB at least, or
+        the rest of a smaller segment. Deleted files free no space here.
         Options that depend on the used share of a disk use the real disk.
         """
         self._native.fill_disk(after_bytes)

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mqstore_format::FormatError;
-use mqstore_io::open_files;
+use mqstore_io::{NoSpace, is_disk_full, open_files};
 
 /// The reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -72,12 +72,16 @@ pub enum StoreError {
         reason: String,
     },
     /// The disk is full.
-    #[error("{path}: no space left on the device while {action}")]
+    #[error("{}", disk_full(.path, .action, *.requested_bytes, *.free_bytes))]
     DiskFull {
         /// The file that could not grow.
         path: PathBuf,
         /// The action that needed space.
         action: &'static str,
+        /// The bytes that it needed, if they are known.
+        requested_bytes: Option<u64>,
+        /// The free bytes of the file system, if they are known.
+        free_bytes: Option<u64>,
     },
     /// The disk is so full that the store refuses appends in advance.
     #[error(
@@ -199,6 +203,25 @@ fn holder(pid: Option<i32>) -> String {
     pid.map_or_else(|| "another process (pid unknown)".to_owned(), |pid| format!("process {pid}"))
 }
 
+fn disk_full(path: &Path, action: &str, requested_bytes: Option<u64>, free_bytes: Option<u64>) -> String {
+    let part =
+        |bytes: Option<u64>, what| bytes.map(|bytes| format!(", {bytes} bytes {what}")).unwrap_or_default();
+    format!(
+        "{}: no space left on the device while {action}{}{}; free space on the disk, or change the option {}",
+        path.display(),
+        part(requested_bytes, "requested"),
+        part(free_bytes, "free"),
+        disk_option(path)
+    )
+}
+
+/// Returns the name of the option that makes the store need less space for the file at `path`.
+pub fn disk_option(path: &Path) -> &'static str {
+    let is_index = path.components().any(|part| part.as_os_str() == "index")
+        || path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("index-"));
+    if is_index { "index_slots" } else { "retention_bytes" }
+}
+
 fn full(path: &Path, topic: Option<&str>, limit: u64, used: u64) -> String {
     let path = path.display();
     match topic {
@@ -240,8 +263,14 @@ pub fn remedy(source: &io::Error) -> Option<&'static str> {
 impl StoreError {
     /// Returns an error of the system on `path` during `action`; a full disk gets its own variant.
     pub fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
-        if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
-            return Self::DiskFull { path: path.to_path_buf(), action };
+        if is_disk_full(&source) {
+            let cause = NoSpace::of(&source);
+            return Self::DiskFull {
+                path: path.to_path_buf(),
+                action,
+                requested_bytes: cause.map(|cause| cause.requested_bytes),
+                free_bytes: cause.and_then(|cause| cause.free_bytes),
+            };
         }
         Self::Io { path: path.to_path_buf(), action, source }
     }

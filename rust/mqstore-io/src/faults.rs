@@ -12,6 +12,7 @@
 //!
 //! Reads never fail. Across threads: a change that started before the crash can end after it.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ use crate::open_files::OpenFiles;
 use crate::region::{MapAccess, MapObserver, Region, RegionError};
 use crate::sync::{AtomicU64, Mutex, Ordering, Raise};
 use crate::vfs::{
-    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, ProcessFiles, SpaceInfo,
+    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, NoSpace, ProcessFiles, SpaceInfo,
     StoreLock, Vfs, VfsFile,
 };
 
@@ -139,7 +140,10 @@ impl FaultGate {
             return Err(dead());
         }
         if let Some(left) = &mut state.room {
-            *left = left.checked_sub(room).ok_or(Errno::NOSPC)?;
+            let free = *left;
+            *left = left
+                .checked_sub(room)
+                .ok_or_else(|| NoSpace::explain(Errno::NOSPC.into(), room, || Some(free)))?;
         }
         state.changes += 1;
         if let Some(left) = &mut state.changes_left {
@@ -202,7 +206,8 @@ impl FaultVfs {
 
     fn file(&self, file: Arc<dyn VfsFile>) -> io::Result<Arc<dyn VfsFile>> {
         let taken = AtomicU64::new(file.stat()?.allocated_bytes);
-        Ok(Arc::new(FaultFile { inner: file, gate: self.gate.clone(), taken }))
+        let blocks = Mutex::default();
+        Ok(Arc::new(FaultFile { inner: file, gate: self.gate.clone(), taken, blocks }))
     }
 }
 
@@ -328,6 +333,8 @@ struct FaultFile {
     gate: FaultGate,
     /// The end of the file's space: its size on disk when it was opened, and the later writes and allocations.
     taken: AtomicU64,
+    /// The blocks after that end, counted from the start of the file, that got space by themselves.
+    blocks: Mutex<BTreeSet<u64>>,
 }
 
 impl FaultFile {
@@ -352,6 +359,19 @@ impl VfsFile for FaultFile {
 
     fn allocate(&self, len: u64) -> io::Result<()> {
         self.grow(len, || self.inner.allocate(len))
+    }
+
+    fn allocate_range(&self, offset: u64, len: u64) -> io::Result<()> {
+        let end = offset.saturating_add(len);
+        if offset <= self.taken.load(Ordering::Acquire) {
+            return self.grow(end, || self.inner.allocate_range(offset, len));
+        }
+        let mut blocks = self.blocks.lock();
+        let new: Vec<u64> =
+            (offset / BLOCK..end.div_ceil(BLOCK)).filter(|block| !blocks.contains(block)).collect();
+        self.gate.change(new.len() as u64 * BLOCK)?;
+        blocks.extend(new);
+        self.inner.allocate_range(offset, len)
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -442,6 +462,13 @@ mod tests {
         outcome.unwrap_err().raw_os_error()
     }
 
+    /// Returns the requested and the free bytes of an error of a full disk.
+    fn lacking(outcome: io::Result<()>) -> Option<(u64, Option<u64>)> {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        NoSpace::of(&error).map(|cause| (cause.requested_bytes, cause.free_bytes))
+    }
+
     #[test]
     fn a_full_disk_refuses_what_needs_room() {
         let world = World::new();
@@ -450,12 +477,12 @@ mod tests {
         world.faults.fill_disk(BLOCK);
         file.write_all_at(&[1; 4096], 4096).unwrap();
         let no_room = Some(Errno::NOSPC.raw_os_error());
-        assert_eq!(errno(file.write_all_at(&[1; 5000], 8192)), no_room);
+        assert_eq!(lacking(file.write_all_at(&[1; 5000], 8192)), Some((8192, Some(4096))));
         file.write_all_at(&[1; 100], 8192).unwrap();
         // The rest of the block is free.
         file.write_all_at(&[1; 100], 8292).unwrap();
-        assert_eq!(errno(file.write_all_at(&[1; 1], 12_288)), no_room);
-        assert_eq!(errno(file.allocate(20_000)), no_room);
+        assert_eq!(lacking(file.write_all_at(&[1; 1], 12_288)), Some((4096, Some(0))));
+        assert_eq!(lacking(file.allocate(20_000)), Some((8192, Some(0))));
         assert_eq!(file.len().unwrap(), 8392);
         let more = world.folder.path().join("b");
         assert_eq!(errno(world.vfs.create_new(&more).map(drop)), no_room);
@@ -466,6 +493,21 @@ mod tests {
         file.map(0, 4096, MapAccess::ReadWrite).unwrap().write(0, b"x").unwrap();
         world.faults.clear();
         world.vfs.create_dir_all(&more).unwrap();
+    }
+
+    #[test]
+    fn parts_of_a_file_take_room_once() {
+        let world = World::new();
+        let file = world.file("a");
+        file.set_len(1 << 20).unwrap();
+        world.faults.fill_disk(4 * BLOCK);
+        file.allocate_range(0, 100).unwrap();
+        file.allocate_range(10 * BLOCK, BLOCK + 1).unwrap();
+        file.allocate_range(11 * BLOCK, BLOCK).unwrap();
+        assert_eq!(lacking(file.allocate_range(10 * BLOCK, 4 * BLOCK)), Some((2 * BLOCK, Some(BLOCK))));
+        file.allocate_range(12 * BLOCK, 1).unwrap();
+        assert_eq!(lacking(file.allocate_range(BLOCK, 1)), Some((BLOCK, Some(0))));
+        assert_eq!(file.len().unwrap(), 1 << 20);
     }
 
     #[test]

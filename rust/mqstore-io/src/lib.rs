@@ -35,6 +35,6 @@ pub use region::{Advice, MapAccess, Region, RegionError, RegionView, expect_read
 #[cfg(feature = "sim")]
 pub use sim::{Fault, SimOptions, SimVfs};
 pub use vfs::{
-    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, SpaceInfo, StoreLock, Vfs,
-    VfsFile,
+    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, NoSpace, SpaceInfo, StoreLock,
+    Vfs, VfsFile, is_disk_full,
 };

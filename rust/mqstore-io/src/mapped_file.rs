@@ -1,7 +1,7 @@
 //! One mapped file of fixed length: a commit-log segment or an index file.
 //!
-//! [`MappedFile`] owns the file's name, descriptor and map, and three positions in it. After a crash, a complete file
-//! exists under the real name, or none.
+//! [`MappedFile`] owns the file's name, descriptor and map, three positions in it, and the end of its reserved disk
+//! space. After a crash, a file of complete length exists under the real name, or none.
 //!
 //! Source of the life cycle and of the three positions: `DefaultMappedFile`, `ReferenceResource`.
 
@@ -35,8 +35,11 @@ mod tests;
 ///   durable     │  in the file      │ readable (or in a pool buffer)
 /// ```
 ///
-/// * **Creation**: the file gets a staging name and all its space on the disk and is synced. Only then it gets its real
-///   name, and the folder is synced. A leftover in staging is garbage. The real name never replaces another file.
+/// * **Creation**: the file gets a staging name, its full length, and space on the disk for its first bytes, and is
+///   synced. Only then it gets its real name, and the folder is synced. A leftover in staging is garbage. The real name
+///   never replaces another file.
+/// * **Space**: the rest of the file is a hole. [`MappedFile::allocate_ahead`] reserves its space, part by part. Call it
+///   before you write there: on a full disk, a write to a map of a hole kills the process.
 /// * **Removal**: [`MappedFile::retire`] removes the name at once. Guards and views keep the bytes until the last one
 ///   is dropped; only then [`MappedFile::free_retired`] drops map and descriptor. The file is never truncated.
 /// * The descriptor and the map are created at first use, so that a store of ten thousand segments opens with neither.
@@ -56,6 +59,7 @@ pub struct MappedFile {
     wrote: AtomicU64,
     committed: AtomicU64,
     flushed: AtomicU64,
+    allocated: AtomicU64,
     retired: AtomicBool,
     holders: AtomicUsize,
 }
@@ -108,11 +112,18 @@ impl Deref for MappedFileGuard {
 impl MappedFile {
     /// Creates a file of `len` zero bytes at `staging` and maps it for writing. All positions are 0.
     ///
-    /// `base_offset` is the logical offset of its first byte. The disk space is reserved and synced when this returns.
-    /// After an error, no file is left at `staging`. [`MappedFile::name`] gives the file its name.
-    pub fn stage(vfs: &Arc<dyn Vfs>, staging: &Path, base_offset: u64, len: u64) -> io::Result<Arc<Self>> {
+    /// `base_offset` is the logical offset of its first byte. The disk space of the first `first_bytes` is reserved and
+    /// synced when this returns. After an error, no file is left at `staging`. [`MappedFile::name`] gives the file its
+    /// name.
+    pub fn stage(
+        vfs: &Arc<dyn Vfs>,
+        staging: &Path,
+        base_offset: u64,
+        len: u64,
+        first_bytes: u64,
+    ) -> io::Result<Arc<Self>> {
         let file = vfs.create_new(staging)?;
-        let made = Self::prepare(vfs, staging, file, base_offset, len);
+        let made = Self::prepare(vfs, staging, file, base_offset, (len, first_bytes));
         if made.is_err() {
             // Reports the first error. A leftover in the staging folder is garbage by contract.
             let _ = vfs.remove_file(staging);
@@ -125,12 +136,13 @@ impl MappedFile {
         path: &Path,
         file: Arc<dyn VfsFile>,
         base_offset: u64,
-        len: u64,
+        (len, first_bytes): (u64, u64),
     ) -> io::Result<Arc<Self>> {
-        file.allocate(len)?;
+        let allocated = file.allocate_front(len, first_bytes)?;
         switch::step("mapped_file.sync_new", || file.sync_all())?;
         let stat = file.stat()?;
         let made = Self::new(vfs, path, base_offset, &stat, MapAccess::ReadWrite, 0);
+        made.allocated.store(allocated, Ordering::Release);
         *made.file.lock() = Some(file);
         made.region()?;
         Ok(made)
@@ -209,6 +221,7 @@ impl MappedFile {
             wrote: AtomicU64::new(position),
             committed: AtomicU64::new(position),
             flushed: AtomicU64::new(position),
+            allocated: AtomicU64::new(0),
             retired: AtomicBool::new(false),
             holders: AtomicUsize::new(0),
         })
@@ -391,6 +404,37 @@ impl MappedFile {
         for place in [&self.wrote, &self.committed, &self.flushed] {
             place.store(position.min(self.len), Ordering::Release);
         }
+    }
+
+    /// Returns the end of the bytes for which this value has reserved disk space; 0 for a file that was opened. See
+    /// [`MappedFile::allocate_ahead`].
+    #[inline]
+    pub fn allocated(&self) -> u64 {
+        self.allocated.load(Ordering::Acquire)
+    }
+
+    /// Reserves disk space for the bytes before `end`, from the first one without it, or from `from` if this is the
+    /// first call for a file that was opened. No later write to these bytes can find the disk full. `from` must not be
+    /// after the next byte to write. Threads can call it at the same time.
+    pub fn allocate_ahead(&self, from: u64, end: u64) -> io::Result<()> {
+        let end = end.min(self.len);
+        let from = self.allocated().max(from);
+        if from >= end {
+            return Ok(());
+        }
+        let file = self.file()?;
+        match file.allocate_range(from, end - from) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                // The file got all its space when it was created, unless another program made it.
+                file.allocate(self.len)?;
+                self.allocated.raise(self.len, Ordering::AcqRel);
+            }
+            outcome => {
+                outcome?;
+                self.allocated.raise(end, Ordering::AcqRel);
+            }
+        }
+        Ok(())
     }
 
     /// Returns whether the file is full.

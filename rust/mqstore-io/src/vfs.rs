@@ -87,6 +87,42 @@ pub struct LockHolder {
     pub may_be_ours: bool,
 }
 
+/// The cause of an error of a call that asked for bytes on a full disk. The kind of the error is `StorageFull`, or
+/// `QuotaExceeded` for the disk quota of a user.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub struct NoSpace {
+    /// The number of bytes for which the call needed space.
+    pub requested_bytes: u64,
+    /// The free bytes of the file system after the error, if they are known.
+    pub free_bytes: Option<u64>,
+    source: io::Error,
+}
+
+impl NoSpace {
+    /// Returns the cause that `error` carries, if it has one.
+    pub fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+
+    /// Adds the numbers to an error of a full disk; returns other errors unchanged.
+    pub(crate) fn explain(
+        error: io::Error,
+        requested_bytes: u64,
+        free_bytes: impl FnOnce() -> Option<u64>,
+    ) -> io::Error {
+        if !is_disk_full(&error) || Self::of(&error).is_some() {
+            return error;
+        }
+        io::Error::new(error.kind(), Self { requested_bytes, free_bytes: free_bytes(), source: error })
+    }
+}
+
+/// Returns whether the disk, or the disk quota of the user, is full.
+pub fn is_disk_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Maximum number of threads for one piece of work.
 const MOST_AT_WORK: u32 = 8;
 
@@ -177,9 +213,9 @@ pub trait StoreLock: Send + Sync + Debug {
 ///   [`VfsFile::sync_data`], [`VfsFile::sync_all`] or [`Region::flush`], names by [`Vfs::sync_dir`] of their folder.
 ///   Any combination of 4 KiB pages and of names that are not durable may survive.
 /// * Everything written survives the death of the process, synced or not.
-/// * Errors carry the system's number ([`io::Error::raw_os_error`]) if a system call gave one. After a failed sync the
-///   state of the pages on disk is unknown, and a later sync that succeeds proves nothing: the caller has to write the
-///   bytes again, then sync.
+/// * Errors carry the system's number ([`io::Error::raw_os_error`]) if a system call gave one. An error of a full disk
+///   can carry [`NoSpace`] instead. After a failed sync the state of the pages on disk is unknown, and a later sync that
+///   succeeds proves nothing: the caller has to write the bytes again, then sync.
 ///
 /// No method follows a symbolic link in the last part of a file's path, and none waits for a pipe or a device.
 /// [`Vfs::list`], [`Vfs::list_kinds`], [`Vfs::sync_dir`] and [`Vfs::free_space`] accept a link to a folder, so that the
@@ -369,8 +405,8 @@ pub trait VfsFile: Send + Sync + Debug {
     fn len(&self) -> io::Result<u64>;
 
     /// Sets the length to `len` bytes. New bytes read as zero and occupy no disk space until they are written. A write
-    /// to a map of such bytes can find the disk full, which kills the process: see [`VfsFile::allocate`]. Never
-    /// truncate a mapped file. Durable after the next sync.
+    /// to a map of such bytes can find the disk full, which kills the process; on tmpfs, a read can too: see
+    /// [`VfsFile::allocate`] and [`VfsFile::allocate_range`]. Never truncate a mapped file. Durable after the next sync.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Makes the file at least `len` bytes long and reserves disk space for bytes 0 to `len`, so that no write below
@@ -378,6 +414,26 @@ pub trait VfsFile: Send + Sync + Debug {
     /// its old length again. If the file system cannot reserve space, the call writes the new bytes as zeros; then
     /// holes below the old length remain. Durable after the next sync.
     fn allocate(&self, len: u64) -> io::Result<()>;
+
+    /// Reserves disk space for `len` bytes from `offset`, within the length of the file, so that no write to them can
+    /// find the disk full. The bytes keep their content, and bytes that have space already cost little. After an error,
+    /// a part of the range can have its space. Returns `Unsupported` if the file system cannot reserve space without
+    /// writing it. Durable after the next sync.
+    fn allocate_range(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Gives a file of length 0 its length `len`, and reserves disk space for its first `first` bytes. If the file
+    /// system cannot do that, reserves space for all of them. Returns the end of the reserved space.
+    fn allocate_front(&self, len: u64, first: u64) -> io::Result<u64> {
+        if first < len {
+            self.set_len(len)?;
+            match self.allocate_range(0, first) {
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => self.set_len(0)?,
+                outcome => return outcome.map(|()| first),
+            }
+        }
+        self.allocate(len)?;
+        Ok(len)
+    }
 
     /// Reads up to `buf.len()` bytes from `offset`. Returns 0 only at or after the end, or for an empty `buf`. Sees
     /// every write that returned before, through the file or through a map.

@@ -1,8 +1,8 @@
 //! Overwrites a segment before its space is freed.
 //!
 //! A rename first moves the segment out of the log, to `mqstore/wipe/` (or to `.mqstore/wipe/` of its own folder), so a
-//! half-wiped file is never part of the log. Then both folders are synced, zeros are written over the whole file and
-//! synced, and the name is removed. The wipe waits for readers of its bytes. A file with a second name, for
+//! half-wiped file is never part of the log. Then both folders are synced, zeros are written over all parts of the file
+//! that hold data and synced, and the name is removed. The wipe waits for readers of its bytes. A file with a second name, for
 //! example in a snapshot, loses only this name. After a stop, the next open wipes the remaining files, whatever its
 //! options are.
 //!
@@ -37,7 +37,9 @@ fn zero(file: &dyn VfsFile) -> std::io::Result<()> {
     let len = file.len()?;
     let zeros = vec![0; CHUNK_BYTES.min(len) as usize];
     let mut at = 0;
-    while at < len {
+    // A hole has nothing to overwrite, and a full disk has no space for its zeros.
+    while let Some(data) = file.next_data(at)?.filter(|data| *data < len) {
+        at = data.max(at);
         let part = zeros.get(..(len - at).min(CHUNK_BYTES) as usize).unwrap_or_default();
         switch::step("retention.wipe_zeros", || file.write_all_at(part, at))?;
         at += part.len() as u64;

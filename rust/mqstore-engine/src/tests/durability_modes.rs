@@ -179,7 +179,7 @@ fn log(world: &World, pool_bytes: Option<u64>, ahead: PreallocateOptions) -> Com
     let live = Arc::new(LivePage::create(&files, 1, false, 0, 0).unwrap().0);
     let (row, _) = SegmentList::load_contiguous(&files, 1 << 20, MapAccess::ReadWrite).unwrap();
     let limits = PutLimits { busy_after_ms: 1_000, queue_wait_ms: 200 };
-    let options = LogOptions { pool_bytes, limits, ahead, max_bytes: None };
+    let options = LogOptions { pool_bytes, limits, ahead, allocation_bytes: 1 << 20, max_bytes: None };
     CommitLog::open(&files, &options, row, mqstore_log::commit_log::SyncPoint::default(), live).unwrap()
 }
 

@@ -4,6 +4,7 @@ mod batches;
 mod compact;
 mod compaction_append;
 mod deleted_topics;
+mod disk_space;
 mod durability_modes;
 mod lifecycle;
 mod quota;

@@ -3,6 +3,8 @@ use crate::vfs::parent_dir;
 use crate::vfs::tests::everywhere;
 
 const LEN: u64 = 16 * 1024;
+/// The first bytes, which have space from the start.
+const FIRST: u64 = 4096;
 
 fn names(vfs: &Arc<dyn Vfs>, dir: &Path) -> Vec<String> {
     vfs.list(dir).unwrap().into_iter().map(|entry| entry.name.into_string().unwrap()).collect()
@@ -10,7 +12,7 @@ fn names(vfs: &Arc<dyn Vfs>, dir: &Path) -> Vec<String> {
 
 /// Stages a file and gives it a durable name; removes it after an error.
 fn create(vfs: &Arc<dyn Vfs>, staging: &Path, path: &Path, base_offset: u64) -> io::Result<Arc<MappedFile>> {
-    let file = MappedFile::stage(vfs, staging, base_offset, LEN)?;
+    let file = MappedFile::stage(vfs, staging, base_offset, LEN, FIRST)?;
     if let Err(error) = file.name(path).and_then(|()| vfs.sync_dir(parent_dir(path))) {
         let _ = vfs.remove_file(&file.path());
         return Err(error);
@@ -32,8 +34,28 @@ fn is_born_complete_under_its_name() {
         assert_eq!((file.wrote(), file.committed(), file.flushed()), (0, 0, 0));
         assert_eq!(file.path(), path);
         let stat = vfs.stat(&path).unwrap();
-        assert!(stat.len == LEN && stat.allocated_bytes >= LEN);
+        assert!(stat.len == LEN && (FIRST..LEN).contains(&stat.allocated_bytes), "{stat:?}");
+        assert_eq!(file.allocated(), FIRST);
         assert!(!file.is_empty() && !file.is_full() && file.is_linked().unwrap());
+    });
+}
+
+#[test]
+fn space_is_reserved_part_by_part() {
+    everywhere(|vfs, root| {
+        let (made, path) = make(vfs, root);
+        let taken = || vfs.stat(&path).unwrap().allocated_bytes;
+        made.allocate_ahead(0, 100).unwrap();
+        assert_eq!((made.allocated(), taken()), (FIRST, FIRST));
+        made.allocate_ahead(0, FIRST + 1).unwrap();
+        assert_eq!((made.allocated(), taken()), (FIRST + 1, 2 * FIRST));
+        // After an open, only the bytes from the next one to write get space.
+        let file = MappedFile::open(vfs, &path, LEN, MapAccess::ReadWrite).unwrap();
+        assert_eq!(file.allocated(), 0);
+        file.allocate_ahead(3 * FIRST, u64::MAX).unwrap();
+        assert_eq!((file.allocated(), taken()), (LEN, 3 * FIRST));
+        file.allocate_ahead(3 * FIRST, LEN).unwrap();
+        assert_eq!(vfs.stat(&path).unwrap().len, LEN);
     });
 }
 
@@ -45,7 +67,7 @@ fn a_taken_name_is_never_replaced() {
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(names(vfs, root).len(), 1, "nothing is left in staging");
         vfs.create_new(&root.join("staged")).unwrap();
-        assert!(MappedFile::stage(vfs, &root.join("staged"), 0, LEN).is_err());
+        assert!(MappedFile::stage(vfs, &root.join("staged"), 0, LEN, FIRST).is_err());
         assert!(vfs.stat(&root.join("staged")).is_ok(), "what was there before is not ours to remove");
     });
 }
@@ -197,7 +219,7 @@ mod simulated {
             for seed in 0..20 {
                 match frozen.crash(seed).unwrap().stat(Path::new("/log/00000000000000000000")) {
                     Ok(stat) => {
-                        assert_eq!((stat.len, stat.allocated_bytes), (LEN, LEN));
+                        assert_eq!((stat.len, stat.allocated_bytes), (LEN, FIRST));
                         whole += 1;
                     }
                     Err(_) => none += 1,
@@ -229,7 +251,7 @@ mod simulated {
 
     #[test]
     fn a_full_disk_leaves_no_file() {
-        let sim = SimVfs::new(SimOptions { space_bytes: Some(LEN - 1), ..SimOptions::default() });
+        let sim = SimVfs::new(SimOptions { space_bytes: Some(FIRST - 1), ..SimOptions::default() });
         let vfs = disk(&sim);
         assert_eq!(create(&vfs).unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert!(sim.list(Path::new("/tmp")).unwrap().is_empty());

@@ -174,7 +174,8 @@ fn only_the_next_file_is_pushed() {
     everywhere(|vfs, root| {
         let queue = MappedFileQueue::new(vfs, LEN);
         let make = |offset, len| {
-            let file = MappedFile::stage(vfs, &root.join(format!("staged-{offset}")), offset, len).unwrap();
+            let file =
+                MappedFile::stage(vfs, &root.join(format!("staged-{offset}")), offset, len, len).unwrap();
             file.name(&root.join(name(offset))).unwrap();
             file
         };

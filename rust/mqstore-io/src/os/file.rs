@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::descriptor::{file_stat, retry};
 use super::mmap;
 use crate::region::{MapAccess, Region};
-use crate::vfs::{FileStat, VfsFile};
+use crate::vfs::{FileStat, NoSpace, VfsFile};
 
 /// The bytes of one write where space cannot be reserved otherwise.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
@@ -37,6 +37,14 @@ impl OsFile {
         Ok(())
     }
 
+    /// Adds the requested and the free bytes to an error of a full disk.
+    fn explain(&self, error: impl Into<io::Error>, requested_bytes: u64) -> io::Error {
+        NoSpace::explain(error.into(), requested_bytes, || {
+            let stat = retry(|| rustix::fs::fstatvfs(&self.file)).ok()?;
+            Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+        })
+    }
+
     fn take_room(&self, old_len: u64, len: u64) -> io::Result<()> {
         // macOS truncates a file that is longer than the given length.
         let end = if cfg!(target_os = "linux") { len } else { len.max(old_len) };
@@ -61,13 +69,29 @@ impl VfsFile for OsFile {
         if len == 0 {
             return Ok(());
         }
-        self.take_room(old_len, len).inspect_err(|_| {
-            // A failed call may have extended the file and hold the last free blocks. If the truncation fails too,
-            // nothing better can be done. The first error is the one to report.
-            if self.len().is_ok_and(|now| now > old_len) {
-                let _ = self.file.set_len(old_len);
-            }
-        })
+        self.take_room(old_len, len)
+            .inspect_err(|_| {
+                // A failed call may have extended the file and hold the last free blocks. If the truncation fails too,
+                // nothing better can be done. The first error is the one to report.
+                if self.len().is_ok_and(|now| now > old_len) {
+                    let _ = self.file.set_len(old_len);
+                }
+            })
+            .map_err(|error| self.explain(error, len.saturating_sub(old_len)))
+    }
+
+    fn allocate_range(&self, offset: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        // The call of macOS reserves space at the end of a file only.
+        if !cfg!(target_os = "linux") {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        match retry(|| rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len)) {
+            Err(Errno::NOTSUP | Errno::NOSYS) => Err(io::ErrorKind::Unsupported.into()),
+            result => result.map_err(|error| self.explain(error, len)),
+        }
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -89,7 +113,7 @@ impl VfsFile for OsFile {
     }
 
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_all_at(buf, offset)
+        self.file.write_all_at(buf, offset).map_err(|error| self.explain(error, buf.len() as u64))
     }
 
     // On macOS, std uses F_FULLFSYNC for both calls, because fsync does not empty the drive's cache there.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::region::{Advice, MapAccess};
+use crate::vfs::NoSpace;
 
 fn temp() -> (OsVfs, tempfile::TempDir) {
     (OsVfs::new(), tempfile::tempdir().unwrap())
@@ -237,6 +238,17 @@ fn child_on_a_full_disk() {
     assert_eq!(file.len().unwrap(), 256 * 1024, "cut back to the old length");
     let space = vfs.free_space(&root).unwrap();
     assert!(space.available >= 700 * 1024, "the blocks were freed: {space:?}");
+    let cause = NoSpace::of(&error).unwrap();
+    assert_eq!((cause.requested_bytes, cause.free_bytes), ((4 << 20) - 256 * 1024, Some(space.available)));
+    // Parts of a sparse file get their space one by one, and a part that does not fit is an error.
+    let parts = vfs.create_new(&root.join("parts")).unwrap();
+    parts.set_len(4 << 20).unwrap();
+    parts.allocate_range(1 << 20, 64 * 1024).unwrap();
+    let error = parts.allocate_range(2 << 20, 2 << 20).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    assert_eq!(NoSpace::of(&error).unwrap().requested_bytes, 2 << 20);
+    drop(parts);
+    vfs.remove_file(&root.join("parts")).unwrap();
     let hole = vfs.create_new(&root.join("hole")).unwrap();
     hole.set_len(4 << 20).unwrap();
     let region = hole.map(0, 4 << 20, MapAccess::ReadWrite).unwrap();

@@ -37,7 +37,7 @@ pub enum OperationKind {
     FreeSpace,
     /// `VfsFile::set_len`.
     SetLen,
-    /// `VfsFile::allocate`.
+    /// `VfsFile::allocate`, `VfsFile::allocate_range`.
     Allocate,
     /// `VfsFile::read_at`.
     Read,

@@ -12,7 +12,7 @@ use super::file_content::{FileData, PAGE};
 use super::file_node::FileNode;
 use super::shared_state::{DiskState, SharedDisk};
 use crate::region::{MapAccess, MapObserver, Region, RegionError};
-use crate::vfs::{Access, FileStat, VfsFile};
+use crate::vfs::{Access, FileStat, NoSpace, VfsFile};
 
 /// A handle of an open file.
 pub(super) struct SimFile {
@@ -47,6 +47,12 @@ impl SimFile {
 
     fn check_writable(&self) -> io::Result<()> {
         if self.access == Access::ReadWrite { Ok(()) } else { Err(Errno::BADF.into()) }
+    }
+
+    /// Checks that the disk has space for the pages of a range that have none yet.
+    fn check_room(&self, state: &DiskState, data: &FileData, offset: u64, len: u64) -> io::Result<()> {
+        let (free, needed) = (state.free_pages(&self.node, data), data.pages_without_room(offset, len));
+        if needed <= free { Ok(()) } else { Err(no_space(needed, free)) }
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -97,12 +103,21 @@ impl VfsFile for SimFile {
     fn allocate(&self, len: u64) -> io::Result<()> {
         self.with(OperationKind::Allocate, 0, len, |state, data| {
             self.check_writable()?;
-            let needed = data.pages_without_room(0, len);
-            if state.free_pages(&self.node, data) < needed {
-                return Err(Errno::NOSPC.into());
-            }
+            self.check_room(state, data, 0, len)?;
             state.touch(data);
             data.allocate(len)
+        })
+    }
+
+    fn allocate_range(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.with(OperationKind::Allocate, offset, len, |state, data| {
+            self.check_writable()?;
+            if offset.checked_add(len).is_none_or(|end| end > data.len) {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "not within the length of the file"));
+            }
+            self.check_room(state, data, offset, len)?;
+            data.allocate_range(offset, len);
+            Ok(())
         })
     }
 
@@ -126,7 +141,7 @@ impl VfsFile for SimFile {
         for (at, part) in pages_of(buf, offset) {
             let needed = data.pages_without_room(at, part.len() as u64);
             if needed > free {
-                return Err(Errno::NOSPC.into());
+                return Err(no_space(needed, free));
             }
             free -= needed;
             data.write(part, at)?;
@@ -170,6 +185,11 @@ impl VfsFile for SimFile {
             Ok(data.memory.observed(offset as usize, len, access, Arc::new(observer))?)
         })
     }
+}
+
+/// Returns the error of a call that needs more pages than are free.
+fn no_space(needed: u64, free: u64) -> io::Error {
+    NoSpace::explain(Errno::NOSPC.into(), needed * PAGE as u64, || Some(free * PAGE as u64))
 }
 
 /// Splits bytes at `offset` at page borders; returns each part with its offset.

@@ -271,6 +271,11 @@ impl FileData {
         Ok(())
     }
 
+    /// Reserves space for all pages of a range within the length. The caller has checked that the disk has it.
+    pub(super) fn allocate_range(&mut self, offset: u64, len: u64) {
+        page_range(offset, len).for_each(|index| self.mark(index, ROOM));
+    }
+
     pub(super) fn write(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());

@@ -5,7 +5,7 @@ use super::OperationKind::{Allocate, Create, Map, MapWrite, Sync, SyncDir};
 use super::*;
 use crate::clock::ManualClock;
 use crate::region::MapAccess;
-use crate::vfs::{Access, Vfs, VfsFile};
+use crate::vfs::{Access, NoSpace, Vfs, VfsFile};
 
 fn p(path: &str) -> PathBuf {
     PathBuf::from(path)
@@ -401,7 +401,8 @@ fn a_disk_fills_up_by_the_page() {
     other.set_len(1 << 20).unwrap();
     assert_eq!(sim.free_space(&p("/")).unwrap().available, 2 * 4096);
     let error = other.write_all_at(&pages(1, 3), 0).unwrap_err();
-    assert_eq!((error.kind(), error.raw_os_error()), (io::ErrorKind::StorageFull, Some(28)));
+    let bytes = NoSpace::of(&error).map(|cause| (cause.requested_bytes, cause.free_bytes));
+    assert_eq!((error.kind(), bytes), (io::ErrorKind::StorageFull, Some((4096, Some(0)))));
     assert_eq!(other.stat().unwrap().allocated_bytes, 2 * 4096, "the part that fits was written");
     file.write_all_at(&pages(1, 8), 0).unwrap();
     sim.remove_file(&p("/b")).unwrap();
@@ -409,6 +410,27 @@ fn a_disk_fills_up_by_the_page() {
     sim.set_space(None);
     file.allocate(100 * 4096).unwrap();
     assert!(sim.free_space(&p("/")).unwrap().available > 1 << 40);
+}
+
+#[test]
+fn a_map_is_written_only_where_the_file_has_room() {
+    let sim = SimVfs::new(SimOptions { space_bytes: Some(4 * 4096), ..SimOptions::default() });
+    let file = sim.create_new(&p("/a")).unwrap();
+    file.set_len(8 * 4096).unwrap();
+    file.allocate_range(4096, 4096 + 1).unwrap();
+    assert_eq!(file.stat().unwrap().allocated_bytes, 2 * 4096);
+    let region = file.map(0, 8 * 4096, MapAccess::ReadWrite).unwrap();
+    region.write(4096, &pages(1, 2)).unwrap();
+    assert_eq!(sim.violations(), Vec::<String>::new());
+    // The range is longer than the free space, and none of it is taken.
+    let error = file.allocate_range(4 * 4096, 3 * 4096).unwrap_err();
+    let bytes = NoSpace::of(&error).map(|cause| (cause.requested_bytes, cause.free_bytes));
+    assert_eq!((error.kind(), bytes), (io::ErrorKind::StorageFull, Some((3 * 4096, Some(2 * 4096)))));
+    assert_eq!(file.stat().unwrap().allocated_bytes, 2 * 4096);
+    assert_eq!(file.allocate_range(7 * 4096, 4097).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    region.write(3 * 4096, b"x").unwrap();
+    assert_eq!(sim.violations().len(), 1, "a real disk could be full there");
+    assert_eq!(content(&sim, "/a").unwrap().len(), 8 * 4096);
 }
 
 #[test]

@@ -225,6 +225,29 @@ fn one_holder_a_lock() {
 }
 
 #[test]
+fn a_part_of_a_file_takes_room() {
+    everywhere(|vfs, root| {
+        const LEN: u64 = 1 << 20;
+        let file = vfs.create_new(&root.join("a")).unwrap();
+        assert_eq!(file.allocate_front(LEN, 64 * 1024).unwrap(), 64 * 1024);
+        file.write_all_at(b"there", 600_000).unwrap();
+        for (offset, len) in [(512 * 1024, 128 * 1024), (600_000, 4), (0, 0)] {
+            file.allocate_range(offset, len).unwrap();
+        }
+        let stat = file.stat().unwrap();
+        assert_eq!(stat.len, LEN);
+        assert!((192 * 1024..LEN / 2).contains(&stat.allocated_bytes), "{stat:?}");
+        let bytes = vfs.read_file(&root.join("a"), LEN).unwrap();
+        assert_eq!(&bytes[600_000..600_005], b"there");
+        assert_eq!(bytes.iter().filter(|byte| **byte != 0).count(), 5);
+        // A file without space for more than the front gets all of it.
+        let small = vfs.create_new(&root.join("b")).unwrap();
+        assert_eq!(small.allocate_front(4096, 64 * 1024).unwrap(), 4096);
+        assert!(small.stat().unwrap().allocated_bytes >= 4096);
+    });
+}
+
+#[test]
 fn room_is_taken_by_allocation() {
     everywhere(|vfs, root| {
         let file = put(vfs, &root.join("a"), b"head");

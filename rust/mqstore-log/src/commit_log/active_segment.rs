@@ -4,10 +4,14 @@
 //!
 //! ```text
 //! commitlog/00000000000000000000   record record ... record filler
-//! commitlog/00000000001073741824   record record record record 0000000...      <- the active segment
+//! commitlog/00000000001073741824   record record record record 0000000 | hole  <- the active segment
+//!                                         │             │              └ allocated: all before it has disk space
 //!                                         │             └ published: all before it is copied; readers see it
 //!                                         └ durable: all before it is synced
 //! ```
+//!
+//! A record gets its log offset only after it and a filler after it have disk space. So a full disk refuses an append;
+//! it never meets a write to the map, which would be a signal.
 //!
 //! This module does no I/O on records. Across threads: the put lock guards it. Readers and the thread that prepares
 //! pages hold a reference; the last reference to an old segment unmaps it.
@@ -28,18 +32,17 @@ pub(super) struct ActiveSegment {
 }
 
 impl ActiveSegment {
-    /// Prepares a segment for writing.
+    /// Maps a segment for writing. It reserves no disk space: each append makes sure that it has enough.
     pub(super) fn of(segment: Arc<Segment>) -> Result<Arc<Self>, StoreError> {
-        let prepared = segment.file().and_then(|file| {
-            // A segment of another program may be sparse. On a full disk, a store into a hole would kill the process,
-            // but an allocation only returns an error.
-            if file.stat()?.allocated_bytes < segment.len() {
-                file.allocate(segment.len())?;
-            }
-            segment.region()
-        });
-        let region = prepared.at_file(|| segment.path(), "mapping the active segment")?;
+        let region = segment.region().at_file(|| segment.path(), "mapping the active segment")?;
         Ok(Arc::new(Self { segment, region }))
+    }
+
+    /// Whether disk space is reserved for `bytes` after log offset `tail`, or for the whole segment.
+    pub(super) fn is_allocated(&self, tail: u64, bytes: u64) -> bool {
+        let allocated = self.segment.allocated();
+        let end = (tail - self.segment.base_offset()).saturating_add(bytes);
+        end <= allocated || allocated == self.segment.len()
     }
 }
 

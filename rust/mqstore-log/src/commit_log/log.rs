@@ -70,14 +70,16 @@ pub struct LogOptions {
     pub limits: PutLimits,
     /// Preallocation after the tail.
     pub ahead: PreallocateOptions,
+    /// Minimum bytes after the tail that get disk space at once.
+    pub allocation_bytes: u64,
     /// Maximum total bytes of all segments.
     pub max_bytes: Option<u64>,
 }
 
-/// Bytes after the tail that stay faulted in: about 50 ms of the fastest appends.
+/// Maximum bytes after the tail that stay faulted in: about 50 ms of the fastest appends.
 const WARM_WINDOW_BYTES: u64 = 64 << 20;
 
-/// Bytes after the tail that are prewritten. A burst of this size does not compete with prewriting for the device.
+/// Maximum bytes after the tail that are prewritten. A burst of this size does not compete with prewriting for the device.
 const PREWRITTEN_BYTES: u64 = 128 << 20;
 
 impl LogOptions {
@@ -90,6 +92,7 @@ impl LogOptions {
                 busy_after_ms: options.busy_after_ms,
                 queue_wait_ms: options.queue_wait_limit_ms,
             },
+            allocation_bytes: options.allocation_bytes,
             max_bytes: options.max_bytes,
             ahead: PreallocateOptions {
                 enabled: options.prewarm,
@@ -200,7 +203,7 @@ impl CommitLog {
                 record_bytes: AtomicU64::new(0),
             },
             pool: pool_bytes.map(|bytes| Pool::new(files, bytes, end)).transpose()?,
-            ahead: Preallocator::new(options.ahead, end),
+            ahead: Preallocator::new(options.ahead, options.allocation_bytes, end),
             active: RwLock::new(active),
             names_pending: Mutex::new(false),
             commit: GroupCommit::new(end),

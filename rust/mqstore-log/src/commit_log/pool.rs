@@ -151,7 +151,7 @@ mod tests {
         vfs.create_dir_all(folder).unwrap();
         for base in [0_u64, 4096] {
             let name = mqstore_format::offset_file_name(base);
-            let file = MappedFile::stage(&vfs, &folder.join("tmp"), base, 4096).unwrap();
+            let file = MappedFile::stage(&vfs, &folder.join("tmp"), base, 4096, 4096).unwrap();
             file.name(&folder.join(name)).unwrap();
         }
         let (row, _) =

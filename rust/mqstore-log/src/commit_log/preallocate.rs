@@ -2,16 +2,19 @@
 //!
 //! ```text
 //!   active segment                                       next segment, in the staging folder
-//!   written ... tail │ window: present and writable,     created once the active one is half full:
-//!                      or prewritten                       allocated, synced; without its name
+//!   written ... tail │ window: present and writable, │ hole     created once the active one is half full:
+//!                      or prewritten                            its first bytes allocated, synced; without its name
 //! ```
 //!
-//! * **The next segment** is allocated and synced in the staging folder. It gets its name only when its first record
+//! * **Space**: a segment has its full length from the start, but disk space for a window after the tail only. The
+//!   window starts with 1 MiB and grows with the bytes appended since the open, up to 64 MiB. Near a full disk it is an
+//!   eighth of the free space. An append that meets the end of the window reserves space itself.
+//! * **The next segment** is created and synced in the staging folder. It gets its name only when its first record
 //!   gets its offset, because RocketMQ deletes segments without records.
 //! * **The window** of a mapped segment is faulted in ahead of the appends, so that they meet no page fault. On request
-//!   (`lock_memory`) it is locked in memory. It is 64 MiB long and advances by half of that.
-//! * **Prewriting**: with `sync`, a window of 128 MiB, and the same length of the next segment, is also written to the
-//!   device before it holds a record. Then a later sync needs no change of the block map and no journal. A prewriting
+//!   (`lock_memory`) it is locked in memory. It is up to 64 MiB long and advances by half of that.
+//! * **Prewriting**: with `sync`, a window of up to 128 MiB, and the same length of the next segment, is also written to
+//!   the device before it holds a record. Then a later sync needs no change of the block map and no journal. A prewriting
 //!   step delays syncs of records. So the window is filled while no thread appends, or once three quarters of it are
 //!   used, in small steps with pauses.
 //! * `pooled` has no window: its appends never touch the file, and its large writes create pages faster than a window
@@ -31,16 +34,20 @@
 //!
 //! Source of the idea: `AllocateMappedFileService`, `DefaultMappedFile#warmMappedFile`.
 
+use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_io::switch;
 use mqstore_io::sync::{Ordering, Raise};
-use mqstore_io::{Advice, Region};
+use mqstore_io::vfs::parent_dir;
+use mqstore_io::{Advice, Region, is_disk_full};
 
 use super::log::CommitLog;
-use super::preallocator::{LEAST_WINDOW_BYTES, PreparedSegment, PrewriteMap, WINDOW_FACTOR};
+use super::preallocator::{PREWRITE_FACTOR, PreparedSegment, PrewriteMap};
+use super::roll::FILLER_BYTES;
 use super::segment_list::Segment;
 use mqstore_base::error::{IoContext, StoreError};
 
@@ -49,6 +56,12 @@ const STEP_BYTES: u64 = 4 << 20;
 
 /// Maximum bytes prewritten in one step: a sync of records may have to wait for one step.
 const PREWRITE_BYTES: u64 = 1 << 20;
+
+/// Bytes of the prepared window for which a pause takes as long as the step before it.
+const REST_STEP_BYTES: u64 = 8 << 20;
+
+/// The part of a disk's free bytes that one window may take: queues, index and metadata need space too.
+const FREE_PART: u64 = 8;
 
 /// Maximum pause after a prewriting step, as a multiple of the duration of the step. The pause is shorter when little
 /// of the window is left.
@@ -98,16 +111,68 @@ impl CommitLog {
             self.ahead.wake_at.store(tail + 1, Ordering::Release);
             return Ok(false);
         };
-        let warmed = if self.ahead.options.prewrite {
-            self.prewrite_active(&active, tail)?
-        } else {
-            self.warm_active(&active, tail)?
-        };
-        let next = !warmed && self.prepare_next(&active, tail)?;
-        if !warmed && !next {
+        let mut prepared = self.allocate_active(&active, tail)?;
+        if !prepared && self.ahead.options.prewrite {
+            prepared = self.prewrite_active(&active, tail)?;
+        } else if !prepared {
+            prepared = self.warm_active(&active, tail)?;
+        }
+        prepared = prepared || self.prepare_next(&active, tail)?;
+        if !prepared {
             self.ahead.wake_at.store(self.next_notify_offset(&active, tail), Ordering::Release);
         }
-        Ok(warmed || next)
+        Ok(prepared)
+    }
+
+    /// Reserves disk space in `segment` for `needed` bytes after the log offset `tail`, and usually for a window.
+    #[cold]
+    pub(super) fn allocate_after(&self, segment: &Segment, tail: u64, needed: u64) -> Result<(), StoreError> {
+        let (path, from) = (segment.path(), tail - segment.base_offset());
+        let folder = parent_dir(&path);
+        let allocate = |bytes| segment.allocate_ahead(from, from.saturating_add(bytes));
+        self.try_window(folder, tail, segment.len() - from, needed, allocate)
+            .at(&path, "allocating space for the log")
+    }
+
+    /// Calls `allocate` with the length of the window at `tail`; if the disk has no space for it, with `needed`.
+    pub(super) fn try_window<T>(
+        &self,
+        folder: &Path,
+        tail: u64,
+        rest: u64,
+        needed: u64,
+        mut allocate: impl FnMut(u64) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let window = self.allocation_window(folder, tail, rest).max(needed);
+        match allocate(window) {
+            Err(error) if is_disk_full(&error) && needed < window => allocate(needed),
+            outcome => outcome,
+        }
+    }
+
+    /// Returns the number of bytes after `tail` that should have disk space, at most `rest`.
+    fn allocation_window(&self, folder: &Path, tail: u64, rest: u64) -> u64 {
+        let (least, wanted) = (self.ahead.least_bytes, self.ahead.allocation(tail).min(rest));
+        if wanted <= least {
+            return wanted;
+        }
+        // If the free space is unknown, the reservation itself meets the full disk.
+        let part = self.files.vfs.free_space(folder).map_or(u64::MAX, |space| space.available / FREE_PART);
+        wanted.min(part.max(least))
+    }
+
+    /// Reserves the window of the active segment once less than half of it is left.
+    fn allocate_active(&self, active: &Segment, tail: u64) -> Result<bool, StoreError> {
+        let before = active.allocated();
+        // The log may have rolled since the tail was read.
+        let (end, from) = (active.base_offset() + before, tail.saturating_sub(active.base_offset()));
+        if before == active.len() || end.saturating_sub(tail) > self.ahead.allocation(tail) / 2 {
+            return Ok(false);
+        }
+        let path = active.path();
+        let window = self.allocation_window(parent_dir(&path), tail, active.len() - from).max(FILLER_BYTES);
+        active.allocate_ahead(from, from + window).at(&path, "allocating space for the log")?;
+        Ok(active.allocated() > before)
     }
 
     /// Returns the pause after a step of [`Self::prepare`] that took `took`, which leaves the device to waiting syncs.
@@ -116,7 +181,7 @@ impl CommitLog {
             return Duration::ZERO;
         }
         let left = self.ahead.warm.load(Ordering::Acquire).saturating_sub(self.appended());
-        let factor = (left / LEAST_WINDOW_BYTES).clamp(1, MOST_REST);
+        let factor = (left / REST_STEP_BYTES).clamp(1, MOST_REST);
         (took * factor as u32).min(Duration::from_secs(1))
     }
 
@@ -125,9 +190,15 @@ impl CommitLog {
         let ahead = &self.ahead;
         let half = half_of(active);
         let staged = ahead.staged.lock().is_some();
-        let next = if staged || tail >= half { active.end_offset() } else { half };
+        let mut next = if staged || tail >= half { active.end_offset() } else { half };
+        let allocated = active.base_offset() + active.allocated();
+        if allocated < active.end_offset() {
+            // After a reservation that the free space limited, the next one is due when half of it is used.
+            let window = ahead.allocation(tail).min(allocated.saturating_sub(tail));
+            next = next.min(allocated.saturating_sub(window / 2)).max(tail + 1);
+        }
         let warm = ahead.warm.load(Ordering::Acquire);
-        if ahead.options.window_bytes == 0 || warm >= active.end_offset() {
+        if ahead.options.window_bytes == 0 || warm >= allocated {
             return next;
         }
         let window = ahead.window(tail);
@@ -135,14 +206,15 @@ impl CommitLog {
         let mut due = warm.saturating_sub(window / if prewrite { 4 } else { 2 });
         if prewrite && window < ahead.options.window_bytes {
             // Due when the window has twice its length.
-            due = due.min(ahead.opened_at + 2 * window / WINDOW_FACTOR + 1);
+            due = due.min(ahead.opened_at + 2 * window / PREWRITE_FACTOR + 1);
         }
         next.min(due)
     }
 
     /// Prewrites one step of the active segment if the window is not complete.
     fn prewrite_active(&self, active: &Segment, tail: u64) -> Result<bool, StoreError> {
-        let (base, limit) = (active.base_offset(), active.end_offset());
+        let base = active.base_offset();
+        let limit = base + active.allocated();
         let warm = self.ahead.warm.load(Ordering::Acquire).max(tail).max(base);
         let window = self.ahead.window(tail);
         let end = (warm + PREWRITE_BYTES.min(window / 4)).min(limit);
@@ -168,9 +240,10 @@ impl CommitLog {
 
     /// Populates the window of the active segment, half a window at a time.
     fn warm_active(&self, active: &Segment, tail: u64) -> Result<bool, StoreError> {
-        let window = self.ahead.options.window_bytes;
+        let window = self.ahead.window(tail);
         let mut warm = self.ahead.warm.load(Ordering::Acquire).max(tail).max(active.base_offset());
-        let target = tail.saturating_add(window).min(active.end_offset());
+        // Pages without disk space are not touched: that would take the space.
+        let target = tail.saturating_add(window).min(active.base_offset() + active.allocated());
         if warm >= target || warm - tail > window / 2 {
             return Ok(false);
         }
@@ -212,7 +285,7 @@ impl CommitLog {
             // A segment that the quota does not allow would take disk space for nothing.
             None if self.can_grow_by(1).is_err() => Ok(false),
             None => {
-                let segment = self.stage_segment("ahead", base)?;
+                let segment = self.stage_segment("ahead", base, FILLER_BYTES)?;
                 *slot = Some(PreparedSegment { segment, warm: 0, apart: None });
                 Ok(true)
             }
@@ -228,15 +301,20 @@ impl CommitLog {
     ) -> Result<bool, StoreError> {
         let options = self.ahead.options;
         let len = staged.segment.len();
+        let window = self.ahead.window(tail);
         let (step, wanted) = if options.prewrite {
-            (PREWRITE_BYTES, options.window_bytes.min(len))
+            (PREWRITE_BYTES, window.min(len))
         } else {
-            (STEP_BYTES, (tail + options.window_bytes).saturating_sub(base).min(len))
+            (STEP_BYTES, (tail + window).saturating_sub(base).min(len))
         };
         if staged.warm >= wanted {
             return Ok(false);
         }
         let range = staged.warm..(staged.warm + step).min(wanted);
+        staged
+            .segment
+            .allocate_ahead(0, range.end)
+            .at_file(|| staged.segment.path(), "allocating space for the log")?;
         if options.prewrite {
             // The segment holds no record yet, and is synced again once it does.
             PrewriteMap::of(&mut staged.apart, &staged.segment)

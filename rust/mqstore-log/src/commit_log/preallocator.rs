@@ -11,12 +11,15 @@ use mqstore_io::{Advice, EventCount, Region};
 use super::segment_list::Segment;
 use mqstore_base::store_files::StoreFiles;
 
-/// Ratio of the prewritten window to the bytes appended since the open. A program that opens a store for a few messages
-/// does not prewrite a complete window.
-pub(super) const WINDOW_FACTOR: u64 = 1024;
+/// Ratio of the window to the bytes appended since the open. A program that opens a store for a few messages takes
+/// little disk space, and a fast one soon has a complete window.
+const WINDOW_FACTOR: u64 = 4;
 
-/// Minimum length of the prewritten window.
-pub(super) const LEAST_WINDOW_BYTES: u64 = 8 << 20;
+/// The same ratio for the prewritten window.
+pub(super) const PREWRITE_FACTOR: u64 = 64;
+
+/// Maximum bytes of the log that get disk space at once, unless the window is longer.
+const MOST_ALLOCATED_BYTES: u64 = 64 << 20;
 
 /// The options of preallocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +38,8 @@ pub struct PreallocateOptions {
 #[derive(Debug)]
 pub(crate) struct Preallocator {
     pub(super) options: PreallocateOptions,
+    /// Minimum bytes after the tail that get disk space at once.
+    pub(super) least_bytes: u64,
     /// End of the log when it was opened.
     pub(super) opened_at: u64,
     pub(super) staged: Mutex<Option<PreparedSegment>>,
@@ -88,9 +93,10 @@ impl PrewriteMap {
 }
 
 impl Preallocator {
-    pub(super) fn new(options: PreallocateOptions, end: u64) -> Self {
+    pub(super) fn new(options: PreallocateOptions, least_bytes: u64, end: u64) -> Self {
         Self {
             options,
+            least_bytes,
             opened_at: end,
             staged: Mutex::new(None),
             apart: Mutex::new(None),
@@ -116,15 +122,22 @@ impl Preallocator {
 
     /// Returns the length of the window at this tail.
     pub(super) fn window(&self, tail: u64) -> u64 {
-        let limit = self.options.window_bytes;
-        if !self.options.prewrite {
-            return limit;
-        }
+        let prewrite = self.options.prewrite;
         match tail.saturating_sub(self.opened_at) {
-            // Without appends no window is needed.
-            0 => 0,
-            appended => appended.saturating_mul(WINDOW_FACTOR).max(LEAST_WINDOW_BYTES).min(limit),
+            // Without appends, nothing is prewritten.
+            0 if prewrite => 0,
+            appended => {
+                let factor = if prewrite { PREWRITE_FACTOR } else { WINDOW_FACTOR };
+                appended.saturating_mul(factor).max(self.least_bytes).min(self.options.window_bytes)
+            }
         }
+    }
+
+    /// Returns the number of bytes after this tail that should have disk space.
+    pub(super) fn allocation(&self, tail: u64) -> u64 {
+        let appended = tail.saturating_sub(self.opened_at);
+        let grown = appended.saturating_mul(WINDOW_FACTOR).min(MOST_ALLOCATED_BYTES);
+        grown.max(self.least_bytes).max(self.window(tail))
     }
 
     /// Takes the prepared segment at `base`, if it exists.

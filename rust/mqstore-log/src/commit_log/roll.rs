@@ -1,8 +1,8 @@
 //! Roll: the change from a full segment to the next one.
 //!
 //! If a record and a filler after it do not fit the segment, the record goes to the start of the next one. The filler
-//! holds the number of bytes left over. The next segment exists before the filler is written, so a full disk only
-//! refuses the append.
+//! holds the number of bytes left over. Before the filler is written, the next segment exists and has space for the
+//! record, so a full disk only refuses the append.
 //!
 //! ```text
 //! 00000000000000000000   ... record record | size, blank magic, zeros |
@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use mqstore_format::{encode_blank, offset_file_name};
+use mqstore_format::{BLANK_HEADER_BYTES, encode_blank, offset_file_name};
 use mqstore_io::{MappedFile, PushError};
 
 use super::active_segment::{ActiveSegment, fits};
@@ -27,17 +27,30 @@ use mqstore_base::error::{IoContext, StoreError};
 /// Bytes at the end of a segment that count as used when an append asks whether it would wait.
 const KEPT_FOR_OTHERS_BYTES: u64 = 1 << 20;
 
+/// Reserved bytes after the tail that count as used when an append asks whether it would wait: an append that reserves
+/// disk space makes a system call.
+const ALLOCATED_FOR_OTHERS_BYTES: u64 = 64 << 10;
+
+/// Bytes of a filler: every record has space for one after it.
+pub(super) const FILLER_BYTES: u64 = BLANK_HEADER_BYTES as u64;
+
 /// An append holds the put lock for about a microsecond; a holder that has had it for this long waits for something.
 const HELD_LONG_MS: u64 = 2;
 
 impl CommitLog {
-    /// Whether an append of `bytes` would fit the active segment and probably not wait for the put lock. Near the end
-    /// of a segment the answer is false, because another append may come first.
+    /// Whether an append of `bytes` would fit the active segment and its disk space, and probably not wait for the put
+    /// lock. Near the end of a segment, or of its reserved space, the answer is false, because another append may come
+    /// first.
     pub fn is_ready_for(&self, bytes: u64) -> bool {
-        let end = self.active.read().as_ref().map_or(0, |active| active.segment.end_offset());
+        let Some(active) = self.active() else { return false };
         let kept = (self.segment_bytes() / 16).min(KEPT_FOR_OTHERS_BYTES);
         let needed = bytes.saturating_add(kept);
-        end.saturating_sub(self.appended()) >= needed
+        let allocated = bytes.saturating_add(ALLOCATED_FOR_OTHERS_BYTES);
+        let tail = self.appended();
+        // Another thread may have rolled meanwhile.
+        (active.segment.base_offset()..=active.segment.end_offset()).contains(&tail)
+            && active.segment.end_offset() - tail >= needed
+            && active.is_allocated(tail, allocated)
             && self.front.put.held_ms(&*self.files.clock) < HELD_LONG_MS
     }
 
@@ -46,8 +59,8 @@ impl CommitLog {
         self.pool.as_ref().is_some_and(|pool| pool.has_room_to(self.appended().saturating_add(2 * bytes)))
     }
 
-    /// Makes sure that `bytes` and a filler after them fit the active segment, and rolls if not. `between` says that
-    /// all records before are published.
+    /// Makes sure that `bytes` and a filler after them fit the active segment, and rolls if not. Then makes sure that
+    /// they have disk space. `between` says that all records before are published.
     pub(super) fn ensure_space(
         &self,
         put: &mut PutState,
@@ -58,21 +71,38 @@ impl CommitLog {
         if bytes > limit {
             return Err(StoreError::TooLarge { what: "the record", size: bytes, limit });
         }
-        if put.has_space(bytes) { Ok(()) } else { self.roll(put, between) }
+        if !put.has_space(bytes) {
+            self.roll(put, bytes, between)?;
+        }
+        self.ensure_allocated(put, bytes)
+    }
+
+    /// Makes sure that the disk has space for `bytes` and a filler after the tail.
+    #[inline]
+    fn ensure_allocated(&self, put: &PutState, bytes: u64) -> Result<(), StoreError> {
+        let needed = bytes + FILLER_BYTES;
+        match &put.active {
+            Some(active) if !active.is_allocated(put.point.position, needed) => {
+                self.allocate_after(&active.segment, put.point.position, needed)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Continues in the next segment, however much of this one is left. Returns the new log offset.
     pub fn force_roll(&self) -> Result<u64, StoreError> {
         let mut put = self.lock_put()?;
-        self.roll(&mut put, true)?;
+        self.roll(&mut put, 0, true)?;
         Ok(put.point.position)
     }
 
-    /// Closes the active segment and opens the next one.
-    fn roll(&self, put: &mut PutState, between: bool) -> Result<(), StoreError> {
+    /// Closes the active segment and opens the next one, with disk space for a record of `bytes`.
+    fn roll(&self, put: &mut PutState, bytes: u64, between: bool) -> Result<(), StoreError> {
         let base = put.active.as_ref().map_or(put.point.position, |active| active.segment.end_offset());
         self.can_grow_by(1)?;
-        let next = self.next_segment(base)?;
+        // A log that was opened has no space for the filler yet.
+        self.ensure_allocated(put, 0)?;
+        let next = self.next_segment(base, bytes + FILLER_BYTES)?;
         if let (Some(rest), Some(active)) = (put.rest().filter(|rest| *rest > 0), put.active.clone()) {
             self.drain_locked(put)?;
             let at = put.point.position - active.segment.base_offset();
@@ -107,15 +137,20 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Gives the segment at `base`, prepared or created now, its name. The next sync makes the name durable, before
-    /// anything in the segment counts as durable.
-    fn next_segment(&self, base: u64) -> Result<Arc<ActiveSegment>, StoreError> {
+    /// Gives the segment at `base`, prepared or created now, its name. Its first `needed` bytes have disk space. The
+    /// next sync makes the name durable, before anything in the segment counts as durable.
+    fn next_segment(&self, base: u64, needed: u64) -> Result<Arc<ActiveSegment>, StoreError> {
         // With a second unsynced name, a crash could leave a hole in the sequence.
         self.sync_names()?;
         let segment = match self.ahead.take(&self.files, base) {
             Some(segment) => segment,
-            None => self.stage_segment("segment", base)?,
+            None => self.stage_segment("segment", base, needed)?,
         };
+        if let Err(full) = self.allocate_after(&segment, base, needed) {
+            // The next attempt creates the segment again. The staging folder must not keep its space.
+            let _ = self.files.vfs.remove_file(&segment.path());
+            return Err(full);
+        }
         let path = self.files.name_of_staged(&segment.path(), base)?;
         {
             let mut pending = self.names_pending.lock();
@@ -129,14 +164,21 @@ impl CommitLog {
         Ok(active)
     }
 
-    /// Creates the segment at `base` in the staging folder: allocated, synced, without its name.
-    pub(super) fn stage_segment(&self, prefix: &str, base: u64) -> Result<Arc<Segment>, StoreError> {
+    /// Creates the segment at `base` in the staging folder: with its full length, disk space for its first bytes, at
+    /// least for `needed` ones, synced, without its name.
+    pub(super) fn stage_segment(
+        &self,
+        prefix: &str,
+        base: u64,
+        needed: u64,
+    ) -> Result<Arc<Segment>, StoreError> {
         let staging = self.files.segment_staging(base, self.row.file_bytes())?;
         let staged = staging.join(format!("{prefix}-{}", offset_file_name(base)));
         // Removes the file of a failed earlier attempt.
         let _ = self.files.vfs.remove_file(&staged);
-        MappedFile::stage(&self.files.vfs, &staged, base, self.row.file_bytes())
-            .at(&staged, "creating a log segment")
+        let len = self.row.file_bytes();
+        let stage = |bytes| MappedFile::stage(&self.files.vfs, &staged, base, len, bytes);
+        self.try_window(&staging, base, len, needed, stage).at(&staged, "creating a log segment")
     }
 
     /// Checks that the quota of the log allows `segments` more.

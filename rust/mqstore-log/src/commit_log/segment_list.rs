@@ -258,7 +258,7 @@ mod tests {
             made += 1;
             let open = |number: &u64| {
                 let path = PathBuf::from(format!("/{made}-{number}"));
-                MappedFile::stage(&vfs, &path, number * BYTES, BYTES).unwrap()
+                MappedFile::stage(&vfs, &path, number * BYTES, BYTES, BYTES).unwrap()
             };
             let list = SegmentList::of_files(numbers.iter().map(open).collect());
             let ends = list.segments().iter().map(|segment| segment.end_offset());
@@ -307,7 +307,7 @@ mod models {
     const BYTES: u64 = 16;
 
     fn make(vfs: &Arc<dyn Vfs>, base: u64) -> Arc<Segment> {
-        let segment = MappedFile::stage(vfs, format!("/{base}").as_ref(), base, BYTES).unwrap();
+        let segment = MappedFile::stage(vfs, format!("/{base}").as_ref(), base, BYTES, BYTES).unwrap();
         segment.file().unwrap().write_all_at(&[7; BYTES as usize], 0).unwrap();
         segment
     }

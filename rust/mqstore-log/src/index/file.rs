@@ -7,14 +7,15 @@
 //!   40 + 4 S     entries: hash 4 | log offset 8 | seconds 4 | number of the older entry 4
 //! ```
 //!
-//! The writer allocates a file in staging, names it, and writes it through a map, in the order entry, header, slot. So
+//! The writer creates a file in staging, names it, and writes it through a map, in the order entry, header, slot. Each
+//! part gets its disk space before ([`super::space`]). So
 //! neither a kill nor a reader in another process finds a slot whose entry the header does not count. The counts are the
 //! last store to the header: a kill before it leaves an entry that does not exist, a kill after it one that only its
 //! slot does not name. The next open for writing links it ([`IndexFile::link_newest`]).
 //!
-//! This module owns all access to the bytes of a file. The writer maps the file that it writes, after it allocated its
-//! space, and keeps its header in memory. Other files of the writing process are read through maps that the cache of
-//! open files keeps. A process that does not write uses positional reads. Only the writer, which holds the lock of the
+//! This module owns all access to the bytes of a file. The writer maps the file that it writes, and keeps its header in
+//! memory. Other files of the writing process without holes are read through maps that the cache of open files keeps. A
+//! process that does not write uses positional reads. Only the writer, which holds the lock of the
 //! set, changes a byte.
 //!
 //! Source: `IndexFile`, `IndexHeader`.
@@ -28,6 +29,7 @@ use mqstore_io::switch;
 use mqstore_io::sync::{Arc, AtomicBool, Ordering, RwLock};
 use mqstore_io::{Access, FileCache, MapAccess, RecentMaps, Region, RegionError, VfsFile};
 
+use super::space::IndexSpace;
 use mqstore_base::error::{IoContext, StoreError};
 
 /// A new entry: one key of a record.
@@ -84,6 +86,7 @@ struct IndexFileState {
 pub(super) struct WriteMap {
     file: Arc<dyn VfsFile>,
     region: Region,
+    space: Arc<IndexSpace>,
 }
 
 /// An entry that is about to be written.
@@ -97,6 +100,9 @@ struct PreparedEntry {
 /// The access to a file that is read.
 #[derive(Debug)]
 pub(super) enum IndexBytes {
+    /// The file that is written; it can have holes.
+    Written(WriteMap),
+    /// A file without holes.
     Map(Region),
     File(Arc<dyn VfsFile>),
 }
@@ -141,7 +147,7 @@ impl IndexFile {
     /// Returns the access for a lookup.
     pub(super) fn source(&self) -> Result<IndexBytes, StoreError> {
         if let Some(map) = &self.state.read().map {
-            return Ok(IndexBytes::Map(map.region.clone()));
+            return Ok(IndexBytes::Written(map.clone()));
         }
         match self.in_memory() {
             Some(map) => Ok(IndexBytes::Map(Region::clone(&map))),
@@ -149,31 +155,35 @@ impl IndexFile {
         }
     }
 
-    /// Maps the complete file. A process that only reads uses no map, because the writer could cut the file under it.
+    /// Maps the complete file, unless it has holes. A process that only reads uses no map, because the writer could cut
+    /// the file under it.
     fn in_memory(&self) -> Option<Arc<Region>> {
         if self.access == Access::Read {
             return None;
         }
-        let map = || self.cache.map(&self.path, Access::ReadWrite, self.geometry.file_len());
+        let map = || {
+            let len = self.geometry.file_len();
+            if self.cache.get(&self.path, Access::ReadWrite)?.stat()?.allocated_bytes < len {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, "the file has holes"));
+            }
+            self.cache.map(&self.path, Access::ReadWrite, len)
+        };
         self.maps.get(0, map).ok()
     }
 
-    /// Returns the access for the writer; allocates the file and maps it.
+    /// Returns the access for the writer; maps the file.
     pub(super) fn map(&self) -> Result<WriteMap, StoreError> {
         let mut state = self.state.write();
         if let Some(map) = &state.map {
             return Ok(map.clone());
         }
-        let file = self
-            .cache
-            .get(&self.path, Access::ReadWrite)
-            .and_then(|file| file.allocate(self.geometry.file_len()).map(|()| file))
-            .at(&self.path, "allocating an index file")?;
+        let file = self.cache.get(&self.path, Access::ReadWrite).at(&self.path, "opening an index file")?;
         let region = usize::try_from(self.geometry.file_len())
             .map_err(|_| io::ErrorKind::FileTooLarge.into())
             .and_then(|len| file.map(0, len, MapAccess::ReadWrite))
             .at(&self.path, "mapping an index file")?;
-        let map = WriteMap { file, region };
+        let space = Arc::new(IndexSpace::new(self.geometry, state.header.next_entry()));
+        let map = WriteMap { file, region, space };
         state.map = Some(map.clone());
         Ok(map)
     }
@@ -194,21 +204,23 @@ impl IndexFile {
         // The seconds of later entries count from the first entry of the file, so the first one is written alone.
         let most = if state.header.next_entry() <= 1 { 1 } else { GROUP_ENTRIES };
         let group = new.get(..new.len().min(room).min(most)).unwrap_or_default();
-        let written = self.put_group(&map.region, &mut state.header, group);
+        let written = self.put_group(map, &mut state.header, group);
         self.dirty.store(true, Ordering::Release);
-        written.map_err(io::Error::from).at(&self.path, "writing an index entry")?;
+        written.at(&self.path, "writing an index entry")?;
         Ok(group.len())
     }
 
-    fn put_group(
-        &self,
-        region: &Region,
-        header: &mut IndexHeader,
-        group: &[NewEntry],
-    ) -> Result<(), RegionError> {
+    fn put_group(&self, map: &WriteMap, header: &mut IndexHeader, group: &[NewEntry]) -> io::Result<()> {
+        let WriteMap { file, region, space } = map;
         let mut entries = [PreparedEntry::default(); GROUP_ENTRIES];
         for (entry, new) in entries.iter_mut().zip(group) {
-            entry.slot_position = self.geometry.slot_position(self.geometry.slot_of(new.hash)) as usize;
+            let position = self.geometry.slot_position(self.geometry.slot_of(new.hash));
+            space.reserve_slot(&**file, position)?;
+            entry.slot_position = position as usize;
+        }
+        let first = header.next_entry();
+        space.reserve_entries(&**file, first..first + group.len() as u32)?;
+        for (entry, new) in entries.iter_mut().zip(group) {
             // Slots are at random places in the file. These loads do not depend on each other, so memory delivers them
             // in parallel.
             region.load_u32_be_acquire(entry.slot_position)?;
@@ -322,8 +334,11 @@ impl IndexBytes {
     pub(super) fn slot(&self, geometry: IndexGeometry, slot: u32) -> io::Result<u32> {
         let position = geometry.slot_position(slot);
         match self {
+            Self::Written(map) if map.space.has_slot(position) => {
+                Ok(map.region.load_u32_be_acquire(position as usize)?)
+            }
             Self::Map(region) => Ok(region.load_u32_be_acquire(position as usize)?),
-            Self::File(file) => {
+            Self::Written(WriteMap { file, .. }) | Self::File(file) => {
                 let mut bytes = [0; 4];
                 file.read_exact_at(&mut bytes, position)?;
                 Ok(u32::from_be_bytes(bytes))
@@ -336,7 +351,9 @@ impl IndexBytes {
         let position = geometry.entry_position(number);
         let mut bytes = [0; INDEX_ENTRY_BYTES];
         match self {
-            Self::Map(region) => region.read(position as usize, &mut bytes)?,
+            Self::Written(WriteMap { region, .. }) | Self::Map(region) => {
+                region.read(position as usize, &mut bytes)?;
+            }
             Self::File(file) => file.read_exact_at(&mut bytes, position)?,
         }
         Ok(IndexEntry::decode(&bytes))

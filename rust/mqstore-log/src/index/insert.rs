@@ -6,7 +6,7 @@
 //! - The seconds of an entry count from the begin time that the header has *before* the entry.
 //! - A new file starts with the end of the one before it as its begin, until its own first entry.
 //!
-//! A new file is allocated and gets its header in staging, and is then named. A crash before that leaves only a staged
+//! A new file gets its length and its header in staging, and is then named. A crash before that leaves only a staged
 //! file.
 //!
 //! Source: `IndexService#buildIndex`, `#putKey`, `#getAndCreateLastIndexFile`, `IndexFile#putKey`.
@@ -63,7 +63,11 @@ impl IndexSet {
         let header = next_header(self.last().map(|file| file.known_header()));
         let geometry = self.geometry();
         let (staged, file) = self.stage(writer)?;
-        let filled = file.allocate(geometry.file_len()).and_then(|()| file.write_all_at(&header.encode(), 0));
+        // The first entry needs the page of the header, and the writer reserves the rest when it needs it.
+        let bytes = header.encode();
+        let filled = file
+            .allocate_front(geometry.file_len(), bytes.len() as u64)
+            .and_then(|_| file.write_all_at(&bytes, 0));
         drop(file);
         let named = filled.at(&staged, "allocating an index file").and_then(|()| self.name(writer, &staged));
         match named {

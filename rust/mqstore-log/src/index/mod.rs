@@ -16,6 +16,7 @@ mod geometry_guess;
 mod insert;
 mod lookup;
 mod set;
+mod space;
 #[cfg(test)]
 mod tests;
 

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use mqstore_base::error::{StoreError, remedy};
+use mqstore_base::error::{StoreError, disk_option, remedy};
 use mqstore_delivery::BrokerError;
 use mqstore_format::FormatError;
 use pyo3::exceptions::PyValueError;
@@ -62,10 +62,15 @@ pub(crate) fn to_py(error: StoreError) -> PyErr {
             CorruptionError::new_err((text(&path), offset, reason))
         }
         StoreError::Unsupported { path, reason } => UnsupportedFormatError::new_err((text(&path), reason)),
-        StoreError::DiskFull { path, action } => DiskFullError::new_err((text(&path), action)),
+        StoreError::DiskFull { path, action, requested_bytes, free_bytes } => {
+            let reason = "no space left on the device";
+            let option = disk_option(&path);
+            DiskFullError::new_err((text(&path), action, reason, requested_bytes, free_bytes, option))
+        }
         StoreError::DiskNearlyFull { path, used_percent, ratio } => {
             let reason = format!("{used_percent} % of the disk are used, disk_refuse_ratio is {ratio}");
-            DiskFullError::new_err((text(&path), "appending", reason))
+            let (unknown, option) = (None::<u64>, "disk_refuse_ratio");
+            DiskFullError::new_err((text(&path), "appending", reason, unknown, unknown, option))
         }
         StoreError::TooLarge { what, size, limit } => MessageTooLargeError::new_err((what, size, limit)),
         StoreError::InvalidMessage { reason } => InvalidMessageError::new_err((reason,)),

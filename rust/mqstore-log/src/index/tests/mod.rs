@@ -4,6 +4,7 @@ mod damage;
 mod faults;
 mod geometry;
 mod model;
+mod space;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

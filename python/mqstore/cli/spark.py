@@ -25,11 +25,11 @@ Master = Annotated[str, typer.Option("--master", help="Spark master: local[4], s
 def _session(master: str) -> Iterator[Any]:
     """Yields a new Spark session; executors on other machines get the package."""
     from mqstore.spark import ship
-    from mqstore.spark._session import begin
+    from mqstore.spark._session import begin, is_local
 
     session = begin(master)
     try:
-        if not master.startswith("local"):
+        if not is_local(master):
             ship(session)
         yield session
     finally:

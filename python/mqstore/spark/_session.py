@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import secrets
+import sys
 from concurrent.futures import Future, wait
 from importlib.util import find_spec
 from threading import Thread
@@ -17,13 +20,19 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, Row, SparkSession
 
+_log = logging.getLogger("mqstore")
+
 _POLL_SECONDS = 0.1
+
+# Names under which a user chooses the interpreter of the workers: a variable of the environment, and Spark's settings.
+_VARIABLE = "PYSPARK_PYTHON"
+_SETTINGS = ("spark.pyspark.python", "spark.sql.execution.pyspark.python")
 
 _MISSING = 'mqstore.spark needs PySpark 4.1 or newer, pyarrow and pandas: pip install "mqstore[spark]"'
 
 
 def require(spark: SparkSession) -> None:
-    """Checks that the libraries are installed and that ``spark`` is a session.
+    """Checks that the libraries are installed and that ``spark`` is a session; selects the workers' interpreter.
 
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
@@ -36,10 +45,35 @@ def require(spark: SparkSession) -> None:
     if not callable(getattr(spark, "range", None)):
         msg = f"spark must be a SparkSession, not {type(spark).__name__}"
         raise TypeError(msg)
+    select_interpreter(spark)
+
+
+def select_interpreter(spark: SparkSession) -> None:
+    """Makes local workers of a classic session run this interpreter, unless the user chose another one.
+
+    Spark's default is the first ``python3`` on the path, which has no mqstore if it is not that of this environment.
+    Workers on other machines may have no interpreter with this path, so their sessions stay unchanged.
+    """
+    context = getattr(spark, "sparkContext", None)
+    if context is None or not is_local(context.master) or context.pythonExec == sys.executable:
+        return
+    if os.environ.get(_VARIABLE) or any(spark.conf.get(name, None) for name in _SETTINGS):
+        return
+    context.pythonExec = sys.executable
+    _tell_interpreter()
+
+
+def is_local(master: str) -> bool:
+    """Returns whether the workers of this master run on this machine, below the driver."""
+    return master.startswith("local")
+
+
+def _tell_interpreter() -> None:
+    _log.info("Spark workers run %s; set %s for another interpreter", sys.executable, _VARIABLE)
 
 
 def begin(master: str) -> SparkSession:
-    """Returns a session for the command line.
+    """Returns a session for the command line, whose local workers run this interpreter unless the user chose another.
 
     Raises:
         MQStoreError: PySpark is missing.
@@ -48,6 +82,10 @@ def begin(master: str) -> SparkSession:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError:
         raise MQStoreError(_MISSING) from None
+    if is_local(master) and not os.environ.get(_VARIABLE):
+        # Before the JVM starts: it reads the variable once, and lists data sources with this interpreter.
+        os.environ[_VARIABLE] = sys.executable
+        _tell_interpreter()
     builder = SparkSession.builder.master(master).appName("mqstore").config("spark.ui.showConsoleProgress", "false")
     return builder.getOrCreate()
 

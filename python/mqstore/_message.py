@@ -24,8 +24,7 @@ class Message:
         properties: your own properties. `append` refuses RocketMQ's reserved names, except `UNIQ_KEY`, which replaces
             the generated unique id.
         flag: number of your application, 32 bits.
-        born_timestamp: time of creation, in epoch milliseconds or as an aware `datetime`; None is the time of the
-            append.
+        born_timestamp: time of creation; None is the time of the append.
 
     Raises:
         TypeError: an argument has the wrong type, for example a `str` as body.

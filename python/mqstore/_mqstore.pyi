@@ -184,7 +184,7 @@ class NativeStore:
             flag: a 32-bit number for the application.
             born_timestamp: time at which the message was created; None is now.
             durable: whether to wait for a sync, whatever the store's durability.
-            delay: time before the message appears in its topic, in seconds or as a `timedelta`.
+            delay: time before the message appears in its topic.
             deliver_at: the time of delivery, instead of `delay`. A time in the past delivers now.
             delay_level: RocketMQ's delay level, instead of `delay`, by the store's `delay_levels`; by default 18 levels
                 of 1 s to 2 h.

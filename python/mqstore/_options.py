@@ -11,10 +11,9 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from mqstore._times import seconds_from
+from mqstore._times import duration_of
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -112,9 +111,9 @@ class BrokerOptions:
 class StoreOptions:
     """Options for `mqstore.open`.
 
-    The sizes apply only to new files: the file lengths that a directory already has always win. Durations are seconds
-    as `float`, or `timedelta`; they are stored as seconds. An option out of bounds raises `InvalidOptionError` when the
-    store is opened.
+    The sizes apply only to new files: the file lengths that a directory already has always win. Durations are seconds,
+    `timedelta`, or text such as `"90s"`; they are stored as seconds. An option out of bounds raises
+    `InvalidOptionError` when the store is opened.
     """
 
     recovery: Recovery = "strict"
@@ -202,9 +201,9 @@ class StoreOptions:
     files yet. These messages are then lost. By default such a segment stays, and `Store.expire` reports it."""
 
     compaction_interval: Duration | None = None
-    """Interval at which the background checks compaction topics, in seconds or as a `timedelta`: 0.001 to 31,536,000
-    (a year). It compacts a topic that has changed enough, as `Store.compact` does with its defaults. None, the default,
-    compacts only on a call of `compact`. RocketMQ: `compactionScheduleInternal`."""
+    """Interval at which the background checks compaction topics: 1 ms to a year. It compacts a topic that has changed
+    enough, as `Store.compact` does with its defaults. None, the default, compacts only on a call of `compact`.
+    RocketMQ: `compactionScheduleInternal`."""
 
     compaction_feed: bool = True
     """Whether new messages of compaction topics are also copied to the compaction files, in the background and at the
@@ -212,7 +211,7 @@ class StoreOptions:
     compaction copies them. RocketMQ: `enableCompaction`."""
 
     delay_levels: str | Iterable[Duration] | None = None
-    """Delays of the delay levels, level 1 first: a text such as `"1s 5s 1m 2h"`, or whole seconds and `timedelta`s;
+    """Delays of the delay levels, level 1 first: a text such as `"1s 5s 1m 2h"`, or durations of whole seconds;
     1 to 256 levels of 0 to 36,500 days. The store remembers them. None, the default, uses the remembered levels, or
     RocketMQ's 18 levels if there are none. An open for reading and `rebuild` use this option only if no levels are
     remembered. RocketMQ: `messageDelayLevel`."""
@@ -376,11 +375,12 @@ def _broker_options(name: str, value: object) -> BrokerOptions:
 
 
 def _duration(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
-        raise InvalidOptionError(name, f"must be seconds or a timedelta, not {type(value).__name__}")
-    seconds = seconds_from(value)
-    if not math.isfinite(seconds) or seconds < 0:
-        raise InvalidOptionError(name, f"{value} is not a duration: it must be finite and at least 0")
+    try:
+        seconds = duration_of(name, value)  # type: ignore[arg-type]
+    except TypeError:
+        raise _mismatch(name, 'seconds, a timedelta, or text such as "90s"', value) from None
+    if not math.isfinite(seconds):
+        raise InvalidOptionError(name, f"{value} is not a duration: it must be finite")
     return seconds
 
 

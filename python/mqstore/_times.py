@@ -1,8 +1,13 @@
-"""Conversion of times and durations from callers to the numbers of the core."""
+"""Conversion of times and durations from callers to the numbers of the core.
+
+The only parser of both: the library, the command line and the options of Spark use it, and the native module calls it
+for every value that is not a plain number.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -13,23 +18,49 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_LARGEST = (1 << 63) - 1
+
+# As seconds these are the years 1973 to 2286, as milliseconds January to April 1970. The native module has the same
+# bounds (`LIKE_SECONDS`).
+_LIKE_SECONDS = range(10**8, 10**10)
+
+# 20260131 is a date in ISO 8601, so that eight digits are no number.
+_NUMBER = r"[+-]?(?![0-9]{8}$)[0-9]{1,20}"
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DECIMAL = r"([0-9]+(?:\.[0-9]+)?)"
+_PLAIN = rf"{_DECIMAL} ?(ms|[smhdw])?"
+_ISO = rf"P(?=[0-9T])(?:{_DECIMAL}W)?(?:{_DECIMAL}D)?(?:T(?=[0-9])(?:{_DECIMAL}H)?(?:{_DECIMAL}M)?(?:{_DECIMAL}S)?)?"
+_ISO_UNITS = ("w", "d", "h", "m", "s")
 
 
 def milliseconds_of(name: str, value: Time) -> int:
     """Returns `value` in epoch milliseconds, rounded down.
 
     Raises:
-        TypeError: `value` is neither an int nor a datetime.
-        ValueError: `value` is a datetime without a time zone.
+        TypeError: `value` is no int, aware datetime or text.
+        InvalidOptionError: `value` is text that is no time, a time without a time zone, or a number that can only be
+            seconds.
     """
+    if isinstance(value, str):
+        value = _parsed(name, value)
     if isinstance(value, datetime):
         if value.tzinfo is None or value.utcoffset() is None:
-            msg = f"{name} is a datetime without a time zone: for example, use datetime.now(datetime.UTC)"
-            raise ValueError(msg)
+            reason = "a datetime without a time zone: for example, use datetime.now(datetime.UTC)"
+            raise InvalidOptionError(name, reason)
         return (value - _EPOCH) // _MILLISECOND
     if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} must be epoch milliseconds (int) or an aware datetime, not {type(value).__name__}"
+        kind = type(value).__name__
+        msg = f"{name} must be an aware datetime, ISO 8601 text, or epoch milliseconds as an int, not {kind}"
         raise TypeError(msg)
+    if value in _LIKE_SECONDS:
+        reason = (
+            f"{value} milliseconds after the epoch are in 1970, so it is probably in seconds: "
+            "multiply it by 1000, or pass a datetime"
+        )
+        raise InvalidOptionError(name, reason)
+    if not -_LARGEST - 1 <= value <= _LARGEST:
+        raise InvalidOptionError(name, f"{value} does not fit 64 bits")
     return value
 
 
@@ -38,18 +69,27 @@ def store_time_of(name: str, value: datetime | str) -> int:
 
     Raises:
         TypeError: `value` is neither a datetime nor a str.
-        InvalidOptionError: `value` is text that is not an ISO time.
-        ValueError: `value` has no time zone.
+        InvalidOptionError: as for `milliseconds_of`.
     """
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            raise InvalidOptionError(name, f"{value!r} is no time: write 2026-11-26T09:00:00+00:00") from None
-    if not isinstance(value, datetime):
+    if not isinstance(value, datetime | str):
         msg = f"{name} must be an offset (int), an aware datetime or an ISO time (str), not {type(value).__name__}"
         raise TypeError(msg)
     return milliseconds_of(name, value)
+
+
+def _parsed(name: str, text: str) -> int | datetime:
+    text = text.strip()
+    if re.fullmatch(_NUMBER, text):
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        reason = f"{text!r} is no time: use ISO 8601 with an offset such as 2026-01-31T12:00Z, or epoch milliseconds"
+        raise InvalidOptionError(name, reason) from None
+    if found.tzinfo is None:
+        reason = f"{text!r} has no time zone: add Z for UTC, or an offset, as in {found.isoformat()}Z"
+        raise InvalidOptionError(name, reason)
+    return found
 
 
 def time_of(milliseconds: int) -> datetime:
@@ -61,10 +101,11 @@ def seconds_of(name: str, value: Duration) -> float:
     """Returns the duration of a wait in seconds; a negative one becomes 0.
 
     Raises:
-        TypeError: `value` is neither a number nor a timedelta.
+        TypeError: `value` is no number, timedelta or text.
         ValueError: `value` is NaN.
+        InvalidOptionError: `value` is text that is no duration.
     """
-    seconds = _seconds(name, value)
+    seconds = seconds_from(name, value)
     if math.isnan(seconds):
         msg = f"{name} is not a number"
         raise ValueError(msg)
@@ -75,13 +116,40 @@ def duration_of(name: str, value: Duration) -> float:
     """Returns a duration in seconds that is not the limit of a wait.
 
     Raises:
-        TypeError: `value` is neither a number nor a timedelta.
-        InvalidOptionError: `value` is negative or NaN.
+        TypeError: `value` is no number, timedelta or text.
+        InvalidOptionError: `value` is negative, NaN, or text that is no duration.
     """
-    seconds = _seconds(name, value)
+    seconds = seconds_from(name, value)
     if not seconds >= 0:
         raise InvalidOptionError(name, f"{seconds:g} s is no duration; a duration is at least 0")
     return seconds
+
+
+def seconds_from(name: str, value: Duration) -> float:
+    """Returns a span of time in seconds; it can be negative, infinite or NaN.
+
+    Raises:
+        TypeError: `value` is no number, timedelta or text.
+        InvalidOptionError: `value` is text that is no duration.
+    """
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        return _span(name, value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        msg = f'{name} must be seconds, a timedelta, or text such as "90s", not {type(value).__name__}'
+        raise TypeError(msg)
+    return float(value)
+
+
+def _span(name: str, text: str) -> float:
+    text = text.strip()
+    if plain := re.fullmatch(_PLAIN, text):
+        return float(plain[1]) * _UNITS[plain[2] or "s"]
+    if parts := re.fullmatch(_ISO, text):
+        return float(sum(float(part) * _UNITS[unit] for part, unit in zip(parts.groups("0"), _ISO_UNITS, strict=True)))
+    reason = f'{text!r} is no duration: use a number with ms, s, m, h, d or w, such as "90s" or "7d", or "PT24H"'
+    raise InvalidOptionError(name, reason)
 
 
 def count_of(name: str, value: int | None, most: int = (1 << 31) - 1) -> int | None:
@@ -103,17 +171,3 @@ def count_of(name: str, value: int | None, most: int = (1 << 31) - 1) -> int | N
         msg = f"{name} must be at most {most}, not {value}"
         raise ValueError(msg)
     return value
-
-
-def _seconds(name: str, value: Duration) -> float:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"{name} must be seconds or a timedelta, not {type(value).__name__}"
-        raise TypeError(msg)
-    return float(value)
-
-
-def seconds_from(value: Duration) -> float:
-    """Returns a duration in seconds."""
-    return value.total_seconds() if isinstance(value, timedelta) else float(value)

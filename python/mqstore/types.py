@@ -58,11 +58,13 @@ Keys: TypeAlias = str | Iterable[str]
 Properties: TypeAlias = Mapping[str, str]
 """Properties of a message, by name."""
 
-Time: TypeAlias = int | datetime
-"""A point in time: epoch milliseconds, or a `datetime` with a time zone."""
+Time: TypeAlias = int | datetime | str
+"""A point in time: epoch milliseconds, a `datetime` with a time zone, or ISO 8601 text with an offset, such as
+`"2026-01-31T12:00Z"`. A number that can only be seconds (of the years 1973 to 2286) is an error."""
 
-Duration: TypeAlias = float | timedelta
-"""A duration: seconds, or a `timedelta`."""
+Duration: TypeAlias = float | timedelta | str
+"""A duration: seconds, a `timedelta`, or text: a number with a unit such as `"90s"`, `"24h"` or `"7d"` (ms, s, m, h, d,
+w; without a unit, seconds), or a duration of ISO 8601 such as `"PT24H"`."""
 
 ReadBound: TypeAlias = int | datetime | str
 """The start or the end of a read: a queue offset, or a store time as an aware `datetime` or as ISO text."""
@@ -71,7 +73,7 @@ Filter: TypeAlias = "str | SqlFilter"
 """A selection of messages: tags as `"a || b"`, or a condition on properties, `mqstore.sql("price > 5")`."""
 
 Start: TypeAlias = Literal["earliest", "latest"] | Time
-"""A position for a consumer: the first message, after the last message, or a store time."""
+"""A position for a consumer: `"earliest"` is the first message, `"latest"` the end; or a store time."""
 
 OnDamage: TypeAlias = Literal["raise", "skip"]
 """Behaviour of a read at a damaged record: `"raise"` raises `CorruptionError`. `"skip"` continues after the record with
@@ -104,8 +106,8 @@ class CompactionOptions(TypedDict, total=False):
 
     Args:
         tombstone_retention: time for which a tombstone is kept after the compaction that removed the last older value
-            of its key, so that slow readers see it. Seconds or a `timedelta`; 86,400 by default. With 0 tombstones are
-            not kept, as in RocketMQ.
+            of its key, so that slow readers see it; 24 hours by default. With 0 tombstones are not kept, as in
+            RocketMQ.
         dry_run: whether to run the compaction, return its report, and discard the result; False by default.
         force: whether to compact queues that have not changed since the last compaction, and to accept topics that are
             not compaction topics. A broker keeps such files, and serves these topics from the commit log as before.

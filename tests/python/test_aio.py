@@ -153,7 +153,7 @@ async def test_errors_are_those_of_a_store(home: Path) -> None:
         with pytest.raises(mqstore.OffsetOutOfRangeError):
             await anext(store.read("orders", 0, 7))
         with pytest.raises(TypeError, match="timeout"):
-            await store.wait("orders", 0, 0, "soon")  # type: ignore[arg-type]
+            await store.wait("orders", 0, 0, b"soon")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="cannot pickle"):
             pickle.dumps(store)
         with pytest.raises(mqstore.StoreLockedError):

@@ -112,7 +112,7 @@ async def test_errors_are_those_of_the_blocking_one(home: Path) -> None:
         with pytest.raises(ValueError, match="non-negative"):
             await queue.get(timeout=-1)
         with pytest.raises(TypeError, match="timeout"):
-            await queue.get(timeout="soon")  # type: ignore[arg-type]
+            await queue.get(timeout=b"soon")  # type: ignore[arg-type]
         await queue.put_many([b"one", b"two"])
         with pytest.raises(mqstore.Full, match="maxsize"):
             await queue.put_nowait(b"three")

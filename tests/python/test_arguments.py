@@ -1,4 +1,4 @@
-"""Durations and counts: every argument refuses negative values, booleans and texts, and its error names the value."""
+"""Durations and counts: every argument refuses negative values and booleans, and its error names the value."""
 
 from __future__ import annotations
 
@@ -89,10 +89,15 @@ def test_a_negative_duration_is_refused_by_its_value(shop: mqstore.Store, name: 
 
 
 @pytest.mark.parametrize("name", DURATIONS)
-def test_a_duration_is_a_number_or_a_timedelta(shop: mqstore.Store, name: str) -> None:
-    for wrong in ("24h", True, b"1"):
-        with pytest.raises(TypeError, match="must be seconds or a timedelta"):
+def test_a_duration_is_a_number_a_timedelta_or_text(shop: mqstore.Store, name: str) -> None:
+    for wrong in (True, b"1", [1]):
+        with pytest.raises(TypeError, match="must be seconds, a timedelta, or text"):
             DURATIONS[name](shop, wrong)
+    for wrong in ("soon", "-1s", "1y", ""):
+        with pytest.raises(mqstore.InvalidOptionError, match="is no duration: use a number with"):
+            DURATIONS[name](shop, wrong)
+    for right in (90, 90.0, timedelta(seconds=90), "90s", "1.5m", "PT1M30S"):
+        DURATIONS[name](shop, right)
 
 
 @pytest.mark.parametrize("name", COUNTS)

@@ -242,7 +242,7 @@ def test_arguments_that_say_nothing_or_too_much(tmp_path: Path) -> None:
         with pytest.raises(TypeError, match="only one of"):
             store.append("t", b"x", delay=1, delay_level=1)
         with pytest.raises(TypeError, match="delay must be seconds"):
-            store.append("t", b"x", delay="soon")  # type: ignore[arg-type]
+            store.append("t", b"x", delay=b"soon")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="time zone"):
             store.append("t", b"x", deliver_at=datetime(2030, 1, 1))  # noqa: DTZ001
         with pytest.raises(mqstore.InvalidOptionError):

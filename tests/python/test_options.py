@@ -89,10 +89,12 @@ def test_frozen_equal_picklable() -> None:
         StoreOptions(1 << 20)  # type: ignore[misc]
 
 
-def test_durations_are_seconds_or_timedelta() -> None:
+def test_durations_are_seconds_timedelta_or_text() -> None:
     assert StoreOptions(flush_interval=timedelta(milliseconds=250)).flush_interval == 0.25
     assert StoreOptions(flush_interval=2) == StoreOptions(flush_interval=2.0)
-    for wrong in ("1s", None, True, float("nan"), float("inf"), -1):
+    for same in ("2s", "2", "PT2S", timedelta(seconds=2)):
+        assert StoreOptions(flush_interval=same).flush_interval == 2.0
+    for wrong in ("soon", None, True, float("nan"), float("inf"), -1):
         with pytest.raises(mqstore.InvalidOptionError, match="flush_interval"):
             StoreOptions(flush_interval=wrong)  # type: ignore[arg-type]
 
@@ -144,7 +146,7 @@ def test_durations_are_seconds_or_timedelta() -> None:
         ("delay_levels", ()),
         ("delay_levels", (1, 2.5)),
         ("delay_levels", (1, -1)),
-        ("delay_levels", ("1s",)),
+        ("delay_levels", ("soon",)),
         ("delay_levels", b"1s"),
         ("delay_levels", 3),
         ("advanced", None),

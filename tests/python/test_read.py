@@ -193,7 +193,7 @@ def test_wait(store: mqstore.Store) -> None:
     assert store.wait("t", 0, 1, timedelta(milliseconds=1)) is False
     threading.Timer(0.05, lambda: store.append("t", b"y")).start()
     assert store.wait("t", 0, 1, timeout=10) is True
-    for wrong in ("1", [], True):
+    for wrong in (b"1", [], True):
         with pytest.raises(TypeError):
             store.wait("t", 0, 0, timeout=wrong)  # type: ignore[arg-type]
 

@@ -72,7 +72,7 @@ def test_a_clock_is_set_shared_and_shown(home: Path) -> None:
     clock.advance(-1)
     assert clock.now == datetime(1970, 1, 1, 23, 59, 59, tzinfo=UTC)
     with pytest.raises(TypeError, match="seconds"):
-        clock.advance("1")  # type: ignore[arg-type]
+        clock.advance(b"1")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="without a time zone"):
         ManualClock(datetime(2030, 5, 6))  # noqa: DTZ001
     for store in stores:

@@ -159,7 +159,7 @@ def test_what_is_given_back_waits_as_it_is_told(store: mqstore.Store) -> None:
     assert queue.qsize() == 1
     queue.put(b"wrong")
     message = queue.get()
-    queue = store.work_queue("jobs", backoff=lambda _: "soon")  # type: ignore[arg-type,return-value]
+    queue = store.work_queue("jobs", backoff=lambda _: b"soon")  # type: ignore[arg-type,return-value]
     with pytest.raises(TypeError, match="backoff"):
         queue.nack(message)
     queue.ack(message)

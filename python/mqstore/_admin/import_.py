@@ -350,8 +350,10 @@ def _time(value: Any) -> int | None:
             raise InvalidMessageError(f"born_timestamp {value!r} is not an ISO 8601 time") from None
     if value is None:
         return None
+    # A file can hold every time that a store can hold, also one near 1970, which an argument cannot be.
+    is_number = isinstance(value, int) and not isinstance(value, bool)
     try:
-        found = milliseconds_of("born_timestamp", value)
+        found = value if is_number else milliseconds_of("born_timestamp", value)
     except (TypeError, ValueError) as error:
         raise InvalidMessageError(str(error)) from None
     if not -(1 << 63) <= found < 1 << 63:

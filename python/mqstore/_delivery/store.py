@@ -60,7 +60,7 @@ class DeliveringStore(_native.NativeStore):
                 other consumer processes the next message earlier.
             broadcast: whether this consumer gets the messages of all queues, independently of the group.
             name: name under which a broadcast consumer stores its offsets; without a name they are not stored.
-            commit_interval: longest time for which a power loss can lose a commit, in seconds or as a `timedelta`. With
+            commit_interval: longest time for which a power loss can lose a commit. With
                 0 each commit is synced; None leaves it to the background, which syncs every 0.1 s.
             on_lost: behaviour if the retention deleted messages that the group has not read. `"continue"` continues at
                 the first existing message and logs to the logger `mqstore`. `"raise"` raises `OffsetOutOfRangeError`
@@ -128,8 +128,8 @@ class DeliveringStore(_native.NativeStore):
             group: name of the group; an unknown group is created. Each group gets all messages. None is
                 `workers-<topic>`, so that each topic has its own dead letters. If the group `workers`, the default of
                 earlier versions, has progress on the topic, None is `workers`.
-            visibility_timeout: time for which a leased message is hidden from other workers, in seconds or as a
-                `timedelta`, 1 ms to 30 days. It can differ between handles.
+            visibility_timeout: time for which a leased message is hidden from other workers, 1 ms to 30 days. It can
+                differ between handles.
             max_attempts: number of deliveries after which a message moves to the topic `%DLQ%group`; None is no limit.
             backoff: function from the number of deliveries to the delay of a message that was returned without a delay.
                 None uses RocketMQ's retry levels: 10 s, 30 s, 1 min and so on up to 2 h.
@@ -179,7 +179,7 @@ class DeliveringStore(_native.NativeStore):
 
         Args:
             id: as for `cancel`.
-            delay: time from now until the delivery, in seconds or as a `timedelta`.
+            delay: time from now until the delivery.
             deliver_at: delivery time, instead of `delay`.
 
         Returns:
@@ -244,7 +244,7 @@ class DeliveringStore(_native.NativeStore):
         Args:
             check: check function; it replaces an earlier one of this group.
             group: name of the producer group.
-            check_after: age of a transaction at its first check, in seconds or as a `timedelta`.
+            check_after: age of a transaction at its first check.
             check_interval: time between two checks, 1 ms to a year.
             check_max: number of checks after which the messages are moved to the topic `TRANS_CHECK_MAX_TIME_TOPIC`.
 

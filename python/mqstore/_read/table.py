@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from mqstore import _native
+from mqstore._times import seconds_of
 from mqstore.errors import InvalidMessageError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ class Table(Mapping[str, "StoredMessage"]):
         Raises:
             StoreClosedError: the store was closed during the wait.
         """
-        return self._changes(self._places(), timeout)
+        limit = None if timeout is None else seconds_of("timeout", timeout)
+        return self._changes(self._places(), limit)
 
     def _places(self) -> dict[int, int]:
         """Returns the next offset of each queue, after a refresh."""
@@ -308,10 +310,7 @@ class Table(Mapping[str, "StoredMessage"]):
                 continue
             self._entries.put(key, queue, message, self._in_memory)
 
-    def _changes(self, places: dict[int, int], timeout: Duration | None) -> Iterator[Change]:
-        from mqstore._times import seconds_of
-
-        limit = None if timeout is None else seconds_of("timeout", timeout)
+    def _changes(self, places: dict[int, int], limit: float | None) -> Iterator[Change]:
         last = time.monotonic()
         while True:
             due = self._due(places)

@@ -114,8 +114,7 @@ class NativeConsumer:
 
         Args:
             max_messages: maximum number of messages to return.
-            timeout: longest wait for the first message, in seconds or as a `timedelta`; None waits without a limit, 0
-                does not wait.
+            timeout: longest wait for the first message; None waits without a limit, 0 does not wait.
 
         Returns:
             At least one message, or an empty list if `timeout` passes first.
@@ -250,8 +249,8 @@ class NativeWorkQueue:
             keys: one key or several, as for `Store.append`.
             tags: the tag.
             properties: the message's own properties, as for `Store.append`.
-            delay: time before the first delivery, in seconds or as a `timedelta`, at most 30 days. The message keeps
-                its place in the log, and the delay holds for every group.
+            delay: time before the first delivery, at most 30 days. The message keeps its place in the log, and the delay
+                holds for every group.
             deliver_at: time of the first delivery, instead of `delay`, at most 30 days from now.
             dedup_id: an id of your choice. If the topic has a message with this id, nothing is stored, and the result
                 is the position of that message. The id is the message's `unique_id`, and the queue remembers it as long
@@ -337,8 +336,7 @@ class NativeWorkQueue:
 
         Args:
             message: the message that `get` returned.
-            delay: time before the redelivery, in seconds or as a `timedelta`, at most 30 days; None uses the queue's
-                `backoff`.
+            delay: time before the redelivery, at most 30 days; None uses the queue's `backoff`.
             reason: text that a dead letter keeps as its property `mqstore.reason`, up to 1,024 bytes of UTF-8. The
                 last reason counts, also if a lease that expires ends the last attempt.
 
@@ -350,7 +348,7 @@ class NativeWorkQueue:
 
         Args:
             message: the message that `get` returned.
-            duration: seconds or a `timedelta`, 1 ms to 30 days; None is the `visibility_timeout` of this handle.
+            duration: time from now, 1 ms to 30 days; None is the `visibility_timeout` of this handle.
 
         Raises:
             LeaseLostError: the lease ended and another worker got the message, or you returned it.

@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec
@@ -21,7 +20,7 @@ import typer
 
 import mqstore
 from mqstore import StoredMessage
-from mqstore._times import milliseconds_of
+from mqstore._times import duration_of, milliseconds_of
 from mqstore.cli import render, settings, waiting
 from mqstore.cli.filters import Sql, Tags, chosen
 from mqstore.cli.follow import Tail
@@ -236,7 +235,7 @@ def lookup(
 def expire(
     directory: Directory,
     retention: Annotated[
-        str | None, typer.Option(metavar="AGE", help='Age to keep: "72h", "7d", or seconds.', show_default=False)
+        str | None, typer.Option(metavar="AGE", help='Age to keep: "72h", "7d", "P7D", or seconds.', show_default=False)
     ] = None,
     retention_bytes: Annotated[
         int | None, typer.Option(min=1, help="Bytes of log segments to keep.", show_default=False)
@@ -571,14 +570,9 @@ def _moment(option: str, text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return milliseconds_of(option, datetime.fromisoformat(text))
-    except ValueError:
-        message = f"{option} {text!r} must be epoch milliseconds, or ISO 8601 with an offset"
-        raise typer.BadParameter(message) from None
+        return milliseconds_of(option, text)
+    except mqstore.InvalidOptionError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _options_of(conf: Path | None) -> mqstore.StoreOptions:
@@ -586,13 +580,10 @@ def _options_of(conf: Path | None) -> mqstore.StoreOptions:
 
 
 def _age(option: str, text: str) -> float:
-    """Returns the seconds of "90", "1.5h" or "7d"."""
-    units = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-    number = text.rstrip("".join(units))
     try:
-        return float(number) * units[text.removeprefix(number) or "s"]
-    except (ValueError, KeyError):
-        raise typer.BadParameter(f'{option} {text!r} must be an age such as "90", "30m", "72h" or "7d"') from None
+        return duration_of(option, text)
+    except mqstore.InvalidOptionError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _tell_kept(report: mqstore.ExpireReport) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore._native import scan_schema
 from mqstore._read.filter import sql
+from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidFilterError, InvalidOptionError
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ def _offsets(options: dict[str, str], which: str, default: int | None) -> Any:
     if timestamp in options:
         if offsets in options:
             raise refuse(timestamp, f"cannot be combined with {offsets}")
-        return {"timestamp": _number(options, timestamp, None, least=-(1 << 63))}
+        return {"timestamp": milliseconds_of(timestamp, options[timestamp])}
     value = options.get(offsets)
     if value is None:
         return default
@@ -299,13 +300,13 @@ def _truth(options: dict[str, str], name: str, default: bool) -> bool:
     return text == "true"
 
 
-def _number(options: dict[str, str], name: str, default: int | None, least: int = 1) -> int | None:
+def _number(options: dict[str, str], name: str, default: int | None) -> int | None:
     if name not in options:
         return default
     try:
         found = int(options[name])
     except ValueError:
         raise refuse(name, f"{options[name]!r} is not a whole number") from None
-    if not least <= found < 1 << 63:
-        raise refuse(name, f"{found} is not from {least} to {(1 << 63) - 1}")
+    if not 1 <= found < 1 << 63:
+        raise refuse(name, f"{found} is not from 1 to {(1 << 63) - 1}")
     return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Unpack
 
 import mqstore
 from mqstore import _native
-from mqstore._times import milliseconds_of, time_of
+from mqstore._times import milliseconds_of, seconds_from, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ class ManualClock:
     take real time. Thread-safe; several stores can share one.
 
     Args:
-        start: first time: epoch milliseconds or an aware datetime; 2024-01-01 00:00 UTC by default.
+        start: first time; 2024-01-01 00:00 UTC by default.
     """
 
     __slots__ = ("_native",)
@@ -41,16 +41,12 @@ class ManualClock:
         """Moves the clock forward, or back if `seconds` is negative.
 
         Args:
-            seconds: seconds, accurate to the millisecond, or a `timedelta`.
+            seconds: seconds, a `timedelta` or text such as `"24h"`, accurate to the millisecond.
         """
-        span = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
-        if isinstance(span, bool) or not isinstance(span, int | float):
-            msg = f"seconds must be a number or a timedelta, not {type(seconds).__name__}"
-            raise TypeError(msg)
-        self._native.advance(round(span * 1000))
+        self._native.advance(round(seconds_from("seconds", seconds) * 1000))
 
     def set(self, when: Time) -> None:
-        """Sets the clock to `when`: epoch milliseconds or an aware datetime."""
+        """Sets the clock to `when`."""
         self._native.set(milliseconds_of("when", when))
 
     @property
@@ -100,7 +96,7 @@ class Faults:
         self._native.fail_syncs(times)
 
     def slow_syncs(self, seconds: Duration) -> None:
-        """Delays every sync by this time, in seconds or as a `timedelta`."""
+        """Delays every sync by this time, at most an hour."""
         self._native.slow_syncs(seconds)
 
     def crash(self, after_writes: int = 0) -> None:

@@ -14,6 +14,7 @@ import compaction_rows
 import mqstore
 import mqstore.spark
 from compaction_rows import QUEUES, SIZES, TOPIC, make
+from mqstore._times import time_of
 from mqstore.spark import _options, _source
 from mqstore.spark._read import planning
 from mqstore.spark._read import rows as _rows
@@ -150,8 +151,9 @@ def test_offsets_and_times(made: Path) -> None:
     assert sorted((row["queue_id"], row["queue_offset"]) for row in found) == [(0, n) for n in range(5, 9)] + [
         (2, n) for n in range(3)
     ]
-    found = direct(made, assign='{"orders": [1]}', startingTimestamp=when)
-    assert sorted(row["queue_offset"] for row in found) == list(range(behind, 160))
+    for start_time in (when, time_of(when), time_of(when).isoformat()):
+        found = direct(made, assign='{"orders": [1]}', startingTimestamp=start_time)
+        assert sorted(row["queue_offset"] for row in found) == list(range(behind, 160))
     found = direct(made, assign='{"orders": [1]}', endingTimestamp=when)
     assert sorted(row["queue_offset"] for row in found) == list(range(behind))
     assert direct(made, topic="orders", startingOffsets="latest") == []
@@ -271,6 +273,9 @@ def test_filters_are_pushed_down(spark: Any, made: Path, monkeypatch: pytest.Mon
         ({"mode": "IGNORE"}, "not one of FAILFAST"),
         ({"columns": "nothing"}, "there is no column"),
         ({"splitBytes": "0"}, "is not from 1 to"),
+        ({"startingTimestamp": "soon"}, "option startingTimestamp: 'soon' is no time"),
+        ({"startingTimestamp": "2024-01-01"}, "has no time zone"),
+        ({"endingTimestamp": "1704103200"}, "probably in seconds"),
         ({"includeBody": "perhaps"}, "neither true nor false"),
         ({"topic": "nobody"}, "nobody"),
         ({"assign": '{"orders": [7]}'}, "no queue 7"),

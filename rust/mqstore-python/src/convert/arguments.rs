@@ -3,6 +3,7 @@
 //! Checks types only ("is it a str?"); the core checks the values. Borrows instead of copying if possible: a `bytes`
 //! body goes to the core unchanged.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use mqstore_base::message::encode_properties;
@@ -220,18 +221,24 @@ pub(crate) fn needs_queue(offset: i64) -> String {
     format!("{offset} is an offset of one queue, and each queue counts for itself: give queue_id, or a time")
 }
 
-/// Converts an int or an aware datetime to epoch milliseconds, by the rules of `mqstore._times`.
+/// Numbers that can only be seconds, and that `mqstore._times` refuses as milliseconds.
+const LIKE_SECONDS: Range<i64> = 100_000_000..10_000_000_000;
+
+/// Converts a time to epoch milliseconds, by the rules of `mqstore._times`.
 pub(crate) fn time(name: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     static CONVERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if value.is_exact_instance_of::<PyInt>() {
-        return number(name, value);
+        let when_ms = number(name, value)?;
+        if !LIKE_SECONDS.contains(&when_ms) {
+            return Ok(when_ms);
+        }
     }
     let py = value.py();
     let convert = CONVERT.import(py, "mqstore._times", "milliseconds_of")?;
     number(name, &convert.call1((name, value))?)
 }
 
-/// Converts a duration: seconds or a `timedelta`. A negative one is refused, because no caller means 0 by it.
+/// Converts a duration: seconds, a `timedelta` or text. A negative one is refused, because no caller means 0 by it.
 pub(crate) fn duration(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let seconds = seconds(name, value)?;
     if seconds < 0.0 {
@@ -241,22 +248,20 @@ pub(crate) fn duration(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult
     Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
 }
 
-/// Converts the longest time of a wait: seconds or a `timedelta`. A negative one is 0: the deadline of the caller has
-/// passed.
+/// Converts the longest time of a wait: seconds, a `timedelta` or text. A negative one is 0: the deadline of the caller
+/// has passed.
 pub(crate) fn wait(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
     Ok(Duration::try_from_secs_f64(seconds(name, value)?.max(0.0)).unwrap_or(Duration::MAX))
 }
 
 fn seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
-    let seconds = if value.is_instance_of::<PyFloat>()
-        || (value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>())
-    {
+    static CONVERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let is_number = value.is_exact_instance_of::<PyFloat>() || value.is_exact_instance_of::<PyInt>();
+    let seconds = if is_number {
         value.extract::<f64>()?
-    } else if let Ok(method) = value.getattr(intern!(value.py(), "total_seconds")) {
-        method.call0()?.extract::<f64>()?
     } else {
-        let kind = value.get_type().name()?;
-        return Err(PyTypeError::new_err(format!("{name} must be seconds or a timedelta, not {kind}")));
+        let convert = CONVERT.import(value.py(), "mqstore._times", "seconds_from")?;
+        convert.call1((name, value))?.extract::<f64>()?
     };
     if seconds.is_nan() {
         return Err(PyValueError::new_err(format!("{name} is not a number")));

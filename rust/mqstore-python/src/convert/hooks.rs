@@ -66,7 +66,7 @@ fn verdict(answer: Bound<'_, PyAny>) -> PyResult<DeleteVerdict> {
     }
     duration("before_delete", &answer).map(DeleteVerdict::Later).map_err(|_| {
         PyTypeError::new_err(format!(
-            "before_delete must return None, a bool, or a duration of at least 0 (seconds or a timedelta), not {}",
+            "before_delete must return None, a bool, or a duration of at least 0 (seconds, a timedelta or text), not {}",
             answer.repr().map_or_else(|_| "an object without a repr".to_owned(), |text| text.to_string())
         ))
     })

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::convert::arguments::{count, duration, offset, queue, time, wait};
-use crate::convert::error::log_notes;
+use crate::convert::error::{InvalidOptionError, log_notes};
 use crate::convert::filter::message_filter;
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
@@ -65,9 +65,14 @@ fn place(name: &str, value: &Bound<'_, PyAny>) -> PyResult<StartOffset> {
     match word.to_str()? {
         "earliest" => Ok(StartOffset::Earliest),
         "latest" => Ok(StartOffset::Latest),
-        other => Err(PyValueError::new_err(format!(
-            "{name} must be \"earliest\", \"latest\" or a time, not {other:?}"
-        ))),
+        // Every time in ISO 8601 begins with a digit.
+        other if other.trim_start().starts_with(|first: char| first.is_ascii_digit()) => {
+            time(name, value).map(StartOffset::Time)
+        }
+        other => {
+            let reason = format!("must be \"earliest\", \"latest\" or a time, not {other:?}");
+            Err(InvalidOptionError::new_err((name.to_owned(), reason)))
+        }
     }
 }
 
@@ -187,8 +192,7 @@ impl NativeConsumer {
     ///
     /// Args:
     ///     max_messages: maximum number of messages to return.
-    ///     timeout: longest wait for the first message, in seconds or as a `timedelta`; None waits without a limit, 0
-    ///         does not wait.
+    ///     timeout: longest wait for the first message; None waits without a limit, 0 does not wait.
     ///
     /// Returns:
     ///     At least one message, or an empty list if `timeout` passes first.

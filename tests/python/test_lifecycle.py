@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import mqstore
 from conftest import SMALL, python, tree_hash
+from mqstore import testing
 
 
 def test_modes(home: Path) -> None:
@@ -99,6 +101,46 @@ def test_one_writer(store: mqstore.Store, home: Path) -> None:
     with mqstore.open(home) as reader:
         store.append("t", b"x")
         assert [message.body for message in reader.read("t")] == [b"x"]
+
+
+VERBS: dict[str, Callable[[Path, Path], object]] = {
+    "open": lambda home, _: mqstore.open(home, "rw"),
+    "create": lambda home, _: mqstore.open(home, "create"),
+    "compact": lambda home, _: mqstore.compact(home, in_place=True),
+    "compact a copy": lambda home, new: mqstore.compact(home, output=new / "copy"),
+    "rebuild": lambda home, _: mqstore.rebuild(home),
+    "repair": lambda home, _: mqstore.repair(home, in_place=True),
+    "repair, dry": lambda home, _: mqstore.repair(home, dry_run=True),
+    "repair a copy": lambda home, new: mqstore.repair(home, output=new / "copy"),
+    "restore": lambda home, new: mqstore.restore_compaction(home, new / "source"),
+    "import": lambda home, new: mqstore.import_(home, new / "rows.jsonl"),
+    "testing": lambda home, _: testing.damage.lose_index(home),
+}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_each_verb_that_needs_the_lock_names_its_holder(tmp_path: Path, name: str) -> None:
+    home = tmp_path / "store"
+    for path in (home, tmp_path / "source"):
+        with mqstore.open(path, "create", options=SMALL) as store:
+            store.create_topic("prices", attributes={"cleanup.policy": "COMPACTION"})
+            store.append("prices", b"1", keys="a")
+    mqstore.export(home, tmp_path / "rows.jsonl")
+    with mqstore.open(home, "rw"), pytest.raises(mqstore.StoreLockedError, match=f"process {os.getpid()}"):
+        VERBS[name](home, tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the locks of processes")
+def test_a_verb_that_holds_the_lock_is_named_too(filled: Path) -> None:
+    found = []
+
+    def progress(_: object) -> None:
+        with pytest.raises(mqstore.StoreLockedError) as caught:
+            mqstore.open(filled, "rw")
+        found.append(caught.value.pid)
+
+    mqstore.rebuild(filled, progress=progress)
+    assert set(found) == {os.getpid()}
 
 
 def test_lock_is_free_after_close_and_after_a_failed_open(home: Path) -> None:

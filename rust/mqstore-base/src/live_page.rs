@@ -149,11 +149,28 @@ pub struct LiveState {
     pub deletions: u64,
 }
 
-/// Returns the process id of the current writer, if it is known. A lock of ours has no process id, so the live page
-/// holds it.
+/// Takes the lock that RocketMQ takes.
+///
+/// # Errors
+/// [`StoreError::Locked`] with the process that holds the lock, if it is known; I/O errors.
+pub fn lock_store(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {
+    let path = files.lock();
+    files.vfs.lock(&path).map_err(|error| match error {
+        LockError::Held { pid } => {
+            StoreError::Locked { path: path.clone(), pid: pid.or_else(|| writer_pid(files)) }
+        }
+        LockError::Io(error) => StoreError::io(&path, "taking the store's lock", error),
+    })
+}
+
+/// Returns the id of the process that holds the lock of the store, if it is known. A lock of ours has no process id: the
+/// live page holds that of an open store, and the system may know that of another holder, such as a rebuild.
 pub fn writer_pid(files: &StoreFiles) -> Option<i32> {
     let holder = files.vfs.lock_holder(&files.lock()).ok().flatten()?;
-    holder.pid.or_else(|| read_live(files).and_then(|live| i32::try_from(live.pid).ok()))
+    holder
+        .pid
+        .or_else(|| read_live(files).and_then(|live| i32::try_from(live.pid).ok()))
+        .or_else(|| files.vfs.lock_owner(&files.lock()))
 }
 
 /// Reads the page of the writer that holds the lock now; `None` if no writer of ours holds it, or if it has made no page

@@ -310,6 +310,10 @@ impl Vfs for FaultVfs {
         self.inner.lock_holder(path)
     }
 
+    fn lock_owner(&self, path: &Path) -> Option<i32> {
+        self.inner.lock_owner(path)
+    }
+
     fn free_space(&self, path: &Path) -> io::Result<SpaceInfo> {
         self.inner.free_space(path)
     }

@@ -317,6 +317,12 @@ pub trait Vfs: Send + Sync + Debug {
     /// nothing. The answer can be outdated when it arrives.
     fn lock_holder(&self, path: &Path) -> io::Result<Option<LockHolder>>;
 
+    /// Returns a process that has the file `path` open with a lock that names no process, if the system tells it. Reads
+    /// the list of all processes, so call it only for an error. `None` if it is unknown.
+    fn lock_owner(&self, _path: &Path) -> Option<i32> {
+        None
+    }
+
     /// Returns the space of the file system that contains `path`, which must exist.
     fn free_space(&self, path: &Path) -> io::Result<SpaceInfo>;
 

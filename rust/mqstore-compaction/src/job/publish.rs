@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 use mqstore_format::{Crc31, MIN_RECORD_BYTES, RecordView, offset_file_name};
 use mqstore_io::switch;
-use mqstore_io::{Access, FileKind, LockError, StoreLock, VfsFile};
+use mqstore_io::{Access, FileKind, StoreLock, VfsFile};
 use serde_json::json;
 
 use super::documents::{CompactionPlan, CompactionReport, LogTail, OutputFile, QueueTask, TaskResult};
@@ -40,6 +40,7 @@ use crate::files::generation::GenerationState;
 use crate::files::manifest::{GenerationFacts, Manifest};
 use crate::files::next_folder::{NextFolder, Replacement};
 use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::live_page::lock_store;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::{SegmentList, read_record};
 
@@ -153,15 +154,6 @@ pub fn rehearse(
         checked.and(job.abandon(files))?;
     }
     Ok(report)
-}
-
-/// Takes the store's lock.
-pub(crate) fn lock_store(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {
-    let path = files.lock();
-    files.vfs.lock(&path).map_err(|error| match error {
-        LockError::Held { pid } => StoreError::Locked { path, pid },
-        LockError::Io(error) => StoreError::io(&path, "locking the store", error),
-    })
 }
 
 /// A result that can be published.

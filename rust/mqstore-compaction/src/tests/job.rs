@@ -6,7 +6,6 @@ use std::sync::Arc;
 use mqstore_io::{Access, SimVfs};
 
 use crate::job::job_record::job_dir;
-use crate::job::publish::lock_store;
 use crate::testing::{Sent, TestStore, compact_now, compacted, files_on, small};
 use crate::{
     CompactionOptions, CompactionPlan, CompactionReport, Document, JobControl, PlannedJob, QueueTask,
@@ -14,6 +13,7 @@ use crate::{
 };
 use crate::{plan, publish};
 use mqstore_base::error::StoreError;
+use mqstore_base::live_page::lock_store;
 use mqstore_base::store_files::StoreFiles;
 
 const TOPIC: &str = "ctopic";

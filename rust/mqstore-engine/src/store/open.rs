@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mqstore_format::UniqueKeyGenerator;
 use mqstore_io::switch;
 use mqstore_io::sync::Mutex;
-use mqstore_io::{FileKind, LockError, StoreLock};
+use mqstore_io::{FileKind, StoreLock};
 
 use super::damage_notes::damage_notes;
 use super::lifecycle::Lifecycle;
@@ -17,7 +17,7 @@ use crate::retention::Cleaner;
 use crate::write::writer::Writer;
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::live_page::{LivePage, writer_pid};
+use mqstore_base::live_page::{LivePage, lock_store};
 use mqstore_base::options::{Durability, RecoveryMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::TopicFloors;
@@ -193,13 +193,7 @@ fn check_log_quota(log: CommitLog, options: &StoreOptions) -> Result<CommitLog, 
 /// of the store is a link that leads nowhere.
 pub fn take_lock(files: &StoreFiles) -> Result<Box<dyn StoreLock>, StoreError> {
     files.check_links()?;
-    let path = files.lock();
-    files.vfs.lock(&path).map_err(|error| match error {
-        LockError::Held { pid } => {
-            StoreError::Locked { path: path.clone(), pid: pid.or_else(|| writer_pid(files)) }
-        }
-        LockError::Io(error) => StoreError::io(&path, "taking the store's lock", error),
-    })
+    lock_store(files)
 }
 
 /// Makes the name of the root durable: the process that made the root may have stopped before it did.

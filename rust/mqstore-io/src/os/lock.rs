@@ -159,6 +159,24 @@ pub(super) fn holder(path: &Path) -> io::Result<Option<LockHolder>> {
     }
 }
 
+/// Returns a process with a lock of an open file description of `path`, from Linux's list of the files of processes.
+///
+/// `F_OFD_GETLK` names no process for such a lock. Other users' processes and other containers stay unknown.
+pub(super) fn owner(path: &Path) -> Option<i32> {
+    let path = std::fs::canonicalize(path).ok()?;
+    std::fs::read_dir("/proc").ok()?.flatten().find_map(|process| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        let home = process.path();
+        // The links are read and not followed: a file on a lost network disk must not stop the search.
+        let has_lock = |entry: std::fs::DirEntry| {
+            std::fs::read_link(entry.path()).is_ok_and(|file| file == path)
+                && std::fs::read_to_string(home.join("fdinfo").join(entry.file_name()))
+                    .is_ok_and(|facts| facts.contains("OFDLCK"))
+        };
+        std::fs::read_dir(home.join("fd")).ok()?.flatten().any(has_lock).then_some(pid)
+    })
+}
+
 fn first_byte(kind: libc::c_short) -> libc::flock {
     libc::flock { l_type: kind, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 1, l_pid: 0 }
 }
@@ -206,6 +224,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         (dir, path)
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_owner_of_a_lock_is_the_process_that_has_the_file_open() {
+        let (_dir, path) = lock_path();
+        assert_eq!(OsVfs.lock_owner(&path), None, "no file");
+        let held = OsVfs.lock(&path).unwrap();
+        assert_eq!(OsVfs.lock_owner(&path), Some(getpid().as_raw_nonzero().get()));
+        drop(held);
+        let _open = std::fs::File::open(&path).unwrap();
+        assert_eq!(OsVfs.lock_owner(&path), None, "open without a lock");
     }
 
     fn is_held(path: &Path) -> bool {

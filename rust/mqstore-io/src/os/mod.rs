@@ -182,6 +182,10 @@ impl Vfs for OsVfs {
         lock::holder(path)
     }
 
+    fn lock_owner(&self, path: &Path) -> Option<i32> {
+        lock::owner(path)
+    }
+
     fn free_space(&self, path: &Path) -> io::Result<SpaceInfo> {
         let stat = retry(|| rustix::fs::statvfs(path))?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);

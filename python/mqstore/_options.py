@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from mqstore._times import duration_of
@@ -113,7 +114,7 @@ class StoreOptions:
 
     The sizes apply only to new files: the file lengths that a directory already has always win. Durations are seconds,
     `timedelta`, or text such as `"90s"`; they are stored as seconds. An option out of bounds raises
-    `InvalidOptionError` when the store is opened.
+    `InvalidOptionError` when the store is opened, and an unknown name raises it at once, with the nearest name.
     """
 
     recovery: Recovery = "strict"
@@ -294,10 +295,7 @@ def normalise(options: StoreOptions | None, overrides: Mapping[str, Any]) -> Sto
         raise TypeError(msg)
     if not overrides:
         return options
-    known = _names(StoreOptions)
-    for name in overrides:
-        if name not in known:
-            raise InvalidOptionError(name, _unknown(name, known))
+    _check_names(overrides, _names(StoreOptions), also=("mode", "options", "progress", "lock_timeout"))
     return replace(options, **overrides)
 
 
@@ -319,13 +317,35 @@ def _names(kind: type[StoreOptions | BrokerOptions]) -> list[str]:
     return [one.name for one in fields(kind)]
 
 
-def _unknown(name: str, known: list[str]) -> str:
+def _check_names(given: Iterable[str], known: Iterable[str], also: tuple[str, ...] = ()) -> None:
+    """Refuses a name that is not in `known`; names in `also` are suggestions too."""
+    for name in given:
+        if name in known:
+            continue
+        if name in _names(BrokerOptions):
+            raise InvalidOptionError(name, f"a field of BrokerOptions; pass advanced=mqstore.BrokerOptions({name}=...)")
+        raise InvalidOptionError(name, unknown(name, (*known, *also)))
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """Returns the reason why the option `name` is refused, with the nearest of the known names."""
     import difflib
 
-    if name in _names(BrokerOptions):
-        return f"a field of BrokerOptions; pass advanced=mqstore.BrokerOptions({name}=...)"
     close = difflib.get_close_matches(name, sorted(known), n=1)
     return f"no such option; did you mean {close[0]}?" if close else "no such option"
+
+
+def _suggest_names(kind: type[Any]) -> None:
+    """Makes the constructor of `kind` refuse an unknown name with a suggestion; Python's own error has none."""
+    init = kind.__init__
+    known = _names(kind)
+
+    @wraps(init)
+    def checked(self: object, *args: Any, **given: Any) -> None:
+        _check_names(given, known)
+        init(self, *args, **given)
+
+    kind.__init__ = checked
 
 
 def _convert_fields(options: StoreOptions | BrokerOptions) -> None:
@@ -438,5 +458,7 @@ _CONVERSIONS: dict[str, Callable[[str, object], object]] = {
 }
 """Check and conversion of a field, by its annotation."""
 
+_suggest_names(BrokerOptions)
+_suggest_names(StoreOptions)
 BrokerOptions.__module__ = "mqstore"
 StoreOptions.__module__ = "mqstore"

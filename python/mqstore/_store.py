@@ -7,19 +7,24 @@ dataclasses.
 
 from __future__ import annotations
 
+import inspect
+import math
+import time
 import warnings
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, Unpack
 
 from mqstore import _native
 from mqstore._delivery.store import DeliveringStore
 from mqstore._paths import home_of
+from mqstore._times import seconds_of
+from mqstore.errors import StoreLockedError
+from mqstore.types import StoreOptionsDict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from types import TracebackType
-    from typing import Unpack
 
     from mqstore._options import StoreOptions
     from mqstore._read.scan import BodyForm, Scan
@@ -37,15 +42,36 @@ if TYPE_CHECKING:
         TopicQuota,
         VerifyReport,
     )
-    from mqstore.types import Filter, Keys, LocalCompactionOptions, Mode, OnDamage, StoreOptionsDict, StorePath, Time
+    from mqstore.types import Duration, Filter, Keys, LocalCompactionOptions, Mode, OnDamage, StorePath, Time
+
+F = TypeVar("F", bound="Callable[..., object]")
+
+# Seconds between two attempts to take a lock: the first pause, and the longest.
+_FIRST_PAUSE = 0.005
+_LONGEST_PAUSE = 0.1
 
 
+def lists_options(function: F) -> F:
+    """Gives a function with `**overrides` a signature with each option of a store, for `help` and completion."""
+    signature = inspect.signature(function)
+    *others, overrides = signature.parameters.values()
+    assert overrides.kind is overrides.VAR_KEYWORD
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=kind.__forward_arg__)
+        for name, kind in StoreOptionsDict.__annotations__.items()
+    ]
+    vars(function)["__signature__"] = signature.replace(parameters=[*others, *options])
+    return function
+
+
+@lists_options
 def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     path: StorePath,
     mode: Mode = "r",
     *,
     options: StoreOptions | None = None,
     progress: Callable[[Progress], object] | None = None,
+    lock_timeout: Duration | None = 0,
     **overrides: Unpack[StoreOptionsDict],
 ) -> Store:
     """Opens the store in the directory `path`.
@@ -57,6 +83,8 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
         options: options of the store; see `StoreOptions`.
         progress: callback, about once per MiB, if an open for writing has much to recover (64 MiB, or more than one
             second of work). An exception in it ends the open; the next open recovers again.
+        lock_timeout: longest wait for the lock of the store, if another process or thread has the store open for
+            writing. With 0, the default, the open does not wait; None waits without a limit. Mode `"r"` needs no lock.
         overrides: single options by name; they replace those in `options`. `advanced` replaces all of
             `BrokerOptions`.
 
@@ -65,12 +93,29 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
 
     Raises:
         NotAStoreError: `path` contains no store, and `mode` is not `"create"`.
-        StoreLockedError: another process has the store open for writing.
+        StoreLockedError: another process has the store open for writing, after the wait of `lock_timeout`.
         CorruptionError: the store has damage other than a torn tail; nothing was changed. The option `recovery`
             selects another behaviour.
         InvalidOptionError: an option is unknown or out of bounds.
     """
-    return opened(path, mode, options, overrides, progress=progress)
+    return opened(path, mode, options, overrides, progress=progress, lock_timeout=lock_timeout)
+
+
+def lock_pauses(lock_timeout: Duration | None) -> Iterator[float]:
+    """Returns the pauses in seconds between attempts to take a lock, until `lock_timeout` ends; None is no limit.
+
+    Raises:
+        TypeError, ValueError: `lock_timeout` is no duration.
+    """
+    limit = math.inf if lock_timeout is None else seconds_of("lock_timeout", lock_timeout)
+    return _pauses(time.monotonic() + limit)
+
+
+def _pauses(end: float) -> Iterator[float]:
+    pause = _FIRST_PAUSE
+    while (left := end - time.monotonic()) > 0:
+        yield min(pause, left)
+        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def opened(
@@ -80,6 +125,7 @@ def opened(
     overrides: StoreOptionsDict,
     *,
     progress: Callable[[Progress], object] | None = None,
+    lock_timeout: Duration | None = 0,
     clock: _native.TestClock | None = None,
     faults: _native.TestFaults | None = None,
 ) -> Store:
@@ -90,8 +136,16 @@ def opened(
     if not isinstance(mode, str):
         msg = f"mode must be a str, not {type(mode).__name__}"
         raise TypeError(msg)
+    chosen = normalise(options, overrides)
+    pauses = lock_pauses(lock_timeout)
     _native.watch_forks()
-    return Store._open(home, mode, normalise(options, overrides), progress, clock, faults)
+    while True:
+        try:
+            return Store._open(home, mode, chosen, progress, clock, faults)
+        except StoreLockedError:
+            if (pause := next(pauses, None)) is None:
+                raise
+        time.sleep(pause)
 
 
 def opened_or_open(source: Store | StorePath) -> AbstractContextManager[Store]:

@@ -57,7 +57,8 @@ VERBS = ["open", "info", "verify", "repair", "rebuild", "compact", "export", "im
 @pytest.mark.parametrize("name", VERBS)
 def test_every_function_has_its_twin(name: str) -> None:
     twin = getattr(mqstore.aio, name)
-    assert parameters(twin) == parameters(getattr(mqstore, name))
+    more = {"max_appends", "max_append_bytes"} if name == "open" else set()
+    assert [each for each in parameters(twin) if each[0] not in more] == parameters(getattr(mqstore, name))
     assert inspect.iscoroutinefunction(twin) == (name not in ("open", "scan"))
     assert inspect.getdoc(twin)
 

@@ -247,6 +247,37 @@ async def test_an_open_that_is_cancelled_leaves_no_store_open(home: Path) -> Non
 
 
 @in_loop
+async def test_an_open_waits_for_the_lock_and_can_be_cancelled(home: Path) -> None:
+    first = mqstore.open(home, "create", options=SMALL)
+    with pytest.raises(mqstore.StoreLockedError, match=f"process {os.getpid()}"):
+        await mqstore.aio.open(home, "rw", lock_timeout="50ms")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(mqstore.aio.open(home, "rw", lock_timeout=None)._make(), 0.05)
+    await until(lambda: threads_named("mqstore") == [])
+    waiting = asyncio.ensure_future(mqstore.aio.open(home, "rw", lock_timeout=LONG)._make())
+    await asyncio.sleep(0.02)
+    assert not waiting.done()
+    first.close()
+    await (await waiting).close()
+
+
+@in_loop
+async def test_a_forgotten_await_is_an_error_that_says_so(home: Path) -> None:
+    opening = mqstore.aio.open(home, "create", options=SMALL)
+    for call in (
+        lambda: opening.append("t", b"x"),  # type: ignore[attr-defined]
+        opening.__enter__,  # type: ignore[attr-defined]
+        lambda: list(opening),  # type: ignore[call-overload]
+    ):
+        with pytest.raises((AttributeError, TypeError), match=r"`await mqstore.aio.open\(...\)`"):
+            call()
+    async with opening as store:
+        with pytest.raises(AttributeError, match=r"`async with store.work_queue\(...\) as"):
+            store.work_queue("jobs").put(b"x")  # type: ignore[attr-defined]
+    assert not hasattr(opening, "missing")
+
+
+@in_loop
 async def test_a_long_verb_that_is_cancelled_ends(home: Path) -> None:
     with mqstore.open(home, "create") as made:
         made.append_many("orders", [bytes(1000)] * 20_000)

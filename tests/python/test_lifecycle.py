@@ -8,8 +8,11 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -101,6 +104,28 @@ def test_one_writer(store: mqstore.Store, home: Path) -> None:
     with mqstore.open(home) as reader:
         store.append("t", b"x")
         assert [message.body for message in reader.read("t")] == [b"x"]
+
+
+def test_an_open_waits_for_the_lock(store: mqstore.Store, home: Path) -> None:
+    begun = time.monotonic()
+    with pytest.raises(mqstore.StoreLockedError) as caught:
+        mqstore.open(home, "rw", lock_timeout=timedelta(milliseconds=100))
+    assert time.monotonic() - begun >= 0.1
+    assert caught.value.pid == os.getpid()
+    with ThreadPoolExecutor(1) as pool:
+        # If the thread is late, it finds the lock free; the rule is the same.
+        opening = pool.submit(mqstore.open, home, "rw", lock_timeout=None)
+        with pytest.raises(TimeoutError):
+            opening.result(timeout=0.05)
+        store.close()
+        opening.result(timeout=60).close()
+
+
+def test_a_reader_needs_no_lock(store: mqstore.Store, home: Path) -> None:
+    with mqstore.open(home, lock_timeout=None) as reader:
+        assert reader.mode == "r"
+    with pytest.raises(TypeError, match="lock_timeout must be seconds"):
+        mqstore.open(home, lock_timeout=True)
 
 
 VERBS: dict[str, Callable[[Path, Path], object]] = {

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pickle
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mqstore
-from mqstore import BrokerOptions, StoreOptions
+import mqstore.aio
+from mqstore import BrokerOptions, StoreOptions, testing
 from mqstore._options import native_form, normalise
 from mqstore.types import StoreOptionsDict
 
@@ -77,6 +81,34 @@ def test_defaults() -> None:
 def test_keywords_of_open_are_the_fields() -> None:
     keywords = {name: kind.__forward_arg__ for name, kind in StoreOptionsDict.__annotations__.items()}
     assert keywords == {field.name: field.type for field in dataclasses.fields(StoreOptions)}
+
+
+@pytest.mark.parametrize("function", [mqstore.open, mqstore.aio.open, testing.open])
+def test_completion_lists_the_options(function: Any) -> None:
+    """`inspect.signature` is what `help` and the completion of a shell read."""
+    shown = inspect.signature(function).parameters.values()
+    kinds = {each.name: each.annotation for each in shown if each.default is ...}
+    assert kinds == {field.name: field.type for field in dataclasses.fields(StoreOptions)}
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "meant"),
+    [
+        (lambda: StoreOptions(retenton="7d"), "retenton", "retention"),  # type: ignore[call-arg]
+        (lambda: BrokerOptions(pool_sise=1), "pool_sise", "pool_size"),  # type: ignore[call-arg]
+        (lambda: mqstore.open("none", lock_timout=1), "lock_timout", "lock_timeout"),  # type: ignore[call-arg]
+        (lambda: mqstore.compact("none", in_place=True, treads=1), "treads", "threads"),  # type: ignore[call-arg]
+        (lambda: mqstore.compact("none", in_place=True, forse=1), "forse", "force"),  # type: ignore[call-arg]
+    ],
+)
+def test_a_typo_gets_the_nearest_name(call: Callable[[], object], name: str, meant: str) -> None:
+    with pytest.raises(mqstore.InvalidOptionError, match=f"option {name}: no such option; did you mean {meant}"):
+        call()
+
+
+def test_a_broker_option_names_its_place() -> None:
+    with pytest.raises(mqstore.InvalidOptionError, match=r"pass advanced=mqstore.BrokerOptions\(pool_size="):
+        StoreOptions(pool_size=1 << 20)  # type: ignore[call-arg]
 
 
 def test_frozen_equal_picklable() -> None:

@@ -116,7 +116,9 @@ SIGNATURES = {
     "Store.snapshot": "(self, dest, *, progress=None)",
     "rebuild": "(path, *, dry_run=False, threads=None, options=None, progress=None)",
     "Store.rebuild": "(self, *, progress=None)",
-    "open": "(path, mode='r', *, options=None, progress=None, **overrides)",
+    "open": "(path, mode='r', *, options=None, progress=None, lock_timeout=0, "
+    + ", ".join(f"{name}=Ellipsis" for name in mqstore.types.StoreOptionsDict.__annotations__)
+    + ")",
     "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
     "born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, light_queues=())",
     "Store.append_many": "(self, /, topic, messages, *, queue_id=None, durable=False)",

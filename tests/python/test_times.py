@@ -74,6 +74,7 @@ WAITS: dict[str, Call] = {
     "wait_until": lambda store, limit: store.table("t").wait_until(0, timeout=limit),
     "changes": lambda store, limit: store.table("t").changes(timeout=limit),
     "assert_appended": lambda store, limit: testing.assert_appended(store, "t", timeout=limit),
+    "lock_timeout": lambda store, limit: mqstore.open(store.path, lock_timeout=limit).close(),
 }
 
 

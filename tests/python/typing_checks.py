@@ -18,6 +18,11 @@ def options(path: str, **given: Unpack[StoreOptionsDict]) -> None:
     mqstore.open(path, "rw", segment_size=4096, retention=timedelta(days=3), advanced=tuned)
     mqstore.open(path, options=mqstore.StoreOptions(advanced=tuned), progress=lambda step: print(step.done))
     mqstore.open(path, **given)
+    mqstore.open(path, "rw", lock_timeout="90s", retention="7d", flush_interval=0.5, delay_levels=["1s", 5])
+    mqstore.open(path, lock_timeout=None)
+    mqstore.open(path, lock_timeout=b"1")  # type: ignore[arg-type]
+    mqstore.open(path, lock_timout=1)  # type: ignore[call-arg]
+    mqstore.aio.open(path, "rw", lock_timeout=timedelta(seconds=1), max_append_bytes=1)
     mqstore.aio.open(path, "rw", durability="sync", max_appends=10)
     mqstore.open(path, segment_size="4096")  # type: ignore[arg-type]
     mqstore.open(path, durability="maybe")  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mqstore._times import count_of, duration_of
 from mqstore.errors import InvalidOptionError
+from mqstore.types import CompactionOptions, LocalCompactionOptions
 
 _MOST_BYTES = (1 << 63) - 1
 
@@ -41,8 +42,12 @@ def request(
 ) -> tuple[tuple[str, int, int], Tell | None]:
     """Returns the arguments of the native functions: options, threads, bytes per second (0 is no limit), and progress.
 
-    The names are those of `mqstore.types.LocalCompactionOptions`.
+    The names are those of `mqstore.types.LocalCompactionOptions`, and `job_id`.
+
+    Raises:
+        InvalidOptionError: a name is unknown, or a value is out of bounds.
     """
+    check_names(options, LocalCompactionOptions)
     threads = count_of("threads", threads)
     max_bytes_per_second = count_of("max_bytes_per_second", max_bytes_per_second, _MOST_BYTES)
     tell = None
@@ -53,6 +58,16 @@ def request(
             progress(Progress(done, total))
 
     return (options_json(**options), threads or os.cpu_count() or 1, max_bytes_per_second or 0), tell
+
+
+def check_names(given: Iterable[str], options: type[CompactionOptions]) -> None:
+    """Raises InvalidOptionError, with the nearest name, for an option that is not in `options`."""
+    known = (*options.__annotations__, "job_id")
+    for name in given:
+        if name not in known:
+            from mqstore._options import unknown
+
+            raise InvalidOptionError(name, unknown(name, known))
 
 
 def options_json(

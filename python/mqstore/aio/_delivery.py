@@ -38,10 +38,36 @@ C = TypeVar("C", bound=Closable)
 class Making(Generic[C]):
     """A store, consumer or work queue that `await` or `async with` creates."""
 
-    def __init__(self, make: Callable[[], Coroutine[Any, Any, C]]) -> None:
-        """Keeps the coroutine function that creates it."""
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, C]], call: str) -> None:
+        """Keeps the coroutine function that creates it, and the call that the caller wrote, for errors."""
         self._make = make
+        self._call = call
         self._made: C | None = None
+
+    if not TYPE_CHECKING:
+        # A forgotten `await` or `async with`. A type checker reports it better without these methods.
+
+        def __getattr__(self, name: str) -> object:
+            msg = f"no attribute {name!r}: {self._remedy()}"
+            raise AttributeError(msg, name=name, obj=self)
+
+        def __enter__(self) -> object:
+            raise TypeError(self._remedy())
+
+        def __exit__(self, *_error: object) -> None:
+            """Completes the protocol of `with`, whose `__enter__` raises."""
+
+        def __aiter__(self) -> object:
+            raise TypeError(self._remedy())
+
+        def __iter__(self) -> object:
+            raise TypeError(self._remedy())
+
+    def _remedy(self) -> str:
+        return f"{self._call} must be awaited first: use `async with {self._call} as ...` or `await {self._call}`"
+
+    def __repr__(self) -> str:
+        return f"<{self._call}, not awaited yet>"
 
     def __await__(self) -> Generator[Any, None, C]:
         return self._make().__await__()
@@ -152,7 +178,7 @@ def making(
             bridge.check()
             return made
 
-        return Making(make)
+        return Making(make, f"store.{method.__name__}(...)")
 
     return named(twin, method.__name__)
 

@@ -20,10 +20,11 @@ import asyncio
 import contextvars
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack
 
 import mqstore
 from mqstore._native import AppendResult
+from mqstore._store import lists_options, lock_pauses
 from mqstore._times import seconds_of
 from mqstore.aio import _bridge
 from mqstore.aio._consumer import Consumer
@@ -35,7 +36,7 @@ from mqstore.aio._table import Table
 from mqstore.aio._transaction import Transaction
 from mqstore.aio._twins import at_length, in_thread, like
 from mqstore.aio._work_queue import WorkQueue
-from mqstore.errors import InvalidOptionError
+from mqstore.errors import InvalidOptionError, StoreLockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -61,25 +62,22 @@ if TYPE_CHECKING:
         Time,
     )
 
-    class OpenOptionsDict(StoreOptionsDict, total=False):
-        """The keywords of `open`: options of the store, and limits of the appends in progress."""
-
-        max_appends: int
-        max_append_bytes: int
-
-
 # Number and bytes of the appends in progress above which others wait.
 _MOST_APPENDS = 1024
 _MOST_APPEND_BYTES = 64 << 20
 
 
+@lists_options
 def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     path: StorePath,
     mode: Mode = "r",
     *,
     options: StoreOptions | None = None,
     progress: Callable[[Progress], object] | None = None,
-    **overrides: Unpack[OpenOptionsDict],
+    lock_timeout: Duration | None = 0,
+    max_appends: int = _MOST_APPENDS,
+    max_append_bytes: int = _MOST_APPEND_BYTES,
+    **overrides: Unpack[StoreOptionsDict],
 ) -> Making[Store]:
     """Opens the store in the directory `path` for the running event loop, by `async with` or `await`.
 
@@ -89,8 +87,10 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
             creates a missing store.
         options: options of the store; see `mqstore.StoreOptions`.
         progress: as for `mqstore.open`; called in the thread of the open.
-        overrides: single options by name; they replace those in `options`. Also `max_appends` (1,024 by default) and
-            `max_append_bytes` (64 MiB by default): limits of the appends in progress, above which others wait.
+        lock_timeout: as for `mqstore.open`. The wait needs no thread and can be cancelled.
+        max_appends: number of appends in progress above which others wait; 1,024 by default.
+        max_append_bytes: bytes of appends in progress above which others wait; 64 MiB by default.
+        overrides: single options by name; they replace those in `options`.
 
     Returns:
         An object for `async with` or `await`, which create the store. A cancelled open leaves no store open.
@@ -98,8 +98,9 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     Raises:
         As `mqstore.open`, at the `await`.
     """
-    limits = (overrides.pop("max_appends", _MOST_APPENDS), overrides.pop("max_append_bytes", _MOST_APPEND_BYTES))
-    return Making(partial(_opened, path, mode, options, cast("StoreOptionsDict", overrides), progress, limits))
+    limits = (max_appends, max_append_bytes)
+    make = partial(_opened, path, mode, options, overrides, progress, lock_timeout, limits)
+    return Making(make, "mqstore.aio.open(...)")
 
 
 def wrap(
@@ -127,26 +128,34 @@ async def _opened(
     options: StoreOptions | None,
     overrides: StoreOptionsDict,
     progress: Callable[[Progress], object] | None,
+    lock_timeout: Duration | None,
     limits: tuple[int, int],
 ) -> Store:
     appends, append_bytes = limits
     most = [_bound("max_appends", appends), _bound("max_append_bytes", append_bytes)]
+    pauses = lock_pauses(lock_timeout)
     ending = Ending()
     pool = _bridge.pool()
     context = contextvars.copy_context()
-    opening: Future[mqstore.Store] = pool.submit(
-        context.run,
-        partial(mqstore.open, path, mode, options=options, progress=ending.watching(progress), **overrides),
-    )
+    attempt = partial(mqstore.open, path, mode, options=options, progress=ending.watching(progress), **overrides)
+    opening: Future[mqstore.Store] | None = None
     try:
-        store = await asyncio.wrap_future(opening)
+        while True:
+            opening = pool.submit(context.run, attempt)
+            try:
+                return Store._of(await asyncio.wrap_future(opening), pool, *most)
+            except StoreLockedError:
+                if (pause := next(pauses, None)) is None:
+                    raise
+            # Waits here and not in the thread, so that a cancelled open ends at once.
+            await asyncio.sleep(pause)
     except BaseException:
         ending.end()
         # Called in the thread of the open, or here if the store is open already.
-        opening.add_done_callback(_close_late)
+        if opening is not None:
+            opening.add_done_callback(_close_late)
         pool.shutdown(wait=False)
         raise
-    return Store._of(store, pool, *most)
 
 
 class Store:

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from mqstore import _native
+from mqstore._store import lock_pauses
 from mqstore.errors import StoreLockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SAME_PATH = "the driver and every executor must reach the store under the same path"
-
-_PAUSE_SECONDS = 0.1
 
 _BY_DRIVER = (
     "this is the program that started the Spark job, and the job waits for its own program. Close the store before the "
@@ -32,16 +31,16 @@ def once_unlocked(call: Callable[[], T], seconds: float) -> T:
     Raises:
         StoreLockedError: the lock was not free for `seconds`, or the driver's own program has it.
     """
-    until = time.monotonic() + seconds
+    pauses = lock_pauses(seconds)
     while True:
         try:
             return call()
         except StoreLockedError as error:
             if _is_driver(error.pid):
                 raise StoreLockedError(error.path, error.pid, _BY_DRIVER) from None
-            if time.monotonic() >= until:
+            if (pause := next(pauses, None)) is None:
                 raise StoreLockedError(error.path, error.pid, _BY_ANOTHER) from None
-            time.sleep(_PAUSE_SECONDS)
+        time.sleep(pause)
 
 
 def refuse_driver(path: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import mqstore
 from mqstore import _native
+from mqstore._store import lists_options, opened
 from mqstore._times import milliseconds_of, seconds_from, time_of
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class Faults:
         return f"<mqstore.testing.Faults: {state}>"
 
 
+@lists_options
 def open(  # noqa: A001 - the name of `mqstore.open`
     path: StorePath,
     mode: Mode = "create",
@@ -141,6 +143,7 @@ def open(  # noqa: A001 - the name of `mqstore.open`
     faults: Faults | None = None,
     options: StoreOptions | None = None,
     progress: Callable[[Progress], object] | None = None,
+    lock_timeout: Duration | None = 0,
     **overrides: Unpack[StoreOptionsDict],
 ) -> mqstore.Store:
     """Opens a store like `mqstore.open`, with the clock and the disk faults of a test.
@@ -154,19 +157,23 @@ def open(  # noqa: A001 - the name of `mqstore.open`
         faults: disk faults of the store; None is none.
         options: options of the store; None is `SMALL`.
         progress: as for `mqstore.open`.
+        lock_timeout: as for `mqstore.open`; it takes real time.
         overrides: single options by name; they replace those in `options`.
 
     Raises:
         As `mqstore.open`.
     """
-    from mqstore._store import opened
-
+    for name, value, kind in (("clock", clock, ManualClock), ("faults", faults, Faults)):
+        if value is not None and not isinstance(value, kind):
+            msg = f"{name} must be a mqstore.testing.{kind.__name__} or None, not {type(value).__name__}"
+            raise TypeError(msg)
     return opened(
         path,
         mode,
         SMALL if options is None else options,
         overrides,
         progress=progress,
+        lock_timeout=lock_timeout,
         clock=None if clock is None else clock._native,
         faults=None if faults is None else faults._native,
     )

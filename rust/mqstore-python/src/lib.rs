@@ -24,15 +24,18 @@ use pyo3::prelude::*;
 /// The native part of `mqstore`. Import the package, not this module.
 #[pymodule]
 fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_class::<store::NativeStore>()?;
+    // Python's errors name the class of a method, so these classes have the names of their public subclasses.
+    module.add("NativeStore", py.get_type::<store::NativeStore>())?;
+    module.add("NativeConsumer", py.get_type::<delivery::consumer::NativeConsumer>())?;
+    module.add("NativeWorkQueue", py.get_type::<delivery::work_queue::NativeWorkQueue>())?;
+    module.add("NativeTransaction", py.get_type::<delivery::transactions::NativeTransaction>())?;
     module.add_class::<convert::stored_message::StoredMessage>()?;
     module.add_class::<delivery::leased_message::LeasedMessage>()?;
     module.add_class::<convert::append_result::AppendResult>()?;
     module.add_class::<convert::filter::SqlFilter>()?;
     module.add_class::<store::iterators::MessageIterator>()?;
-    module.add_class::<delivery::consumer::NativeConsumer>()?;
-    module.add_class::<delivery::work_queue::NativeWorkQueue>()?;
     module.add_class::<event_loop::loop_link::LoopLink>()?;
     module.add_class::<event_loop::loop_link::LoopWait>()?;
     module.add_class::<event_loop::loop_link::QueuedAppend>()?;

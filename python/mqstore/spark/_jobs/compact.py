@@ -8,12 +8,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overload
 
 from mqstore import _native
-from mqstore._admin.compaction import options_json, topic_list
+from mqstore._admin.compaction import check_names, options_json, topic_list
 from mqstore._reports import CompactionReport, Progress
 from mqstore.errors import InvalidOptionError, MQStoreError
 from mqstore.spark._jobs.folders import absolute
 from mqstore.spark._jobs.rounds import Call, Rounds, parallelism
 from mqstore.spark._session import require
+from mqstore.types import CompactionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from mqstore.types import CompactionOptions, StorePath
+    from mqstore.types import StorePath
 
 
 Strategy: TypeAlias = Literal["auto", "partition", "ranged"]
@@ -112,6 +113,7 @@ def compact(
     if strategy not in get_args(Strategy):
         raise InvalidOptionError("strategy", f"must be one of {', '.join(get_args(Strategy))}, not {strategy!r}")
     given: dict[str, Any] = dict(options)
+    check_names(given, CompactionOptions)
     dry_run, progress = given.pop("dry_run", False), given.pop("progress", None)
     request = options_json(job_id=job_id, **given)
     jobs: list[_native.CompactionJob] = []

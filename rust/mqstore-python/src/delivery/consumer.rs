@@ -23,7 +23,7 @@ use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered, detached};
 use crate::store::NativeStore;
 
 /// The native part of `mqstore.Consumer`.
-#[pyclass(frozen, subclass, module = "mqstore._mqstore")]
+#[pyclass(name = "Consumer", frozen, subclass, module = "mqstore._mqstore")]
 pub(crate) struct NativeConsumer {
     consumer: ForkGuarded<Consumer>,
     shared: Arc<SharedStore>,

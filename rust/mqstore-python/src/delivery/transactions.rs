@@ -32,7 +32,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 type PendingRow = (String, String, Vec<String>, usize, i64, u32, Option<i64>, bool, Vec<i64>);
 
 /// The native part of `mqstore.Transaction`.
-#[pyclass(frozen, subclass, module = "mqstore._mqstore")]
+#[pyclass(name = "Transaction", frozen, subclass, module = "mqstore._mqstore")]
 pub(crate) struct NativeTransaction {
     transaction: ForkGuarded<Transaction>,
     /// Keeps the store alive while the transaction exists.
@@ -322,7 +322,6 @@ pub(crate) fn say_notes(py: Python<'_>, shared: &SharedStore, core: &Store) -> P
 
 /// Adds the classes and the function to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<NativeTransaction>()?;
     module.add_class::<NativeChecks>()?;
     module.add_function(wrap_pyfunction!(pending_transactions, module)?)
 }

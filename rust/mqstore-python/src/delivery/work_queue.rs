@@ -28,7 +28,7 @@ use crate::store::NativeStore;
 const REDRIVEN_AT_ONCE: u64 = 256;
 
 /// The native part of `mqstore.WorkQueue`.
-#[pyclass(frozen, subclass, module = "mqstore._mqstore")]
+#[pyclass(name = "WorkQueue", frozen, subclass, module = "mqstore._mqstore")]
 pub(crate) struct NativeWorkQueue {
     queue: ForkGuarded<WorkQueue>,
     shared: Arc<SharedStore>,

@@ -10,7 +10,7 @@ use pyo3::types::PyString;
 use crate::runtime::SharedStore;
 
 /// The native part of `mqstore.Store`.
-#[pyclass(frozen, subclass, module = "mqstore._mqstore")]
+#[pyclass(name = "Store", frozen, subclass, module = "mqstore._mqstore")]
 pub(crate) struct NativeStore {
     pub(super) shared: Arc<SharedStore>,
     /// The path as given: a name that is not UTF-8 returns to Python unchanged.

@@ -13,9 +13,12 @@ from mqstore.errors import StoreWarning
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import pandas as pd
+    import polars as pl
+
 
 class _Report:
-    """Conversion to and from the JSON form. The JSON names are the field names."""
+    """Conversion to and from the JSON form, and to tables. The JSON names are the field names."""
 
     __slots__ = ()
 
@@ -26,6 +29,42 @@ class _Report:
     def to_dict(self) -> dict[str, Any]:
         """Returns the report in JSON types: dicts, lists, strings and numbers."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
+
+    def to_pandas(self, part: str | None = None) -> pd.DataFrame:
+        """Returns the report as a `pandas.DataFrame`. The columns and values are those of `to_dict`.
+
+        Args:
+            part: name of a field that is a list, such as `"problems"`: one row for each of its elements. None is one
+                row with all other fields.
+
+        Raises:
+            ImportError: pandas is not installed (`pip install "mqstore[pandas]"`).
+            ValueError: `part` is no list of this report.
+        """
+        from mqstore._admin import tables
+
+        return tables.pandas_frame(self.to_dict(), part)
+
+    def to_polars(self, part: str | None = None) -> pl.DataFrame:
+        """Returns the report as a `polars.DataFrame`. The columns and values are those of `to_dict`.
+
+        Args:
+            part: as for `to_pandas`.
+
+        Raises:
+            ImportError: Polars is not installed (`pip install "mqstore[polars]"`).
+            ValueError: `part` is no list of this report.
+        """
+        from mqstore._admin import tables
+
+        frame: pl.DataFrame = tables.polars_frame(self.to_dict(), part)
+        return frame
+
+    def _repr_html_(self) -> str:
+        """Returns the report as HTML for notebooks, with units."""
+        from mqstore._admin import tables
+
+        return tables.html(self.to_dict(), type(self).__name__)
 
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:

@@ -5,10 +5,11 @@ It inherits `put`, `get`, `ack` and the other verbs from the native class, so th
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from mqstore import _native
+from mqstore._reports import _Report
 from mqstore._times import time_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkQueueCounts:
+class WorkQueueCounts(_Report):
     """Number of messages in a work queue, by state."""
 
     ready: int
@@ -56,10 +57,6 @@ class WorkQueueCounts:
     """Messages with a lease."""
     dying: int
     """Messages that become dead letters."""
-
-    def to_dict(self) -> dict[str, int]:
-        """Returns the fields as a dict."""
-        return asdict(self)
 
 
 class WorkQueue(_native.NativeWorkQueue):

@@ -20,7 +20,7 @@ def lazy_frame(scan: Scan) -> pl.LazyFrame:
     """Returns the frame of `Scan.to_polars_lazy`."""
     from mqstore import _extras
 
-    polars, pyarrow = _extras.module("polars"), _extras.pyarrow()
+    polars, pyarrow = _extras.module("polars", "polars"), _extras.pyarrow()
     from polars.io.plugins import register_io_source
 
     def rows(

@@ -150,11 +150,12 @@ class Scan:
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """Returns all rows as a `pandas.DataFrame`; `options` are those of `pyarrow.Table.to_pandas`."""
+        _extras.module("pandas", "pandas")
         return self.to_arrow().to_pandas(**options)
 
     def to_polars(self) -> pl.DataFrame:
         """Returns all rows as a `polars.DataFrame`; `properties` become lists of `key` and `value`."""
-        polars = _extras.module("polars")
+        polars = _extras.module("polars", "polars")
         return cast("pl.DataFrame", polars.from_arrow(self.to_arrow()))
 
     def to_polars_lazy(self) -> pl.LazyFrame:

@@ -16,7 +16,7 @@ from typing import Any
 
 from mqstore import _reports
 from mqstore._admin import info as _info
-from mqstore.cli import bench, settings
+from mqstore.cli import bench, groups, settings, write
 
 REPORTS: dict[str, type] = {
     "info": _info.StoreInfo,
@@ -29,13 +29,20 @@ REPORTS: dict[str, type] = {
     "stats": _reports.StoreStats,
     "export": _reports.ExportReport,
     "import": _reports.ImportReport,
+    "topic delete": write.DeletedTopic,
+    "dead-letter redrive": groups.Redriven,
 }
-LISTS: dict[str, type] = {"bench": bench.Line, "config show": settings.Shown}
-_MODULES = (_reports, _info, bench, settings)
+LISTS: dict[str, type] = {
+    "bench": bench.Line,
+    "config show": settings.Shown,
+    "group lag": groups.GroupLag,
+    "group reset": groups.OffsetReset,
+}
+_MODULES = (_reports, _info, bench, groups, settings, write)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
 SIMPLE = {int: "integer", str: "string", bool: "boolean", float: "number"}
-MESSAGES = ("cat", "tail", "get", "lookup")
+MESSAGES = ("cat", "tail", "get", "lookup", "dead-letter list")
 
 
 def page() -> str:
@@ -43,6 +50,8 @@ def page() -> str:
     found: dict[str, Any] = {name: _object(kind) for name, kind in REPORTS.items()}
     found |= {name: {"type": "array", "items": _object(kind)} for name, kind in LISTS.items()}
     found["topics"] = {"type": "array", "items": _topic()}
+    found |= {name: _topic() for name in ("topic create", "topic alter")}
+    found["append"] = {"type": "array", "items": _result()}
     found |= {name: {"type": "array", "items": {"$ref": "#/$defs/message"}} for name in MESSAGES}
     found["message"] = _message()
     document = {
@@ -108,6 +117,15 @@ def _topic() -> dict[str, Any]:
         "properties": {"topic": {"type": "string"}, "queues": queues},
         "required": ["topic", "queues"],
     }
+
+
+def _result() -> dict[str, Any]:
+    texts, switches = ("topic", "message_id", "unique_id"), ("durable",)
+    types = {
+        name: {"type": "string" if name in texts else "boolean" if name in switches else "integer"}
+        for name in write.RESULT
+    }
+    return {"type": "object", "properties": types, "required": list(types), "additionalProperties": False}
 
 
 def _message() -> dict[str, Any]:

@@ -75,8 +75,8 @@ def test_a_directory_wins(home: Path, tmp_path: Path, cli: Cli) -> None:
         name: (size, "directory") for name, size in sizes.items()
     }
     table = cli("config", "show", home).stdout
-    assert [line.split()[:3] for line in table.splitlines() if "segment_size" in line] == [
-        ["segment_size", "32768", "directory"]
+    assert [line.split()[:4] for line in table.splitlines() if "segment_size" in line] == [
+        ["segment_size", "32.0", "KiB", "directory"]
     ]
 
 

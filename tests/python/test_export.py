@@ -417,7 +417,7 @@ def test_the_commands(filled: Path, tmp_path: Path, cli: Cli) -> None:
     done = cli("export", filled, file, "--topic", "orders", "--filter", "paid", "--format", "json")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["messages"] == 20
-    printed = cli("cat", filled, "--log", "--topic", "orders", "--filter", "paid").stdout
+    printed = cli("cat", filled, "--log", "--topic", "orders", "--filter", "paid", "--body", "base64").stdout
     assert file.read_text().partition("\n")[2] == printed
     assert cli("export", filled, file).returncode == 3
     assert cli("export", filled, tmp_path / "o.xyz").returncode == 2

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import mqstore
 import schemas
 
 if TYPE_CHECKING:
@@ -46,6 +47,14 @@ def test_the_page_is_current() -> None:
         ["snapshot", "DIR", "OUT/snapshot"],
         ["export", "DIR", "OUT/all.jsonl"],
         ["import", "DIR", "JSONL", "--dry-run"],
+        ["append", "DIR", "orders", "--body", "text"],
+        ["topic create", "DIR", "fresh", "--queues", "2"],
+        ["topic alter", "DIR", "orders", "--queues", "3"],
+        ["topic delete", "DIR", "orders", "--yes"],
+        ["group lag", "DIR"],
+        ["group reset", "DIR", "billing", "--to", "latest", "--dry-run"],
+        ["dead-letter list", "DIR"],
+        ["dead-letter redrive", "DIR", "workers", "--dry-run"],
     ],
     ids=" ".join,
 )
@@ -55,6 +64,12 @@ def test_every_verb(filled: Path, tmp_path: Path, cli: Cli, verb: list[str]) -> 
     out.mkdir()
     places = {"DIR": str(filled), "BAD": str(filled), "ID": first["message_id"], "JSONL": str(tmp_path / "some.jsonl")}
     (tmp_path / "some.jsonl").write_text(json.dumps(first) + "\n")
+    with mqstore.open(filled, "rw") as store:
+        with store.consumer("billing", "orders") as consumer:
+            consumer.poll(timeout=0)
+            consumer.commit()
+        with store.work_queue("events", "workers", max_attempts=1) as queue:
+            queue.nack(queue.get())
     if "BAD" in verb:
         segment = next((filled / "commitlog").iterdir())
         with segment.open("r+b") as log:

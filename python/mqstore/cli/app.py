@@ -1,6 +1,6 @@
 """The verbs of the command line. Only `expire`, `rebuild` and `repair` change bytes; the others open for reading.
 
-`compact`, `export` and `import` have their own files.
+`compact`, `export`, `import`, `append`, `topic`, `group` and `dead-letter` have their own files.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import typer
 
 import mqstore
 from mqstore import StoredMessage
+from mqstore._admin.tables import human, moment, size
 from mqstore._times import duration_of, milliseconds_of
 from mqstore.cli import render, settings, waiting
-from mqstore.cli.filters import Sql, Tags, chosen
+from mqstore.cli.filters import Sql, Tags, chosen, selector
 from mqstore.cli.follow import Tail
 from mqstore.cli.render import Body, Format
 from mqstore.cli.status import CLEAN, PROBLEMS, USAGE, abandon_stdout
@@ -55,7 +56,7 @@ Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the
 Topic = Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default=False)]
 Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.", show_default=False)]
 Limit = Annotated[int | None, typer.Option("--limit", min=0, help="Maximum number of messages.", show_default=False)]
-BodyForm = Annotated[Body, typer.Option("--body", help="Form of the bodies in the output.")]
+BodyForm = Annotated[Body, typer.Option("--body", help="Form of the bodies; auto is text if a body is UTF-8.")]
 ReportForm = Annotated[Format, typer.Option("--format", help="Format of the output.")]
 BrokerConf = Annotated[
     Path | None,
@@ -69,7 +70,22 @@ MessageForm = Annotated[
     Format | None,
     typer.Option("--format", help="Format of the output; jsonl if it is not a terminal.", show_default=False),
 ]
-Moment = Annotated[str | None, typer.Option(metavar="TIME", help="ISO 8601 with offset, or epoch milliseconds.")]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        "--start-time",
+        metavar="TIME",
+        help="Only messages stored at or after this time: ISO 8601 with offset, or epoch milliseconds.",
+        show_default=False,
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        "--until", "--end-time", metavar="TIME", help="Only messages stored before this time.", show_default=False
+    ),
+]
 
 
 def _verb(work: Callable[P, int]) -> Callable[P, None]:
@@ -83,6 +99,8 @@ def _verb(work: Callable[P, int]) -> Callable[P, None]:
         except BrokenPipeError:
             abandon_stdout()
             status = CLEAN
+        finally:
+            render.print_notes()
         raise typer.Exit(status)
 
     return command
@@ -100,7 +118,7 @@ def _main(
         # All libraries that print read this variable: https://no-color.org
         os.environ["NO_COLOR"] = "1"
     warnings.simplefilter("always", mqstore.StoreWarning)
-    warnings.showwarning = lambda message, *_rest, **_more: render.note(str(message))
+    warnings.showwarning = lambda message, *_rest, **_more: render.note_later(str(message))
 
 
 @app.command()
@@ -135,10 +153,19 @@ def cat(
     start: Annotated[int | None, typer.Option(help="First queue offset.", show_default=False)] = None,
     end: Annotated[int | None, typer.Option(help="Queue offset to stop at, exclusive.", show_default=False)] = None,
     log: Annotated[bool, typer.Option("--log", help="Print in commit log order, without any index.")] = False,
+    since: Since = None,
+    until: Until = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option("--key", help="Only messages with this key; repeat for more.", show_default=False),
+    ] = None,
+    grep: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Only messages whose body matches.", show_default=False)
+    ] = None,
     tags: Tags = None,
     sql: Sql = None,
     limit: Limit = None,
-    body: BodyForm = Body.BASE64,
+    body: BodyForm = Body.AUTO,
     form: MessageForm = None,
     on_damage: OnDamage = "raise",
 ) -> int:
@@ -148,16 +175,19 @@ def cat(
     if log and (start is not None or end is not None):
         raise typer.BadParameter("--start and --end are offsets of a queue; omit --log")
     wanted = chosen(tags, sql)
+    selects = selector(keys, grep)
+    times = _moment("--since", since), _moment("--until", until)
     with mqstore.open(directory) as store:
         if log:
             found = _in_log_order(store, topic, queue, wanted, on_damage)
+            found = (message for message in found if _is_between(message, times))
         else:
             read = functools.partial(store.read, filter=wanted, on_damage=on_damage)
             # The records of light queues are in their topics, too.
             everything = [name for name in store.topics() if not name.startswith(_LIGHT)]
             names = everything if topic is None else [topic]
-            found = chain.from_iterable(_of_topic(store, read, name, queue, start, end) for name in names)
-        render.messages(store, islice(found, limit), _message_form(form), body)
+            found = chain.from_iterable(_of_topic(store, read, name, queue, (start, end), times) for name in names)
+        render.messages(store, islice(filter(selects, found), limit), _message_form(form), body)
     return CLEAN
 
 
@@ -171,7 +201,7 @@ def tail(
     limit: Annotated[int, typer.Option("-n", "--limit", min=0, help="Number of messages to start with.")] = 10,
     tags: Tags = None,
     sql: Sql = None,
-    body: BodyForm = Body.BASE64,
+    body: BodyForm = Body.AUTO,
     form: MessageForm = None,
     on_damage: OnDamage = "raise",
 ) -> int:
@@ -186,6 +216,8 @@ def tail(
         for found in end.coming() if follow else ():
             render.messages(store, found, _message_form(form), body)
             sys.stdout.flush()
+            # This verb has no end after which notes could follow.
+            render.print_notes()
             if not found and render.nobody_reads():
                 break
     return CLEAN
@@ -196,7 +228,7 @@ def tail(
 def get(
     directory: Directory,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="Offset id or unique id.")],
-    body: BodyForm = Body.BASE64,
+    body: BodyForm = Body.AUTO,
     form: MessageForm = None,
 ) -> int:
     """Prints the message with this id; exit status 1 if there is none."""
@@ -215,17 +247,25 @@ def lookup(
     directory: Directory,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     key: Annotated[str, typer.Argument(metavar="KEY")],
-    start_time: Moment = None,
-    end_time: Moment = None,
+    since: Since = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            "--end-time",
+            metavar="TIME",
+            help="Only messages stored at or before this time.",
+            show_default=False,
+        ),
+    ] = None,
     limit: Limit = None,
-    body: BodyForm = Body.BASE64,
+    body: BodyForm = Body.AUTO,
     form: MessageForm = None,
 ) -> int:
     """Prints the messages of a topic with this key, oldest first."""
-    since = _moment("--start-time", start_time)
-    until = _moment("--end-time", end_time)
+    first, last = _moment("--since", since), _moment("--until", until)
     with mqstore.open(directory) as store:
-        found = store.lookup(topic, key, start_time=since, end_time=until, limit=limit)
+        found = store.lookup(topic, key, start_time=first, end_time=last, limit=limit)
         render.messages(store, found, _message_form(form), body)
     return CLEAN
 
@@ -270,6 +310,8 @@ def expire(
     if dry_run or not (plan.files or (plan.kept and compact)):
         _expire_report(plan, form)
         _tell_kept(plan)
+        if dry_run:
+            render.dry_run()
         return CLEAN
     if form is Format.TABLE:
         _expire_report(plan, form)
@@ -285,7 +327,7 @@ def expire(
         done = store.expire(dry_run=False, compact=compact)
     _tell_kept(done)
     if form is Format.TABLE:
-        render.note(f"deleted {len(done.files)} files with {done.bytes} bytes")
+        render.note(f"deleted {len(done.files)} files with {size(done.bytes)}")
     else:
         _expire_report(done, form)
     return CLEAN
@@ -298,7 +340,7 @@ def verify(directory: Directory, form: ReportForm = Format.TABLE) -> int:
     with render.progress() as bar:
         report = mqstore.verify(directory, progress=bar)
     if not render.machine(report.to_dict(), form):
-        render.pairs([("ok", "yes" if report.ok else "no"), ("messages", report.messages), ("bytes", report.bytes)])
+        render.facts({"ok": report.ok, "messages": report.messages, "bytes": report.bytes})
         _problem_tables(report.problems)
     return CLEAN if report.ok else PROBLEMS
 
@@ -316,11 +358,11 @@ def rebuild(
     with render.progress("building queues and index") as bar:
         report = mqstore.rebuild(directory, dry_run=dry_run, options=options, progress=bar)
     if not render.machine(report.to_dict(), form):
-        render.pairs(
-            [(name.replace("_", " "), _fact(value)) for name, value in report.to_dict().items() if name != "skipped"]
-        )
+        render.report(report.to_dict(), but=("skipped",))
         for text in report.skipped:
             render.note(text)
+    if dry_run:
+        render.dry_run()
     return PROBLEMS if report.skipped else CLEAN
 
 
@@ -331,7 +373,7 @@ def stats(directory: Directory, form: ReportForm = Format.TABLE) -> int:
     with mqstore.open(directory) as store:
         found = store.stats().to_dict()
     if not render.machine(found, form):
-        render.pairs([(name, _fact(value)) for name, value in found.items()])
+        render.facts(found)
     return CLEAN
 
 
@@ -419,7 +461,10 @@ def config_show(
     if conf is not None and (rest := settings.unused(conf)):
         render.note(f"{conf}: accepted but not used: {', '.join(rest)}")
     if not render.machine([one.to_dict() for one in shown], form):
-        rows = [(one.option, _fact(one.value), one.setting or one.source, ", ".join(one.rocketmq)) for one in shown]
+        rows = [
+            (one.option, human(one.option, one.value), one.setting or one.source, ", ".join(one.rocketmq))
+            for one in shown
+        ]
         render.table(("option", "value", "from", "RocketMQ"), rows)
     return CLEAN
 
@@ -435,17 +480,18 @@ def snapshot(
     with mqstore.open(directory) as store, render.progress("copying") as bar:
         report = store.snapshot(output, progress=bar)
     if not render.machine(report.to_dict(), form):
-        render.pairs([(name.replace("_", " "), _fact(value)) for name, value in report.to_dict().items()])
+        render.report(report.to_dict())
     return CLEAN
 
 
 def _repair_report(report: mqstore.RepairReport, form: Format) -> None:
+    if report.dry_run:
+        render.dry_run()
     if render.machine(report.to_dict(), form):
         return
-    facts = [("ok", report.ok), ("changed", report.changed), ("messages", report.messages)]
-    render.pairs([(name, _fact(value)) for name, value in facts])
+    render.facts({"ok": report.ok, "changed": report.changed, "messages": report.messages})
     if report.lost:
-        lost = [(one.path, one.offset, one.bytes, one.reason, one.kept_as or "-") for one in report.lost]
+        lost = [(one.path, one.offset, size(one.bytes), one.reason, one.kept_as or "-") for one in report.lost]
         render.table(("lost in", "offset", "bytes", "reason", "kept as"), lost)
     if report.queue_offsets:
         offsets = [(one.topic, one.queue_id, one.from_offset, one.to_offset) for one in report.queue_offsets]
@@ -478,7 +524,7 @@ def _problem_tables(problems: Sequence[mqstore.Problem]) -> None:
 
 def _places(problems: Sequence[mqstore.Problem]) -> list[tuple[object, ...]]:
     """Returns the rows of the problems of one kind in one file: the first ones, and one row for all others."""
-    rows: list[tuple[object, ...]] = [(p.kind, p.path, _fact(p.offset), p.detail) for p in problems]
+    rows: list[tuple[object, ...]] = [(p.kind, p.path, human("offset", p.offset), p.detail) for p in problems]
     if len(rows) <= _SHOWN_OF_A_CAUSE + 1:
         return rows
     kind, path, first, _ = rows[_SHOWN_OF_A_CAUSE]
@@ -489,21 +535,18 @@ def _places(problems: Sequence[mqstore.Problem]) -> list[tuple[object, ...]]:
 def _info_tables(report: mqstore.StoreInfo) -> None:
     facts = report.to_dict()
     tables = {name: facts.pop(name) for name in _IN_TABLES}
-    for name in ("min_store_timestamp", "max_store_timestamp"):
-        facts[name] = facts[name] if facts[name] is None else render.moment(facts[name])
     queues = next((part.bytes for part in report.disk if part.part == "consumequeue"), 0)
     fill = f"{100 * report.queue_entry_bytes / queues:.1f} % of the queue files" if queues else "-"
-    facts["queue_entry_bytes"] = f"{facts['queue_entry_bytes']} ({fill})"
-    render.pairs([(name, _fact(value)) for name, value in facts.items()])
+    facts["queue_entry_bytes"] = f"{size(report.queue_entry_bytes)} ({fill})"
+    render.facts(facts)
     for text in tables["notes"]:
-        render.note(text)
-    rows = [(part.part, part.files, render.size(part.bytes), render.size(part.disk_bytes)) for part in report.disk]
+        render.note_later(text)
+    rows = [(part.part, part.files, size(part.bytes), size(part.disk_bytes)) for part in report.disk]
     render.table(("part", "files", "size", "on the disk"), rows)
     if report.hours:
         most = max(hour.bytes for hour in report.hours)
         bars = [
-            (render.hour(one.start_timestamp), render.bar(one.bytes, most), render.size(one.bytes))
-            for one in report.hours
+            (render.hour(one.start_timestamp), render.bar(one.bytes, most), size(one.bytes)) for one in report.hours
         ]
         render.table(("hour", "written", ""), bars)
     _topic_table(tables["topics"])
@@ -517,8 +560,8 @@ def _info_tables(report: mqstore.StoreInfo) -> None:
                 one.topic,
                 one.queue_id,
                 one.messages,
-                render.moment(one.first_due),
-                render.moment(one.last_due),
+                moment(one.first_due),
+                moment(one.last_due),
             )
             for one in report.popped
         ]
@@ -526,21 +569,43 @@ def _info_tables(report: mqstore.StoreInfo) -> None:
     waiting.tables(report)
 
 
+_Times = tuple[int | None, int | None]
+
+
 def _of_topic(
     store: mqstore.Store,
     read: Callable[..., Iterator[StoredMessage]],
     topic: str,
     queue: int | None,
-    start: int | None,
-    end: int | None,
+    offsets: tuple[int | None, int | None],
+    times: _Times,
 ) -> Iterator[StoredMessage]:
-    if queue is not None:
+    """Yields the messages of one queue, or of all queues, of a topic."""
+    start, end = offsets
+    if queue is not None and times == (None, None):
         yield from read(topic, queue, start, end)
         return
-    for one in store.queues(topic):
-        # Each queue has its own range, so the offset is limited to it.
-        first = start if start is None else min(max(start, one.min_offset), one.max_offset)
-        yield from read(topic, one.queue_id, first, end)
+    queues = [one for one in store.queues(topic) if queue in (None, one.queue_id)]
+    if queue is not None and not queues:
+        # The read raises the error for an unknown queue.
+        yield from read(topic, queue, start, end)
+    for one in queues:
+        # Each queue has its own range, so the offsets are limited to it.
+        first = None if start is None else min(max(start, one.min_offset), one.max_offset)
+        last = end
+        if times[0] is not None:
+            first = max(store.offset_for_time(topic, one.queue_id, times[0]), first or 0)
+        if times[1] is not None:
+            reached = store.offset_for_time(topic, one.queue_id, times[1])
+            last = reached if last is None else min(last, reached)
+        if first is None or last is None or first < last:
+            yield from read(topic, one.queue_id, first, last)
+
+
+def _is_between(message: StoredMessage, times: _Times) -> bool:
+    since, until = times
+    stored = message.store_timestamp
+    return (since is None or stored >= since) and (until is None or stored < until)
 
 
 def _in_log_order(
@@ -594,21 +659,11 @@ def _tell_kept(report: mqstore.ExpireReport) -> None:
 def _expire_report(report: mqstore.ExpireReport, form: Format) -> None:
     if not render.machine(report.to_dict(), form):
         rows = [
-            (file.kind, file.path, file.bytes, file.first_offset, file.last_offset, file.reason)
+            (file.kind, file.path, size(file.bytes), file.first_offset, file.last_offset, file.reason)
             for file in report.files
         ]
-        render.table(("kind", "path", "bytes", "first offset", "last offset", "reason"), rows)
-        render.pairs(
-            [("files", len(rows)), ("bytes", report.bytes), ("log starts at", report.log_min_offset)],
-        )
-
-
-def _fact(value: object) -> object:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict | list):
-        return render.dump(value)
-    return "-" if value is None else value
+        render.table(("kind", "path", "size", "first offset", "last offset", "reason"), rows)
+        render.facts({"files": len(rows), "bytes": report.bytes, "log starts at": report.log_min_offset})
 
 
 def _topic_table(found: list[dict[str, object]]) -> None:

@@ -10,7 +10,7 @@ import typer
 
 import mqstore
 from mqstore.cli import render
-from mqstore.cli.app import Directory, ReportForm, _age, _fact, _verb, app
+from mqstore.cli.app import Directory, ReportForm, _age, _verb, app
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS
 
@@ -86,16 +86,19 @@ def compact(
         report = mqstore.compact(directory, output=output, in_place=in_place, job_id=job_id, **options)
     skipped = [text for text in report.skipped if not text.endswith(": unchanged")]
     if not render.machine(report.to_dict(), form):
-        names = [name for name in report.to_dict() if name not in ("skipped", "job_id")]
-        render.pairs([(name.replace("_", " "), _fact(getattr(report, name))) for name in names])
-        render.pairs([("queues unchanged", len(report.skipped) - len(skipped))])
+        values = {**report.to_dict(), "queues_unchanged": len(report.skipped) - len(skipped)}
+        render.report(values, but=("skipped", "job_id"))
     for text in skipped:
         render.note(f"skipped: {text}")
+    if dry_run:
+        render.dry_run()
     return PROBLEMS if skipped else CLEAN
 
 
 def _tell_restored(report: mqstore.RestoreReport, form: Format) -> int:
     skipped = [text for text in report.skipped if not text.endswith(": nothing is missing")]
+    if report.dry_run:
+        render.dry_run()
     if not render.machine(report.to_dict(), form):
         rows = [(each.topic, each.queue_id, each.until, each.messages, each.resumed) for each in report.queues]
         render.table(("topic", "queue", "lost before", "messages copied", "copied before"), rows)

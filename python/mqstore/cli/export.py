@@ -1,8 +1,13 @@
-"""The verbs `export` and `import`, which move messages to files and back."""
+"""The verbs `export` and `import`, which move messages to files and back; `-` is standard output or input."""
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,10 +17,13 @@ import typer
 import mqstore
 from mqstore._admin.export import ExportFormat
 from mqstore.cli import render
-from mqstore.cli.app import Directory, Moment, ReportForm, _moment, _verb, app
+from mqstore.cli.app import Directory, ReportForm, Since, Until, _moment, _verb, app
 from mqstore.cli.filters import Sql, Tags, chosen
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, USAGE
+
+# Stands for standard output or standard input.
+_STANDARD = Path("-")
 
 
 class To(StrEnum):
@@ -46,10 +54,13 @@ class From(StrEnum):
 @_verb
 def export(
     directory: Directory,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="File or store to write.", show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="File or store to write; - is standard output.", show_default=False),
+    ],
     topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")] = None,
-    start_time: Moment = None,
-    end_time: Moment = None,
+    since: Since = None,
+    until: Until = None,
     keys: Annotated[
         list[str] | None, typer.Option("--key", help="Only messages with this key; repeat for more.")
     ] = None,
@@ -74,13 +85,17 @@ def export(
 ) -> int:
     """Writes messages to a file of JSON lines, Parquet or Arrow, or copies them to another store."""
     wanted = chosen(tags, sql)
-    with render.progress("exporting") as bar, _usage():
+    if out == _STANDARD:
+        to = to or To.JSONL
+        if to is To.STORE or parts or mapping is not None:
+            raise typer.BadParameter("standard output takes one file: omit --parts, --mapping and --to store")
+    with render.progress("exporting") as bar, _usage(), _file_for(out) as file:
         done = mqstore.export(
             directory,
-            out,
+            file,
             topics=topics or None,
-            start_time=_moment("--start-time", start_time),
-            end_time=_moment("--end-time", end_time),
+            start_time=_moment("--since", since),
+            end_time=_moment("--until", until),
             keys=keys or None,
             body_matches=body_matches,
             filter=wanted,
@@ -92,7 +107,10 @@ def export(
             waiting=waiting.value,
             progress=bar,
         )
-    _print(done, form)
+    if out == _STANDARD:
+        render.note(f"exported {done.messages} messages")
+    else:
+        _print(done, form)
     return CLEAN
 
 
@@ -100,7 +118,10 @@ def export(
 @_verb
 def import_(
     directory: Directory,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File from an export.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="File from an export; - is standard input.", show_default=False),
+    ],
     topic: Annotated[str | None, typer.Option("--topic", help="Topic for all messages.", show_default=False)] = None,
     kind: Annotated[
         From | None, typer.Option("--from", help="Format; by default from the ending of FILE.", show_default=False)
@@ -111,25 +132,61 @@ def import_(
 ) -> int:
     """Appends the messages of a file to a store, which is created if missing."""
     chosen: ExportFormat | None = None if kind is None else kind.value
-    with _usage():
-        plan = mqstore.import_(directory, file, format=chosen, topic=topic, dry_run=True)
-    if dry_run or not plan.messages:
-        _print(plan, form)
-        return CLEAN
-    if form is Format.TABLE:
-        _print(plan, form)
-    if not yes:
-        if not sys.stdin.isatty():
-            render.note(f"{plan.messages} messages would be appended; pass --yes to append them, or --dry-run")
+    if file == _STANDARD:
+        chosen = chosen or "jsonl"
+        if not (yes or dry_run):
+            render.note("standard input is the file, so it cannot answer a question; pass --yes, or --dry-run")
             return USAGE
-        typer.confirm(f"Append these {plan.messages} messages to {directory}?", abort=True, err=True)
-    with render.progress("importing") as bar:
-        done = mqstore.import_(directory, file, format=chosen, topic=topic, progress=bar)
+    with _file_from(file) as source:
+        with _usage():
+            plan = replace(
+                mqstore.import_(directory, source, format=chosen, topic=topic, dry_run=True), source=str(file)
+            )
+        if dry_run or not plan.messages:
+            _print(plan, form)
+            if dry_run:
+                render.dry_run()
+            return CLEAN
+        if form is Format.TABLE:
+            _print(plan, form)
+        if not yes:
+            if not sys.stdin.isatty():
+                render.note(f"{plan.messages} messages would be appended; pass --yes to append them, or --dry-run")
+                return USAGE
+            typer.confirm(f"Append these {plan.messages} messages to {directory}?", abort=True, err=True)
+        with render.progress("importing") as bar:
+            done = mqstore.import_(directory, source, format=chosen, topic=topic, progress=bar)
     if form is Format.TABLE:
         render.note(f"appended {done.messages} messages")
     else:
-        _print(done, form)
+        _print(replace(done, source=str(file)), form)
     return CLEAN
+
+
+@contextmanager
+def _file_for(out: Path) -> Iterator[Path]:
+    """Yields the file to write. The bytes for standard output are in a temporary file until they are complete."""
+    if out != _STANDARD:
+        yield out
+        return
+    with tempfile.TemporaryDirectory(prefix="mqstore-") as folder:
+        file = Path(folder) / "standard-output"
+        yield file
+        with file.open("rb") as content:
+            shutil.copyfileobj(content, sys.stdout.buffer)
+
+
+@contextmanager
+def _file_from(file: Path) -> Iterator[Path]:
+    """Yields the file to read. An import reads its file twice, so standard input goes to a temporary file first."""
+    if file != _STANDARD:
+        yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="mqstore-") as folder:
+        copy = Path(folder) / "standard-input"
+        with copy.open("wb") as content:
+            shutil.copyfileobj(sys.stdin.buffer, content)
+        yield copy
 
 
 class _usage:  # noqa: N801 - a context, not a class to anybody
@@ -149,7 +206,6 @@ def _print(report: mqstore.ExportReport | mqstore.ImportReport, form: Format) ->
     if not render.machine(values, form):
         topics = values.pop("topics", None)
         values.update({f"left out: {name}": count for name, count in values.pop("reasons", {}).items()})
-        facts = {name: "yes" if value is True else "no" if value is False else value for name, value in values.items()}
-        render.pairs([(name.replace("_", " "), value) for name, value in facts.items()])
+        render.report(values)
         if topics:
             render.table(("topic", "messages"), list(topics.items()))

@@ -1,16 +1,21 @@
-"""Output of values: the stable machine formats, and text for people."""
+"""Output of values: the stable machine formats, and text for people.
+
+Notes that the library gives as warnings are printed after the result, except in a verb that has no end.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import select
+import shutil
 import sys
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
+from mqstore._admin.tables import human, moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,8 +32,9 @@ class Format(StrEnum):
 
 
 class Body(StrEnum):
-    """Form of a body in the machine formats."""
+    """Form of a body. `AUTO` is text if the body is UTF-8, else base64."""
 
+    AUTO = "auto"
     BASE64 = "base64"
     TEXT = "text"
     NONE = "none"
@@ -60,13 +66,34 @@ _FIELDS = (
 # Columns of the longest bar in a chart.
 _BAR_WIDTH = 40
 
-# Bytes of a body in a line for people.
-_PREVIEW_BYTES = 60
+# Properties that the line of a message shows in another form.
+_SHOWN_PROPERTIES = ("KEYS", "TAGS")
+
+# Notes that wait for the end of the verb; each has one entry.
+_waiting_notes: dict[str, None] = {}
 
 
 def note(text: str) -> None:
     """Prints a note about the work, not about its result, to stderr."""
     print(f"mqstore: {text}", file=sys.stderr)
+
+
+def note_later(text: str) -> None:
+    """Prints a note after the result of the verb: see `print_notes`."""
+    _waiting_notes[text] = None
+
+
+def print_notes() -> None:
+    """Prints the notes that waited for the end of the result."""
+    while _waiting_notes:
+        text = next(iter(_waiting_notes))
+        del _waiting_notes[text]
+        note(text)
+
+
+def dry_run() -> None:
+    """Says, after the result, that nothing was changed."""
+    note_later("this was a dry run: nothing was changed")
 
 
 def dump(value: object, *, indent: int | None = None) -> str:
@@ -88,6 +115,9 @@ def message_object(message: StoredMessage, body: Body, store: Store | None = Non
     except ValueError as failure:
         content, error = bytes(message.body_view), str(failure)
     found["body_size"] = len(content)
+    if body is Body.AUTO:
+        # A body that could not be decompressed is no text of the sender, even if its bytes are UTF-8 by chance.
+        body = Body.BASE64 if error is not None or not _is_text(content) else Body.TEXT
     if body is Body.BASE64:
         found["body_base64"] = base64.b64encode(content).decode("ascii")
     elif body is Body.TEXT:
@@ -101,27 +131,61 @@ def message_object(message: StoredMessage, body: Body, store: Store | None = Non
     return found
 
 
-def message_line(message: StoredMessage, body: Body, store: Store) -> str:
-    """Returns a message as one line for people."""
-    parts = [
-        moment(message.store_timestamp),
-        f"{plain(message.topic)}/{message.queue_id}",
-        str(message.queue_offset),
-        f"tags={plain(message.tags or '-')}",
-        f"keys={plain(' '.join(message.keys) or '-')}",
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def message_text(message: StoredMessage, body: Body, store: Store, width: int | None) -> str:
+    """Returns a whole message for people.
+
+    It is one line if `width` is None or the line has at most so many columns. Otherwise the position, the keys and
+    properties, and the body begin on lines of their own, and longer lines are folded.
+    """
+    head = [moment(message.store_timestamp), f"{plain(message.topic)}/{message.queue_id}", str(message.queue_offset)]
+    facts = [f"tags={plain(message.tags or '-')}", f"keys={plain(' '.join(message.keys) or '-')}"]
+    facts += [
+        f"{plain(name)}={plain(value)}"
+        for name, value in message.properties.items()
+        if name not in _SHOWN_PROPERTIES and not _native.is_reserved(name)
     ]
+    content = _content(message, body, store)
+    whole = "  ".join([*head, *facts, *content])
+    if width is None:
+        return whole
+    from rich.cells import cell_len
+
+    if cell_len(whole) <= width:
+        return whole
+    lines = ["  ".join(head), "  ".join(facts), *content]
+    return "\n".join(_folded(lines[0], width) + [line for text in lines[1:] for line in _folded(text, width, "    ")])
+
+
+def _content(message: StoredMessage, body: Body, store: Store) -> list[str]:
+    """Returns the content of a message for people: nothing, or one text."""
     if (popped := _native.pop_record(message)) is not None:
-        parts.append(_popped(popped))
-    elif (waiting := _native.waiting_record(message, store)) is not None:
-        parts.append(_waiting(waiting))
-    elif body is not Body.NONE:
-        try:
-            content = message.body
-        except ValueError:
-            content = bytes(message.body_view)
-        shown = plain(content[:_PREVIEW_BYTES].decode("utf-8", "replace"))
-        parts.append(shown if len(content) <= _PREVIEW_BYTES else f"{shown}... ({len(content)} bytes)")
-    return "  ".join(parts)
+        return [_popped(popped)]
+    if (waiting := _native.waiting_record(message, store)) is not None:
+        return [_waiting(waiting)]
+    if body is Body.NONE:
+        return []
+    try:
+        content = message.body
+    except ValueError:
+        content = bytes(message.body_view)
+    if body is Body.BASE64 or (body is Body.AUTO and not _is_text(content)):
+        return [base64.b64encode(content).decode("ascii")]
+    return [plain(content.decode("utf-8", "replace"))]
+
+
+def _folded(text: str, width: int, indent: str = "") -> list[str]:
+    """Returns text in lines of at most `width` columns."""
+    from rich.cells import chop_cells
+
+    return [indent + line for line in chop_cells(text, max(width - len(indent), 10))] or [""]
 
 
 def _popped(popped: dict[str, Any]) -> str:
@@ -170,11 +234,12 @@ def messages(store: Store, found: Iterable[StoredMessage], form: Format, body: B
         _array(store, found, body)
         return
     write = sys.stdout.write
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for message in found:
-        line = (
-            message_line(message, body, store) if form is Format.TABLE else dump(message_object(message, body, store))
-        )
-        write(line + "\n")
+        if form is Format.TABLE:
+            write(message_text(message, body, store, width) + "\n")
+        else:
+            write(dump(message_object(message, body, store)) + "\n")
 
 
 def nobody_reads() -> bool:
@@ -202,6 +267,18 @@ def lines(values: Iterable[object]) -> None:
     """Prints one JSON object per line."""
     for value in values:
         sys.stdout.write(dump(value) + "\n")
+
+
+def facts(values: dict[str, Any]) -> None:
+    """Prints values in two columns, with the units of their names."""
+    shown = {name: human(name, value) for name, value in values.items()}
+    pairs([(name, dump(value) if isinstance(value, dict | list) else value) for name, value in shown.items()])
+
+
+def report(values: dict[str, Any], but: Sequence[str] = ()) -> None:
+    """Prints the fields of a report in two columns, except those in `but`, with their units."""
+    units = {name: human(name, value) for name, value in values.items() if name not in ("dry_run", *but)}
+    facts({name.replace("_", " "): value for name, value in units.items()})
 
 
 def pairs(values: Sequence[tuple[str, object]]) -> None:
@@ -249,24 +326,6 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
-def size(number: int) -> str:
-    """Returns a number of bytes for people."""
-    if number < 1024:
-        return f"{number} B"
-    power = min((number.bit_length() - 1) // 10, 6)
-    return f"{number / (1 << 10 * power):.1f} {'KMGTPE'[power - 1]}iB"
-
-
-def moment(milliseconds: int) -> str:
-    """Returns a time in ISO 8601, UTC."""
-    from mqstore._times import time_of
-
-    try:
-        return time_of(milliseconds).isoformat(timespec="milliseconds")
-    except OverflowError:
-        return str(milliseconds)
 
 
 def hour(milliseconds: int) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from mqstore._admin.tables import human, size
 from mqstore.cli import render
 from mqstore.cli.app import Directory, ReportForm, _verb, app
 from mqstore.cli.render import Format
@@ -56,11 +57,11 @@ def verify(
         )
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):
-        columns = ("store", "ok", "messages", "bytes", "problems")
+        columns = ("store", "ok", "messages", "size", "problems")
         render.table(
             columns,
             [
-                (path, "yes" if each.ok else "no", each.messages, each.bytes, len(each.problems))
+                (path, "yes" if each.ok else "no", each.messages, size(each.bytes), len(each.problems))
                 for path, each in found.items()
             ],
         )
@@ -87,6 +88,8 @@ def rebuild(
         for each in found.values():
             for text in each.skipped:
                 render.note(text)
+    if dry_run:
+        render.dry_run()
     return PROBLEMS if any(each.skipped for each in found.values()) else CLEAN
 
 
@@ -120,14 +123,17 @@ def compact(
         )
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):
-        columns = ("store", "messages", "kept", "keys", "seconds")
+        columns = ("store", "messages", "kept", "keys", "time")
         cells = [
-            (path, each.messages_before, each.messages_after, each.keys, each.seconds) for path, each in found.items()
+            (path, each.messages_before, each.messages_after, each.keys, human("seconds", each.seconds))
+            for path, each in found.items()
         ]
         render.table(columns, cells)
         for path, each in found.items():
             for text in each.skipped:
                 render.note(f"{path}: left out {text}" if len(found) > 1 else f"left out {text}")
+    if dry_run:
+        render.dry_run()
     return PROBLEMS if any(each.skipped for each in found.values()) else CLEAN
 
 
@@ -159,10 +165,6 @@ def export(
         raise typer.BadParameter(msg)
     with _session(master) as session, render.progress("exporting", share=True) as bar:
         report = jobs.export(session, directory, out, format=to, overwrite=overwrite, progress=bar, **given)
-    _print(report.to_dict(), form)
+    if not render.machine(report.to_dict(), form):
+        render.report(report.to_dict())
     return CLEAN
-
-
-def _print(values: dict[str, Any], form: Format) -> None:
-    if not render.machine(values, form):
-        render.pairs([(name.replace("_", " "), str(value)) for name, value in values.items()])

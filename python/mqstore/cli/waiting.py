@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mqstore.cli.render import bar, moment, table
+from mqstore._admin.tables import moment
+from mqstore.cli.render import bar, table
 
 if TYPE_CHECKING:
     from mqstore import StoreInfo

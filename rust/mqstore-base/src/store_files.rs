@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use mqstore_io::open_files::is_out_of_resources;
 use mqstore_io::switch;
-use mqstore_io::vfs::parent_dir;
+use mqstore_io::vfs::{DirEntry, parent_dir};
 use mqstore_io::{Clock, FileKind, Vfs};
 
 pub use config_file::{ConfigDamage, ConfigFile, LoadedConfig};
@@ -34,6 +34,9 @@ use crate::error::{IoContext, StoreError};
 
 /// Maximum bytes that are read of a configuration file; far more than a broker writes.
 pub const CONFIG_LIMIT_BYTES: u64 = 256 << 20;
+
+/// Entries of a folder that is no store, among which a store is looked for.
+const MOST_LOOKED_AT: usize = 100;
 
 /// A derived file that points only to parts of the log that are removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -316,14 +319,14 @@ impl StoreFiles {
     /// The reason why the root is not a store; `None` if it is one.
     fn missing_parts(&self) -> Result<Option<String>, StoreError> {
         let refuse = |reason: &str| Ok(Some(reason.to_owned()));
-        match self.vfs.list(&self.root) {
+        let entries = match self.vfs.list(&self.root) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return refuse("it does not exist"),
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
                 return refuse("it is a file, not a directory");
             }
             Err(error) => return Err(StoreError::io(&self.root, "opening the store's folder", error)),
-            Ok(_) => {}
-        }
+            Ok(entries) => entries,
+        };
         match self.vfs.stat(&self.commit_log()) {
             Ok(stat) if stat.kind == FileKind::Directory => Ok(None),
             Ok(stat) if stat.kind == FileKind::Symlink => refuse(
@@ -334,11 +337,22 @@ impl StoreFiles {
                 if self.has_listed_logs()? {
                     Ok(None)
                 } else {
-                    refuse("it has no commitlog folder")
+                    let advice = self.store_below(&entries).unwrap_or_default();
+                    Ok(Some(format!("it has no commitlog folder{advice}")))
                 }
             }
             Err(error) => Err(StoreError::io(&self.commit_log(), "looking for the log", error)),
         }
+    }
+
+    /// Returns advice to use a store in a folder of the root, if one of the `entries` of the root is a store.
+    pub fn store_below(&self, entries: &[DirEntry]) -> Option<String> {
+        let mut names: Vec<_> = entries.iter().take(MOST_LOOKED_AT).map(|entry| &entry.name).collect();
+        names.sort_unstable();
+        let mut paths = names.into_iter().map(|name| self.root.join(name));
+        let log = |path: &PathBuf| self.vfs.stat(&path.join("commitlog"));
+        let found = paths.find(|path| log(path).is_ok_and(|stat| stat.kind == FileKind::Directory))?;
+        Some(format!("; did you mean {}?", found.display()))
     }
 
     /// Returns an unused path in `lost+found`. Makes the folder if it is missing.

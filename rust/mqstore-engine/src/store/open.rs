@@ -258,10 +258,12 @@ pub(super) fn create(files: &StoreFiles) -> Result<(), StoreError> {
         Ok(entries) => {
             let found = entries.iter().find(|entry| !is_ours(&entry.name.to_string_lossy()));
             let name = found.map(|entry| entry.name.to_string_lossy().into_owned()).unwrap_or_default();
+            let advice = files.store_below(&entries).unwrap_or_default();
             Err(StoreError::NotAStore {
                 path: files.root.clone(),
                 reason: format!(
-                    "it is not empty (it has {name:?}) and has no commitlog folder; give an empty or new directory"
+                    "it is not empty (it has {name:?}) and has no commitlog folder; give an empty or new \
+                     directory{advice}"
                 ),
             })
         }

@@ -50,9 +50,17 @@ pub fn log_end(
                     continue;
                 }
                 let (path, at, reason) = (damage.path.display(), damage.file_offset, &damage.reason);
+                let cause = if torn {
+                    format!(
+                        "a crash interrupted the last write ({reason}); this is harmless, and the next open for \
+                         writing removes the rest of it"
+                    )
+                } else {
+                    reason.clone()
+                };
                 return Ok(LogEnd {
                     end: confirmed(files, list, last, damage.offset),
-                    damage: Some(format!("{path} at offset {at}: {reason}; the log ends there")),
+                    damage: Some(format!("{path} at offset {at}: {cause}; the log ends there")),
                 });
             }
         }

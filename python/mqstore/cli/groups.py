@@ -1,0 +1,272 @@
+"""Groups of consumers: `mqstore group lag | reset DIR ...` and `mqstore dead-letter list | redrive DIR ...`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
+from typing import Annotated, Literal, cast
+
+import typer
+
+import mqstore
+from mqstore._reports import _Report
+from mqstore.cli import render
+from mqstore.cli.app import BodyForm, Directory, Limit, MessageForm, ReportForm, _message_form, _moment, _verb, app
+from mqstore.cli.render import Body, Format
+from mqstore.cli.status import CLEAN, USAGE
+from mqstore.cli.write import DryRun, Yes
+
+group_app = typer.Typer(help="Show and reset the progress of groups.", no_args_is_help=True)
+app.add_typer(group_app, name="group")
+dead_app = typer.Typer(help="List and redrive dead letters.", no_args_is_help=True)
+app.add_typer(dead_app, name="dead-letter")
+
+# Prefixes of the dead-letter topic of a group and of the groups of a store itself, and the properties with the topic
+# that a dead letter comes from.
+_DEAD_LETTERS = "%DLQ%"
+_SYSTEM_GROUPS = "CID_RMQ_SYS_"
+_ORIGINS = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)]
+AnyGroup = Annotated[str | None, typer.Argument(metavar="[GROUP]", help="Only this group.", show_default=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag(_Report):
+    """Progress of a group in a queue."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    """Offset that the group reads next."""
+    max_offset: int | None
+    """One past the last offset of the queue; None if the store has no such queue."""
+    lag: int | None
+    """Messages from `offset` to the end of the queue; None if the store has no such queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset(_Report):
+    """Change of the offset of a group in a queue."""
+
+    group: str
+    topic: str
+    queue_id: int
+    from_offset: int | None
+    """Offset before the change; None if the group had none."""
+    to_offset: int
+    """Offset that the group reads next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven(_Report):
+    """Dead letters that were appended to their topics again."""
+
+    group: str
+    dead_letters: int
+    """Number of dead letters; in a dry run, those that would be redriven."""
+    dry_run: bool
+
+
+@group_app.command("lag")
+@_verb
+def lag(directory: Directory, group: AnyGroup = None, form: ReportForm = Format.TABLE) -> int:
+    """Shows how many messages each group has not read, by topic and queue."""
+    found = [
+        GroupLag(one.group, one.topic, queue.queue_id, queue.offset, _end(queue), queue.lag)
+        for one in mqstore.info(directory).consumers
+        if group in (None, one.group)
+        if one.topic != _DEAD_LETTERS + one.group and not one.group.startswith(_SYSTEM_GROUPS)
+        for queue in one.queues
+    ]
+    if group is not None and not found:
+        _known(directory, group)
+    if not render.machine([one.to_dict() for one in found], form):
+        rows = [
+            (one.group, one.topic, one.queue_id, one.offset, _or_none(one.max_offset), _or_none(one.lag))
+            for one in found
+        ]
+        render.table(("group", "topic", "queue", "offset", "end", "lag"), rows)
+    return CLEAN
+
+
+def _or_none(value: int | None) -> object:
+    return "-" if value is None else value
+
+
+def _end(queue: mqstore.GroupOffset) -> int | None:
+    return None if queue.lag is None else queue.offset + queue.lag
+
+
+@group_app.command("reset")
+@_verb
+def reset(
+    directory: Directory,
+    group: Group,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="earliest, latest, or a time: ISO 8601 with offset, or epoch milliseconds.",
+            show_default=False,
+        ),
+    ],
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", help="Only this topic; by default all topics of the group.", show_default=False),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Moves a group in its topics: it reads the next messages from there."""
+    when = None if to in ("earliest", "latest") else _moment("--to", to)
+    _known(directory, group)
+    with mqstore.open(directory) as store:
+        plan = _resets(store, group, topic, to, when)
+    if form is Format.TABLE or dry_run:
+        _print_resets(plan, form)
+    if dry_run:
+        render.dry_run()
+        return CLEAN
+    if not yes:
+        if not sys.stdin.isatty():
+            render.note(f"{len(plan)} queues would be moved; pass --yes to do it, or --dry-run to list them")
+            return USAGE
+        typer.confirm(f"Move the group {group} in these {len(plan)} queues?", abort=True, err=True)
+    # The plan shows which offsets go back, so no further note is needed.
+    logging.getLogger("mqstore").setLevel(logging.ERROR)
+    with mqstore.open(directory, "rw") as store:
+        # The writer before may have appended since the plan.
+        plan = _resets(store, group, topic, to, when)
+        if plan:
+            with store.consumer(group, sorted({one.topic for one in plan})) as consumer:
+                consumer.reset(cast("Literal['earliest', 'latest']", to) if when is None else when, durable=True)
+    if form is not Format.TABLE:
+        _print_resets(plan, form)
+    return CLEAN
+
+
+def _resets(store: mqstore.Store, group: str, topic: str | None, to: str, when: int | None) -> list[OffsetReset]:
+    progress = {
+        (one.topic, queue.queue_id): queue.offset
+        for one in mqstore.info(store.path).consumers
+        if one.group == group
+        for queue in one.queues
+    }
+    existing = set(store.topics())
+    own = sorted({name for name, _ in progress if name in existing and not name.startswith(_DEAD_LETTERS)})
+    found = []
+    for name in own if topic is None else [topic]:
+        for queue in store.queues(name):
+            offset = queue.min_offset if to == "earliest" else queue.max_offset
+            if when is not None:
+                offset = store.offset_for_time(name, queue.queue_id, when)
+            found.append(OffsetReset(group, name, queue.queue_id, progress.get((name, queue.queue_id)), offset))
+    return found
+
+
+def _print_resets(plan: list[OffsetReset], form: Format) -> None:
+    if not render.machine([one.to_dict() for one in plan], form):
+        rows = [(one.topic, one.queue_id, _or_none(one.from_offset), one.to_offset) for one in plan]
+        render.table(("topic", "queue", "from offset", "to offset"), rows)
+
+
+def _known(directory: Directory, group: str) -> None:
+    """Raises an error if no group of the store has this name."""
+    with mqstore.open(directory) as store:
+        groups = store.groups()
+    if group in groups:
+        return
+    near = get_close_matches(group, groups, 1)
+    advice = f"did you mean {near[0]}?" if near else f"mqstore group lag {directory} lists the groups"
+    message = f"{directory} has no group {group!r}; {advice}"
+    raise typer.BadParameter(message)
+
+
+@dead_app.command("list")
+@_verb
+def dead_letters(
+    directory: Directory,
+    group: AnyGroup = None,
+    limit: Limit = None,
+    body: BodyForm = Body.AUTO,
+    form: MessageForm = None,
+) -> int:
+    """Prints the dead letters that were not redriven, oldest first, group by group."""
+    if group is not None:
+        _known(directory, group)
+    starts = _redriven_offsets(directory)
+    with mqstore.open(directory) as store:
+        names = [name for name in store.topics() if name.startswith(_DEAD_LETTERS)]
+        if group is not None:
+            names = [name for name in names if name == _DEAD_LETTERS + group]
+        found = (message for name in names for message in _dead(store, name, starts.get(name)))
+        render.messages(store, islice(found, limit), _message_form(form), body)
+    return CLEAN
+
+
+@dead_app.command("redrive")
+@_verb
+def redrive(
+    directory: Directory,
+    group: Group,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Maximum number of dead letters.", show_default=False)
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Appends the dead letters of a group to their topics again, oldest first."""
+    _known(directory, group)
+    start = _redriven_offsets(directory).get(_DEAD_LETTERS + group)
+    with mqstore.open(directory) as store:
+        waiting = list(islice(_dead(store, _DEAD_LETTERS + group, start), limit))
+    if not waiting or dry_run:
+        _print_redriven(Redriven(group, len(waiting), dry_run), form)
+        if dry_run:
+            render.dry_run()
+        return CLEAN
+    if not yes:
+        if not sys.stdin.isatty():
+            render.note(f"{len(waiting)} dead letters would be redriven; pass --yes to do it, or --dry-run")
+            return USAGE
+        typer.confirm(f"Append {len(waiting)} dead letters to their topics again?", abort=True, err=True)
+    properties = waiting[0].properties
+    origin = next((properties[name] for name in _ORIGINS if name in properties), waiting[0].topic)
+    with mqstore.open(directory, "rw") as store, store.work_queue(origin, group) as queue:
+        moved = queue.redrive(limit)
+    _print_redriven(Redriven(group, moved, dry_run=False), form)
+    return CLEAN
+
+
+def _print_redriven(done: Redriven, form: Format) -> None:
+    if not render.machine(done.to_dict(), form):
+        render.report(done.to_dict())
+
+
+def _redriven_offsets(directory: Directory) -> dict[str, int]:
+    """Returns the offset of the first dead letter that was not redriven, by dead-letter topic."""
+    return {
+        one.topic: queue.offset
+        for one in mqstore.info(directory).consumers
+        if one.topic == _DEAD_LETTERS + one.group
+        for queue in one.queues
+        if queue.queue_id == 0
+    }
+
+
+def _dead(store: mqstore.Store, topic: str, start: int | None) -> Iterator[mqstore.StoredMessage]:
+    """Yields the dead letters that were not redriven: a redrive reads queue 0."""
+    if topic not in store.topics():
+        return
+    for queue in store.queues(topic):
+        if queue.queue_id == 0:
+            first = queue.min_offset if start is None else min(max(start, queue.min_offset), queue.max_offset)
+            yield from store.read(topic, 0, first)

@@ -1,0 +1,277 @@
+"""The verb `append`, and the group `topic`: `mqstore topic create | delete | alter DIR TOPIC`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import mqstore
+from mqstore._reports import _Report
+from mqstore.cli import render
+from mqstore.cli.app import Directory, ReportForm, _age, _message_form, _moment, _verb, app
+from mqstore.cli.render import Format
+from mqstore.cli.status import CLEAN, USAGE
+
+topic_app = typer.Typer(help="Create, change and delete topics.", no_args_is_help=True)
+app.add_typer(topic_app, name="topic")
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
+Create = Annotated[bool, typer.Option("--create", help="Create the store if DIR does not exist.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report the change.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+MaxMessages = Annotated[
+    int | None, typer.Option(min=0, help="Quota: maximum number of messages; 0 is no limit.", show_default=False)
+]
+
+# Messages of one call and one sync.
+_LINES = 1000
+
+RESULT = (
+    "topic", "queue_id", "queue_offset", "commit_log_offset", "size", "message_id", "unique_id", "store_timestamp",
+    "durable",
+)  # fmt: skip
+"""Fields of an `AppendResult`, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic(_Report):
+    """A topic that was deleted."""
+
+    topic: str
+    messages: int
+    """Messages that could be read before."""
+    dry_run: bool
+    """Whether this was a dry run, which deletes nothing."""
+
+
+def result_object(result: mqstore.AppendResult) -> dict[str, Any]:
+    """Returns the JSON form of the result of an append."""
+    return {name: getattr(result, name) for name in RESULT}
+
+
+@app.command("append")
+@_verb
+def append(
+    directory: Directory,
+    topic: Name,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="File with the body; - is standard input.", show_default=False),
+    ] = None,
+    body: Annotated[str | None, typer.Option("--body", help="The body as text.", show_default=False)] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Append each line of the file as a message.")] = False,
+    keys: Annotated[
+        list[str] | None, typer.Option("--key", help="Key of the messages; repeat for more.", show_default=False)
+    ] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="Tag of the messages.", show_default=False)] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="Property; repeat for more.", show_default=False),
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Option("--queue", min=0, help="The queue; by default all in turn.", show_default=False)
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help='Time until the delivery: "90s", "24h", or seconds.', show_default=False),
+    ] = None,
+    deliver_at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time of the delivery: ISO 8601 with offset, or epoch milliseconds.",
+            show_default=False,
+        ),
+    ] = None,
+    create: Create = False,
+    form: Annotated[
+        Format | None,
+        typer.Option("--format", help="Format of the output; jsonl if it is not a terminal.", show_default=False),
+    ] = None,
+) -> int:
+    """Appends messages to a topic, which is created if missing; they are durable when the command returns."""
+    if body is not None and file is not None:
+        raise typer.BadParameter("give FILE or --body, not both")
+    if body is None and file is None:
+        raise typer.BadParameter("give a FILE, - for standard input, or --body TEXT")
+    if delay is not None and deliver_at is not None:
+        raise typer.BadParameter("give --delay or --deliver-at, not both")
+    described: dict[str, Any] = {"keys": keys or (), "tags": tag, "properties": named_values("--property", properties)}
+    due = {
+        "delay": None if delay is None else _age("--delay", delay),
+        "deliver_at": _moment("--deliver-at", deliver_at),
+    }
+    bodies = _bodies(file, body, lines)
+    shown = _message_form(form)
+    with mqstore.open(directory, "create" if create else "rw") as store:
+        is_new = topic not in store.topics()
+        results = _appended(store, topic, bodies, queue, described, due)
+        if shown is Format.JSON:
+            render.document([result_object(result) for result in results])
+        elif shown is Format.JSONL:
+            render.lines(result_object(result) for result in results)
+        else:
+            rows = [(one.topic, one.queue_id, one.queue_offset, one.message_id) for one in results]
+            render.table(("topic", "queue", "offset", "message id"), rows)
+        # A misspelt name would otherwise create a topic that nobody reads, without a word.
+        if is_new and topic in store.topics():
+            render.note_later(f"created the topic {topic}")
+    return CLEAN
+
+
+def _bodies(file: Path | None, body: str | None, lines: bool) -> Iterator[bytes]:
+    if body is not None:
+        content = body.encode("utf-8", "surrogateescape")
+        yield from content.splitlines() if lines else (content,)
+    elif file == Path("-"):
+        yield from _of_stream(sys.stdin.buffer, lines)
+    else:
+        assert file is not None
+        with file.open("rb") as stream:
+            yield from _of_stream(stream, lines)
+
+
+def _of_stream(stream: Any, lines: bool) -> Iterator[bytes]:
+    if lines:
+        for line in stream:
+            yield line.rstrip(b"\r\n")
+    else:
+        yield stream.read()
+
+
+def _appended(
+    store: mqstore.Store,
+    topic: str,
+    bodies: Iterable[bytes],
+    queue: int | None,
+    described: dict[str, Any],
+    due: dict[str, Any],
+) -> Iterator[mqstore.AppendResult]:
+    """Appends the messages and yields the results of those that are durable."""
+    rest = iter(bodies)
+    while some := list(islice(rest, _LINES)):
+        if due == {"delay": None, "deliver_at": None}:
+            messages = [mqstore.Message(each, **described) for each in some]
+            yield from store.append_many(topic, messages, queue_id=queue, durable=True)
+        else:
+            for each in some:
+                yield store.append(topic, each, queue_id=queue, durable=True, **described, **due)
+
+
+def named_values(option: str, texts: list[str] | None) -> dict[str, str]:
+    """Returns the values of `NAME=VALUE` by name."""
+    found = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            message = f"{option} {text!r} is not NAME=VALUE"
+            raise typer.BadParameter(message)
+        found[name] = value
+    return found
+
+
+@topic_app.command("create")
+@_verb
+def create_topic(
+    directory: Directory,
+    topic: Name,
+    queues: Annotated[int | None, typer.Option(min=1, help="Number of queues.", show_default=False)] = None,
+    attributes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute",
+            metavar="NAME=VALUE",
+            help="RocketMQ's topic attribute, such as cleanup.policy=COMPACTION; repeat for more.",
+            show_default=False,
+        ),
+    ] = None,
+    max_messages: MaxMessages = None,
+    create: Create = False,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Creates a topic; a topic that exists gets more queues if it has fewer."""
+    named = named_values("--attribute", attributes)
+    with mqstore.open(directory, "create" if create else "rw") as store:
+        store.create_topic(topic, queues, attributes=named or None, max_messages=max_messages)
+        _print(store, topic, form)
+    return CLEAN
+
+
+@topic_app.command("alter")
+@_verb
+def alter_topic(
+    directory: Directory,
+    topic: Name,
+    queues: Annotated[
+        int | None, typer.Option(min=1, help="Number of queues for reads and for appends.", show_default=False)
+    ] = None,
+    read_queues: Annotated[
+        int | None, typer.Option(min=1, help="Number of queues for reads of clients.", show_default=False)
+    ] = None,
+    write_queues: Annotated[
+        int | None, typer.Option(min=1, help="Number of queues for appends.", show_default=False)
+    ] = None,
+    perm: Annotated[
+        int | None,
+        typer.Option(min=0, max=15, help="RocketMQ's permissions: 2 write, 4 read; 6 is both.", show_default=False),
+    ] = None,
+    max_messages: MaxMessages = None,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Changes the queues, the permissions or the quota of a topic."""
+    if queues is not None and (read_queues is not None or write_queues is not None):
+        raise typer.BadParameter("give --queues, or --read-queues and --write-queues")
+    changes = {
+        "read_queues": queues or read_queues,
+        "write_queues": queues or write_queues,
+        "perm": perm,
+        "max_messages": max_messages,
+    }
+    if all(value is None for value in changes.values()):
+        raise typer.BadParameter("give at least one of --queues, --read-queues, --write-queues, --perm, --max-messages")
+    with mqstore.open(directory, "rw") as store:
+        store.update_topic(topic, **changes)
+        _print(store, topic, form)
+    return CLEAN
+
+
+@topic_app.command("delete")
+@_verb
+def delete_topic(
+    directory: Directory, topic: Name, dry_run: DryRun = False, yes: Yes = False, form: ReportForm = Format.TABLE
+) -> int:
+    """Deletes a topic with its messages, and the offsets of groups in it."""
+    with mqstore.open(directory) as store:
+        messages = sum(queue.count for queue in store.queues(topic))
+    if dry_run:
+        _print_deleted(DeletedTopic(topic, messages, dry_run=True), form)
+        render.dry_run()
+        return CLEAN
+    if not yes:
+        if not sys.stdin.isatty():
+            render.note(f"the topic {topic} with {messages} messages would be deleted; pass --yes, or --dry-run")
+            return USAGE
+        typer.confirm(f"Delete the topic {topic} with {messages} messages?", abort=True, err=True)
+    with mqstore.open(directory, "rw") as store:
+        store.delete_topic(topic)
+    _print_deleted(DeletedTopic(topic, messages, dry_run=False), form)
+    return CLEAN
+
+
+def _print_deleted(done: DeletedTopic, form: Format) -> None:
+    if not render.machine(done.to_dict(), form):
+        render.report(done.to_dict())
+
+
+def _print(store: mqstore.Store, topic: str, form: Format) -> None:
+    queues = store.queues(topic)
+    found = {"topic": topic, "queues": [queue.to_dict() for queue in queues]}
+    if not render.machine(found, form):
+        rows = [(topic, queue.queue_id, queue.min_offset, queue.max_offset) for queue in queues]
+        render.table(("topic", "queue", "min offset", "max offset"), rows)

@@ -1,0 +1,384 @@
+"""The verbs that write messages, topics and groups; selections, standard input and output, units, dry runs, notes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqstore
+import rocketmq_bytes as raw
+from conftest import SMALL, Cli, tree_hash
+
+DRY = "mqstore: this was a dry run: nothing was changed\n"
+
+
+def rows(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def bodies(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [row["body_text"] for row in rows(done)]
+
+
+def on_a_terminal(columns: int, *arguments: object) -> str:
+    """What a command prints to a terminal with so many columns."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 25, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    command = [sys.executable, "-m", "mqstore", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=follower, env=environment) as process:
+        os.close(follower)
+        shown = b""
+        try:
+            while more := os.read(leader, 4096):
+                shown += more
+        except OSError:
+            pass  # Linux raises this when the other end is closed.
+        os.close(leader)
+    assert process.returncode == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+# Bodies and whole messages.
+
+
+def test_a_body_is_text_if_it_is_utf_8(home: Path, cli: Cli) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.append_many("t", ["größe".encode(), b"\xff\x00", b""])
+    found = rows(cli("cat", home))
+    assert [one.get("body_text") for one in found] == ["größe", None, ""]
+    assert [one.get("body_base64") for one in found] == [None, "/wA=", None]
+    for verb in (["tail", home, "t"], ["get", home, found[0]["message_id"]]):
+        assert rows(cli(*verb))[0] == found[0]
+
+
+def test_bytes_that_cannot_be_decompressed_are_no_text(home: Path, cli: Cli) -> None:
+    raw.write_log(home, [{"body": b"broken", "sys_flag": raw.COMPRESSED, "queue_offset": 0}])
+    (found,) = rows(cli("cat", home))
+    assert (found["body_base64"], "body_text" in found) == ("YnJva2Vu", False)
+
+
+def test_whole_messages_at_80_columns(home: Path) -> None:
+    text = " ".join(f"word{number}" for number in range(60)) + " größe 界界"
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.append("orders", text.encode(), keys=["A-1", "A-2"], tags="paid", properties={"region": "eu-central"})
+        store.append("orders", b"short")
+    shown = on_a_terminal(80, "cat", home)
+    lines = shown.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert shown.count("short") == 1
+    # The folded lines contain the whole body.
+    assert text.replace(" ", "") in "".join(lines).replace(" ", "")
+    for part in ("orders/0", "tags=paid", "keys=A-1 A-2", "region=eu-central"):
+        assert part in shown
+    # A message that fits has one line.
+    (last,) = on_a_terminal(120, "tail", home, "orders", "-n", 1).splitlines()
+    assert last.endswith("short")
+
+
+# Selections.
+
+
+def test_cat_selects_by_time_key_and_body(home: Path, cli: Cli) -> None:
+    stamp = 1_700_000_000_000
+    raw.write_log(
+        home,
+        [
+            {
+                "body": f"body {number}".encode(),
+                "stored": stamp + number * 1000,
+                "queue_id": number % 2,
+                "queue_offset": number // 2,
+                "properties": raw.properties(KEYS=f"k{number} all"),
+            }
+            for number in range(10)
+        ],
+    )
+
+    def numbers(*arguments: object) -> list[int]:
+        return sorted(int(body.split()[1]) for body in bodies(cli("cat", home, *arguments)))
+
+    for order in ([], ["--log"]):
+        assert numbers(*order, "--since", stamp + 7000) == [7, 8, 9]
+        assert numbers(*order, "--since", "2023-11-14T22:13:27Z", "--until", stamp + 9000) == [7, 8]
+        assert numbers(*order, "--until", stamp) == []
+        assert numbers(*order, "--since", stamp + 99_000) == []
+        assert numbers(*order, "--start-time", stamp + 8000, "--end-time", stamp + 9000) == [8]
+        assert numbers(*order, "--key", "k3") == [3]
+        assert numbers(*order, "--key", "k3", "--key", "k4") == [3, 4]
+        assert numbers(*order, "--grep", "^body [2-4]$") == [2, 3, 4]
+        assert numbers(*order, "--grep", "[2-4]", "--key", "all", "--limit", 1) == [2]
+    assert numbers("--topic", "t", "--queue", 1, "--since", stamp + 7000) == [7, 9]
+    assert numbers("--topic", "t", "--queue", 1, "--start", 4, "--since", stamp + 1000) == [9]
+    assert cli("cat", home, "--topic", "t", "--queue", 7, "--since", stamp).returncode == 3
+    for bad in (["--grep", "("], ["--since", "yesterday"]):
+        assert cli("cat", home, *bad).returncode == 2
+
+
+@pytest.mark.parametrize("verb", ["lookup", "export"])
+def test_since_and_until_have_their_former_names(filled: Path, tmp_path: Path, cli: Cli, verb: str) -> None:
+    with mqstore.open(filled) as store:
+        times = sorted({message.store_timestamp for message in store.read("orders", 0)})
+
+    def found(*options: object) -> int:
+        if verb == "lookup":
+            return len(rows(cli("lookup", filled, "orders", "all", *options)))
+        return json.loads(
+            cli("export", filled, tmp_path / "o.jsonl", "--overwrite", *options, "--format", "json").stdout
+        )["messages"]
+
+    for ours, former in (("--since", "--start-time"), ("--until", "--end-time")):
+        for when in (times[0], times[-1] + 60_000):
+            assert found(ours, when) == found(former, when)
+    assert found("--since", times[-1] + 60_000) == 0
+
+
+# Standard input and output.
+
+
+def test_append_takes_a_text_a_file_or_standard_input(home: Path, tmp_path: Path, cli: Cli) -> None:
+    assert cli("append", home, "orders", "--body", "x").returncode == 3
+    assert not home.exists()
+    (first,) = rows(cli("append", home, "orders", "--body", "größe", "--create", "--format", "jsonl"))
+    assert (first["topic"], first["queue_offset"], first["durable"]) == ("orders", 0, True)
+    (tmp_path / "body").write_bytes(b"\xff\n")
+    assert rows(cli("append", home, "orders", tmp_path / "body"))[0]["queue_offset"] == 1
+    done = cli("append", home, "orders", "-", "--lines", "--key", "k", "--tag", "paid", "--property", "region=eu",
+               input="one\ntwo\r\n")  # fmt: skip
+    assert [row["queue_offset"] for row in rows(done)] == [2, 3]
+    assert json.loads(cli("append", home, "orders", "-", "--format", "json", input="a\nb").stdout)[0]["size"] > 0
+    with mqstore.open(home) as store:
+        found = list(store.read("orders", 0))
+    assert [message.body for message in found] == ["größe".encode(), b"\xff\n", b"one", b"two", b"a\nb"]
+    assert (found[2].keys, found[2].tags, found[2].properties["region"]) == (("k",), "paid", "eu")
+    table = cli("append", home, "orders", "--body", "x", "--format", "table")
+    assert "message id" in table.stdout
+    assert table.stderr == ""
+
+
+def test_append_says_that_it_created_a_topic(home: Path, cli: Cli) -> None:
+    assert cli("append", home, "orders", "--body", "x", "--create").stderr == "mqstore: created the topic orders\n"
+    assert cli("append", home, "orders", "--body", "x").stderr == ""
+
+
+def test_append_delays(home: Path, cli: Cli) -> None:
+    (row,) = rows(cli("append", home, "orders", "--body", "x", "--delay", "1h", "--create"))
+    assert row["topic"] == "rmq_sys_wheel_timer"
+    cli("append", home, "orders", "--body", "y", "--deliver-at", "2099-01-01T00:00:00Z")
+    assert mqstore.info(home).delayed[0].messages == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["-", "--body", "x"],
+        ["--body", "x", "--property", "region"],
+        ["--body", "x", "--delay", "soon"],
+        ["--body", "x", "--delay", "1h", "--deliver-at", "2099-01-01T00:00:00Z"],
+    ],
+    ids=" ".join,
+)
+def test_append_refuses(filled: Path, cli: Cli, arguments: list[str]) -> None:
+    done = cli("append", filled, "orders", *arguments)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+
+
+def test_export_and_import_take_standard_output_and_input(filled: Path, tmp_path: Path, cli: Cli) -> None:
+    file, target = tmp_path / "o.jsonl", tmp_path / "target"
+    mqstore.export(filled, file)
+    done = cli("export", filled, "-")
+    assert done.stdout == file.read_text()
+    assert done.stderr == "mqstore: exported 45 messages\n"
+    assert cli("import", target, "-", input=done.stdout).returncode == 2
+    plan = cli("import", target, "-", "--dry-run", "--format", "json", input=done.stdout)
+    assert (json.loads(plan.stdout)["source"], json.loads(plan.stdout)["messages"]) == ("-", 45)
+    assert not target.exists()
+    assert cli("import", target, "-", "--yes", input=done.stdout).returncode == 0
+    assert mqstore.info(target).messages == 45
+    assert cli("export", filled, "-", "--to", "store").returncode == 2
+    pytest.importorskip("pyarrow")
+    command = [sys.executable, "-m", "mqstore", "export", filled, "-", "--to", "parquet"]
+    assert subprocess.run(command, capture_output=True, timeout=60).stdout[:4] == b"PAR1"
+
+
+# Topics.
+
+
+def test_topics_are_created_changed_and_deleted(home: Path, cli: Cli) -> None:
+    assert cli("topic", "create", home, "orders").returncode == 3
+    done = cli("topic", "create", home, "orders", "--queues", 2, "--create", "--format", "json")
+    assert [queue["queue_id"] for queue in json.loads(done.stdout)["queues"]] == [0, 1]
+    cli("topic", "create", home, "prices", "--attribute", "cleanup.policy=COMPACTION", "--max-messages", 7)
+    cli("append", home, "orders", "--body", "x")
+    done = cli("topic", "alter", home, "orders", "--queues", 3, "--max-messages", 5)
+    assert done.returncode == 0, done.stderr
+    with mqstore.open(home) as store:
+        assert {name: quota.max_messages for name, quota in store.quotas().items()} == {"orders": 5, "prices": 7}
+        assert len(store.queues("orders")) == 3
+    before = tree_hash(home)
+    plan = cli("topic", "delete", home, "orders", "--dry-run", "--format", "json")
+    assert json.loads(plan.stdout) == {"topic": "orders", "messages": 1, "dry_run": True}
+    assert plan.stderr == DRY
+    refused = cli("topic", "delete", home, "orders")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "1 messages" in refused.stderr
+    assert tree_hash(home) == before
+    done = cli("topic", "delete", home, "orders", "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    with mqstore.open(home) as store:
+        assert store.topics() == ["prices"]
+    for verb in (["delete", home, "orders", "--yes"], ["alter", home, "orders", "--perm", 4]):
+        assert cli("topic", *verb).returncode == 3
+    for verb in (["alter", home, "prices"], ["create", home, "x", "--attribute", "a"]):
+        assert cli("topic", *verb).returncode == 2
+
+
+# Groups.
+
+
+def lags(done: subprocess.CompletedProcess[str]) -> list[tuple[str, int, int, int, int]]:
+    return [(row["topic"], row["queue_id"], row["offset"], row["max_offset"], row["lag"]) for row in rows(done)]
+
+
+@pytest.fixture
+def consumed(filled: Path) -> Path:
+    with mqstore.open(filled, "rw") as store, store.consumer("billing", ["orders", "events"]) as consumer:
+        consumer.commit({("orders", 0): 15, ("orders", 1): 20, ("events", 0): 5})
+    return filled
+
+
+def test_the_lag_of_groups(consumed: Path, cli: Cli) -> None:
+    wanted = [("events", 0, 5, 5, 0), ("orders", 0, 15, 20, 5), ("orders", 1, 20, 20, 0)]
+    assert lags(cli("group", "lag", consumed, "--format", "jsonl")) == wanted
+    assert lags(cli("group", "lag", consumed, "billing", "--format", "jsonl")) == wanted
+    assert "billing" in cli("group", "lag", consumed).stdout
+    unknown = cli("group", "lag", consumed, "biling")
+    assert unknown.returncode == 2
+    assert "did you mean billing?" in " ".join(unknown.stderr.replace("│", " ").split())
+
+
+def test_a_group_is_reset(consumed: Path, cli: Cli) -> None:
+    before = tree_hash(consumed)
+    plan = cli("group", "reset", consumed, "billing", "--to", "earliest", "--topic", "orders", "--dry-run",
+               "--format", "jsonl")  # fmt: skip
+    assert plan.stderr == DRY
+    assert [(row["queue_id"], row["from_offset"], row["to_offset"]) for row in rows(plan)] == [(0, 15, 0), (1, 20, 0)]
+    assert cli("group", "reset", consumed, "billing", "--to", "earliest").returncode == 2
+    assert tree_hash(consumed) == before
+    with mqstore.open(consumed) as store:
+        when = [message.store_timestamp for message in store.read("orders", 0)][7]
+        wanted = store.offset_for_time("orders", 0, when)
+    for to, offset in (("earliest", 0), ("latest", 20), (str(when), wanted)):
+        done = cli("group", "reset", consumed, "billing", "--to", to, "--topic", "orders", "--yes")
+        assert (done.returncode, done.stderr) == (0, "")
+        found = {
+            (topic, queue): at for topic, queue, at, _, _ in lags(cli("group", "lag", consumed, "--format", "jsonl"))
+        }
+        assert found["orders", 0] == offset
+        assert found["events", 0] == 5
+    assert cli("group", "reset", consumed, "nobody", "--to", "latest", "--yes").returncode == 2
+    assert cli("group", "reset", consumed, "billing", "--to", "soon", "--yes").returncode == 2
+    assert cli("group", "reset", consumed, "billing", "--to", "latest", "--topic", "none", "--yes").returncode == 3
+
+
+def test_dead_letters_are_listed_and_redriven(home: Path, cli: Cli) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        with store.work_queue("jobs", "mailers", max_attempts=1) as queue:
+            for number in range(3):
+                queue.put(b"job %d" % number)
+                queue.nack(queue.get())
+        store.create_topic("idle")
+    assert bodies(cli("dead-letter", "list", home)) == ["job 0", "job 1", "job 2"]
+    assert bodies(cli("dead-letter", "list", home, "mailers", "--limit", 2)) == ["job 0", "job 1"]
+    assert cli("dead-letter", "list", home, "nobody").returncode == 2
+    plan = cli("dead-letter", "redrive", home, "mailers", "--dry-run", "--format", "json")
+    assert json.loads(plan.stdout) == {"group": "mailers", "dead_letters": 3, "dry_run": True}
+    assert plan.stderr == DRY
+    assert cli("dead-letter", "redrive", home, "mailers").returncode == 2
+    done = cli("dead-letter", "redrive", home, "mailers", "--limit", 2, "--yes", "--format", "json")
+    assert json.loads(done.stdout) == {"group": "mailers", "dead_letters": 2, "dry_run": False}
+    assert bodies(cli("dead-letter", "list", home)) == ["job 2"]
+    assert bodies(cli("cat", home, "--topic", "jobs"))[3:] == ["job 0", "job 1"]
+    assert cli("dead-letter", "redrive", home, "mailers", "--yes").returncode == 0
+    again = cli("dead-letter", "redrive", home, "mailers", "--yes", "--format", "json")
+    assert json.loads(again.stdout)["dead_letters"] == 0
+
+
+# Units, dry runs, advice and notes.
+
+
+def test_tables_have_units_and_json_has_numbers(filled: Path, tmp_path: Path, cli: Cli) -> None:
+    assert json.loads(cli("info", filled, "--format", "json").stdout)["segment_size"] == 65536
+    assert "64.0 KiB" in cli("info", filled).stdout
+    assert "64.0 KiB" in cli("stats", filled).stdout
+    for verb in (["verify", filled], ["rebuild", filled, "--dry-run"], ["export", filled, tmp_path / "o.jsonl"]):
+        table = cli(*verb).stdout
+        (line,) = (line for line in table.splitlines() if line.startswith("bytes"))
+        assert line.endswith(("B", "KiB")), line
+        if "seconds" in table:
+            (line,) = (line for line in table.splitlines() if line.startswith("seconds"))
+            assert line.endswith("s"), line
+
+
+def test_dry_runs_say_so_and_real_runs_do_not(filled: Path, tmp_path: Path, cli: Cli) -> None:
+    file = tmp_path / "o.jsonl"
+    mqstore.export(filled, file)
+    for verb in (["rebuild", filled], ["expire", filled, "--retention", "7d"], ["import", filled, file],
+                 ["compact", filled]):  # fmt: skip
+        for form in ("table", "json"):
+            done = cli(*verb, "--dry-run", "--format", form)
+            assert done.returncode == 0, done.stderr
+            assert done.stderr.endswith(DRY), done.stderr
+    for verb in (["rebuild", filled], ["expire", filled, "--retention", "7d", "--yes"],
+                 ["import", filled, file, "--yes"], ["compact", filled, "--in-place"]):  # fmt: skip
+        done = cli(*verb)
+        assert done.returncode == 0, done.stderr
+        assert "dry run" not in done.stdout + done.stderr
+
+
+def test_a_parent_folder_is_told_the_store(home: Path, cli: Cli) -> None:
+    mqstore.open(home, "create", options=SMALL).close()
+    for verb in (
+        ["info"],
+        ["cat"],
+        ["verify"],
+        ["append", "t", "--body", "x"],
+        ["append", "t", "--body", "x", "--create"],
+    ):
+        done = cli(verb[0], home.parent, *verb[1:])
+        assert done.returncode == 3
+        assert done.stderr.endswith(f"did you mean {home}?\n"), done.stderr
+
+
+def test_notes_about_a_crash_are_harmless_and_come_last(home: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.append_many("orders", [bytes(1000)] * 3)
+        store.flush()
+        last = store.append("orders", bytes(1000))
+        copy = home.with_name("crashed")
+        store.flush()
+    subprocess.run(["cp", "-a", home, copy], check=True)
+    (copy / "mqstore" / "live").unlink(missing_ok=True)
+    (segment,) = sorted((copy / "commitlog").iterdir())[:1]
+    with segment.open("r+b") as log:
+        log.seek(last.commit_log_offset + last.size)
+        log.write(b"\0\0\4\0" + b"\xaa" * 60)
+    command = [sys.executable, "-m", "mqstore", "info", str(copy)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    assert done.returncode == 0
+    notes = [line for line in done.stdout.splitlines() if line.startswith("mqstore: ")]
+    assert "a crash interrupted the last write" in notes[0]
+    assert "this is harmless" in notes[0]
+    assert done.stdout.splitlines()[-len(notes) :] == notes

@@ -13,9 +13,11 @@ from mqstore._stubs.delivery import (
     NativeWorkQueue,
     cancel_delayed,
     delay_counts,
+    group_lags,
     groups,
     offset_history,
     reschedule_delayed,
+    work_counts,
 )
 from mqstore._stubs.filter import SqlFilter
 from mqstore._stubs.jobs import (
@@ -64,12 +66,12 @@ __all__ = [
     "_after_fork_in_child", "_restore_message", "adopt_settings", "append_rows", "append_staged", "cancel_delayed",
     "check_options", "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_read",
     "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "copy_store", "decode_records",
-    "delay_counts", "delete_namespace", "delete_topic", "export_settings", "groups", "info", "is_held", "is_reserved",
-    "is_settled", "is_system_topic", "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history",
-    "pending_transactions", "pop_record", "quotas", "reason_of", "rebuild", "repair", "reschedule_delayed",
-    "scan_copy", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema", "staged_ids", "sync_groups",
-    "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step",
-    "verify_steps", "waiting_record", "writer_pid",
+    "delay_counts", "delete_namespace", "delete_topic", "export_settings", "group_lags", "groups", "info", "is_held",
+    "is_reserved", "is_settled", "is_system_topic", "key_hashes", "make_topics", "message_ids", "namespaces",
+    "offset_history", "pending_transactions", "pop_record", "quotas", "reason_of", "rebuild", "repair",
+    "reschedule_delayed", "scan_copy", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema",
+    "staged_ids", "sync_groups", "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes",
+    "verify_plan", "verify_run_step", "verify_steps", "waiting_record", "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]

@@ -9,9 +9,9 @@
     registry.register(StoreCollector(store))
 
 This file owns the names, kinds and units of the metrics. A collection calls only `Store.stats`, `Store.topics`,
-`Store.quotas` and `Store.queues`. There is no thread, no global registration and no global state. Stores are
-referenced weakly, so that metrics do not keep them alive. A store that is closed, collected as garbage, or opened
-before a fork of this process has no rows. A collection takes no lock that a fork could leave locked.
+`Store.quotas`, `Store.queues`, and the counts of groups. There is no thread, no global registration and no global
+state. Stores are referenced weakly, so that metrics do not keep them alive. A store that is closed, collected as
+garbage, or opened before a fork of this process has no rows. A collection takes no lock that a fork could leave locked.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
+from mqstore import _native
 from mqstore.errors import ForkedProcessError, StoreClosedError, TopicNotFoundError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class _Kind(NamedTuple):
     """One metric."""
 
     field: str
-    """Field of `StoreStats`, `TopicQuota` or `QueueInfo` with the value."""
+    """Field of `StoreStats`, `TopicQuota`, `QueueInfo` or a class of this file with the value."""
     name: str
     """Name in Prometheus."""
     other_name: str
@@ -222,10 +223,72 @@ _QUEUE = (
     ),
 )
 
+_GROUP = (
+    _Kind(
+        "lag",
+        "mqstore_group_lag",
+        "mqstore.group.lag",
+        "{message}",
+        "Messages of the topic from the group's offset to the end.",
+    ),
+)
+
+_WORK = (
+    _Kind(
+        "ready",
+        "mqstore_work_queue_ready_messages",
+        "mqstore.work_queue.ready_messages",
+        "{message}",
+        "Messages of the work queue that a worker can get now.",
+    ),
+    _Kind(
+        "leased",
+        "mqstore_work_queue_leased_messages",
+        "mqstore.work_queue.leased_messages",
+        "{message}",
+        "Messages of the work queue with a lease that has not ended.",
+    ),
+    _Kind(
+        "delayed",
+        "mqstore_work_queue_delayed_messages",
+        "mqstore.work_queue.delayed_messages",
+        "{message}",
+        "Messages of the work queue that are due later.",
+    ),
+)
+
+_DEAD = (
+    _Kind(
+        "dead",
+        "mqstore_group_dead_messages",
+        "mqstore.group.dead_messages",
+        "{message}",
+        "Dead letters of the group that were not redriven, including messages that become dead letters.",
+    ),
+)
+
+
+class _Lag(NamedTuple):
+    lag: int
+
+
+class _Work(NamedTuple):
+    ready: int
+    leased: int
+    delayed: int
+
+
+class _Dead(NamedTuple):
+    dead: int
+
+
 # Prometheus' names for the units of OpenTelemetry.
 _UNITS = {"By": "bytes", "s": "seconds"}
-# Labels of the rows of queues.
-_QUEUE_LABELS = ("topic", "queue_id")
+# Labels of the rows of queues and groups.
+_OWN_LABELS = ("topic", "queue_id", "group")
+# Prefix of the dead-letter topic of a group, and of the groups of a store itself.
+_DEAD_LETTERS = "%DLQ%"
+_SYSTEM_GROUPS = "CID_RMQ_SYS_"
 # For this time all metrics of OpenTelemetry show the same values of the stores; a collection takes milliseconds.
 _FRESH_SECONDS = 1.0
 
@@ -238,8 +301,9 @@ class _Watch:
     # Pattern of a label's name; None allows any name.
     _LABEL: re.Pattern[str] | None = None
 
-    def __init__(self, queues: bool) -> None:
+    def __init__(self, queues: bool, groups: bool) -> None:
         self._queues = queues
+        self._groups = groups
         # Replaced as a whole, under the lock; a collection reads it without the lock.
         self._watched: tuple[tuple[weakref.ref[Store], dict[str, str]], ...] = ()
         self._changes = threading.Lock()
@@ -278,8 +342,8 @@ class _Watch:
             if not all(isinstance(part, str) for part in (name, value)):
                 msg = f"labels must be str, not {name!r}: {value!r}"
                 raise TypeError(msg)
-            if name in _QUEUE_LABELS:
-                msg = f"the label {name!r} is reserved for the rows of queues"
+            if name in _OWN_LABELS:
+                msg = f"the label {name!r} is reserved for the rows of queues and groups"
                 raise ValueError(msg)
             if self._LABEL is not None and not self._LABEL.fullmatch(name):
                 msg = (
@@ -289,7 +353,8 @@ class _Watch:
         return {name: _text(value) for name, value in own.items()}
 
     def _kinds(self) -> tuple[_Kind, ...]:
-        return _STORE + _QUOTA + _QUEUE if self._queues else _STORE
+        kinds = _STORE + _QUOTA + _QUEUE if self._queues else _STORE
+        return kinds + _GROUP + _WORK + _DEAD if self._groups else kinds
 
     def _look(self) -> _Rows:
         """Returns the rows of each metric by its name in Prometheus, from one call of `stats` for each store."""
@@ -304,6 +369,8 @@ class _Watch:
                     found += [(_QUEUE, {**labels, **queue}, info) for queue, info in _queues_of(store)]
                     quotas = store.quotas().items()
                     found += [(_QUOTA, {**labels, "topic": _text(topic)}, quota) for topic, quota in quotas]
+                if self._groups:
+                    found += [(kinds, {**labels, **own}, numbers) for kinds, own, numbers in _groups_of(store)]
             except (StoreClosedError, ForkedProcessError):
                 continue
             for kinds, names, source in found:
@@ -326,6 +393,7 @@ class StoreCollector(_Watch):
         labels: additional labels. The label `store` is the path of the store, unless it is given here.
         queues: whether to add rows for each queue, with the labels `topic` and `queue_id`, and for each topic with a
             quota. A store with many queues has many such rows.
+        groups: whether to add rows for each group and its topics, with the labels `group` and `topic`.
 
     Raises:
         ImportError: prometheus_client is missing.
@@ -334,11 +402,13 @@ class StoreCollector(_Watch):
 
     _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
-    def __init__(self, store: Store, *, labels: Mapping[str, str] | None = None, queues: bool = False) -> None:
+    def __init__(
+        self, store: Store, *, labels: Mapping[str, str] | None = None, queues: bool = False, groups: bool = True
+    ) -> None:
         from mqstore import _extras
 
         _extras.module("prometheus_client", "prometheus")
-        super().__init__(queues)
+        super().__init__(queues, groups)
         self.add(store, labels=labels)
 
     def describe(self) -> list[Metric]:
@@ -358,8 +428,8 @@ class StoreCollector(_Watch):
 class StoreObserver(_Watch):
     """The stores that a meter of OpenTelemetry observes, from `observe`."""
 
-    def __init__(self, queues: bool) -> None:
-        super().__init__(queues)
+    def __init__(self, queues: bool, groups: bool) -> None:
+        super().__init__(queues, groups)
         # Time of the last collection, and its rows for the metrics that were not asked for since.
         self._seen: tuple[float, _Rows] = (0.0, {})
 
@@ -391,7 +461,12 @@ class StoreObserver(_Watch):
 
 
 def observe(
-    store: Store, meter: Meter, *, labels: Mapping[str, str] | None = None, queues: bool = False
+    store: Store,
+    meter: Meter,
+    *,
+    labels: Mapping[str, str] | None = None,
+    queues: bool = False,
+    groups: bool = True,
 ) -> StoreObserver:
     """Makes a meter of OpenTelemetry observe a store; docs/metrics.md lists the metrics.
 
@@ -404,6 +479,7 @@ def observe(
         labels: additional attributes. The attribute `store` is the path of the store, unless it is given here.
         queues: whether to observe each queue, with the attributes `topic` and `queue_id`. A store with many queues has
             many of them.
+        groups: whether to observe each group and its topics, with the attributes `group` and `topic`.
 
     Returns:
         The object to which stores are added and from which they are removed. It need not be kept.
@@ -418,7 +494,7 @@ def observe(
     if not isinstance(meter, api.Meter):
         msg = f"meter must be an opentelemetry.metrics.Meter, not {type(meter).__name__}"
         raise TypeError(msg)
-    observer = StoreObserver(queues)
+    observer = StoreObserver(queues, groups)
     observer.add(store, labels=labels)
     observer._instruments(meter)
     return observer
@@ -439,13 +515,38 @@ def _family(kind: _Kind, rows: Iterable[tuple[dict[str, str], float]]) -> Metric
 
 def _queues_of(store: Store) -> Iterator[tuple[dict[str, str], QueueInfo]]:
     for topic in store.topics():
-        try:
-            queues = store.queues(topic)
-        except TopicNotFoundError:
-            # The topic was deleted between the two calls.
-            continue
-        for queue in queues:
+        for queue in _queues_or_none(store, topic):
             yield {"topic": _text(topic), "queue_id": str(queue.queue_id)}, queue
+
+
+def _groups_of(store: Store) -> Iterator[tuple[tuple[_Kind, ...], dict[str, str], object]]:
+    """Yields the numbers of all groups, with their metrics and labels."""
+    # The dead letters first: a message that becomes one meanwhile counts twice rather than not at all.
+    dead = {
+        topic.removeprefix(_DEAD_LETTERS): sum(queue.count for queue in _queues_or_none(store, topic))
+        for topic in store.topics()
+        if topic.startswith(_DEAD_LETTERS)
+    }
+    for group, topic, lag in _native.group_lags(store):
+        if topic == _DEAD_LETTERS + group:
+            # The offset of the group there is the next dead letter that a redrive takes.
+            dead[group] = lag
+        elif not group.startswith(_SYSTEM_GROUPS):
+            yield _GROUP, {"group": _text(group), "topic": _text(topic)}, _Lag(lag)
+    for group, topic, ready, delayed, leased, dying in _native.work_counts(store):
+        if not group.startswith(_SYSTEM_GROUPS):
+            yield _WORK, {"group": _text(group), "topic": _text(topic)}, _Work(ready, leased, delayed)
+            dead[group] = dead.get(group, 0) + dying
+    for group, count in dead.items():
+        yield _DEAD, {"group": _text(group)}, _Dead(count)
+
+
+def _queues_or_none(store: Store, topic: str) -> list[QueueInfo]:
+    try:
+        return store.queues(topic)
+    except TopicNotFoundError:
+        # The topic was deleted meanwhile.
+        return []
 
 
 def _is_gone(store: Store | None) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import mqstore
+import mqstore.testing
 from conftest import ANY_DISK, SMALL, python
 from mqstore.metrics import StoreCollector, StoreObserver, observe
 
@@ -180,6 +181,71 @@ def test_expired_files_are_counted(registry: Any, home: Path) -> None:
         assert found["mqstore_expired_segments_total", own] == sum(file.kind == "segment" for file in report.files) > 0
         assert found["mqstore_expired_bytes_total", own] == sum(file.bytes for file in report.files)
         assert found["mqstore_log_min_offset_bytes", own] == store.stats().log_min_offset > 0
+
+
+def dead_letter(store: mqstore.Store) -> None:
+    """Makes the work queue "jobs" of "mailers": one dead, one leased, one delayed and two ready messages."""
+    queue = store.work_queue("jobs", "mailers", max_attempts=1)
+    queue.put_many([b"x"] * 5)
+    queue.nack(queue.get())
+    queue.get()
+    with store.work_queue("jobs", "slow") as other:
+        other.nack(other.get(), delay=3600)
+
+
+def test_groups_have_rows(registry: Any, home: Path) -> None:
+    clock = mqstore.testing.ManualClock()
+    with mqstore.testing.open(home, clock=clock) as store:
+        dead_letter(store)
+        store.append_many("orders", [b"x"] * 7)
+        with store.consumer("billing", "orders") as consumer:
+            consumer.commit({("orders", 0): 4})
+        registry.register(StoreCollector(store))
+
+        def rows(prefix: str) -> dict[tuple[str, ...], float]:
+            return {
+                (name.removeprefix(prefix), *(value for label, value in sorted(own) if label != "store")): number
+                for (name, own), number in scraped(registry).items()
+                if name.startswith(prefix)
+            }
+
+        assert rows("mqstore_group_") == {
+            ("lag", "billing", "orders"): 3,
+            ("lag", "mailers", "jobs"): 4,
+            ("lag", "slow", "jobs"): 5,
+            ("dead_messages", "mailers"): 1,
+            ("dead_messages", "slow"): 0,
+        }
+        work = {
+            ("ready_messages", "mailers", "jobs"): 3,
+            ("leased_messages", "mailers", "jobs"): 1,
+            ("delayed_messages", "mailers", "jobs"): 0,
+            ("ready_messages", "slow", "jobs"): 4,
+            ("leased_messages", "slow", "jobs"): 0,
+            ("delayed_messages", "slow", "jobs"): 1,
+        }
+        assert rows("mqstore_work_queue_") == work
+        # The lease ends, and the delayed message is due.
+        clock.advance(3601)
+        ready = {("ready_messages", "mailers", "jobs"): 4, ("leased_messages", "mailers", "jobs"): 0,
+                 ("ready_messages", "slow", "jobs"): 5, ("delayed_messages", "slow", "jobs"): 0}  # fmt: skip
+        assert rows("mqstore_work_queue_") == work | ready
+        with store.work_queue("jobs", "mailers", max_attempts=1) as queue:
+            queue.redrive()
+        assert rows("mqstore_group_")["dead_messages", "mailers"] == 0
+        silent = StoreCollector(store, groups=False)
+        assert not [family for family in silent.collect() if "group" in family.name]
+    # A store that is open for reading has the same rows.
+    with mqstore.testing.open(home, "r", clock=clock) as reader:
+        collector = StoreCollector(reader)
+        families = {family.name: family for family in collector.collect()}
+        assert len(families["mqstore_work_queue_ready_messages"].samples) == 2
+        assert len(families["mqstore_group_lag"].samples) == 3
+
+
+def test_the_labels_of_groups_are_reserved(prometheus: Any, store: mqstore.Store) -> None:
+    with pytest.raises(ValueError, match="the label 'group' is reserved"):
+        StoreCollector(store, labels={"group": "g"})
 
 
 def queue_rows(store: mqstore.Store) -> dict[Sample, float]:
@@ -526,6 +592,7 @@ def table() -> list[tuple[str, str, str, str, str]]:
 def test_the_page_lists_what_prometheus_gets(registry: Any, filled: Path) -> None:
     with mqstore.open(filled, "rw", max_bytes=1 << 40) as store:
         store.create_topic("bounded", max_messages=5)
+        dead_letter(store)
         registry.register(StoreCollector(store, queues=True))
         exported = {
             (sample.name, family.type, family.unit, family.documentation)
@@ -543,6 +610,7 @@ def test_the_page_lists_what_prometheus_gets(registry: Any, filled: Path) -> Non
 def test_the_page_lists_what_opentelemetry_gets(provider: Any, reader: Any, filled: Path) -> None:
     with mqstore.open(filled, "rw", max_bytes=1 << 40) as store:
         store.create_topic("bounded", max_messages=5)
+        dead_letter(store)
         observe(store, provider.get_meter("mqstore"), queues=True)
         data = reader.get_metrics_data()
     exported = set()

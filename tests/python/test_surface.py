@@ -200,12 +200,12 @@ def test_public_names() -> None:
 
 
 METRICS = {
-    "StoreCollector": "(store, *, labels=None, queues=False)",
+    "StoreCollector": "(store, *, labels=None, queues=False, groups=True)",
     "StoreCollector.add": "(self, store, *, labels=None)",
     "StoreCollector.remove": "(self, store)",
     "StoreObserver.add": "(self, store, *, labels=None)",
     "StoreObserver.remove": "(self, store)",
-    "observe": "(store, meter, *, labels=None, queues=False)",
+    "observe": "(store, meter, *, labels=None, queues=False, groups=True)",
 }
 
 

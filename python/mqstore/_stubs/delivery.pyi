@@ -16,9 +16,11 @@ __all__ = [
     "NativeWorkQueue",
     "cancel_delayed",
     "delay_counts",
+    "group_lags",
     "groups",
     "offset_history",
     "reschedule_delayed",
+    "work_counts",
 ]
 
 @final
@@ -431,6 +433,8 @@ class NativeWorkQueue:
         """
 
 def groups(store: NativeStore) -> list[str]: ...
+def group_lags(store: NativeStore) -> list[tuple[str, str, int]]: ...
+def work_counts(store: NativeStore) -> list[tuple[str, str, int, int, int, int]]: ...
 def offset_history(store: NativeStore, group: str) -> list[tuple[str, int, int, int]]: ...
 def cancel_delayed(store: NativeStore, id: str) -> bool: ...
 def reschedule_delayed(

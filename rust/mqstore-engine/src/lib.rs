@@ -44,7 +44,7 @@ pub use scan::{
     MakeSink, Passed, Scan, ScanBatch, ScanOutput, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink,
 };
 pub use store::background_task::BackgroundTask;
-pub use store::group_offsets::{GroupOffset, GroupOffsets};
+pub use store::group_offsets::{GroupOffset, GroupOffsets, WorkCounts};
 pub use store::namespaces::NamespaceInfo;
 pub use store::open::{refuse_rocksdb, take_lock};
 pub use store::quota::TopicQuota;

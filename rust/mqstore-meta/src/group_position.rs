@@ -1,9 +1,11 @@
 //! The position of a group in a queue, by names that may be unknown. These calls assign no numbers to names.
 
+use std::sync::Arc;
+
 use super::log::MetaLog;
-use super::progress::Progress;
+use super::progress::{Progress, ProgressCounts};
 use super::record::{NameId, QueueKey};
-use super::state::MetaState;
+use super::state::{MetaState, QueueProgress};
 
 /// The position of a group in a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +15,47 @@ pub struct GroupPosition {
     pub offset: Option<i64>,
     /// See [`ProgressRecord::TookOver`](super::ProgressRecord::TookOver).
     pub taken_over: i64,
+}
+
+/// The numbers of a group's messages in a queue that it takes message by message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// The group.
+    pub group: Arc<str>,
+    /// The topic.
+    pub topic: Arc<str>,
+    /// The queue.
+    pub queue_id: i32,
+    /// The first offset that was never leased.
+    pub next: i64,
+    /// The messages below `next` that are not finished.
+    pub counts: ProgressCounts,
+}
+
+impl MetaState {
+    /// Returns the numbers of messages of each group and queue with a progress.
+    pub fn progress_counts(&self, now_ms: i64) -> Vec<QueueCounts> {
+        let of = |(queue, progress): (&QueueKey, &Progress)| {
+            let (group, topic) = (self.names.name(queue.group)?, self.names.name(queue.topic)?);
+            let (queue_id, next, counts) = (queue.queue_id, progress.next(), progress.counts(now_ms));
+            Some(QueueCounts { group, topic, queue_id, next, counts })
+        };
+        self.progress.iter().filter_map(of).collect()
+    }
+}
+
+impl MetaLog {
+    /// Returns the numbers of messages of each group and queue with a progress.
+    pub fn progress_counts(&self, now_ms: i64) -> Vec<QueueCounts> {
+        let all: Vec<_> = self.progress.read().iter().map(|(_, progress)| Arc::clone(progress)).collect();
+        let of = |progress: &Arc<QueueProgress>| {
+            let QueueKey { group, topic, queue_id } = progress.queue();
+            let (group, topic) = (self.name(group)?, self.name(topic)?);
+            let view = progress.lock();
+            Some(QueueCounts { group, topic, queue_id, next: view.next(), counts: view.counts(now_ms) })
+        };
+        all.iter().filter(|progress| !progress.is_removed()).filter_map(of).collect()
+    }
 }
 
 impl MetaState {

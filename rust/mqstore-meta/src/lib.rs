@@ -34,12 +34,12 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
-pub use group_position::GroupPosition;
+pub use group_position::{GroupPosition, QueueCounts};
 pub use load::{copy_log, find_damage, is_lost, newest_file};
 pub use log::MetaLog;
 pub use log::{FoundLog, read_log, read_state, read_state_strictly};
 pub use maintenance::SYNC_INTERVAL_MS;
-pub use progress::{Lease, Progress, ProgressConflict, ProgressRecord, ReturnedMessage};
+pub use progress::{Lease, Progress, ProgressConflict, ProgressCounts, ProgressRecord, ReturnedMessage};
 pub use record::{MetaPosition, NameId, OffsetChange, QueueKey};
 pub use state::{ListedTables, MetaState};
 pub use state::{ProgressView, QueueProgress};

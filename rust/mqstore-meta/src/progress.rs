@@ -179,6 +179,19 @@ pub enum ProgressConflict {
     },
 }
 
+/// Numbers of the messages below [`Progress::next`] that are not finished, by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProgressCounts {
+    /// Messages with a lease that has not ended.
+    pub leased: u64,
+    /// Returned messages that are due later.
+    pub delayed: u64,
+    /// Returned messages that are due, and messages whose lease has ended.
+    pub due: u64,
+    /// Messages that are being moved to the dead-letter topic.
+    pub dying: u64,
+}
+
 /// The progress of one group in one queue; see the module's text.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
@@ -347,6 +360,19 @@ impl Progress {
     pub fn is_finished(&self, offset: i64) -> bool {
         offset < self.committed
             || self.finished.range(..=offset).next_back().is_some_and(|(_, to)| offset < *to)
+    }
+
+    /// Returns the numbers of messages by state.
+    pub fn counts(&self, now_ms: i64) -> ProgressCounts {
+        let until_now = ..=(now_ms, i64::MAX);
+        let ended = self.ends.range(until_now).count() as u64;
+        let due = self.dues.range(until_now).count() as u64;
+        ProgressCounts {
+            leased: self.leases.len() as u64 - ended,
+            delayed: self.waiting.len() as u64 - due,
+            due: due + ended,
+            dying: self.dead_letters.len() as u64,
+        }
     }
 
     /// The message whose wait ends first; of several, the one with the smallest offset.

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use mqstore_format::json::{ConsumerOffsets, QueueOffsets};
+use mqstore_format::topic::RETRY_TOPIC_PREFIX;
 
 use super::damage_notes::LMQ_OFFSET_FILE;
 use super::topics::load_listed;
@@ -12,7 +13,7 @@ use super::{OpenSide, Store};
 use crate::read::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{LoadedConfig, StoreFiles};
-use mqstore_meta::{Progress, read_state};
+use mqstore_meta::{Progress, QueueCounts, read_state};
 
 /// The committed offsets of a group in a topic, from the metadata log, `config/consumerOffset.json` or
 /// `config/lmqConsumerOffset.json`. Source: `ConsumerOffsetManager`, `LmqConsumerOffsetManager`.
@@ -65,6 +66,62 @@ impl Store {
         };
         offsets_with_lag(&*self.view(), saved)
     }
+}
+
+/// Numbers of messages of a work queue by state. A message whose lease has ended is ready.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkCounts {
+    /// The group.
+    pub group: String,
+    /// The topic.
+    pub topic: String,
+    /// Messages without a lease that are due.
+    pub ready: u64,
+    /// Messages that are due later.
+    pub delayed: u64,
+    /// Messages with a lease.
+    pub leased: u64,
+    /// Messages that become dead letters.
+    pub dying: u64,
+}
+
+impl Store {
+    /// Returns the numbers of messages of all work queues, by group and topic, also of those that no handle has open.
+    /// Messages in the retry topics of RocketMQ count for the topic that they were popped from. The source is the same
+    /// as for [`Self::group_offsets`].
+    pub fn work_counts(&self) -> Result<Vec<WorkCounts>, StoreError> {
+        self.check()?;
+        let now_ms = self.clock().now_ms();
+        let parts = match &self.inner.side {
+            OpenSide::Writer(writer, _) => writer.meta.progress_counts(now_ms),
+            OpenSide::Reader(_) => {
+                let state = read_state(&self.inner.files, &mut Vec::new()).unwrap_or_default();
+                state.progress_counts(now_ms)
+            }
+        };
+        let view = self.view();
+        view.catch_up()?;
+        let mut found = BTreeMap::<(String, String), WorkCounts>::new();
+        for QueueCounts { group, topic, queue_id, next, counts } in parts {
+            let Some((_, end)) = view.bounds(&topic, queue_id)? else { continue };
+            let (group, topic) = (group.to_string(), popped_from(&group, &topic).to_owned());
+            let key = (group.clone(), topic.clone());
+            let sum =
+                found.entry(key).or_insert_with(|| WorkCounts { group, topic, ..WorkCounts::default() });
+            sum.ready += end.saturating_sub(next).max(0).unsigned_abs() + counts.due;
+            sum.delayed += counts.delayed;
+            sum.leased += counts.leased;
+            sum.dying += counts.dying;
+        }
+        Ok(found.into_values().collect())
+    }
+}
+
+/// Returns the topic from which the messages of RocketMQ's retry topic `topic` were popped, or `topic` itself. Source:
+/// `KeyBuilder#buildPopRetryTopicV1`, `#buildPopRetryTopicV2`.
+fn popped_from<'a>(group: &str, topic: &'a str) -> &'a str {
+    let rest = topic.strip_prefix(RETRY_TOPIC_PREFIX).and_then(|rest| rest.strip_prefix(group));
+    rest.and_then(|rest| rest.strip_prefix(['_', '+'])).unwrap_or(topic)
 }
 
 impl Store {

@@ -4,10 +4,10 @@ use mqstore_format::json::{ConsumerOffsets, Dialect};
 use mqstore_io::{SimVfs, Vfs};
 
 use super::{commit, dump, files_on, key, open, put_topic};
-use crate::progress::Progress;
+use crate::progress::{Progress, ProgressCounts};
 use crate::record::{MetaPosition, MetaRecord, NameId, QueueKey};
 use crate::state::MetaState;
-use crate::{MetaLog, OffsetChange, ProgressRecord};
+use crate::{MetaLog, OffsetChange, ProgressRecord, QueueCounts, read_log};
 use mqstore_base::store_files::CONFIG_LIMIT_BYTES;
 
 fn lease(offset: i64) -> ProgressRecord {
@@ -172,5 +172,34 @@ fn what_was_kept_after_a_removal_is_not_removed_by_it() {
         // A later removal counts.
         state.apply_frame(&removed, MetaPosition(100)).unwrap();
         assert!(state.progress.get(queue).is_none() && state.offset(queue).is_none());
+    }
+}
+
+#[test]
+fn the_counts_follow_the_clock_and_survive_an_open() {
+    let vfs = SimVfs::default();
+    let log = open(&files_on(&vfs));
+    put_topic(&log, "orders", 1);
+    let returned = ProgressRecord::Returned { offset: 1, visible_ms: 50_000, attempt: 1 };
+    let dying = ProgressRecord::DeadLetter { offset: 2, dlq_offset: 0 };
+    advance(&log, &[lease(0), lease(1), lease(2)]);
+    advance(&log, &[returned, dying]);
+    let counts = |leased, delayed, due| ProgressCounts { leased, delayed, due, dying: 1 };
+    let wanted = [
+        (29_999, counts(1, 1, 0)),
+        (30_000, counts(0, 1, 1)),
+        (49_999, counts(0, 1, 1)),
+        (50_000, counts(0, 0, 2)),
+    ];
+    let found = |of: &[QueueCounts]| {
+        let [one] = of else { panic!("{of:?}") };
+        assert_eq!((&*one.group, &*one.topic, one.queue_id, one.next), ("g", "orders", 0, 3));
+        one.counts
+    };
+    let files = files_on(&vfs.kill().unwrap());
+    for (now_ms, counts) in wanted {
+        assert_eq!(found(&log.progress_counts(now_ms)), counts, "at {now_ms}");
+        let read = read_log(&files, &mut Vec::new()).unwrap();
+        assert_eq!(found(&read.progress_counts(now_ms)), counts, "at {now_ms}, from the files");
     }
 }

@@ -10,6 +10,7 @@ use mqstore_base::options::DamagePolicy;
 use mqstore_delivery::{
     BrokerError, Consumer, ConsumerOptions, LostMessagePolicy, OffsetHistory, Queue, StartOffset,
 };
+use mqstore_engine::{GroupOffset, WorkCounts};
 use pyo3::exceptions::{PyDeprecationWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -92,6 +93,28 @@ pub(crate) fn places(offsets: &Bound<'_, PyDict>) -> PyResult<Vec<(Queue, i64)>>
 pub(crate) fn groups(store: &Bound<'_, NativeStore>) -> PyResult<Vec<String>> {
     let core = store.get().core()?;
     detached(store.py(), || core.groups())
+}
+
+/// Returns the lag of all groups: group, topic and messages that the group has not read; for metrics.
+#[pyfunction]
+pub(crate) fn group_lags(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, String, u64)>> {
+    let core = store.get().core()?;
+    let found = detached(store.py(), || core.group_offsets())?;
+    let lag = |queues: &[GroupOffset]| {
+        queues.iter().filter_map(|queue| queue.lag).map(|lag| lag.max(0).unsigned_abs()).sum()
+    };
+    Ok(found.into_iter().map(|of| (of.group, of.topic, lag(&of.queues))).collect())
+}
+
+/// Returns the messages of all work queues: group, topic, ready, delayed, leased and dying; for metrics.
+#[pyfunction]
+pub(crate) fn work_counts(
+    store: &Bound<'_, NativeStore>,
+) -> PyResult<Vec<(String, String, u64, u64, u64, u64)>> {
+    let core = store.get().core()?;
+    let found = detached(store.py(), || core.work_counts())?;
+    let row = |of: WorkCounts| (of.group, of.topic, of.ready, of.delayed, of.leased, of.dying);
+    Ok(found.into_iter().map(row).collect())
 }
 
 /// Returns the commits of a group, oldest first, as topic, queue, offset and time; `Store.offset_history`.

@@ -254,7 +254,7 @@ impl<'a> PendingScan<'a> {
 
     /// Counts the waiting messages in the slot of `time`, whose last unit is at `last`.
     fn count_slot(&mut self, log: &TimerLog, time: i64, last: i64) -> Result<(), StoreError> {
-        let log_min = self.store.stats()?.log_min_offset;
+        let (log_min, _) = self.store.log_bounds()?;
         let (mut messages, mut deletions, mut rolls) = (0_u64, Vec::new(), false);
         let listed = self.listed.as_ref().map_or(0, Vec::len);
         let mut place = last;

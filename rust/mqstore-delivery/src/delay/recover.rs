@@ -52,7 +52,7 @@ impl DelayEngine {
     pub(super) fn open(store: &Store, options: &DelayOptions) -> Result<Self, StoreError> {
         let files = store.files();
         let (state_files, state) = StateFiles::load(files)?;
-        let log_seen = store.stats()?.log_max_offset;
+        let (_, log_seen) = store.log_bounds()?;
         let wheel = TimerWheel::open(files, Access::ReadWrite)?;
         let log = TimerLog::open(files, options.timer_log_file_bytes, Access::ReadWrite)?;
         let check_bytes = state_files.check();
@@ -288,7 +288,7 @@ impl DelayEngine {
     /// Searches the log from `from` on for deliveries of messages that still seem to wait. Deliveries before `as_of`
     /// are already subtracted from `pending`.
     fn scan_deliveries(&mut self, from: u64, as_of: Option<u64>, by_key: bool) -> Result<(), StoreError> {
-        let begin = self.store.stats()?.log_min_offset;
+        let (begin, _) = self.store.log_bounds()?;
         self.delivered.from = from;
         let mut cursor = self.store.scan_log(Some(from.max(begin)))?.with_deleted();
         loop {
@@ -391,20 +391,20 @@ pub(super) fn basis(
 ) -> Result<RecoveryBasis, StoreError> {
     let (Some(wheel), Some(log)) = (wheel, log) else { return Ok(RecoveryBasis::Queue) };
     let (begin, end) = log.bounds();
-    let stats = store.stats()?;
+    let (_, log_end) = store.log_bounds()?;
     let by_us = state.is_some_and(|state| state.check.contains(&crc32(&check_bytes_in_use(check))));
     if let Some(state) = state
         && by_us
         && (state.wheel_end == 0 || wheel.exists())
         && begin <= state.log_begin
         && state.log_end <= end.max(begin)
-        && state.as_of <= stats.log_max_offset
+        && state.as_of <= log_end
         && is_in_queue(store, state)?
     {
         return Ok(RecoveryBasis::Ours);
     }
     let read = TimerCheckpoint::decode(check);
-    let cut = state.is_some_and(|state| state.as_of > stats.log_max_offset);
+    let cut = state.is_some_and(|state| state.as_of > log_end);
     let by_broker = !by_us && !cut && read.last_read_time_ms > 0;
     Ok(if by_broker && wheel.exists() && end > 0 { RecoveryBasis::Broker } else { RecoveryBasis::Queue })
 }

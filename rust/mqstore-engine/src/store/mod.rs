@@ -376,6 +376,14 @@ impl Store {
         writer.dispatcher.run_shuffled(&writer.log.list(), writer.visible(), shape, pick)
     }
 
+    /// Returns the first log offset, and one more than the last visible one.
+    pub fn log_bounds(&self) -> Result<(u64, u64), StoreError> {
+        self.check()?;
+        let view = self.view();
+        let visible = view.catch_up()?;
+        Ok((view.list().min_offset(), visible))
+    }
+
     /// Returns counters and positions of the store.
     pub fn stats(&self) -> Result<Stats, StoreError> {
         self.check()?;

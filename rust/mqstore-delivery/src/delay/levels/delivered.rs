@@ -136,7 +136,7 @@ impl DelayEngine {
 
     /// Reads the deliveries in the log from the first waiting record on.
     fn read_deliveries(&self) -> Result<Deliveries, StoreError> {
-        let from = self.first_undelivered_level_record()?.max(self.store.stats()?.log_min_offset);
+        let from = self.first_undelivered_level_record()?.max(self.store.log_bounds()?.0);
         let mut deliveries = Deliveries::default();
         let mut cursor = self.store.scan_log(Some(from))?.with_deleted();
         loop {

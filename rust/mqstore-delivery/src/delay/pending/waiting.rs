@@ -42,7 +42,7 @@ impl WaitingDelays {
     pub fn of(store: &Store) -> Result<(Self, u64), StoreError> {
         // Read the state before the end of the log: a state after it could count deliveries beyond it.
         let mut saved = SavedDelays::load(store)?;
-        let limit = store.stats()?.log_max_offset;
+        let (_, limit) = store.log_bounds()?;
         let basis = saved.basis(store)?;
         let mut waiting = Self {
             timer: timer_records(store, &mut saved, basis, limit)?,
@@ -77,7 +77,7 @@ impl WaitingDelays {
         by_key: bool,
     ) -> Result<LaterDeliveries, StoreError> {
         let mut found = LaterDeliveries::default();
-        let begin = store.stats()?.log_min_offset;
+        let (begin, _) = store.log_bounds()?;
         let mut cursor = store.scan_log(Some(from.max(begin)))?.with_deleted();
         loop {
             let records = cursor.next_batch(AT_ONCE)?;

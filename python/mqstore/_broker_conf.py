@@ -209,19 +209,25 @@ SETTINGS = (
     _number("default_queues", "defaultTopicQueueNums", default=8),
     _switch("auto_create_topics", "autoCreateTopicEnable"),
     Setting("retention", ("fileReservedTime",), _retention, 72 * 3600.0),
-    Setting("delete_when", ("deleteWhen",), lambda conf: conf["deleteWhen"].strip() if "deleteWhen" in conf else None),
+    # A broker deletes by time alone.
+    Setting("retention_policy", (), lambda _conf: None, "time"),
+    Setting(
+        "delete_when", ("deleteWhen",), lambda conf: conf["deleteWhen"].strip() if "deleteWhen" in conf else None, "04"
+    ),
     _milliseconds("delete_interval", "deleteCommitLogFilesInterval"),
     _milliseconds("held_limit", "destroyMapedFileIntervalForcibly"),
     Setting(
         "disk_clean_ratio",
         ("diskMaxUsedSpaceRatio",),
         lambda conf: _percent(conf, "diskMaxUsedSpaceRatio", 10, 95),
+        0.75,
     ),
-    Setting("disk_force_ratio", ("diskSpaceCleanForciblyRatio", "cleanFileForciblyEnable"), _disk_force_ratio),
+    Setting("disk_force_ratio", ("diskSpaceCleanForciblyRatio", "cleanFileForciblyEnable"), _disk_force_ratio, 0.85),
     Setting(
         "disk_refuse_ratio",
         ("diskSpaceWarningLevelRatio",),
         lambda conf: _percent(conf, "diskSpaceWarningLevelRatio", 35, 90),
+        0.90,
     ),
     _milliseconds("compaction_interval", "compactionScheduleInternal"),
     Setting("compaction_memory_size", ("maxOffsetMapSize", "compactionThreadNum"), _compaction_memory),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mqstore._broker_conf import Found
     from mqstore._reports import ExpiredFile, StoreEvent
-    from mqstore.types import Durability, Duration, Recovery, StorePath, Visibility
+    from mqstore.types import Durability, Duration, Recovery, RetentionPolicy, StorePath, Visibility
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,32 +167,44 @@ class StoreOptions:
     """Whether an append to an unknown topic creates it. RocketMQ: `autoCreateTopicEnable`."""
 
     retention: Duration | None = None
-    """Age at which a segment is deleted, since the store time of its last message: at least 1 ms. None, the default,
-    keeps all segments. RocketMQ: `fileReservedTime` (hours, 72 by default)."""
+    """Age at which a segment is deleted, since the store time of its last message: at least 1 ms. `retention_policy`
+    says which segments of this age stay. None, the default, keeps all segments.
+    RocketMQ: `fileReservedTime` (hours, 72 by default)."""
+
+    retention_policy: RetentionPolicy = "finished"
+    """Which segments `retention` deletes. `"finished"`: those whose messages are finished by all groups of their
+    topics; a topic without groups needs the age only. `"time"`: groups do not count. With both, a segment stays while a
+    delayed message or an undecided transaction in it waits. RocketMQ has no such setting; its rule is the time."""
+
+    group_timeout: Duration | None = None
+    """Time after which a group no longer keeps segments that are due by age, if it finishes nothing meanwhile: at least
+    1 ms. None, the default, is never. RocketMQ has no such setting."""
 
     retention_bytes: int | None = None
-    """Total bytes of all segments, the active one included, above which the oldest segments are deleted: at least 1.
-    None, the default, is no limit. RocketMQ has no such setting."""
+    """Total bytes of all segments, the active one included, above which the oldest segments are deleted, even with
+    unfinished messages: at least 1. None, the default, is no limit. RocketMQ has no such setting."""
 
     max_bytes: int | None = None
     """Maximum total bytes of all segments, the active and a prepared one included: at least one segment. An append that
     needs another segment raises `Full`. None, the default, is no limit. RocketMQ has no such setting."""
 
-    delete_when: str = "04"
-    """Hours of the local day in which segments are deleted by age: `"04"`, `"04;16"`, or `"*"` for all hours.
-    RocketMQ: `deleteWhen`."""
+    delete_when: str = "*"
+    """Hours of the local day in which segments are deleted by age: `"04"`, `"04;16"`, or `"*"`, the default, for all
+    hours. RocketMQ: `deleteWhen` (`04` by default)."""
 
-    disk_clean_ratio: float = 0.75
-    """Used share of a disk above which segments are deleted by age at any hour: 0 to 1. Needs a retention option.
-    RocketMQ: `diskMaxUsedSpaceRatio` (percent)."""
+    disk_clean_ratio: float | None = None
+    """Used share of a disk above which segments are deleted by age at any hour: 0 to 1. Needs a retention option. None,
+    the default, is never. RocketMQ: `diskMaxUsedSpaceRatio` (percent, 75 by default)."""
 
-    disk_force_ratio: float = 0.85
-    """Used share of a disk above which the oldest segments are deleted at any age: 0 to 1. Needs a retention option.
-    RocketMQ: `diskSpaceCleanForciblyRatio` (percent)."""
+    disk_force_ratio: float | None = None
+    """Used share of a disk above which the oldest segments are deleted at any age, even with unfinished messages: 0 to
+    1. Needs a retention option. None, the default, is never.
+    RocketMQ: `diskSpaceCleanForciblyRatio` (percent, 85 by default)."""
 
-    disk_refuse_ratio: float = 0.90
-    """Used share of a disk above which appends raise `DiskFullError`, until space is free again: 0 to 1; 1 is never.
-    RocketMQ: `diskSpaceWarningLevelRatio` (percent)."""
+    disk_refuse_ratio: float | None = None
+    """Used share of a disk above which appends raise `DiskFullError`, until space is free again: 0 to 1. None, the
+    default, refuses appends only while less than 1 % of the disk, at most 16 MiB, is free.
+    RocketMQ: `diskSpaceWarningLevelRatio` (percent, 90 by default)."""
 
     secure_wipe: bool = False
     """Whether to overwrite a segment with zeros before it is deleted."""
@@ -443,11 +455,13 @@ _CONVERSIONS: dict[str, Callable[[str, object], object]] = {
     "int": _integer,
     "int | None": _or_none(_integer),
     "float": _ratio,
+    "float | None": _or_none(_ratio),
     "bool": _switch,
     "str": _text,
     "Recovery": _text,
     "Durability": _text,
     "Visibility": _text,
+    "RetentionPolicy": _text,
     "Duration": _duration,
     "Duration | None": _or_none(_duration),
     "str | Iterable[Duration] | None": _or_none(_delay_levels),

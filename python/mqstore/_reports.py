@@ -299,6 +299,25 @@ class RebuildReport(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentHolder(_Report):
+    """An unfinished message that keeps its segment, and all later ones, from a deletion by age."""
+
+    kind: str
+    """`"group"`: a consumer group has not finished it. `"delayed"`: it is delivered later. `"transaction"`: its
+    transaction is not decided."""
+    group: str | None
+    """Consumer group, or producer group of a transaction; None for a delayed message."""
+    topic: str
+    """Topic of the message; for a delayed message and a transaction, the topic to which it goes."""
+    queue_id: int
+    """Queue; for a delayed message and a transaction, the queue of the system topic in which it waits."""
+    offset: int
+    """Offset in that queue: the first message that the group has not finished."""
+    log_offset: int
+    """Offset in the commit log."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreStats(_Report):
     """Counters and positions of an open store. Offsets are log offsets, in bytes."""
 
@@ -344,6 +363,14 @@ class StoreStats(_Report):
     """Queue and index files that this store has open now."""
     max_open_files: int = 0
     """Maximum of `open_files`: the option `max_open_files`, or the store's share of the process's limit."""
+    segments_kept_by: tuple[SegmentHolder, ...] = ()
+    """Messages that keep the oldest segment that is due by age, by log offset: of each group in each topic the first
+    unfinished one, and the first delayed message and half message. Empty in a store opened for reading."""
+
+    @classmethod
+    def _from_dict(cls, values: Mapping[str, Any]) -> Self:
+        kept_by = tuple(SegmentHolder(*row) for row in values["segments_kept_by"])
+        return cls(**{**values, "segments_kept_by": kept_by})
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +394,8 @@ class ExpiredFile(_Report):
     """Store time of its last message, in epoch milliseconds."""
     reason: str
     """Reason for the deletion; starts with `age`, `size`, `disk` or `log` (its part of the log is deleted)."""
+    unfinished: bool = False
+    """Whether a hard limit deletes a segment with unfinished messages, which are lost; `reason` names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,11 +414,14 @@ class ExpireReport(_Report):
     """First byte of the commit log after the deletion."""
     kept: tuple[str, ...] = ()
     """Files that are due but stay for now, each with the reason."""
+    kept_by: tuple[SegmentHolder, ...] = ()
+    """Messages that keep the oldest due segment, as in `StoreStats.segments_kept_by`."""
 
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
         files = tuple(ExpiredFile(**file) for file in values["files"])
-        return cls(**{**values, "files": files, "kept": tuple(values["kept"])})
+        kept_by = tuple(SegmentHolder(*row) for row in values["kept_by"])
+        return cls(**{**values, "files": files, "kept": tuple(values["kept"]), "kept_by": kept_by})
 
 
 @dataclass(frozen=True, slots=True)
@@ -555,6 +587,7 @@ for _class in (
     TopicQuota,
     Problem,
     VerifyReport,
+    SegmentHolder,
     StoreStats,
     ExpiredFile,
     ExpireReport,

@@ -176,6 +176,7 @@ class Store(DeliveringStore):
         clock: _native.TestClock | None = None,
         faults: _native.TestFaults | None = None,
     ) -> Self:
+        from mqstore._admin.event_log import logged
         from mqstore._options import native_form
 
         tell = None
@@ -185,7 +186,8 @@ class Store(DeliveringStore):
             def tell(_stage: str, done: int, total: int) -> None:
                 progress(Progress(done, total))
 
-        return _native.NativeStore.__new__(cls, path, mode, native_form(options), tell, clock, faults)
+        form = native_form(options) | {"on_event": logged(options)}
+        return _native.NativeStore.__new__(cls, path, mode, form, tell, clock, faults)
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """Returns the queues of `topic` in order of their ids, each with its offsets and store times.
@@ -269,17 +271,19 @@ class Store(DeliveringStore):
         return NamespaceInfo(*_native.delete_namespace(self, namespace))
 
     def stats(self) -> StoreStats:
-        """Returns counters since the open, and the positions of log, sync and dispatch."""
+        """Returns counters since the open, the positions of log, sync and dispatch, and what keeps old segments."""
         from mqstore._reports import StoreStats
 
-        return StoreStats(**self._stats())
+        return StoreStats._from_dict(self._stats())
 
     def expire(self, *, dry_run: bool = False, compact: bool = False) -> ExpireReport:
         """Deletes the oldest segments as far as the retention options allow, at any hour.
 
         It also deletes queue and index files that point to deleted segments only. Without a retention option nothing is
-        due. If a segment contains keyed messages of a compaction topic that are not in its compaction files yet, it
-        stays, and so do all later segments, unless the store was opened with `expire_uncompacted`.
+        due. A segment that is due by age stays, and so do all later segments, if a group has not finished its messages
+        (see the options `retention_policy` and `group_timeout`), or if a delayed message or an undecided transaction
+        in it waits. If a segment contains keyed messages of a compaction topic that are not in its compaction files
+        yet, it stays too, unless the store was opened with `expire_uncompacted`.
 
         Args:
             dry_run: whether to report the files only; this also works in a store that is open for reading.
@@ -287,8 +291,8 @@ class Store(DeliveringStore):
                 segment must stay for one. No compaction takes place if `dry_run` is true.
 
         Returns:
-            The files that were deleted, or would be, each with the reason; and in `kept` the segments that are due but
-            stay, with the topics that must be compacted first.
+            The files that were deleted, or would be, each with the reason; in `kept` the segments that are due but
+            stay, each with the reason; and in `kept_by` the unfinished messages that keep the first of them.
 
         Raises:
             StoreReadOnlyError: the store is open for reading and `dry_run` is false.

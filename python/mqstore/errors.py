@@ -240,7 +240,7 @@ class StorePermissionError(StoreIOError, PermissionError):
 
 
 class DiskFullError(MQStoreError, OSError):
-    """The disk or the user's disk quota is full, or the used share exceeds `disk_refuse_ratio`.
+    """The disk or the user's disk quota is full, except for a reserve, or its used share exceeds `disk_refuse_ratio`.
 
     The action was not carried out. `requested` and `free` are bytes: those that the action needed, and those that the
     file system had left; None if unknown. `option` is the option that makes the store need less space.

@@ -36,6 +36,7 @@ __all__ = [
     "Properties",
     "ReadBound",
     "Recovery",
+    "RetentionPolicy",
     "Start",
     "StoreOptionsDict",
     "StorePath",
@@ -93,6 +94,10 @@ Durability: TypeAlias = Literal["sync", "async", "manual", "pooled"]
 
 Recovery: TypeAlias = Literal["strict", "salvage", "read-only"]
 """Behaviour of an open for writing if it finds damage: see `StoreOptions.recovery`."""
+
+RetentionPolicy: TypeAlias = Literal["finished", "time"]
+"""Rule for segments that are old enough: `"finished"` deletes those whose messages all groups have finished, `"time"`
+ignores groups."""
 
 Visibility: TypeAlias = Literal["appended", "durable"]
 """What readers can see: see `StoreOptions.visibility`."""
@@ -169,12 +174,14 @@ class StoreOptionsDict(TypedDict, total=False):
     default_queues: int
     auto_create_topics: bool
     retention: Duration | None
+    retention_policy: RetentionPolicy
+    group_timeout: Duration | None
     retention_bytes: int | None
     max_bytes: int | None
     delete_when: str
-    disk_clean_ratio: float
-    disk_force_ratio: float
-    disk_refuse_ratio: float
+    disk_clean_ratio: float | None
+    disk_force_ratio: float | None
+    disk_refuse_ratio: float | None
     secure_wipe: bool
     expire_uncompacted: bool
     compaction_interval: Duration | None

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,9 +24,6 @@ SMALL = mqstore.StoreOptions(
     flush_interval=0.05,
     advanced=mqstore.BrokerOptions(compaction_log_file_size=64 << 10, compaction_queue_file_size=46 * 200),
 )
-
-# Which files a store deletes must not depend on how full the disk of the test machine is.
-ANY_DISK: dict[str, Any] = {"disk_clean_ratio": 1.0, "disk_force_ratio": 1.0}
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 

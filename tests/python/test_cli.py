@@ -19,7 +19,7 @@ import pytest
 
 import mqstore
 import rocketmq_bytes as raw
-from conftest import ANY_DISK, SMALL, Cli, python, tree_hash
+from conftest import SMALL, Cli, python, tree_hash
 from mqstore.cli.follow import Tail
 
 NAMES = [
@@ -368,7 +368,7 @@ def test_tail_follows(home: Path) -> None:
 
 
 def test_tail_goes_on_behind_what_was_deleted(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with mqstore.open(home, "create", segment_size=1 << 12, retention_bytes=1 << 13, **ANY_DISK) as store:
+    with mqstore.open(home, "create", segment_size=1 << 12, retention_bytes=1 << 13) as store:
         store.create_topic("t")
         tail = Tail(store, "t", None, None)
         assert tail.newest(10) == []

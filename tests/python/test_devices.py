@@ -213,7 +213,7 @@ def test_the_disk_fills_up(make_disk: MakeDisk, tmp_path: Path, kind: str, durab
     # Without a reserve, a fast writer would use the rest before the filler does.
     reserve = disk.path / "reserve"
     reserve.write_bytes(bytes(size // 3))
-    options: dict[str, Any] = {"durability": durability, "disk_refuse_ratio": 1.0}
+    options: dict[str, Any] = {"durability": durability}
     with Writer(disk.path / "store", tmp_path / "journal", **options) as writer:
         writer.wait_for_durable(51, of_first=11)
         filler = disk.fill()
@@ -234,7 +234,7 @@ def test_the_disk_fills_up(make_disk: MakeDisk, tmp_path: Path, kind: str, durab
 def test_a_full_disk_is_no_end(make_disk: MakeDisk) -> None:
     """The same open store continues when there is free space again."""
     disk = make_disk("ext4", size=16 << 20)
-    with mqstore.open(disk.path / "store", "create", **GEOMETRY, disk_refuse_ratio=1.0) as store:
+    with mqstore.open(disk.path / "store", "create", **GEOMETRY) as store:
         sent = 0
         store.append("t", b"0", durable=True)
         for _ in range(3):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,8 +17,10 @@ from typing import Any
 import pytest
 
 import mqstore
-from conftest import ANY_DISK, Cli, open_deleted_files
+import mqstore.testing
+from conftest import Cli, open_deleted_files
 from mqstore import ExpiredFile, StoreEvent
+from mqstore.testing import ManualClock
 
 TINY: dict[str, Any] = {
     "segment_size": 4096,
@@ -26,7 +30,6 @@ TINY: dict[str, Any] = {
     "advanced": mqstore.BrokerOptions(delete_interval=0, dispatch_threads=0),
     # A slow machine could copy messages in the background before the test checks the ones not copied.
     "compaction_feed": False,
-    **ANY_DISK,
 }
 KEEP_TWO: dict[str, Any] = {**TINY, "retention_bytes": 2 * 4096}
 
@@ -199,7 +202,7 @@ def test_secure_wipe_leaves_zeros(home: Path) -> None:
         assert list((home / "mqstore" / "wipe").iterdir()) == []
 
 
-def test_a_nearly_full_disk_refuses_appends(home: Path) -> None:
+def test_a_nearly_full_disk_refuses_appends_if_asked(home: Path) -> None:
     events: list[StoreEvent] = []
     with mqstore.open(home, "create", disk_refuse_ratio=0.0, on_event=events.append, **TINY) as store:
         with pytest.raises(mqstore.DiskFullError, match="disk_refuse_ratio is 0") as caught:
@@ -207,8 +210,143 @@ def test_a_nearly_full_disk_refuses_appends(home: Path) -> None:
         assert caught.value.errno == 28
         assert store.stats().refused_appends == 1
     assert [event.kind for event in events] == ["appends_refused"]
-    with mqstore.open(home, "rw", disk_refuse_ratio=1, **TINY) as store:
+    with mqstore.open(home, "rw", **TINY) as store:
         store.append("t", b"x")
+
+
+DAY = timedelta(days=1)
+
+
+def a_month(home: Path, daily: Callable[[mqstore.Store, int], None], **options: Any) -> mqstore.Store:
+    """Runs `daily` on thirty days of a manual clock, then deletes what is due; returns the open store."""
+    clock = ManualClock()
+    store = mqstore.testing.open(home, clock=clock, segment_size=4096, retention=7 * DAY, **options)
+    for day in range(30):
+        daily(store, day)
+        clock.advance(DAY)
+        store.expire()
+    return store
+
+
+def days_of(store: mqstore.Store, topic: str) -> list[int]:
+    return [int(message.body.split()[0]) for message in store.read(topic, 0)]
+
+
+def put_a_day(store: mqstore.Store, topic: str, day: int) -> None:
+    store.append_many(topic, [f"{day} {number} {'x' * 500}".encode() for number in range(10)])
+
+
+def test_thirty_days_of_a_plain_log(home: Path) -> None:
+    def daily(store: mqstore.Store, day: int) -> None:
+        put_a_day(store, "log", day)
+        assert set(days_of(store, "log")) >= set(range(max(day - 6, 0), day + 1)), "nothing goes before a week"
+
+    with a_month(home, daily) as store:
+        assert min(days_of(store, "log")) in {23, 24}
+        assert store.stats().segments_kept_by == ()
+
+
+def test_thirty_days_of_a_work_queue(home: Path) -> None:
+    done: list[bytes] = []
+
+    def daily(store: mqstore.Store, day: int) -> None:
+        queue = store.work_queue("jobs", "workers")
+        for number in range(10):
+            queue.put(f"{day} {number} {'x' * 500}".encode())
+        # The worker is away from day 5 to day 19, longer than the retention.
+        while not 5 <= day < 20:
+            try:
+                job = queue.get(block=False)
+            except mqstore.Empty:
+                break
+            done.append(job.body)
+            queue.ack(job)
+        if day == 19:
+            (holder,) = store.stats().segments_kept_by
+            assert (holder.kind, holder.group, holder.topic, holder.offset) == ("group", "workers", "jobs", 50)
+
+    with a_month(home, daily) as store:
+        assert [tuple(map(int, body.split()[:2])) for body in done] == [(d, n) for d in range(30) for n in range(10)]
+        assert min(days_of(store, "jobs")) >= 23
+        assert store.stats().segments_kept_by == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "oldest"),
+    [({}, {3, 4}), ({"retention_policy": "time"}, {23, 24}), ({"group_timeout": 2 * DAY}, {23, 24})],
+)
+def test_thirty_days_of_a_consumer_group(home: Path, options: dict[str, Any], oldest: set[int]) -> None:
+    def daily(store: mqstore.Store, day: int) -> None:
+        put_a_day(store, "t", day)
+        # The second group is forgotten on day 4.
+        for group in ("live", "dead")[: 2 if day < 4 else 1]:
+            with store.consumer(group, "t") as consumer:
+                assert len(consumer.poll(100, timeout=5)) == 10
+                consumer.commit()
+
+    with a_month(home, daily, **options) as store:
+        assert min(days_of(store, "t")) in oldest
+        kept_by = store.stats().segments_kept_by
+        assert [holder.group for holder in kept_by] == ([] if options else ["dead"])
+
+
+def keep_unread(store: mqstore.Store) -> None:
+    """Fills segments that a group has not read."""
+    store.create_topic("t")
+    store.consumer("reader", "t").close()
+    fill(store)
+
+
+def test_what_keeps_a_segment_is_named(home: Path, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mqstore")
+    with mqstore.open(home, "create", retention=0.001, **TINY) as store:
+        keep_unread(store)
+        time.sleep(0.01)
+        report = store.expire()
+        assert report.segments == 0
+        (holder,) = report.kept_by
+        assert (holder.group, holder.topic, holder.queue_id, holder.offset) == ("reader", "t", 0, 0)
+        (reason,) = report.kept
+        assert reason.startswith(str(home / "commitlog" / f"{0:020d}"))
+        assert reason.endswith("unfinished messages: group reader has not finished t from queue 0, offset 0 on")
+        assert store.stats().segments_kept_by == report.kept_by
+        assert pickle.loads(pickle.dumps(report)) == report
+    (record,) = [one for one in caplog.records if "segment kept" in one.message]
+    assert "group reader has not finished t" in record.message
+    assert mqstore.info(home).segments_kept_by == report.kept_by
+    assert "segments kept by" in cli("info", home).stdout
+    rule = ("--retention", "0.001", "--format", "json")
+    told = json.loads(cli("expire", home, *rule, "--yes").stdout)
+    assert (told["files"], told["kept_by"]) == ([], [holder.to_dict()])
+    assert cli("expire", home, *rule, "--retention-policy", "nobody").returncode == 2
+    plan = json.loads(cli("expire", home, *rule, "--retention-policy", "time", "--dry-run").stdout)
+    assert plan["segments"] == 4
+    limit = ("--group-timeout", "0.001")
+    assert json.loads(cli("expire", home, *rule, *limit, "--dry-run").stdout)["segments"] == 0
+    assert json.loads(cli("expire", home, *rule, *limit, "--dry-run").stdout)["segments"] == 0
+    assert cli("expire", home, *rule, *limit).returncode == 2
+    assert json.loads(cli("expire", home, *rule, *limit, "--yes").stdout)["segments"] == 0, "the time starts now"
+    assert json.loads(cli("expire", home, *rule, *limit, "--yes").stdout)["segments"] == 4
+
+
+def test_a_hard_limit_deletes_unfinished_messages_and_says_so(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mqstore")
+    events: list[StoreEvent] = []
+    with mqstore.open(home, "create", on_event=events.append, **KEEP_TWO) as store:
+        keep_unread(store)
+        assert store.expire().segments == 3
+    deleted = [event.file for event in events if event.kind == "segment_deleted"]
+    assert [file.unfinished for file in deleted if file is not None] == [True] * 3
+    records = [one for one in caplog.records if one.message.startswith("segment deleted")]
+    assert [one.levelno for one in records] == [logging.WARNING] * 3
+    assert "unfinished messages are lost: group reader has not finished t" in records[0].message
+
+
+def test_a_store_without_retention_calls_no_python_code(home: Path) -> None:
+    from mqstore._admin.event_log import logged
+
+    assert logged(mqstore.StoreOptions()) is None
+    assert logged(mqstore.StoreOptions(retention=1)) is not None
 
 
 def test_confirm_offset(home: Path) -> None:
@@ -270,23 +408,15 @@ def test_options_of_paths_and_calls() -> None:
             mqstore.StoreOptions(**{name: 1})  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def any_disk(tmp_path: Path) -> tuple[str, str]:
-    """Options with which the command line deletes the same files on every disk, however full it is."""
-    conf = tmp_path / "any-disk.conf"
-    conf.write_text("diskMaxUsedSpaceRatio=100\ndiskSpaceCleanForciblyRatio=100\n")
-    return "--conf", str(conf)
-
-
-def test_the_verb(filled: Path, any_disk: tuple[str, str], cli: Cli) -> None:
+def test_the_verb(filled: Path, cli: Cli) -> None:
     assert cli("expire", filled).returncode == 2
     assert cli("expire", filled, "--retention", "soon").returncode == 2
-    nothing = cli("expire", filled, *any_disk, "--retention", "7d", "--format", "json")
+    nothing = cli("expire", filled, "--retention", "7d", "--format", "json")
     assert (nothing.returncode, json.loads(nothing.stdout)["files"]) == (0, [])
     with mqstore.open(filled, "rw") as store:
         for _ in range(3):
             store.append("orders", bytes(50_000))
-    rule = (*any_disk, "--retention-bytes", 2 * 65536, "--format", "json")
+    rule = ("--retention-bytes", 2 * 65536, "--format", "json")
     plan = json.loads(cli("expire", filled, *rule, "--dry-run").stdout)
     assert plan["dry_run"]
     assert plan["segments"] > 0
@@ -370,10 +500,10 @@ def test_expire_uncompacted_lets_it_go(home: Path) -> None:
     assert prices(home) == []
 
 
-def test_the_verb_compacts_first(home: Path, any_disk: tuple[str, str], cli: Cli) -> None:
+def test_the_verb_compacts_first(home: Path, cli: Cli) -> None:
     with mqstore.open(home, "create", **TINY) as store:
         fill_table(store)
-    rule = [*any_disk, "--retention-bytes", "8192"]
+    rule = ["--retention-bytes", "8192"]
     told = cli("expire", str(home), *rule, "--yes")
     assert (told.returncode, "kept for now" in told.stderr, len(segments(home))) == (0, True, 5)
     done = cli("expire", str(home), *rule, "--yes", "--compact", "--format", "json")

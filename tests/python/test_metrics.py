@@ -16,7 +16,7 @@ import pytest
 
 import mqstore
 import mqstore.testing
-from conftest import ANY_DISK, SMALL, python
+from conftest import SMALL, python
 from mqstore.metrics import StoreCollector, StoreObserver, observe
 
 PAGE = Path(__file__).parents[2] / "docs/metrics.md"
@@ -170,7 +170,7 @@ def test_counters_count_and_units_are_told(registry: Any, prometheus: Any, store
 
 
 def test_expired_files_are_counted(registry: Any, home: Path) -> None:
-    with mqstore.open(home, "create", options=SMALL, retention_bytes=64 << 10, **ANY_DISK) as store:
+    with mqstore.open(home, "create", options=SMALL, retention_bytes=64 << 10) as store:
         registry.register(StoreCollector(store))
         for _ in range(200):
             store.append("orders", b"x" * 1000)

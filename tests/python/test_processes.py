@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 
 import mqstore
-from conftest import ANY_DISK, SMALL, python, tree_hash
+from conftest import SMALL, python, tree_hash
 from hammer_child import Board
 
 CHILD = Path(__file__).with_name("hammer_child.py")
@@ -130,9 +130,7 @@ def test_hammer(tmp_path: Path, mode: dict[str, Any]) -> None:
 @pytest.mark.skipif(not knows("retention_bytes"), reason="no retention")
 @pytest.mark.timeout(60 if not SOAK else 600)
 def test_hammer_with_retention(tmp_path: Path) -> None:
-    counts = hammer(
-        tmp_path, threads=2, retention=True, retention_bytes=2 << 20, advanced={"delete_interval": 0.0}, **ANY_DISK
-    )
+    counts = hammer(tmp_path, threads=2, retention=True, retention_bytes=2 << 20, advanced={"delete_interval": 0.0})
     print(counts)
     assert counts["verify"]["messages"] < counts["write"]["appended"], "nothing was deleted"
     assert counts["follow"]["checked"] >= 200

@@ -14,7 +14,7 @@ import pytest
 
 import mqstore
 import mqstore.aio
-from conftest import ANY_DISK, SMALL, python
+from conftest import SMALL, python
 from loops import in_loop
 
 TINY: dict[str, Any] = {
@@ -22,8 +22,6 @@ TINY: dict[str, Any] = {
     "queue_file_entries": 10,
     "index_slots": 7,
     "index_entries": 50,
-    "disk_refuse_ratio": 1.0,
-    **ANY_DISK,
 }
 FAST = mqstore.BrokerOptions(delete_interval=0)
 BODY = b"x" * 500
@@ -105,7 +103,7 @@ def test_threads_fill_it_to_the_last_message_and_no_further(store: mqstore.Store
 CHILD = """
 import os, signal, sys
 import mqstore
-store = mqstore.open(sys.argv[1], "create", segment_size=4096, disk_refuse_ratio=1.0)
+store = mqstore.open(sys.argv[1], "create", segment_size=4096)
 store.create_topic("orders", queues=2, max_messages=30)
 count = 0
 try:

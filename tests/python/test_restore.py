@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import mqstore
-from conftest import ANY_DISK, SMALL, Cli, tree_hash
+from conftest import SMALL, Cli, tree_hash
 from mqstore import Progress
 
 FILES: dict[str, Any] = {"log_file_size": 8 << 10, "queue_file_size": 46 * 20}
@@ -40,7 +40,7 @@ def lost(tmp_path: Path) -> Path:
     shutil.copytree(whole, tmp_path / "other")
     lost = tmp_path / "lost"
     shutil.copytree(whole, lost)
-    with mqstore.open(lost, "rw", options=SMALL, retention_bytes=1, **ANY_DISK) as store:
+    with mqstore.open(lost, "rw", options=SMALL, retention_bytes=1) as store:
         assert store.expire(dry_run=False, compact=True).segments > 3
     shutil.rmtree(lost / "compaction")
     return lost

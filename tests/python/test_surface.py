@@ -70,6 +70,7 @@ PUBLIC = {
     "SnapshotReport",
     "SqlFilter",
     "Scan",
+    "SegmentHolder",
     "Store",
     "StoreBusyError",
     "StoreClosedError",

@@ -41,11 +41,7 @@ struct Killed {
 impl Killed {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let options = StoreOptions {
-            durability: Durability::Manual,
-            disk_refuse_ratio: 1.0,
-            ..StoreOptions::default()
-        };
+        let options = StoreOptions { durability: Durability::Manual, ..StoreOptions::default() };
         let root = folder.path().join("store");
         let store = open(&root, OpenMode::Create, &options);
         store.create_topic("bench", QUEUES as u32, &[]).unwrap();

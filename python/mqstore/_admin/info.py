@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from mqstore._reports import _Report
+from mqstore._reports import SegmentHolder, _Report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -177,6 +177,9 @@ class StoreInfo(_Report):
     """Delayed messages by kind, from files that the writer saves every second."""
     undecided: tuple[UndecidedInfo, ...]
     """Pending transactions by producer group."""
+    segments_kept_by: tuple[SegmentHolder, ...]
+    """Messages that keep segments before the active one from a deletion by age, by log offset: of each group in each
+    topic the first unfinished one, and the first delayed message and half message."""
     rocksdb: bool
     """Whether RocksDB contains a part of the store."""
     locked: bool
@@ -210,6 +213,7 @@ class StoreInfo(_Report):
                 DelayedInfo(kind, messages, due, *by_due) for kind, messages, due, by_due in values["delayed"]
             ),
             "undecided": tuple(UndecidedInfo(*group) for group in values["undecided"]),
+            "segments_kept_by": tuple(SegmentHolder(*row) for row in values["segments_kept_by"]),
             "notes": tuple(values["notes"]),
         }
         return cls(**{**values, **lists})

@@ -50,7 +50,18 @@ _LIGHT = "%LMQ%"
 _SHOWN_PROBLEMS = 100
 _SHOWN_OF_A_CAUSE = 3
 # Parts of `info` with their own tables or notes.
-_IN_TABLES = ("hours", "topics", "parts", "disk", "consumers", "popped", "delayed", "undecided", "notes")
+_IN_TABLES = (
+    "hours",
+    "topics",
+    "parts",
+    "disk",
+    "consumers",
+    "popped",
+    "delayed",
+    "undecided",
+    "segments_kept_by",
+    "notes",
+)
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the store.", show_default=False)]
 Topic = Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default=False)]
@@ -280,6 +291,20 @@ def expire(
     retention_bytes: Annotated[
         int | None, typer.Option(min=1, help="Bytes of log segments to keep.", show_default=False)
     ] = None,
+    retention_policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY",
+            help='"finished": groups keep what they have not finished. "time": they do not.',
+            show_default=False,
+        ),
+    ] = None,
+    group_timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE", help="Time after which a group without progress keeps nothing.", show_default=False
+        ),
+    ] = None,
     conf: Annotated[
         Path | None, typer.Option(help="Properties file of a broker, for its retention.", show_default=False)
     ] = None,
@@ -305,9 +330,16 @@ def expire(
         options = replace(options, retention=_age("--retention", retention))
     if retention_bytes is not None:
         options = replace(options, retention_bytes=retention_bytes)
+    if retention_policy is not None:
+        options = replace(options, retention_policy=_policy(retention_policy))
+    if group_timeout is not None:
+        options = replace(options, group_timeout=_age("--group-timeout", group_timeout))
     with mqstore.open(directory, options=options) as store:
         plan = store.expire(dry_run=True)
-    if dry_run or not (plan.files or (plan.kept and compact)):
+    # Only a real run starts the times of the groups that keep segments.
+    starts = group_timeout is not None and bool(plan.kept_by)
+    deletes = bool(plan.files or (plan.kept and compact))
+    if dry_run or not (deletes or starts):
         _expire_report(plan, form)
         _tell_kept(plan)
         if dry_run:
@@ -317,10 +349,14 @@ def expire(
         _expire_report(plan, form)
     if not yes:
         if not sys.stdin.isatty():
-            render.note(f"{len(plan.files)} files would be deleted; pass --yes to do it, or --dry-run to list them")
+            what = f"{len(plan.files)} files would be deleted" if deletes else "the time of groups would start"
+            render.note(f"{what}; pass --yes to do it, or --dry-run to list what is due")
             return USAGE
         first = "Compact, then delete" if compact else "Delete"
-        typer.confirm(f"{first} these {len(plan.files)} files?", abort=True, err=True)
+        question = (
+            f"{first} these {len(plan.files)} files?" if deletes else "Start the time of the groups that keep files?"
+        )
+        typer.confirm(question, abort=True, err=True)
     with render.progress("recovering the store") as bar:
         opened = mqstore.open(directory, "rw", options=options, progress=bar)
     with opened as store:
@@ -567,6 +603,7 @@ def _info_tables(report: mqstore.StoreInfo) -> None:
         ]
         render.table(("group", "popped from", "queue", "not acknowledged", "first comes again", "last"), out)
     waiting.tables(report)
+    _holder_table(report.segments_kept_by)
 
 
 _Times = tuple[int | None, int | None]
@@ -649,6 +686,20 @@ def _age(option: str, text: str) -> float:
         return duration_of(option, text)
     except mqstore.InvalidOptionError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def _policy(text: str) -> types.RetentionPolicy:
+    policies: dict[str, types.RetentionPolicy] = {"finished": "finished", "time": "time"}
+    if text not in policies:
+        message = f'--retention-policy {text!r} must be "finished" or "time"'
+        raise typer.BadParameter(message)
+    return policies[text]
+
+
+def _holder_table(holders: Sequence[mqstore.SegmentHolder]) -> None:
+    if holders:
+        rows = [(one.kind, one.group or "-", one.topic, one.queue_id, one.offset, one.log_offset) for one in holders]
+        render.table(("segments kept by", "group", "topic", "queue", "offset", "log offset"), rows)
 
 
 def _tell_kept(report: mqstore.ExpireReport) -> None:

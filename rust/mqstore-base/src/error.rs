@@ -84,16 +84,12 @@ pub enum StoreError {
         free_bytes: Option<u64>,
     },
     /// The disk is so full that the store refuses appends in advance.
-    #[error(
-        "{path}: cannot append: {used_percent} % of the disk are used, disk_refuse_ratio is {ratio}; appends resume by themselves once there is space"
-    )]
+    #[error("{path}: cannot append: {reason}; appends resume by themselves once there is space")]
     DiskNearlyFull {
         /// The store's root.
         path: PathBuf,
-        /// Used part of the disk, in percent.
-        used_percent: u64,
-        /// The option's value.
-        ratio: f64,
+        /// The limit, and the space that is left.
+        reason: String,
     },
     /// A quota is used up; the append wrote nothing.
     #[error("{}", full(.path, .topic.as_deref(), *.limit, *.used))]

@@ -53,6 +53,8 @@ pub struct ExpiredFile {
     pub last_store_timestamp_ms: Option<i64>,
     /// Why the file is removed. Starts with `age`, `size`, `disk` or `log` (its part of the log is removed).
     pub reason: String,
+    /// Whether messages of a segment are lost that a group, a delayed delivery or a transaction still needs.
+    pub unfinished: bool,
 }
 
 /// The answer of the hook `before_delete`.

@@ -79,6 +79,17 @@ pub enum DamagePolicy {
     Skip,
 }
 
+/// Which old segments a retention by age may remove.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RetentionPolicy {
+    /// Those whose messages are all finished: every group of a topic has consumed them, delayed messages are delivered,
+    /// and transactions are decided.
+    #[default]
+    Finished,
+    /// Like [`Self::Finished`], but groups do not count. RocketMQ's rule.
+    Time,
+}
+
 /// The options of one open.
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own, by its own name")]
 #[derive(Clone, Debug, PartialEq)]
@@ -148,30 +159,36 @@ pub struct StoreOptions {
     /// Milliseconds after which a log segment is removed, counted from the store time of its last record. `None`, the
     /// default, keeps all segments. 1 to 2^53. `fileReservedTime` (in hours; RocketMQ's default is 72).
     pub retention_ms: Option<u64>,
-    /// Maximum bytes of the log segments, including the active one; the oldest segments above it are removed. `None`,
-    /// the default, means no limit. At least 1. RocketMQ has no such option.
+    /// Which old segments are removed by age. Default [`RetentionPolicy::Finished`]. RocketMQ has no such option.
+    pub retention_policy: RetentionPolicy,
+    /// Milliseconds after which a group no longer keeps a segment, if it finishes no message meanwhile. `None`, the
+    /// default, means that a group keeps its segments forever. 1 to 2^53. RocketMQ has no such option.
+    pub group_timeout_ms: Option<u64>,
+    /// Maximum bytes of the log segments, including the active one; the oldest segments above it are removed, whatever
+    /// they contain. `None`, the default, means no limit. At least 1. RocketMQ has no such option.
     pub retention_bytes: Option<u64>,
     /// Maximum bytes of the log segments, including the active one and a prepared one. An append that needs another
     /// segment fails with [`StoreError::Full`]. `None`, the default, means no limit; at least the length of a segment.
     /// RocketMQ has no such option.
     pub max_bytes: Option<u64>,
     /// Hours of the local day in which segments are removed by age, as "4" or "04;16"; "*" means every hour.
-    /// Default "04". `deleteWhen`.
+    /// Default "*". `deleteWhen` (RocketMQ: "04").
     pub delete_when: String,
     /// Milliseconds between two deletions. Default 100, at most 3,600,000. `deleteCommitLogFilesInterval`.
     pub delete_interval_ms: u64,
     /// Milliseconds after which a segment is removed even if readers use it; those readers keep its bytes. Default
     /// 120,000, at most 86,400,000. `destroyMapedFileIntervalForcibly`.
     pub held_limit_ms: u64,
-    /// Used part of a disk above which segments are removed by age at any hour; only if a retention is set. Default
-    /// 0.75, 0 to 1. `diskMaxUsedSpaceRatio` (percent).
-    pub disk_clean_ratio: f64,
+    /// Used part of a disk above which segments are removed by age at any hour; only if a retention is set. `None`, the
+    /// default, turns the rule off. 0 to 1. `diskMaxUsedSpaceRatio` (percent; RocketMQ: 75).
+    pub disk_clean_ratio: Option<f64>,
     /// Used part of a disk above which the oldest segments are removed, whatever their age; only if a retention is set.
-    /// Default 0.85, 0 to 1. `diskSpaceCleanForciblyRatio` (percent).
-    pub disk_force_ratio: f64,
-    /// Used part of a disk above which appends are refused until there is space again. Default 0.90, 0 to 1; with 1,
-    /// appends are never refused. `diskSpaceWarningLevelRatio` (percent).
-    pub disk_refuse_ratio: f64,
+    /// `None`, the default, turns the rule off. 0 to 1. `diskSpaceCleanForciblyRatio` (percent; RocketMQ: 85).
+    pub disk_force_ratio: Option<f64>,
+    /// Used part of a disk above which appends are refused until there is space again. `None`, the default, refuses
+    /// them only while the disk has less than its reserve ([`mqstore_io::SpaceInfo::reserve_bytes`]). 0 to 1.
+    /// `diskSpaceWarningLevelRatio` (percent; RocketMQ: 90).
+    pub disk_refuse_ratio: Option<f64>,
     /// Whether a removed segment is overwritten with zeros and synced before its space is freed. Default false.
     pub secure_wipe: bool,
     /// Whether to remove a segment that contains keyed messages of a compaction topic that are not yet in a compaction
@@ -240,14 +257,16 @@ impl Default for StoreOptions {
             dispatch_threads: None,
             max_open_files: None,
             retention_ms: None,
+            retention_policy: RetentionPolicy::Finished,
+            group_timeout_ms: None,
             retention_bytes: None,
             max_bytes: None,
-            delete_when: "04".into(),
+            delete_when: "*".into(),
             delete_interval_ms: 100,
             held_limit_ms: 120_000,
-            disk_clean_ratio: 0.75,
-            disk_force_ratio: 0.85,
-            disk_refuse_ratio: 0.90,
+            disk_clean_ratio: None,
+            disk_force_ratio: None,
+            disk_refuse_ratio: None,
             secure_wipe: false,
             expire_uncompacted: false,
             compaction_interval_ms: None,
@@ -319,6 +338,7 @@ impl StoreOptions {
 
     fn validate_retention(&self) -> Result<(), StoreError> {
         within("retention", self.retention_ms.unwrap_or(1), 1, 1 << 53)?;
+        within("group_timeout", self.group_timeout_ms.unwrap_or(1), 1, 1 << 53)?;
         within("retention_bytes", self.retention_bytes.unwrap_or(1), 1, u64::MAX)?;
         within("max_bytes", self.max_bytes.unwrap_or(1), 1, u64::MAX)?;
         within("delete_interval", self.delete_interval_ms, 0, 3_600_000)?;
@@ -327,9 +347,9 @@ impl StoreOptions {
             ("disk_clean_ratio", self.disk_clean_ratio),
             ("disk_force_ratio", self.disk_force_ratio),
             ("disk_refuse_ratio", self.disk_refuse_ratio),
-            ("compaction_dirty_ratio", self.compaction_dirty_ratio),
+            ("compaction_dirty_ratio", Some(self.compaction_dirty_ratio)),
         ] {
-            if !(0.0..=1.0).contains(&ratio) {
+            if let Some(ratio) = ratio.filter(|ratio| !(0.0..=1.0).contains(ratio)) {
                 return Err(StoreError::InvalidOption {
                     option,
                     reason: format!("{ratio} is not between 0 and 1"),

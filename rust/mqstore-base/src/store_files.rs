@@ -249,6 +249,11 @@ impl StoreFiles {
         self.side().join("compaction.json")
     }
 
+    /// `mqstore/groups`: since when groups keep due segments without progress.
+    pub fn stalled_groups(&self) -> PathBuf {
+        self.side().join("groups")
+    }
+
     /// `mqstore/live`: the positions of the running writer.
     pub fn live(&self) -> PathBuf {
         self.home().join("mqstore").join("live")

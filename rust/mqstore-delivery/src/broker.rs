@@ -17,6 +17,7 @@ use crate::delay::{Accepted, DelayCounts, DelayOptions, Delays, Due};
 use crate::error::{BrokerError, invalid};
 use crate::groups::{Consumer, ConsumerOptions};
 use crate::transactions::Transactions;
+use crate::unfinished::first_unfinished;
 use crate::work::{WorkQueue, WorkQueueInner, WorkQueueOptions};
 
 /// The default group of work queues before each topic had its own.
@@ -58,6 +59,7 @@ impl Broker {
     /// `StoreError::ReadOnly` and `StoreError::Closed`.
     pub fn with_delays(store: &Store, delay_options: DelayOptions) -> Result<Self, BrokerError> {
         let state = BrokerState::new(store, delay_options)?;
+        store.find_deliveries_with(first_unfinished);
         let broker = Self { state: Arc::new(state), work_queues: Arc::default() };
         if Transactions::has_transaction_history(store)? {
             broker.transactions()?;

@@ -29,6 +29,7 @@ mod pop_takeover;
 mod queue_failures;
 mod queue_wait;
 pub mod transactions;
+mod unfinished;
 pub mod work;
 
 pub use broker::Broker;
@@ -50,6 +51,7 @@ pub use transactions::{
     CheckAnswer, CheckOptions, DEFAULT_PRODUCER_GROUP, NewHalfMessage, PendingGroup, PendingTransaction,
     Transaction, TransactionOutcome, Transactions,
 };
+pub use unfinished::first_unfinished;
 pub use work::{
     Backoff, Lease, LeaseInfo, LeasedMessage, NewWork, PutReservation, TryPut, WorkQueue, WorkQueueCounts,
     WorkQueueOptions,

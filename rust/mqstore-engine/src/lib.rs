@@ -39,7 +39,7 @@ pub use read::pop_checkpoints::{PopState, PoppedMessage, PoppedQueue};
 pub use read::query::Boundary;
 pub use read::reader::accessors::Geometry;
 pub use read::table::{TableLoad, TableRow, TableRows};
-pub use retention::ExpireReport;
+pub use retention::{ExpireReport, HolderKind, SegmentHolder};
 pub use scan::{
     MakeSink, Passed, Scan, ScanBatch, ScanOutput, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink,
 };
@@ -50,7 +50,7 @@ pub use store::open::{refuse_rocksdb, take_lock};
 pub use store::quota::TopicQuota;
 pub use store::settings::StoreSettings;
 pub use store::topics::{TopicChange, batch_topics, load_floors, load_listed, load_table};
-pub use store::{QueueInfo, Stats, Store};
+pub use store::{FindDeliveriesIn, QueueInfo, Stats, Store};
 pub use write::append_marks::{MessageOrigin, TransactionMark};
 pub use write::append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
 pub use write::encode::check_target;

@@ -77,6 +77,22 @@ pub struct SpaceInfo {
     pub available: u64,
 }
 
+impl SpaceInfo {
+    /// Maximum of [`Self::reserve_bytes`].
+    const MOST_RESERVE_BYTES: u64 = 16 << 20;
+
+    /// Returns the bytes that new segments leave free, for queues, index and metadata: a hundredth of the file system,
+    /// at most 16 MiB. So consumers can still commit on a disk that takes no more messages.
+    pub fn reserve_bytes(&self) -> u64 {
+        (self.total / 100).min(Self::MOST_RESERVE_BYTES)
+    }
+
+    /// Whether `bytes` more leave the reserve free.
+    pub fn can_take(&self, bytes: u64) -> bool {
+        self.available >= self.reserve_bytes().saturating_add(bytes)
+    }
+}
+
 /// The holder of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockHolder {
@@ -103,6 +119,11 @@ impl NoSpace {
     /// Returns the cause that `error` carries, if it has one.
     pub fn of(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
+    }
+
+    /// Returns the error of an allocation for which a disk has too little space.
+    pub fn error(requested_bytes: u64, free_bytes: Option<u64>) -> io::Error {
+        Self::explain(io::ErrorKind::StorageFull.into(), requested_bytes, || free_bytes)
     }
 
     /// Adds the numbers to an error of a full disk; returns other errors unchanged.

@@ -121,9 +121,7 @@ impl Spec {
         let mut options = StoreOptions {
             durability: durability(&self.durability)?,
             default_queues: self.queues,
-            // As on the Java side, neither a pause of a busy disk nor a full disk is a reason to refuse a
-            // message. A pause is measured.
-            disk_refuse_ratio: 1.0,
+            // As on the Java side, a pause of a busy disk is no reason to refuse a message. It is measured.
             busy_after_ms: PATIENCE_MS,
             queue_wait_limit_ms: PATIENCE_MS,
             ..StoreOptions::default()

@@ -497,10 +497,10 @@ impl Consumer {
         Ok(())
     }
 
-    /// Commits the start offset of a group that does not start at the first message. So the group starts there the
-    /// next time too, even after new messages.
+    /// Commits the start offset of a new group. So the group starts there the next time too, even after new messages,
+    /// and the retention knows what it has not read.
     fn store_start_offsets(&self, slots: &[AssignedQueue]) -> Result<(), BrokerError> {
-        if self.stored_as.is_none() || self.options.start == StartOffset::Earliest {
+        if self.stored_as.is_none() {
             return Ok(());
         }
         let fresh = slots.iter().filter(|slot| slot.committed(self.meta()).is_none());

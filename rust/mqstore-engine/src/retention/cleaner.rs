@@ -9,12 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_io::switch;
-use mqstore_io::sync::{AtomicU64, Mutex, Ordering};
+use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 use super::disk_space::{DiskSpace, exceeds};
-use super::plan::{ExpiryTrigger, PlanInput, PlannedDeletion, RetentionPolicy, plan};
+use super::holders::{Lookup, SegmentHolder};
+use super::plan::{
+    DeletionPlan, ExpiryTrigger, HeldSegment, PlanInput, PlannedDeletion, RetentionRules, plan,
+};
+use super::preview::preview;
 use super::report::{self, ExpireReport};
 use super::segment_times::{SegmentTimes, times_of};
+use super::stalled_groups::{StalledGroups, known_holders};
 use super::{uncompacted, wipe};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::events::{DeleteVerdict, ExpiredFile, ExpiredKind, is_in_hook};
@@ -35,6 +40,13 @@ const SOON: Duration = Duration::from_secs(1);
 /// Interval of checks whether a removed segment is still in use.
 const HELD_LOOK: Duration = Duration::from_millis(500);
 
+/// After a look at the unfinished messages that took long, the next one waits for this multiple of its duration, at
+/// most for [`LONGEST_REST`].
+const REST_FACTOR: u32 = 100;
+
+/// See [`REST_FACTOR`].
+const LONGEST_REST: Duration = Duration::from_secs(600);
+
 /// Number of segments that the background removes before it rests for [`LOOK`] (`deleteFileBatchMax`).
 const BATCH: u32 = 10;
 
@@ -54,16 +66,19 @@ pub(crate) struct ExpiryCounters {
 pub(crate) struct Cleaner {
     files: StoreFiles,
     options: StoreOptions,
-    policy: RetentionPolicy,
+    rules: RetentionRules,
     log: Arc<CommitLog>,
     queues: Arc<QueueSet>,
     index: Arc<IndexSet>,
     flusher: Arc<Flusher>,
     /// Counters of removed files.
     pub counters: ExpiryCounters,
-    /// Used percent of the disk while appends are refused; 0 while they are accepted.
-    refusing: AtomicU64,
+    /// Whether appends are refused, for the reason in `refused_because`.
+    refusing: AtomicBool,
+    refused_because: Mutex<String>,
     rest_ms: AtomicU64,
+    /// The messages that kept the oldest due segment at the last look. Apart from the state, like `held`.
+    kept_by: Mutex<Vec<SegmentHolder>>,
     /// Removed segments that something still uses, so that their space is not free. Apart from the state, which is
     /// locked while hooks run.
     held: Mutex<Vec<Arc<Segment>>>,
@@ -82,6 +97,10 @@ struct CleanerState {
     waiting: Option<WaitingHook>,
     /// The time of the last removal of a segment.
     deleted_at: Option<Duration>,
+    /// Until this time, the last look at unfinished messages counts, because it took long.
+    next_look: Duration,
+    /// Since when groups keep due segments, once the file was read.
+    stalled: Option<StalledGroups>,
     /// Segments deleted since the last rest.
     batch: u32,
     /// The background rests until this time.
@@ -123,6 +142,16 @@ impl CleanerState {
     }
 }
 
+/// What a plan is for.
+#[derive(Clone, Copy)]
+struct PlanRequest {
+    trigger: ExpiryTrigger,
+    /// Maximum number of segments.
+    limit: usize,
+    /// Whether its segments will be removed. Only then the times of stalled groups start.
+    is_real: bool,
+}
+
 /// The result for a due segment.
 enum DeleteOutcome {
     Gone(ExpiredFile),
@@ -143,47 +172,59 @@ impl Cleaner {
         Self {
             files: files.clone(),
             options: options.clone(),
-            policy: RetentionPolicy::of(options),
+            rules: RetentionRules::of(options),
             log,
             queues,
             index,
             flusher,
             counters: ExpiryCounters::default(),
-            refusing: AtomicU64::new(0),
+            refusing: AtomicBool::new(false),
+            refused_because: Mutex::default(),
+            kept_by: Mutex::default(),
             rest_ms: AtomicU64::new(LOOK.as_millis() as u64),
             held: Mutex::default(),
             state: Mutex::default(),
         }
     }
 
-    /// Checks whether appends are accepted; loads one number.
+    /// Checks whether appends are accepted. Loads one flag; checks the disks if they were nearly full.
     ///
     /// # Errors
     /// [`StoreError::DiskNearlyFull`] if the last check of the disks found too little space.
     #[inline]
     pub(crate) fn admit(&self) -> Result<(), StoreError> {
-        let used_percent = self.refusing.load(Ordering::Relaxed);
-        if used_percent == 0 {
+        if !self.refusing.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if self.check_disks().is_ok() && !self.refusing.load(Ordering::Acquire) {
             return Ok(());
         }
         self.counters.refused_appends.fetch_add(1, Ordering::Relaxed);
-        let ratio = self.options.disk_refuse_ratio;
-        Err(StoreError::DiskNearlyFull { path: self.files.root.clone(), used_percent, ratio })
+        let (path, reason) = (self.files.root.clone(), self.refused_because.lock().clone());
+        Err(StoreError::DiskNearlyFull { path, reason })
     }
 
     /// Checks the disks: refuses appends or accepts them again, and lets new segments go to folders with space.
     pub(crate) fn check_disks(&self) -> Result<DiskSpace, StoreError> {
         let space = DiskSpace::look(&self.files)?;
-        self.files.log_folders()?.set_full(space.full(self.options.disk_force_ratio));
+        self.files
+            .log_folders()?
+            .set_full(space.full(self.options.disk_force_ratio, self.log.segment_bytes()));
         let used = space.used_percent();
-        let refuse = if exceeds(used, self.options.disk_refuse_ratio) { used } else { 0 };
-        let before = self.refusing.swap(refuse, Ordering::AcqRel);
-        if before == 0 && refuse > 0 {
-            let limit = self.options.disk_refuse_ratio;
-            let detail = format!("{used} % of the disk are used, disk_refuse_ratio is {limit}");
-            self.options.hooks.tell("appends_refused", None, detail);
-        } else if before > 0 && refuse == 0 {
-            self.options.hooks.tell("appends_resumed", None, format!("{used} % of the disk are used"));
+        let reason = match self.options.disk_refuse_ratio.filter(|limit| exceeds(used, *limit)) {
+            Some(limit) => Some(format!("{used} % of the disk are used, disk_refuse_ratio is {limit}")),
+            None => space.below_reserve(),
+        };
+        if let Some(reason) = &reason {
+            self.refused_because.lock().clone_from(reason);
+        }
+        let before = self.refusing.swap(reason.is_some(), Ordering::AcqRel);
+        match reason {
+            Some(reason) if !before => self.options.hooks.tell("appends_refused", None, reason),
+            None if before => {
+                self.options.hooks.tell("appends_resumed", None, format!("{used} % of the disk are used"));
+            }
+            _ => {}
         }
         Ok(space)
     }
@@ -202,26 +243,26 @@ impl Cleaner {
     ///
     /// # Errors
     /// I/O errors; the next call tries again.
-    pub(crate) fn step(&self) -> Result<(), StoreError> {
-        let outcome = self.round();
+    pub(crate) fn step(&self, lookup: Lookup<'_>) -> Result<(), StoreError> {
+        let outcome = self.round(lookup);
         let rest = outcome.as_ref().map_or(LOOK, |rest| *rest);
         self.rest_ms.store(rest.as_millis() as u64, Ordering::Relaxed);
         outcome.map(drop)
     }
 
-    fn round(&self) -> Result<Duration, StoreError> {
+    fn round(&self, lookup: Lookup<'_>) -> Result<Duration, StoreError> {
         let space = self.check_disks()?;
         // An explicit expiry is running; the background has nothing to do.
         let Some(mut state) = self.state.try_lock() else { return Ok(SOON) };
         self.sweep(&mut state)?;
         let later = if !self.held.lock().is_empty() {
             HELD_LOOK
-        } else if self.refusing.load(Ordering::Relaxed) > 0 || !state.wipes.is_empty() {
+        } else if self.refusing.load(Ordering::Relaxed) || !state.wipes.is_empty() {
             SOON
         } else {
             LOOK
         };
-        if !self.policy.retains() {
+        if !self.rules.retains() {
             return Ok(later);
         }
         let now = self.files.clock.monotonic();
@@ -233,9 +274,16 @@ impl Cleaner {
         if !left.is_zero() {
             return Ok(left);
         }
+        if !self.kept_by.lock().is_empty() && now < state.next_look {
+            return Ok(later.max(state.next_look.saturating_sub(now)));
+        }
         let hour = self.files.clock.local_time(self.files.clock.now_ms()).hour;
-        let planned = self.plan(&mut state, &space, ExpiryTrigger::Hour(hour), 1);
-        let Some(planned) = planned.first() else {
+        let request = PlanRequest { trigger: ExpiryTrigger::Hour(hour), limit: 1, is_real: true };
+        let plan = self.plan(&mut state, &space, request, lookup)?;
+        if let Some(held) = &plan.held {
+            self.report_held(&mut state, held);
+        }
+        let Some(planned) = plan.deletions.first() else {
             state.batch = 0;
             self.remove_old_derived(&mut state, &mut |_| {})?;
             return Ok(later);
@@ -262,6 +310,7 @@ impl Cleaner {
     pub(crate) fn expire(
         &self,
         dry_run: bool,
+        lookup: Lookup<'_>,
         carry_on: &mut dyn FnMut() -> Result<(), StoreError>,
     ) -> Result<ExpireReport, StoreError> {
         if is_in_hook() {
@@ -271,13 +320,15 @@ impl Cleaner {
         let space = self.check_disks()?;
         let mut state = self.state.lock();
         let mut report = ExpireReport { dry_run, ..ExpireReport::default() };
-        let planned = self.plan(&mut state, &space, ExpiryTrigger::Asked, usize::MAX);
+        let request = PlanRequest { trigger: ExpiryTrigger::Asked, limit: usize::MAX, is_real: !dry_run };
+        let plan = self.plan(&mut state, &space, request, lookup)?;
         if dry_run {
-            self.preview(&planned, &mut report)?;
+            self.preview(&plan, &mut report)?;
             return Ok(report);
         }
         self.sweep(&mut state)?;
-        for (number, planned) in planned.iter().enumerate() {
+        let mut stopped = false;
+        for (number, planned) in plan.deletions.iter().enumerate() {
             carry_on()?;
             if number > 0 {
                 self.pause(carry_on)?;
@@ -286,13 +337,31 @@ impl Cleaner {
                 DeleteOutcome::Gone(file) => report.add(file),
                 DeleteOutcome::Kept(reason) => {
                     report.kept.push(reason);
+                    stopped = true;
                     break;
                 }
             }
         }
+        if let Some(held) = plan.held.as_ref().filter(|_| !stopped) {
+            self.report_held(&mut state, held);
+            report.add_held(held);
+        }
         self.remove_old_derived(&mut state, &mut |file| report.add(file))?;
         report.log_min_offset = self.log.list().min_offset();
         Ok(report)
+    }
+
+    /// Returns the messages that keep the oldest due segment now, by log offset; those of the last look while an expiry
+    /// runs, or if a look takes long.
+    pub(crate) fn kept_by(&self, lookup: Lookup<'_>) -> Result<Vec<SegmentHolder>, StoreError> {
+        if self.rules.retention_ms.is_some()
+            && let Some(mut state) = self.state.try_lock()
+            && self.files.clock.monotonic() >= state.next_look
+        {
+            let request = PlanRequest { trigger: ExpiryTrigger::Asked, limit: 1, is_real: false };
+            self.plan(&mut state, &DiskSpace::look(&self.files)?, request, lookup)?;
+        }
+        Ok(self.kept_by.lock().clone())
     }
 
     /// Rests between two removals, in slices, so that a waiting caller can be interrupted.
@@ -307,7 +376,7 @@ impl Cleaner {
         Ok(())
     }
 
-    fn preview(&self, planned: &[PlannedDeletion], report: &mut ExpireReport) -> Result<(), StoreError> {
+    fn preview(&self, plan: &DeletionPlan, report: &mut ExpireReport) -> Result<(), StoreError> {
         let list = self.log.list();
         let check = uncompacted::UncompactedCheck {
             files: &self.files,
@@ -316,16 +385,16 @@ impl Cleaner {
             queues: &self.queues,
             trusted: self.flusher.dispatched(),
         };
-        preview(&check, &self.index, planned, report)
+        preview(&check, &self.index, plan, report)
     }
 
     fn plan(
         &self,
         state: &mut CleanerState,
         space: &DiskSpace,
-        trigger: ExpiryTrigger,
-        limit: usize,
-    ) -> Vec<PlannedDeletion> {
+        request: PlanRequest,
+        lookup: Lookup<'_>,
+    ) -> Result<DeletionPlan, StoreError> {
         let list = self.log.list();
         let min = list.min_offset();
         state.times = state.times.split_off(&min);
@@ -333,13 +402,46 @@ impl Cleaner {
             list: &list,
             end: self.log.appended(),
             now_ms: self.files.clock.now_ms(),
-            trigger,
+            trigger: request.trigger,
             space,
         };
-        let times = &mut state.times;
-        plan(&self.policy, &scene, limit, &mut |segment| {
-            *times.entry(segment.base_offset()).or_insert_with(|| times_of(&self.files, &list, segment))
-        })
+        let begun = self.files.clock.monotonic();
+        let (times, stalled) = (&mut state.times, &mut state.stalled);
+        let plan = plan(
+            &self.rules,
+            &scene,
+            request.limit,
+            &mut |segment| {
+                *times.entry(segment.base_offset()).or_insert_with(|| times_of(&self.files, &list, segment))
+            },
+            &mut |due_end| {
+                let mut known = stalled.clone().unwrap_or_else(|| StalledGroups::load(&self.files));
+                let holders = known_holders(&self.options, lookup()?, &mut known, (due_end, scene.now_ms));
+                if request.is_real && stalled.as_ref() != Some(&known) {
+                    if self.options.group_timeout_ms.is_some() {
+                        // Without it, the times only start later. A full disk must not stop the deletion.
+                        let _ = known.save(&self.files);
+                    }
+                    *stalled = Some(known);
+                }
+                Ok(holders)
+            },
+        )?;
+        let now = self.files.clock.monotonic();
+        state.next_look = now + (now.saturating_sub(begun) * REST_FACTOR).min(LONGEST_REST);
+        *self.kept_by.lock() = plan.held.as_ref().map_or_else(Vec::new, |held| held.holders.clone());
+        Ok(plan)
+    }
+
+    /// Reports that unfinished messages keep a segment: once for the same groups and topics, whatever their progress.
+    fn report_held(&self, state: &mut CleanerState, held: &HeldSegment) {
+        let name = |one: &SegmentHolder| format!("{:?} {:?} {}", one.kind, one.group, one.topic);
+        let names: Vec<String> = held.holders.iter().map(name).collect();
+        let (names, waiting) = (names.join(", "), state.wait_for(held.segment.base_offset()));
+        if waiting.told != names {
+            waiting.told = names;
+            self.options.hooks.tell("segment_kept", Some(&report::held(held)), held.why());
+        }
     }
 
     /// Removes the oldest segment, unless something keeps it.
@@ -560,74 +662,4 @@ impl Cleaner {
         state.cleaned_min = log_min;
         Ok(())
     }
-}
-
-/// Adds to `report` the segments of `planned` that would be removed, and the files before the log's new start.
-pub(super) fn preview(
-    check: &uncompacted::UncompactedCheck<'_>,
-    index: &IndexSet,
-    planned: &[PlannedDeletion],
-    report: &mut ExpireReport,
-) -> Result<(), StoreError> {
-    let (going, kept) = check.split(planned)?;
-    report.kept.extend(kept);
-    let log_min = going.last().map_or(check.list.min_offset(), |last| last.segment.end_offset());
-    let queues = check.queues;
-    for planned in going {
-        report.add(report::segment(planned));
-    }
-    for queue in queues.all() {
-        // A removal syncs everything first, so all files count.
-        for file in queue.files_below(log_min, u64::MAX)? {
-            report.add(report::derived(&file, ExpiredKind::Queue, log_min));
-        }
-    }
-    for queue in queues.batches() {
-        for file in queue.files_below(log_min, u64::MAX)? {
-            report.add(report::derived(&file, ExpiredKind::Queue, log_min));
-        }
-    }
-    for file in index.files_below(log_min) {
-        report.add(report::derived(&file, ExpiredKind::Index, log_min));
-    }
-    report.log_min_offset = log_min;
-    Ok(())
-}
-
-/// Returns what [`Cleaner::expire`] would do for a store that is not open for writing and whose log ends at `end`.
-pub(crate) fn preview_of(
-    files: &StoreFiles,
-    options: &StoreOptions,
-    end: u64,
-) -> Result<ExpireReport, StoreError> {
-    use crate::store::topics::load_floors;
-    use mqstore_base::durable_mark::DurableMarkFile;
-    use mqstore_log::commit_log::SegmentList;
-
-    let list = Arc::new(SegmentList::load(files)?);
-    let space = DiskSpace::look(files)?;
-    let scene = PlanInput {
-        list: &list,
-        end,
-        now_ms: files.clock.now_ms(),
-        trigger: ExpiryTrigger::Asked,
-        space: &space,
-    };
-    let planned = plan(&RetentionPolicy::of(options), &scene, usize::MAX, &mut |segment| {
-        times_of(files, &list, segment)
-    });
-    let access = mqstore_io::Access::Read;
-    let floors = load_floors(files, &mut Vec::new());
-    let queues = QueueSet::load(files, options.queue_file_bytes(), access, &floors)?;
-    queues.recover_bounds()?;
-    let known = DurableMarkFile::new(files).try_load()?.map(|mark| mark.index_geometry());
-    let configured =
-        mqstore_format::IndexGeometry { slots: options.index_slots, entries: options.index_entries };
-    let index = IndexSet::load(files, known, configured, access)?;
-    let mut report = ExpireReport { dry_run: true, ..ExpireReport::default() };
-    // Units can be missing if the store was not closed, or while a writer runs.
-    let trusted = if files.vfs.stat(&files.abort()).is_err() { u64::MAX } else { 0 };
-    let check = uncompacted::UncompactedCheck { files, options, list: &list, queues: &queues, trusted };
-    preview(&check, &index, &planned, &mut report)?;
-    Ok(report)
 }

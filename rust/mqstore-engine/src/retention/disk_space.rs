@@ -2,7 +2,8 @@
 //!
 //! Computed as in RocketMQ: used / (used + space that an ordinary user can still use), in whole percent, rounded up,
 //! and compared with "more than". Of several log folders the emptiest counts, because new segments go to folders with
-//! space. A folder above `disk_force_ratio` receives no segment while another one has space.
+//! space. A folder that cannot take a segment, or is above `disk_force_ratio`, receives none while another one has
+//! space.
 //!
 //! Source: `UtilAll#getDiskPartitionSpaceUsedPercent`, `CleanCommitLogService#isSpaceToDelete`.
 
@@ -51,10 +52,22 @@ impl DiskSpace {
         logs.max(self.root.map_or(0, used_percent))
     }
 
-    /// Returns the folders for segments whose disk is fuller than `ratio`.
-    pub(crate) fn full(&self, ratio: f64) -> BTreeSet<PathBuf> {
-        let full = self.logs.iter().filter(|(_, space)| exceeds(used_percent(*space), ratio));
-        full.map(|(path, _)| path.clone()).collect()
+    /// Returns the folders for segments whose disk is fuller than `ratio`, or cannot take `segment_bytes` more.
+    pub(crate) fn full(&self, ratio: Option<f64>, segment_bytes: u64) -> BTreeSet<PathBuf> {
+        let is_full = |space: &SpaceInfo| {
+            ratio.is_some_and(|ratio| exceeds(used_percent(*space), ratio)) || !space.can_take(segment_bytes)
+        };
+        self.logs.iter().filter(|(_, space)| is_full(space)).map(|(path, _)| path.clone()).collect()
+    }
+
+    /// Returns how much space is left if the root's disk, or each disk for segments, has less than its reserve.
+    pub(crate) fn below_reserve(&self) -> Option<String> {
+        let log = self.logs.iter().map(|(_, space)| space).max_by_key(|space| space.available);
+        let short = log.into_iter().chain(&self.root).find(|space| !space.can_take(0))?;
+        let (available, reserve) = (short.available, short.reserve_bytes());
+        Some(format!(
+            "{available} bytes of the disk are free, and the reserve for metadata is {reserve} bytes"
+        ))
     }
 
     /// Adds the space of a removed file of `bytes` bytes in `folder`: for plans.
@@ -99,11 +112,13 @@ mod tests {
         let logs = vec![disk("/a", 5), disk("/b", 50)];
         let mut both = DiskSpace { logs, root: Some(space(100, 60, 60)) };
         assert_eq!(both.used_percent(), 50);
-        assert_eq!(both.full(0.85), BTreeSet::from(["/a".into()]));
+        assert_eq!(both.full(Some(0.85), 1), BTreeSet::from(["/a".into()]));
+        assert_eq!(both.full(None, 5), BTreeSet::from(["/a".into()]), "one of a hundred is its reserve");
+        assert_eq!(both.below_reserve(), None);
         both.root = Some(space(100, 7, 7));
         assert_eq!(both.used_percent(), 93);
         both.give_back(std::path::Path::new("/a"), 40);
-        assert!(both.full(0.85).is_empty());
+        assert!(both.full(Some(0.85), 1).is_empty());
         assert_eq!(both.used_percent(), 93, "the root is another disk");
         both.root = Some(space(100, 50, 50));
         both.give_back(std::path::Path::new("/b"), 20);

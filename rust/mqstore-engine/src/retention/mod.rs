@@ -3,21 +3,27 @@
 //! [`Cleaner`] removes the oldest segment first; `plan` has a drawing of the steps. After a crash the log has no gap.
 //! Recovery truncates queues and index to the log, so a stop between a segment and its derived files loses nothing.
 //!
-//! A segment is as old as its last record. RocketMQ uses the modification time of the file, which a copy or a restore
-//! changes; here that time counts only if no record can be read.
+//! A segment is as old as its last record, not as its file, whose time a copy changes. It is due by age only when its
+//! messages are finished; a layer above names those that delays and transactions need ([`SegmentHolder`]).
 //!
 //! Source: `DefaultMessageStore.CleanCommitLogService`, `CleanConsumeQueueService`,
 //! `MappedFileQueue#deleteExpiredFileByTime`, `ReferenceResource#shutdown`.
 
 mod cleaner;
 mod disk_space;
+mod holders;
 mod plan;
+mod preview;
 mod report;
 mod segment_times;
+mod stalled_groups;
 #[cfg(test)]
 mod tests;
 mod uncompacted;
 mod wipe;
 
-pub(crate) use cleaner::{Cleaner, preview_of};
+pub(crate) use cleaner::Cleaner;
+pub use holders::{HolderKind, SegmentHolder};
+pub(crate) use holders::{UnfinishedMessages, holding_groups};
+pub(crate) use preview::preview_of;
 pub use report::ExpireReport;

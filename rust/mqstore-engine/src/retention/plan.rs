@@ -6,7 +6,9 @@
 //! | age | `retention` has passed, and: an hour of `delete_when`, a disk above `disk_clean_ratio`, or a call |
 //! | disk | a disk is fuller than `disk_force_ratio`, whatever the age |
 //!
-//! The plan ends before the first segment that is not due: only the beginning of the log is removed.
+//! The plan ends before the first segment that is not due: only the beginning of the log is removed. A segment that is
+//! due by age also ends it while it holds unfinished messages (`holders`). Size and disk are hard limits: the reason
+//! names the unfinished messages that are lost.
 //!
 //! The cleaner follows the plan in these steps:
 //!
@@ -14,6 +16,7 @@
 //! every 10 s, or at once while there is more to do
 //!   check the disks        -> refuse appends, or accept them again; new segments go to disks with space
 //!   the oldest segment     -> due? by age, size or disk; not the last one; below the durable mark
+//!   unfinished messages    -> a segment that is due by age stays for them
 //!   compaction topics      -> a segment with keyed messages that no compaction has read stays
 //!   call the hook          -> keep, later, or continue; a segment that readers use waits for a limited time
 //!   minimum of all queues  -> moved in memory, so that no read starts below it
@@ -28,16 +31,19 @@
 //!
 //! Source: `CleanCommitLogService#deleteExpiredFiles`, `#isTimeToDelete`.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::disk_space::{DiskSpace, exceeds};
+use super::holders::{SegmentHolder, names_of};
 use super::segment_times::SegmentTimes;
+use mqstore_base::error::StoreError;
 use mqstore_base::options::{StoreOptions, delete_hours};
 use mqstore_log::commit_log::{Segment, SegmentList};
 
 /// The rules of retention, from the options.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RetentionPolicy {
+pub(crate) struct RetentionRules {
     /// Maximum age of a segment's last record, in milliseconds.
     pub retention_ms: Option<u64>,
     /// Maximum bytes of all segments.
@@ -45,12 +51,12 @@ pub(crate) struct RetentionPolicy {
     /// Hours of the day, as bits 0 to 23.
     pub hours: u32,
     /// Used part of the disk above which segments are removed by age at any hour.
-    pub clean_ratio: f64,
+    pub clean_ratio: Option<f64>,
     /// Used part of the disk above which segments are removed whatever their age.
-    pub force_ratio: f64,
+    pub force_ratio: Option<f64>,
 }
 
-impl RetentionPolicy {
+impl RetentionRules {
     /// Returns the rules of `options`. Invalid hours, which an open refuses, count as none.
     pub(crate) fn of(options: &StoreOptions) -> Self {
         Self {
@@ -77,6 +83,59 @@ pub(crate) enum ExpiryTrigger {
     Asked,
 }
 
+/// The holders of segments at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KnownHolders {
+    /// By log offset.
+    pub holders: Vec<SegmentHolder>,
+    /// Nothing is known about messages from this log offset on.
+    pub known_to: u64,
+}
+
+impl KnownHolders {
+    /// Returns the messages that keep a segment, which ends at `end`.
+    fn of_segment(&self, end: u64) -> &[SegmentHolder] {
+        let count = self.holders.partition_point(|holder| holder.log_offset < end);
+        self.holders.get(..count).unwrap_or_default()
+    }
+}
+
+/// A segment that is due by age and stays because of unfinished messages.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldSegment {
+    /// The segment.
+    pub segment: Arc<Segment>,
+    /// The store times of its records.
+    pub times: SegmentTimes,
+    /// The messages; none if its end is not in the queues yet.
+    pub holders: Vec<SegmentHolder>,
+}
+
+impl HeldSegment {
+    /// Returns why the segment stays.
+    pub(super) fn why(&self) -> String {
+        if self.holders.is_empty() {
+            return "some of its records are not yet dispatched".to_owned();
+        }
+        format!("it holds unfinished messages: {}", names_of(&self.holders))
+    }
+}
+
+impl fmt::Display for HeldSegment {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.segment.path().display(), self.why())
+    }
+}
+
+/// The due segments.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeletionPlan {
+    /// Those that can be removed, oldest first.
+    pub deletions: Vec<PlannedDeletion>,
+    /// The next one, if unfinished messages keep it.
+    pub held: Option<HeldSegment>,
+}
+
 /// A segment that is due.
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedDeletion {
@@ -86,6 +145,8 @@ pub(crate) struct PlannedDeletion {
     pub times: SegmentTimes,
     /// Reason for the deletion, for reports and events.
     pub reason: String,
+    /// Whether a hard limit removes messages that something still needs.
+    pub unfinished: bool,
 }
 
 /// The input of a plan.
@@ -103,35 +164,56 @@ pub(crate) struct PlanInput<'a> {
     pub space: &'a DiskSpace,
 }
 
-/// Returns the due segments, oldest first, at most `limit`; never the last segment of the log.
+/// Returns the due segments, oldest first, at most `limit`; never the last segment of the log. `times` and `holders`
+/// are called only if they are needed, `holders` once, with the end of the first due segment.
 pub(crate) fn plan(
-    policy: &RetentionPolicy,
+    rules: &RetentionRules,
     scene: &PlanInput<'_>,
     limit: usize,
     times: &mut dyn FnMut(&Arc<Segment>) -> SegmentTimes,
-) -> Vec<PlannedDeletion> {
-    let mut planned = Vec::new();
-    let Some((_, older)) = scene.list.segments().split_last().filter(|_| policy.retains()) else {
-        return planned;
+    holders: &mut dyn FnMut(u64) -> Result<KnownHolders, StoreError>,
+) -> Result<DeletionPlan, StoreError> {
+    let mut planned = DeletionPlan::default();
+    let Some((_, older)) = scene.list.segments().split_last().filter(|_| rules.retains()) else {
+        return Ok(planned);
     };
     let mut bytes: u64 = scene.list.segments().iter().map(|segment| segment.len()).sum();
     let mut space = scene.space.clone();
+    let mut known = None;
     for segment in older.iter().take_while(|segment| segment.end_offset() <= scene.end).take(limit) {
         let used = space.used_percent();
-        let rules = Rules { policy, now_ms: scene.now_ms, trigger: scene.trigger, bytes, used };
+        let now = Rules { limits: rules, now_ms: scene.now_ms, trigger: scene.trigger, bytes, used };
         let times = times(segment);
-        let Some(reason) = rules.delete_reason(&times) else { break };
+        let Some((mut reason, is_hard)) = now.delete_reason(&times) else { break };
+        let known = match &mut known {
+            Some(known) => known,
+            none => none.insert(match holders(segment.end_offset()) {
+                // A hard limit must not depend on files that cannot be read.
+                Err(_) if is_hard => KnownHolders::default(),
+                found => found?,
+            }),
+        };
+        let kept_by = known.of_segment(segment.end_offset());
+        if !is_hard && (!kept_by.is_empty() || segment.end_offset() > known.known_to) {
+            let (segment, holders) = (Arc::clone(segment), kept_by.to_vec());
+            planned.held = Some(HeldSegment { segment, times, holders });
+            break;
+        }
+        if !kept_by.is_empty() {
+            reason = format!("{reason}; unfinished messages are lost: {}", names_of(kept_by));
+        }
         bytes = bytes.saturating_sub(segment.len());
         if let Some(folder) = segment.path().parent() {
             space.give_back(folder, segment.len());
         }
-        planned.push(PlannedDeletion { segment: Arc::clone(segment), times, reason });
+        let (segment, unfinished) = (Arc::clone(segment), !kept_by.is_empty());
+        planned.deletions.push(PlannedDeletion { segment, times, reason, unfinished });
     }
-    planned
+    Ok(planned)
 }
 
 struct Rules<'a> {
-    policy: &'a RetentionPolicy,
+    limits: &'a RetentionRules,
     now_ms: i64,
     trigger: ExpiryTrigger,
     bytes: u64,
@@ -139,23 +221,26 @@ struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    fn delete_reason(&self, times: &SegmentTimes) -> Option<String> {
-        if let Some(most) = self.policy.retention_bytes.filter(|most| self.bytes > *most) {
-            return Some(format!("size: the log has {} bytes, retention_bytes keeps {most}", self.bytes));
+    /// Returns why a segment is due, and whether by a hard limit.
+    fn delete_reason(&self, times: &SegmentTimes) -> Option<(String, bool)> {
+        if let Some(most) = self.limits.retention_bytes.filter(|most| self.bytes > *most) {
+            let reason = format!("size: the log has {} bytes, retention_bytes keeps {most}", self.bytes);
+            return Some((reason, true));
         }
-        self.too_old(times).or_else(|| {
-            let limit = self.policy.force_ratio;
-            exceeds(self.used, limit)
-                .then(|| format!("disk: {} % are used, disk_force_ratio is {limit}", self.used))
-        })
+        if let Some(limit) = self.limits.force_ratio.filter(|limit| exceeds(self.used, *limit)) {
+            let reason = format!("disk: {} % are used, disk_force_ratio is {limit}", self.used);
+            return Some((self.too_old(times).unwrap_or(reason), true));
+        }
+        self.too_old(times).map(|reason| (reason, false))
     }
 
     fn too_old(&self, times: &SegmentTimes) -> Option<String> {
-        let most = self.policy.retention_ms?;
+        let most = self.limits.retention_ms?;
         let now = match self.trigger {
             ExpiryTrigger::Asked => true,
             ExpiryTrigger::Hour(hour) => {
-                self.policy.hours >> hour.min(31) & 1 == 1 || exceeds(self.used, self.policy.clean_ratio)
+                self.limits.hours >> hour.min(31) & 1 == 1
+                    || self.limits.clean_ratio.is_some_and(|ratio| exceeds(self.used, ratio))
             }
         };
         // A time in the future, from a clock that was set back, gives no age.

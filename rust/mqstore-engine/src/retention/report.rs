@@ -1,6 +1,9 @@
 //! The report of an expiry: the files that it removes or would remove.
 
-use super::plan::PlannedDeletion;
+use std::sync::Arc;
+
+use super::holders::SegmentHolder;
+use super::plan::{HeldSegment, PlannedDeletion};
 use mqstore_base::events::{ExpiredFile, ExpiredKind};
 use mqstore_base::store_files::OldFile;
 
@@ -16,7 +19,18 @@ pub(super) fn segment(planned: &PlannedDeletion) -> ExpiredFile {
         first_store_timestamp_ms: planned.times.first_ms,
         last_store_timestamp_ms: planned.times.last_ms,
         reason: planned.reason.clone(),
+        unfinished: planned.unfinished,
     }
+}
+
+/// Returns the report for a segment that unfinished messages keep.
+pub(super) fn held(held: &HeldSegment) -> ExpiredFile {
+    segment(&PlannedDeletion {
+        segment: Arc::clone(&held.segment),
+        times: held.times,
+        reason: held.why(),
+        unfinished: false,
+    })
 }
 
 /// Returns the report for a derived file without data for a log that starts at `log_min`.
@@ -30,6 +44,7 @@ pub(super) fn derived(file: &OldFile, kind: ExpiredKind, log_min: u64) -> Expire
         first_store_timestamp_ms: None,
         last_store_timestamp_ms: None,
         reason: format!("log: all its records are before log offset {log_min}"),
+        unfinished: false,
     }
 }
 
@@ -48,9 +63,18 @@ pub struct ExpireReport {
     pub log_min_offset: u64,
     /// Due segments that stay for now, each with its reason.
     pub kept: Vec<String>,
+    /// The messages that keep the oldest due segment, by log offset: of each group in each topic its first unfinished
+    /// message, and the first delayed message and half message that wait.
+    pub kept_by: Vec<SegmentHolder>,
 }
 
 impl ExpireReport {
+    /// Adds a segment that stays because of unfinished messages.
+    pub(super) fn add_held(&mut self, held: &HeldSegment) {
+        self.kept.push(held.to_string());
+        self.kept_by.clone_from(&held.holders);
+    }
+
     pub(super) fn add(&mut self, file: ExpiredFile) {
         self.segments += u64::from(file.kind == ExpiredKind::Segment);
         self.bytes += file.bytes;

@@ -11,6 +11,7 @@ use super::damage_notes::LMQ_OFFSET_FILE;
 use super::topics::load_listed;
 use super::{OpenSide, Store};
 use crate::read::view::View;
+use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{LoadedConfig, StoreFiles};
 use mqstore_meta::{Progress, QueueCounts, read_state};
@@ -57,11 +58,7 @@ impl Store {
         self.check()?;
         let files = &self.inner.files;
         let saved = match &self.inner.side {
-            OpenSide::Writer(writer, _) => {
-                let mut table = writer.meta.offset_table();
-                add_light(files, &mut table);
-                table
-            }
+            OpenSide::Writer(writer, _) => current_offsets(writer),
             OpenSide::Reader(_) => saved_offsets(files, &mut Vec::new()),
         };
         offsets_with_lag(&*self.view(), saved)
@@ -163,6 +160,13 @@ pub(super) fn offsets_with_lag(
         found.push(GroupOffsets { group: group.to_owned(), topic: topic.to_owned(), queues });
     }
     Ok(found)
+}
+
+/// Returns the current offsets of the groups of a store that is open for writing, by `topic@group`.
+pub(super) fn current_offsets(writer: &Writer) -> BTreeMap<String, QueueOffsets> {
+    let mut table = writer.meta.offset_table();
+    add_light(&writer.files, &mut table);
+    table
 }
 
 /// Returns the offsets of the metadata log, and of the file in which a broker with light queues keeps all of its own.

@@ -4,12 +4,17 @@
 //! once; every later call returns an error that says so.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use mqstore_io::StoreLock;
 use mqstore_io::sync::{Mutex, RwLock};
 
 use super::background_task::BackgroundTask;
+use crate::retention::SegmentHolder;
+use mqstore_base::error::StoreError;
+
+/// Finds the first delayed message and the first half message that wait in the store.
+pub(crate) type FindDeliveries = Box<dyn Fn() -> Result<Vec<SegmentHolder>, StoreError> + Send + Sync>;
 
 /// See the header of this module.
 pub(crate) struct Lifecycle {
@@ -19,6 +24,8 @@ pub(crate) struct Lifecycle {
     /// Number of damaged records that reads skipped.
     skipped: AtomicU64,
     tasks: Mutex<Vec<Weak<dyn BackgroundTask>>>,
+    /// Set by the layer that delivers messages, once.
+    deliveries: OnceLock<FindDeliveries>,
 }
 
 impl Lifecycle {
@@ -30,7 +37,18 @@ impl Lifecycle {
             notes: RwLock::new(notes),
             skipped: AtomicU64::new(0),
             tasks: Mutex::default(),
+            deliveries: OnceLock::new(),
         }
+    }
+
+    /// Sets the function of [`Self::deliveries`], unless there is one.
+    pub(crate) fn find_deliveries(&self, find: FindDeliveries) {
+        let _ = self.deliveries.set(find);
+    }
+
+    /// Returns the first messages that wait for a delivery; none if no layer delivers messages.
+    pub(crate) fn deliveries(&self) -> Result<Vec<SegmentHolder>, StoreError> {
+        self.deliveries.get().map_or_else(|| Ok(Vec::new()), |find| find())
     }
 
     /// Whether the close has started.

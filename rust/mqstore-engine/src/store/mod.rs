@@ -21,8 +21,8 @@ pub(crate) mod topics;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use mqstore_format::CqUnit;
@@ -32,6 +32,7 @@ use crate::Waiter;
 use crate::read::merged::wanted_queue_ids;
 use crate::read::reader::Reader;
 use crate::read::view::View;
+use crate::retention::SegmentHolder;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_base::events::is_in_hook;
@@ -58,8 +59,13 @@ pub(crate) struct StoreInner {
     mode: OpenMode,
     pub(crate) side: OpenSide,
     pub(crate) manifests: ManifestCache,
+    /// See [`Store::find_deliveries_with`]. A writer's services use the copy in its life cycle.
+    find_deliveries: OnceLock<FindDeliveriesIn>,
     closed: AtomicBool,
 }
+
+/// Finds the first delayed message and the first half message that wait in a store.
+pub type FindDeliveriesIn = fn(&Store) -> Result<Vec<SegmentHolder>, StoreError>;
 
 pub(crate) enum OpenSide {
     Writer(Arc<Writer>, Services),
@@ -127,6 +133,9 @@ pub struct Stats {
     /// Number of queue and index files that may stay open: the option of that name, or the store's share of the
     /// process's limit.
     pub max_open_files: u64,
+    /// The messages that keep the oldest segment that is due by age, by log offset: of each group in each topic the
+    /// first unfinished one, and the first delayed message and half message that wait.
+    pub segments_kept_by: Vec<SegmentHolder>,
 }
 
 impl Store {
@@ -193,6 +202,7 @@ impl Store {
                 mode,
                 side,
                 manifests: ManifestCache::default(),
+                find_deliveries: OnceLock::new(),
                 closed: AtomicBool::new(false),
             }),
         };
@@ -219,6 +229,7 @@ impl Store {
                 mode: OpenMode::Read,
                 side,
                 manifests: ManifestCache::default(),
+                find_deliveries: OnceLock::new(),
                 closed: AtomicBool::new(false),
             }),
         })
@@ -419,6 +430,7 @@ impl Store {
             stats.hot_reads = reads.hot.load(Ordering::Relaxed);
             stats.cold_reads = reads.cold.load(Ordering::Relaxed);
             stats.reader_lag_bytes = reads.behind.swap(0, Ordering::Relaxed);
+            stats.segments_kept_by = writer.cleaner.kept_by(&|| writer.unfinished())?;
         }
         Ok(stats)
     }

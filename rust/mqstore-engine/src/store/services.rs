@@ -189,7 +189,7 @@ pub(crate) fn step(writer: &Writer) -> Result<(), StoreError> {
     writer.topics.store()?;
     writer.flusher.step(writer.files.clock.now_ms())?;
     writer.meta_step()?;
-    writer.cleaner.step()?;
+    writer.cleaner.step(&|| writer.unfinished())?;
     writer.drain_compaction_appends();
     writer.compact_if_due()
 }
@@ -268,7 +268,7 @@ fn expire_round(writer: &Writer, stop: &AtomicBool) {
         return;
     }
     writer.signals.forget_wanted_round();
-    if let Err(error) = writer.cleaner.step() {
+    if let Err(error) = writer.cleaner.step(&|| writer.unfinished()) {
         writer.lifecycle.note(&format!("cannot remove due files ({error}); the store tries again"));
     }
 }

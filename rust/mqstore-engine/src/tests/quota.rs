@@ -3,11 +3,6 @@
 use crate::testing::*;
 use crate::{TopicChange, TopicQuota};
 
-/// Options that do not depend on how full the machine's disk is.
-fn options() -> StoreOptions {
-    StoreOptions { disk_force_ratio: 1.0, disk_refuse_ratio: 1.0, ..small() }
-}
-
 fn with_quota(store: &Store, topic: &str, queues: u32, most: u64) {
     let attribute = ("mqstore.max.messages".to_owned(), most.to_string());
     store.create_topic(topic, queues, &[attribute]).unwrap();
@@ -37,7 +32,7 @@ fn expire(store: &Store) -> usize {
 #[test]
 fn a_topic_takes_as_many_as_it_may_hold_and_a_batch_whole_or_not_at_all() {
     let world = World::real();
-    let store = world.open(OpenMode::Create, &options()).unwrap();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
     with_quota(&store, "a", 3, 10);
     store.create_topic("b", 1, &[]).unwrap();
     let many = |topics: &[&'static str]| {
@@ -73,7 +68,7 @@ fn a_topic_takes_as_many_as_it_may_hold_and_a_batch_whole_or_not_at_all() {
 #[test]
 fn quotas_out_of_bounds_and_of_topics_that_take_none_are_refused() {
     let world = World::real();
-    let store = world.open(OpenMode::Create, &options()).unwrap();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
     let create = |topic: &str, most: &str| {
         store.create_topic(topic, 1, &[("mqstore.max.messages".to_owned(), most.to_owned())])
     };
@@ -93,7 +88,7 @@ fn quotas_out_of_bounds_and_of_topics_that_take_none_are_refused() {
 #[test]
 fn threads_together_never_exceed_it_and_leave_no_room_unused() {
     let world = World::real();
-    let store = world.open(OpenMode::Create, &options()).unwrap();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
     with_quota(&store, "a", 3, 500);
     let taken: usize = std::thread::scope(|scope| {
         let append = |number: usize| {
@@ -117,7 +112,7 @@ fn threads_together_never_exceed_it_and_leave_no_room_unused() {
 #[test]
 fn batch_queues_count_the_messages_of_their_records() {
     let world = World::real();
-    let store = world.open(OpenMode::Create, &options()).unwrap();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
     let batch = ("queue.type".to_owned(), "BatchCQ".to_owned());
     store.create_topic("a", 1, &[batch, ("mqstore.max.messages".to_owned(), "5".to_owned())]).unwrap();
     let three = vec![message("a", Some(0), b"body", &[]); 3];
@@ -130,7 +125,7 @@ fn batch_queues_count_the_messages_of_their_records() {
 #[test]
 fn an_expiry_makes_room_and_a_stop_changes_nothing() {
     let world = World::real();
-    let options = StoreOptions { retention_bytes: Some(16 << 10), ..options() };
+    let options = StoreOptions { retention_bytes: Some(16 << 10), ..small() };
     let mut store = world.open(OpenMode::Create, &options).unwrap();
     with_quota(&store, "a", 2, 100);
     let fill = |store: &Store| {
@@ -159,7 +154,7 @@ fn an_expiry_makes_room_and_a_stop_changes_nothing() {
 #[test]
 fn a_topic_that_is_made_again_goes_by_its_new_quota_alone() {
     let world = World::real();
-    let store = world.open(OpenMode::Create, &options()).unwrap();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
     with_quota(&store, "a", 1, 2);
     store.append_many(&[plain("a", b"1"), plain("a", b"2")]).unwrap();
     store.remove_topic("a").unwrap();
@@ -182,8 +177,8 @@ fn the_log_gets_no_more_segments_than_it_may_have() {
         mqstore_base::options::Durability::Pooled,
     ] {
         let world = World::real();
-        let keep = StoreOptions { retention_bytes: Some(16 << 10), ..options() };
-        let options = StoreOptions { max_bytes: Some(50 << 10), durability, ..options() };
+        let keep = StoreOptions { retention_bytes: Some(16 << 10), ..small() };
+        let options = StoreOptions { max_bytes: Some(50 << 10), durability, ..small() };
         let store = world.open(OpenMode::Create, &options).unwrap();
         let body = [b'x'; 3000];
         let mut count = 0;
@@ -220,7 +215,7 @@ fn the_log_gets_no_more_segments_than_it_may_have() {
 #[test]
 fn a_log_that_may_have_no_segment_does_not_open() {
     let world = World::real();
-    let options = StoreOptions { max_bytes: Some((16 << 10) - 1), ..options() };
+    let options = StoreOptions { max_bytes: Some((16 << 10) - 1), ..small() };
     let outcome = world.open(OpenMode::Create, &options);
     assert!(matches!(outcome, Err(StoreError::InvalidOption { option: "max_bytes", .. })));
 }

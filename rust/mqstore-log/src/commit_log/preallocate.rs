@@ -43,7 +43,7 @@ use std::time::Duration;
 use mqstore_io::switch;
 use mqstore_io::sync::{Ordering, Raise};
 use mqstore_io::vfs::parent_dir;
-use mqstore_io::{Advice, Region, is_disk_full};
+use mqstore_io::{Advice, NoSpace, Region, is_disk_full};
 
 use super::log::CommitLog;
 use super::preallocator::{PREWRITE_FACTOR, PreparedSegment, PrewriteMap};
@@ -143,8 +143,14 @@ impl CommitLog {
         needed: u64,
         mut allocate: impl FnMut(u64) -> io::Result<T>,
     ) -> io::Result<T> {
+        // If the free space is unknown, the allocation itself meets the full disk.
+        let space = self.files.vfs.free_space(folder).ok();
+        let leaves_reserve = |bytes| space.is_none_or(|space| space.can_take(bytes));
+        if !leaves_reserve(needed) {
+            return Err(NoSpace::error(needed, space.map(|space| space.available)));
+        }
         let window = self.allocation_window(folder, tail, rest).max(needed);
-        match allocate(window) {
+        match allocate(if leaves_reserve(window) { window } else { needed }) {
             Err(error) if is_disk_full(&error) && needed < window => allocate(needed),
             outcome => outcome,
         }

@@ -67,8 +67,7 @@ pub(crate) fn to_py(error: StoreError) -> PyErr {
             let option = disk_option(&path);
             DiskFullError::new_err((text(&path), action, reason, requested_bytes, free_bytes, option))
         }
-        StoreError::DiskNearlyFull { path, used_percent, ratio } => {
-            let reason = format!("{used_percent} % of the disk are used, disk_refuse_ratio is {ratio}");
+        StoreError::DiskNearlyFull { path, reason } => {
             let (unknown, option) = (None::<u64>, "disk_refuse_ratio");
             DiskFullError::new_err((text(&path), "appending", reason, unknown, unknown, option))
         }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use mqstore_base::events::{DeleteVerdict, ExpiredFile, Hooks, StoreEvent};
-use mqstore_engine::ExpireReport;
+use mqstore_engine::{ExpireReport, SegmentHolder};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList};
@@ -95,8 +95,20 @@ fn file_dict<'py>(py: Python<'py>, file: &ExpiredFile) -> PyResult<Bound<'py, Py
     found.set_item("first_store_timestamp", file.first_store_timestamp_ms)?;
     found.set_item("last_store_timestamp", file.last_store_timestamp_ms)?;
     found.set_item("reason", &file.reason)?;
+    found.set_item("unfinished", file.unfinished)?;
     Ok(found)
 }
+
+/// Converts holders of segments to the arguments of `mqstore.SegmentHolder`.
+pub(crate) fn holder_rows(holders: &[SegmentHolder]) -> Vec<HolderRow<'_>> {
+    let mut rows = Vec::with_capacity(holders.len());
+    for SegmentHolder { kind, group, topic, queue_id, offset, log_offset } in holders {
+        rows.push((kind.word(), group.as_deref(), topic.as_str(), *queue_id, *offset, *log_offset));
+    }
+    rows
+}
+
+type HolderRow<'a> = (&'static str, Option<&'a str>, &'a str, i32, i64, u64);
 
 /// Converts the report of an expiry for `mqstore.ExpireReport`.
 pub(crate) fn report_dict<'py>(py: Python<'py>, report: &ExpireReport) -> PyResult<Bound<'py, PyDict>> {
@@ -108,5 +120,6 @@ pub(crate) fn report_dict<'py>(py: Python<'py>, report: &ExpireReport) -> PyResu
     found.set_item("bytes", report.bytes)?;
     found.set_item("log_min_offset", report.log_min_offset)?;
     found.set_item("kept", &report.kept)?;
+    found.set_item("kept_by", holder_rows(&report.kept_by))?;
     Ok(found)
 }

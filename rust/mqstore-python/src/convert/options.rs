@@ -2,7 +2,9 @@
 
 use std::str::FromStr;
 
-use mqstore_base::options::{DamagePolicy, Durability, OpenMode, RecoveryMode, StoreOptions, Visibility};
+use mqstore_base::options::{
+    DamagePolicy, Durability, OpenMode, RecoveryMode, RetentionPolicy, StoreOptions, Visibility,
+};
 use mqstore_format::{DelayLevels, Host};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -42,14 +44,16 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
             "dispatch_threads" => options.dispatch_threads = optional(name, &value)?,
             "max_open_files" => options.max_open_files = optional(name, &value)?,
             "retention" => options.retention_ms = optional(name, &value)?,
+            "retention_policy" => options.retention_policy = retention_policy(&value.extract::<String>()?)?,
+            "group_timeout" => options.group_timeout_ms = optional(name, &value)?,
             "retention_bytes" => options.retention_bytes = optional(name, &value)?,
             "max_bytes" => options.max_bytes = optional(name, &value)?,
             "delete_when" => options.delete_when = value.extract()?,
             "delete_interval" => options.delete_interval_ms = whole(name, &value)?,
             "held_limit" => options.held_limit_ms = whole(name, &value)?,
-            "disk_clean_ratio" => options.disk_clean_ratio = value.extract()?,
-            "disk_force_ratio" => options.disk_force_ratio = value.extract()?,
-            "disk_refuse_ratio" => options.disk_refuse_ratio = value.extract()?,
+            "disk_clean_ratio" => options.disk_clean_ratio = optional(name, &value)?,
+            "disk_force_ratio" => options.disk_force_ratio = optional(name, &value)?,
+            "disk_refuse_ratio" => options.disk_refuse_ratio = optional(name, &value)?,
             "secure_wipe" => options.secure_wipe = value.extract()?,
             "expire_uncompacted" => options.expire_uncompacted = value.extract()?,
             "compaction_interval" => options.compaction_interval_ms = optional(name, &value)?,
@@ -109,6 +113,14 @@ fn recovery(text: &str) -> PyResult<RecoveryMode> {
         "salvage" => Ok(RecoveryMode::Salvage),
         "read-only" => Ok(RecoveryMode::ReadOnly),
         _ => Err(bad("recovery", &format!("{text:?} is not one of \"strict\", \"salvage\", \"read-only\""))),
+    }
+}
+
+fn retention_policy(text: &str) -> PyResult<RetentionPolicy> {
+    match text {
+        "finished" => Ok(RetentionPolicy::Finished),
+        "time" => Ok(RetentionPolicy::Time),
+        _ => Err(bad("retention_policy", &format!("{text:?} is not one of \"finished\", \"time\""))),
     }
 }
 

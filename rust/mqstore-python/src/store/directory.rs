@@ -9,7 +9,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_delivery::PendingDeliveries;
+use mqstore_delivery::{PendingDeliveries, first_unfinished};
 use mqstore_engine::{Stats, Store};
 use mqstore_inspect::LostRange;
 use mqstore_inspect::Problem;
@@ -19,6 +19,7 @@ use mqstore_log::recovery::RebuildReport;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
+use crate::convert::hooks::holder_rows;
 use crate::convert::options;
 use crate::runtime::detached;
 
@@ -144,16 +145,23 @@ pub(crate) fn writer_pid(py: Python<'_>, path: PathBuf) -> Option<i32> {
 /// Returns a summary of the store at `path`.
 #[pyfunction]
 pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>> {
-    let (mut report, mut waiting) = detached(py, || {
+    let (mut report, (mut waiting, holders)) = detached(py, || {
         mqstore_inspect::info_with(
             Arc::new(OsVfs::new()),
             Arc::new(SystemClock::new()),
             &path,
             &StoreOptions::default(),
-            PendingDeliveries::of,
+            |store| {
+                store.find_deliveries_with(first_unfinished);
+                (PendingDeliveries::of(store), store.segment_holders())
+            },
         )
     })?;
     report.notes.append(&mut waiting.notes);
+    let holders = holders.unwrap_or_else(|error| {
+        report.notes.push(format!("the messages that keep segments are not shown ({error})"));
+        Vec::new()
+    });
     let found = PyDict::new(py);
     found.set_item("layout", report.layout)?;
     found.set_item("written_by", report.written_by)?;
@@ -187,6 +195,7 @@ pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>>
     found.set_item("consumers", consumers)?;
     let popped = report.popped.into_iter().map(crate::store::pop::popped_row);
     found.set_item("popped", popped.collect::<Vec<_>>())?;
+    found.set_item("segments_kept_by", holder_rows(&holders))?;
     crate::store::pending::add_waiting(&found, waiting)?;
     found.set_item("rocksdb", report.rocksdb)?;
     found.set_item("locked", report.writer.is_some())?;
@@ -216,6 +225,7 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
     found.set_item("expired_bytes", stats.expired_bytes)?;
     let held: Vec<_> = stats.held_files.iter().map(|path| path.display().to_string()).collect();
     found.set_item("held_files", PyTuple::new(py, held)?)?;
+    found.set_item("segments_kept_by", holder_rows(&stats.segments_kept_by))?;
     found.set_item("refused_appends", stats.refused_appends)?;
     found.set_item("hot_reads", stats.hot_reads)?;
     found.set_item("cold_reads", stats.cold_reads)?;

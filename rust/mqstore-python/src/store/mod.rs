@@ -93,6 +93,7 @@ impl NativeStore {
             return Err(error);
         }
         let store = opened?;
+        store.find_deliveries_with(mqstore_delivery::first_unfinished);
         if store.mode() == OpenMode::Read {
             mode = "r";
         }

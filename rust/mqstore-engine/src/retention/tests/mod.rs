@@ -6,6 +6,7 @@ mod paths;
 mod readers;
 mod rules;
 mod uncompacted;
+mod unfinished;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +39,6 @@ pub(super) fn options() -> StoreOptions {
         index_slots: 7,
         index_entries: 12,
         dispatch_threads: Some(0),
-        delete_when: "*".into(),
         ..StoreOptions::default()
     }
 }

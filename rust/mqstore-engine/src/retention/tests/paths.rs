@@ -123,9 +123,6 @@ fn log_and_derived_files_on_different_file_systems() {
         retention_bytes: Some(2 * SEGMENT),
         secure_wipe: true,
         delete_interval_ms: 0,
-        // The test must pass however full this machine's disk is.
-        disk_clean_ratio: 1.0,
-        disk_force_ratio: 1.0,
         ..options()
     };
     let open = |mode, options: &StoreOptions| Store::open(vfs.clone(), clock.clone(), &path, mode, options);

@@ -138,10 +138,99 @@ fn use_percent(bench: &Bench, percent: u64) {
     assert_eq!(crate::retention::disk_space::used_percent(now), percent);
 }
 
+/// The rules of RocketMQ.
+fn of_broker(hours: u64) -> StoreOptions {
+    StoreOptions {
+        delete_when: "04".into(),
+        disk_clean_ratio: Some(0.75),
+        disk_force_ratio: Some(0.85),
+        disk_refuse_ratio: Some(0.9),
+        ..aged(hours)
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_deletes_and_refuses_nothing_by_default() {
+    let bench = Bench::new();
+    let store = bench.open(&aged(100));
+    fill(&bench, &store, 6);
+    let properties = encode_properties([], None, None, []).unwrap();
+    for percent in [76, 87, 91, 96] {
+        use_percent(&bench, percent);
+        rounds(&bench, &store, 20);
+        assert!(expire(&store, true).files.is_empty(), "{percent}");
+        store.append(&message("t", Some(0), b"x", &properties)).unwrap();
+    }
+    assert_eq!((bench.segments().len(), bench.told()), (6, Vec::new()));
+    bench.hours(1000);
+    rounds(&bench, &store, 20);
+    assert_eq!(bench.segments().len(), 1, "any hour of the day");
+    store.close().unwrap();
+}
+
+/// Sets the size of the disk so that this part of it, in thousandths, is free.
+fn leave_free(bench: &Bench, thousandths: u64) {
+    bench.sim.set_space(None);
+    let free = bench.sim.free_space("/data".as_ref()).unwrap();
+    bench.sim.set_space(Some((free.total - free.free) * 1000 / (1000 - thousandths)));
+}
+
+#[test]
+fn appends_are_refused_while_the_reserve_of_the_disk_is_used() {
+    let bench = Bench::new();
+    let store = bench.open(&StoreOptions { prewarm: false, ..options() });
+    fill(&bench, &store, 2);
+    bench.sim.create_new("/data/large".as_ref()).unwrap().allocate(64 << 20).unwrap();
+    let properties = encode_properties([], None, None, []).unwrap();
+    let message = message("t", Some(0), b"x", &properties);
+    leave_free(&bench, 20);
+    store.step().unwrap();
+    store.append(&message).unwrap();
+    leave_free(&bench, 5);
+    store.step().unwrap();
+    let refused = store.append(&message).unwrap_err();
+    assert!(matches!(refused, StoreError::DiskNearlyFull { .. }), "{refused}");
+    assert!(refused.to_string().contains("the reserve for metadata is"), "{refused}");
+    assert_eq!(bench.told(), ["appends_refused"]);
+    store.meta().unwrap().put_group(&mqstore_format::json::SubscriptionGroup::new("g")).unwrap();
+    leave_free(&bench, 20);
+    store.step().unwrap();
+    store.append(&message).unwrap();
+    assert_eq!(bench.told(), ["appends_resumed"]);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_segment_that_would_use_the_reserve_is_not_created() {
+    let bench = Bench::new();
+    let store = bench.open(&StoreOptions { prewarm: false, ..options() });
+    fill(&bench, &store, 2);
+    // A hundredth of this disk is more than a segment and less than two.
+    bench.sim.create_new("/data/large".as_ref()).unwrap().allocate(600 << 10).unwrap();
+    bench.sim.set_space(None);
+    let free = bench.sim.free_space("/data".as_ref()).unwrap();
+    let used = free.total - free.free;
+    bench.sim.set_space(Some(used + 2 * SEGMENT));
+    let properties = encode_properties([], None, None, []).unwrap();
+    let body = vec![b'x'; 700];
+    let message = message("t", Some(0), &body, &properties);
+    let refused = loop {
+        if let Err(error) = store.append(&message) {
+            break error;
+        }
+    };
+    assert!(matches!(refused, StoreError::DiskFull { .. }), "{refused}");
+    assert_eq!(bench.segments().len(), 2);
+    bench.sim.set_space(Some(used + 20 * SEGMENT));
+    store.append(&message).unwrap();
+    assert_eq!(bench.segments().len(), 3);
+    store.close().unwrap();
+}
+
 #[test]
 fn a_filling_disk_cleans_early_then_at_once_then_refuses() {
     let bench = Bench::new();
-    let store = bench.open(&StoreOptions { delete_when: "04".into(), ..aged(3) });
+    let store = bench.open(&of_broker(3));
     fill(&bench, &store, 6);
     rounds(&bench, &store, 5);
     assert_eq!(bench.segments().len(), 6, "not the hour");
@@ -160,7 +249,7 @@ fn a_filling_disk_cleans_early_then_at_once_then_refuses() {
     let properties = encode_properties([], None, None, []).unwrap();
     let message = message("t", Some(0), b"x", &properties);
     let refused = store.append(&message).unwrap_err();
-    assert!(matches!(refused, StoreError::DiskNearlyFull { used_percent: 91.., .. }), "{refused}");
+    assert!(matches!(refused, StoreError::DiskNearlyFull { .. }), "{refused}");
     assert!(refused.to_string().contains("disk_refuse_ratio is 0.9"), "{refused}");
     assert_eq!(store.stats().unwrap().refused_appends, 1);
     assert!(!offsets(&store).is_empty(), "reads continue");
@@ -176,11 +265,11 @@ fn a_full_disk_refuses_from_the_open_on_and_needs_no_retention() {
     let bench = Bench::new();
     bench.open(&options()).close().unwrap();
     use_percent(&bench, 95);
-    let store = bench.open(&options());
+    let store = bench.open(&StoreOptions { disk_refuse_ratio: Some(0.9), ..options() });
     assert_eq!(bench.told(), ["appends_refused"]);
     assert!(matches!(store.append_many(&[]), Err(StoreError::DiskNearlyFull { .. })));
     store.close().unwrap();
-    let store = bench.open(&StoreOptions { disk_refuse_ratio: 1.0, ..options() });
+    let store = bench.open(&StoreOptions { disk_refuse_ratio: Some(1.0), ..options() });
     store.append_many(&[]).unwrap();
     store.close().unwrap();
 }

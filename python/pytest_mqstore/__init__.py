@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import mqstore
+    from mqstore import aio
     from mqstore.testing import Faults, ManualClock
     from mqstore.testing.rocketmq import Broker
 
@@ -54,6 +55,18 @@ def mqstore_store(mqstore_path: Path, request: pytest.FixtureRequest) -> Iterato
     # After a fault, the close may raise an error, which is no failure of the test.
     with contextlib.suppress(MQStoreError) if faults is not None else contextlib.nullcontext():
         store.close()
+
+
+@pytest.fixture
+def mqstore_aio_store(mqstore_store: mqstore.Store) -> Callable[[], aio.Store]:
+    """A function that wraps `mqstore_store` for the running event loop; use its result in `async with`."""
+
+    def wrapped() -> aio.Store:
+        import mqstore.aio
+
+        return mqstore.aio.wrap(mqstore_store)
+
+    return wrapped
 
 
 @pytest.fixture

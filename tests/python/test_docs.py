@@ -102,4 +102,4 @@ def test_the_blocks_of_the_page_about_tests_are_tests(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_mqstore", "-p", "no:cacheprovider", "test_page.py"]
     done = run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout
-    assert "13 passed" in done.stdout
+    assert "14 passed" in done.stdout

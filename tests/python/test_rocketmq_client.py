@@ -7,6 +7,7 @@ import inspect
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -262,17 +263,37 @@ def test_a_listener_gets_each_message_until_it_takes_it(home: Path) -> None:
         assert broker.retry_delay == 0.01
 
 
-def test_a_receiver_waits_for_a_message(broker: client.Broker) -> None:
+def test_a_receiver_waits_for_a_message_by_the_clock_of_the_machine(home: Path) -> None:
+    with mqstore.testing.open(home) as store, client.Broker(store):
+        receiver = consumer()
+        receiver.await_duration = 30
+        timer = threading.Timer(0.05, lambda: producer().send(message(b"late")))
+        timer.start()
+        assert bodies(receiver.receive(1, 1)) == [b"late"]
+        timer.join()
+        receiver.await_duration = 0.05
+        began = time.monotonic()
+        assert receiver.receive(1, 1) == []
+        assert time.monotonic() - began >= 0.05
+
+
+def test_an_empty_receive_on_a_manual_clock_takes_no_real_time(broker: client.Broker) -> None:
     receiver = consumer()
-    receiver.await_duration = 30
-    timer = threading.Timer(0.05, lambda: producer().send(message(b"late")))
-    timer.start()
-    assert bodies(receiver.receive(1, 1)) == [b"late"]
-    timer.join()
-    receiver.await_duration = 0.05
-    began = time.monotonic()
+    receiver.await_duration = 3600
     assert receiver.receive(1, 1) == []
-    assert time.monotonic() - began >= 0.05
+    assert receiver.receive_async(1, 1).result(60) == []
+
+
+def test_delayed_messages_arrive_when_the_clock_moves(broker: client.Broker, clock: ManualClock) -> None:
+    sender = producer()
+    for number, seconds in enumerate((60, 30, 90)):
+        sender.send(message(b"%d" % number, delivery_timestamp=int(clock.time()) + seconds))
+    clock.advance(29)
+    assert messages(broker.store, "orders") == []
+    clock.advance(31)
+    assert [each.body for each in messages(broker.store, "orders")] == [b"1", b"0"]
+    clock.set(clock.timestamp + 30_000)
+    assert len(messages(broker.store, "orders")) == 3
 
 
 def test_what_is_refused(broker: client.Broker, home: Path) -> None:
@@ -334,6 +355,48 @@ def test_a_program_imports_the_stand_ins(broker: client.Broker) -> None:
         assert names["IllegalStateException"] is client.IllegalStateException
         assert names["FilterType"].SQL == 2
     assert {name: module for name, module in sys.modules.items() if name.startswith("rocketmq")} == before
+
+
+PROGRAM = """
+import rocketmq
+from rocketmq import ConsumeResult, MessageListener, Producer, TransactionResolution
+from rocketmq import ClientConfiguration as Place, LitePushConsumer
+from rocketmq.v5.exception import ClientException
+
+
+class Listener(MessageListener):
+    def consume(self, message):
+        return ConsumeResult.SUCCESS
+"""
+
+
+def test_a_program_that_imported_the_client_before_gets_the_stand_ins(real: Any, broker: client.Broker) -> None:
+    program = types.ModuleType("program")
+    sys.modules["program"] = program
+    try:
+        exec(PROGRAM, vars(program))
+        before = dict(vars(program))
+        with pytest.warns(UserWarning, match=r"program\.LitePushConsumer is a class .* without a stand-in"):
+            context = client.installed()
+            context.__enter__()
+        assert program.rocketmq is client
+        for name in ("ConsumeResult", "MessageListener", "Producer", "TransactionResolution", "ClientException"):
+            assert getattr(program, name) is getattr(client, name), name
+        assert program.Place is client.ClientConfiguration
+        # A listener whose class has the real base works, and so does the real enum.
+        done = threading.Event()
+        listener = program.Listener()
+        listener.consume = lambda _: (done.set(), real.ConsumeResult.SUCCESS)[1]
+        pushed = client.PushConsumer(NOWHERE, "group", listener, {"orders": client.FilterExpression()})
+        pushed.startup()
+        producer().send(message())
+        assert done.wait(60)
+        pushed.shutdown()
+        assert consumer().receive(1, 1) == []
+        context.__exit__(None, None, None)
+        assert vars(program) == before
+    finally:
+        del sys.modules["program"]
 
 
 # The real client, if it is installed.

@@ -337,6 +337,7 @@ def test_damage_that_cannot_be_done(home: Path) -> None:
 # The pytest plugin.
 
 SUITE = """
+import asyncio
 import mqstore
 import mqstore.testing
 import pytest
@@ -365,6 +366,16 @@ def test_faults(mqstore_faults, mqstore_store):
         mqstore_store.append("orders", b"", durable=True)
 
 
+def test_an_event_loop(mqstore_store, mqstore_aio_store):
+    async def main():
+        async with mqstore_aio_store() as store:
+            await store.append("orders", b"one")
+        assert not mqstore_store.closed
+
+    asyncio.run(main())
+    mqstore.testing.assert_appended(mqstore_store, "orders", 1, body=b"one")
+
+
 def test_what_fails(mqstore_store):
     mqstore_store.append("orders", b"there")
     mqstore.testing.assert_appended(mqstore_store, "orders", body=b"not there")
@@ -381,7 +392,7 @@ def pytest_run(folder: Path, suite: str, *arguments: str) -> str:
 
 def test_the_fixtures(tmp_path: Path) -> None:
     said = pytest_run(tmp_path, SUITE, "-W", "error")
-    assert "1 failed, 4 passed" in said
+    assert "1 failed, 5 passed" in said
     assert "a message with body=b'not there' wanted, 0 found; the topic has:" in said
     assert "queue 0, offset 0: b'there'" in said
 
@@ -390,5 +401,5 @@ def test_the_plugin_imports_nothing_before_a_test_asks(tmp_path: Path) -> None:
     said = pytest_run(tmp_path, "import sys\n\n\ndef test_it():\n    assert 'mqstore' not in sys.modules\n")
     assert "1 passed" in said, said
     said = pytest_run(tmp_path, "", "--fixtures")
-    for name in ("mqstore_store", "mqstore_path", "mqstore_clock", "mqstore_faults"):
+    for name in ("mqstore_store", "mqstore_path", "mqstore_clock", "mqstore_faults", "mqstore_aio_store"):
         assert name in said

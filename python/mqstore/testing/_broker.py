@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mqstore.testing._machine import ManualClock
     from mqstore.types import Duration, Filter
 
-# Interval at which a wait checks the clock, which sends no signal, in seconds.
+# Interval at which a wait checks the clock of the machine and messages of other writers, in seconds.
 _NAP = 0.02
 
 _DEAD_LETTERS = "%DLQ%"
@@ -75,7 +75,8 @@ class Broker:
 
     Args:
         store: an open store for the messages.
-        clock: clock for delays and invisible durations; None is the clock of the machine.
+        clock: clock for delays and invisible durations; None is the clock of the machine. When it moves, the messages
+            that are due appear in their topics, and a receive without messages returns without a wait.
         retry_delay: time for which a message stays invisible after a listener failed.
         max_attempts: number of deliveries to a group after which a message moves to the topic `%DLQ%` and the group
             name.
@@ -104,10 +105,14 @@ class Broker:
             msg = "another Broker is running in this process"
             raise RuntimeError(msg)
         _running.append(self)
+        if self._clock is not None:
+            self._clock._listeners.append(self._deliver)
         return self
 
     def __exit__(self, *_error: object) -> None:
         _running.remove(self)
+        if self._clock is not None:
+            self._clock._listeners.remove(self._deliver)
         with self._changed:
             self._changed.notify_all()
 
@@ -139,6 +144,11 @@ class Broker:
     def now(self) -> float:
         """Current time in epoch seconds."""
         return time.time() if self._clock is None else self._clock.time()
+
+    @property
+    def is_manual(self) -> bool:
+        """Whether the time stands still until a test moves it."""
+        return self._clock is not None
 
     def send(self, draft: Draft) -> AppendResult:
         """Appends a message that all groups can consume."""
@@ -276,6 +286,13 @@ class Broker:
             tags=message.tags,
             properties={**own_properties(message), "UNIQ_KEY": message.unique_id or message.message_id},
         )
+
+    def _deliver(self) -> None:
+        """Appends the messages that are due after a move of the clock, and wakes the consumers."""
+        with self._changed:
+            if not self.store.closed:
+                self._send_due()
+            self._changed.notify_all()
 
     def _send_due(self) -> None:
         now = self.now

@@ -33,10 +33,12 @@ class ManualClock:
         start: first time; 2024-01-01 00:00 UTC by default.
     """
 
-    __slots__ = ("_native",)
+    __slots__ = ("_listeners", "_native")
 
     def __init__(self, start: Time = _BEGIN) -> None:
         self._native = _native.TestClock(milliseconds_of("start", start))
+        # Called after each move, in the thread that moves the clock.
+        self._listeners: list[Callable[[], object]] = []
 
     def advance(self, seconds: Duration) -> None:
         """Moves the clock forward, or back if `seconds` is negative.
@@ -45,10 +47,16 @@ class ManualClock:
             seconds: seconds, a `timedelta` or text such as `"24h"`, accurate to the millisecond.
         """
         self._native.advance(round(seconds_from("seconds", seconds) * 1000))
+        self._moved()
 
     def set(self, when: Time) -> None:
         """Sets the clock to `when`."""
         self._native.set(milliseconds_of("when", when))
+        self._moved()
+
+    def _moved(self) -> None:
+        for listener in tuple(self._listeners):
+            listener()
 
     @property
     def timestamp(self) -> int:

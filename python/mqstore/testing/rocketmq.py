@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from enum import Enum
@@ -338,6 +339,8 @@ class SimpleConsumer(_Consumer):
     def receive(self, max_message_num: int, invisible_duration: float) -> list[Message]:
         """Returns messages of the next topic in turn; none after `await_duration` seconds of the machine's clock.
 
+        If the broker has a `ManualClock`, it does not wait: no message comes before the test does something.
+
         Args:
             max_message_num: maximum number of messages.
             invisible_duration: seconds of the broker's clock until an unacknowledged message is redelivered.
@@ -356,7 +359,7 @@ class SimpleConsumer(_Consumer):
             self._subscriptions[topic],
             max_message_num,
             float(invisible_duration),
-            float(self.await_duration),
+            0.0 if broker.is_manual else float(self.await_duration),
             lambda: self.is_running,
         )
         return [Message._of_held(each) for each in held]
@@ -454,7 +457,8 @@ class PushConsumer(_Consumer):
         group, topic = self.consumer_group, message.topic or ""
         # If the test moved the clock, the message may be redelivered already.
         try:
-            if result == ConsumeResult.SUCCESS:
+            # A listener that was imported earlier returns the enum of the real client.
+            if getattr(result, "name", None) == ConsumeResult.SUCCESS.name:
                 broker.acknowledge(group, topic, message.receipt_handle)
             else:
                 broker.hide(group, topic, message.receipt_handle, broker.retry_delay)
@@ -496,10 +500,14 @@ def _draft(message: Message, broker: Broker, *, in_transaction: bool) -> Draft:
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """Makes `import rocketmq` return these stand-ins, for modules that are imported inside the `with` block.
+    """Makes `import rocketmq` return these stand-ins, inside the `with` block.
 
-    `rocketmq.v5.exception` and `rocketmq.grpc_protocol` (`FilterType`, `TransactionResolution`) exist too. A module
-    that was imported before keeps its classes: replace its names.
+    `rocketmq.v5.exception` and `rocketmq.grpc_protocol` (`FilterType`, `TransactionResolution`) exist too. In modules
+    that imported names of the real client before, the stand-ins replace these names until the end of the block.
+    Attributes of classes and default values of parameters stay as they are.
+
+    Warns:
+        UserWarning: a module has a name of the real client without a stand-in, such as `LitePushConsumer`.
     """
     exceptions, protocol = ModuleType("rocketmq.v5.exception"), ModuleType("rocketmq.grpc_protocol")
     vars(exceptions).update({name: getattr(_exceptions, name) for name in _exceptions.__all__})
@@ -511,12 +519,45 @@ def installed() -> Iterator[None]:
         "rocketmq.grpc_protocol": protocol,
     }
     before = {name: sys.modules.get(name) for name in modules}
+    replaced = list(_names_of_the_client(modules))
     sys.modules.update(modules)
+    for program, name, _, stand_in in replaced:
+        setattr(program, name, stand_in)
     try:
         yield
     finally:
+        for program, name, real, _ in replaced:
+            setattr(program, name, real)
         for name, module in before.items():
             if module is None:
                 del sys.modules[name]
             else:
                 sys.modules[name] = module
+
+
+def _names_of_the_client(modules: dict[str, ModuleType]) -> Iterator[tuple[ModuleType, str, Any, Any]]:
+    """Yields the names of the real client in modules that are already imported: module, name, value and stand-in."""
+    stand_ins: dict[int, Any] = {}
+    real = {name: module for name, module in sys.modules.items() if _is_of_the_client(name)}
+    for name, module in real.items():
+        # A class is the same object in all modules of the client.
+        own = [(each, getattr(sys.modules[__name__], each, None)) for each in vars(module)]
+        stand_ins |= {id(vars(module)[each]): stand_in for each, stand_in in own if stand_in and each in __all__}
+        if name in modules:
+            stand_ins[id(module)] = modules[name]
+    # A program may put objects of any kind among the modules.
+    others: list[Any] = list(sys.modules.values())
+    for program in others:
+        name = str(getattr(program, "__name__", ""))
+        if not isinstance(program, ModuleType) or _is_of_the_client(name) or name == __name__:
+            continue
+        for each, value in list(vars(program).items()):
+            if id(value) in stand_ins:
+                yield program, each, value, stand_ins[id(value)]
+            elif isinstance(value, type) and _is_of_the_client(str(value.__module__)) and not each.startswith("_"):
+                text = f"{name}.{each} is a class of the package rocketmq without a stand-in"
+                warnings.warn(text, UserWarning, stacklevel=4)
+
+
+def _is_of_the_client(name: str) -> bool:
+    return name == "rocketmq" or name.startswith("rocketmq.")

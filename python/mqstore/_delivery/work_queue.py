@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(_Report):
     """A lease on a message of a work queue, from `WorkQueue.leased`."""
 
     topic: str
@@ -39,10 +39,6 @@ class Lease:
     def end(self) -> datetime:
         """`invisible_until` as an aware UTC datetime."""
         return time_of(self.invisible_until)
-
-    def to_dict(self) -> dict[str, str | int]:
-        """Returns the fields as a dict."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,8 +251,8 @@ class NativeWorkQueue:
             keys: one key or several, as for `Store.append`.
             tags: the tag.
             properties: the message's own properties, as for `Store.append`.
-            delay: time before the first delivery, at most 30 days. The message keeps its place in the log, and the delay
-                holds for every group.
+            delay: time before the first delivery, at most 30 days. The message keeps its place in the log, and the
+                delay holds for every group.
             deliver_at: time of the first delivery, instead of `delay`, at most 30 days from now.
             dedup_id: an id of your choice. If the topic has a message with this id, nothing is stored, and the result
                 is the position of that message. The id is the message's `unique_id`, and the queue remembers it as long

@@ -577,8 +577,15 @@ def _info_tables(report: mqstore.StoreInfo) -> None:
     render.facts(facts)
     for text in tables["notes"]:
         render.note_later(text)
-    rows = [(part.part, part.files, size(part.bytes), size(part.disk_bytes)) for part in report.disk]
-    render.table(("part", "files", "size", "on the disk"), rows)
+    total = mqstore.PartSize(
+        "all",
+        sum(part.files for part in report.disk),
+        sum(part.bytes for part in report.disk),
+        sum(part.disk_bytes for part in report.disk),
+    )
+    disk = (*report.disk, total)
+    rows = [(part.part, part.files, size(part.bytes), size(part.disk_bytes)) for part in disk]
+    render.table(("part", "files", "logical size", "allocated"), rows)
     if report.hours:
         most = max(hour.bytes for hour in report.hours)
         bars = [

@@ -25,8 +25,8 @@ use crate::open_files::OpenFiles;
 use crate::region::{MapAccess, MapObserver, Region, RegionError};
 use crate::sync::{AtomicU64, Mutex, Ordering, Raise};
 use crate::vfs::{
-    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, NoSpace, ProcessFiles, SpaceInfo,
-    StoreLock, Vfs, VfsFile,
+    Access, DirEntry, Environment, FileKind, FileStat, LockError, LockHolder, NoSpace, ProcessFiles,
+    SpaceInfo, StoreLock, Vfs, VfsFile,
 };
 
 /// Bytes of a block, the smallest unit of disk space.

@@ -108,11 +108,7 @@ impl EncodeBuffers {
 
 /// Returns the queue of `message`: the given one, else the one for its key, else the next in turn. A message that the
 /// store `accepted` before keeps its queue if the topic has fewer queues now: readers drain former queues.
-pub(crate) fn route(
-    topic: &TopicState,
-    message: &NewMessage<'_>,
-    accepted: bool,
-) -> Result<i32, StoreError> {
+pub(crate) fn route(topic: &TopicState, message: &NewMessage<'_>, accepted: bool) -> Result<i32, StoreError> {
     match message.queue_id {
         _ if !topic.is_writable() => {
             let topic = message.topic;

@@ -60,7 +60,7 @@ pub(crate) fn dispatch(spec: &Spec) -> Result<Value, Failure> {
     derived.ensure_folder(&derived.staging())?;
     let queues = Arc::new(QueueSet::load(&derived, 6_000_000, Access::ReadWrite, &TopicFloors::default())?);
     let index = Arc::new(IndexSet::load(&derived, None, IndexGeometry::default(), Access::ReadWrite)?);
-    let rules = DispatchRules { check_crc: spec.check_crc, ..DispatchRules::default() };
+    let rules = DispatchRules { check_place: spec.check_crc, ..DispatchRules::default() };
     let index_from = if spec.index { 0 } else { u64::MAX };
     let dispatcher = Dispatcher::new(&derived, Arc::clone(&list), queues, index, rules, 0, index_from);
     for segment in list.segments() {

@@ -106,11 +106,12 @@ pub(crate) fn group_lags(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String
     Ok(found.into_iter().map(|of| (of.group, of.topic, lag(&of.queues))).collect())
 }
 
+/// Group, topic, and the numbers of ready, delayed, leased and dying messages.
+type WorkRow = (String, String, u64, u64, u64, u64);
+
 /// Returns the messages of all work queues: group, topic, ready, delayed, leased and dying; for metrics.
 #[pyfunction]
-pub(crate) fn work_counts(
-    store: &Bound<'_, NativeStore>,
-) -> PyResult<Vec<(String, String, u64, u64, u64, u64)>> {
+pub(crate) fn work_counts(store: &Bound<'_, NativeStore>) -> PyResult<Vec<WorkRow>> {
     let core = store.get().core()?;
     let found = detached(store.py(), || core.work_counts())?;
     let row = |of: WorkCounts| (of.group, of.topic, of.ready, of.delayed, of.leased, of.dying);

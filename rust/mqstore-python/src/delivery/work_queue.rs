@@ -27,6 +27,9 @@ use crate::store::NativeStore;
 /// Dead letters that are redriven between two checks for Ctrl-C.
 const REDRIVEN_AT_ONCE: u64 = 256;
 
+/// Topic, queue, queue offset, attempt, and the end of the lease in epoch milliseconds.
+type LeaseRow = (String, i32, i64, u32, i64);
+
 /// The native part of `mqstore.WorkQueue`.
 #[pyclass(name = "WorkQueue", frozen, subclass, module = "mqstore._mqstore")]
 pub(crate) struct NativeWorkQueue {
@@ -560,7 +563,7 @@ impl NativeWorkQueue {
         delivered(py, || queue.purge())
     }
 
-    fn _leases(&self, py: Python<'_>) -> PyResult<Vec<(String, i32, i64, u32, i64)>> {
+    fn _leases(&self, py: Python<'_>) -> PyResult<Vec<LeaseRow>> {
         let queue = self.queue()?;
         let leases = delivered(py, || queue.leases())?;
         let row = |lease: mqstore_delivery::LeaseInfo| {

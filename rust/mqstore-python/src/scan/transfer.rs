@@ -375,7 +375,7 @@ fn append_in_order(
                     (message, Due::Now) => appended.push(target.append_batch_copy(message, origin)?),
                     // Batch queues accept no waiting messages: this returns the error.
                     _ => {
-                        appended.extend(broker.append_copies(slice::from_ref(one), slice::from_ref(origin))?)
+                        appended.extend(broker.append_copies(slice::from_ref(one), slice::from_ref(origin))?);
                     }
                 }
             }

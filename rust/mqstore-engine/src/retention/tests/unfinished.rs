@@ -171,6 +171,7 @@ fn a_damaged_file_of_times_starts_them_again() {
 #[test]
 fn what_the_delivery_needs_stays_for_any_policy() {
     /// A waiting message at the start of the log.
+    #[expect(clippy::unnecessary_wraps, reason = "the look-up of a store can fail")]
     fn first(store: &Store) -> Result<Vec<SegmentHolder>, StoreError> {
         let log_offset = store.segments().min_offset();
         let kind = HolderKind::Delayed;

@@ -257,6 +257,37 @@ fn every_failed_call_is_an_error_and_loses_nothing() {
     assert!(runs > 2_000, "{runs} runs");
 }
 
+/// Options of a store whose log and index get their disk space page by page.
+fn growing(durability: Durability) -> StoreOptions {
+    StoreOptions {
+        segment_bytes: 6 * SEGMENT_BYTES,
+        allocation_bytes: 4096,
+        index_slots: 6_000,
+        index_entries: 2_000,
+        ..tiny(durability)
+    }
+}
+
+#[test]
+fn a_failed_call_of_a_store_that_grows_in_steps_loses_nothing() {
+    let mut runs = 0;
+    for durability in [Durability::Sync, Durability::Async] {
+        for sticky in [false, true] {
+            for nth in (1..).step_by(if soak() { 1 } else { 3 }) {
+                let fault = Fault::nth(nth).errno(5);
+                let fault = if sticky { fault.sticky() } else { fault };
+                let fired = guarded(|| one_fault(&growing(durability), fault, nth));
+                if !must_hold(fired.map_err(|what| violation(format!("growing:{nth}:0:0"), what))) {
+                    break;
+                }
+                runs += 1;
+            }
+        }
+    }
+    println!("failing calls of a store that grows in steps: {runs} runs");
+    assert!(runs > 200, "{runs} runs");
+}
+
 #[test]
 fn every_failed_sync_ends_the_store() {
     let runs = must_hold(failed_syncs(u64::MAX, &|| false));
@@ -267,8 +298,9 @@ fn every_failed_sync_ends_the_store() {
 #[test]
 fn a_full_disk_is_an_error_and_room_ends_it() {
     let mut full = 0;
-    for durability in [Durability::Sync, Durability::Async, Durability::Manual] {
-        let options = tiny(durability);
+    let modes = [Durability::Sync, Durability::Async, Durability::Manual];
+    let all = modes.map(tiny).into_iter().chain(modes.map(growing));
+    for options in all {
         for pages in 0..64 {
             let outcome = guarded(|| {
                 let space_bytes = Some(pages * 4096);
@@ -284,6 +316,6 @@ fn a_full_disk_is_an_error_and_room_ends_it() {
             assert_eq!(violations, Vec::<String>::new(), "{pages} pages");
         }
     }
-    println!("full disks: 192 sizes in steps of 4 KiB, {full} too small for the run");
-    assert!(full >= 30 && u64::from(SEGMENT_BYTES as u32) == SEGMENT_BYTES);
+    println!("full disks: 384 sizes in steps of 4 KiB, {full} too small for the run");
+    assert!(full >= 60 && u64::from(SEGMENT_BYTES as u32) == SEGMENT_BYTES);
 }

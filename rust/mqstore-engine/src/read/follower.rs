@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::merged::{MergeOrder, MergedCursor, ReadBound, TopicRead, wanted_queue_ids};
+use super::merged::{MergeOrder, MergedCursor, ReadBound, TopicRead};
+use super::view::wanted_queue_ids;
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};

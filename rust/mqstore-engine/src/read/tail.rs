@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use super::cursor::QueueCursor;
-use super::merged::{TopicRead, wanted_queue_ids};
+use super::merged::TopicRead;
 use super::query::{TimeSearch, bounds, no_queue};
-use super::view::View;
+use super::view::{View, wanted_queue_ids};
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;

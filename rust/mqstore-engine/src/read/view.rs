@@ -101,3 +101,16 @@ pub(crate) trait View: Send + Sync {
         round: u32,
     ) -> Result<(), StoreError>;
 }
+
+/// Returns the queues of `topic`, or only `queue_id` if it is one of them.
+pub(crate) fn wanted_queue_ids(
+    view: &dyn View,
+    topic: &str,
+    queue_id: Option<i32>,
+) -> Result<Vec<i32>, StoreError> {
+    let mut ids = view.queue_ids(topic)?;
+    if let Some(wanted) = queue_id {
+        ids.retain(|id| *id == wanted);
+    }
+    Ok(ids)
+}

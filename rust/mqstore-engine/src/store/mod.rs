@@ -29,9 +29,8 @@ use mqstore_format::CqUnit;
 use mqstore_io::{Clock, Vfs};
 
 use crate::Waiter;
-use crate::read::merged::wanted_queue_ids;
 use crate::read::reader::Reader;
-use crate::read::view::View;
+use crate::read::view::{View, wanted_queue_ids};
 use crate::retention::SegmentHolder;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;

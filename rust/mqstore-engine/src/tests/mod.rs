@@ -3,7 +3,6 @@
 mod batches;
 mod compact;
 mod compaction_append;
-mod deleted_topics;
 mod disk_space;
 mod durability_modes;
 mod lifecycle;
@@ -12,6 +11,6 @@ mod random_read;
 mod reading;
 mod restore;
 mod scan;
-mod topic_reads;
+mod topics;
 mod wait;
 mod writer_restart;

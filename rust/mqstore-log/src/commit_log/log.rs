@@ -163,6 +163,8 @@ pub(super) struct PutState {
     pub(super) active: Option<Arc<ActiveSegment>>,
     /// Log offset of the next record, and the last record before it.
     pub(super) point: SyncPoint,
+    /// Log offset before which everything has disk space. There can be more: see `MappedFile::allocated`.
+    pub(super) allocated: u64,
     /// Whether the log refuses all further appends.
     pub(super) sealed: bool,
 }
@@ -197,7 +199,10 @@ impl CommitLog {
             list: NewestList::of(&row),
             row,
             front: AppendState {
-                put: PutLock::new(options.limits, PutState { active: active.clone(), point, sealed: false }),
+                put: PutLock::new(
+                    options.limits,
+                    PutState { active: active.clone(), point, allocated: 0, sealed: false },
+                ),
                 appended: AtomicU64::new(end),
                 records: AtomicU64::new(0),
                 record_bytes: AtomicU64::new(0),

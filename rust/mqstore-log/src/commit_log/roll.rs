@@ -79,14 +79,20 @@ impl CommitLog {
 
     /// Makes sure that the disk has space for `bytes` and a filler after the tail.
     #[inline]
-    fn ensure_allocated(&self, put: &PutState, bytes: u64) -> Result<(), StoreError> {
+    fn ensure_allocated(&self, put: &mut PutState, bytes: u64) -> Result<(), StoreError> {
         let needed = bytes + FILLER_BYTES;
-        match &put.active {
-            Some(active) if !active.is_allocated(put.point.position, needed) => {
-                self.allocate_after(&active.segment, put.point.position, needed)
-            }
-            _ => Ok(()),
+        if put.point.position + needed <= put.allocated { Ok(()) } else { self.allocate_put(put, needed) }
+    }
+
+    #[cold]
+    fn allocate_put(&self, put: &mut PutState, needed: u64) -> Result<(), StoreError> {
+        let Some(active) = &put.active else { return Ok(()) };
+        let position = put.point.position;
+        if !active.is_allocated(position, needed) {
+            self.allocate_after(&active.segment, position, needed)?;
         }
+        put.allocated = active.segment.base_offset() + active.segment.allocated();
+        Ok(())
     }
 
     /// Continues in the next segment, however much of this one is left. Returns the new log offset.

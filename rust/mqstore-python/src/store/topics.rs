@@ -41,7 +41,7 @@ pub(crate) fn attributes(
     static CHECK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let mut attributes = crate::convert::arguments::attributes(wanted)?;
     if let Some(wanted) = wanted {
-        let check = CHECK.import(wanted.py(), "mqstore._attributes", "check_attribute")?;
+        let check = CHECK.import(wanted.py(), "mqstore._admin.attributes", "check_attribute")?;
         for (name, value) in &attributes {
             check.call1((name, value))?;
         }

@@ -124,6 +124,13 @@ _STORE = (
         "{file}",
         "Deleted segments whose space is not free yet, because the program still uses them.",
     ),
+    _Kind(
+        "segments_kept_by",
+        "mqstore_segment_holders",
+        "mqstore.segment_holders",
+        "{message}",
+        "Unfinished messages that keep the oldest segment that is due by age.",
+    ),
     _Kind("log_min_offset", "mqstore_log_min_offset_bytes", "mqstore.log_min_offset", "By", "First byte of the log."),
     _Kind(
         "log_max_offset",

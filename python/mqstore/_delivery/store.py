@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from mqstore.types import Check, Duration, Filter, OnDamage, OnLost, Start, Time
 
 
+def _checked_bool(name: str, value: bool) -> bool:
+    if not isinstance(value, bool):
+        msg = f"{name} must be a bool, not {type(value).__name__}"
+        raise TypeError(msg)
+    return value
+
+
 class DeliveringStore(_native.NativeStore):
     """A native store with consumers, work queues and transactions."""
 
@@ -81,7 +88,7 @@ class DeliveringStore(_native.NativeStore):
 
         chosen = topic_list(topics, one=True) or []
         missing = [topic for topic in chosen if not self._queue_ids(topic)]
-        if missing and not create:
+        if not _checked_bool("create", create) and missing:
             raise TopicNotFoundError(missing[0])
         consumer = Consumer._make(
             self, group, chosen, filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage
@@ -151,7 +158,7 @@ class DeliveringStore(_native.NativeStore):
             former = "invisible_duration= is the former name of visibility_timeout=; use visibility_timeout="
             warnings.warn(former, DeprecationWarning, stacklevel=2)
             visibility_timeout = invisible_duration
-        if not create and not self._queue_ids(topic):
+        if not _checked_bool("create", create) and not self._queue_ids(topic):
             raise TopicNotFoundError(topic)
         return WorkQueue._make(self, topic, group, visibility_timeout, max_attempts, backoff, maxsize, on_damage)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from mqstore import _native
@@ -118,7 +119,7 @@ class Table(Mapping[str, "StoredMessage"]):
         Raises:
             StoreClosedError: the store was closed during the wait.
         """
-        if not self._store.wait(self._topic, queue_id, offset, timeout):
+        if not self._store.wait(self._topic, queue_id, index(offset), timeout):
             return False
         self.refresh()
         return True

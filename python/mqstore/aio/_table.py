@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import mqstore
@@ -96,7 +97,7 @@ class Table:
     async def wait_until(self, offset: int, *, queue_id: int = 0, timeout: Duration | None = None) -> bool:
         """Waits until the table includes the message at `offset` of a queue, such as an append's `queue_offset`."""
         seconds = None if timeout is None else seconds_of("timeout", timeout)
-        if not await self._bridge.wait(self.topic, queue_id, offset, seconds):
+        if not await self._bridge.wait(self.topic, queue_id, index(offset), seconds):
             return False
         await self.refresh()
         return True

@@ -147,7 +147,8 @@ impl CommitLog {
         let space = self.files.vfs.free_space(folder).ok();
         let leaves_reserve = |bytes| space.is_none_or(|space| space.can_take(bytes));
         if !leaves_reserve(needed) {
-            return Err(NoSpace::error(needed, space.map(|space| space.available)));
+            let free = space.map(|space| space.available.saturating_sub(space.reserve_bytes()));
+            return Err(NoSpace::error(needed, free));
         }
         let window = self.allocation_window(folder, tail, rest).max(needed);
         match allocate(if leaves_reserve(window) { window } else { needed }) {

@@ -196,7 +196,7 @@ impl Flusher {
         }
         // After a failed sync the next one may succeed without writing anything.
         let derived = self.queues.flush().and_then(|()| self.index.flush());
-        derived.map_err(|error| self.log.poison_unless_passing("syncing queues and index", error))?;
+        derived.map_err(|error| self.log.poison("syncing queues and index", &error.to_string()))?;
         if clean || self.queues.count() != state.manifest_queues {
             let manifest = QueueManifest::of(&self.queues, self.log.list().min_offset(), dispatched)?;
             manifest.store(&self.files)?;

@@ -513,8 +513,7 @@ fn check_sums(record: &RecordOutline<'_>, body: bool) -> Result<(), String> {
 /// Whether topic, queue or queue offset of a record may be damaged: the checksum of the whole record is wrong, although
 /// the body is intact. A record with a damaged body keeps its place, where a read finds the damage.
 pub fn has_damaged_place(record: &RecordOutline<'_>) -> bool {
-    let whole = CrcCheck { body: false, property: switch::on("scan.property_crc") };
-    record.check_crc(whole).is_err()
+    record.check_crc(CrcCheck { body: false, property: true }).is_err()
         // Then the digits prove that everything else is intact.
         && !record.has_damaged_crc_name()
         && record.check_crc(CrcCheck { body: true, property: false }).is_ok()

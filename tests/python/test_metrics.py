@@ -32,6 +32,7 @@ COUNTERS = {
 }
 GAUGES = {
     "held_files": "mqstore_held_files",
+    "segments_kept_by": "mqstore_segment_holders",
     "log_min_offset": "mqstore_log_min_offset_bytes",
     "log_max_offset": "mqstore_log_max_offset_bytes",
     "durable_offset": "mqstore_durable_offset_bytes",

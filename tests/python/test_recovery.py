@@ -76,7 +76,10 @@ def test_read_only_opens_what_it_cannot_write(tmp_path: Path) -> None:
         assert store.mode == "r"
         with pytest.raises(mqstore.StoreReadOnlyError):
             store.append("orders", b"no")
-        assert len(list(store.read("orders"))) == MESSAGES - 1
+        with pytest.raises(mqstore.CorruptionError, match="message 22 of queue orders/0"):
+            list(store.read("orders"))
+        with pytest.warns(mqstore.StoreWarning, match="message 22 of queue orders/0"):
+            assert len(list(store.read("orders", on_damage="skip"))) == MESSAGES - 1
     assert snapshot(tmp_path) == before
 
 

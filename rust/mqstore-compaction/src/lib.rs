@@ -42,6 +42,7 @@ pub use files::deleted::{remove_deleted, remove_topic};
 pub use files::file_sizes::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
 pub use files::folder::{DataFile, FilePair, QueueFolder, open_listed};
 pub use files::manifest::ManifestCache;
+pub use files::positions::repair_positions;
 pub use job::control::JobControl;
 pub use job::documents::{
     CompactionPlan, CompactionReport, LogPart, LogTail, OutputFile, OutputPair, QueueTask, TaskCounts,

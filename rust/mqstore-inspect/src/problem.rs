@@ -273,7 +273,7 @@ impl ProblemKind {
             Self::CompactionPositions => (
                 "compaction_positions_damaged",
                 "RocketMQ compacts the queues without a position again from the start of the log",
-                "nothing: the next compaction writes the file again, after a copy",
+                "copy the file, and write the positions that parse",
             ),
             Self::ConfigDamaged => (
                 "config_damaged",

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use mqstore_format::json::{CompactionPositions, Dialect};
 
-use mqstore_base::error::StoreError;
+use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::{ConfigDamage, ConfigFile, LoadedConfig, StoreFiles};
 
 /// The file's name below `compaction/`.
@@ -79,6 +79,28 @@ impl PositionCheckpoint {
     pub(crate) fn render(&self) -> String {
         self.file.to_json(Dialect::Rocketmq53)
     }
+}
+
+/// Writes a damaged positions file again with the positions that parse, after a copy to `lost+found`. Returns the step in
+/// words; `None` if there was nothing to do. With `dry_run` it changes nothing.
+///
+/// # Errors
+/// I/O errors.
+pub fn repair_positions(files: &StoreFiles, dry_run: bool) -> Result<Option<String>, StoreError> {
+    let positions = PositionCheckpoint::load(files, &files.compaction())?;
+    let Some(damage) = positions.damage() else { return Ok(None) };
+    let path = &damage.path;
+    if !dry_run {
+        files.keep_config(path, &damage.bytes)?;
+        files.ensure_folder(&files.staging())?;
+        let staged = files.staging().join(POSITIONS_FILE);
+        let text = positions.render();
+        files
+            .vfs
+            .write_atomic(path, &staged, text.as_bytes())
+            .at(path, "writing the compaction positions")?;
+    }
+    Ok(Some(format!("{}: damaged; the positions that parse are written again, after a copy", path.display())))
 }
 
 /// Whether a file of this name does not exist, or cannot be read as a file.

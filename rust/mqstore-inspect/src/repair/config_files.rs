@@ -19,6 +19,7 @@ use super::backup;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::{CONFIG_LIMIT_BYTES, DELAY_LEVELS_FILE, DelayTables, StoreFiles};
+use mqstore_compaction::repair_positions;
 use mqstore_meta::{MetaLog, is_lost, newest_file};
 
 /// The files that the metadata log knows.
@@ -122,6 +123,7 @@ pub(crate) fn repair_config(files: &StoreFiles, dry_run: bool) -> Result<(Vec<St
         // The action says what the notes of this open say.
         MetaLog::open(files, found, &mut Vec::new())?.close()?;
     }
+    actions.extend(repair_positions(files, dry_run)?);
     let changed = !actions.is_empty();
     Ok((actions, changed))
 }

@@ -35,7 +35,7 @@ pub fn is_out_of_resources(error: &io::Error) -> bool {
 }
 
 /// Repeats a call that opens a file, maps one or starts a thread while the resource for it is used up; see
-/// [`OpenFiles::retry`]. Not for writes and syncs: their failure must not be hidden by a repetition.
+/// `OpenFiles::retry`. Not for writes and syncs: their failure must not be hidden by a repetition.
 pub fn retry_scarce<T>(call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     OpenFiles::of_this_process().retry(call)
 }

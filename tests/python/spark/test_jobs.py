@@ -124,7 +124,7 @@ def test_an_export_leaves_out_system_topics(spark: Any, tmp_path: Path) -> None:
 
     with mqstore.open(tmp_path / "s", "create", segment_size=1 << 16) as store:
         store.append("t", b"plain")
-        store.append("t", b"delivered", delay=0.01)
+        store.append("t", b"delivered", delay=1)
         with store.transaction("g") as transaction:
             transaction.append("t", b"committed")
         assert store.wait("t", 0, 2, timeout=20)

@@ -18,3 +18,13 @@ def test_a_random_history_agrees_with_the_model(home: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(100, 400))
 def test_long_random_histories_agree_with_the_model(home: Path, seed: int) -> None:
     History(home, seed).run(250)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(40))
+def test_the_bytes_of_an_expired_history_are_free(home: Path, seed: int) -> None:
+    history = History(home, seed)
+    history.run(60)
+    history.store = history.opened()
+    history.expire_all()
+    history.store.close()

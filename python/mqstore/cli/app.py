@@ -347,16 +347,12 @@ def expire(
         return CLEAN
     if form is Format.TABLE:
         _expire_report(plan, form)
-    if not yes:
-        if not sys.stdin.isatty():
-            what = f"{len(plan.files)} files would be deleted" if deletes else "the time of groups would start"
-            render.note(f"{what}; pass --yes to do it, or --dry-run to list what is due")
-            return USAGE
-        first = "Compact, then delete" if compact else "Delete"
-        question = (
-            f"{first} these {len(plan.files)} files?" if deletes else "Start the time of the groups that keep files?"
-        )
-        typer.confirm(question, abort=True, err=True)
+    first = "Compact, then delete" if compact else "Delete"
+    question = f"{first} these {len(plan.files)} files?" if deletes else "Start the time of the groups that keep files?"
+    what = f"{len(plan.files)} files would be deleted" if deletes else "the time of groups would start"
+    otherwise = f"{what}; pass --yes to do it, or --dry-run to list what is due"
+    if not render.confirmed(question, otherwise, yes=yes):
+        return USAGE
     with render.progress("recovering the store") as bar:
         opened = mqstore.open(directory, "rw", options=options, progress=bar)
     with opened as store:
@@ -438,10 +434,9 @@ def repair(
             return CLEAN if plan.ok else PROBLEMS
         if form is Format.TABLE:
             _repair_report(plan, form)
-        if not sys.stdin.isatty():
-            render.note(f"{len(plan.actions)} repairs would be made; pass --yes to do it, or --dry-run to list them")
+        otherwise = f"{len(plan.actions)} repairs would be made; pass --yes to do it, or --dry-run to list them"
+        if not render.confirmed("Make these repairs?", otherwise, yes=yes):
             return USAGE
-        typer.confirm("Make these repairs?", abort=True, err=True)
     with render.progress("repairing") as bar:
         report = mqstore.repair(directory, output=output, in_place=in_place, options=options, progress=bar)
     _repair_report(report, form)

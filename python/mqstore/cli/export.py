@@ -149,11 +149,10 @@ def import_(
             return CLEAN
         if form is Format.TABLE:
             _print(plan, form)
-        if not yes:
-            if not sys.stdin.isatty():
-                render.note(f"{plan.messages} messages would be appended; pass --yes to append them, or --dry-run")
-                return USAGE
-            typer.confirm(f"Append these {plan.messages} messages to {directory}?", abort=True, err=True)
+        question = f"Append these {plan.messages} messages to {directory}?"
+        otherwise = f"{plan.messages} messages would be appended; pass --yes to append them, or --dry-run"
+        if not render.confirmed(question, otherwise, yes=yes):
+            return USAGE
         with render.progress("importing") as bar:
             done = mqstore.import_(directory, source, format=chosen, topic=topic, progress=bar)
     if form is Format.TABLE:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -134,11 +133,10 @@ def reset(
     if dry_run:
         render.dry_run()
         return CLEAN
-    if not yes:
-        if not sys.stdin.isatty():
-            render.note(f"{len(plan)} queues would be moved; pass --yes to do it, or --dry-run to list them")
-            return USAGE
-        typer.confirm(f"Move the group {group} in these {len(plan)} queues?", abort=True, err=True)
+    question = f"Move the group {group} in these {len(plan)} queues?"
+    otherwise = f"{len(plan)} queues would be moved; pass --yes to do it, or --dry-run to list them"
+    if not render.confirmed(question, otherwise, yes=yes):
+        return USAGE
     # The plan shows which offsets go back, so no further note is needed.
     logging.getLogger("mqstore").setLevel(logging.ERROR)
     with mqstore.open(directory, "rw") as store:
@@ -233,11 +231,10 @@ def redrive(
         if dry_run:
             render.dry_run()
         return CLEAN
-    if not yes:
-        if not sys.stdin.isatty():
-            render.note(f"{len(waiting)} dead letters would be redriven; pass --yes to do it, or --dry-run")
-            return USAGE
-        typer.confirm(f"Append {len(waiting)} dead letters to their topics again?", abort=True, err=True)
+    question = f"Append {len(waiting)} dead letters to their topics again?"
+    otherwise = f"{len(waiting)} dead letters would be redriven; pass --yes to do it, or --dry-run"
+    if not render.confirmed(question, otherwise, yes=yes):
+        return USAGE
     properties = waiting[0].properties
     origin = next((properties[name] for name in _ORIGINS if name in properties), waiting[0].topic)
     with mqstore.open(directory, "rw") as store, store.work_queue(origin, group) as queue:

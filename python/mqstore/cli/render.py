@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from mqstore import _native
 from mqstore._admin.tables import human, moment
 
@@ -94,6 +96,19 @@ def print_notes() -> None:
 def dry_run() -> None:
     """Says, after the result, that nothing was changed."""
     note_later("this was a dry run: nothing was changed")
+
+
+def confirmed(question: str, otherwise: str, *, yes: bool) -> bool:
+    """Returns whether to make a change: `yes` says so, or the user does. Another answer of the user ends the program.
+
+    If the input is no terminal, it prints the note `otherwise`, which names the change and `--yes`.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        note(otherwise)
+        return False
+    return typer.confirm(question, abort=True, err=True)
 
 
 def dump(value: object, *, indent: int | None = None) -> str:

@@ -119,7 +119,7 @@ def append(
         else:
             rows = [(one.topic, one.queue_id, one.queue_offset, one.message_id) for one in results]
             render.table(("topic", "queue", "offset", "message id"), rows)
-        # A misspelt name would otherwise create a topic that nobody reads, without a word.
+        # A misspelt name creates a topic that no program reads.
         if is_new and topic in store.topics():
             render.note_later(f"created the topic {topic}")
     return CLEAN
@@ -253,11 +253,9 @@ def delete_topic(
         _print_deleted(DeletedTopic(topic, messages, dry_run=True), form)
         render.dry_run()
         return CLEAN
-    if not yes:
-        if not sys.stdin.isatty():
-            render.note(f"the topic {topic} with {messages} messages would be deleted; pass --yes, or --dry-run")
-            return USAGE
-        typer.confirm(f"Delete the topic {topic} with {messages} messages?", abort=True, err=True)
+    what = f"the topic {topic} with {messages} messages"
+    if not render.confirmed(f"Delete {what}?", f"{what} would be deleted; pass --yes, or --dry-run", yes=yes):
+        return USAGE
     with mqstore.open(directory, "rw") as store:
         store.delete_topic(topic)
     _print_deleted(DeletedTopic(topic, messages, dry_run=False), form)

@@ -504,7 +504,7 @@ def installed() -> Iterator[None]:
 
     `rocketmq.v5.exception` and `rocketmq.grpc_protocol` (`FilterType`, `TransactionResolution`) exist too. In modules
     that imported names of the real client before, the stand-ins replace these names until the end of the block.
-    Attributes of classes and default values of parameters stay as they are.
+    Attributes of classes and default values of parameters keep the real ones.
 
     Warns:
         UserWarning: a module has a name of the real client without a stand-in, such as `LitePushConsumer`.

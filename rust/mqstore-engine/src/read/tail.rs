@@ -88,7 +88,7 @@ impl Store {
         Ok(found.into_iter().map(|(_, record)| record).collect())
     }
 
-    /// Adds the records of `cursor` to `found`, of which only the newest `most` stay.
+    /// Adds the records of `cursor` to `found`, and keeps the newest `most` of all.
     fn read_part(
         &self,
         mut cursor: QueueCursor,

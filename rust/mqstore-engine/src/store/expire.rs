@@ -126,7 +126,7 @@ impl Store {
 }
 
 impl Writer {
-    /// Returns the unfinished messages. What is appended meanwhile may be missing.
+    /// Returns the unfinished messages. Messages that are appended meanwhile may be missing.
     pub(crate) fn unfinished(&self) -> Result<UnfinishedMessages, StoreError> {
         match View::catch_up(self) {
             // Segments whose records are in the queues can still be removed, which frees space.

@@ -112,7 +112,8 @@ impl GenerationState {
         topic: &str,
         queue_id: i32,
     ) -> Result<KnownFiles<'m>, StoreError> {
-        for generation in manifest.generations(topic, queue_id) {
+        // The newest first: its files can also be taken for files that were appended to a generation without files.
+        for generation in manifest.generations(topic, queue_id).iter().rev() {
             if self.begins_with(files, generation, topic, queue_id)? {
                 let (end, pairs) = (generation.end.max(self.end), generation.files.len());
                 // A later offset if the log lost records that were copied since.

@@ -216,3 +216,14 @@ fn a_record_larger_than_a_file_leaves_its_queue_out() {
     assert!(report.skipped[0].contains("the limit is"), "{:?}", report.skipped);
     assert_eq!(report.messages_after, 1);
 }
+
+#[test]
+fn files_after_a_generation_without_files_are_known() {
+    let mut store = TestStore::new(&[TOPIC]);
+    store.append(TOPIC, 0, Sent { key: None, body: b"keyless".to_vec() });
+    assert_eq!(compact_now(&store.files, None, &small(), 1).unwrap().messages_after, 0);
+    store.append(TOPIC, 0, Sent::new("a", "1"));
+    assert_eq!(compact_now(&store.files, None, &small(), 1).unwrap().messages_after, 1);
+    let report = compact_now(&store.files, None, &small(), 1).unwrap();
+    assert_eq!(report.skipped, [format!("{TOPIC}/0: unchanged")]);
+}

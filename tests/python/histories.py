@@ -217,11 +217,13 @@ class History:
         """Continues on a copy of the directory, as after a kill of the process."""
         copy = self.home.with_name("killed")
         while True:
-            try:
+            # A kill never leaves the second of two new files alone; a copy during which both appear can.
+            names = set(self.home.rglob("*"))
+            with contextlib.suppress(shutil.Error):  # The background removed a file during the copy.
                 shutil.copytree(self.home, copy)
-                break
-            except shutil.Error:  # The background removed a file during the copy.
-                shutil.rmtree(copy)
+                if names == set(self.home.rglob("*")):
+                    break
+            shutil.rmtree(copy)
         self.store.close()
         shutil.rmtree(self.home)
         copy.rename(self.home)
@@ -343,11 +345,11 @@ class History:
             # The background may expire messages during the read.
             with contextlib.suppress(mqstore.OffsetOutOfRangeError):
                 self.bodies(self.store, topic)
-        deadline = time.monotonic() + TIMEOUT
+        deadline, kept = time.monotonic() + TIMEOUT, ()
         while self.store.stats().log_min_offset == 0:
-            assert time.monotonic() < deadline, self.store.stats()
+            assert time.monotonic() < deadline, f"nothing was deleted: {kept}, {self.store.stats()}"
             # Messages of the table that no compaction has read keep a segment, also while the background reads them.
-            self.store.expire(compact=True)
+            kept = self.store.expire(compact=True).kept
             time.sleep(0.01)
         deadline = time.monotonic() + TIMEOUT
         while deleted := open_deleted_files(self.home):

@@ -40,7 +40,7 @@ pub use distributed::{DistributedJob, EncodedStep, WeightedStep};
 pub use files::checksums::{ChangedFile, CompactionLosses, changed_files, compaction_losses};
 pub use files::deleted::{remove_deleted, remove_topic};
 pub use files::file_sizes::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_QUEUE_FILE_BYTES};
-pub use files::folder::{DataFile, FilePair, QueueFolder, open_listed};
+pub use files::folder::{DataFile, FilePair, QueueFolder, WITHOUT_LOG, open_listed};
 pub use files::manifest::ManifestCache;
 pub use files::positions::repair_positions;
 pub use job::control::JobControl;

@@ -28,6 +28,11 @@ pub(crate) const LOG_DIR: &str = "compactionLog";
 /// Folder of the sparse queues below `compaction/`.
 pub(crate) const QUEUE_DIR: &str = "compactionCq";
 
+/// What is wrong with a queue file without a log, and what to do.
+pub const WITHOUT_LOG: &str = "has no log file of the same name, and nothing compacts its queue while it is there: let \
+                               the broker that was stopped during its switch of files finish, or move the file away, \
+                               then compact";
+
 /// Folder of a broker's output while its compaction runs.
 const COMPACTING_DIR: &str = "compacting";
 
@@ -57,6 +62,8 @@ pub struct FilePair {
 pub struct QueueFolder {
     /// Files in ascending base.
     pub pairs: Vec<FilePair>,
+    /// Queue files without a log file of the same name.
+    pub without_log: Vec<DataFile>,
     /// Reasons why a new generation must not replace these files.
     pub(crate) blocked: Vec<String>,
     lines: String,
@@ -79,7 +86,7 @@ pub(crate) fn list_or_none(files: &StoreFiles, dir: &Path) -> Result<Vec<DirEntr
 impl QueueFolder {
     /// Creates a folder without files.
     pub(crate) fn empty() -> Self {
-        Self { pairs: Vec::new(), blocked: Vec::new(), lines: String::new() }
+        Self { pairs: Vec::new(), without_log: Vec::new(), blocked: Vec::new(), lines: String::new() }
     }
 
     /// Lists the files of a queue below `compaction`; folders that do not exist are empty.
@@ -96,15 +103,20 @@ impl QueueFolder {
     /// Lists the files of a queue whose logs and sparse queues are in these two folders.
     pub(crate) fn load_from(files: &StoreFiles, logs: &Path, queues: &Path) -> Result<Self, StoreError> {
         let mut folder = Self::empty();
-        let logs = folder.data_files(files, logs, "log")?;
+        // The queue files first: a log gets its name before its queue file, so that a writer that creates both in the
+        // meantime leaves no queue file without a log.
         let mut queues = folder.data_files(files, queues, "queue")?;
+        let queue_lines = std::mem::take(&mut folder.lines);
+        let logs = folder.data_files(files, logs, "log")?;
+        folder.lines.push_str(&queue_lines);
         for log in logs {
             let at = queues.iter().position(|queue| queue.base == log.base);
             folder.pairs.push(FilePair { log, queue: at.map(|at| queues.remove(at)) });
         }
-        // A queue file without a log: the state after an incomplete switch of a broker.
+        // The state after an incomplete switch of a broker, or in a copy of a directory that changed meanwhile.
         for queue in queues {
-            folder.blocked.push(format!("{} has no log file of the same name", queue.path.display()));
+            folder.blocked.push(format!("{} {WITHOUT_LOG}", queue.path.display()));
+            folder.without_log.push(queue);
         }
         Ok(folder)
     }

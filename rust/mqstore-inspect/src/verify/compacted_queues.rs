@@ -23,7 +23,7 @@ use mqstore_io::VfsFile;
 use crate::problem::{ProblemKind, VerifyReport};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_compaction::{DataFile, FilePair, QueueFolder, SparseTags, open_listed};
+use mqstore_compaction::{DataFile, FilePair, QueueFolder, SparseTags, WITHOUT_LOG, open_listed};
 
 /// Bytes of one read.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -39,6 +39,10 @@ pub(super) fn check(
     report: &mut VerifyReport,
 ) -> Result<(), StoreError> {
     let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
+    // A broker that runs may be between the two files.
+    for queue in folder.without_log.iter().filter(|_| !beside) {
+        report.add(ProblemKind::CompactionFile, &queue.path, None, WITHOUT_LOG);
+    }
     let (mut before, mut tags) = (None, SparseTags::default());
     for pair in &folder.pairs {
         let Some(log) = open_listed(files, &pair.log)? else { return Ok(()) };

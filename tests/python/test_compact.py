@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -53,6 +54,9 @@ def test_an_open_store_goes_on(table: mqstore.Store) -> None:
     assert offsets(table) == [*range(293, 303)]
     with mqstore.open(table.path) as reader:
         assert offsets(reader) == [*range(293, 303)]
+        for store in (table, reader):
+            assert store.message_at("prices", 0, 150) is None
+            assert store.message_at("prices", 0, 295) is not None
     assert table.verify().ok
 
 
@@ -326,6 +330,29 @@ def test_verify_knows_what_a_compaction_wrote(table: mqstore.Store) -> None:
     log.write_bytes(spoiled)
     log.with_name("aside").unlink()
     assert mqstore.verify(home).ok
+
+
+def test_a_queue_file_without_a_log_is_reported_and_stops_its_queue_only(table: mqstore.Store) -> None:
+    for queue_id in (0, 1):
+        fill(table, queue_id=queue_id)
+    table.compact(**FILES)
+    home = Path(table.path)
+    table.close()
+    first = next((home / "compaction" / "compactionCq" / "prices" / "0").iterdir())
+    alone = first.with_name(f"{int(first.name) + FILES['log_file_size']:020}")
+    shutil.copy(first, alone)
+    (problem,) = mqstore.verify(home).problems
+    assert problem.path == str(alone)
+    assert "no log file of the same name" in problem.detail
+    with mqstore.open(home, "rw", compaction_feed=False) as store:
+        for queue_id in (0, 1):
+            fill(store, queue_id=queue_id)
+        report = store.compact(**FILES)
+        assert [str(alone) in reason and "move the file away" in reason for reason in report.skipped] == [True]
+        assert report.messages_before == 310
+        alone.unlink()
+        assert store.compact(**FILES).messages_before == 310
+        assert store.verify().ok
 
 
 def test_the_background_compacts_what_has_changed_enough(home: Path) -> None:

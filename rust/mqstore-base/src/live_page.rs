@@ -1,6 +1,7 @@
 //! The live page: the positions that a running writer publishes for readers in other processes.
 //!
-//! Owns `mqstore/live`, one page. The writer maps it, and readers read it with positional reads:
+//! Owns `mqstore/live`, one page. The writer maps it. Readers read it with positional reads, or keep it mapped
+//! ([`LiveWatch`]):
 //!
 //! ```text
 //!   0  8  "MQSLIVE1"      8  8  process id       16 16  boot id      32  8  writer token
@@ -11,6 +12,7 @@
 //! 256  8  counter, odd during a write          264  8  confirmed log offset + 1, 0 for none
 //! 320  8  1 once a write or a sync failed
 //! 384  8  how often topics were deleted, or created again
+//! 448  8  log offset of the first byte that is not expired
 //! ```
 //!
 //! The page is valid only while its owner holds the lock of the store and the lock of the page itself: byte 0 of the
@@ -22,9 +24,12 @@
 //! Across threads: any thread raises the published position, in one step. Each other position has one writer at a time:
 //! the leader of a group commit, or the holder of the dispatcher's lock.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use mqstore_io::switch;
 use mqstore_io::sync::Mutex;
-use mqstore_io::{LockError, MapAccess, Region, StoreLock};
+use mqstore_io::{Access, LockError, MapAccess, Region, StoreLock, VfsFile};
 
 use crate::error::{IoContext, StoreError};
 use crate::store_files::StoreFiles;
@@ -37,6 +42,7 @@ const DISPATCHED_AT: usize = 192;
 const CONFIRMED_AT: usize = 256;
 const FAILED_AT: usize = 320;
 const DELETIONS_AT: usize = 384;
+const FIRST_AT: usize = 448;
 const READ_TRIES: usize = 1000;
 
 /// The page as its writer uses it.
@@ -48,14 +54,14 @@ pub struct LivePage {
 }
 
 impl LivePage {
-    /// Makes a new page for this process: published and durable up to `log_end`, queues and index complete up to
-    /// `dispatched`. It replaces the page of a previous writer, so it must not show less than that one did, and readers
+    /// Makes a new page for this process: published and durable up to the end of `log`, queues and index complete up
+    /// to `dispatched`. It replaces the page of a previous writer, so it must not show less than that one did, and readers
     /// must see it before recovery changes a queue file. Readers believe the page while the returned lock is held.
     pub fn create(
         files: &StoreFiles,
         token: u64,
         durable_only: bool,
-        log_end: u64,
+        log: Range<u64>,
         dispatched: u64,
     ) -> Result<(Self, Box<dyn StoreLock>), StoreError> {
         let path = files.live();
@@ -68,9 +74,13 @@ impl LivePage {
         page.extend_from_slice(&token.to_be_bytes());
         page.extend_from_slice(&u64::from(durable_only).to_be_bytes());
         page.resize(PAGE_BYTES, 0);
-        for (at, position) in [(PUBLISHED_AT, log_end), (DURABLE_AT, log_end), (DISPATCHED_AT, dispatched)] {
-            let place = page.get_mut(at + 8..at + 16).unwrap_or_default();
-            place.copy_from_slice(&position.to_be_bytes());
+        for (at, position) in [
+            (PUBLISHED_AT + 8, log.end),
+            (DURABLE_AT + 8, log.end),
+            (DISPATCHED_AT + 8, dispatched),
+            (FIRST_AT, log.start),
+        ] {
+            page.get_mut(at..at + 8).unwrap_or_default().copy_from_slice(&position.to_be_bytes());
         }
         // A new file with a new inode: readers that have the previous writer's page open keep it.
         let _ = files.vfs.remove_file(&staged);
@@ -124,6 +134,13 @@ impl LivePage {
         let _ = self.region.store_i64_be_release(DELETIONS_AT, count.wrapping_add(1));
     }
 
+    /// Raises the log offset of the first byte that is not expired, before the file of the earlier bytes is removed.
+    /// One caller at a time.
+    pub fn expire_to(&self, log_min: u64) {
+        // As in `set`, this cannot fail.
+        let _ = self.region.store_i64_be_release(FIRST_AT, log_min as i64);
+    }
+
     fn set(&self, at: usize, position: u64) {
         // The page is 4 KiB and the offsets are constants, so these stores cannot fail. The counter is odd while a
         // reader without atomic loads can see a half-written position.
@@ -147,6 +164,8 @@ pub struct LiveState {
     pub dispatched: u64,
     /// How often this writer deleted topics, or created deleted ones again.
     pub deletions: u64,
+    /// The log offset of the first byte that is not expired.
+    pub log_min: u64,
 }
 
 /// Takes the lock that RocketMQ takes.
@@ -260,8 +279,91 @@ fn decode_state(page: &[u8], boot_id: [u8; 16]) -> Option<(LiveState, bool)> {
         visible: word(half + 8)?.min(confirmed),
         dispatched: word(DISPATCHED_AT + 8)?,
         deletions: word(DELETIONS_AT)?,
+        log_min: word(FIRST_AT)?,
     };
     Some((state, whole))
+}
+
+/// The live page as a reader keeps it: mapped, and with its file open. While the writer of the page runs, a look costs
+/// one system call.
+#[derive(Debug, Default)]
+pub struct LiveWatch(Mutex<Option<KeptPage>>);
+
+impl LiveWatch {
+    /// Returns the inode of the page, which is another one for each open for writing, and the result of [`read_live`].
+    /// The inode is at most as new as the state.
+    pub fn look(&self, files: &StoreFiles) -> (Option<u64>, Option<LiveState>) {
+        let mut kept = self.0.lock();
+        if let Some(page) = &*kept
+            && let Some(live) = page.state()
+        {
+            return (Some(page.inode), Some(live));
+        }
+        let inode = page_inode(files);
+        let live = read_live(files);
+        *kept = live.and_then(|live| KeptPage::open(files, live.token));
+        (inode, live)
+    }
+
+    /// Returns the inode of the page.
+    pub fn inode(&self, files: &StoreFiles) -> Option<u64> {
+        match &*self.0.lock() {
+            Some(page) if page.is_current() => Some(page.inode),
+            _ => page_inode(files),
+        }
+    }
+}
+
+fn page_inode(files: &StoreFiles) -> Option<u64> {
+    files.vfs.stat(&files.live()).ok().map(|stat| stat.inode)
+}
+
+#[derive(Debug)]
+struct KeptPage {
+    file: Arc<dyn VfsFile>,
+    region: Region,
+    inode: u64,
+}
+
+impl KeptPage {
+    /// Maps the page of the writer with this token; `None` if another writer's page is there now.
+    fn open(files: &StoreFiles, token: u64) -> Option<Self> {
+        let file = files.vfs.open(&files.live(), Access::Read).ok()?;
+        let stat = file.stat().ok()?;
+        // A page has its full length from the start, and nothing truncates it.
+        let region =
+            (stat.len >= PAGE_BYTES as u64).then(|| file.map(0, PAGE_BYTES, MapAccess::Read))?.ok()?;
+        let page = Self { file, region, inode: stat.inode };
+        (page.word(32)? == token).then_some(page)
+    }
+
+    fn word(&self, at: usize) -> Option<u64> {
+        self.region.load_i64_be_acquire(at).ok().map(i64::cast_unsigned)
+    }
+
+    /// Whether the writer of the page runs: it holds the lock of the page to its end, and only the next writer, which
+    /// starts after that, replaces the page.
+    fn is_current(&self) -> bool {
+        self.file.lock_holder().is_ok_and(|holder| holder.is_some_and(|holder| holder.may_be_ours))
+    }
+
+    fn state(&self) -> Option<LiveState> {
+        // Each position is loaded in one step, so that no counter is needed.
+        let half = if self.word(40)? == 1 { DURABLE_AT } else { PUBLISHED_AT };
+        // First: it may only be lower than the position up to which readers see the log.
+        let dispatched = self.word(DISPATCHED_AT + 8)?;
+        let confirmed = self.word(CONFIRMED_AT + 8)?.wrapping_sub(1);
+        let state = LiveState {
+            pid: self.word(8)? as u32,
+            token: self.word(32)?,
+            visible: self.word(half + 8)?.min(confirmed),
+            dispatched,
+            deletions: self.word(DELETIONS_AT)?,
+            log_min: self.word(FIRST_AT)?,
+        };
+        // After the positions: all of them are from a writer that still runs.
+        self.is_current().then_some(state)
+    }
 }
 
 #[cfg(test)]
@@ -280,7 +382,7 @@ mod tests {
             StoreFiles::new(Arc::new(vfs.clone()), Arc::new(ManualClock::new(0)), Path::new("/store"));
         vfs.create_dir_all(&files.staging()).unwrap();
         let held = vfs.lock(&files.lock()).unwrap();
-        let (page, page_lock) = LivePage::create(&files, 7, false, 0, 0).unwrap();
+        let (page, page_lock) = LivePage::create(&files, 7, false, 0..0, 0).unwrap();
         page.publish(100);
         page.dispatch(60);
         let seen = |live: Option<LiveState>| live.map(|live| (live.token, live.visible, live.dispatched));

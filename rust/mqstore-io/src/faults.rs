@@ -402,6 +402,10 @@ impl VfsFile for FaultFile {
         self.gate.sync(|| self.inner.sync_all())
     }
 
+    fn lock_holder(&self) -> io::Result<Option<LockHolder>> {
+        self.inner.lock_holder()
+    }
+
     fn stat(&self) -> io::Result<FileStat> {
         self.inner.stat()
     }

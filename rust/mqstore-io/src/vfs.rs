@@ -504,6 +504,9 @@ pub trait VfsFile: Send + Sync + Debug {
     /// Like [`VfsFile::sync_data`], and also syncs the times of the file.
     fn sync_all(&self) -> io::Result<()>;
 
+    /// Returns the holder of the writer's lock on this file, whatever its current name is; see [`Vfs::lock_holder`].
+    fn lock_holder(&self) -> io::Result<Option<LockHolder>>;
+
     /// Returns its length, inode, link count and so on, whatever its current name is.
     fn stat(&self) -> io::Result<FileStat>;
 

@@ -2,6 +2,7 @@
 //!
 //! In the writing process, queue files and log are in memory. Such a read then waits mainly for memory, several times
 //! in a row: for the unit, then for both ends of the record. If one call reads several messages, these waits overlap.
+//! Next to a writer in another process, `reader::random` reads the files.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,10 +47,12 @@ impl Store {
         offsets: &[i64],
     ) -> Result<Vec<Option<StoredRecord>>, StoreError> {
         self.check()?;
-        let mut found = Vec::with_capacity(offsets.len());
-        if let OpenSide::Writer(writer, _) = &self.inner.side {
-            writer.messages_in_memory(topic, queue_id, offsets, &mut found)?;
-        }
+        let mut found = match &self.inner.side {
+            OpenSide::Writer(writer, _) => writer.messages_in_memory(topic, queue_id, offsets)?,
+            OpenSide::Reader(reader) => {
+                reader.messages_in_files(topic, queue_id, offsets).unwrap_or_default()
+            }
+        };
         found.resize_with(offsets.len(), || None);
         if offsets.len() > 1 {
             let missing = offsets.iter().zip(&found).filter(|(_, found)| found.is_none());
@@ -107,17 +110,19 @@ impl Store {
 }
 
 impl Writer {
-    /// Adds the messages that are valid and in memory, for a queue of plain units. `None` stands for any other message,
-    /// which needs a normal read.
+    /// Returns the messages that are valid and in memory, for a queue of plain units that no compaction replaces. `None`
+    /// stands for any other message, which needs a normal read.
     fn messages_in_memory(
         &self,
         topic: &str,
         queue_id: i32,
         offsets: &[i64],
-        found: &mut Vec<Option<StoredRecord>>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<Option<StoredRecord>>, StoreError> {
         self.catch_up()?;
-        let Some(queue) = self.queues.get(topic, queue_id) else { return Ok(()) };
+        let mut found = Vec::with_capacity(offsets.len());
+        let Some(queue) = self.queues.get(topic, queue_id).filter(|_| !self.keeps_newest(topic)) else {
+            return Ok(found);
+        };
         let mut parts = Vec::new();
         let mut reader = (offsets.len() > 1)
             .then(|| RecordReader::new(Some(Arc::clone(&self.log)), self.log.list(), u64::MAX));
@@ -141,7 +146,7 @@ impl Writer {
         }
         let hot = found.iter().flatten().count() as u64;
         self.log.read_counts().hot.fetch_add(hot, Ordering::Relaxed);
-        Ok(())
+        Ok(found)
     }
 
     /// Returns the position of the record of `unit` in memory, and starts to fetch it into the cache.

@@ -9,9 +9,11 @@
 //! uses the files up to the furthest unit and checks each unit when it uses it.
 
 pub(crate) mod accessors;
+mod random;
 mod view;
 
 use std::collections::{BTreeSet, HashMap};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -24,7 +26,7 @@ use crate::store::damage_notes::damage_notes;
 use crate::store::topics::{batch_topics, load_listed};
 use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
-use mqstore_base::live_page::{LiveState, read_live};
+use mqstore_base::live_page::{LiveState, LiveWatch};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::retry::retry_if_gone;
 use mqstore_base::store_files::{DelayTables, StoreFiles};
@@ -61,6 +63,7 @@ pub(crate) struct Reader {
     index: IndexSet,
     mark: Option<DurableMark>,
     delays: DelayTables,
+    live: LiveWatch,
     state: Mutex<ReaderState>,
     notes: Mutex<Vec<String>>,
     /// Number of damaged records that reads skipped.
@@ -121,8 +124,8 @@ impl Reader {
         let files = &files.clone().for_reading()?;
         let mut notes: Vec<String> = files.misnamed_segment().into_iter().collect();
         // Read these first: everything read later, including queues made meanwhile, is at least as new.
-        let page = page_inode(files);
-        let live = read_live(files);
+        let watch = LiveWatch::default();
+        let (page, live) = watch.look(files);
         let manifest = QueueManifest::load(files);
         let list = SegmentList::load(files)?;
         for stray in &list.strays {
@@ -176,6 +179,7 @@ impl Reader {
             index,
             mark,
             delays,
+            live: watch,
             state: Mutex::new(state),
             notes: Mutex::new(notes),
             skipped: AtomicU64::new(0),
@@ -195,7 +199,7 @@ impl Reader {
 
     /// Returns the inode of the live page. Each open for writing makes a new page.
     fn page(&self) -> Option<u64> {
-        page_inode(&self.files)
+        self.live.inode(&self.files)
     }
 
     /// Releases maps and descriptors that are not in use.
@@ -489,12 +493,17 @@ impl Reader {
     }
 
     /// Updates the state if a writer removed the oldest segments.
-    fn follow_expiry(&self, state: &mut ReaderState) -> Result<(), StoreError> {
+    fn follow_expiry(&self, state: &mut ReaderState, live: Option<LiveState>) -> Result<(), StoreError> {
         let Some(first) = state.list.segments().first() else { return Ok(()) };
-        match self.files.vfs.stat(&first.path()) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        let is_removed = match live {
+            Some(live) => live.log_min > first.base_offset(),
             // A read of the segment reports any other error.
-            _ => return Ok(()),
+            None => {
+                self.files.vfs.stat(&first.path()).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+            }
+        };
+        if !is_removed {
+            return Ok(());
         }
         state.list = Arc::new(SegmentList::load(&self.files)?);
         let min = state.list.min_offset();
@@ -527,8 +536,4 @@ impl Reader {
             state.queues.get(topic, queue_id)
         }
     }
-}
-
-fn page_inode(files: &StoreFiles) -> Option<u64> {
-    files.vfs.stat(&files.live()).ok().map(|stat| stat.inode)
 }

@@ -89,7 +89,7 @@ fn start_writer(
     let token = environment.random_seed;
     // Before the queues change: a reader that trusted the page of a killed writer would miss the units that are cut.
     let kept = recovered.kept_units_end();
-    let (live, page_lock) = LivePage::create(files, token, options.durable_only(), recovered.end, kept)?;
+    let (live, page_lock) = LivePage::create(files, token, options.durable_only(), log.clone(), kept)?;
     let live = Arc::new(live);
     let derived = recover_derived(files, options, &recovered, rules, watch)?;
     notes.extend(derived.notes);

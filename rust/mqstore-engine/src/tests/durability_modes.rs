@@ -176,7 +176,7 @@ fn log(world: &World, pool_bytes: Option<u64>, ahead: PreallocateOptions) -> Com
     let files = world.files();
     files.vfs.create_dir_all(&files.commit_log()).unwrap();
     files.vfs.create_dir_all(&files.staging()).unwrap();
-    let live = Arc::new(LivePage::create(&files, 1, false, 0, 0).unwrap().0);
+    let live = Arc::new(LivePage::create(&files, 1, false, 0..0, 0).unwrap().0);
     let (row, _) = SegmentList::load_contiguous(&files, 1 << 20, MapAccess::ReadWrite).unwrap();
     let limits = PutLimits { busy_after_ms: 1_000, queue_wait_ms: 200 };
     let options = LogOptions { pool_bytes, limits, ahead, allocation_bytes: 1 << 20, max_bytes: None };

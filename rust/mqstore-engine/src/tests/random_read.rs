@@ -125,3 +125,46 @@ fn reads_from_far_behind_the_end_are_counted_and_not_mapped() {
     let stats = store.stats().unwrap();
     assert_eq!((stats.hot_reads, stats.cold_reads), (3 * hot.len() as u64, 3 * cold.len() as u64));
 }
+
+#[test]
+fn next_to_a_writer_a_reader_needs_three_calls_for_a_message() {
+    let (world, vfs, _) = World::simulated();
+    let store = filled(&world);
+    store.flush().unwrap();
+    let reader = world.open(OpenMode::Read, &small()).unwrap();
+    // The first read of a file opens it.
+    reader.message_at("a", 0, 7).unwrap();
+    let before = vfs.operations();
+    assert_eq!(offsets(&[reader.message_at("a", 0, 7).unwrap()]), [Some(7)]);
+    assert_eq!(vfs.operations() - before, 3, "the lock of the live page, the unit, the record");
+}
+
+#[test]
+fn at_single_offsets_a_reader_sees_what_a_writer_adds_and_removes() {
+    let (world, _, _) = World::simulated();
+    let store = filled(&world);
+    store.flush().unwrap();
+    let reader = world.open(OpenMode::Read, &small()).unwrap();
+    let at = |topic: &str, offset| reader.message_at(topic, 0, offset).map(|found| offsets(&[found]));
+    assert_eq!(at("b", 0).unwrap(), [Some(0)]);
+    assert!(matches!(at("b", 150), Err(StoreError::OffsetOutOfRange { .. })));
+    put(&store, "b", 0, b"after the open", "k");
+    assert_eq!(at("b", 150).unwrap(), [Some(150)]);
+
+    assert_eq!(at("a", 149).unwrap(), [Some(149)]);
+    store.remove_topic("a").unwrap();
+    assert!(matches!(at("a", 149), Err(StoreError::TopicNotFound { .. })));
+
+    // The process of the writer ends and another one starts.
+    store.close().unwrap();
+    assert_eq!(at("b", 150).unwrap(), [Some(150)]);
+    let options = StoreOptions { retention_bytes: Some(16 << 10), ..small() };
+    let store = world.open(OpenMode::ReadWrite, &options).unwrap();
+    put(&store, "b", 0, b"after the restart", "k");
+    assert_eq!(at("b", 151).unwrap(), [Some(151)]);
+
+    assert_eq!(at("b", 0).unwrap(), [Some(0)]);
+    assert!(store.expire(false, &mut || Ok(())).unwrap().segments > 0);
+    assert!(matches!(at("b", 0), Err(StoreError::OffsetOutOfRange { min_offset: 1.., .. })));
+    assert_eq!(at("b", 151).unwrap(), [Some(151)]);
+}

@@ -8,9 +8,9 @@ use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::descriptor::{file_stat, retry};
-use super::mmap;
+use super::{lock, mmap};
 use crate::region::{MapAccess, Region};
-use crate::vfs::{FileStat, NoSpace, VfsFile};
+use crate::vfs::{FileStat, LockHolder, NoSpace, VfsFile};
 
 /// The bytes of one write where space cannot be reserved otherwise.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
@@ -123,6 +123,10 @@ impl VfsFile for OsFile {
 
     fn sync_all(&self) -> io::Result<()> {
         self.file.sync_all()
+    }
+
+    fn lock_holder(&self) -> io::Result<Option<LockHolder>> {
+        lock::holder_of_open(&self.file)
     }
 
     fn stat(&self) -> io::Result<FileStat> {

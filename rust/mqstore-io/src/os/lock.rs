@@ -28,7 +28,7 @@ use rustix::fs::OFlags;
 use rustix::process::{Pid, getpid};
 
 use super::descriptor::{file_stat, open_regular, retry, stat};
-use crate::vfs::{LockError, LockHolder, StoreLock};
+use crate::vfs::{FileStat, LockError, LockHolder, StoreLock};
 
 /// RocketMQ's content of the file.
 const CONTENT: &[u8] = b"lock";
@@ -59,8 +59,8 @@ impl Here {
         Self(FILES.lock())
     }
 
-    fn holder(&self, path: &Path) -> Option<LockHolder> {
-        let inode = stat(path).ok()?.inode;
+    fn holder(&self, find: impl FnOnce() -> io::Result<FileStat>) -> Option<LockHolder> {
+        let inode = find().ok()?.inode;
         self.0
             .contains(&inode)
             .then(|| LockHolder { pid: Some(getpid().as_raw_nonzero().get()), may_be_ours: true })
@@ -85,7 +85,7 @@ impl Here {
         Self
     }
 
-    fn holder(&self, _: &Path) -> Option<LockHolder> {
+    fn holder(&self, _: impl FnOnce() -> io::Result<FileStat>) -> Option<LockHolder> {
         None
     }
 
@@ -97,7 +97,7 @@ impl Here {
 impl OsLock {
     pub(super) fn acquire(path: &Path) -> Result<Self, LockError> {
         let mut here = Here::lock();
-        if let Some(LockHolder { pid, .. }) = here.holder(path) {
+        if let Some(LockHolder { pid, .. }) = here.holder(|| stat(path)) {
             return Err(LockError::Held { pid });
         }
         for _ in 0..ATTEMPTS {
@@ -106,7 +106,7 @@ impl OsLock {
                 let pid = query(&file)?.and_then(|holder| holder.pid);
                 return Err(LockError::Held { pid });
             }
-            let ours = file_stat(&retry(|| rustix::fs::fstat(&file)).map_err(io::Error::from)?);
+            let ours = stat_open(&file)?;
             // If another process removed or replaced the file during the call, this lock protects nothing.
             match stat(path) {
                 Ok(named) if named.inode == ours.inode => {}
@@ -149,7 +149,7 @@ impl Drop for OsLock {
 
 /// Returns the holder of the lock of `path`.
 pub(super) fn holder(path: &Path) -> io::Result<Option<LockHolder>> {
-    if let Some(holder) = Here::lock().holder(path) {
+    if let Some(holder) = Here::lock().holder(|| stat(path)) {
         return Ok(Some(holder));
     }
     match open_regular(path, OFlags::RDONLY) {
@@ -157,6 +157,18 @@ pub(super) fn holder(path: &Path) -> io::Result<Option<LockHolder>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Returns the holder of the lock of an open file.
+pub(super) fn holder_of_open(file: &File) -> io::Result<Option<LockHolder>> {
+    match Here::lock().holder(|| stat_open(file)) {
+        Some(holder) => Ok(Some(holder)),
+        None => query(file),
+    }
+}
+
+fn stat_open(file: &File) -> io::Result<FileStat> {
+    Ok(file_stat(&retry(|| rustix::fs::fstat(file))?))
 }
 
 /// Returns a process with a lock of an open file description of `path`, from Linux's list of the files of processes.

@@ -31,7 +31,7 @@ pub enum OperationKind {
     RemoveDir,
     /// `Vfs::sync_dir`.
     SyncDir,
-    /// `Vfs::lock` and `Vfs::lock_holder`.
+    /// `Vfs::lock`, `Vfs::lock_holder` and `VfsFile::lock_holder`.
     Lock,
     /// `Vfs::free_space`.
     FreeSpace,

@@ -12,7 +12,7 @@ use super::file_content::{FileData, PAGE};
 use super::file_node::FileNode;
 use super::shared_state::{DiskState, SharedDisk};
 use crate::region::{MapAccess, MapObserver, Region, RegionError};
-use crate::vfs::{Access, FileStat, NoSpace, VfsFile};
+use crate::vfs::{Access, FileStat, LockHolder, NoSpace, VfsFile};
 
 /// A handle of an open file.
 pub(super) struct SimFile {
@@ -156,6 +156,10 @@ impl VfsFile for SimFile {
 
     fn sync_all(&self) -> io::Result<()> {
         self.sync()
+    }
+
+    fn lock_holder(&self) -> io::Result<Option<LockHolder>> {
+        self.with(OperationKind::Lock, 0, 0, |_, _| Ok(self.node.lock_holder()))
     }
 
     fn stat(&self) -> io::Result<FileStat> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::file_content::FileData;
-use crate::vfs::{FileKind, FileStat};
+use crate::vfs::{FileKind, FileStat, LockHolder};
 
 /// A file, independent of its names.
 #[derive(Debug)]
@@ -25,6 +25,10 @@ impl FileNode {
             locked: AtomicBool::new(false),
             data: Mutex::new(data),
         })
+    }
+
+    pub(super) fn lock_holder(&self) -> Option<LockHolder> {
+        self.locked.load(Ordering::Acquire).then_some(LockHolder { pid: None, may_be_ours: true })
     }
 
     pub(super) fn stat(&self) -> FileStat {

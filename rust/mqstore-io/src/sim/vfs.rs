@@ -203,9 +203,7 @@ impl Vfs for SimVfs {
 
     fn lock_holder(&self, path: &Path) -> io::Result<Option<LockHolder>> {
         match self.begin(OperationKind::Lock, path)?.tree.file(path) {
-            Ok(node) => {
-                Ok(node.locked.load(Ordering::Acquire).then_some(LockHolder { pid: None, may_be_ours: true }))
-            }
+            Ok(node) => Ok(node.lock_holder()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }

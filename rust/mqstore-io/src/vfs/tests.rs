@@ -216,7 +216,14 @@ fn one_holder_a_lock() {
         assert_eq!(vfs.read_file(&path, 9).unwrap(), b"lock");
         assert!(matches!(vfs.lock(&path), Err(LockError::Held { pid: None })));
         assert!(vfs.lock_holder(&path).unwrap().is_some());
+        let open = vfs.open(&path, Access::Read).unwrap();
+        assert_eq!(open.lock_holder().unwrap(), vfs.lock_holder(&path).unwrap());
+        // The open file stays the locked one, whatever has its name.
+        vfs.rename(&path, &root.join("renamed")).unwrap();
+        assert!(open.lock_holder().unwrap().is_some());
         drop(lock);
+        assert_eq!(open.lock_holder().unwrap(), None);
+        vfs.rename(&root.join("renamed"), &path).unwrap();
         assert_eq!(vfs.lock_holder(&path).unwrap(), None);
         let lock = vfs.lock(&path).unwrap();
         lock.disown_in_child();

@@ -309,7 +309,11 @@ impl CommitLog {
         base: u64,
         take_name: impl FnOnce(&MappedFile) -> std::io::Result<()>,
     ) -> std::io::Result<bool> {
-        let outcome = self.row.retire_oldest(base, take_name);
+        let outcome = self.row.retire_oldest(base, |segment| {
+            // First: a reader that does not find the file looks for the reason in the page.
+            self.live.expire_to(segment.end_offset());
+            take_name(segment)
+        });
         self.refresh_list();
         outcome
     }

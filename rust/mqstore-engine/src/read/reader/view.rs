@@ -14,7 +14,7 @@ use super::super::view::View;
 use super::{OVERLAY_BYTES, Reader, ReaderState, SMALL_LOG_BYTES};
 use crate::store::{read_units, sorted_offsets};
 use mqstore_base::error::StoreError;
-use mqstore_base::live_page::{LiveState, read_live};
+use mqstore_base::live_page::LiveState;
 use mqstore_base::retry::{poll_interval, retry_if_gone};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::FloorTable;
@@ -189,10 +189,9 @@ impl Reader {
     fn catch_up_once(&self) -> Result<u64, StoreError> {
         let seen = self.unseen.lock().is_none();
         let mut state = self.state.lock();
-        self.follow_expiry(&mut state)?;
+        let (page, live) = self.live.look(&self.files);
+        self.follow_expiry(&mut state, live)?;
         let before = state.end;
-        let page = self.page();
-        let live = read_live(&self.files);
         let at_segment_end = state.list.find(before).is_none();
         if at_segment_end {
             state.list = Arc::new(SegmentList::load(&self.files)?);
@@ -286,7 +285,7 @@ impl Reader {
         let look = || self.index.candidates(hash, i64::MIN, i64::MAX);
         let mut found = look()?;
         for round in 0..LOOK_TRIES {
-            if found.damaged.is_none() || read_live(&self.files).is_none() {
+            if found.damaged.is_none() || self.live.look(&self.files).1.is_none() {
                 break;
             }
             self.files.clock.sleep(poll_interval(round));

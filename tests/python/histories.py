@@ -87,6 +87,7 @@ class History:
         self.now = 0.0
         self.model = Model()
         self.steps: list[str] = []
+        self.damaged: list[tuple[Path, bytes]] = []
         self.store = self.opened("create")
         for topic, queues in (("orders", 2), ("jobs", 2), ("shop", 2)):
             self.create(topic, queues)
@@ -246,9 +247,11 @@ class History:
         content = damaged.read_bytes()
         left = content[: self.chance.randrange(len(content))]
         damaged.write_bytes(left)
+        # The file may still be as an earlier damage left it.
+        self.damaged = [one for one in self.damaged if one != (damaged, content)]
+        self.damaged.append((damaged, left))
         self.store = self.opened()
-        kept = [damaged, *(path for path in (self.home / "mqstore" / "lost+found").rglob("*") if path.is_file())]
-        assert not left or left in (path.read_bytes() for path in kept), f"no copy of the damaged {damaged.name}"
+        self.check_copies()
 
     def add_a_twin(self) -> None:
         """Puts an empty segment into the other folder of the log, under the name of a segment with messages."""
@@ -314,6 +317,7 @@ class History:
                 act: Callable[[], None] = getattr(self, name)
                 act()
                 self.check_messages(self.store)
+                self.check_copies()
             self.drain()
         finally:
             self.store.close()
@@ -361,6 +365,13 @@ class History:
     @staticmethod
     def bodies(store: mqstore.Store, topic: str) -> Counter[bytes]:
         return Counter(message.body for queue in store.queues(topic) for message in store.read(topic, queue.queue_id))
+
+    def check_copies(self) -> None:
+        """The bytes of each damaged configuration file are in the file itself, or in a copy."""
+        copies = [path for path in (self.home / "mqstore" / "lost+found").rglob("*") if path.is_file()]
+        for damaged, left in self.damaged:
+            kept = (path.read_bytes() for path in (damaged, *copies) if path.exists())
+            assert not left or left in kept, f"no copy of the damaged {damaged.name} after {self.steps}"
 
     def check_messages(self, store: mqstore.Store, *, moved: bool = False) -> None:
         """The store shows exactly the visible messages, each once.

@@ -16,7 +16,7 @@ import typing as _typing
 
 from mqstore import errors, types
 from mqstore._admin.directories import compact, info, rebuild, repair, verify
-from mqstore._native import AppendResult, LeasedMessage, SqlFilter, StoredMessage, __version__
+from mqstore._native import AppendResult, LeasedMessage, Message, SqlFilter, StoredMessage, __version__
 from mqstore._store import Store, open  # noqa: A004 - the name that gzip, dbm and shelve use
 from mqstore.errors import (
     ConsumerClosedError,
@@ -70,7 +70,6 @@ if _typing.TYPE_CHECKING:
     from mqstore._delivery.delays import DelayStats
     from mqstore._delivery.transactions import PendingTransaction, Transaction
     from mqstore._delivery.work_queue import Lease, WorkQueue, WorkQueueCounts
-    from mqstore._message import Message
     from mqstore._options import BrokerOptions, StoreOptions
     from mqstore._read.filter import sql
     from mqstore._read.scan import Scan, scan
@@ -201,7 +200,6 @@ _HOMES = {
     "Consumer": "_delivery.consumer",
     "DelayStats": "_delivery.delays",
     "OffsetCommit": "_delivery.consumer",
-    "Message": "_message",
     "Scan": "_read.scan",
     "BrokerOptions": "_options",
     "StoreOptions": "_options",

@@ -6,7 +6,6 @@ from typing import Any, Final, Literal, Self, final
 
 from typing_extensions import disjoint_base
 
-from mqstore._message import Message
 from mqstore._stubs.delivery import (
     LeasedMessage,
     NativeConsumer,
@@ -54,13 +53,14 @@ from mqstore._stubs.loop import (
     reason_of,
     sync_groups,
 )
+from mqstore._stubs.message import Message
 from mqstore._stubs.testing import TestClock, TestFaults, is_reserved
 from mqstore._stubs.transactions import NativeChecks, NativeTransaction, pending_transactions
 from mqstore.types import BytesLike, Duration, Filter, Keys, OnDamage, Properties, ReadBound, Time
 
 __all__ = [
     "AppendResult", "CompactionJob", "CopyStream", "ExportRules", "ExportStream", "LeasedMessage", "LineStream",
-    "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue", "MessageIterator", "NativeChecks",
+    "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue", "Message", "MessageIterator", "NativeChecks",
     "NativeConsumer", "NativeStore", "NativeTransaction", "NativeWorkQueue", "QueuedAppend", "ScanRows", "ScanStream",
     "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__",
     "_after_fork_in_child", "_restore_message", "adopt_settings", "append_rows", "append_staged", "cancel_delayed",

@@ -13,6 +13,7 @@ import pytest
 
 import mqstore
 import rocketmq_bytes as raw
+from conftest import SMALL
 
 
 def only(home: Path, **fields: object) -> mqstore.StoredMessage:
@@ -215,6 +216,44 @@ def test_message() -> None:
         message.properties["a"] = "c"  # type: ignore[index]
     with pytest.raises(ValueError, match="32 bits"):
         mqstore.Message(b"", flag=1 << 31)
+
+
+def test_message_parts_and_copies() -> None:
+    message = mqstore.Message(b"body", keys=["k", "l"], properties={"a": "b"}, flag=7)
+    match message:
+        case mqstore.Message(body, keys, tags, properties):
+            assert (body, keys, tags, properties) == (b"body", ("k", "l"), None, {"a": "b"})
+        case _:
+            pytest.fail("a Message matches its class by position")
+    changed = message.__replace__(tags="t", keys=())
+    assert changed == mqstore.Message(b"body", tags="t", properties={"a": "b"}, flag=7)
+    assert message.__replace__() == message
+    assert message.__replace__(body=b"x").body == b"x"
+    with pytest.raises(TypeError, match="tag"):
+        message.__replace__(tag="t")
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("born", [None, -1, 5, datetime(1970, 2, 1, tzinfo=UTC), datetime(2024, 2, 1, tzinfo=UTC)])
+def test_message_is_picklable(protocol: int, born: int | datetime | None) -> None:
+    """Also if its time, as a number, looks like seconds and would be refused."""
+    message = mqstore.Message(b"body", keys="k", tags="t", properties={"a": "b"}, flag=-7, born_timestamp=born)
+    assert pickle.loads(pickle.dumps(message, protocol)) == message
+    assert message.__replace__() == message
+
+
+def test_message_can_be_appended_again(home: Path) -> None:
+    good = mqstore.Message(b"x", keys=["k", "l"], tags="t", properties={"a": "b", "UNIQ_KEY": "id"})
+    bad = mqstore.Message(b"x", keys="a b")
+    with mqstore.open(home, "create", options=SMALL) as store:
+        for topic in ("t", "u"):
+            (first, second) = store.append_many(topic, [good, good])
+            assert first.unique_id == second.unique_id == "id"
+            assert [(one.keys, one.tags, one.properties["a"]) for one in store.read(topic)] == [
+                (("k", "l"), "t", "b")
+            ] * 2
+            with pytest.raises(mqstore.InvalidMessageError, match="message 2: key"):
+                store.append_many(topic, [b"", good, bad])
 
 
 def test_message_does_not_see_later_changes() -> None:

@@ -123,6 +123,7 @@ SIGNATURES = {
     "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
     "born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, light_queues=())",
     "Store.append_many": "(self, /, topic, messages, *, queue_id=None, durable=False)",
+    "Message": "(body, *, keys=(), tags=None, properties=None, flag=0, born_timestamp=None)",
     "Store.read": "(self, /, topic, queue_id=None, start=None, end=None, *, filter=None, follow=False, timeout=None, "
     "on_damage='raise')",
     "Store.lookup": "(self, /, topic, key, *, start_time=None, end_time=None, limit=None, newest_first=False)",
@@ -253,6 +254,7 @@ def _bare_signature(thing: Any) -> str:
     "kind",
     [
         mqstore.Store,
+        mqstore.Message,
         mqstore.StoredMessage,
         mqstore.AppendResult,
         mqstore.Consumer,

@@ -6,8 +6,8 @@ from typing import Any, Self, final
 
 from typing_extensions import disjoint_base
 
-from mqstore._message import Message
 from mqstore._mqstore import AppendResult, NativeStore, StoredMessage
+from mqstore._stubs.message import Message
 from mqstore.types import BytesLike, Duration, Filter, Keys, OnDamage, Properties, Start, Time
 
 __all__ = [

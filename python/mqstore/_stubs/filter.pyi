@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Self, final
 
-from mqstore._message import Message
 from mqstore._mqstore import StoredMessage
+from mqstore._stubs.message import Message
 
 __all__ = ["SqlFilter"]
 

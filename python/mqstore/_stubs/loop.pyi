@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import NoReturn, Self, final
 
-from mqstore._message import Message
 from mqstore._mqstore import AppendResult, NativeStore, StoredMessage
 from mqstore._stubs.delivery import LeasedMessage, NativeConsumer, NativeWorkQueue
+from mqstore._stubs.message import Message
 from mqstore.types import BytesLike, Duration, Keys, Properties, Time
 
 __all__ = [

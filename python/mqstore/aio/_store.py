@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
     from types import TracebackType
 
-    from mqstore._message import Message
+    from mqstore._native import Message
     from mqstore._options import StoreOptions
     from mqstore._read.table import Bodies
     from mqstore._reports import Progress

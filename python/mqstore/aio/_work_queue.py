@@ -23,8 +23,7 @@ from mqstore.errors import QuotaFull
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from mqstore._message import Message
-    from mqstore._native import AppendResult, LeasedMessage, QueuedAppend
+    from mqstore._native import AppendResult, LeasedMessage, Message, QueuedAppend
     from mqstore.aio._bridge import Bridge
     from mqstore.types import BytesLike, Duration, Keys, Properties, Time
 

@@ -3,6 +3,7 @@
 //! Owns the rules for keys, tags, properties and topic names, and the owned form of a stored record. That form keeps
 //! the bytes of the record alive, in a mapping or in a buffer that was read.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -125,14 +126,48 @@ pub fn encode_properties<'a>(
     unique_key: Option<&str>,
     properties: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Result<Vec<u8>, StoreError> {
-    let mut builder = PropertiesBuilder::new();
-    let mut joined = String::new();
+    let mut text = Vec::new();
+    push_properties(&mut text, keys, tags, unique_key, properties)?;
+    Ok(text)
+}
+
+/// Like [`encode_properties`]; adds the text form to the end of `text`. After an error, `text` is as before.
+///
+/// # Errors
+/// Those of [`encode_properties`].
+pub fn push_properties<'a>(
+    text: &mut Vec<u8>,
+    keys: impl IntoIterator<Item = &'a str>,
+    tags: Option<&str>,
+    unique_key: Option<&str>,
+    properties: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Result<(), StoreError> {
+    let mut builder = PropertiesBuilder::after(std::mem::take(text));
+    let pushed = push_all(&mut builder, keys, tags, unique_key, properties);
+    if pushed.is_err() {
+        builder.clear();
+    }
+    *text = builder.finish();
+    pushed
+}
+
+fn push_all<'a>(
+    builder: &mut PropertiesBuilder,
+    keys: impl IntoIterator<Item = &'a str>,
+    tags: Option<&str>,
+    unique_key: Option<&str>,
+    properties: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Result<(), StoreError> {
+    let mut joined = Cow::Borrowed("");
     for key in keys {
         check_key(key)?;
-        if !joined.is_empty() {
+        if joined.is_empty() {
+            joined = Cow::Borrowed(key);
+        } else {
+            let joined = joined.to_mut();
             joined.push(' ');
+            joined.push_str(key);
         }
-        joined.push_str(key);
     }
     for (name, value) in properties {
         if is_reserved(name) {
@@ -144,7 +179,7 @@ pub fn encode_properties<'a>(
     }
     for (name, value) in [
         (names::UNIQ_KEY, unique_key),
-        (names::KEYS, (!joined.is_empty()).then_some(joined.as_str())),
+        (names::KEYS, (!joined.is_empty()).then_some(&*joined)),
         (names::TAGS, tags),
     ] {
         if let Some(value) = value {
@@ -155,7 +190,7 @@ pub fn encode_properties<'a>(
             builder.push_reserved(name, value).map_err(|error| invalid(error.to_string()))?;
         }
     }
-    Ok(builder.finish())
+    Ok(())
 }
 
 fn invalid(reason: String) -> StoreError {
@@ -403,5 +438,22 @@ impl TagFilter {
     /// Whether a record's tags match.
     pub fn matches(&self, tags: Option<&str>) -> bool {
         tags.is_some_and(|tags| self.tags.iter().any(|(_, tag)| tag == tags))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_several_messages_share_a_buffer() {
+        let mut text = Vec::new();
+        push_properties(&mut text, ["k", "l"], Some("t"), None, [("a", "b")]).unwrap();
+        let first = text.clone();
+        assert_eq!(first, b"a\x01b\x02KEYS\x01k l\x02TAGS\x01t\x02");
+        assert!(push_properties(&mut text, ["k"], Some(""), None, [("a", "b")]).is_err());
+        assert_eq!(text, first, "after an error the text is as before");
+        push_properties(&mut text, ["m"], None, Some("id"), []).unwrap();
+        assert_eq!(text.get(first.len()..).unwrap(), b"UNIQ_KEY\x01id\x02KEYS\x01m\x02");
     }
 }

@@ -395,12 +395,19 @@ pub const REASON: &str = "mqstore.reason";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PropertiesBuilder {
     text: Vec<u8>,
+    /// Where the text form begins: other bytes can precede it.
+    start: usize,
 }
 
 impl PropertiesBuilder {
     /// Creates a builder without entries.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Creates a builder that appends the text form to other bytes. [`finish`](Self::finish) returns both.
+    pub fn after(bytes: Vec<u8>) -> Self {
+        Self { start: bytes.len(), text: bytes }
     }
 
     /// Appends a property of the application. Refuses reserved names, and everything that
@@ -424,8 +431,8 @@ impl PropertiesBuilder {
         } else if separates(name) || separates(value) {
             "the bytes 0x01 and 0x02 cannot be stored"
         } else {
-            let grown =
-                self.text.len().saturating_add(name.len()).saturating_add(value.len()).saturating_add(2);
+            let entry = name.len().saturating_add(value.len()).saturating_add(2);
+            let grown = self.as_bytes().len().saturating_add(entry);
             if grown > MAX_PROPERTIES_BYTES {
                 let limit = MAX_PROPERTIES_BYTES as u64;
                 return Err(FormatError::TooLarge { what: "properties", value: grown as u64, limit });
@@ -437,19 +444,19 @@ impl PropertiesBuilder {
         Err(FormatError::bad_property(name, reason))
     }
 
-    /// Returns the text so far.
+    /// Returns the text so far, without the bytes before it.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.text
+        self.text.get(self.start..).unwrap_or_default()
     }
 
-    /// Returns the text.
+    /// Returns the text, after the bytes that precede it.
     pub fn finish(self) -> Vec<u8> {
         self.text
     }
 
     /// Removes all entries and keeps the memory.
     pub fn clear(&mut self) {
-        self.text.clear();
+        self.text.truncate(self.start);
     }
 }
 

@@ -31,6 +31,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NativeConsumer", py.get_type::<delivery::consumer::NativeConsumer>())?;
     module.add("NativeWorkQueue", py.get_type::<delivery::work_queue::NativeWorkQueue>())?;
     module.add("NativeTransaction", py.get_type::<delivery::transactions::NativeTransaction>())?;
+    module.add_class::<convert::message::Message>()?;
     module.add_class::<convert::stored_message::StoredMessage>()?;
     module.add_class::<delivery::leased_message::LeasedMessage>()?;
     module.add_class::<convert::append_result::AppendResult>()?;

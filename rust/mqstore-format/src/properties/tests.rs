@@ -12,6 +12,19 @@ fn decoded(raw: &[u8]) -> Vec<(&str, &str)> {
 }
 
 #[test]
+fn a_builder_after_other_bytes_keeps_them() {
+    let mut builder = PropertiesBuilder::after(b"before".to_vec());
+    builder.push("a", "b").unwrap();
+    assert_eq!(builder.as_bytes(), b"a\x01b\x02");
+    builder.clear();
+    assert_eq!(builder.as_bytes(), b"");
+    // Only the text form counts against the limit.
+    let mut builder = PropertiesBuilder::after(vec![b'x'; MAX_PROPERTIES_BYTES]);
+    builder.push("a", "b").unwrap();
+    assert_eq!(builder.finish().len(), MAX_PROPERTIES_BYTES + 4);
+}
+
+#[test]
 fn the_specified_example() {
     // Java's form of {A:1, B:""}. The empty value is lost.
     let raw = [0x41, 0x01, 0x31, 0x02, 0x42, 0x01, 0x02];

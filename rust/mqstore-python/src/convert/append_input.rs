@@ -3,23 +3,23 @@
 use mqstore_base::message::NewMessage;
 use mqstore_engine::OwnedMessage;
 use pyo3::exceptions::PyTypeError;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::convert::arguments::{EncodedProperties, body, encode, flag, time};
 use crate::convert::error::of_message;
+use crate::convert::message::Message;
 
-/// One message that owns everything its borrowed form points to.
-pub(crate) struct InputMessage<'py> {
-    pub(crate) body: Bound<'py, PyBytes>,
-    pub(crate) encoded: EncodedProperties,
-    pub(crate) flag: i32,
-    pub(crate) born_timestamp_ms: Option<i64>,
+/// The arguments of `append`. Owns everything that the borrowed form points to.
+pub(crate) struct MessageParts<'py> {
+    body: Bound<'py, PyBytes>,
+    encoded: EncodedProperties,
+    flag: i32,
+    born_timestamp_ms: Option<i64>,
 }
 
-impl<'py> InputMessage<'py> {
+impl<'py> MessageParts<'py> {
     /// Converts the arguments of `append`.
     pub(crate) fn of(
         message: &Bound<'py, PyAny>,
@@ -68,6 +68,71 @@ impl<'py> InputMessage<'py> {
     }
 }
 
+/// An element of `append_many`.
+pub(crate) enum InputMessage<'py> {
+    Body(Bound<'py, PyBytes>),
+    /// A `Message` with its text encoded.
+    Message(Bound<'py, Message>),
+}
+
+impl<'py> InputMessage<'py> {
+    fn of(element: Bound<'py, PyAny>) -> PyResult<Self> {
+        match element.cast_into::<Message>() {
+            Ok(message) => {
+                message.get().encode(message.py())?;
+                Ok(Self::Message(message))
+            }
+            Err(other) => Ok(Self::Body(body(&other.into_inner())?)),
+        }
+    }
+
+    /// Returns the borrowed form for the store.
+    pub(crate) fn message<'a>(
+        &'a self,
+        topic: &'a str,
+        queue_id: Option<i32>,
+        durable: bool,
+    ) -> NewMessage<'a> {
+        let (body, encoded, flag, born_timestamp_ms) = match self {
+            Self::Body(body) => (body.as_bytes(), EncodedProperties::empty(), 0, None),
+            Self::Message(bound) => {
+                let message = bound.get();
+                let body = message.body_bytes(bound.py());
+                (body, message.encoded(), message.flag_value(), message.born_timestamp_ms())
+            }
+        };
+        NewMessage {
+            topic,
+            body,
+            properties: &encoded.properties,
+            unique_key: encoded.unique_key.as_deref(),
+            queue_id,
+            flag,
+            born_timestamp_ms,
+            durable,
+        }
+    }
+
+    /// Converts the message for another thread. Its body stays the caller's `bytes`.
+    pub(crate) fn into_owned(self) -> OwnedMessage {
+        let parts = match self {
+            Self::Body(body) => {
+                MessageParts { body, encoded: EncodedProperties::EMPTY, flag: 0, born_timestamp_ms: None }
+            }
+            Self::Message(bound) => {
+                let message = bound.get();
+                MessageParts {
+                    body: message.body_object(bound.py()),
+                    encoded: message.encoded().clone(),
+                    flag: message.flag_value(),
+                    born_timestamp_ms: message.born_timestamp_ms(),
+                }
+            }
+        };
+        parts.into_owned()
+    }
+}
+
 /// Converts the messages of one call: bodies or `Message`s.
 pub(crate) fn parts<'py>(messages: &Bound<'py, PyAny>) -> PyResult<Vec<InputMessage<'py>>> {
     if messages.is_instance_of::<PyBytes>() || messages.is_instance_of::<PyString>() {
@@ -77,34 +142,10 @@ pub(crate) fn parts<'py>(messages: &Bound<'py, PyAny>) -> PyResult<Vec<InputMess
         )));
     }
     let py = messages.py();
-    let class = crate::convert::arguments::message_class(py)?;
-    let mut found = Vec::new();
+    let mut found = Vec::with_capacity(messages.len().unwrap_or_default());
     for (index, message) in messages.try_iter()?.enumerate() {
-        let part = part(&message?, class).map_err(|error| of_message(py, index, error))?;
+        let part = InputMessage::of(message?).map_err(|error| of_message(py, index, error))?;
         found.push(part);
     }
     Ok(found)
-}
-
-fn part<'py>(message: &Bound<'py, PyAny>, class: &Bound<'py, PyAny>) -> PyResult<InputMessage<'py>> {
-    let py = message.py();
-    if !message.is_instance(class)? {
-        return Ok(InputMessage {
-            body: body(message)?,
-            encoded: EncodedProperties::default(),
-            flag: 0,
-            born_timestamp_ms: None,
-        });
-    }
-    let born = message.getattr(intern!(py, "born_timestamp"))?;
-    Ok(InputMessage {
-        body: body(&message.getattr(intern!(py, "body"))?)?,
-        encoded: encode(
-            Some(&message.getattr(intern!(py, "keys"))?),
-            Some(&message.getattr(intern!(py, "tags"))?),
-            Some(&message.getattr(intern!(py, "properties"))?),
-        )?,
-        flag: flag(&message.getattr(intern!(py, "flag"))?)?,
-        born_timestamp_ms: if born.is_none() { None } else { Some(time("born_timestamp", &born)?) },
-    })
 }

@@ -6,14 +6,14 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use mqstore_base::message::encode_properties;
+use mqstore_base::message::push_properties;
 use mqstore_engine::ReadBound;
 use mqstore_format::properties::UNIQ_KEY;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyMapping, PyMemoryView, PyString};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyMapping, PyMemoryView, PyString, PyTuple};
 
 use crate::convert::error::{InvalidOptionError, invalid, to_py};
 
@@ -36,10 +36,21 @@ pub(crate) fn body<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyByte
 }
 
 /// The text form of keys, tags and properties, and the unique key if one was given.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct EncodedProperties {
     pub(crate) properties: Vec<u8>,
     pub(crate) unique_key: Option<String>,
+}
+
+impl EncodedProperties {
+    /// The text without any entry.
+    pub(crate) const EMPTY: Self = Self { properties: Vec::new(), unique_key: None };
+
+    /// Returns a reference to [`Self::EMPTY`].
+    pub(crate) fn empty() -> &'static Self {
+        static EMPTY: EncodedProperties = EncodedProperties::EMPTY;
+        &EMPTY
+    }
 }
 
 /// Encodes keys, tags and properties. If all are absent, it allocates nothing.
@@ -58,15 +69,35 @@ pub(crate) fn encode_with_id(
     properties: Option<&Bound<'_, PyAny>>,
     dedup_id: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<EncodedProperties> {
-    let keys = keys.map(key_list).transpose()?.unwrap_or_default();
+    let mut encoded = EncodedProperties::default();
+    encoded.unique_key = push_encoded(&mut encoded.properties, keys, tags, properties, dedup_id)?;
+    Ok(encoded)
+}
+
+/// Adds the text form of keys, tags and properties to `encoded`, and returns the unique key if one was given.
+pub(crate) fn push_encoded(
+    encoded: &mut Vec<u8>,
+    keys: Option<&Bound<'_, PyAny>>,
+    tags: Option<&Bound<'_, PyAny>>,
+    properties: Option<&Bound<'_, PyAny>>,
+    dedup_id: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<String>> {
+    let keys = keys.map(KeyList::of).transpose()?.unwrap_or_default();
     let tags = tags.filter(|tags| !tags.is_none()).map(|tags| text("tags", tags)).transpose()?;
-    let mut pairs = properties.map(pairs).transpose()?.unwrap_or_default();
-    if keys.is_empty() && tags.is_none() && pairs.is_empty() && dedup_id.is_none() {
-        return Ok(EncodedProperties::default());
+    let pairs = properties.map(pairs).transpose()?.unwrap_or_default();
+    if keys.as_slice().is_empty() && tags.is_none() && pairs.is_empty() && dedup_id.is_none() {
+        return Ok(None);
     }
+    let pair = |(name, value): &'_ (Bound<'_, PyString>, Bound<'_, PyString>)| -> PyResult<()> {
+        name.to_str()?;
+        value.to_str().map(drop)
+    };
+    pairs.iter().try_for_each(pair)?;
+    let mut own: Vec<(&str, &str)> =
+        pairs.iter().map(|(name, value)| (checked(name), checked(value))).collect();
     // The one reserved name that a caller may use: it replaces the generated id.
     let mut unique_key =
-        pairs.iter().position(|(name, _)| name == UNIQ_KEY).map(|at| pairs.swap_remove(at).1);
+        own.iter().position(|(name, _)| *name == UNIQ_KEY).map(|at| own.swap_remove(at).1.to_owned());
     if let Some(id) = dedup_id {
         let id = text("dedup_id", id)?.to_str()?.to_owned();
         if unique_key.is_some() {
@@ -77,33 +108,68 @@ pub(crate) fn encode_with_id(
         }
         unique_key = Some(id);
     }
-    let keys = keys.iter().map(|key| key.to_str()).collect::<PyResult<Vec<_>>>()?;
+    keys.as_slice().iter().try_for_each(|key| key.to_str().map(drop))?;
+    let keys = keys.as_slice().iter().map(checked);
     let tags = tags.as_ref().map(|tags| tags.to_str()).transpose()?;
-    let own = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let properties = encode_properties(keys, tags, unique_key.as_deref(), own).map_err(to_py)?;
-    Ok(EncodedProperties { properties, unique_key })
+    push_properties(encoded, keys, tags, unique_key.as_deref(), own).map_err(to_py)?;
+    Ok(unique_key)
 }
 
-fn key_list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyString>>> {
-    if keys.is_none() {
-        return Ok(Vec::new());
+/// Returns a text that `to_str` has already accepted.
+fn checked<'a>(text: &'a Bound<'_, PyString>) -> &'a str {
+    text.to_str().unwrap_or_default()
+}
+
+/// Keys with checked types.
+#[derive(Default)]
+enum KeyList<'py> {
+    #[default]
+    None,
+    One(Bound<'py, PyString>),
+    Several(Vec<Bound<'py, PyString>>),
+}
+
+impl<'py> KeyList<'py> {
+    fn of(keys: &Bound<'py, PyAny>) -> PyResult<Self> {
+        if keys.is_none() {
+            return Ok(Self::None);
+        }
+        if let Ok(key) = keys.cast::<PyString>() {
+            return Ok(Self::One(key.clone()));
+        }
+        let refuse = |what: &Bound<'py, PyAny>| -> PyErr {
+            let kind = what.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
+            PyTypeError::new_err(format!("keys must be a str or an iterable of str, not {kind}"))
+        };
+        if keys.is_instance_of::<PyBytes>() {
+            return Err(refuse(keys));
+        }
+        let mut found = Vec::new();
+        for key in keys.try_iter().map_err(|_| refuse(keys))? {
+            let key = key?;
+            found.push(key.cast_into::<PyString>().map_err(|error| refuse(&error.into_inner()))?);
+        }
+        Ok(Self::Several(found))
     }
-    if let Ok(key) = keys.cast::<PyString>() {
-        return Ok(vec![key.clone()]);
+
+    fn as_slice(&self) -> &[Bound<'py, PyString>] {
+        match self {
+            Self::None => &[],
+            Self::One(key) => std::slice::from_ref(key),
+            Self::Several(keys) => keys,
+        }
     }
-    let refuse = |what: &Bound<'py, PyAny>| -> PyErr {
-        let kind = what.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
-        PyTypeError::new_err(format!("keys must be a str or an iterable of str, not {kind}"))
-    };
-    if keys.is_instance_of::<PyBytes>() {
-        return Err(refuse(keys));
+}
+
+/// Checks keys, and returns what a message keeps of them: a `str`, a tuple of several, or nothing if there are none.
+pub(crate) fn kept_keys(keys: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
+    match KeyList::of(keys)? {
+        KeyList::One(key) => Ok(Some(key.into_any().unbind())),
+        KeyList::Several(found) if !found.is_empty() => {
+            Ok(Some(PyTuple::new(keys.py(), found)?.into_any().unbind()))
+        }
+        KeyList::None | KeyList::Several(_) => Ok(None),
     }
-    let mut found = Vec::new();
-    for key in keys.try_iter().map_err(|_| refuse(keys))? {
-        let key = key?;
-        found.push(key.cast_into::<PyString>().map_err(|error| refuse(&error.into_inner()))?);
-    }
-    Ok(found)
 }
 
 /// Converts the names of light queues: one or several.
@@ -116,14 +182,15 @@ pub(crate) fn light_queues(value: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     names.map(|name| Ok(name?.cast::<PyString>().map_err(|_| refuse())?.to_str()?.to_owned())).collect()
 }
 
-fn pairs(properties: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
+/// Properties with checked types.
+type PropertyPairs<'py> = Vec<(Bound<'py, PyString>, Bound<'py, PyString>)>;
+
+fn pairs<'py>(properties: &Bound<'py, PyAny>) -> PyResult<PropertyPairs<'py>> {
     if properties.is_none() {
         return Ok(Vec::new());
     }
-    let pair = |(name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>)| -> PyResult<(String, String)> {
-        let name = text("a property name", &name)?;
-        let value = text("a property value", &value)?;
-        Ok((name.to_str()?.to_owned(), value.to_str()?.to_owned()))
+    let pair = |(name, value): (Bound<'py, PyAny>, Bound<'py, PyAny>)| {
+        Ok((text("a property name", &name)?, text("a property value", &value)?))
     };
     if let Ok(dict) = properties.cast::<PyDict>() {
         return dict.iter().map(pair).collect();
@@ -133,6 +200,19 @@ fn pairs(properties: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
         return Err(PyTypeError::new_err(format!("properties must be a mapping of str to str, not {kind}")));
     };
     mapping.items()?.iter().map(|item| pair(item.extract()?)).collect()
+}
+
+/// Checks properties and returns a copy of them; None if there are none.
+pub(crate) fn copied_properties<'py>(properties: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyDict>>> {
+    let pairs = pairs(properties)?;
+    if pairs.is_empty() {
+        return Ok(None);
+    }
+    let copy = PyDict::new(properties.py());
+    for (name, value) in pairs {
+        copy.set_item(name, value)?;
+    }
+    Ok(Some(copy))
 }
 
 /// Checks a `str` argument.
@@ -222,7 +302,7 @@ pub(crate) fn needs_queue(offset: i64) -> String {
 }
 
 /// Numbers that can only be seconds, and that `mqstore._times` refuses as milliseconds.
-const LIKE_SECONDS: Range<i64> = 100_000_000..10_000_000_000;
+pub(crate) const LIKE_SECONDS: Range<i64> = 100_000_000..10_000_000_000;
 
 /// Converts a time to epoch milliseconds, by the rules of `mqstore._times`.
 pub(crate) fn time(name: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
@@ -271,11 +351,6 @@ fn seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
 
 /// Converts a topic's attributes: a mapping of str to str.
 pub(crate) fn attributes(value: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<(String, String)>> {
-    value.map(pairs).transpose().map(Option::unwrap_or_default)
-}
-
-/// Returns the class `mqstore.Message`.
-pub(crate) fn message_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
-    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    CLASS.import(py, "mqstore._message", "Message")
+    let pairs = value.map(pairs).transpose()?.unwrap_or_default();
+    pairs.iter().map(|(name, value)| Ok((name.to_str()?.to_owned(), value.to_str()?.to_owned()))).collect()
 }

@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use mqstore_base::message::MessageFilter;
 use mqstore_format::SqlFilter as Sql;
-use mqstore_format::properties::{KEYS, TAGS};
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString, PyTuple, PyType};
 
-use crate::convert::arguments::{message_class, text};
+use crate::convert::arguments::text;
 use crate::convert::error::{InvalidFilterError, to_py};
+use crate::convert::message::Message;
 use crate::convert::stored_message::StoredMessage;
 
 /// A condition on the properties of messages, in RocketMQ's SQL92; created by `mqstore.sql`.
@@ -114,8 +113,8 @@ impl SqlFilter {
     /// Returns the values of the properties that the condition reads, in their order.
     fn values(&self, given: &Bound<'_, PyAny>) -> PyResult<Vec<Option<String>>> {
         let names = self.sql.properties();
-        if given.is_instance(message_class(given.py())?)? {
-            return names.map(|name| of_message(given, name)).collect();
+        if let Ok(message) = given.cast::<Message>() {
+            return names.map(|name| message.get().property(given.py(), name)).collect();
         }
         if let Ok(dict) = given.cast::<PyDict>() {
             return names
@@ -128,19 +127,6 @@ impl SqlFilter {
             return Err(PyTypeError::new_err(format!("properties must be {wanted}, not {kind}")));
         };
         names.map(|name| of_mapping(mapping, name)).collect()
-    }
-}
-
-/// Returns a property of a `Message` as it would be stored.
-fn of_message(message: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<String>> {
-    let py = message.py();
-    match name {
-        TAGS => message.getattr(intern!(py, "tags"))?.extract(),
-        KEYS => {
-            let keys: Vec<String> = message.getattr(intern!(py, "keys"))?.extract()?;
-            Ok((!keys.is_empty()).then(|| keys.join(" ")))
-        }
-        _ => of_mapping(message.getattr(intern!(py, "properties"))?.cast::<PyMapping>()?, name),
     }
 }
 

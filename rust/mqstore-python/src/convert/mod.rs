@@ -7,5 +7,7 @@ pub(crate) mod buffer;
 pub(crate) mod error;
 pub(crate) mod filter;
 pub(crate) mod hooks;
+pub(crate) mod message;
 pub(crate) mod options;
+pub(crate) mod shown;
 pub(crate) mod stored_message;

@@ -7,36 +7,16 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use mqstore_base::message::{RecordBytes, StoredRecord};
-use mqstore_format::properties::{KEYS, TAGS};
-use mqstore_format::{BatchItem, Properties, RecordView, decode_batch};
+use mqstore_format::{RecordView, decode_batch};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
 
 use crate::convert::buffer::RecordBuffer;
 use crate::convert::error::bad_record;
-
-/// Bytes of a body that `repr` shows.
-const SHOWN_BYTES: usize = 40;
-
-/// Converts one message of an inner batch to a `Message`.
-fn batch_item<'py>(py: Python<'py>, item: &BatchItem<'_>) -> PyResult<Bound<'py, PyAny>> {
-    static MESSAGE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let class = MESSAGE.import(py, "mqstore._message", "Message")?;
-    let all = Properties::new(item.properties);
-    let own = PyDict::new(py);
-    for (name, value) in all.iter().filter(|(name, _)| ![KEYS, TAGS].contains(name)) {
-        own.set_item(name, value)?;
-    }
-    let keys = all.get(KEYS).unwrap_or_default().split(' ').filter(|key| !key.is_empty());
-    let named = PyDict::new(py);
-    named.set_item(intern!(py, "keys"), PyTuple::new(py, keys.collect::<Vec<_>>())?)?;
-    named.set_item(intern!(py, "tags"), all.get(TAGS))?;
-    named.set_item(intern!(py, "properties"), own)?;
-    named.set_item(intern!(py, "flag"), item.flag)?;
-    class.call((PyBytes::new(py, item.body),), Some(&named))
-}
+use crate::convert::message::Message;
+use crate::convert::shown::{datetime, repr, shown_body};
 
 /// A stored message.
 ///
@@ -73,11 +53,7 @@ impl StoredMessage {
     /// Returns the text of `repr` after `kind`.
     pub(crate) fn shown(&self, py: Python<'_>, kind: &str) -> PyResult<String> {
         let view = self.view()?;
-        let shown = view.body.get(..SHOWN_BYTES).unwrap_or(view.body);
-        let mut body = PyBytes::new(py, shown).repr()?.to_string();
-        if shown.len() < view.body.len() {
-            body = format!("{body}... ({} bytes)", view.body.len());
-        }
+        let body = shown_body(py, view.body)?;
         let tags = view.tags().map_or_else(|| Ok("None".to_owned()), |tags| repr(py, tags))?;
         Ok(format!(
             "{kind}topic={}, queue_id={}, queue_offset={}, commit_log_offset={}, size={}, keys={}, tags={tags}, \
@@ -260,14 +236,14 @@ impl StoredMessage {
     /// 0, has the queue offset `queue_offset + n`.
     ///
     /// Raises `CorruptionError` if the body is not a batch.
-    fn batch<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    fn batch<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, Message>>> {
         if !self.view()?.sys_flag.inner_batch() {
             return Ok(Vec::new());
         }
         let body = self.body(py)?;
         let items = decode_batch(body.as_bytes()).map(|item| {
             let item = item.map_err(|error| bad_record(self.record.commit_log_offset, &error))?;
-            batch_item(py, &item)
+            Bound::new(py, Message::from_batch_item(py, &item)?)
         });
         items.collect()
     }
@@ -322,13 +298,4 @@ pub(crate) fn restore_message(
     StoredRecord::new(bytes, commit_log_offset, Some(queue_offset))
         .map(StoredMessage::from)
         .map_err(|error| bad_record(commit_log_offset, &error))
-}
-
-fn repr(py: Python<'_>, text: &str) -> PyResult<String> {
-    Ok(PyString::new(py, text).repr()?.to_string())
-}
-
-fn datetime(py: Python<'_>, milliseconds: i64) -> PyResult<Bound<'_, PyAny>> {
-    static CONVERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    CONVERT.import(py, "mqstore._times", "time_of")?.call1((milliseconds,))
 }

@@ -17,7 +17,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
-use crate::convert::append_input::InputMessage;
+use crate::convert::append_input::MessageParts;
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{count, duration, text};
 use crate::convert::error::log_notes;
@@ -141,15 +141,17 @@ impl NativeTransaction {
         }
         let transaction = self.transaction()?;
         let topic = text("topic", topic)?;
-        let part = InputMessage::of(body, keys, tags, properties, flag, born_timestamp)?;
+        let part = MessageParts::of(body, keys, tags, properties, flag, born_timestamp)?;
+        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
+        let message = part.message(topic.to_str()?, queue_id, false);
         let half = NewHalfMessage {
-            topic: topic.to_str()?,
-            body: part.body.as_bytes(),
-            properties: &part.encoded.properties,
-            unique_key: part.encoded.unique_key.as_deref(),
-            queue_id: queue_id.map(crate::convert::arguments::queue_id).transpose()?,
-            flag: part.flag,
-            born_timestamp_ms: part.born_timestamp_ms,
+            topic: message.topic,
+            body: message.body,
+            properties: message.properties,
+            unique_key: message.unique_key,
+            queue_id: message.queue_id,
+            flag: message.flag,
+            born_timestamp_ms: message.born_timestamp_ms,
         };
         let key = delivered(py, || transaction.append(&half))?;
         Ok(key.as_str().to_owned())

@@ -346,14 +346,16 @@ impl NativeWorkQueue {
     ) -> PyResult<Bound<'py, PyList>> {
         let (delay, deliver_at_ms) = put_delay(delay, deliver_at)?;
         let parts = parts(messages)?;
+        let topic = self.name(py).to_str()?;
         let work: Vec<_> = parts
             .iter()
-            .map(|part| NewWork {
-                body: part.body.as_bytes(),
-                properties: &part.encoded.properties,
-                unique_key: part.encoded.unique_key.as_deref(),
-                flag: part.flag,
-                born_timestamp_ms: part.born_timestamp_ms,
+            .map(|part| part.message(topic, None, durable))
+            .map(|message| NewWork {
+                body: message.body,
+                properties: message.properties,
+                unique_key: message.unique_key,
+                flag: message.flag,
+                born_timestamp_ms: message.born_timestamp_ms,
                 delay,
                 deliver_at_ms,
                 durable,

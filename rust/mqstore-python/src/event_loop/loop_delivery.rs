@@ -12,7 +12,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::convert::append_input::{InputMessage, parts};
+use crate::convert::append_input::{InputMessage, MessageParts, parts};
 use crate::convert::arguments;
 use crate::convert::error::{broker_to_py, log_notes};
 use crate::convert::stored_message::StoredMessage;
@@ -187,14 +187,13 @@ pub(crate) struct LoopPut {
 
 impl LoopPut {
     fn of(
-        parts: Vec<InputMessage<'_>>,
+        messages: Vec<OwnedMessage>,
         many: bool,
         delay: Option<&Bound<'_, PyAny>>,
         deliver_at: Option<&Bound<'_, PyAny>>,
         durable: bool,
     ) -> PyResult<Self> {
         let (delay, deliver_at_ms) = put_delay(delay, deliver_at)?;
-        let messages = parts.into_iter().map(InputMessage::into_owned).collect();
         Ok(Self { messages: Mutex::new(Some(messages)), many, delay, deliver_at_ms, durable })
     }
 
@@ -225,8 +224,8 @@ impl LoopPut {
         deliver_at: Option<&Bound<'_, PyAny>>,
         durable: bool,
     ) -> PyResult<Self> {
-        let part = InputMessage::of(body, Some(keys), Some(tags), Some(properties), None, None)?;
-        Self::of(vec![part], false, delay, deliver_at, durable)
+        let part = MessageParts::of(body, Some(keys), Some(tags), Some(properties), None, None)?;
+        Self::of(vec![part.into_owned()], false, delay, deliver_at, durable)
     }
 
     /// Converts the arguments of `WorkQueue.put_many`.
@@ -237,7 +236,8 @@ impl LoopPut {
         deliver_at: Option<&Bound<'_, PyAny>>,
         durable: bool,
     ) -> PyResult<Self> {
-        Self::of(parts(messages)?, true, delay, deliver_at, durable)
+        let messages = parts(messages)?.into_iter().map(InputMessage::into_owned).collect();
+        Self::of(messages, true, delay, deliver_at, durable)
     }
 }
 

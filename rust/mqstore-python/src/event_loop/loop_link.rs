@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::Appended;
-use mqstore_engine::{AppendQueue, AppendRequest};
+use mqstore_engine::{AppendQueue, AppendRequest, OwnedMessage};
 use mqstore_format::Host;
 use mqstore_io::WakeDescriptor;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 
-use crate::convert::append_input::{InputMessage, parts};
+use crate::convert::append_input::{InputMessage, MessageParts, parts};
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{offset, queue, text};
 use crate::convert::error::to_py;
@@ -203,7 +203,7 @@ impl LoopLink {
         let (py, store) = (topic.py(), self.shared.store()?);
         let topic = text("topic", topic)?;
         let part =
-            InputMessage::of(body, Some(keys), Some(tags), Some(properties), Some(flag), born_timestamp)?;
+            MessageParts::of(body, Some(keys), Some(tags), Some(properties), Some(flag), born_timestamp)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let name = topic.to_str()?;
         if at_once {
@@ -212,7 +212,7 @@ impl LoopLink {
                 return Ok(Bound::new(py, AppendResult::from_core(&topic, self.host, appended))?.into_any());
             }
         }
-        QueuedAppend::queued(&topic, queue_id, durable, false, vec![part])
+        QueuedAppend::queued(&topic, queue_id, durable, false, vec![part.into_owned()])
     }
 
     /// Like `append`, for `Store.append_many`.
@@ -235,7 +235,8 @@ impl LoopLink {
                 return self.results(&topic, true, appended);
             }
         }
-        QueuedAppend::queued(&topic, queue_id, durable, true, parts)
+        let messages = parts.into_iter().map(InputMessage::into_owned).collect();
+        QueuedAppend::queued(&topic, queue_id, durable, true, messages)
     }
 
     /// Queues an append, once, for the thread in `serve`. The result arrives under `number`. Numbers ascend.
@@ -345,15 +346,9 @@ impl QueuedAppend {
         queue_id: Option<i32>,
         durable: bool,
         many: bool,
-        parts: Vec<InputMessage<'py>>,
+        messages: Vec<OwnedMessage>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let request = AppendRequest {
-            topic: topic.to_str()?.to_owned(),
-            queue_id,
-            durable,
-            many,
-            messages: parts.into_iter().map(InputMessage::into_owned).collect(),
-        };
+        let request = AppendRequest { topic: topic.to_str()?.to_owned(), queue_id, durable, many, messages };
         Self::of(topic, request, None)
     }
 

@@ -26,7 +26,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
-use crate::convert::append_input::{InputMessage, parts};
+use crate::convert::append_input::{MessageParts, parts};
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{
     count, light_queues as light_queues_of, needs_queue, number, offset, offsets, queue, read_bound, text,
@@ -215,7 +215,7 @@ impl NativeStore {
     ) -> PyResult<AppendResult> {
         let store = self.core()?;
         let topic = text("topic", topic)?;
-        let part = InputMessage::of(body, keys, tags, properties, flag, born_timestamp)?;
+        let part = MessageParts::of(body, keys, tags, properties, flag, born_timestamp)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let message = part.message(topic.to_str()?, queue_id, durable);
         let when = DeliveryTime { delay, deliver_at, level: delay_level };

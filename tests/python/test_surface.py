@@ -123,6 +123,8 @@ SIGNATURES = {
     "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
     "born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, light_queues=())",
     "Store.append_many": "(self, /, topic, messages, *, queue_id=None, durable=False)",
+    "Store.append_batch": "(self, /, topic, bodies, keys=None, tags=None, properties=None, *, queue_id=None, "
+    "durable=False)",
     "Message": "(body, *, keys=(), tags=None, properties=None, flag=0, born_timestamp=None)",
     "Store.read": "(self, /, topic, queue_id=None, start=None, end=None, *, filter=None, follow=False, timeout=None, "
     "on_damage='raise')",

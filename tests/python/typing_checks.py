@@ -40,6 +40,7 @@ def api(path: str | os.PathLike[str]) -> None:
         store.append("t", memoryview(b"x"), queue_id=1, flag=2, durable=True)
         results = store.append_many("t", [b"a", mqstore.Message(b"b", keys=("k",))])
         assert_type(results, list[mqstore.AppendResult])
+        assert_type(store.append_batch("t", [b"a", bytearray(b"b")], ["k", None], "x"), list[mqstore.AppendResult])
         table = store.table("t")
         table["k"] = b"v"
         del table["k"]
@@ -93,6 +94,7 @@ async def awaited(path: str | os.PathLike[str]) -> None:
         result = await store.append("t", b"x", keys=["k"], properties={"a": "b"}, durable=True)
         assert_type(result, mqstore.AppendResult)
         assert_type(await store.append_many("t", [b"a", mqstore.Message(b"b")]), list[mqstore.AppendResult])
+        assert_type(await store.append_batch("t", [b"a"], [["k", "l"]], ["x"]), list[mqstore.AppendResult])
         async for message in store.read("t", 0, follow=True, timeout=timedelta(seconds=1)):
             assert_type(message, mqstore.StoredMessage)
         assert_type([message async for message in store.lookup("t", "k")], list[mqstore.StoredMessage])

@@ -57,6 +57,18 @@ class LoopLink:
         self, topic: str, messages: Iterable[BytesLike | Message], queue_id: int | None, durable: bool, at_once: bool
     ) -> list[AppendResult] | QueuedAppend:
         """Like `append`, for `Store.append_many`."""
+    def append_batch(
+        self,
+        topic: str,
+        bodies: Iterable[BytesLike],
+        keys: Iterable[Keys | None] | None,
+        tags: str | Iterable[str | None] | None,
+        properties: Properties | Iterable[Properties | None] | None,
+        queue_id: int | None,
+        durable: bool,
+        at_once: bool,
+    ) -> list[AppendResult] | QueuedAppend:
+        """Like `append`, for `Store.append_batch`."""
     def put(self, number: int, append: QueuedAppend) -> None:
         """Queues an append, once, for the thread in `serve`. The result arrives under `number`. Numbers ascend."""
     def take_back(self, number: int) -> bool:

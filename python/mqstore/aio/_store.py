@@ -300,6 +300,33 @@ class Store:
         results: list[AppendResult] = await bridge.appends.queued(done)
         return results
 
+    @like(mqstore.Store.append_batch)
+    async def append_batch(
+        self,
+        topic: str,
+        bodies: Iterable[BytesLike],
+        keys: Iterable[Keys | None] | None = None,
+        tags: str | Iterable[str | None] | None = None,
+        properties: Properties | Iterable[Properties | None] | None = None,
+        *,
+        queue_id: int | None = None,
+        durable: bool = False,
+    ) -> list[AppendResult]:
+        """Appends messages like `append_many`, from one sequence for each part of a message.
+
+        See `append` for the thread.
+        """
+        bridge = self._bridge
+        bridge.check()
+        done = bridge.link.append_batch(
+            topic, bodies, keys, tags, properties, queue_id, durable, bridge.appends.at_once
+        )
+        if isinstance(done, list):
+            await bridge.breathe()
+            return done
+        results: list[AppendResult] = await bridge.appends.queued(done)
+        return results
+
     @like(mqstore.Store.read)
     def read(
         self,

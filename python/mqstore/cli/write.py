@@ -157,8 +157,9 @@ def _appended(
     rest = iter(bodies)
     while some := list(islice(rest, _LINES)):
         if due == {"delay": None, "deliver_at": None}:
-            messages = [mqstore.Message(each, **described) for each in some]
-            yield from store.append_many(topic, messages, queue_id=queue, durable=True)
+            keys = [described["keys"]] * len(some)
+            tags, properties = described["tags"], described["properties"]
+            yield from store.append_batch(topic, some, keys, tags, properties, queue_id=queue, durable=True)
         else:
             for each in some:
                 yield store.append(topic, each, queue_id=queue, durable=True, **described, **due)

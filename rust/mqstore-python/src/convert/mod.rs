@@ -3,6 +3,7 @@
 pub(crate) mod append_input;
 pub(crate) mod append_result;
 pub(crate) mod arguments;
+pub(crate) mod batch_input;
 pub(crate) mod buffer;
 pub(crate) mod error;
 pub(crate) mod filter;

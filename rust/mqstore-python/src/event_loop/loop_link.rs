@@ -16,11 +16,12 @@ use mqstore_format::Host;
 use mqstore_io::WakeDescriptor;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString};
+use pyo3::types::PyString;
 
 use crate::convert::append_input::{InputMessage, MessageParts, parts};
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{offset, queue, text};
+use crate::convert::batch_input::BatchInput;
 use crate::convert::error::to_py;
 use crate::runtime::{ForkGuarded, SharedStore, detached};
 use crate::store::NativeStore;
@@ -92,14 +93,12 @@ impl LoopLink {
         many: bool,
         appended: Vec<Appended>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = topic.py();
-        let mut results =
-            appended.into_iter().map(|one| Bound::new(py, AppendResult::from_core(topic, self.host, one)));
         if many {
-            return Ok(PyList::new(py, results.collect::<PyResult<Vec<_>>>()?)?.into_any());
+            return Ok(AppendResult::list(topic, self.host, appended)?.into_any());
         }
-        let one = results.next().ok_or_else(|| PyRuntimeError::new_err("the append returned no result"))?;
-        Ok(one?.into_any())
+        let one = appended.into_iter().next();
+        let one = one.ok_or_else(|| PyRuntimeError::new_err("the append returned no result"))?;
+        Ok(Bound::new(topic.py(), AppendResult::from_core(topic, self.host, one))?.into_any())
     }
 }
 
@@ -237,6 +236,32 @@ impl LoopLink {
         }
         let messages = parts.into_iter().map(InputMessage::into_owned).collect();
         QueuedAppend::queued(&topic, queue_id, durable, true, messages)
+    }
+
+    /// Like `append`, for `Store.append_batch`.
+    #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
+    fn append_batch<'py>(
+        &self,
+        topic: &Bound<'py, PyAny>,
+        bodies: &Bound<'py, PyAny>,
+        keys: Option<&Bound<'py, PyAny>>,
+        tags: Option<&Bound<'py, PyAny>>,
+        properties: Option<&Bound<'py, PyAny>>,
+        queue_id: Option<&Bound<'py, PyAny>>,
+        durable: bool,
+        at_once: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, store) = (topic.py(), self.shared.store()?);
+        let topic = text("topic", topic)?;
+        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
+        let batch = BatchInput::of(bodies, keys, tags, properties)?;
+        if at_once {
+            let messages = batch.messages(topic.to_str()?, queue_id, durable);
+            if let Some(appended) = detached(py, || store.try_append_many(&messages))? {
+                return self.results(&topic, true, appended);
+            }
+        }
+        QueuedAppend::queued(&topic, queue_id, durable, true, batch.to_owned())
     }
 
     /// Queues an append, once, for the thread in `serve`. The result arrives under `number`. Numbers ascend.

@@ -32,6 +32,7 @@ use crate::convert::arguments::{
     count, light_queues as light_queues_of, needs_queue, number, offset, offsets, queue, read_bound, text,
     time, wait,
 };
+use crate::convert::batch_input::BatchInput;
 use crate::convert::error::{InvalidOptionError, StoreClosedError, invalid};
 use crate::convert::filter::message_filter;
 use crate::convert::hooks::report_dict;
@@ -268,9 +269,49 @@ impl NativeStore {
         let name = topic.to_str()?;
         let batch: Vec<_> = parts.iter().map(|part| part.message(name, queue_id, durable)).collect();
         let appended = detached(py, || store.append_many(&batch))?;
-        let results =
-            appended.into_iter().map(|one| Bound::new(py, AppendResult::from_core(&topic, self.host, one)));
-        PyList::new(py, results.collect::<PyResult<Vec<_>>>()?)
+        AppendResult::list(&topic, self.host, appended)
+    }
+
+    /// Appends messages like `append_many`, from one sequence for each part of a message.
+    ///
+    /// The fastest way to append many messages from Python: there is no `Message` object for each of them.
+    ///
+    /// Args:
+    ///     topic: as for `append`.
+    ///     bodies: the bodies, any bytes-like objects.
+    ///     keys: for each body one key, several keys, or None; None if no message has a key.
+    ///     tags: one tag for all messages, or for each body a tag or None.
+    ///     properties: one mapping for all messages, or for each body a mapping or None. As for `append`.
+    ///     queue_id: queue of all messages; None uses the queues of the topic in turn.
+    ///     durable: as for `append`.
+    ///
+    /// Returns:
+    ///     The results of `append_many`.
+    ///
+    /// Raises:
+    ///     InvalidMessageError: a message is not valid, or `keys`, `tags` or `properties` has not one entry for each
+    ///         body; nothing was written.
+    ///     Full: the messages would exceed a quota; none was appended.
+    #[pyo3(signature = (topic, bodies, keys = None, tags = None, properties = None, *, queue_id = None, durable = false))]
+    #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
+    fn append_batch<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &Bound<'py, PyAny>,
+        bodies: &Bound<'py, PyAny>,
+        keys: Option<&Bound<'py, PyAny>>,
+        tags: Option<&Bound<'py, PyAny>>,
+        properties: Option<&Bound<'py, PyAny>>,
+        queue_id: Option<&Bound<'py, PyAny>>,
+        durable: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let store = self.core()?;
+        let topic = text("topic", topic)?;
+        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
+        let batch = BatchInput::of(bodies, keys, tags, properties)?;
+        let messages = batch.messages(topic.to_str()?, queue_id, durable);
+        let appended = detached(py, || store.append_many(&messages))?;
+        AppendResult::list(&topic, self.host, appended)
     }
 
     /// Makes every message appended before the call durable.

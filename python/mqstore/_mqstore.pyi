@@ -56,7 +56,7 @@ from mqstore._stubs.loop import (
 from mqstore._stubs.message import Message
 from mqstore._stubs.testing import TestClock, TestFaults, is_reserved
 from mqstore._stubs.transactions import NativeChecks, NativeTransaction, pending_transactions
-from mqstore.types import BytesLike, Duration, Filter, Keys, OnDamage, Properties, ReadBound, Time
+from mqstore.types import ArrowStream, BytesLike, Duration, Filter, Keys, OnDamage, Properties, ReadBound, Time
 
 __all__ = [
     "AppendResult", "CompactionJob", "CopyStream", "ExportRules", "ExportStream", "LeasedMessage", "LineStream",
@@ -260,6 +260,33 @@ class NativeStore:
             InvalidMessageError: a message is not valid, or `keys`, `tags` or `properties` has not one entry for each
                 body; nothing was written.
             Full: the messages would exceed a quota; none was appended.
+        """
+    def append_arrow(
+        self, topic: str | None, table_or_stream: ArrowStream, *, queue_id: int | None = None, durable: bool = False
+    ) -> int:
+        """Appends the rows of a table as messages, without a Python object for each of them.
+
+        The columns are those of a scan, as far as a new message has them: `body` (or `value`), `keys` (or `key`),
+        `topic`, `tags`, `properties`, `queue_id`, `flag` and `born_timestamp`. Only the body is required. Columns with
+        the position of a stored message are ignored. Each unique id among the properties is kept.
+
+        The rows of a record batch are checked before the first of them is appended. Then they are appended in groups of
+        up to 1,000, each like a call of `append_many`. An error, or Ctrl-C, leaves the groups before it in the store.
+
+        Args:
+            topic: topic of all rows; None takes the topic of each row from the column `topic`.
+            table_or_stream: any object with `__arrow_c_stream__`: a table or a stream of record batches of pyarrow,
+                Polars, DuckDB or pandas, or a `mqstore.Scan`.
+            queue_id: queue of the rows that name none; None uses the queues of the topic in turn.
+            durable: whether all rows are durable when the call returns, whatever the store's durability.
+
+        Returns:
+            The number of messages.
+
+        Raises:
+            InvalidMessageError: a column is unknown, missing or has the wrong type, or a row cannot become a message;
+                the error names the row and the column.
+            TypeError: `table_or_stream` has no `__arrow_c_stream__`.
         """
     def flush(self) -> None:
         """Makes every message appended before the call durable."""
@@ -691,9 +718,9 @@ class Stager:
 
     def __new__(cls, topic: str | None, most_body_bytes: int, process: int, salt: int) -> Self: ...
     def stage(
-        self, columns: dict[str, Any], start: int, end: int
+        self, rows: object, start: int
     ) -> tuple[bytes, int, int, list[tuple[str, int]], list[tuple[str | None, str, int, int, str]]]:
-        """Stages the rows from `start` as one block.
+        """Stages the rows of a record batch, from `start` on, as one block.
 
         Returns the block, the row after its last one, its number of messages, the largest queue id of each topic or
         -1, and the rows that cannot become messages: topic, column, number, first row and its reason.

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
     if sys.version_info >= (3, 12):
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mqstore._reports import ExpiredFile, Progress, StoreEvent
 
 __all__ = [
+    "ArrowStream",
     "Boundary",
     "BytesLike",
     "Check",
@@ -52,6 +53,14 @@ Mode: TypeAlias = Literal["r", "rw", "create"]
 
 BytesLike: TypeAlias = "Buffer"
 """A body: `bytes`, `bytearray`, `memoryview`, an array, anything with the buffer protocol."""
+
+
+class ArrowStream(Protocol):
+    """Rows in Arrow's C stream interface: tables and streams of pyarrow, Polars, DuckDB and pandas, and a `Scan`."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Returns a capsule with the stream."""
+
 
 Keys: TypeAlias = str | Iterable[str]
 """One key or several."""

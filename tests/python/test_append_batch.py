@@ -1,9 +1,10 @@
-"""append_batch: many messages from columns."""
+"""append_batch and append_arrow: many messages from columns."""
 
 from __future__ import annotations
 
 import array
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,173 @@ def test_batch_in_a_loop(home: Path) -> None:
             first = await store.append_batch("t", [b"a", b"b"], ["k", None], "x")
             second = await store.append_batch("t", [b"c"], [["l"]], durable=True)
             assert [one.queue_offset for one in first + second] == [0, 1, 2]
+            assert await store.append_arrow("u", pyarrow().table({"body": [b"1", b"2"]})) == 2
+            assert await store.count("u") == 2
 
     asyncio.run(run())
     with mqstore.open(home) as store:
         assert parts(store) == [(b"a", ("k",), "x", {}), (b"b", (), "x", {}), (b"c", ("l",), None, {})]
+
+
+# append_arrow
+
+
+def pyarrow() -> Any:
+    return pytest.importorskip("pyarrow")
+
+
+def test_arrow_columns(store: mqstore.Store) -> None:
+    pa = pyarrow()
+    born = datetime(2024, 5, 6, tzinfo=UTC)
+    table = pa.table(
+        {
+            "body": pa.array([b"a", b"b", b"c"]),
+            "keys": pa.array([["k", "l"], None, []], pa.list_(pa.string())),
+            "tags": ["x", None, ""],
+            "properties": pa.array([[("a", "1"), ("n", None), ("KEYS", "no")], None, [("UNIQ_KEY", "own")]],
+                                   pa.map_(pa.string(), pa.string())),
+            "queue_id": pa.array([1, None, 0], pa.int16()),
+            "flag": pa.array([-7, None, 8], pa.int64()),
+            "born_timestamp": pa.array([born, None, born], pa.timestamp("ns", "Europe/Berlin")),
+            # A new message gets a new position.
+            "queue_offset": [70, 80, 90],
+        }
+    )  # fmt: skip
+    store.create_topic("t", queues=3)
+    assert store.append_arrow("t", table, queue_id=2) == 3
+    found = {one.queue_id: one for one in store.read("t")}
+    assert {queue: (one.body, one.keys, one.tags, one.flag) for queue, one in found.items()} == {
+        1: (b"a", ("k", "l"), "x", -7),
+        2: (b"b", (), None, 0),
+        0: (b"c", (), None, 8),
+    }
+    assert "n" not in found[1].properties
+    assert (found[1].properties["a"], found[1].properties["KEYS"]) == ("1", "k l")
+    assert found[0].unique_id == "own"
+    assert found[1].born_time == born
+    assert len(found[2].unique_id or "") == 32
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "binary", "large_binary", "binary_view"])
+def test_arrow_types_of_bytes(store: mqstore.Store, kind: str) -> None:
+    pa = pyarrow()
+    body = (
+        pa.array(["first", None, "one that is longer than twelve"], pa.string()).drop_null().cast(getattr(pa, kind)())
+    )
+    text = pa.array(["k", "k2"]).dictionary_encode()
+    # A part of a table has an offset in its buffers.
+    table = pa.table({"value": body, "key": text, "tags": text}).slice(1)
+    assert store.append_arrow("t", table) == 1
+    assert parts(store) == [(b"one that is longer than twelve", ("k2",), "k2", {})]
+
+
+def test_arrow_part_of_a_table(store: mqstore.Store) -> None:
+    """A slice has an offset in all its buffers, also in those of lists and maps."""
+    pa = pyarrow()
+    table = pa.table(
+        {
+            "body": [b"%d" % n for n in range(100)],
+            "keys": [[f"k{n}"] * (n % 3) for n in range(100)],
+            "properties": pa.array([[("n", str(n))] * (n % 2) for n in range(100)], pa.map_(pa.string(), pa.string())),
+            "flag": list(range(100)),
+        }
+    )
+    assert store.append_arrow("t", table.slice(31, 40)) == 40
+    found = parts(store)
+    assert found == [(b"%d" % n, (f"k{n}",) * (n % 3), None, {"n": str(n)} if n % 2 else {}) for n in range(31, 71)]
+    assert [one.flag for one in store.read("t")] == list(range(31, 71))
+
+
+def test_arrow_tables_of_other_libraries(store: mqstore.Store) -> None:
+    polars, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
+    frame = polars.DataFrame({"body": ["a", "b"], "keys": [["k"], []], "tags": ["x", None]})
+    pairs = polars.Series("properties", [[{"key": "a", "value": "1"}], []])
+    assert store.append_arrow("p", frame.with_columns(pairs)) == 2
+    assert parts(store, "p") == [(b"a", ("k",), "x", {"a": "1"}), (b"b", (), None, {})]
+    query = (
+        "SELECT encode(i::varchar) AS body, ['k' || i] AS keys, MAP {'n': i::varchar} AS properties FROM range(3) r(i)"
+    )
+    assert store.append_arrow("d", duckdb.sql(query)) == 3
+    assert parts(store, "d") == [(b"%d" % n, (f"k{n}",), None, {"n": str(n)}) for n in range(3)]
+
+
+def test_arrow_stream_from_a_scan(store: mqstore.Store, tmp_path: Path) -> None:
+    """Every message of a store, with its topic and unique id, many batches."""
+    for topic in ("t", "u"):
+        store.append_batch(topic, [b"%d" % n for n in range(3000)], [f"k{n}" for n in range(3000)], "x")
+    with mqstore.open(tmp_path / "copy", "create", options=SMALL) as copy:
+        assert copy.append_arrow(None, store.scan(), durable=True) == 6000
+        for topic in ("t", "u"):
+            same = [
+                [(one.body, one.keys, one.tags, one.unique_id) for one in each.read(topic)] for each in (store, copy)
+            ]
+            assert same[0] == same[1]
+        # A topic of the call replaces those of the rows.
+        assert copy.append_arrow("all", store.scan(topics=["t"])) == 3000
+        assert copy.count("all") == 3000
+        assert copy.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("columns", "match"),
+    [
+        ({"tags": ["x"]}, "no column body"),
+        ({"body": [b"x"], "value": [b"x"]}, "one column value only"),
+        ({"body": [b"x"], "key": ["x"], "keys": ["x"]}, "one column keys only"),
+        ({"body": [b"x"], "bodi": [b"x"]}, 'no column "bodi"; a message has body'),
+        ({"body": [1]}, "column body must be binary or string, not Int64"),
+        ({"body": [b"x"], "tags": [b"x"]}, "column tags must be string"),
+        ({"body": [b"x"], "flag": ["x"]}, "column flag must be an integer"),
+        ({"body": [b"x"], "born_timestamp": [datetime(2024, 1, 1)]}, "with a time zone"),  # noqa: DTZ001
+        ({"body": [b"x", None]}, "row 1, column body: it is null"),
+        ({"body": [b"x", b"x"], "keys": [["k"], ["a b"]]}, "row 1, column keys: .*space"),
+        ({"body": [b"x"], "keys": [["k", None]]}, "row 0, column keys: a key is null"),
+        ({"body": [b"x"], "key": [b"\xff"]}, "row 0, column keys: it is not UTF-8"),
+        ({"body": [b"x"], "tags": ["a||b"]}, "row 0, column tags"),
+        ({"body": [b"x"], "flag": [1 << 31]}, "row 0, column flag: 2147483648 does not fit 32 bits"),
+    ],
+    ids=lambda value: repr(value)[:60],
+)
+def test_arrow_rows_that_are_no_messages(store: mqstore.Store, columns: dict[str, Any], match: str) -> None:
+    with pytest.raises(mqstore.InvalidMessageError, match=match):
+        store.append_arrow("t", pyarrow().table(columns))
+    assert store.topics() == []
+
+
+def test_arrow_topics(store: mqstore.Store) -> None:
+    table = pyarrow().table({"body": [b"1", b"2"], "topic": ["t", None]})
+    with pytest.raises(mqstore.InvalidMessageError, match="row 1, column topic: it is null"):
+        store.append_arrow(None, table)
+    with pytest.raises(mqstore.InvalidMessageError, match="row 0, column topic"):
+        store.append_arrow("a/b", table)
+    with pytest.raises(mqstore.InvalidMessageError, match=r"row 0, column topic: .* internal"):
+        store.append_arrow("rmq_sys_wheel_timer", table)
+    assert store.topics() == []
+    for wrong in ([b"x"], {"body": [b"x"]}, b"x", None):
+        with pytest.raises(TypeError, match="table_or_stream must be rows in Arrow"):
+            store.append_arrow("t", wrong)  # type: ignore[arg-type]
+
+
+def test_arrow_error_after_some_batches(store: mqstore.Store) -> None:
+    """The batches before the bad one are appended, and the error counts them."""
+    pa = pyarrow()
+    schema = pa.schema({"body": pa.binary()})
+    good = pa.record_batch({"body": pa.array([b"x"] * 1500)})
+    with pytest.raises(mqstore.InvalidMessageError, match=r"row 1500, column body: .* the 1500 rows before"):
+        store.append_arrow("t", pa.table({"body": pa.chunked_array([[b"x"] * 1500, [None]])}))
+    assert store.count("t") == 1500
+
+    def rows() -> Any:
+        yield good
+        raise RuntimeError("the source broke")
+
+    with pytest.raises(mqstore.MQStoreError, match=r"after 1500 rows: .*the source broke"):
+        store.append_arrow("t", pa.RecordBatchReader.from_batches(schema, rows()))
+    assert store.count("t") == 3000
+    with pytest.raises(mqstore.InvalidMessageError, match="queue id -1"):
+        store.append_arrow("t", pa.table({"body": [b"x"], "queue_id": [-1]}))
+    assert store.append_arrow("u", schema.empty_table()) == 0
+    assert store.topics() == ["t"]
+    # A stream can be read once.
+    reader = pa.RecordBatchReader.from_batches(schema, [good])
+    assert store.append_arrow("t", reader) == 1500

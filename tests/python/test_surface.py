@@ -125,6 +125,7 @@ SIGNATURES = {
     "Store.append_many": "(self, /, topic, messages, *, queue_id=None, durable=False)",
     "Store.append_batch": "(self, /, topic, bodies, keys=None, tags=None, properties=None, *, queue_id=None, "
     "durable=False)",
+    "Store.append_arrow": "(self, /, topic, table_or_stream, *, queue_id=None, durable=False)",
     "Message": "(body, *, keys=(), tags=None, properties=None, flag=0, born_timestamp=None)",
     "Store.read": "(self, /, topic, queue_id=None, start=None, end=None, *, filter=None, follow=False, timeout=None, "
     "on_damage='raise')",

@@ -41,6 +41,7 @@ def api(path: str | os.PathLike[str]) -> None:
         results = store.append_many("t", [b"a", mqstore.Message(b"b", keys=("k",))])
         assert_type(results, list[mqstore.AppendResult])
         assert_type(store.append_batch("t", [b"a", bytearray(b"b")], ["k", None], "x"), list[mqstore.AppendResult])
+        assert_type(store.append_arrow("t", store.scan()), int)
         table = store.table("t")
         table["k"] = b"v"
         del table["k"]
@@ -163,6 +164,7 @@ async def awaited_mistakes(store: mqstore.aio.Store) -> None:
 def mistakes(store: mqstore.Store) -> None:
     store.append("t", "text")  # type: ignore[arg-type]
     store.append("t", b"x", "k")  # type: ignore[call-arg]
+    store.append_arrow("t", [b"x"])  # type: ignore[arg-type]
     store.offset_for_time("t", 0, 0, boundary="middle")  # type: ignore[arg-type]
     mqstore.open("s", "w")  # type: ignore[arg-type]
     print(store.read("t").body)  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ Each verb has its place:
 | other reads and look-ups, flushes, topics | one of four threads of the store |
 | work queues and consumers: take, acknowledge, commit | the loop's thread |
 | their reads from disk, moves and syncs | one of four threads of the store |
-| verify, rebuild, compact, expire, snapshot, restore, tables | one of two other threads |
+| appends of Arrow rows, verify, rebuild, compact, expire, snapshot, restore, tables | one of two other threads |
 
 Each thread starts when it is first needed.
 """
@@ -425,6 +425,7 @@ class Store:
     offset_for_time = in_thread(mqstore.Store.offset_for_time)
     stats = in_thread(mqstore.Store.stats)
     set_confirm_offset = in_thread(mqstore.Store.set_confirm_offset)
+    append_arrow = at_length(mqstore.Store.append_arrow)
     verify = at_length(mqstore.Store.verify)
     rebuild = at_length(mqstore.Store.rebuild)
     compact = at_length(mqstore.Store.compact)

@@ -20,24 +20,6 @@ def numbers(array: Any, kind: Any) -> Numbers:
     return _bytes(nulls), _bytes(values) or b""
 
 
-def lists(array: Any) -> tuple[bytes | None, bytes, Text]:
-    """Converts a column of lists of text."""
-    import pyarrow as pa
-
-    found = _whole(array.cast(pa.list_(pa.string())))
-    nulls, offsets = found.buffers()[:2]
-    return _bytes(nulls), _offsets(offsets, len(found)), _texts(_whole(found.values))
-
-
-def maps(array: Any) -> tuple[bytes | None, bytes, Text, Text]:
-    """Converts a column of maps from text to text."""
-    import pyarrow as pa
-
-    found = _whole(array.cast(pa.map_(pa.string(), pa.string())))
-    nulls, offsets = found.buffers()[:2]
-    return _bytes(nulls), _offsets(offsets, len(found)), _texts(_whole(found.keys)), _texts(_whole(found.items))
-
-
 def _whole(array: Any) -> Any:
     """Copies the array if it is a slice of another array's buffers."""
     import pyarrow as pa

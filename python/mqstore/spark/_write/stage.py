@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mqstore import _native
 from mqstore._admin.export import sync_folder
 from mqstore.errors import InvalidMessageError, MQStoreError
-from mqstore.spark import _buffers
 from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import COLUMNS
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 Refused: TypeAlias = tuple[str | None, str, int, int, str]
 """Rows of a task that cannot become messages: topic, column, number, first row of the partition and its reason."""
 
+# The types in Spark's words. `rust/mqstore-python/src/scan/input/message_columns.rs` converts the columns.
 _TYPES = {
     "body": ("binary", "string"),
     "value": ("binary", "string"),
@@ -132,36 +132,12 @@ def _blocks(
     stager = _native.Stager(options["topic"], options["max_message_size"], os.getpid(), secrets.randbits(32))
     before = 0
     for batch in batches:
-        columns, start = _columns(batch) if batch.num_rows else {}, 0
+        start = 0
         while start < batch.num_rows:
-            block, start, rows, found, bad = stager.stage(columns, start, batch.num_rows)
+            block, start, rows, found, bad = stager.stage(batch, start)
             for topic, queue_id in found:
                 topics[topic] = max(topics.get(topic, -1), queue_id)
             refused += [(topic, column, count, before + first, reason) for topic, column, count, first, reason in bad]
             if rows:
                 yield block, rows
         before += batch.num_rows
-
-
-def _columns(batch: pa.RecordBatch) -> dict[str, Any]:
-    """The columns of a batch as the native code takes them."""
-    import pyarrow as pa
-
-    there = {name: batch.column(name) for name in batch.schema.names if name in _TYPES}
-    found: dict[str, Any] = {"body": _buffers.texts(there.get("body", there.get("value")), pa.binary())}
-    keys = there.get("keys", there.get("key"))
-    if keys is not None and pa.types.is_list(keys.type):
-        found["keys"] = _buffers.lists(keys)
-    elif keys is not None:
-        found["key"] = _buffers.texts(keys, pa.string())
-    for name in ("topic", "tags"):
-        if name in there:
-            found[name] = _buffers.texts(there[name], pa.string())
-    if "properties" in there:
-        found["properties"] = _buffers.maps(there["properties"])
-    for name in ("queue_id", "flag"):
-        if name in there:
-            found[name] = _buffers.numbers(there[name], pa.int32())
-    if "born_timestamp" in there:
-        found["born_timestamp"] = _buffers.numbers(there["born_timestamp"], pa.timestamp("us", "UTC"))
-    return found

@@ -1,17 +1,22 @@
-//! A read-only buffer over stored bytes, without a copy.
+//! Memory that Python and this module share without a copy: bodies of stored messages, and Arrow streams.
 //!
-//! `StoredMessage.body_view` is a `memoryview` of such a buffer. It keeps the record's bytes and their mapping alive.
-//! As long as a view exists, its segment stays mapped; the segment's file can still be deleted.
+//! `StoredMessage.body_view` is a `memoryview` of a read-only buffer. It keeps the record's bytes and their mapping
+//! alive. As long as a view exists, its segment stays mapped; the segment's file can still be deleted.
 
-#![expect(unsafe_code, reason = "the buffer protocol is a C interface; this file is its only user")]
+#![expect(
+    unsafe_code,
+    reason = "the buffer protocol and Arrow's streams are C interfaces; no other file uses them"
+)]
 
 use std::ffi::c_int;
 use std::ops::Range;
 
+use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use mqstore_base::message::StoredRecord;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
 
 /// Part of a record's bytes, for the buffer protocol.
 #[pyclass(frozen, module = "mqstore._mqstore")]
@@ -54,4 +59,12 @@ impl RecordBuffer {
         };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
+}
+
+/// Moves the stream out of a capsule of Arrow's C stream interface. A second call gets a stream that has ended.
+pub(crate) fn take_stream(capsule: &Bound<'_, PyCapsule>) -> PyResult<FFI_ArrowArrayStream> {
+    let stream = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<FFI_ArrowArrayStream>();
+    // SAFETY: by the PyCapsule interface of Arrow, a capsule with this name points to an initialized stream, which
+    // lives as long as the capsule. The interpreter is attached, so no other consumer moves it out at the same time.
+    Ok(unsafe { FFI_ArrowArrayStream::from_raw(stream.as_ptr()) })
 }

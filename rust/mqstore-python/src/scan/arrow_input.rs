@@ -14,40 +14,34 @@ pub(super) type RawText<'py> = (Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>
 /// Validity bits and values of a column of numbers.
 pub(super) type RawNumbers<'py> = (Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
 
-/// Validity bits and offsets of a column of lists, and the column of their items.
-pub(super) type RawList<'py> = (Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>, RawText<'py>);
-
-/// Validity bits and offsets of a column of maps, and the columns of names and values.
-pub(super) type RawMap<'py> = (Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>, RawText<'py>, RawText<'py>);
-
-pub(super) fn broken() -> StoreError {
+fn broken() -> StoreError {
     StoreError::InvalidMessage { reason: "the buffers of an Arrow column contradict each other".to_owned() }
 }
 
 /// The validity bits: which rows are null.
 #[derive(Clone, Copy)]
-pub(super) struct NullMask<'a>(Option<&'a [u8]>);
+struct NullMask<'a>(Option<&'a [u8]>);
 
 impl<'a> NullMask<'a> {
-    pub(super) fn of(bits: Option<&'a Bound<'_, PyBytes>>) -> Self {
+    fn of(bits: Option<&'a Bound<'_, PyBytes>>) -> Self {
         Self(bits.map(PyBytesMethods::as_bytes))
     }
 
-    pub(super) fn is_null(self, row: usize) -> bool {
+    fn is_null(self, row: usize) -> bool {
         self.0.is_some_and(|bits| bits.get(row / 8).is_none_or(|byte| byte & (1 << (row % 8)) == 0))
     }
 }
 
 /// The bounds of each row's value.
 #[derive(Clone, Copy)]
-pub(super) struct Offsets32<'a>(&'a [u8]);
+struct Offsets32<'a>(&'a [u8]);
 
 impl<'a> Offsets32<'a> {
-    pub(super) fn of(offsets: &'a Bound<'_, PyBytes>) -> Self {
+    fn of(offsets: &'a Bound<'_, PyBytes>) -> Self {
         Self(offsets.as_bytes())
     }
 
-    pub(super) fn get(self, row: usize) -> Result<std::ops::Range<usize>, StoreError> {
+    fn get(self, row: usize) -> Result<std::ops::Range<usize>, StoreError> {
         let number = |row: usize| -> Option<usize> {
             let at = row.checked_mul(4)?;
             let bytes = self.0.get(at..at.checked_add(4)?)?;

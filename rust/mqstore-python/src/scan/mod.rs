@@ -12,6 +12,7 @@ mod buffer_pool;
 mod column_builder;
 mod export_rules;
 mod expressions;
+pub(crate) mod input;
 mod json_lines;
 mod request;
 mod running_scan;

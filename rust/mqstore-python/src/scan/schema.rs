@@ -56,6 +56,11 @@ const COLUMNS: [(&str, Column); 21] = [
     ("body", Column::Body),
 ];
 
+/// Whether a scan has a column called `name`.
+pub(super) fn is_scan_column(name: &str) -> bool {
+    COLUMNS.iter().any(|(known, _)| *known == name)
+}
+
 /// The form of the column `body`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyForm {

@@ -1,25 +1,20 @@
 //! Converts Arrow columns to staged messages, and appends staged messages to a store.
 
-#![expect(clippy::host_endian_bytes, reason = "Arrow's buffers are in the byte order of the machine")]
-
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
-use mqstore_base::message::{NewMessage, encode_properties};
-use mqstore_engine::{StagedBlock, check_target, staged_messages};
-use mqstore_format::properties::UNIQ_KEY;
+use mqstore_base::message::NewMessage;
+use mqstore_engine::{StagedBlock, staged_messages};
 use mqstore_format::record::MAX_PROPERTIES_BYTES;
-use mqstore_format::{MadeKey, UniqueKeyGenerator, is_reserved};
+use mqstore_format::{MadeKey, UniqueKeyGenerator};
 use mqstore_io::Clock;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyBytes;
 
-use super::arrow_input::{
-    NullMask, NumberColumn, Offsets32, RawList, RawMap, RawNumbers, RawText, TextColumn,
-};
-use super::request::entry;
+use super::input::append_stream::open_stream;
+use super::input::message_columns::{MessageColumns, RefusedRow};
 use crate::convert::error::{invalid, to_py};
 use crate::runtime::{clock, detached};
 use crate::store::NativeStore;
@@ -38,90 +33,8 @@ type StagedRows<'py> = (Bound<'py, PyBytes>, usize, usize, Vec<(String, i32)>, V
 /// Topic, column, number of rows, first row, and its reason.
 type RefusedTuple = (Option<String>, &'static str, usize, usize, String);
 
-/// The input columns of some rows.
-struct ColumnBuffers<'py> {
-    body: RawText<'py>,
-    topic: Option<RawText<'py>>,
-    key: Option<RawText<'py>>,
-    keys: Option<RawList<'py>>,
-    tags: Option<RawText<'py>>,
-    properties: Option<RawMap<'py>>,
-    queue_id: Option<RawNumbers<'py>>,
-    flag: Option<RawNumbers<'py>>,
-    born_timestamp: Option<RawNumbers<'py>>,
-}
-
-/// The same as slices, for a thread without the interpreter.
-struct ColumnSlices<'a> {
-    body: TextColumn<'a>,
-    topic: Option<TextColumn<'a>>,
-    key: Option<TextColumn<'a>>,
-    keys: Option<(NullMask<'a>, Offsets32<'a>, TextColumn<'a>)>,
-    tags: Option<TextColumn<'a>>,
-    properties: Option<(NullMask<'a>, Offsets32<'a>, TextColumn<'a>, TextColumn<'a>)>,
-    queue_id: Option<NumberColumn<'a, 4>>,
-    flag: Option<NumberColumn<'a, 4>>,
-    born_timestamp: Option<NumberColumn<'a, 8>>,
-}
-
-impl<'py> ColumnBuffers<'py> {
-    fn of(columns: &Bound<'py, PyDict>) -> PyResult<Self> {
-        Ok(Self {
-            body: entry(columns, "body")?.ok_or_else(|| invalid("there is no column body".to_owned()))?,
-            topic: entry(columns, "topic")?,
-            key: entry(columns, "key")?,
-            keys: entry(columns, "keys")?,
-            tags: entry(columns, "tags")?,
-            properties: entry(columns, "properties")?,
-            queue_id: entry(columns, "queue_id")?,
-            flag: entry(columns, "flag")?,
-            born_timestamp: entry(columns, "born_timestamp")?,
-        })
-    }
-
-    fn rows(&self) -> ColumnSlices<'_> {
-        ColumnSlices {
-            body: TextColumn::of(&self.body),
-            topic: self.topic.as_ref().map(TextColumn::of),
-            key: self.key.as_ref().map(TextColumn::of),
-            keys: self.keys.as_ref().map(|(nulls, spans, items)| {
-                (NullMask::of(nulls.as_ref()), Offsets32::of(spans), TextColumn::of(items))
-            }),
-            tags: self.tags.as_ref().map(TextColumn::of),
-            properties: self.properties.as_ref().map(|(nulls, spans, names, values)| {
-                (
-                    NullMask::of(nulls.as_ref()),
-                    Offsets32::of(spans),
-                    TextColumn::of(names),
-                    TextColumn::of(values),
-                )
-            }),
-            queue_id: self.queue_id.as_ref().map(NumberColumn::of),
-            flag: self.flag.as_ref().map(NumberColumn::of),
-            born_timestamp: self.born_timestamp.as_ref().map(NumberColumn::of),
-        }
-    }
-}
-
 /// Number of topics and columns with refused rows in one block from which further rows are counted by column only.
 const MOST_REFUSED: usize = 100;
-
-/// A row that cannot become a message: the column, and the reason.
-struct RefusedRow {
-    column: &'static str,
-    reason: String,
-}
-
-impl RefusedRow {
-    fn null(column: &'static str) -> Self {
-        Self { column, reason: "it is null".to_owned() }
-    }
-
-    /// Returns a function that blames `column` for an error.
-    fn in_column(column: &'static str) -> impl Fn(StoreError) -> Self {
-        move |error| Self { column, reason: error.to_string() }
-    }
-}
 
 /// The rows of one topic that are refused because of one column.
 struct RefusedRows {
@@ -170,136 +83,70 @@ impl BlockRows {
     }
 }
 
-/// Returns the value of an optional column.
-fn text<'a>(column: Option<&TextColumn<'a>>, row: usize) -> Result<Option<&'a str>, StoreError> {
-    column.map_or(Ok(None), |column| column.text(row))
-}
-
-impl<'a> ColumnSlices<'a> {
-    fn keys(&self, row: usize) -> Result<Vec<&'a str>, StoreError> {
-        let mut found: Vec<&str> = text(self.key.as_ref(), row)?.into_iter().collect();
-        if let Some((nulls, spans, items)) = &self.keys
-            && !nulls.is_null(row)
-        {
-            for item in spans.get(row)? {
-                let null = || StoreError::InvalidMessage { reason: "a key is null".to_owned() };
-                found.push(items.text(item)?.ok_or_else(null)?);
-            }
-        }
-        Ok(found)
-    }
-
-    /// Returns the properties of the sender, and the unique key if it is one of them. A property without a value does
-    /// not exist.
-    #[expect(clippy::type_complexity, reason = "two values of one walk")]
-    fn properties(&self, row: usize) -> Result<(Vec<(&'a str, &'a str)>, Option<&'a str>), StoreError> {
-        let (mut own, mut unique) = (Vec::new(), None);
-        if let Some((nulls, spans, names, values)) = &self.properties
-            && !nulls.is_null(row)
-        {
-            for item in spans.get(row)? {
-                let Some((name, value)) = names.text(item)?.zip(values.text(item)?) else { continue };
-                if name == UNIQ_KEY {
-                    unique = Some(value);
-                } else if !is_reserved(name) {
-                    own.push((name, value));
-                }
-            }
-        }
-        Ok((own, unique))
-    }
-}
-
 impl Stager {
-    fn block(
-        &self,
-        rows: &ColumnSlices<'_>,
-        from: usize,
-        to: usize,
-    ) -> Result<(Vec<u8>, usize, BlockRows), StoreError> {
+    fn block(&self, columns: &MessageColumns<'_>, from: usize, to: usize) -> (Vec<u8>, usize, BlockRows) {
         let now_ms = clock().now_ms();
         let (mut block, mut found) = (StagedBlock::new(self.most_body_bytes), BlockRows::default());
+        let mut text = Vec::new();
         let mut row = from;
         while row < to {
-            let bytes = rows.body.bytes(row)?.map_or(0, <[u8]>::len);
-            if !block.has_room(bytes + (1 << 16)) {
+            if !block.has_room(columns.body_bytes(row) + (1 << 16)) {
                 break;
             }
-            let topic = text(rows.topic.as_ref(), row)?.or(self.topic.as_deref());
-            if let Err(why) = self.push(rows, row, topic, now_ms, (&mut block, &mut found)) {
+            text.clear();
+            let named = columns.topic(row);
+            let topic = named.as_ref().ok().copied().flatten().or(self.topic.as_deref());
+            let pushed = named
+                .and_then(|_| self.push(columns, row, topic, now_ms, (&mut text, &mut block, &mut found)));
+            if let Err(why) = pushed {
                 found.refuse(topic, row, why);
             }
             row += 1;
         }
-        Ok((block.finish(), row, found))
+        (block.finish(), row, found)
     }
 
     /// Adds the message of one row to the block.
     fn push(
         &self,
-        rows: &ColumnSlices<'_>,
+        columns: &MessageColumns<'_>,
         row: usize,
         topic: Option<&str>,
         now_ms: i64,
-        (block, found): (&mut StagedBlock, &mut BlockRows),
+        (text, block, found): (&mut Vec<u8>, &mut StagedBlock, &mut BlockRows),
     ) -> Result<(), RefusedRow> {
-        let topic = topic.ok_or_else(|| RefusedRow::null("topic"))?;
-        check_target(topic).map_err(RefusedRow::in_column("topic"))?;
-        let body = rows.body.bytes(row).map_err(RefusedRow::in_column("body"))?;
-        let body = body.ok_or_else(|| RefusedRow::null("body"))?;
-        if body.len() > self.most_body_bytes {
-            let most = self.most_body_bytes;
-            let reason = format!("it has {} bytes; maxMessageSize is {most}", body.len());
-            return Err(RefusedRow { column: "body", reason });
+        let (message, made) =
+            columns.message(row, topic, text, Some(|| StagedKey(self.keys.next(now_ms))))?;
+        let most = self.most_body_bytes;
+        if message.body.len() > most {
+            let reason = format!("it has {} bytes; maxMessageSize is {most}", message.body.len());
+            return Err(RefusedRow::new("body", reason));
         }
-        let (own, unique) = rows.properties(row).map_err(RefusedRow::in_column("properties"))?;
-        let made = unique.is_none().then(|| self.keys.next(now_ms));
-        let unique = unique.or_else(|| made.as_ref().map(MadeKey::as_str)).unwrap_or_default();
-        let tags = text(rows.tags.as_ref(), row).map_err(RefusedRow::in_column("tags"))?;
-        let keys = rows.keys(row).map_err(RefusedRow::in_column("keys"))?;
-        let properties = encode(&keys, tags.filter(|tags| !tags.is_empty()), unique, &own)?;
-        let number = |column: &Option<NumberColumn<'_, 4>>, name| {
-            let found = column.as_ref().map_or(Ok(None), |column| column.get(row));
-            found.map(|found| found.map(i32::from_ne_bytes)).map_err(RefusedRow::in_column(name))
-        };
-        let born = rows.born_timestamp.as_ref().map_or(Ok(None), |column| column.get(row));
-        let born = born.map_err(RefusedRow::in_column("born_timestamp"))?;
         let message = NewMessage {
-            topic,
-            body,
-            properties: &properties,
-            unique_key: Some(unique),
-            queue_id: number(&rows.queue_id, "queue_id")?,
-            flag: number(&rows.flag, "flag")?.unwrap_or(0),
-            born_timestamp_ms: born.map(|micros| i64::from_ne_bytes(micros).div_euclid(1000)),
+            topic: topic.unwrap_or_default(),
+            body: message.body,
+            properties: text,
+            unique_key: message.unique_key.or(made.as_ref().map(AsRef::as_ref)),
+            queue_id: message.queue_id,
+            flag: message.flag,
+            born_timestamp_ms: message.born_timestamp_ms,
             durable: false,
         };
         // Topic and body are checked; long properties and the queue id remain.
-        let blame = if properties.len() > MAX_PROPERTIES_BYTES { "properties" } else { "queue_id" };
+        let blame = if text.len() > MAX_PROPERTIES_BYTES { "properties" } else { "queue_id" };
         block.push(&message).map_err(RefusedRow::in_column(blame))?;
         found.add(&message);
         Ok(())
     }
 }
 
-/// Encodes keys, tag and properties. An error names the column that is to blame.
-fn encode(
-    keys: &[&str],
-    tags: Option<&str>,
-    unique: &str,
-    own: &[(&str, &str)],
-) -> Result<Vec<u8>, RefusedRow> {
-    let all = encode_properties(keys.iter().copied(), tags, Some(unique), own.iter().copied());
-    all.map_err(|error| {
-        let column = if encode_properties(keys.iter().copied(), None, None, []).is_err() {
-            "keys"
-        } else if encode_properties([], tags, None, []).is_err() {
-            "tags"
-        } else {
-            "properties"
-        };
-        RefusedRow::in_column(column)(error)
-    })
+/// The unique key of a staged message.
+struct StagedKey(MadeKey);
+
+impl AsRef<str> for StagedKey {
+    fn as_ref(&self) -> &str {
+        self.0.as_str()
+    }
 }
 
 #[pymethods]
@@ -310,20 +157,17 @@ impl Stager {
         Self { topic, most_body_bytes, keys }
     }
 
-    /// Stages the rows from `start` as one block.
+    /// Stages the rows of a record batch, from `start` on, as one block.
     ///
     /// Returns the block, the row after its last one, its number of messages, the largest queue id of each topic or
     /// -1, and the rows that cannot become messages: topic, column, number, first row and its reason.
-    fn stage<'py>(
-        &self,
-        py: Python<'py>,
-        columns: &Bound<'py, PyDict>,
-        start: usize,
-        end: usize,
-    ) -> PyResult<StagedRows<'py>> {
-        let given = ColumnBuffers::of(columns)?;
-        let rows = given.rows();
-        let (block, reached, found) = detached(py, || self.block(&rows, start, end))?;
+    fn stage<'py>(&self, rows: &Bound<'py, PyAny>, start: usize) -> PyResult<StagedRows<'py>> {
+        let py = rows.py();
+        let batch = open_stream(rows)?.next().transpose();
+        let batch = batch.map_err(|error| invalid(format!("the rows cannot be read: {error}")))?;
+        let batch = batch.ok_or_else(|| invalid("there are no rows"))?;
+        let (block, reached, found) =
+            detached(py, || Ok(self.block(&MessageColumns::of(&batch)?, start, batch.num_rows())))?;
         let BlockRows { messages, topics, refused } = found;
         let refused = refused.into_iter().map(|one| (one.topic, one.column, one.rows, one.first, one.reason));
         let topics = topics.into_iter().collect();

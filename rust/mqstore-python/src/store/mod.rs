@@ -41,6 +41,7 @@ use crate::convert::stored_message::StoredMessage;
 use crate::delivery::delay;
 use crate::delivery::delay::DeliveryTime;
 use crate::runtime::{SLICE, SharedStore, clock, detached, interruptible, tell_recovery};
+use crate::scan::input::append_stream::append_rows;
 use crate::store::compaction::{StoreRequest, compact_store};
 use crate::store::directory::{rebuild_store, snapshot_store, stats_dict};
 use crate::store::iterators::{Follow, FollowTopic, IteratorSource, MessageIterator};
@@ -312,6 +313,45 @@ impl NativeStore {
         let messages = batch.messages(topic.to_str()?, queue_id, durable);
         let appended = detached(py, || store.append_many(&messages))?;
         AppendResult::list(&topic, self.host, appended)
+    }
+
+    /// Appends the rows of a table as messages, without a Python object for each of them.
+    ///
+    /// The columns are those of a scan, as far as a new message has them: `body` (or `value`), `keys` (or `key`),
+    /// `topic`, `tags`, `properties`, `queue_id`, `flag` and `born_timestamp`. Only the body is required. Columns with
+    /// the position of a stored message are ignored. Each unique id among the properties is kept.
+    ///
+    /// The rows of a record batch are checked before the first of them is appended. Then they are appended in groups of
+    /// up to 1,000, each like a call of `append_many`. An error, or Ctrl-C, leaves the groups before it in the store.
+    ///
+    /// Args:
+    ///     topic: topic of all rows; None takes the topic of each row from the column `topic`.
+    ///     table_or_stream: any object with `__arrow_c_stream__`: a table or a stream of record batches of pyarrow,
+    ///         Polars, DuckDB or pandas, or a `mqstore.Scan`.
+    ///     queue_id: queue of the rows that name none; None uses the queues of the topic in turn.
+    ///     durable: whether all rows are durable when the call returns, whatever the store's durability.
+    ///
+    /// Returns:
+    ///     The number of messages.
+    ///
+    /// Raises:
+    ///     InvalidMessageError: a column is unknown, missing or has the wrong type, or a row cannot become a message;
+    ///         the error names the row and the column.
+    ///     TypeError: `table_or_stream` has no `__arrow_c_stream__`.
+    #[pyo3(signature = (topic, table_or_stream, *, queue_id = None, durable = false))]
+    fn append_arrow(
+        &self,
+        py: Python<'_>,
+        topic: Option<&Bound<'_, PyAny>>,
+        table_or_stream: &Bound<'_, PyAny>,
+        queue_id: Option<&Bound<'_, PyAny>>,
+        durable: bool,
+    ) -> PyResult<u64> {
+        let store = self.core()?;
+        let topic = topic.map(|topic| text("topic", topic)).transpose()?;
+        let topic = topic.as_ref().map(|topic| topic.to_str()).transpose()?;
+        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
+        append_rows(py, store, table_or_stream, (topic, queue_id), durable)
     }
 
     /// Makes every message appended before the call durable.

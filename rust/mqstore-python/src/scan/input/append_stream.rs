@@ -1,0 +1,153 @@
+//! Appends of Arrow rows: any object with `__arrow_c_stream__`.
+//!
+//! Rows stay in Arrow's buffers until the append copies their bodies to the log. No Python object is created for a row.
+
+use arrow_array::RecordBatch;
+use arrow_array::ffi_stream::RecordBatchStreamReader;
+use mqstore_base::error::StoreError;
+use mqstore_base::message::NewMessage;
+use mqstore_engine::Store;
+use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+
+use super::message_columns::{MessageColumns, RowMessage};
+use crate::convert::buffer::take_stream;
+use crate::convert::error::{MQStoreError, invalid};
+use crate::runtime::interruptible;
+
+/// Maximum messages of one append, and the bytes of their bodies, so that other appends can take turns.
+const GROUP_ROWS: usize = 1000;
+const GROUP_BYTES: usize = 1 << 20;
+
+/// Opens the stream of an object with `__arrow_c_stream__`.
+pub(crate) fn open_stream(rows: &Bound<'_, PyAny>) -> PyResult<RecordBatchStreamReader> {
+    let method = rows.getattr_opt(intern!(rows.py(), "__arrow_c_stream__"))?.ok_or_else(|| {
+        let kind = rows.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
+        PyTypeError::new_err(format!(
+            "table_or_stream must be rows in Arrow's C stream interface, such as a table of pyarrow, Polars or \
+             DuckDB, not {kind}"
+        ))
+    })?;
+    let stream = take_stream(method.call0()?.cast::<PyCapsule>()?)?;
+    // The producer may need the interpreter in another thread.
+    let reader = rows.py().detach(|| RecordBatchStreamReader::try_new(stream));
+    reader.map_err(|error| invalid(format!("the rows are no table: {error}")))
+}
+
+/// The rows of one record batch as messages. Their property text is in one buffer.
+struct RowMessages<'a> {
+    text: Vec<u8>,
+    /// Each message, its topic, and the end of its text.
+    rows: Vec<(RowMessage<'a>, &'a str, usize)>,
+}
+
+impl<'a> RowMessages<'a> {
+    /// Converts all rows. `before` is the number of rows before the batch, all of them appended.
+    fn of(
+        columns: &MessageColumns<'a>,
+        count: usize,
+        topic: Option<&'a str>,
+        before: u64,
+    ) -> Result<Self, StoreError> {
+        let (mut text, mut rows) = (Vec::new(), Vec::with_capacity(count));
+        for row in 0..count {
+            let message = match topic {
+                Some(topic) => Ok(Some(topic)),
+                None => columns.topic(row),
+            }
+            .and_then(|topic| {
+                let (message, _) = columns.message(row, topic, &mut text, None::<fn() -> String>)?;
+                Ok((message, topic.unwrap_or_default()))
+            });
+            let (message, topic) = message.map_err(|why| {
+                let (column, reason, row) = (why.column, why.reason, before + row as u64);
+                let reason = format!("row {row}, column {column}: {reason}; the {before} rows before its record batch are appended");
+                StoreError::InvalidMessage { reason }
+            })?;
+            rows.push((message, topic, text.len()));
+        }
+        Ok(Self { text, rows })
+    }
+
+    fn messages(&self, queue_id: Option<i32>) -> Vec<NewMessage<'_>> {
+        let mut start = 0;
+        let message = |(row, topic, end): &'_ (RowMessage<'a>, &'a str, usize)| {
+            let properties = self.text.get(start..*end).unwrap_or_default();
+            start = *end;
+            NewMessage {
+                topic,
+                body: row.body,
+                properties,
+                unique_key: row.unique_key,
+                queue_id: row.queue_id.or(queue_id),
+                flag: row.flag,
+                born_timestamp_ms: row.born_timestamp_ms,
+                durable: false,
+            }
+        };
+        self.rows.iter().map(message).collect()
+    }
+}
+
+/// Returns the number of the first messages that one append takes.
+fn group(messages: &[NewMessage<'_>]) -> usize {
+    let mut bytes = 0;
+    let fits = |message: &&NewMessage<'_>| {
+        bytes += message.body.len();
+        bytes <= GROUP_BYTES
+    };
+    messages.iter().take(GROUP_ROWS).take_while(fits).count().max(1)
+}
+
+fn append_batch(
+    store: &Store,
+    batch: &RecordBatch,
+    (topic, queue_id): (Option<&str>, Option<i32>),
+    before: u64,
+    pause: &mut dyn FnMut() -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let columns = MessageColumns::of(batch)?;
+    let rows = RowMessages::of(&columns, batch.num_rows(), topic, before)?;
+    let messages = rows.messages(queue_id);
+    let mut rest = messages.as_slice();
+    while !rest.is_empty() {
+        pause()?;
+        let (some, more) = rest.split_at(group(rest));
+        store.append_many(some)?;
+        rest = more;
+    }
+    Ok(())
+}
+
+/// Appends all rows and returns their number.
+pub(crate) fn append_rows(
+    py: Python<'_>,
+    store: &Store,
+    rows: &Bound<'_, PyAny>,
+    target: (Option<&str>, Option<i32>),
+    durable: bool,
+) -> PyResult<u64> {
+    let stream = open_stream(rows)?;
+    let appended = interruptible(py, store, |pause| {
+        let mut appended = 0;
+        for batch in stream {
+            let batch = match batch {
+                Ok(batch) => batch,
+                Err(error) => return Ok(Err((appended, error.to_string()))),
+            };
+            append_batch(store, &batch, target, appended, pause)?;
+            appended += batch.num_rows() as u64;
+        }
+        if durable {
+            store.flush()?;
+        }
+        Ok(Ok(appended))
+    })?;
+    appended.map_err(|(appended, error)| {
+        MQStoreError::new_err((format!(
+            "the stream of rows ended with an error after {appended} rows: {error}"
+        ),))
+    })
+}

@@ -1,0 +1,5 @@
+//! Arrow rows that become messages: the columns, and appends of a stream.
+
+pub(crate) mod append_stream;
+pub(crate) mod message_columns;
+mod values;

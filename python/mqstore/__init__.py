@@ -16,7 +16,15 @@ import typing as _typing
 
 from mqstore import errors, types
 from mqstore._admin.directories import compact, info, rebuild, repair, verify
-from mqstore._native import AppendResult, LeasedMessage, Message, SqlFilter, StoredMessage, __version__
+from mqstore._native import (
+    AppendResult,
+    AppendResults,
+    LeasedMessage,
+    Message,
+    SqlFilter,
+    StoredMessage,
+    __version__,
+)
 from mqstore._store import Store, open  # noqa: A004 - the name that gzip, dbm and shelve use
 from mqstore.errors import (
     ConsumerClosedError,
@@ -100,6 +108,7 @@ if _typing.TYPE_CHECKING:
 
 __all__ = [
     "AppendResult",
+    "AppendResults",
     "BrokerOptions",
     "Change",
     "CompactionReport",

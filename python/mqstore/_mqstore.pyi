@@ -1,8 +1,8 @@
 """The native module of mqstore. Import the package `mqstore`, not this module."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, Self, final
+from typing import Any, Final, Literal, Self, final, overload
 
 from typing_extensions import disjoint_base
 
@@ -59,16 +59,16 @@ from mqstore._stubs.transactions import NativeChecks, NativeTransaction, pending
 from mqstore.types import ArrowStream, BytesLike, Duration, Filter, Keys, OnDamage, Properties, ReadBound, Time
 
 __all__ = [
-    "AppendResult", "CompactionJob", "CopyStream", "ExportRules", "ExportStream", "LeasedMessage", "LineStream",
-    "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue", "Message", "MessageIterator", "NativeChecks",
-    "NativeConsumer", "NativeStore", "NativeTransaction", "NativeWorkQueue", "QueuedAppend", "ScanRows", "ScanStream",
-    "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__",
-    "_after_fork_in_child", "_restore_message", "adopt_settings", "append_rows", "append_staged", "cancel_delayed",
-    "check_options", "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_read",
-    "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "copy_store", "decode_records",
-    "delay_counts", "delete_namespace", "delete_topic", "export_settings", "group_lags", "groups", "info", "is_held",
-    "is_reserved", "is_settled", "is_system_topic", "key_hashes", "make_topics", "message_ids", "namespaces",
-    "offset_history", "pending_transactions", "pop_record", "quotas", "reason_of", "rebuild", "repair",
+    "AppendResult", "AppendResults", "CompactionJob", "CopyStream", "ExportRules", "ExportStream", "LeasedMessage",
+    "LineStream", "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue", "Message", "MessageIterator",
+    "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction", "NativeWorkQueue", "QueuedAppend", "ScanRows",
+    "ScanStream", "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults",
+    "__version__", "_after_fork_in_child", "_restore_message", "adopt_settings", "append_rows", "append_staged",
+    "cancel_delayed", "check_options", "check_rows", "check_settings", "check_staged", "compaction_end",
+    "compaction_read", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "copy_store",
+    "decode_records", "delay_counts", "delete_namespace", "delete_topic", "export_settings", "group_lags", "groups",
+    "info", "is_held", "is_reserved", "is_settled", "is_system_topic", "key_hashes", "make_topics", "message_ids",
+    "namespaces", "offset_history", "pending_transactions", "pop_record", "quotas", "reason_of", "rebuild", "repair",
     "reschedule_delayed", "scan_copy", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema",
     "staged_ids", "sync_groups", "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes",
     "verify_plan", "verify_run_step", "verify_steps", "waiting_record", "work_counts", "writer_pid",
@@ -212,7 +212,7 @@ class NativeStore:
         *,
         queue_id: int | None = None,
         durable: bool = False,
-    ) -> list[AppendResult]:
+    ) -> AppendResults:
         """Appends messages under one lock, with one sync if a sync is due; returns the results in the order given.
 
         All messages are checked before the first one is written. After a crash, a prefix of them may be in the store.
@@ -239,7 +239,7 @@ class NativeStore:
         *,
         queue_id: int | None = None,
         durable: bool = False,
-    ) -> list[AppendResult]:
+    ) -> AppendResults:
         """Appends messages like `append_many`, from one sequence for each part of a message.
 
         The fastest way to append many messages from Python: there is no `Message` object for each of them.
@@ -576,6 +576,30 @@ class AppendResult:
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
+
+@final
+class AppendResults(Sequence[AppendResult]):
+    """The results of a call that appends several messages, in the order of the messages.
+
+    A sequence of `AppendResult`: frozen, picklable, equal to a list of equal results. `list(results)` makes a list.
+    """
+
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, index: int, /) -> AppendResult: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> list[AppendResult]: ...
+    def __add__(self, other: Iterable[AppendResult], /) -> list[AppendResult]: ...
+    def __radd__(self, other: list[AppendResult], /) -> list[AppendResult]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def count(self, value: object) -> int:
+        """Returns the number of results that are equal to `value`."""
+    def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
+        """Returns the first position of a result that is equal to `value`, between `start` and `stop`.
+
+        Raises:
+            ValueError: no result is equal.
+        """
 
 @final
 class MessageIterator(Iterator[StoredMessage]):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from mqstore._mqstore import *  # noqa: F403 - its own list says which
-from mqstore._mqstore import _after_fork_in_child
+from mqstore._mqstore import AppendResults, _after_fork_in_child
+
+# A native class cannot inherit from an abstract class.
+Sequence.register(AppendResults)
 
 _fork_hook: list[bool] = []
 

@@ -6,6 +6,7 @@ import array
 import pickle
 import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from types import MappingProxyType
@@ -263,6 +264,43 @@ def test_append_many(store: mqstore.Store) -> None:
     for wrong in (b"abc", "abc", 5):
         with pytest.raises(TypeError):
             store.append_many("t", wrong)  # type: ignore[arg-type]
+
+
+def test_results_of_many_are_a_sequence(store: mqstore.Store) -> None:
+    """Its elements are created when they are read; it compares and adds like a list."""
+    store.create_topic("t", queues=3)
+    results = store.append_many("t", [b"a", b"b", b"c"])
+    alone = list(results)
+    assert isinstance(results, Sequence)
+    assert [one.queue_id for one in results] == [0, 1, 2]
+    assert len(results) == 3
+    assert (results[0], results[-1], results[1:]) == (alone[0], alone[2], alone[1:])
+    assert results == alone
+    assert alone == results
+    assert results != alone[1:]
+    assert results != tuple(alone)
+    assert results == pickle.loads(pickle.dumps(results))
+    assert results != store.append_many("t", [b"a", b"b", b"c"])
+    assert (results + alone, alone + results) == (alone * 2, alone * 2)
+    assert list(reversed(results)) == alone[::-1]
+    assert alone[1] in results
+    assert (results.index(alone[1]), results.count(alone[1]), results.count(None)) == (1, 1, 0)
+    assert repr(results) == repr(alone)
+    assert eval(repr(results), {"AppendResult": mqstore.AppendResult}) == results
+    match results:
+        case [first, *rest]:
+            assert [first, *rest] == alone
+        case _:
+            pytest.fail("the results match as a sequence")
+    for wrong in (3, -4):
+        with pytest.raises(IndexError):
+            results[wrong]
+    with pytest.raises(ValueError, match="not in list"):
+        results.index(alone[1], 2)
+    with pytest.raises(TypeError):
+        hash(results)
+    with pytest.raises(TypeError):
+        results[0] = alone[1]  # type: ignore[index]
 
 
 def test_append_many_takes_turns(store: mqstore.Store) -> None:

@@ -18,6 +18,7 @@ from conftest import python
 # A name in this list is public from now on. A name that appears by accident fails the test.
 PUBLIC = {
     "AppendResult",
+    "AppendResults",
     "BrokerOptions",
     "Change",
     "CompactionReport",
@@ -260,6 +261,7 @@ def _bare_signature(thing: Any) -> str:
         mqstore.Message,
         mqstore.StoredMessage,
         mqstore.AppendResult,
+        mqstore.AppendResults,
         mqstore.Consumer,
         mqstore.WorkQueue,
         mqstore.LeasedMessage,

@@ -39,8 +39,10 @@ def api(path: str | os.PathLike[str]) -> None:
         store.append("t", bytearray(b"x"), keys="k", born_timestamp=datetime.now(UTC))
         store.append("t", memoryview(b"x"), queue_id=1, flag=2, durable=True)
         results = store.append_many("t", [b"a", mqstore.Message(b"b", keys=("k",))])
-        assert_type(results, list[mqstore.AppendResult])
-        assert_type(store.append_batch("t", [b"a", bytearray(b"b")], ["k", None], "x"), list[mqstore.AppendResult])
+        assert_type(results, mqstore.AppendResults)
+        assert_type(results[0], mqstore.AppendResult)
+        assert_type(results[1:] + results, list[mqstore.AppendResult])
+        assert_type(store.append_batch("t", [b"a", bytearray(b"b")], ["k", None], "x"), mqstore.AppendResults)
         assert_type(store.append_arrow("t", store.scan()), int)
         table = store.table("t")
         table["k"] = b"v"
@@ -94,8 +96,8 @@ async def awaited(path: str | os.PathLike[str]) -> None:
         assert_type(store, mqstore.aio.Store)
         result = await store.append("t", b"x", keys=["k"], properties={"a": "b"}, durable=True)
         assert_type(result, mqstore.AppendResult)
-        assert_type(await store.append_many("t", [b"a", mqstore.Message(b"b")]), list[mqstore.AppendResult])
-        assert_type(await store.append_batch("t", [b"a"], [["k", "l"]], ["x"]), list[mqstore.AppendResult])
+        assert_type(await store.append_many("t", [b"a", mqstore.Message(b"b")]), mqstore.AppendResults)
+        assert_type(await store.append_batch("t", [b"a"], [["k", "l"]], ["x"]), mqstore.AppendResults)
         async for message in store.read("t", 0, follow=True, timeout=timedelta(seconds=1)):
             assert_type(message, mqstore.StoredMessage)
         assert_type([message async for message in store.lookup("t", "k")], list[mqstore.StoredMessage])

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NoReturn, Self, final
 
-from mqstore._mqstore import AppendResult, NativeStore, StoredMessage
+from mqstore._mqstore import AppendResult, AppendResults, NativeStore, StoredMessage
 from mqstore._stubs.delivery import LeasedMessage, NativeConsumer, NativeWorkQueue
 from mqstore._stubs.message import Message
 from mqstore.types import BytesLike, Duration, Keys, Properties, Time
@@ -28,7 +28,7 @@ class LoopLink:
     def __new__(cls, store: NativeStore) -> Self: ...
     def fileno(self) -> int:
         """Returns the descriptor that is readable while the inbox has events."""
-    def take(self) -> list[tuple[int, AppendResult | list[AppendResult] | Exception | None]]:
+    def take(self) -> list[tuple[int, AppendResult | AppendResults | Exception | None]]:
         """Takes all events: for each its number, and None for a call, else the result or the error."""
     def wait(self, topic: str, queue_id: int, offset: int, number: int) -> LoopWait | None:
         """Requests a call under `number` once `offset` of a queue may be readable; None if it is readable now."""
@@ -55,7 +55,7 @@ class LoopLink:
         """
     def append_many(
         self, topic: str, messages: Iterable[BytesLike | Message], queue_id: int | None, durable: bool, at_once: bool
-    ) -> list[AppendResult] | QueuedAppend:
+    ) -> AppendResults | QueuedAppend:
         """Like `append`, for `Store.append_many`."""
     def append_batch(
         self,
@@ -67,7 +67,7 @@ class LoopLink:
         queue_id: int | None,
         durable: bool,
         at_once: bool,
-    ) -> list[AppendResult] | QueuedAppend:
+    ) -> AppendResults | QueuedAppend:
         """Like `append`, for `Store.append_batch`."""
     def put(self, number: int, append: QueuedAppend) -> None:
         """Queues an append, once, for the thread in `serve`. The result arrives under `number`. Numbers ascend."""

@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack
 
 import mqstore
-from mqstore._native import AppendResult
+from mqstore._native import AppendResult, AppendResults
 from mqstore._store import lists_options, lock_pauses
 from mqstore._times import seconds_of
 from mqstore.aio import _bridge
@@ -286,7 +286,7 @@ class Store:
         *,
         queue_id: int | None = None,
         durable: bool = False,
-    ) -> list[AppendResult]:
+    ) -> AppendResults:
         """Appends messages under one lock, with at most one sync, and returns the results in the same order.
 
         See `append` for the thread.
@@ -294,10 +294,10 @@ class Store:
         bridge = self._bridge
         bridge.check()
         done = bridge.link.append_many(topic, messages, queue_id, durable, bridge.appends.at_once)
-        if isinstance(done, list):
+        if isinstance(done, AppendResults):
             await bridge.breathe()
             return done
-        results: list[AppendResult] = await bridge.appends.queued(done)
+        results: AppendResults = await bridge.appends.queued(done)
         return results
 
     @like(mqstore.Store.append_batch)
@@ -311,7 +311,7 @@ class Store:
         *,
         queue_id: int | None = None,
         durable: bool = False,
-    ) -> list[AppendResult]:
+    ) -> AppendResults:
         """Appends messages like `append_many`, from one sequence for each part of a message.
 
         See `append` for the thread.
@@ -321,10 +321,10 @@ class Store:
         done = bridge.link.append_batch(
             topic, bodies, keys, tags, properties, queue_id, durable, bridge.appends.at_once
         )
-        if isinstance(done, list):
+        if isinstance(done, AppendResults):
             await bridge.breathe()
             return done
-        results: list[AppendResult] = await bridge.appends.queued(done)
+        results: AppendResults = await bridge.appends.queued(done)
         return results
 
     @like(mqstore.Store.read)

@@ -23,7 +23,7 @@ from mqstore.errors import QuotaFull
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from mqstore._native import AppendResult, LeasedMessage, Message, QueuedAppend
+    from mqstore._native import AppendResult, AppendResults, LeasedMessage, Message, QueuedAppend
     from mqstore.aio._bridge import Bridge
     from mqstore.types import BytesLike, Duration, Keys, Properties, Time
 
@@ -226,12 +226,12 @@ class WorkQueue(Handle):
         if isinstance(done, list):
             return done
         try:
-            results: AppendResult | list[AppendResult] = await appends.queued(done)
+            results: AppendResult | AppendResults = await appends.queued(done)
         except BaseException:
             # The append was not handed over, so its reservation ends.
             done.release()
             raise
-        return results
+        return results if isinstance(results, mqstore.AppendResult) else list(results)
 
     @like(mqstore.WorkQueue.get)
     async def get(self, block: bool = True, timeout: Duration | None = None) -> LeasedMessage:

@@ -35,6 +35,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<convert::stored_message::StoredMessage>()?;
     module.add_class::<delivery::leased_message::LeasedMessage>()?;
     module.add_class::<convert::append_result::AppendResult>()?;
+    module.add_class::<convert::append_results::AppendResults>()?;
     module.add_class::<convert::filter::SqlFilter>()?;
     module.add_class::<store::iterators::MessageIterator>()?;
     module.add_class::<event_loop::loop_link::LoopLink>()?;

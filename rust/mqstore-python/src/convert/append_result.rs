@@ -4,7 +4,7 @@ use mqstore_base::message::Appended;
 use mqstore_format::{Host, offset_message_id, parse_offset_message_id};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString, PyTuple, PyType};
+use pyo3::types::{PyString, PyTuple, PyType};
 
 /// The position of an appended message: its queue, its offsets in queue and log, its ids.
 ///
@@ -22,17 +22,6 @@ impl AppendResult {
     /// Creates the result of one append to `topic` by a store that writes `host`.
     pub(crate) fn from_core(topic: &Bound<'_, PyString>, host: Host, appended: Appended) -> Self {
         Self { topic: topic.clone().unbind(), host, appended }
-    }
-
-    /// Creates the results of one call, in order.
-    pub(crate) fn list<'py>(
-        topic: &Bound<'py, PyString>,
-        host: Host,
-        appended: Vec<Appended>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let py = topic.py();
-        let results = appended.into_iter().map(|one| Bound::new(py, Self::from_core(topic, host, one)));
-        PyList::new(py, results.collect::<PyResult<Vec<_>>>()?)
     }
 
     fn same(&self, py: Python<'_>, other: &Self) -> PyResult<bool> {

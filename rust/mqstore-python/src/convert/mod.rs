@@ -2,6 +2,7 @@
 
 pub(crate) mod append_input;
 pub(crate) mod append_result;
+pub(crate) mod append_results;
 pub(crate) mod arguments;
 pub(crate) mod batch_input;
 pub(crate) mod buffer;

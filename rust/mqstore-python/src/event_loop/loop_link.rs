@@ -20,6 +20,7 @@ use pyo3::types::PyString;
 
 use crate::convert::append_input::{InputMessage, MessageParts, parts};
 use crate::convert::append_result::AppendResult;
+use crate::convert::append_results::AppendResults;
 use crate::convert::arguments::{offset, queue, text};
 use crate::convert::batch_input::BatchInput;
 use crate::convert::error::to_py;
@@ -94,7 +95,7 @@ impl LoopLink {
         appended: Vec<Appended>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if many {
-            return Ok(AppendResult::list(topic, self.host, appended)?.into_any());
+            return Ok(AppendResults::of(topic, self.host, appended)?.into_any());
         }
         let one = appended.into_iter().next();
         let one = one.ok_or_else(|| PyRuntimeError::new_err("the append returned no result"))?;

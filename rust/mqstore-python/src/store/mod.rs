@@ -28,6 +28,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::convert::append_input::{MessageParts, parts};
 use crate::convert::append_result::AppendResult;
+use crate::convert::append_results::AppendResults;
 use crate::convert::arguments::{
     count, light_queues as light_queues_of, needs_queue, number, offset, offsets, queue, read_bound, text,
     time, wait,
@@ -262,7 +263,7 @@ impl NativeStore {
         messages: &Bound<'py, PyAny>,
         queue_id: Option<&Bound<'py, PyAny>>,
         durable: bool,
-    ) -> PyResult<Bound<'py, PyList>> {
+    ) -> PyResult<Bound<'py, AppendResults>> {
         let store = self.core()?;
         let topic = text("topic", topic)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
@@ -270,7 +271,7 @@ impl NativeStore {
         let name = topic.to_str()?;
         let batch: Vec<_> = parts.iter().map(|part| part.message(name, queue_id, durable)).collect();
         let appended = detached(py, || store.append_many(&batch))?;
-        AppendResult::list(&topic, self.host, appended)
+        AppendResults::of(&topic, self.host, appended)
     }
 
     /// Appends messages like `append_many`, from one sequence for each part of a message.
@@ -305,14 +306,14 @@ impl NativeStore {
         properties: Option<&Bound<'py, PyAny>>,
         queue_id: Option<&Bound<'py, PyAny>>,
         durable: bool,
-    ) -> PyResult<Bound<'py, PyList>> {
+    ) -> PyResult<Bound<'py, AppendResults>> {
         let store = self.core()?;
         let topic = text("topic", topic)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let batch = BatchInput::of(bodies, keys, tags, properties)?;
         let messages = batch.messages(topic.to_str()?, queue_id, durable);
         let appended = detached(py, || store.append_many(&messages))?;
-        AppendResult::list(&topic, self.host, appended)
+        AppendResults::of(&topic, self.host, appended)
     }
 
     /// Appends the rows of a table as messages, without a Python object for each of them.

@@ -63,7 +63,9 @@ impl<'a> RowMessages<'a> {
             });
             let (message, topic) = message.map_err(|why| {
                 let (column, reason, row) = (why.column, why.reason, before + row as u64);
-                let reason = format!("row {row}, column {column}: {reason}; the {before} rows before its record batch are appended");
+                let reason = format!(
+                    "row {row}, column {column}: {reason}; the {before} rows before its record batch are appended"
+                );
                 StoreError::InvalidMessage { reason }
             })?;
             rows.push((message, topic, text.len()));

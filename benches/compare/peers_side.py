@@ -74,7 +74,7 @@ class Ours(Peer):
         if len(bodies) == 1:
             self.store.append("bench", bodies[0], queue_id=0, durable=self.durable)
         else:
-            self.store.append_many("bench", bodies, queue_id=0, durable=self.durable)
+            self.store.append_batch("bench", bodies, queue_id=0, durable=self.durable)
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield all bodies in order."""

@@ -7,20 +7,17 @@ from pathlib import Path
 
 import mqstore
 
-# Small files for an example with few messages. With the default options, a new store takes about 1.5 GB.
-SMALL = mqstore.StoreOptions(segment_size=1 << 20, index_slots=1000, index_entries=4000)
-
 
 def main(path: Path) -> None:
     begun = datetime.now(UTC)
-    with mqstore.open(path, "create", options=SMALL) as store:
+    with mqstore.open(path, "create") as store:
         store.append("reminders", b"the tea is ready", delay=2)
         store.append("reminders", b"the water boils", deliver_at=begun + timedelta(seconds=1))
         meeting = store.append("reminders", b"the meeting starts", delay=timedelta(days=1))
 
     # No program has the store open now. The next open for writing delivers each reminder when it is due, or at once if
     # that time has passed.
-    with mqstore.open(path, "rw", options=SMALL) as store:
+    with mqstore.open(path, "rw") as store:
         for message in islice(store.read("reminders", follow=True, timeout=20), 2):
             print(message.text())
         print("pending:", store.delays().pending)

@@ -71,7 +71,7 @@ def tour(path: Path) -> bool:
     else:
         out.rule(f"1  {path} holds a store already; nothing is written to its log")
         with mqstore.open(path) as store:
-            sent = {topic: count(store, topic) for topic in store.topics()}
+            sent = {topic: store.count(topic) for topic in store.topics()}
     held = reopen(path, sent) or not fresh
     look_up(path)
     if PRICES in sent:
@@ -157,11 +157,6 @@ def price_changes() -> Iterator[tuple[int, list[mqstore.Message]]]:
 # 2, 3 ----------------------------------------------------------------------------------------------------------------
 
 
-def count(store: mqstore.Store, topic: str) -> int:
-    """Number of messages in the queues of a topic."""
-    return sum(queue.count for queue in store.queues(topic))
-
-
 def reopen(path: Path, sent: dict[str, int]) -> bool:
     """Opens the store again and compares."""
     begun = time.perf_counter()
@@ -171,12 +166,11 @@ def reopen(path: Path, sent: dict[str, int]) -> bool:
         held = True
         for topic, expected in sent.items():
             begun = time.perf_counter()
-            queues = store.queues(topic)
-            read = sum(1 for queue in queues for _ in store.read(topic, queue.queue_id))
+            read = sum(1 for _ in store.read(topic))
             rate = f"{read / (time.perf_counter() - begun):,.0f}/s"
-            found = count(store, topic)
+            found = store.count(topic)
             held = held and found == read == expected
-            table.add_row(topic, str(len(queues)), f"{expected:,}", f"{found:,}", f"{read:,}", rate)
+            table.add_row(topic, str(len(store.queues(topic))), f"{expected:,}", f"{found:,}", f"{read:,}", rate)
     out.print(table)
     return held
 
@@ -205,12 +199,11 @@ def compact(path: Path) -> bool:
     out.rule(f"4  compact {PRICES!r} on Spark")
     expected: dict[str, bytes] = {}
     with mqstore.open(path) as store:
-        for queue in store.queues(PRICES):
-            for message in store.read(PRICES, queue.queue_id):
-                if message.body:
-                    expected[" ".join(message.keys)] = message.body
-                else:
-                    expected.pop(" ".join(message.keys), None)
+        for message in store.read(PRICES):
+            if message.body:
+                expected[" ".join(message.keys)] = message.body
+            else:
+                expected.pop(" ".join(message.keys), None)
     report, workers = on_spark(path) if has_java() else locally(path)
     table = Table("", "messages", "bytes")
     table.add_row("before", f"{report.messages_before:,}", f"{report.bytes_before / MIB:,.1f} MiB")

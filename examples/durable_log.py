@@ -8,12 +8,9 @@ from pathlib import Path
 
 import mqstore
 
-# Small files for an example with few messages. With the default options, a new store takes about 1.5 GB.
-SMALL = mqstore.StoreOptions(segment_size=1 << 20, index_slots=1000, index_entries=4000)
-
 
 def write_and_die(path: Path) -> None:
-    store = mqstore.open(path, "create", options=SMALL)
+    store = mqstore.open(path, "create")
     for number in range(1000):
         store.append("events", f"event {number}".encode(), keys=f"user-{number % 250}")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -25,8 +22,8 @@ def main(path: Path) -> None:
     writer.join()
     print("exit code of the writer:", writer.exitcode)
 
-    with mqstore.open(path, "rw", options=SMALL) as store:
-        print("events after the kill:", sum(1 for _ in store.read("events")))
+    with mqstore.open(path, "rw") as store:
+        print("events after the kill:", store.count("events"))
         print("events of one user:", [message.text() for message in store.lookup("events", "user-7")])
         # With durable=True, the event also survives a power loss as soon as the call returns.
         placed = store.append("events", b"the writer was killed", durable=True)

@@ -6,9 +6,6 @@ from pathlib import Path
 
 import mqstore
 
-# Small files for an example with few messages. With the default options, a new store takes about 1.5 GB.
-SMALL = mqstore.StoreOptions(segment_size=1 << 20, index_slots=1000, index_entries=4000)
-
 
 def resize(picture: str, attempt: int) -> str:
     if picture == "broken.png" or (picture == "large.png" and attempt < 3):
@@ -29,7 +26,7 @@ def work(jobs: mqstore.WorkQueue, done: list[str]) -> None:
 
 def main(path: Path) -> None:
     done: list[str] = []
-    with mqstore.open(path, "create", options=SMALL) as store:
+    with mqstore.open(path, "create") as store:
         jobs = store.work_queue("pictures", max_attempts=3, backoff=lambda attempt: 0.01 * attempt)
         workers = [threading.Thread(target=work, args=(jobs, done)) for _ in range(2)]
         for worker in workers:

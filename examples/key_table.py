@@ -5,13 +5,10 @@ from pathlib import Path
 
 import mqstore
 
-# Small files for an example with few messages. With the default options, a new store takes about 1.5 GB.
-SMALL = mqstore.StoreOptions(segment_size=1 << 20, index_slots=1000, index_entries=4000)
-
 
 def main(path: Path) -> None:
-    with mqstore.open(path, "create", options=SMALL) as store:
-        store.create_topic("settings", queues=1, attributes={"cleanup.policy": "COMPACTION"})
+    with mqstore.open(path, "create") as store:
+        store.create_topic("settings", attributes={"cleanup.policy": "COMPACTION"})
         settings = store.table("settings")
         for size in range(10, 15):
             settings["font-size"] = str(size).encode()

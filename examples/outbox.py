@@ -3,13 +3,11 @@
 import sqlite3
 import tempfile
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 import mqstore
-
-# Small files for an example with few messages. With the default options, a new store takes about 1.5 GB.
-SMALL = mqstore.StoreOptions(segment_size=1 << 20, index_slots=1000, index_entries=4000)
 
 
 def sell(database: sqlite3.Connection, transaction: mqstore.Transaction, item: str) -> None:
@@ -27,7 +25,7 @@ def main(path: Path) -> None:
             row = own.execute("select 1 from sales where transaction_id = ?", (pending.id,)).fetchone()
         return "commit" if row else "rollback"
 
-    with mqstore.open(path / "store", "create", options=SMALL) as store, closing(sqlite3.connect(file)) as database:
+    with mqstore.open(path / "store", "create") as store, closing(sqlite3.connect(file)) as database:
         database.execute("create table sales (item text unique, transaction_id text primary key)")
         for item in ("a lamp", "a chair", "a lamp"):
             try:
@@ -38,12 +36,12 @@ def main(path: Path) -> None:
         # A program that dies between the two commits leaves the row and a pending transaction, as this call does.
         sell(database, store.transaction("sales"), "a table")
 
-    with mqstore.open(path / "store", "rw", options=SMALL) as store, closing(sqlite3.connect(file)) as database:
+    with mqstore.open(path / "store", "rw") as store, closing(sqlite3.connect(file)) as database:
         print("messages:", [message.text() for message in store.read("sold")])
         print("pending transactions:", len(store.pending_transactions()))
         store.check_transactions(was_sold, "sales", check_after=0)
-        store.wait("sold", 0, 2, timeout=20)
-        print("messages:", [message.text() for message in store.read("sold")])
+        messages = islice(store.read("sold", follow=True, timeout=20), 3)
+        print("messages:", [message.text() for message in messages])
         print("rows:    ", [item for (item,) in database.execute("select item from sales order by rowid")])
 
 

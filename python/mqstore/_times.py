@@ -46,7 +46,7 @@ def milliseconds_of(name: str, value: Time) -> int:
         value = _parsed(name, value)
     if isinstance(value, datetime):
         if value.tzinfo is None or value.utcoffset() is None:
-            reason = "a datetime without a time zone: for example, use datetime.now(datetime.UTC)"
+            reason = "a datetime without a time zone: pass tzinfo=timezone.utc, or call astimezone() on a local time"
             raise InvalidOptionError(name, reason)
         return (value - _EPOCH) // _MILLISECOND
     if isinstance(value, bool) or not isinstance(value, int):

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import queue as _queue
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -156,7 +157,11 @@ class StoreLockedError(MQStoreError, BlockingIOError):
 
     def __init__(self, path: str, pid: int | None = None, advice: str | None = None) -> None:
         holder = "another process (pid unknown)" if pid is None else f"process {pid}"
-        remedy = 'close it there, or open it here with mode "r"' if advice is None else advice
+        remedy = 'close it there, or open it here with mode "r"'
+        if pid == os.getpid():
+            holder += " (this one)"
+            remedy = "use the store that is already open, or close it first"
+        remedy = remedy if advice is None else advice
         self._settle(f"{path}: locked by {holder}: {remedy}", path=path, pid=pid, advice=advice)
 
 
@@ -222,6 +227,14 @@ class StorePoisonedError(MQStoreError, OSError):
         self._settle(text, path=path, stage=stage, cause=cause)
 
 
+# What to do about an error number of the operating system, if the user can do something.
+_REMEDIES = {
+    errno.EACCES: "give this user access to it, or choose another folder",
+    errno.EPERM: "give this user access to it, or choose another folder",
+    errno.EROFS: 'open the store with mode "r", or choose a folder on a file system that is not read-only',
+}
+
+
 class StoreIOError(MQStoreError, OSError):
     """An error of the operating system; `errno`, `strerror` and `filename` are set."""
 
@@ -231,7 +244,8 @@ class StoreIOError(MQStoreError, OSError):
     action: str
 
     def __init__(self, path: str, action: str, errno: int, strerror: str) -> None:
-        self._settle(f"{path}: {action}: {strerror}", path=path, action=action)
+        remedy = f": {_REMEDIES[errno]}" if errno in _REMEDIES else ""
+        self._settle(f"{path}: {action}: {strerror}{remedy}", path=path, action=action)
         OSError.__init__(self, errno, strerror, path)
 
 
@@ -268,8 +282,10 @@ class DiskFullError(MQStoreError, OSError):
         known = ((requested, "requested"), (free, "free"))
         numbers = "".join(f", {count:,} bytes {what}" for count, what in known if count is not None)
         remedy = f"free space on the disk, or change the option {option}, then try again"
+        # An append that is refused before it needs space.
+        what = f"cannot append: {reason}" if action == "appending" else f"{reason} while {action}"
         self._settle(
-            f"{path}: {reason} while {action}{numbers}: {remedy}",
+            f"{path}: {what}{numbers}: {remedy}",
             path=path,
             action=action,
             reason=reason,
@@ -331,7 +347,10 @@ class MessageTooLargeError(MQStoreError, ValueError):
     limit: int
 
     def __init__(self, what: str, size: int, limit: int) -> None:
-        text = f"{what} is {size} bytes; the limit is {limit}"
+        options = {"the body": "open the store with a larger max_message_size"}
+        options["the record"] = "create the store with a larger segment_size"
+        remedy = f": send less, or {options[what]}" if what in options else ""
+        text = f"{what} is {size} bytes; the limit is {limit}{remedy}"
         self._settle(text, what=what, size=size, limit=limit)
 
 

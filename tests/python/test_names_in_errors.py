@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INTERNAL = re.compile(
-    r"Native[A-Z]|Loop[A-Z]|Making|\bPy[A-Z]|_mqstore|_native|<locals>|\btwin\b|\bi32\b|\bu32\b|\bi64\b|\bu64\b|\busize\b"
+    r"Native[A-Z]|Loop[A-Z]|Making|Delivering|\bPy[A-Z]|_mqstore|_native|<locals>|\btwin\b|\bi32\b|\bu32\b|\bi64\b|\bu64\b|\busize\b"
     r"|(?<![\w.])_\w+|\b(request|options_json|request_of|opened|in_thread|wrapper)\("
 )
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import warnings
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 from mqstore import _native
@@ -272,3 +273,10 @@ class DeliveringStore(_native.NativeStore):
         from mqstore._delivery.transactions import PendingTransaction
 
         return [PendingTransaction._of(row) for row in _native.pending_transactions(self)]
+
+
+# Errors for wrong arguments show the public name of the class.
+for _method in vars(DeliveringStore).values():
+    if isinstance(_method, FunctionType):
+        _method.__qualname__ = f"Store.{_method.__name__}"
+del _method

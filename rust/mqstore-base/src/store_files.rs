@@ -325,7 +325,12 @@ impl StoreFiles {
     fn missing_parts(&self) -> Result<Option<String>, StoreError> {
         let refuse = |reason: &str| Ok(Some(reason.to_owned()));
         let entries = match self.vfs.list(&self.root) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return refuse("it does not exist"),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return refuse(
+                    "it does not exist; check the path, or create a store there (mode \"create\", or \
+                                mqstore append --create)",
+                );
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
                 return refuse("it is a file, not a directory");
             }
@@ -342,7 +347,8 @@ impl StoreFiles {
                 if self.has_listed_logs()? {
                     Ok(None)
                 } else {
-                    let advice = self.store_below(&entries).unwrap_or_default();
+                    let advice = self.store_below(&entries);
+                    let advice = advice.as_deref().unwrap_or("; name the folder that contains commitlog");
                     Ok(Some(format!("it has no commitlog folder{advice}")))
                 }
             }

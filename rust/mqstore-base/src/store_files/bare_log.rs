@@ -31,8 +31,8 @@ pub(super) const NEEDS_A_STORE: &str = "it is a log without a store around it, w
                                         store from it: mqstore snapshot PATH OUT";
 
 /// Why a file is not a log.
-pub(super) const NO_SEGMENT: &str = "it is a file without a record, so it is no segment of a log (a segment whose name \
-                                     is not its offset, 20 digits, must begin with a whole record)";
+pub(super) const NO_SEGMENT: &str = "it is a file without a record; name the folder of the store (a segment whose name is \
+                                     not its offset, 20 digits, must begin with a whole record)";
 
 /// A log without a store.
 #[derive(Debug)]

@@ -340,7 +340,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
     pub fn meta(&self) -> Result<Arc<MetaLog>, StoreError> {
-        Ok(Arc::clone(&self.writer("change metadata")?.meta))
+        Ok(Arc::clone(&self.writer("change topics, groups or transactions")?.meta))
     }
 
     /// Appends one message.

@@ -306,7 +306,7 @@ fn create_aside(files: &StoreFiles) -> Result<(), StoreError> {
     let name = files.root.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let staged = parent.join(format!(".{name}.mqstore-{}", files.vfs.environment().pid));
     let _ = files.vfs.remove_dir_all(&staged);
-    files.vfs.create_dir(&staged).at(&staged, "making the store")?;
+    files.vfs.create_dir(&staged).at(&files.root, "making the store")?;
     make_log_folder(files, &staged)?;
     match files.vfs.rename_noreplace(&staged, &files.root) {
         // The open that follows finds no durable mark, so it makes the name durable.

@@ -29,7 +29,8 @@ pub(crate) fn body<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyByte
     }
     let Ok(view) = PyMemoryView::from(value) else {
         let kind = value.get_type().name()?;
-        return Err(PyTypeError::new_err(format!("body must be bytes-like, not {kind}")));
+        let advice = "convert it to bytes, for example with json or pickle";
+        return Err(PyTypeError::new_err(format!("body must be bytes-like, not {kind}: {advice}")));
     };
     // The copy holds the interpreter, so that no thread changes a bytearray during it.
     Ok(view.call_method0(intern!(value.py(), "tobytes"))?.cast_into::<PyBytes>()?)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
+import shutil
+import subprocess
 import sys
 from concurrent.futures import Future, wait
 from importlib.util import find_spec
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +31,9 @@ _POLL_SECONDS = 0.1
 # Names under which a user chooses the interpreter of the workers: a variable of the environment, and Spark's settings.
 _VARIABLE = "PYSPARK_PYTHON"
 _SETTINGS = ("spark.pyspark.python", "spark.sql.execution.pyspark.python")
+
+_OLDEST_JAVA = 17
+_PROBE_SECONDS = 60
 
 _MISSING = 'mqstore.spark needs PySpark 4.1 or newer, pyarrow and pandas: pip install "mqstore[spark]"'
 
@@ -76,18 +83,70 @@ def begin(master: str) -> SparkSession:
     """Returns a session for the command line, whose local workers run this interpreter unless the user chose another.
 
     Raises:
-        MQStoreError: PySpark is missing.
+        MQStoreError: PySpark is missing, or the Java or the workers' interpreter cannot run Spark.
     """
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError:
         raise MQStoreError(_MISSING) from None
-    if is_local(master) and not os.environ.get(_VARIABLE):
-        # Before the JVM starts: it reads the variable once, and lists data sources with this interpreter.
-        os.environ[_VARIABLE] = sys.executable
-        _tell_interpreter()
+    _check_java()
+    if is_local(master):
+        if chosen := os.environ.get(_VARIABLE):
+            _check_interpreter(chosen)
+        else:
+            # Before the JVM starts: it reads the variable once, and lists data sources with this interpreter.
+            os.environ[_VARIABLE] = sys.executable
+            _tell_interpreter()
     builder = SparkSession.builder.master(master).appName("mqstore").config("spark.ui.showConsoleProgress", "false")
     return builder.getOrCreate()
+
+
+def _check_java() -> None:
+    """Raises an error if the Java that Spark is going to start is missing or too old."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    remedy = f"set JAVA_HOME to the folder of a Java {_OLDEST_JAVA} or newer"
+    if java is None:
+        msg = f"Spark needs Java, and there is none on the PATH: install Java {_OLDEST_JAVA} or newer, or {remedy}"
+        raise MQStoreError(msg)
+    printed = _output(java, "-XshowSettings:properties", "-version")
+    if printed is None:
+        msg = f"Spark cannot start {java}: {remedy}"
+        raise MQStoreError(msg)
+    # Java 8 has the version 1.8.
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", printed)
+    if version and int(version[1]) < _OLDEST_JAVA:
+        msg = f"{java} is Java {version[1]}, which is too old for Spark: {remedy}"
+        raise MQStoreError(msg)
+
+
+def _check_interpreter(chosen: str) -> None:
+    """Raises an error if the interpreter that the user chose for local workers cannot run the tasks."""
+    remedy = f"set {_VARIABLE} to {sys.executable}, or unset it"
+    code = "import sys; print('%d.%d' % sys.version_info[:2]); import mqstore, pyarrow, pandas; print('complete')"
+    printed = _output(chosen, "-c", code) or ""
+    own = "{}.{}".format(*sys.version_info)
+    version = re.search(r"^\d+\.\d+$", printed, re.MULTILINE)
+    if version is None:
+        msg = f"Spark's workers cannot start {chosen} ({_VARIABLE}): {remedy}"
+    elif version[0] != own:
+        msg = f"Spark's workers would run {chosen} ({_VARIABLE}), which is Python {version[0]}, not {own}: {remedy}"
+    elif "complete" not in printed:
+        msg = f"Spark's workers would run {chosen} ({_VARIABLE}), which lacks mqstore[spark]: {remedy}"
+    else:
+        return
+    raise MQStoreError(msg)
+
+
+def _output(*command: str) -> str | None:
+    """Returns everything that a program prints, or None if it does not start."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the program that Spark is going to start
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=_PROBE_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout
 
 
 def run(
@@ -206,5 +265,19 @@ def _watched(job: _Classic | _Remote, frame: DataFrame, look: Callable[[int | No
 
 def _last_line(error: BaseException) -> str | None:
     """Returns the reason from an executor's error: the text after the mark, up to the end of its line."""
-    lines = [line.partition(FAILED)[2].strip() for line in str(error).splitlines() if FAILED in line]
-    return lines[-1] if lines else None
+    text = str(error)
+    lines = [line.partition(FAILED)[2].strip() for line in text.splitlines() if FAILED in line]
+    return lines[-1] if lines else _unsuitable_python(text)
+
+
+def _unsuitable_python(text: str) -> str | None:
+    """Returns the reason if the interpreter of the workers cannot run a task at all."""
+    if missing := re.search(r"No module named '(mqstore|pyarrow|pandas)\b", text):
+        what = f"the Python of Spark's workers has no module {missing[1]}"
+    elif "PYTHON_VERSION_MISMATCH" in text:
+        what = "the Python of Spark's workers has another version than this one, {}.{}".format(*sys.version_info)
+    elif program := re.search(r'Cannot run program "([^"]+)"', text):
+        what = f"Spark's workers cannot start {program[1]}"
+    else:
+        return None
+    return f"{what}: set {_VARIABLE} to an interpreter that has mqstore[spark], before Spark starts"

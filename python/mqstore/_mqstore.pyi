@@ -66,12 +66,13 @@ __all__ = [
     "__version__", "_after_fork_in_child", "_restore_message", "adopt_settings", "append_rows", "append_staged",
     "cancel_delayed", "check_options", "check_rows", "check_settings", "check_staged", "compaction_end",
     "compaction_read", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "copy_store",
-    "decode_records", "delay_counts", "delete_namespace", "delete_topic", "export_settings", "group_lags", "groups",
-    "info", "is_held", "is_reserved", "is_settled", "is_system_topic", "key_hashes", "make_topics", "message_ids",
-    "namespaces", "offset_history", "pending_transactions", "pop_record", "quotas", "reason_of", "rebuild", "repair",
-    "reschedule_delayed", "scan_copy", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema",
-    "staged_ids", "sync_groups", "tags_codes", "update_topic", "verify", "verify_assemble", "verify_log_bytes",
-    "verify_plan", "verify_run_step", "verify_steps", "waiting_record", "work_counts", "writer_pid",
+    "decode_records", "delay_counts", "delete_namespace", "delete_topic", "expire_after_ms", "expired_to_ms",
+    "export_settings", "group_lags", "groups", "info", "is_held", "is_reserved", "is_settled", "is_system_topic",
+    "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history", "pending_transactions", "pop_record",
+    "quotas", "reason_of", "rebuild", "repair", "reschedule_delayed", "scan_copy", "scan_cuts", "scan_export",
+    "scan_lines", "scan_open", "scan_schema", "staged_ids", "sync_groups", "tags_codes", "update_topic", "verify",
+    "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
+    "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -143,6 +144,7 @@ class NativeStore:
         *,
         attributes: Properties | None = None,
         max_messages: int | None = None,
+        expire_after: Duration | None = None,
     ) -> None:
         """Creates a topic, or adds queues if it has fewer than `queues`.
 
@@ -151,6 +153,7 @@ class NativeStore:
             queues: number of queues, 1 to 65,536; None uses the option `default_queues`.
             attributes: RocketMQ's topic attributes by name; only for a new topic.
             max_messages: quota of the topic; only for a new topic. See `update_topic`.
+            expire_after: time after which a value of the table expires; only for a new topic. See `update_topic`.
 
         Raises:
             InvalidMessageError: the name is not a valid topic name.
@@ -632,6 +635,11 @@ class TableRows:
         """Returns the keys in the order of their newest messages."""
     def put(self, key: str, queue_id: int, message: StoredMessage, keeps: bool) -> None:
         """Applies one message of a queue, and keeps it if the table keeps messages."""
+    def expire(self, to_ms: int | None) -> bool:
+        """Removes the values stored up to a time in milliseconds.
+
+        Returns False if values that were removed before have not expired.
+        """
     def absorb(self, load: TableLoad) -> int:
         """Applies a queue that was loaded completely; returns the offset after the last one read."""
 
@@ -789,7 +797,10 @@ def update_topic(
     write_queues: int | None,
     perm: int | None,
     max_messages: int | None,
+    expire_after: Duration | None,
 ) -> None: ...
+def expire_after_ms(store: NativeStore, topic: str) -> int | None: ...
+def expired_to_ms(store: NativeStore, topic: str) -> int | None: ...
 def quotas(store: NativeStore) -> list[tuple[str, int, int]]: ...
 def delete_topic(store: NativeStore, topic: str) -> None: ...
 def namespaces(store: NativeStore) -> list[tuple[str, int, int]]: ...

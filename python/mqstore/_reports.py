@@ -471,12 +471,14 @@ class CompactionReport(_Report):
     """Tombstones that were kept, so that slow readers see them."""
     job_id: str = ""
     """Id of the job; a second run of a published job does nothing."""
+    expired: int = 0
+    """Newest messages of their keys that were removed because they have expired."""
 
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Builds the report from the JSON of a job."""
         names = ("messages_before", "messages_after", "keys", "rounds", "bytes_before", "bytes_after",
-                 "keyless", "tombstones", "tombstones_kept", "job_id")  # fmt: skip
+                 "keyless", "tombstones", "tombstones_kept", "expired", "job_id")  # fmt: skip
         counts = {name: values[name] for name in names}
         return cls(**counts, seconds=values["elapsed_ms"] / 1000, skipped=tuple(values["skipped"]))
 

@@ -207,6 +207,7 @@ class Store(DeliveringStore):
         write_queues: int | None = None,
         perm: int | None = None,
         max_messages: int | None = None,
+        expire_after: Duration | None = None,
     ) -> None:
         """Changes a topic. A value of None stays unchanged. The change is durable when this returns.
 
@@ -220,13 +221,15 @@ class Store(DeliveringStore):
             max_messages: quota of the topic: maximum number of messages in the commit log, counted from the first to
                 the last offset of each queue that can be read. At most 2^53; 0 is no limit. Further appends raise
                 `Full`. Retry, dead-letter and system topics cannot have a quota.
+            expire_after: time after which a value of the table expires, see `Table.expire_after`; from a millisecond
+                to 2^53 milliseconds, 0 turns the expiry off.
 
         Raises:
             TopicNotFoundError: no such topic.
             InvalidOptionError: a number is out of bounds.
             StoreReadOnlyError: the store is open for reading.
         """
-        _native.update_topic(self, topic, read_queues, write_queues, perm, max_messages)
+        _native.update_topic(self, topic, read_queues, write_queues, perm, max_messages, expire_after)
 
     def quotas(self) -> dict[str, TopicQuota]:
         """Returns the topics with a quota, by name: the maximum and the current number of messages."""
@@ -385,7 +388,14 @@ class Store(DeliveringStore):
         with opened_or_open(source) as other:
             return RestoreReport._from_json(self._compact((chosen, *request, other), tell))
 
-    def table(self, topic: str, *, bodies: Bodies = "memory", on_damage: OnDamage = "raise") -> Table:
+    def table(
+        self,
+        topic: str,
+        *,
+        bodies: Bodies = "memory",
+        on_damage: OnDamage = "raise",
+        expire_after: Duration | None = None,
+    ) -> Table:
         """Returns the topic as a live mapping from key to newest message, already loaded.
 
         Args:
@@ -394,15 +404,18 @@ class Store(DeliveringStore):
             bodies: `"memory"` keeps the newest message of each key in memory. `"disk"` keeps only its position, about
                 200 bytes for each key, and reads the message when you ask for it.
             on_damage: behaviour at a damaged message, as for `read`.
+            expire_after: time after which a value expires, a setting of the topic for all processes, see
+                `Table.expire_after`; None leaves the setting unchanged.
 
         Raises:
             TopicNotFoundError: no such topic.
             CorruptionError: a message is damaged, and `on_damage` is `"raise"`.
+            StoreReadOnlyError: the store is open for reading, and `expire_after` differs from the setting.
         """
         from mqstore._read.table import Table
 
         self._check()
-        return Table(self, topic, bodies, on_damage)
+        return Table(self, topic, bodies, on_damage, expire_after)
 
     def snapshot(self, dest: StorePath, *, progress: Callable[[Progress], object] | None = None) -> SnapshotReport:
         """Copies everything appended before the call to a new folder, as a consistent store.

@@ -114,8 +114,15 @@ def _topic() -> dict[str, Any]:
     queues = {"type": "array", "items": _object(_reports.QueueInfo)}
     return {
         "type": "object",
-        "properties": {"topic": {"type": "string"}, "queues": queues},
-        "required": ["topic", "queues"],
+        "properties": {
+            "topic": {"type": "string"},
+            "queues": queues,
+            "expire_after_seconds": {
+                "type": ["number", "null"],
+                "description": "Time after which a value of the table expires; null if values do not expire.",
+            },
+        },
+        "required": ["topic", "queues", "expire_after_seconds"],
     }
 
 

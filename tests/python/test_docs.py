@@ -57,7 +57,10 @@ def blocks(page: str) -> list[str]:
         ),
         (
             "docs/key-tables.md",
-            ["2 89 False", "['cat', 'fish'] ['89', '12']", "True 79", "fish 13", "fish gone", "8 -> 3", "True"],
+            [
+                *("2 89 False", "['cat', 'fish'] ['89', '12']", "True 79", "fish 13", "fish gone"),
+                *("7 days, 0:00:00 True", "8 -> 3", "True"),
+            ],
         ),
         (
             "docs/delayed-messages.md",

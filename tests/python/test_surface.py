@@ -139,9 +139,11 @@ SIGNATURES = {
     "Store.get": "(self, /, id)",
     "Store.get_at": "(self, /, commit_log_offset)",
     "Store.offset_for_time": "(self, /, topic, queue_id, time, *, boundary='lower')",
-    "Store.create_topic": "(self, /, topic, queues=None, *, attributes=None, max_messages=None)",
+    "Store.create_topic": "(self, /, topic, queues=None, *, attributes=None, max_messages=None, expire_after=None)",
     "Store.topics": "(self, /)",
-    "Store.update_topic": "(self, topic, *, read_queues=None, write_queues=None, perm=None, max_messages=None)",
+    "Store.update_topic": "(self, topic, *, read_queues=None, write_queues=None, perm=None, max_messages=None, "
+    "expire_after=None)",
+    "Store.table": "(self, topic, *, bodies='memory', on_damage='raise', expire_after=None)",
     "Store.quotas": "(self)",
     "Store.delete_topic": "(self, topic)",
     "Store.namespaces": "(self)",

@@ -13,7 +13,7 @@ _VALUES = {
     "queue.type": ("SimpleCQ", "BatchCQ"),
     "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE"),
 }
-_NUMBERS = ("reserve.time", "lite.topic.expiration", "mqstore.max.messages")
+_NUMBERS = ("reserve.time", "lite.topic.expiration", "mqstore.max.messages", "mqstore.expire.after.ms")
 
 
 def check_attribute(name: str, value: str) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from mqstore import _native
-from mqstore._times import seconds_of
-from mqstore.errors import InvalidMessageError, OffsetOutOfRangeError
+from mqstore._times import duration_of, seconds_of
+from mqstore.errors import InvalidMessageError, InvalidOptionError, OffsetOutOfRangeError
 
 if TYPE_CHECKING:
     from mqstore._native import AppendResult, StoredMessage
@@ -27,6 +28,9 @@ Bodies: TypeAlias = Literal["memory", "disk"]
 # Longest wait for the first of several queues before the others are checked.
 _SLICE = 0.05
 
+# Store times are in milliseconds.
+_LEAST_SECONDS = 0.001
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -35,7 +39,7 @@ class Change:
     key: str
     """Key."""
     message: StoredMessage | None
-    """Newest message of the key; None after its deletion."""
+    """Newest message of the key; None after its deletion, or if the message has expired since."""
     queue_id: int
     """Queue of the change."""
     queue_offset: int
@@ -50,11 +54,20 @@ class Table(Mapping[str, "StoredMessage"]):
 
     In a store that is open for writing, `table[key] = b"value"` and `del table[key]` append such messages.
 
+    If the topic has an `expire_after`, a key whose newest message is at least that old is absent.
+
     Every access first applies everything appended so far. Iteration yields the keys of one moment. Thread-safe. A table
     uses only memory, works as long as its store is open, and cannot be pickled.
     """
 
-    def __init__(self, store: Store, topic: str, bodies: Bodies = "memory", on_damage: OnDamage = "raise") -> None:
+    def __init__(
+        self,
+        store: Store,
+        topic: str,
+        bodies: Bodies = "memory",
+        on_damage: OnDamage = "raise",
+        expire_after: Duration | None = None,
+    ) -> None:
         """Loads the table. Programs call `Store.table` instead."""
         if bodies not in ("memory", "disk"):
             msg = f'bodies must be "memory" or "disk", not {bodies!r}'
@@ -68,6 +81,8 @@ class Table(Mapping[str, "StoredMessage"]):
         # Next offset of each queue.
         self._next: dict[int, int] = {}
         self._files: object = None
+        if expire_after is not None:
+            self.expire_after = expire_after
         self._load(sorted(self._ends()))
         self.refresh()
 
@@ -75,6 +90,30 @@ class Table(Mapping[str, "StoredMessage"]):
     def topic(self) -> str:
         """Name of the topic."""
         return self._topic
+
+    @property
+    def expire_after(self) -> timedelta | None:
+        """Time after which a value expires, counted from its store time; None if values do not expire.
+
+        Assign seconds, a `timedelta`, text such as `"7d"`, or None to change it. It is a setting of the topic: the
+        change is durable, and every process sees it with its next access to the table. An expired value is absent from
+        the mapping at once. Reads of the topic return it until a compaction removes it, which is final: a longer time
+        brings back only values that are still there. In a store that is open for reading, an assignment raises
+        `StoreReadOnlyError` unless the value is the same.
+        """
+        return expire_after_of(self._store, self._topic)
+
+    @expire_after.setter
+    def expire_after(self, value: Duration | None) -> None:
+        wanted = 0.0
+        if value is not None:
+            wanted = duration_of("expire_after", value)
+            if wanted < _LEAST_SECONDS:
+                reason = f"{wanted:g} s is less than a millisecond; None turns the expiry off"
+                raise InvalidOptionError("expire_after", reason)
+        known = expire_after_of(self._store, self._topic)
+        if abs(wanted - (known.total_seconds() if known else 0)) >= _LEAST_SECONDS / 2:
+            self._store.update_topic(self._topic, expire_after=wanted)
 
     def refresh(self) -> None:
         """Applies everything appended so far; every other method does so too.
@@ -98,7 +137,19 @@ class Table(Mapping[str, "StoredMessage"]):
                 # A compaction that was published meanwhile may have dropped one too.
                 if files == self._compacted_files():
                     self._files = files
-                    return
+                    break
+            self._expire()
+
+    def _expire(self) -> None:
+        """Removes the expired values from memory."""
+        to_ms = _native.expired_to_ms(self._store, self._topic)
+        if self._entries.expire(to_ms):
+            return
+        # Removed values are valid again: the time is longer now, or the clock was set back.
+        entries = _native.TableRows()
+        self._load(sorted({*self._ends(), *self._next}), entries)
+        entries.expire(to_ms)
+        self._entries = entries
 
     def offset(self, queue_id: int = 0) -> int:
         """Returns one past the last offset of a queue that the table has applied."""
@@ -127,7 +178,8 @@ class Table(Mapping[str, "StoredMessage"]):
     def changes(self, *, timeout: Duration | None = None) -> Iterator[Change]:
         """Yields the changes of the table from now on, in offset order of each queue. Iterators are independent.
 
-        An iterator that pauses for longer than the `tombstone_retention` of compactions can miss a deletion.
+        An iterator that pauses for longer than the `tombstone_retention` of compactions can miss a deletion. The expiry
+        of a value is no change, because no message says so.
 
         Args:
             timeout: longest wait for one change before the iterator ends; None waits without limit.
@@ -145,15 +197,21 @@ class Table(Mapping[str, "StoredMessage"]):
             return dict(self._next)
 
     def __getitem__(self, key: str) -> StoredMessage:
+        gone = None
         while True:
             self.refresh()
             with self._lock:
                 queue_id, offset, message = self._entries[key]
             if message is None:
-                # Still None if a compaction has since replaced it by a newer message.
+                # Still None if a compaction has since replaced it by a newer message, or has removed it as expired.
                 message = self._store.message_at(self._topic, queue_id, offset)
             if message is not None:
                 return message
+            if gone == (queue_id, offset):
+                # It had expired for the compaction, and has not for this table: the clock was set back.
+                with self._lock:
+                    self._load([queue_id])
+            gone = (queue_id, offset)
 
     def set(self, key: str, value: BytesLike, *, durable: bool = False) -> AppendResult:
         """Appends `value` as the newest message of `key`, as `table[key] = value` does.
@@ -271,8 +329,8 @@ class Table(Mapping[str, "StoredMessage"]):
     def _messages(self, queue: int, start: int | None) -> Iterator[StoredMessage]:
         return self._store.read(self._topic, queue, start, on_damage=self._on_damage)
 
-    def _load(self, queues: list[int]) -> None:
-        """Reads queues from their start, in parallel."""
+    def _load(self, queues: list[int], entries: _native.TableRows | None = None) -> None:
+        """Reads queues from their start, in parallel, into `entries`, by default those of the table."""
         if not queues:
             return
         ended = threading.Event()
@@ -288,7 +346,8 @@ class Table(Mapping[str, "StoredMessage"]):
                 ended.set()
                 raise
         for queue, load in zip(queues, loaded, strict=True):
-            self._next[queue] = self._entries.absorb(load)
+            # Rows without a key are false.
+            self._next[queue] = (self._entries if entries is None else entries).absorb(load)
 
     def _read_all(self, queue: int, ended: threading.Event) -> _native.TableLoad:
         load = _native.TableLoad(self._store, self._topic, queue, self._in_memory, self._on_damage)
@@ -311,6 +370,15 @@ class Table(Mapping[str, "StoredMessage"]):
                 continue
             self._entries.put(key, queue, message, self._in_memory)
 
+    def _change(self, message: StoredMessage, queue: int) -> Change | None:
+        """Returns the change that a message makes; None for a message without a key."""
+        key = key_of(message)
+        if key is None:
+            return None
+        expired_to = _native.expired_to_ms(self._store, self._topic)
+        is_value = message.body_view.nbytes and (expired_to is None or message.store_timestamp > expired_to)
+        return Change(key, message if is_value else None, queue, message.queue_offset)
+
     def _changes(self, places: dict[int, int], limit: float | None) -> Iterator[Change]:
         last = time.monotonic()
         while True:
@@ -319,9 +387,8 @@ class Table(Mapping[str, "StoredMessage"]):
             for queue in due:
                 for message in self._messages(queue, places.get(queue)):
                     places[queue] = message.queue_offset + 1
-                    if (key := key_of(message)) is not None:
-                        kept = message if message.body_view.nbytes else None
-                        yield Change(key, kept, queue, message.queue_offset)
+                    if (change := self._change(message, queue)) is not None:
+                        yield change
                         last = time.monotonic()
                 places[queue] = max(places.get(queue, 0), ends.get(queue, 0))
             if due:
@@ -332,6 +399,12 @@ class Table(Mapping[str, "StoredMessage"]):
             pause = left if len(places) == 1 else _SLICE if left is None else min(left, _SLICE)
             queue, start = next(iter(places.items()))
             self._store.wait(self._topic, queue, start, pause)
+
+
+def expire_after_of(store: Store, topic: str) -> timedelta | None:
+    """Returns the `expire_after` of a topic; None if its values do not expire, or there is no such topic."""
+    after_ms = _native.expire_after_ms(store, topic)
+    return None if after_ms is None else timedelta(milliseconds=after_ms)
 
 
 def key_of(message: StoredMessage) -> str | None:

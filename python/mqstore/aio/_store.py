@@ -442,12 +442,20 @@ class Store:
         return self._bridge.store.confirm_offset
 
     @like(mqstore.Store.table)
-    async def table(self, topic: str, *, bodies: Bodies = "memory", on_damage: OnDamage = "raise") -> Table:
+    async def table(
+        self,
+        topic: str,
+        *,
+        bodies: Bodies = "memory",
+        on_damage: OnDamage = "raise",
+        expire_after: Duration | None = None,
+    ) -> Table:
         """Returns the topic as a live mapping from key to newest message, already loaded."""
         bridge = self._bridge
-        return Table(
-            self, bridge, await bridge.run_at_length(bridge.store.table, topic, bodies=bodies, on_damage=on_damage)
+        table = await bridge.run_at_length(
+            bridge.store.table, topic, bodies=bodies, on_damage=on_damage, expire_after=expire_after
         )
+        return Table(self, bridge, table)
 
     @like(mqstore.Store.transaction)
     def transaction(

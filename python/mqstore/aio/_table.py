@@ -7,15 +7,16 @@ from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import mqstore
-from mqstore._read.table import Change, key_of
 from mqstore._times import seconds_of
 from mqstore.aio._reads import Messages
 from mqstore.aio._twins import like
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from datetime import timedelta
 
     from mqstore._native import AppendResult, StoredMessage
+    from mqstore._read.table import Change
     from mqstore.aio._bridge import Bridge
     from mqstore.types import BytesLike, Duration
 
@@ -42,6 +43,21 @@ class Table:
     def topic(self) -> str:
         """Name of the topic."""
         return self._table.topic
+
+    async def expire_after(self) -> timedelta | None:
+        """Returns the time after which a value expires, counted from its store time; None if values do not expire."""
+        return await self._bridge.run(lambda: self._table.expire_after)
+
+    async def set_expire_after(self, value: Duration | None) -> None:
+        """Sets the time after which a value expires, for all processes; None turns the expiry off.
+
+        See `mqstore.Table.expire_after`. The change is durable when this returns.
+
+        Raises:
+            InvalidOptionError: less than a millisecond.
+            StoreReadOnlyError: the store is open for reading.
+        """
+        await self._bridge.run(partial(setattr, self._table, "expire_after", value))
 
     async def refresh(self) -> None:
         """Applies everything appended so far; every other method does so too.
@@ -119,9 +135,8 @@ class Table:
                 opening: Callable[[], Any] = partial(table._messages, queue, places.get(queue))
                 async for message in Messages(self._owner, bridge, opening):
                     places[queue] = message.queue_offset + 1
-                    if (key := key_of(message)) is not None:
-                        kept = message if message.body_view.nbytes else None
-                        yield Change(key, kept, queue, message.queue_offset)
+                    if (change := table._change(message, queue)) is not None:
+                        yield change
                         last = bridge.loop.time()
                 places[queue] = max(places.get(queue, 0), ends.get(queue, 0))
             if due:

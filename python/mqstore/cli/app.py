@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
 
 import typer
 
 import mqstore
 from mqstore import StoredMessage
-from mqstore._admin.tables import human, moment, size
+from mqstore._admin.tables import duration, human, moment, size
 from mqstore._times import duration_of, milliseconds_of
 from mqstore.cli import render, settings, waiting
 from mqstore.cli.filters import Sql, Tags, chosen, selector
@@ -147,11 +147,8 @@ def info(directory: Directory, form: ReportForm = Format.TABLE) -> int:
 def topics(directory: Directory, form: ReportForm = Format.TABLE) -> int:
     """Lists the topics and their queues with the range of offsets."""
     with mqstore.open(directory) as store:
-        found: list[dict[str, object]] = [
-            {"topic": topic, "queues": [queue.to_dict() for queue in store.queues(topic)]} for topic in store.topics()
-        ]
-    if not render.machine(found, form):
-        _topic_table(found)
+        found = [topic_object(store, topic) for topic in store.topics()]
+    print_topics(found, form)
     return CLEAN
 
 
@@ -719,10 +716,32 @@ def _expire_report(report: mqstore.ExpireReport, form: Format) -> None:
         render.facts({"files": len(rows), "bytes": report.bytes, "log starts at": report.log_min_offset})
 
 
-def _topic_table(found: list[dict[str, object]]) -> None:
-    rows: list[tuple[object, ...]] = []
-    for entry in found:
-        queues = entry["queues"]
-        assert isinstance(queues, list)
-        rows.extend((entry["topic"], queue["queue_id"], queue["min_offset"], queue["max_offset"]) for queue in queues)
-    render.table(("topic", "queue", "min offset", "max offset"), rows)
+def topic_object(store: mqstore.Store, topic: str) -> dict[str, Any]:
+    """Returns the JSON form of a topic."""
+    from mqstore._read.table import expire_after_of
+
+    after = expire_after_of(store, topic)
+    return {
+        "topic": topic,
+        "queues": [queue.to_dict() for queue in store.queues(topic)],
+        "expire_after_seconds": None if after is None else after.total_seconds(),
+    }
+
+
+def print_topics(found: list[dict[str, Any]], form: Format, *, one: bool = False) -> None:
+    """Prints topics: all of a store, or the `one` of a change."""
+    if not render.machine(found[0] if one else found, form):
+        _topic_table(found)
+
+
+def _topic_table(found: list[dict[str, Any]]) -> None:
+    rows = [
+        (entry["topic"], queue["queue_id"], queue["min_offset"], queue["max_offset"], entry.get("expire_after_seconds"))
+        for entry in found
+        for queue in entry["queues"]
+    ]
+    headings = ["topic", "queue", "min offset", "max offset"]
+    if any(row[-1] is not None for row in rows):
+        headings.append("expire after")
+    shown = [(*row[:4], "-" if row[4] is None else duration(row[4])) for row in rows]
+    render.table(headings, [row[: len(headings)] for row in shown])

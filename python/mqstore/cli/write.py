@@ -14,7 +14,7 @@ import typer
 import mqstore
 from mqstore._reports import _Report
 from mqstore.cli import render
-from mqstore.cli.app import Directory, ReportForm, _age, _message_form, _moment, _verb, app
+from mqstore.cli.app import Directory, ReportForm, _age, _message_form, _moment, _verb, app, print_topics, topic_object
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, USAGE
 
@@ -27,6 +27,13 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report the change.
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 MaxMessages = Annotated[
     int | None, typer.Option(min=0, help="Quota: maximum number of messages; 0 is no limit.", show_default=False)
+]
+
+ExpireAfter = Annotated[
+    str | None,
+    typer.Option(
+        metavar="AGE", help='Time after which a value of the table expires: "7d"; 0 is never.', show_default=False
+    ),
 ]
 
 # Messages of one call and one sync.
@@ -193,14 +200,16 @@ def create_topic(
         ),
     ] = None,
     max_messages: MaxMessages = None,
+    expire_after: ExpireAfter = None,
     create: Create = False,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Creates a topic; a topic that exists gets more queues if it has fewer."""
     named = named_values("--attribute", attributes)
+    age = None if expire_after is None else _age("--expire-after", expire_after)
     with mqstore.open(directory, "create" if create else "rw") as store:
-        store.create_topic(topic, queues, attributes=named or None, max_messages=max_messages)
-        _print(store, topic, form)
+        store.create_topic(topic, queues, attributes=named or None, max_messages=max_messages, expire_after=age)
+        print_topics([topic_object(store, topic)], form, one=True)
     return CLEAN
 
 
@@ -223,22 +232,26 @@ def alter_topic(
         typer.Option(min=0, max=15, help="RocketMQ's permissions: 2 write, 4 read; 6 is both.", show_default=False),
     ] = None,
     max_messages: MaxMessages = None,
+    expire_after: ExpireAfter = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Changes the queues, the permissions or the quota of a topic."""
+    """Changes the queues, the permissions, the quota or the expiry of a topic."""
     if queues is not None and (read_queues is not None or write_queues is not None):
         raise typer.BadParameter("give --queues, or --read-queues and --write-queues")
-    changes = {
+    changes: dict[str, Any] = {
         "read_queues": queues or read_queues,
         "write_queues": queues or write_queues,
         "perm": perm,
         "max_messages": max_messages,
+        "expire_after": None if expire_after is None else _age("--expire-after", expire_after),
     }
     if all(value is None for value in changes.values()):
-        raise typer.BadParameter("give at least one of --queues, --read-queues, --write-queues, --perm, --max-messages")
+        options = "--queues, --read-queues, --write-queues, --perm, --max-messages, --expire-after"
+        message = f"give at least one of {options}"
+        raise typer.BadParameter(message)
     with mqstore.open(directory, "rw") as store:
         store.update_topic(topic, **changes)
-        _print(store, topic, form)
+        print_topics([topic_object(store, topic)], form, one=True)
     return CLEAN
 
 
@@ -266,11 +279,3 @@ def delete_topic(
 def _print_deleted(done: DeletedTopic, form: Format) -> None:
     if not render.machine(done.to_dict(), form):
         render.report(done.to_dict())
-
-
-def _print(store: mqstore.Store, topic: str, form: Format) -> None:
-    queues = store.queues(topic)
-    found = {"topic": topic, "queues": [queue.to_dict() for queue in queues]}
-    if not render.machine(found, form):
-        rows = [(topic, queue.queue_id, queue.min_offset, queue.max_offset) for queue in queues]
-        render.table(("topic", "queue", "min offset", "max offset"), rows)

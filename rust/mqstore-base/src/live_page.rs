@@ -41,7 +41,7 @@ const DURABLE_AT: usize = 128;
 const DISPATCHED_AT: usize = 192;
 const CONFIRMED_AT: usize = 256;
 const FAILED_AT: usize = 320;
-const DELETIONS_AT: usize = 384;
+const TOPIC_CHANGES_AT: usize = 384;
 const FIRST_AT: usize = 448;
 const READ_TRIES: usize = 1000;
 
@@ -49,8 +49,8 @@ const READ_TRIES: usize = 1000;
 #[derive(Debug)]
 pub struct LivePage {
     region: Region,
-    /// Held while the number of deletions changes.
-    deletions: Mutex<()>,
+    /// Held while the number of changes of topics changes.
+    topic_changes: Mutex<()>,
 }
 
 impl LivePage {
@@ -93,7 +93,7 @@ impl LivePage {
         })?;
         files.vfs.rename(&staged, &path).at(&path, "naming the live page")?;
         let region = file.map(0, PAGE_BYTES, MapAccess::ReadWrite).at(&path, "mapping the live page")?;
-        Ok((Self { region, deletions: Mutex::default() }, lock))
+        Ok((Self { region, topic_changes: Mutex::default() }, lock))
     }
 
     /// Raises the published position to `position`, if it is lower. Any number of threads can call this.
@@ -126,12 +126,13 @@ impl LivePage {
         }
     }
 
-    /// Counts a deletion of topics, or the creation of a deleted one: readers must read the topics again.
-    pub fn note_deletion(&self) {
-        let _one = self.deletions.lock();
+    /// Counts a change of topics that readers must know: a deletion, the creation of a deleted one, another
+    /// `expire_after`. Readers then read the topics again.
+    pub fn note_topic_change(&self) {
+        let _one = self.topic_changes.lock();
         // As in `set`, this cannot fail.
-        let count = self.region.load_i64_be_acquire(DELETIONS_AT).unwrap_or(0);
-        let _ = self.region.store_i64_be_release(DELETIONS_AT, count.wrapping_add(1));
+        let count = self.region.load_i64_be_acquire(TOPIC_CHANGES_AT).unwrap_or(0);
+        let _ = self.region.store_i64_be_release(TOPIC_CHANGES_AT, count.wrapping_add(1));
     }
 
     /// Raises the log offset of the first byte that is not expired, before the file of the earlier bytes is removed.
@@ -162,8 +163,8 @@ pub struct LiveState {
     pub visible: u64,
     /// The log offset up to which queues and index are complete.
     pub dispatched: u64,
-    /// How often this writer deleted topics, or created deleted ones again.
-    pub deletions: u64,
+    /// How often this writer changed topics so that readers must read them again.
+    pub topic_changes: u64,
     /// The log offset of the first byte that is not expired.
     pub log_min: u64,
 }
@@ -278,7 +279,7 @@ fn decode_state(page: &[u8], boot_id: [u8; 16]) -> Option<(LiveState, bool)> {
         token: word(32)?,
         visible: word(half + 8)?.min(confirmed),
         dispatched: word(DISPATCHED_AT + 8)?,
-        deletions: word(DELETIONS_AT)?,
+        topic_changes: word(TOPIC_CHANGES_AT)?,
         log_min: word(FIRST_AT)?,
     };
     Some((state, whole))
@@ -358,7 +359,7 @@ impl KeptPage {
             token: self.word(32)?,
             visible: self.word(half + 8)?.min(confirmed),
             dispatched,
-            deletions: self.word(DELETIONS_AT)?,
+            topic_changes: self.word(TOPIC_CHANGES_AT)?,
             log_min: self.word(FIRST_AT)?,
         };
         // After the positions: all of them are from a writer that still runs.

@@ -27,7 +27,7 @@ pub(crate) const SEGMENT_BYTES: u64 = 16 << 10;
 const QUEUE_FILE_BYTES: u64 = 20 * 16;
 
 /// Initial time of the test clock.
-const START_MS: i64 = 1_700_000_000_000;
+pub(crate) const START_MS: i64 = 1_700_000_000_000;
 
 /// An empty root in a simulated file system.
 pub fn sim_files() -> StoreFiles {
@@ -134,10 +134,23 @@ impl TestStore {
     }
 
     fn write_topics(&self, topics: &[&str]) {
+        self.write_table(topics, None);
+    }
+
+    /// Lets the values of these topics, which the store was created with, expire after a time.
+    pub(crate) fn expire_after(&self, topics: &[&str], after_ms: Option<u64>) {
+        self.files.vfs.remove_file(&self.files.config().join("topics.json")).unwrap();
+        self.write_table(topics, after_ms);
+    }
+
+    fn write_table(&self, topics: &[&str], expire_after_ms: Option<u64>) {
         let mut table = TopicTable::default();
         for topic in topics {
             let mut config = TopicConfig::new(*topic, 4);
             config.attributes.insert(TopicConfig::CLEANUP_POLICY.to_owned(), "COMPACTION".to_owned());
+            if let Some(after_ms) = expire_after_ms {
+                config.attributes.insert(TopicConfig::EXPIRE_AFTER.to_owned(), after_ms.to_string());
+            }
             table.topics.insert((*topic).to_owned(), config);
         }
         table.topics.insert("plain".to_owned(), TopicConfig::new("plain", 1));
@@ -173,6 +186,11 @@ impl TestStore {
         });
         file.write_all_at(bytes, self.log_end - base).unwrap();
         self.log_end += bytes.len() as u64;
+    }
+
+    /// Returns its consume queues.
+    pub(crate) fn queues(&self) -> &QueueSet {
+        &self.queues
     }
 
     /// Appends a message and its queue unit.

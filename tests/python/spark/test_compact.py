@@ -16,6 +16,7 @@ import pytest
 
 import mqstore
 import mqstore.spark
+import mqstore.testing
 from compaction_rows import (
     QUEUES,
     SIZES,
@@ -78,6 +79,23 @@ def test_gives_the_files_that_the_local_way_gives(
     found, expected = ({**each.to_dict(), "job_id": "", "seconds": 0} for each in (report, local))
     assert found == expected
     assert len(hashes(path / "compaction")) > 2 * QUEUES + 1
+
+
+@pytest.mark.parametrize("strategy", ["partition", "ranged"])
+def test_expired_values_are_dropped_as_by_the_local_way(
+    spark: Any, tmp_path: Path, strategy: mqstore.spark._jobs.compact.Strategy
+) -> None:
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    with mqstore.testing.open(path, "create", clock=mqstore.testing.ManualClock()) as store:
+        store.create_topic(TOPIC, queues=2, attributes={"cleanup.policy": "COMPACTION"}, expire_after="7d")
+        store.append_many(TOPIC, [mqstore.Message(b"of 2024", keys=f"k{n % 60}") for n in range(200)])
+    with mqstore.open(path, "rw") as store:
+        store.append_many(TOPIC, [mqstore.Message(b"of now", keys=f"k{n % 30}") for n in range(50)])
+    shutil.copytree(path, copy)
+    local = mqstore.compact(copy, in_place=True, **SIZES)
+    report = mqstore.spark.compact(spark, path, strategy=strategy, **SIZES)
+    assert (report.messages_after, report.expired) == (local.messages_after, local.expired) == (30, 30)
+    assert hashes(path / "compaction") == hashes(copy / "compaction")
 
 
 def test_the_executors_do_it(spark: Any, made: tuple[Path, Contents], monkeypatch: pytest.MonkeyPatch) -> None:

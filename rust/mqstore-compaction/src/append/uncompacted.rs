@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use mqstore_format::json::TopicConfig;
 use mqstore_format::{CqUnit, RecordView};
 use mqstore_io::switch;
 
@@ -110,25 +111,33 @@ fn may_hold(files: &StoreFiles, topic: &str, queue_id: i32, offset: i64) -> Resu
     Ok(false)
 }
 
-/// Returns the compaction topics with a queue that has at least this ratio of new messages, sorted. The ratio compares
-/// messages after the last compaction with these and the ones that it kept; an unknown number of kept ones counts as 0.
+/// Returns the compaction topics with a queue that has at least this ratio of new messages, or from which a compaction
+/// can remove expired values, sorted. The ratio compares messages after the last compaction with these and the ones that
+/// it kept; an unknown number of kept ones counts as 0.
+///
+/// A compaction for expired values waits until the oldest value has expired for as long as values count. So the files of
+/// a queue are rewritten at most once in that time.
 pub fn dirty_topics(files: &StoreFiles, queues: &QueueSet, ratio: f64) -> Result<Vec<String>, StoreError> {
     let topics = CompactionTopics::load(files)?;
     if topics.is_empty() {
         return Ok(Vec::new());
     }
     let mut taken = CompactedEnds::load(files)?;
+    let now_ms = files.clock.now_ms();
     let mut found = Vec::new();
     for (topic, ids) in queues.topics() {
         if !topics.contains(&topic) {
             continue;
         }
+        let after_ms = topics.config(&topic).and_then(TopicConfig::expire_after_ms);
+        let due_to_ms = after_ms.map(|after_ms| now_ms.saturating_sub(after_ms.saturating_mul(2)));
         for queue_id in ids {
             let Some(queue) = queues.get(&topic, queue_id) else { continue };
             let known = taken.known(&topic, queue_id)?;
             let new = queue.max_offset() - known.compacted.max(queue.min_offset());
             let all = new as f64 + known.kept as f64;
-            if new > 0 && new as f64 >= ratio * all {
+            let has_expired = due_to_ms.zip(known.oldest_ms).is_some_and(|(to_ms, oldest)| oldest <= to_ms);
+            if has_expired || (new > 0 && new as f64 >= ratio * all) {
                 found.push(topic);
                 break;
             }
@@ -146,6 +155,8 @@ struct CompactedRange {
     compacted: i64,
     /// Number of messages that the last compaction kept; 0 if unknown.
     kept: u64,
+    /// Store time in milliseconds of the oldest value that it kept; `None` if unknown.
+    oldest_ms: Option<i64>,
 }
 
 /// The compacted ends of queues, loaded on demand.
@@ -184,7 +195,8 @@ impl<'a> CompactedEnds<'a> {
                 let read = self.positions.end(topic, queue_id);
                 let known = state.known(self.files, &self.manifest, topic, queue_id)?.compacted_to(read);
                 let kept = known.generation.map_or(0, GenerationFacts::records);
-                CompactedRange { end: known.end, compacted: known.fed_from, kept }
+                let oldest_ms = known.generation.and_then(|facts| facts.oldest_ms);
+                CompactedRange { end: known.end, compacted: known.fed_from, kept, oldest_ms }
             }
             Err(StoreError::Corrupt { .. }) => CompactedRange::default(),
             Err(error) => return Err(error),

@@ -6,7 +6,8 @@
 //! {"version": 1, "queues": {"prices/0": [
 //!   {"token": "…", "replaces": "…", "job_id": "…",      the files that these facts describe: the first of the folder
 //!    "end": 1200,                                       one past the last queue offset that was read
-//!    "first_tombstone": 310, "keyless": 0,              records that a later run may still drop
+//!    "first_tombstone": 310, "keyless": 0,              records that a later run may still drop,
+//!    "oldest_ms": 1700000000000,                        and the time of the oldest value, which may expire
 //!    "removed": [[700, 1700000000000], [1200, …]],      times since when no value is older than
 //!                                                       the tombstones below the offset
 //!    "files": [{"base": …, "units": …, "log": {"used_bytes", "crc"}, "queue": …}]}, …]},
@@ -53,6 +54,10 @@ pub(crate) struct GenerationFacts {
     pub(crate) first_tombstone: Option<i64>,
     /// Records without a key in them.
     pub(crate) keyless: u64,
+    /// Store time in milliseconds of the oldest value in them, the largest number without a value; `None` if an earlier
+    /// version wrote these facts.
+    #[serde(default)]
+    pub(crate) oldest_ms: Option<i64>,
     /// `(offset, milliseconds)`, both ascending: since this time, no record is left that is older than a tombstone
     /// below the offset and has its key.
     pub(crate) removed: Vec<(i64, i64)>,
@@ -66,6 +71,12 @@ impl GenerationFacts {
         let retention = i64::try_from(retention_ms).unwrap_or(i64::MAX);
         let over = self.removed.iter().filter(|(_, since)| since.saturating_add(retention) <= now_ms);
         over.map(|(offset, _)| *offset).max().unwrap_or(0)
+    }
+
+    /// Whether a value in the files may have expired, if values expire up to store time `expired_to_ms`.
+    pub(crate) fn may_have_expired(&self, expired_to_ms: Option<i64>) -> bool {
+        let is_due = |to_ms| self.oldest_ms.is_none_or(|oldest_ms| oldest_ms <= to_ms);
+        expired_to_ms.is_some_and(is_due)
     }
 
     /// Returns the number of records in the files.

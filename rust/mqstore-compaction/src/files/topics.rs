@@ -32,14 +32,16 @@ impl CompactionTopics {
 
     /// Whether RocketMQ serves this topic from compaction files.
     pub(crate) fn contains(&self, topic: &str) -> bool {
-        match self.table.topics.get(topic) {
-            Some(config) => config
-                .attributes
-                .get(TopicConfig::CLEANUP_POLICY)
-                .is_some_and(|policy| policy == "COMPACTION"),
+        match self.config(topic) {
+            Some(config) => config.is_compaction(),
             // The topic table is lost: only a compaction topic has such files.
             None => self.with_files.contains(topic),
         }
+    }
+
+    /// Returns the configuration of a topic, if it is in the table.
+    pub(crate) fn config(&self, topic: &str) -> Option<&TopicConfig> {
+        self.table.topics.get(topic)
     }
 
     /// Returns the floors of deleted topics.

@@ -59,6 +59,9 @@ pub struct QueueTask {
     pub keyless: Keyless,
     /// Tombstones below this queue offset have been kept long enough.
     pub tombstones_below: i64,
+    /// Values stored up to this time in milliseconds have expired; `None` if values do not expire.
+    #[serde(default)]
+    pub expired_to_ms: Option<i64>,
     /// The state of the queue's compaction files when the job was planned.
     pub generation: String,
     /// One past the last queue offset in them, or that was read for them; 0 without files.
@@ -152,6 +155,9 @@ pub struct TaskCounts {
     pub tombstones: u64,
     /// Tombstones that were kept.
     pub tombstones_kept: u64,
+    /// Newest values of their keys that were dropped because they have expired.
+    #[serde(default)]
+    pub expired: u64,
     /// Bytes of the records read.
     pub bytes_before: u64,
     /// Bytes of the records kept.
@@ -183,6 +189,9 @@ pub struct TaskResult {
     pub position: Option<i64>,
     /// The queue offset of the first kept tombstone.
     pub first_tombstone: Option<i64>,
+    /// The store time in milliseconds of the oldest kept value.
+    #[serde(default)]
+    pub oldest_ms: Option<i64>,
     /// The worker.
     pub worker: WorkerInfo,
 }
@@ -204,6 +213,9 @@ pub struct CompactionReport {
     pub tombstones: u64,
     /// Tombstones that were kept for slow readers.
     pub tombstones_kept: u64,
+    /// Newest values of their keys that were dropped because they have expired.
+    #[serde(default)]
+    pub expired: u64,
     /// The largest number of times that the map of keys was filled for one queue.
     pub rounds: u64,
     /// Bytes of the records read.
@@ -248,6 +260,7 @@ impl TaskResult {
             log_tail: None,
             position: None,
             first_tombstone: None,
+            oldest_ms: None,
             worker,
         }
     }
@@ -262,6 +275,7 @@ impl CompactionReport {
         self.keyless = self.keyless.saturating_add(counts.keyless);
         self.tombstones = self.tombstones.saturating_add(counts.tombstones);
         self.tombstones_kept = self.tombstones_kept.saturating_add(counts.tombstones_kept);
+        self.expired = self.expired.saturating_add(counts.expired);
         self.bytes_before = self.bytes_before.saturating_add(counts.bytes_before);
         self.bytes_after = self.bytes_after.saturating_add(counts.bytes_after);
         self.rounds = self.rounds.max(counts.rounds);

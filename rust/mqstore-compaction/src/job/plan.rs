@@ -379,9 +379,12 @@ impl<'a> Planner<'a> {
                 continue;
             }
             let tombstones_below = self.tombstones_below(known, now_ms);
+            let expired_to_ms = self.topics.config(&topic).and_then(|config| config.expired_to_ms(now_ms));
             let end = scanned_to.max(log.queue_to);
             if !self.options.force
-                && known.is_some_and(|known| self.is_unchanged(known, end, tombstones_below))
+                && known.is_some_and(|known| {
+                    self.is_unchanged(known, end, tombstones_below) && !known.may_have_expired(expired_to_ms)
+                })
             {
                 plan.skipped.push(format!("{topic}/{queue_id}: unchanged"));
                 continue;
@@ -392,6 +395,7 @@ impl<'a> Planner<'a> {
             let in_log = u64::try_from(task.log.queue_to - task.log.queue_from).unwrap_or(0);
             task.records = in_log.saturating_add(known.map_or(0, GenerationFacts::records));
             task.tombstones_below = tombstones_below;
+            task.expired_to_ms = expired_to_ms;
             plan.tasks.push(task);
         }
         if let Some(open) = self.open {
@@ -477,6 +481,7 @@ impl<'a> Planner<'a> {
             confirm_keys: self.options.confirm_keys,
             keyless: self.options.keyless,
             tombstones_below: 0,
+            expired_to_ms: None,
             restored: false,
             records: 0,
             generation: state.token,

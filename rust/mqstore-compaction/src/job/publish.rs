@@ -415,6 +415,7 @@ fn note(files: &StoreFiles, job: &Job, accepted: &[AcceptedResult<'_>]) -> Resul
             end: read.max(task.previous_end),
             first_tombstone: result.first_tombstone,
             keyless: if task.keyless == Keyless::Keep { result.counts.keyless } else { 0 },
+            oldest_ms: Some(result.oldest_ms.unwrap_or(i64::MAX)),
             removed: Vec::new(),
             files: result.pairs.clone(),
         };

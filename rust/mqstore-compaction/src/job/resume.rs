@@ -74,7 +74,13 @@ fn known(text: &[u8], task: &QueueTask) -> Option<TaskResult> {
     let finished: Finished = serde_json::from_slice(text).ok()?;
     let of = QueueTask::from_json(finished.task).ok()?;
     let result = TaskResult::from_json(finished.result).ok()?;
+    // Values may expire between the runs; the next compaction drops those.
+    let expired_to_ms = if of.expired_to_ms.is_some() && of.expired_to_ms <= task.expired_to_ms {
+        task.expired_to_ms
+    } else {
+        of.expired_to_ms
+    };
     // Another run has another token, and the number of records is an estimate.
-    let same = QueueTask { nonce: task.nonce.clone(), records: task.records, ..of } == *task;
+    let same = QueueTask { nonce: task.nonce.clone(), records: task.records, expired_to_ms, ..of } == *task;
     (same && result.failed.is_none()).then_some(result)
 }

@@ -6,7 +6,8 @@
 //! folders of dead attempts are removed. A returned result is complete: its files and folders are synced.
 //!
 //! It walks the records twice: the first walk collects the keys, the second copies the newest record of each key. A
-//! tombstone, which has no body, is copied as long as the plan says that a slow reader may need it. The key is the
+//! tombstone, which has no body, is copied as long as the plan says that a slow reader may need it. A value that has
+//! expired is not copied, and no reader needs a trace of it: the table of a reader expires it, too. The key is the
 //! complete KEYS text. Records with blank KEYS are counted, and dropped as in RocketMQ unless the task keeps them.
 //!
 //! Source: `CompactionLog#getOffsetMap`, `#shouldRetainMsg`, `#asyncPutMessage`.
@@ -219,6 +220,40 @@ pub(crate) fn refuse_keyless(task: &QueueTask, keyless: u64) -> Result<(), Store
     Ok(())
 }
 
+/// The kind of a record, as far as the rule for survivors depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordKind {
+    /// A record with a body.
+    Value,
+    /// A value that has expired.
+    Expired,
+    /// A record without a body.
+    Tombstone,
+}
+
+impl RecordKind {
+    pub(crate) fn of(record: &RecordView<'_>, task: &QueueTask) -> Self {
+        if record.body.is_empty() {
+            Self::Tombstone
+        } else if task.expired_to_ms.is_some_and(|to_ms| record.store_timestamp <= to_ms) {
+            Self::Expired
+        } else {
+            Self::Value
+        }
+    }
+}
+
+/// The decision about a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is a survivor.
+    Keep,
+    /// It is superseded, an old tombstone, or has no key.
+    Drop,
+    /// It is the newest value of its key, and has expired.
+    Expired,
+}
+
 /// The rule that selects the survivors.
 pub(crate) struct SurvivorRule<'a> {
     pub(crate) task: &'a QueueTask,
@@ -226,16 +261,24 @@ pub(crate) struct SurvivorRule<'a> {
 }
 
 impl SurvivorRule<'_> {
-    /// Whether a record is a survivor. `ordinal` is that of its key, if it has one.
-    pub(crate) fn keeps(&self, ordinal: Option<u64>, queue_offset: i64, is_tombstone: bool) -> bool {
-        match ordinal {
+    /// Decides about a record. `ordinal` is that of its key, if it has one.
+    pub(crate) fn decide(&self, ordinal: Option<u64>, queue_offset: i64, kind: RecordKind) -> Verdict {
+        let keeps = match ordinal {
             None => self.task.keyless == Keyless::Keep,
-            Some(ordinal) => {
-                self.verdicts.is_newest(ordinal)
-                    && !(is_tombstone && queue_offset < self.task.tombstones_below)
-            }
-        }
+            Some(ordinal) if !self.verdicts.is_newest(ordinal) => false,
+            Some(_) => match kind {
+                RecordKind::Value => true,
+                RecordKind::Expired => return Verdict::Expired,
+                RecordKind::Tombstone => queue_offset >= self.task.tombstones_below,
+            },
+        };
+        if keeps { Verdict::Keep } else { Verdict::Drop }
     }
+}
+
+/// Returns the earlier of two times; one that is missing counts as later.
+pub(crate) fn earliest(one_ms: Option<i64>, other_ms: Option<i64>) -> Option<i64> {
+    one_ms.into_iter().chain(other_ms).min()
 }
 
 /// The second walk.
@@ -274,18 +317,25 @@ impl<'a> CopyWalk<'a> {
             seen += 1;
             let own = compaction_key(record).map(|_| ordinal);
             ordinal += u64::from(own.is_some());
-            let is_tombstone = record.body.is_empty();
-            if rule.keeps(own, record.queue_offset, is_tombstone) {
-                if own.is_some() && is_tombstone {
-                    result.counts.tombstones_kept += 1;
-                    result.first_tombstone.get_or_insert(record.queue_offset);
+            let kind = RecordKind::of(record, task);
+            match rule.decide(own, record.queue_offset, kind) {
+                Verdict::Drop => return Ok(()),
+                Verdict::Expired => {
+                    result.counts.expired += 1;
+                    return Ok(());
                 }
-                result.counts.survivors += 1;
-                result.counts.bytes_after += u64::from(record.size);
-                meter.wrote(record.size);
-                self.writer.append(record)?;
+                Verdict::Keep => {}
             }
-            Ok(())
+            if own.is_some() && kind == RecordKind::Tombstone {
+                result.counts.tombstones_kept += 1;
+                result.first_tombstone.get_or_insert(record.queue_offset);
+            } else if own.is_some() {
+                result.oldest_ms = earliest(result.oldest_ms, Some(record.store_timestamp));
+            }
+            result.counts.survivors += 1;
+            result.counts.bytes_after += u64::from(record.size);
+            meter.wrote(record.size);
+            self.writer.append(record)
         })?;
         meter.look()?;
         if (seen, ordinal) != (records, verdicts.records) {

@@ -8,7 +8,7 @@ use super::super::job::documents::{QueueTask, TaskResult};
 use super::super::job::job_folder::check_staging_name;
 use super::super::job::job_record::job_dir;
 use super::super::job::newest_by_key::{Seed, Spill, decide};
-use super::super::job::task::{SurvivorRule, TaskInput};
+use super::super::job::task::{SurvivorRule, TaskInput, Verdict};
 use super::super::read::source::OffsetRange;
 use super::documents::{CompactionStep, CopyRange, Decide, RangePlan, ScannedRange};
 use super::scan_step::keys_file;
@@ -117,9 +117,9 @@ fn starts(
         let verdicts = read_verdicts(files, &shares, (next.keyed, piece.keyed), keyed)?;
         let (rule, first) = (SurvivorRule { task, verdicts: &verdicts }, next.keyed);
         read_notes(files, &folder, piece.records, |note| {
-            let RecordNote { is_keyed, is_tombstone, queue_offset, size } = note;
+            let RecordNote { is_keyed, kind, queue_offset, size } = note;
             let ordinal = is_keyed.then(|| next.keyed - first);
-            if rule.keeps(ordinal, queue_offset, is_tombstone) {
+            if rule.decide(ordinal, queue_offset, kind) == Verdict::Keep {
                 layout.place(u64::from(size), Start { queue_offset, ..next });
             }
             next.record += 1;

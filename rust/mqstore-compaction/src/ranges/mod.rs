@@ -23,7 +23,7 @@ pub(crate) use split::{expected_bytes, split};
 use super::job::control::JobControl;
 use super::job::documents::{QueueTask, TaskResult, WorkerInfo};
 use super::job::survivor_writer::{STAGED_LOGS, STAGED_QUEUES};
-use super::job::task::{TaskInput, begin_task, refuse_keyless, run_attempt};
+use super::job::task::{TaskInput, begin_task, earliest, refuse_keyless, run_attempt};
 use decide_step::folders;
 use documents::{RangePlan, ScannedRange};
 use mqstore_base::error::{IoContext, StoreError};
@@ -143,6 +143,8 @@ fn merge_copies(
         result.counts.survivors += answer.counts.survivors;
         result.counts.bytes_after += answer.counts.bytes_after;
         result.counts.tombstones_kept += answer.counts.tombstones_kept;
+        result.counts.expired += answer.counts.expired;
+        result.oldest_ms = earliest(result.oldest_ms, answer.oldest_ms);
         result.first_tombstone = result.first_tombstone.or(answer.first_tombstone);
         result.pairs.extend(&answer.pairs);
         if staging == home {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::job::documents::TaskResult;
 use super::super::job::newest_by_key::{KeyCollector, Seed};
-use super::super::job::task::{TaskInput, collect_keys};
+use super::super::job::task::{RecordKind, TaskInput, collect_keys};
 use super::documents::Scan;
 use super::step_files::{NoteWriter, RecordNote};
 use mqstore_base::error::StoreError;
@@ -27,7 +27,7 @@ pub(super) fn run(
     collect_keys(input, scan.stretch, result, &mut |record, key| {
         notes.add(RecordNote {
             is_keyed: key.is_some(),
-            is_tombstone: record.body.is_empty(),
+            kind: RecordKind::of(record, input.task),
             queue_offset: record.queue_offset,
             size: record.size,
         })?;

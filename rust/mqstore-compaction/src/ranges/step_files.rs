@@ -3,7 +3,8 @@
 //! Owns the files `records` and `superseded`:
 //!
 //! ```text
-//! records      [kind:1][queue offset:8][size:4]   for each record of a range; kind: 1 has a key, 2 has no body
+//! records      [kind:1][queue offset:8][size:4]   for each record of a range;
+//!                                                 kind: 1 has a key, 2 has no body, 4 is a value that has expired
 //! superseded   [word:8]                           one bit for each keyed record of the queue, lowest bit first
 //! ```
 
@@ -14,6 +15,7 @@ use mqstore_io::{Access, VfsFile};
 
 use super::super::job::key_map::BitSet;
 use super::super::job::newest_by_key::NewestBits;
+use super::super::job::task::RecordKind;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::StoreFiles;
 
@@ -27,12 +29,13 @@ const CHUNK_BYTES: usize = NOTE_BYTES << 16;
 
 const KEYED: u8 = 1;
 const TOMBSTONE: u8 = 2;
+const EXPIRED: u8 = 4;
 
 /// The note of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordNote {
     pub(super) is_keyed: bool,
-    pub(super) is_tombstone: bool,
+    pub(super) kind: RecordKind,
     pub(super) queue_offset: i64,
     pub(super) size: u32,
 }
@@ -53,8 +56,12 @@ impl NoteWriter {
     }
 
     pub(super) fn add(&mut self, note: RecordNote) -> Result<(), StoreError> {
-        let kind = (u8::from(note.is_keyed) * KEYED) | (u8::from(note.is_tombstone) * TOMBSTONE);
-        self.buffer.push(kind);
+        let kind = match note.kind {
+            RecordKind::Value => 0,
+            RecordKind::Tombstone => TOMBSTONE,
+            RecordKind::Expired => EXPIRED,
+        };
+        self.buffer.push(kind | (u8::from(note.is_keyed) * KEYED));
         self.buffer.extend_from_slice(&note.queue_offset.to_be_bytes());
         self.buffer.extend_from_slice(&note.size.to_be_bytes());
         if self.buffer.len() < CHUNK_BYTES { Ok(()) } else { self.write() }
@@ -102,7 +109,11 @@ pub(super) fn read_notes(
             let (offset, size) = rest.split_at(8);
             visit(RecordNote {
                 is_keyed: kind & KEYED != 0,
-                is_tombstone: kind & TOMBSTONE != 0,
+                kind: match kind & (TOMBSTONE | EXPIRED) {
+                    0 => RecordKind::Value,
+                    EXPIRED => RecordKind::Expired,
+                    _ => RecordKind::Tombstone,
+                },
                 queue_offset: offset.try_into().map_or(0, i64::from_be_bytes),
                 size: size.try_into().map_or(0, u32::from_be_bytes),
             })?;

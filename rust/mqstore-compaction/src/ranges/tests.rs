@@ -7,7 +7,7 @@ use proptest::strategy::Strategy as Values;
 
 use super::*;
 use crate::job::job_record::job_dir;
-use crate::testing::{Sent, TestStore, compact_now, compacted, small};
+use crate::testing::{START_MS, Sent, TestStore, compact_now, compacted, small};
 use crate::{CompactionOptions, Document, Keyless, PlannedJob};
 use crate::{plan, publish};
 
@@ -101,6 +101,7 @@ proptest! {
         confirm_keys in any::<bool>(),
         keyless in prop::sample::select(vec![Keyless::Drop, Keyless::Keep, Keyless::Refuse]),
         tombstone_retention_ms in prop::sample::select(vec![0_u64, 86_400_000]),
+        expired in prop::option::of(0..160_u64),
     ) {
         let options = CompactionOptions {
             memory_bytes, confirm_keys, keyless, tombstone_retention_ms, force: true, ..small()
@@ -109,6 +110,11 @@ proptest! {
         for events in [&first, &second] {
             for store in [&mut one, &mut many] {
                 fill(store, events);
+                // The store time of a test message is its queue offset.
+                if let Some(expired) = expired {
+                    store.expire_after(&[TOPIC], Some(1000));
+                    store.clock.set(START_MS + 1000 + i64::try_from(expired).unwrap());
+                }
             }
             let mut alone = compact_now(&one.files, None, &options, 1).unwrap();
             let (mut together, _) = compact_in_steps(&many.files, &options, Strategy::Ranged, parts);

@@ -3,6 +3,7 @@
 mod broker;
 mod crash;
 mod documents;
+mod expiry;
 mod job;
 mod model;
 mod tombstones;

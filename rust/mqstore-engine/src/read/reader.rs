@@ -56,7 +56,7 @@ const MOST_NAMED: usize = 8;
 pub(crate) struct Reader {
     files: StoreFiles,
     options: StoreOptions,
-    /// Topics and groups, as of the open or the last deletion of a topic by a writer.
+    /// Topics and groups, as of the open or the last change by a writer that readers must know.
     listed: RwLock<Arc<ListedTables>>,
     floors: TopicFloors,
     batch: BatchTopics,
@@ -72,12 +72,12 @@ pub(crate) struct Reader {
     unseen: Mutex<Option<(Option<LiveState>, Option<QueueManifest>)>>,
 }
 
-/// The inode of the live page and, while its writer runs, its token and how often it deleted topics or created deleted
-/// ones again. Another value means that the topics may have changed.
+/// The inode of the live page and, while its writer runs, its token and how often it changed topics so that readers must
+/// know it. Another value means that the topics may have changed.
 type TopicsVersion = (Option<u64>, Option<(u64, u64)>);
 
 fn topics_version(page: Option<u64>, live: Option<LiveState>) -> TopicsVersion {
-    (page, live.map(|live| (live.token, live.deletions)))
+    (page, live.map(|live| (live.token, live.topic_changes)))
 }
 
 struct ReaderState {
@@ -330,7 +330,7 @@ impl Reader {
         Arc::clone(&self.listed.read())
     }
 
-    /// Reads topics, groups and floors again if a writer may have deleted topics. If the floors changed, the queues are
+    /// Reads topics, groups and floors again if a writer may have changed them. If the floors changed, the queues are
     /// incomplete until they are read again.
     fn follow_topics(
         &self,

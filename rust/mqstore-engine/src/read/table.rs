@@ -3,10 +3,13 @@
 //! Owns [`TableRows`], the content of a table, and [`TableLoad`], which reads one queue from its beginning. Nothing on
 //! disk. The key is the whole KEYS text; messages with a blank key are skipped, and a message without a body deletes
 //! its key. If several queues have a key, the message that was stored last counts. Memory grows with the number of
-//! keys, not of messages: one row for each key, with only the position of its message, unless messages are kept. Each
-//! value is used by one thread at a time; several queues can load in parallel.
+//! keys, not of messages: one row for each key, with only the position of its message, unless messages are kept. Values
+//! that expire leave the table in the order of their store times, for which a table with an expiry also keeps its keys
+//! in a heap. Each value is used by one thread at a time; several queues can load in parallel.
 
-use std::collections::HashSet;
+use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, HashSet};
 use std::path::PathBuf;
 
 use mqstore_format::RecordView;
@@ -18,6 +21,9 @@ use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_base::options::DamagePolicy;
+
+/// Entries of the heap of store times below which it is not built again.
+const LEAST_HEAP: usize = 1024;
 
 /// The newest message of a key.
 #[derive(Clone, Debug)]
@@ -98,6 +104,9 @@ impl TableLoad {
     }
 }
 
+/// Store times in milliseconds with their keys, the oldest first.
+type AgeHeap = BinaryHeap<Reverse<(i64, Box<str>)>>;
+
 /// The rows of a table.
 #[derive(Debug, Default)]
 pub struct TableRows {
@@ -106,6 +115,10 @@ pub struct TableRows {
     puts: u64,
     /// The loaded queues.
     loaded: HashSet<i32>,
+    /// Store times and keys of all rows, and of some that are replaced or gone; `None` until [`Self::expire`] needs it.
+    by_age: Option<AgeHeap>,
+    /// The latest store time in milliseconds of a row that [`Self::expire`] removed.
+    expired_to_ms: Option<i64>,
 }
 
 #[derive(Debug)]
@@ -154,6 +167,9 @@ impl TableRows {
     pub fn put(&mut self, key: &str, queue_id: i32, row: TableRow) {
         self.puts += 1;
         let time = row.store_timestamp;
+        if let Some(by_age) = &mut self.by_age {
+            by_age.push(Reverse((time, key.into())));
+        }
         let entry = TableEntry { number: self.puts, queue_id, row };
         self.rows.put(key, entry, |known| !known.is_superseded(queue_id, time));
     }
@@ -163,9 +179,45 @@ impl TableRows {
         self.rows.remove(key, |entry| entry.is_superseded(queue_id, store_timestamp));
     }
 
+    /// Removes the values stored up to `to_ms`, which have expired; `None` removes nothing. Returns `false` if rows that
+    /// an earlier call removed have not expired: the caller must load the table again.
+    pub fn expire(&mut self, to_ms: Option<i64>) -> bool {
+        if self.expired_to_ms.is_some_and(|removed_ms| to_ms.is_none_or(|to_ms| to_ms < removed_ms)) {
+            return false;
+        }
+        let Some(to_ms) = to_ms else {
+            self.by_age = None;
+            return true;
+        };
+        // Rows that were replaced or deleted stay in the heap until they expire, or are half of it.
+        let most = 2 * self.rows.len() + LEAST_HEAP;
+        let by_age = self.by_age.take().filter(|by_age| by_age.len() <= most);
+        let mut by_age = by_age.unwrap_or_else(|| {
+            let rows = self.rows.iter();
+            rows.map(|(key, entry)| Reverse((entry.row.store_timestamp, key.into()))).collect()
+        });
+        while let Some(oldest) = by_age.peek_mut()
+            && oldest.0.0 <= to_ms
+        {
+            let Reverse((_, key)) = PeekMut::pop(oldest);
+            let removed_ms = &mut self.expired_to_ms;
+            self.rows.remove(&key, |entry| {
+                let stored_ms = entry.row.store_timestamp;
+                let is_due = stored_ms <= to_ms;
+                if is_due {
+                    *removed_ms = Some(removed_ms.map_or(stored_ms, |latest_ms| latest_ms.max(stored_ms)));
+                }
+                is_due
+            });
+        }
+        self.by_age = Some(by_age);
+        true
+    }
+
     /// Applies a whole queue and replaces the earlier rows of that queue.
     pub fn absorb(&mut self, load: TableLoad) {
         let (queue_id, mut newest) = (load.queue_id, load.newest);
+        self.by_age = None;
         let before = self.puts;
         // Their order is that of their offsets, and all of them come after the earlier rows.
         self.puts += u64::try_from(load.reached).unwrap_or(0);
@@ -213,6 +265,42 @@ mod tests {
         assert_eq!(rows.get("a").map(|(queue_id, row)| (queue_id, row.queue_offset)), Some((1, 1)));
         rows.delete("b", 0, 0);
         assert_eq!((rows.len(), rows.is_empty(), rows.contains("b")), (1, false, false));
+    }
+
+    #[test]
+    fn values_leave_in_the_order_of_their_store_times() {
+        let mut rows = TableRows::default();
+        for (offset, (key, stored_ms)) in [("a", 10), ("b", 30), ("a", 20), ("c", 20)].into_iter().enumerate()
+        {
+            rows.put(key, 0, row(offset as i64, stored_ms));
+        }
+        assert!(rows.expire(Some(10)));
+        // The first value of `a` was replaced in time.
+        assert_eq!(rows.keys(), ["b", "a", "c"]);
+        rows.put("d", 0, row(4, 15));
+        assert!(rows.expire(Some(20)));
+        assert_eq!((rows.keys(), rows.expire(Some(20))), (vec!["b".to_owned()], true));
+        // A value of another queue that was stored earlier has expired as well.
+        rows.put("a", 1, row(0, 5));
+        assert!(rows.expire(Some(29)));
+        assert_eq!(rows.keys(), ["b"]);
+        // A longer duration, none, or a clock that was set back: removed values are valid again.
+        assert!(rows.expire(Some(20)) && !rows.expire(Some(19)) && !rows.expire(None));
+        assert_eq!(rows.keys(), ["b"]);
+    }
+
+    #[test]
+    fn memory_for_store_times_grows_with_the_keys() {
+        let mut rows = TableRows::default();
+        for number in 0..100_000 {
+            rows.put(if number % 2 == 0 { "a" } else { "b" }, 0, row(number, number));
+            assert!(rows.expire(Some(-1)));
+        }
+        let kept = rows.by_age.as_ref().map_or(0, BinaryHeap::len);
+        assert!(kept <= LEAST_HEAP + 5, "{kept}");
+        rows.delete("a", 0, 100_000);
+        assert!(rows.expire(Some(99_999)));
+        assert!(rows.is_empty() && rows.by_age.as_ref().is_some_and(BinaryHeap::is_empty));
     }
 
     #[test]

@@ -26,6 +26,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use mqstore_format::CqUnit;
+use mqstore_format::json::TopicConfig;
 use mqstore_io::{Clock, Vfs};
 
 use crate::Waiter;
@@ -310,8 +311,9 @@ impl Store {
         writer.topics.create(topic, queues, attributes)?;
         writer.refresh_quota(topic);
         writer.topics.store()?;
-        if was_removed {
-            writer.live.note_deletion();
+        let expires = |(name, _): &(String, String)| name == TopicConfig::EXPIRE_AFTER;
+        if was_removed || attributes.iter().any(expires) {
+            writer.live.note_topic_change();
         }
         // A wait for the whole topic includes new queues.
         writer.queues.wake_topic(topic);

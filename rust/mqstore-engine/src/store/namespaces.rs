@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 use mqstore_format::namespace_of;
 
-use super::Store;
 use super::topics::TopicChange;
+use super::{OpenSide, Store};
 use mqstore_base::error::StoreError;
 
 /// Number of topics and groups in a namespace.
@@ -27,7 +27,7 @@ pub struct NamespaceInfo {
 }
 
 impl Store {
-    /// Changes the number of queues, the permissions or the quota of a topic. Durable when it returns.
+    /// Changes the number of queues, the permissions, the quota or the expiry of a topic. Durable when it returns.
     ///
     /// # Errors
     /// [`StoreError::TopicNotFound`]; [`StoreError::InvalidOption`] for a value outside its bounds.
@@ -36,9 +36,34 @@ impl Store {
         writer.topics.change(topic, change)?;
         writer.refresh_quota(topic);
         writer.topics.store()?;
+        if change.expire_after_ms.is_some() {
+            writer.live.note_topic_change();
+        }
         // A wait for the whole topic includes new queues.
         writer.queues.wake_topic(topic);
         Ok(())
+    }
+
+    /// Returns the milliseconds after which a value of the table `topic` expires; `None` if it does not. In a reader, the
+    /// setting as of its last catch-up.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`].
+    pub fn expire_after_ms(&self, topic: &str) -> Result<Option<i64>, StoreError> {
+        self.check()?;
+        Ok(match &self.inner.side {
+            OpenSide::Writer(writer, _) => writer.topics.expire_after_ms(topic),
+            OpenSide::Reader(reader) => reader.expire_after_ms(topic),
+        })
+    }
+
+    /// Returns the store time in milliseconds up to which values of the table `topic` have expired by now.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`].
+    pub fn expired_to_ms(&self, topic: &str) -> Result<Option<i64>, StoreError> {
+        let after_ms = self.expire_after_ms(topic)?;
+        Ok(after_ms.map(|after_ms| self.inner.files.clock.now_ms().saturating_sub(after_ms)))
     }
 
     /// Removes a topic with the committed offsets and the progress of groups in it. Durable when it returns.

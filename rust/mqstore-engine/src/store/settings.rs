@@ -93,8 +93,8 @@ impl Store {
         self.view().floors()
     }
 
-    /// Creates a topic with the queues and attributes of `config`, except its quota and its permissions. Returns
-    /// whether it did; an existing topic stays unchanged.
+    /// Creates a topic with the queues and attributes of `config`, except its quota, its expiry and its permissions.
+    /// Returns whether it did; an existing topic stays unchanged.
     ///
     /// # Errors
     /// Those of [`Self::create_topic`].
@@ -103,8 +103,9 @@ impl Store {
             return Ok(false);
         }
         let attributes: Vec<_> = config.attributes.clone().into_iter().collect();
+        let later = [TopicConfig::MAX_MESSAGES, TopicConfig::EXPIRE_AFTER];
         let kept: Vec<_> =
-            attributes.into_iter().filter(|(name, _)| name != TopicConfig::MAX_MESSAGES).collect();
+            attributes.into_iter().filter(|(name, _)| !later.contains(&name.as_str())).collect();
         let queues = config.read_queues.max(config.write_queues).clamp(1, 65_536) as u32;
         self.create_topic(&config.name, queues, &kept)?;
         Ok(true)
@@ -118,7 +119,11 @@ impl Store {
         let writer = self.writer("change topics")?;
         writer.topics.replace(config)?;
         writer.refresh_quota(&config.name);
-        writer.topics.store()
+        writer.topics.store()?;
+        if config.expire_after_ms().is_some() {
+            writer.live.note_topic_change();
+        }
+        Ok(())
     }
 
     /// Creates the groups that do not exist. Durable when it returns.

@@ -64,6 +64,8 @@ pub struct TopicChange {
     pub perm: Option<i32>,
     /// Maximum number of messages of the topic, at most 2^53; 0 means no limit.
     pub max_messages: Option<u64>,
+    /// Milliseconds after which a value of the table expires, at most 2^53; 0 means never.
+    pub expire_after_ms: Option<i64>,
 }
 
 /// The bit of `perm` that allows appends. Source: `PermName#PERM_WRITE`.
@@ -378,6 +380,9 @@ impl Topics {
         for (_, most) in attributes.iter().filter(|(name, _)| name == TopicConfig::MAX_MESSAGES) {
             check_quota(topic, most.parse().ok().filter(|most| *most > 0))?;
         }
+        for (_, after_ms) in attributes.iter().filter(|(name, _)| name == TopicConfig::EXPIRE_AFTER) {
+            check_expire_after(after_ms.parse().ok().filter(|after_ms| *after_ms > 0))?;
+        }
         let mut pending = self.pending.lock();
         let mut states = self.states.write();
         let known = states.get(topic).map(Arc::clone);
@@ -428,7 +433,7 @@ impl Topics {
 
     /// Changes a topic, see [`TopicChange`].
     pub(crate) fn change(&self, topic: &str, change: TopicChange) -> Result<(), StoreError> {
-        let TopicChange { read_queues, write_queues, perm, max_messages } = change;
+        let TopicChange { read_queues, write_queues, perm, max_messages, expire_after_ms } = change;
         read_queues.map_or(Ok(()), |queues| check_queues("read_queues", queues))?;
         write_queues.map_or(Ok(()), |queues| check_queues("write_queues", queues))?;
         if let Some(perm) = perm.filter(|perm| !(0..16).contains(perm)) {
@@ -436,6 +441,7 @@ impl Topics {
             return Err(StoreError::InvalidOption { option: "perm", reason });
         }
         max_messages.filter(|most| *most > 0).map_or(Ok(()), |most| check_quota(topic, Some(most)))?;
+        expire_after_ms.map_or(Ok(()), |after_ms| check_expire_after(Some(after_ms)))?;
         let mut pending = self.pending.lock();
         let not_found = || StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None };
         let state = self.get(topic).ok_or_else(not_found)?;
@@ -444,12 +450,16 @@ impl Topics {
         config.read_queues = read_queues.map_or(config.read_queues, |queues| queues as i32);
         config.write_queues = write_queues.map_or(config.write_queues, |queues| queues as i32);
         config.perm = perm.unwrap_or(config.perm);
-        match max_messages {
-            Some(0) => drop(config.attributes.remove(TopicConfig::MAX_MESSAGES)),
-            Some(most) => {
-                drop(config.attributes.insert(TopicConfig::MAX_MESSAGES.to_owned(), most.to_string()));
+        let numbers = [
+            (TopicConfig::MAX_MESSAGES, max_messages.map(i128::from)),
+            (TopicConfig::EXPIRE_AFTER, expire_after_ms.map(i128::from)),
+        ];
+        for (name, number) in numbers {
+            match number {
+                Some(0) => drop(config.attributes.remove(name)),
+                Some(number) => drop(config.attributes.insert(name.to_owned(), number.to_string())),
+                None => {}
             }
-            None => {}
         }
         state.write_queues.store(count(config.write_queues), Ordering::Release);
         state.writable.store(config.perm & PERM_WRITE != 0, Ordering::Release);
@@ -473,6 +483,14 @@ impl Topics {
     /// Returns the maximum number of messages of `topic`.
     pub(crate) fn max_messages(&self, topic: &str) -> Option<u64> {
         self.listed(topic)?.max_messages()
+    }
+
+    /// Returns the milliseconds after which a value of the table `topic` expires.
+    pub(crate) fn expire_after_ms(&self, topic: &str) -> Option<i64> {
+        match self.pending.lock().get(topic) {
+            Some(config) => config.expire_after_ms(),
+            None => self.meta.topic(topic)?.expire_after_ms(),
+        }
     }
 
     /// Deletes existing topics and groups, with the progress of groups in the topics, and returns the floors of the
@@ -544,6 +562,16 @@ fn check_queues(option: &'static str, queues: u32) -> Result<(), StoreError> {
         return Ok(());
     }
     Err(StoreError::InvalidOption { option, reason: format!("{queues} is not between 1 and 65536") })
+}
+
+/// Checks the time after which values of a table expire; `None` means that it is not a number.
+fn check_expire_after(after_ms: Option<i64>) -> Result<(), StoreError> {
+    if after_ms.is_some_and(|after_ms| (0..=1 << 53).contains(&after_ms)) {
+        return Ok(());
+    }
+    let given = after_ms.map_or_else(|| "it".to_owned(), |after_ms| after_ms.to_string());
+    let reason = format!("{given} is not a number of milliseconds between 1 and 2^53");
+    Err(StoreError::InvalidOption { option: "expire_after", reason })
 }
 
 /// Checks whether a topic can have this quota; `None` means that the value is not a number.

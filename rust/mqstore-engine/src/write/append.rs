@@ -246,7 +246,7 @@ impl Writer {
         if was_removed {
             // The records alone do not show that the topic exists again.
             self.topics.store()?;
-            self.live.note_deletion();
+            self.live.note_topic_change();
         }
         Ok(state)
     }

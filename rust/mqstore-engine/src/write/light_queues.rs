@@ -97,7 +97,7 @@ impl Writer {
         }
         let state = self.topics.create(name, 1, &[])?;
         self.topics.store()?;
-        self.live.note_deletion();
+        self.live.note_topic_change();
         Ok(state)
     }
 }

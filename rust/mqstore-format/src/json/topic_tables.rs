@@ -98,6 +98,8 @@ impl TopicConfig {
 
     /// Attribute of mqstore for the maximum number of messages. Brokers keep unknown attributes.
     pub const MAX_MESSAGES: &'static str = "mqstore.max.messages";
+    /// Attribute of mqstore for the milliseconds after which a value of a table expires.
+    pub const EXPIRE_AFTER: &'static str = "mqstore.expire.after.ms";
 
     /// Creates a topic with this many read and write queues.
     pub fn new(name: impl Into<String>, queues: i32) -> Self {
@@ -128,6 +130,19 @@ impl TopicConfig {
     pub fn max_messages(&self) -> Option<u64> {
         let most = self.attributes.get(Self::MAX_MESSAGES)?.parse().ok()?;
         (1..=1 << 53).contains(&most).then_some(most)
+    }
+
+    /// Returns the milliseconds after which a value of the table expires; `None` if it is not set, or not a number from
+    /// 1 to 2^53.
+    pub fn expire_after_ms(&self) -> Option<i64> {
+        let after_ms = self.attributes.get(Self::EXPIRE_AFTER)?.parse().ok()?;
+        (1..=1 << 53).contains(&after_ms).then_some(after_ms)
+    }
+
+    /// Returns the store time in milliseconds up to which values of the table have expired at `now_ms`; `None` if they
+    /// do not expire.
+    pub fn expired_to_ms(&self, now_ms: i64) -> Option<i64> {
+        self.expire_after_ms().map(|after_ms| now_ms.saturating_sub(after_ms))
     }
 
     /// Returns the members of topic `name` that differ from the defaults, as JSON on one line.

@@ -140,11 +140,12 @@ impl NativeStore {
     ///     queues: number of queues, 1 to 65,536; None uses the option `default_queues`.
     ///     attributes: RocketMQ's topic attributes by name; only for a new topic.
     ///     max_messages: quota of the topic; only for a new topic. See `update_topic`.
+    ///     expire_after: time after which a value of the table expires; only for a new topic. See `update_topic`.
     ///
     /// Raises:
     ///     InvalidMessageError: the name is not a valid topic name.
     ///     StoreReadOnlyError: the store is open for reading.
-    #[pyo3(signature = (topic, queues = None, *, attributes = None, max_messages = None))]
+    #[pyo3(signature = (topic, queues = None, *, attributes = None, max_messages = None, expire_after = None))]
     fn create_topic(
         &self,
         py: Python<'_>,
@@ -152,10 +153,11 @@ impl NativeStore {
         queues: Option<&Bound<'_, PyAny>>,
         attributes: Option<&Bound<'_, PyAny>>,
         max_messages: Option<&Bound<'_, PyAny>>,
+        expire_after: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let store = self.core()?;
         let queues = queues.map_or(Ok(self.default_queues), |queues| count("queues", queues))?;
-        let attributes = crate::store::topics::attributes(attributes, max_messages)?;
+        let attributes = crate::store::topics::attributes(attributes, max_messages, expire_after)?;
         detached(py, || store.create_topic(topic, queues, &attributes))
     }
 

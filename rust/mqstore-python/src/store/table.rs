@@ -138,6 +138,13 @@ impl TableRows {
         Ok(())
     }
 
+    /// Removes the values stored up to a time in milliseconds.
+    ///
+    /// Returns False if values that were removed before have not expired.
+    fn expire(&self, py: Python<'_>, to_ms: Option<i64>) -> bool {
+        self.with(py, |rows| rows.expire(to_ms))
+    }
+
     /// Applies a queue that was loaded completely; returns the offset after the last one read.
     fn absorb(&self, py: Python<'_>, load: &TableLoad) -> i64 {
         py.detach(|| {

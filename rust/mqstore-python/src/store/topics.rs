@@ -5,7 +5,8 @@ use mqstore_format::json::TopicConfig;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::convert::arguments::count;
+use crate::convert::arguments::{count, duration};
+use crate::convert::error::InvalidOptionError;
 use crate::runtime::detached;
 use crate::store::NativeStore;
 
@@ -22,21 +23,50 @@ pub(crate) fn update_topic(
     write_queues: Option<&Bound<'_, PyAny>>,
     perm: Option<&Bound<'_, PyAny>>,
     max_messages: Option<&Bound<'_, PyAny>>,
+    expire_after: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let change = TopicChange {
         read_queues: given("read_queues", read_queues)?,
         write_queues: given("write_queues", write_queues)?,
         perm: given("perm", perm)?,
         max_messages: given("max_messages", max_messages)?,
+        expire_after_ms: expire_after.map(milliseconds).transpose()?,
     };
     let core = store.get().core()?;
     detached(store.py(), || core.change_topic(topic, change))
 }
 
-/// Returns the attributes of a new topic, including its quota.
+/// Converts the time after which values of a table expire to milliseconds.
+fn milliseconds(expire_after: &Bound<'_, PyAny>) -> PyResult<i64> {
+    let after = duration("expire_after", expire_after)?;
+    // To the nearest one: as a float, 0.29 seconds are a little less.
+    let after_ms = i64::try_from((after.as_nanos() + 500_000) / 1_000_000).unwrap_or(i64::MAX);
+    if after_ms == 0 && !after.is_zero() {
+        let reason = format!("{} s is less than a millisecond", after.as_secs_f64());
+        return Err(InvalidOptionError::new_err(("expire_after", reason)));
+    }
+    Ok(after_ms)
+}
+
+/// Returns the milliseconds after which a value of a table expires; `Table.expire_after`.
+#[pyfunction]
+pub(crate) fn expire_after_ms(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<Option<i64>> {
+    let core = store.get().core()?;
+    detached(store.py(), || core.catch_up().and_then(|()| core.expire_after_ms(topic)))
+}
+
+/// Returns the store time in milliseconds up to which the values of a table have expired.
+#[pyfunction]
+pub(crate) fn expired_to_ms(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<Option<i64>> {
+    let core = store.get().core()?;
+    detached(store.py(), || core.expired_to_ms(topic))
+}
+
+/// Returns the attributes of a new topic, including its quota and its expiry.
 pub(crate) fn attributes(
     wanted: Option<&Bound<'_, PyAny>>,
     max_messages: Option<&Bound<'_, PyAny>>,
+    expire_after: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Vec<(String, String)>> {
     static CHECK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let mut attributes = crate::convert::arguments::attributes(wanted)?;
@@ -48,6 +78,9 @@ pub(crate) fn attributes(
     }
     if let Some(most) = given::<u64>("max_messages", max_messages)?.filter(|most| *most != 0) {
         attributes.push((TopicConfig::MAX_MESSAGES.to_owned(), most.to_string()));
+    }
+    if let Some(after_ms) = expire_after.map(milliseconds).transpose()?.filter(|after_ms| *after_ms != 0) {
+        attributes.push((TopicConfig::EXPIRE_AFTER.to_owned(), after_ms.to_string()));
     }
     Ok(attributes)
 }
@@ -85,6 +118,8 @@ pub(crate) fn delete_namespace(store: &Bound<'_, NativeStore>, namespace: &str) 
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(update_topic, module)?)?;
+    module.add_function(wrap_pyfunction!(expire_after_ms, module)?)?;
+    module.add_function(wrap_pyfunction!(expired_to_ms, module)?)?;
     module.add_function(wrap_pyfunction!(quotas, module)?)?;
     module.add_function(wrap_pyfunction!(delete_topic, module)?)?;
     module.add_function(wrap_pyfunction!(namespaces, module)?)?;

@@ -55,6 +55,11 @@ impl Reader {
         self.listed().removed.clone()
     }
 
+    /// Returns the milliseconds after which a value of the table `topic` expires.
+    pub(crate) fn expire_after_ms(&self, topic: &str) -> Option<i64> {
+        self.listed().table.topics.get(topic)?.expire_after_ms()
+    }
+
     /// Returns the attributes of `topic` in the topic table.
     pub(crate) fn attributes(&self, topic: &str) -> Vec<(String, String)> {
         let listed = self.listed();

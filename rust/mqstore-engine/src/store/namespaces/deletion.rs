@@ -47,7 +47,7 @@ impl Writer {
             self.dispatcher.run_while_paused(|_| {
                 let floors = self.topics.delete(topics, groups, &self.log, units_per_file)?;
                 self.dispatcher.rules().floors.set(floors.clone());
-                self.live.note_deletion();
+                self.live.note_topic_change();
                 for (topic, _) in &floors {
                     self.queues.remove_deleted(topic)?;
                     self.dispatcher.rules().batch_topics.remove(topic);

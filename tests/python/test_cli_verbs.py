@@ -362,14 +362,15 @@ def test_a_parent_folder_is_told_the_store(home: Path, cli: Cli) -> None:
         assert done.stderr.endswith(f"did you mean {home}?\n"), done.stderr
 
 
-def test_notes_about_a_crash_are_harmless_and_come_last(home: Path) -> None:
+def test_notes_about_a_crash_are_harmless_and_come_last(home: Path, cli: Cli) -> None:
     with mqstore.open(home, "create", options=SMALL) as store:
         store.append_many("orders", [bytes(1000)] * 3)
         store.flush()
         last = store.append("orders", bytes(1000))
         copy = home.with_name("crashed")
         store.flush()
-    subprocess.run(["cp", "-a", home, copy], check=True)
+        # As a kill leaves it.
+        subprocess.run(["cp", "-a", home, copy], check=True)
     (copy / "mqstore" / "live").unlink(missing_ok=True)
     (segment,) = sorted((copy / "commitlog").iterdir())[:1]
     with segment.open("r+b") as log:
@@ -382,3 +383,8 @@ def test_notes_about_a_crash_are_harmless_and_come_last(home: Path) -> None:
     assert "a crash interrupted the last write" in notes[0]
     assert "this is harmless" in notes[0]
     assert done.stdout.splitlines()[-len(notes) :] == notes
+    # The next open for writing removes it, and its note says the same.
+    written = cli("append", copy, "orders", "--body", "next")
+    assert written.returncode == 0
+    assert "a crash interrupted the last write, which is harmless" in written.stderr
+    assert "cut at byte" in written.stderr

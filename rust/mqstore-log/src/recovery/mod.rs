@@ -167,8 +167,15 @@ pub fn recover_log(
         && !aborted
         && known.list.segments().iter().all(|segment| segment.base_offset() <= found.end);
     if !untouched {
-        let reason = found.damage.as_ref().map_or("data after the end of the log", |damage| &damage.reason);
-        notes.extend(truncate::truncate_after(files, &known.list, found.end, reason, watch)?);
+        let reason = match &found.damage {
+            None => "data after the end of the log".to_owned(),
+            // The rest of a write that had not returned, or was not durable: no other damage is possible there.
+            Some(damage) if stopped && mark.is_some_and(|mark| mark.position <= found.end) => {
+                format!("a crash interrupted the last write, which is harmless: {}", damage.reason)
+            }
+            Some(damage) => damage.reason.clone(),
+        };
+        notes.extend(truncate::truncate_after(files, &known.list, found.end, &reason, watch)?);
         if !stopped && (aborted || mark.is_some()) {
             let from = mark.map_or(rules.tail_start.min(found.end), |mark| mark.position);
             find_end::rewrite(files, &known.list, from, found.end, watch)?;

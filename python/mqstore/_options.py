@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from mqstore._admin.nearest import nearest
 from mqstore._times import duration_of
 from mqstore.errors import InvalidOptionError
 
@@ -341,10 +342,8 @@ def _check_names(given: Iterable[str], known: Iterable[str], also: tuple[str, ..
 
 def unknown(name: str, known: Iterable[str]) -> str:
     """Returns the reason why the option `name` is refused, with the nearest of the known names."""
-    import difflib
-
-    close = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"no such option; did you mean {close[0]}?" if close else "no such option"
+    near = nearest(name, known)
+    return f"no such option; did you mean {near}?" if near else "no such option"
 
 
 def _suggest_names(kind: type[Any]) -> None:

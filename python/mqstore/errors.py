@@ -399,16 +399,22 @@ class InvalidOptionError(MQStoreError, ValueError):
 
 
 class TopicNotFoundError(MQStoreError, KeyError):
-    """The store has no such topic; or, if `queue_id` is set, the topic has no such queue."""
+    """The store has no such topic; or, if `queue_id` is set, the topic has no such queue.
 
-    _fields = ("topic", "queue_id")
+    `nearest` is the topic of the store with the most similar name, if there is one that can be meant.
+    """
+
+    _fields = ("topic", "queue_id", "nearest")
 
     topic: str
     queue_id: int | None
+    nearest: str | None
 
-    def __init__(self, topic: str, queue_id: int | None = None) -> None:
+    def __init__(self, topic: str, queue_id: int | None = None, nearest: str | None = None) -> None:
         text = f"no topic {topic}" if queue_id is None else f"topic {topic} has no queue {queue_id}"
-        self._settle(text, topic=topic, queue_id=queue_id)
+        if nearest is not None:
+            text += f"; did you mean {nearest}?"
+        self._settle(text, topic=topic, queue_id=queue_id, nearest=nearest)
 
 
 class OffsetOutOfRangeError(MQStoreError, IndexError):

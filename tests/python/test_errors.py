@@ -34,6 +34,7 @@ SAMPLES: list[tuple[mqstore.MQStoreError, type[BaseException], str]] = [
     (mqstore.InvalidOptionError("segment_size", "too small"), ValueError, "option segment_size: too small"),
     (mqstore.TopicNotFoundError("t"), KeyError, "no topic t"),
     (mqstore.TopicNotFoundError("t", 3), KeyError, "topic t has no queue 3"),
+    (mqstore.TopicNotFoundError("ordres", None, "orders"), KeyError, "no topic ordres; did you mean orders?"),
     (mqstore.OffsetOutOfRangeError("t", 0, 9, 1, 5), IndexError, "holds 1 to 5"),
     (mqstore.RefusedError("topic t takes no messages"), ValueError, "topic t takes no messages"),
     (mqstore.StoreTimeoutError("the writer", 1.5), TimeoutError, "timed out after 1.5 s"),

@@ -30,13 +30,17 @@ def test_an_unknown_topic_is_an_error(filled: Path, mode: mqstore.types.Mode) ->
         ):
             with pytest.raises(mqstore.TopicNotFoundError) as caught:
                 call()
-            assert (caught.value.topic, caught.value.queue_id) == ("ordres", None)
+            assert (caught.value.topic, caught.value.queue_id, caught.value.nearest) == ("ordres", None, "orders")
+            assert str(caught.value) == "no topic ordres; did you mean orders?"
+        with pytest.raises(mqstore.TopicNotFoundError) as caught:
+            store.read("shipments")
+        assert (str(caught.value), caught.value.nearest) == ("no topic shipments", None)
         with pytest.raises(mqstore.TopicNotFoundError) as caught:
             store.tail("orders", 3, queue_id=9)
         assert caught.value.queue_id == 9
         with pytest.raises(mqstore.TopicNotFoundError):
             list(store.scan(topics=["orders", "ordres"]))
-    with pytest.raises(mqstore.TopicNotFoundError):
+    with pytest.raises(mqstore.TopicNotFoundError, match="did you mean orders"):
         list(mqstore.scan(filled, topics=["ordres"]))
 
 
@@ -88,6 +92,10 @@ def test_consumers_and_queues_need_the_topic_only_on_request(
         assert [message.body for message in consumer.poll(timeout=5)] == [b"2"]
     waits = [record.getMessage() for record in caplog.records if "does not exist yet" in record.getMessage()]
     assert waits == ["group group waits for topic unknown, which does not exist yet"]
+    with pytest.raises(mqstore.TopicNotFoundError, match=r"no topic knwon; did you mean known\?"):
+        store.consumer("group", ["known", "knwon"], create=False)
+    with pytest.raises(mqstore.TopicNotFoundError, match=r"no topic knwon; did you mean known\?"):
+        store.work_queue("knwon", create=False)
     with store.consumer("group", ["known", "unknown"], create=False):
         pass
     with store.work_queue("known", create=False) as queue:
@@ -114,7 +122,7 @@ def test_the_command_line_says_so(filled: Path, cli: Cli) -> None:
     ):
         done = cli(*arguments)
         assert (done.returncode, done.stdout) == (3, "")
-        assert "no topic ordres" in done.stderr
+        assert "no topic ordres; did you mean orders?" in done.stderr
     done = cli("lookup", filled, "orders", "unknown")
     assert (done.returncode, done.stdout) == (0, "")
 

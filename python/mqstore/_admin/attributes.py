@@ -5,6 +5,7 @@ RocketMQ refuses other names. A misspelt value would silently make an ordinary t
 
 from __future__ import annotations
 
+from mqstore._admin.nearest import nearest
 from mqstore.errors import InvalidOptionError
 
 # Source: `TopicAttributes`.
@@ -33,8 +34,5 @@ def check_attribute(name: str, value: str) -> None:
 
 
 def _suggestion(given: str, known: tuple[str, ...]) -> str:
-    import difflib
-
-    by_lower = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(given.lower(), by_lower, n=1)
-    return f"did you mean {by_lower[near[0]]!r}?" if near else f"choose one of {', '.join(known)}"
+    near = nearest(given, known)
+    return f"did you mean {near!r}?" if near else f"choose one of {', '.join(known)}"

@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING
 
 from mqstore import _native
-from mqstore.errors import TopicNotFoundError
+from mqstore._admin.nearest import unknown_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -90,7 +90,7 @@ class DeliveringStore(_native.NativeStore):
         chosen = topic_list(topics, one=True) or []
         missing = [topic for topic in chosen if not self._queue_ids(topic)]
         if not _checked_bool("create", create) and missing:
-            raise TopicNotFoundError(missing[0])
+            raise unknown_topic(missing[0], self.topics())
         consumer = Consumer._make(
             self, group, chosen, filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage
         )
@@ -160,7 +160,7 @@ class DeliveringStore(_native.NativeStore):
             warnings.warn(former, DeprecationWarning, stacklevel=2)
             visibility_timeout = invisible_duration
         if not _checked_bool("create", create) and not self._queue_ids(topic):
-            raise TopicNotFoundError(topic)
+            raise unknown_topic(topic, self.topics())
         return WorkQueue._make(self, topic, group, visibility_timeout, max_attempts, backoff, maxsize, on_damage)
 
     def cancel(self, id: str) -> bool:

@@ -20,6 +20,7 @@ import typer
 
 import mqstore
 from mqstore import StoredMessage
+from mqstore._admin.nearest import unknown_topic
 from mqstore._admin.tables import duration, human, moment, size
 from mqstore._times import duration_of, milliseconds_of
 from mqstore.cli import render, settings, waiting
@@ -648,7 +649,7 @@ def _in_log_order(
     store: mqstore.Store, topic: str | None, queue: int | None, wanted: Filter | None, on_damage: types.OnDamage
 ) -> Iterator[StoredMessage]:
     if topic is not None and not store._queue_ids(topic):
-        raise mqstore.TopicNotFoundError(topic)
+        raise unknown_topic(topic, store.topics())
     for message in store._scan_log(filter=wanted, on_damage=on_damage):
         if topic is not None and message.topic != topic and topic not in _light_queues(message):
             continue

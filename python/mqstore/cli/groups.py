@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import islice
 from typing import Annotated, Literal, cast
 
 import typer
 
 import mqstore
+from mqstore._admin.nearest import nearest
 from mqstore._reports import _Report
 from mqstore.cli import render
 from mqstore.cli.app import BodyForm, Directory, Limit, MessageForm, ReportForm, _message_form, _moment, _verb, app
@@ -181,8 +181,8 @@ def _known(directory: Directory, group: str) -> None:
         groups = store.groups()
     if group in groups:
         return
-    near = get_close_matches(group, groups, 1)
-    advice = f"did you mean {near[0]}?" if near else f"mqstore group lag {directory} lists the groups"
+    near = nearest(group, groups)
+    advice = f"did you mean {near}?" if near else f"mqstore group lag {directory} lists the groups"
     message = f"{directory} has no group {group!r}; {advice}"
     raise typer.BadParameter(message)
 

@@ -5,12 +5,12 @@ Spark passes every option as text and accepts any name. Here an unknown name is 
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from mqstore._admin.nearest import nearest
 from mqstore._native import scan_schema
 from mqstore._read.filter import sql
 from mqstore._times import milliseconds_of
@@ -101,8 +101,8 @@ def known(given: Mapping[str, str], names: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() not in proper:
-            near = difflib.get_close_matches(name.lower(), proper, 1)
-            hint = f"did you mean {proper[near[0]]}?" if near else f"the options are {', '.join(names)}"
+            near = nearest(name, names)
+            hint = f"did you mean {near}?" if near else f"the options are {', '.join(names)}"
             raise refuse(name, f"no such option; {hint}")
         found[proper[name.lower()]] = value
     return found

@@ -15,6 +15,7 @@ use mqstore_engine::Store;
 use mqstore_io::{Clock, FaultVfs, SystemClock};
 use mqstore_log::recovery::RecoveryProgress;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 
 use crate::convert::error::{ForkedProcessError, MQStoreError, broker_to_py, to_py, warn};
 
@@ -204,8 +205,27 @@ pub(crate) fn detached<T: Send>(
     released(py, call)?.map_err(to_py)
 }
 
-/// Like [`detached`], for long calls. `call` gets a function to call between two steps; after Ctrl-C it returns an error
-/// that ends the call.
+/// Like [`detached`], for a call about a topic: the error for an unknown topic suggests the nearest topic of `store`.
+pub(crate) fn about_topic<T: Send>(
+    py: Python<'_>,
+    store: &Store,
+    call: impl FnOnce() -> Result<T, StoreError> + Send,
+) -> PyResult<T> {
+    static UNKNOWN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    released(py, call)?.map_err(|error| match error {
+        StoreError::TopicNotFound { topic, queue_id: None } => {
+            let make = || {
+                let topics = detached(py, || store.topics())?;
+                UNKNOWN.import(py, "mqstore._admin.nearest", "unknown_topic")?.call1((topic, topics))
+            };
+            make().map_or_else(|error| error, PyErr::from_value)
+        }
+        error => to_py(error),
+    })
+}
+
+/// Like [`about_topic`], for long calls. `call` gets a function to call between two steps; after Ctrl-C it returns an
+/// error that ends the call.
 pub(crate) fn interruptible<T: Send>(
     py: Python<'_>,
     store: &Store,
@@ -213,7 +233,7 @@ pub(crate) fn interruptible<T: Send>(
 ) -> PyResult<T> {
     let mut raised = None;
     let mut checked = clock().monotonic();
-    let done = detached(py, || {
+    let done = about_topic(py, store, || {
         call(&mut || {
             let now = clock().monotonic();
             if now.saturating_sub(checked) < SLICE {

@@ -7,7 +7,6 @@ before the task returns its name. Only the driver reads it. Files of lost attemp
 
 from __future__ import annotations
 
-import difflib
 import os
 import secrets
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mqstore import _native
 from mqstore._admin.export import sync_folder
+from mqstore._admin.nearest import nearest
 from mqstore.errors import InvalidMessageError, MQStoreError
 from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import COLUMNS
@@ -63,8 +63,8 @@ def check_schema(schema: StructType, options: dict[str, Any]) -> None:
         if field.name in _NOT_WRITTEN:
             continue
         if field.name not in _TYPES:
-            near = difflib.get_close_matches(field.name, _TYPES, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"a message has {', '.join(_TYPES)}"
+            near = nearest(field.name, _TYPES)
+            hint = f"did you mean {near!r}?" if near else f"a message has {', '.join(_TYPES)}"
             raise InvalidMessageError(f"there is no column {field.name!r}; {hint}")
         if kind not in _TYPES[field.name]:
             raise InvalidMessageError(f"column {field.name} must be {' or '.join(_TYPES[field.name])}, not {kind}")

@@ -10,7 +10,7 @@ use mqstore_io::{OsVfs, SystemClock};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::runtime::{ForkGuarded, SLICE, SharedStore, detached};
+use crate::runtime::{ForkGuarded, SLICE, SharedStore, about_topic, detached};
 use crate::store::NativeStore;
 
 /// A scan, and the store that it reads.
@@ -57,7 +57,7 @@ impl<S: ScanSink> ScanHandle<S> {
             source.cast::<NativeStore>()?.get().shared()
         };
         let store = shared.store()?;
-        let scan = detached(py, || store.scan(request, make))?;
+        let scan = about_topic(py, store, || store.scan(request, make))?;
         shared.say_notes(py, 3)?;
         let (start, limit, follows_entries) = (scan.start(), scan.limit(), scan.follows_entries());
         let scan = ForkGuarded::new(Arc::clone(&shared), scan);

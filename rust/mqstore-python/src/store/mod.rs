@@ -41,7 +41,7 @@ use crate::convert::options::{self, damage_policy};
 use crate::convert::stored_message::StoredMessage;
 use crate::delivery::delay;
 use crate::delivery::delay::DeliveryTime;
-use crate::runtime::{SLICE, SharedStore, clock, detached, interruptible, tell_recovery};
+use crate::runtime::{SLICE, SharedStore, about_topic, clock, detached, interruptible, tell_recovery};
 use crate::scan::input::append_stream::append_rows;
 use crate::store::compaction::{StoreRequest, compact_store};
 use crate::store::directory::{rebuild_store, snapshot_store, stats_dict};
@@ -482,7 +482,7 @@ impl NativeStore {
 
     fn _queues(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<QueueRow>> {
         let store = self.core()?;
-        let found = detached(py, || store.queues(topic))?;
+        let found = about_topic(py, store, || store.queues(topic))?;
         self.shared.say_notes(py, 2)?;
         Ok(found
             .into_iter()
@@ -549,16 +549,16 @@ impl NativeStore {
                 (queue_id, start.and_then(ReadBound::offset), end.and_then(ReadBound::offset))
             }
             _ if follow => {
-                let follower = detached(py, || TopicFollower::new(store, &read))?;
+                let follower = about_topic(py, store, || TopicFollower::new(store, &read))?;
                 let follow = FollowTopic { follower, timeout };
                 return Self::iterator(slf, IteratorSource::FollowTopic(Box::new(follow)));
             }
             _ => {
-                let cursor = detached(py, || store.read_topic(&read))?;
+                let cursor = about_topic(py, store, || store.read_topic(&read))?;
                 return Self::iterator(slf, IteratorSource::Topic(Box::new(cursor)));
             }
         };
-        let cursor = detached(py, || store.read(topic, queue_id, start, end, filter.as_ref()))?;
+        let cursor = about_topic(py, store, || store.read(topic, queue_id, start, end, filter.as_ref()))?;
         let cursor = cursor.on_damage(on_damage);
         if !follow {
             return Self::iterator(slf, IteratorSource::Queue(Box::new(cursor)));
@@ -676,7 +676,7 @@ impl NativeStore {
         #[pyo3(from_py_with = offset)] queue_offset: i64,
     ) -> PyResult<Option<StoredMessage>> {
         let store = self.core()?;
-        let found = detached(py, || store.message_at(topic, queue_id, queue_offset))?;
+        let found = about_topic(py, store, || store.message_at(topic, queue_id, queue_offset))?;
         Ok(found.map(StoredMessage::from))
     }
 
@@ -691,7 +691,7 @@ impl NativeStore {
         #[pyo3(from_py_with = offsets)] queue_offsets: Vec<i64>,
     ) -> PyResult<Vec<Option<StoredMessage>>> {
         let store = self.core()?;
-        let found = detached(py, || store.messages_at(topic, queue_id, &queue_offsets))?;
+        let found = about_topic(py, store, || store.messages_at(topic, queue_id, &queue_offsets))?;
         Ok(found.into_iter().map(|found| found.map(StoredMessage::from)).collect())
     }
 
@@ -721,7 +721,7 @@ impl NativeStore {
         let start = start_time.map(|when| time("start_time", when)).transpose()?;
         let end = end_time.map(|when| time("end_time", when)).transpose()?;
         let limit = limit.map(|limit| count("limit", limit)).transpose()?;
-        let cursor = detached(py, || store.lookup(topic, key, start, end, limit))?;
+        let cursor = about_topic(py, store, || store.lookup(topic, key, start, end, limit))?;
         let cursor = if newest_first { cursor.newest_first() } else { cursor };
         Self::iterator(slf, IteratorSource::Lookup(Box::new(cursor)))
     }
@@ -754,7 +754,7 @@ impl NativeStore {
                 )));
             }
         };
-        let found = detached(py, || store.offset_for_time(topic, queue_id, when, boundary))?;
+        let found = about_topic(py, store, || store.offset_for_time(topic, queue_id, when, boundary))?;
         self.shared.say_notes(py, 1)?;
         Ok(found)
     }

@@ -7,7 +7,7 @@ use pyo3::sync::PyOnceLock;
 
 use crate::convert::arguments::{count, duration};
 use crate::convert::error::InvalidOptionError;
-use crate::runtime::detached;
+use crate::runtime::{about_topic, detached};
 use crate::store::NativeStore;
 
 fn given<T: TryFrom<i64>>(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<T>> {
@@ -33,7 +33,7 @@ pub(crate) fn update_topic(
         expire_after_ms: expire_after.map(milliseconds).transpose()?,
     };
     let core = store.get().core()?;
-    detached(store.py(), || core.change_topic(topic, change))
+    about_topic(store.py(), core, || core.change_topic(topic, change))
 }
 
 /// Converts the time after which values of a table expire to milliseconds.
@@ -97,7 +97,7 @@ pub(crate) fn quotas(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, u6
 #[pyfunction]
 pub(crate) fn delete_topic(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<()> {
     let core = store.get().core()?;
-    detached(store.py(), || core.remove_topic(topic))
+    about_topic(store.py(), core, || core.remove_topic(topic))
 }
 
 /// Returns the namespaces, with the numbers of their topics and groups; `Store.namespaces`.

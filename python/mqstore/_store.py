@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from mqstore.types import Duration, Filter, Keys, LocalCompactionOptions, Mode, OnDamage, StorePath, Time
 
 F = TypeVar("F", bound="Callable[..., object]")
+T = TypeVar("T")
 
 # Seconds between two attempts to take a lock: the first pause, and the longest.
 _FIRST_PAUSE = 0.005
@@ -137,11 +138,16 @@ def opened(
         msg = f"mode must be a str, not {type(mode).__name__}"
         raise TypeError(msg)
     chosen = normalise(options, overrides)
-    pauses = lock_pauses(lock_timeout)
     _native.watch_forks()
+    return when_unlocked(lock_timeout, lambda: Store._open(home, mode, chosen, progress, clock, faults))
+
+
+def when_unlocked(lock_timeout: Duration | None, call: Callable[[], T]) -> T:
+    """Returns the result of `call`. While the store is locked, calls it again, until `lock_timeout` ends."""
+    pauses = lock_pauses(lock_timeout)
     while True:
         try:
-            return Store._open(home, mode, chosen, progress, clock, faults)
+            return call()
         except StoreLockedError:
             if (pause := next(pauses, None)) is None:
                 raise

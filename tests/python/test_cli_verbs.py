@@ -10,10 +10,13 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import mqstore
 import rocketmq_bytes as raw
@@ -388,3 +391,59 @@ def test_notes_about_a_crash_are_harmless_and_come_last(home: Path, cli: Cli) ->
     assert written.returncode == 0
     assert "a crash interrupted the last write, which is harmless" in written.stderr
     assert "cut at byte" in written.stderr
+
+
+def test_a_verb_that_changes_a_store_waits_for_its_lock(home: Path, cli: Cli, tmp_path: Path) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        store.append("orders", b"1", keys="k")
+    mqstore.export(home, tmp_path / "file.jsonl")
+    other = tmp_path / "other"
+    with mqstore.open(other, "create", options=SMALL) as store:
+        store.append("orders", b"1")
+    for verb in (
+        ["append", home, "orders", "--body", "x"],
+        ["topic", "create", home, "new"],
+        ["topic", "alter", home, "orders", "--queues", "2"],
+        ["topic", "delete", home, "new", "--yes"],
+        ["import", home, tmp_path / "file.jsonl", "--yes"],
+        ["expire", home, "--retention-bytes", "1", "--yes"],
+        ["rebuild", home],
+        ["repair", home, "--in-place", "--yes"],
+        ["compact", home, "--in-place"],
+        ["export", other, home, "--to", "store"],
+    ):
+        writer = mqstore.open(home, "rw", options=SMALL)
+        if verb[:2] == ["expire", home]:
+            # Something to delete.
+            writer.append_many("orders", [bytes(10_000)] * 20)
+        locked = cli(*verb, "--lock-timeout", "20ms")
+        assert locked.returncode == 3, (verb, locked.stderr)
+        assert f"locked by process {os.getpid()}" in locked.stderr
+        # The command takes longer than this to start, or finds the store locked and waits.
+        closing = threading.Timer(0.2, writer.close)
+        closing.start()
+        done = cli(*verb, "--lock-timeout", "60s")
+        closing.join()
+        assert done.returncode == 0, (verb, done.stderr)
+    refused = cli("append", home, "orders", "--body", "x", "--lock-timeout", "soon")
+    assert refused.returncode == 2
+    assert "--lock-timeout" in refused.stderr
+
+
+def test_every_verb_that_changes_a_store_has_a_lock_timeout() -> None:
+    import mqstore.cli.compact
+    import mqstore.cli.export
+    import mqstore.cli.groups
+    import mqstore.cli.spark  # noqa: F401 - adds its verbs
+    from mqstore.cli.app import app
+
+    def verbs(command: Any, name: str) -> Iterator[str]:
+        for child, one in getattr(command, "commands", {}).items():
+            yield from verbs(one, f"{name} {child}".strip())
+        if any(parameter.name == "lock_timeout" for parameter in command.params):
+            yield name
+
+    assert sorted(verbs(typer.main.get_command(app), "")) == [
+        *("append", "compact", "dead-letter redrive", "expire", "export", "group reset", "import", "rebuild", "repair"),
+        *("spark compact", "spark rebuild", "topic alter", "topic create", "topic delete"),
+    ]

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
@@ -22,6 +23,7 @@ import mqstore
 from mqstore import StoredMessage
 from mqstore._admin.nearest import unknown_topic
 from mqstore._admin.tables import duration, human, moment, size
+from mqstore._store import when_unlocked
 from mqstore._times import duration_of, milliseconds_of
 from mqstore.cli import render, settings, waiting
 from mqstore.cli.filters import Sql, Tags, chosen, selector
@@ -44,6 +46,15 @@ app = typer.Typer(
 
 config = typer.Typer(help="Show the options of a store.", no_args_is_help=True)
 app.add_typer(config, name="config")
+
+LockTimeout = Annotated[
+    str,
+    typer.Option(
+        "--lock-timeout",
+        metavar="DURATION",
+        help='Longest wait while another process has the lock of the store: "30s".',
+    ),
+]
 
 # Prefix of light queues.
 _LIGHT = "%LMQ%"
@@ -318,11 +329,13 @@ def expire(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the files to delete.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Deletes the oldest log segments, and the queue and index files that point to deleted segments only."""
     if retention is None and retention_bytes is None and conf is None:
         raise typer.BadParameter("give at least one of --retention, --retention-bytes and --conf")
+    wait = lock_wait(lock_timeout)
     options = replace(_options_of(conf), secure_wipe=secure_wipe, expire_uncompacted=expire_uncompacted)
     if retention is not None:
         options = replace(options, retention=_age("--retention", retention))
@@ -352,7 +365,7 @@ def expire(
     if not render.confirmed(question, otherwise, yes=yes):
         return USAGE
     with render.progress("recovering the store") as bar:
-        opened = mqstore.open(directory, "rw", options=options, progress=bar)
+        opened = mqstore.open(directory, "rw", options=options, progress=bar, lock_timeout=wait)
     with opened as store:
         done = store.expire(dry_run=False, compact=compact)
     _tell_kept(done)
@@ -381,12 +394,14 @@ def rebuild(
     directory: Directory,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the result.")] = False,
     conf: BrokerConf = None,
+    lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Rebuilds queues, key index and checkpoint from the log; exit status 1 if the log is damaged."""
-    options = _options_of(conf)
+    options, wait = _options_of(conf), lock_wait(lock_timeout)
     with render.progress("building queues and index") as bar:
-        report = mqstore.rebuild(directory, dry_run=dry_run, options=options, progress=bar)
+        run = partial(mqstore.rebuild, directory, dry_run=dry_run, options=options, progress=bar)
+        report = when_unlocked(wait, run)
     if not render.machine(report.to_dict(), form):
         render.report(report.to_dict(), but=("skipped",))
         for text in report.skipped:
@@ -418,15 +433,17 @@ def repair(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the repairs.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     conf: BrokerConf = None,
+    lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Repairs a damaged directory, so that it opens again; exit status 1 if problems remain."""
     if (output is not None and in_place) or (output is None and not in_place and not dry_run):
         raise typer.BadParameter("give --output OUT, a new folder for a repaired copy, or --in-place")
-    options = _options_of(conf)
+    repairs = partial(mqstore.repair, directory, options=_options_of(conf))
+    wait = lock_wait(lock_timeout)
     if dry_run or (in_place and not yes):
         with render.progress("looking for damage") as bar:
-            plan = mqstore.repair(directory, dry_run=True, options=options, progress=bar)
+            plan = when_unlocked(wait, partial(repairs, dry_run=True, progress=bar))
         if dry_run or not plan.changed:
             _repair_report(plan, form)
             return CLEAN if plan.ok else PROBLEMS
@@ -436,7 +453,7 @@ def repair(
         if not render.confirmed("Make these repairs?", otherwise, yes=yes):
             return USAGE
     with render.progress("repairing") as bar:
-        report = mqstore.repair(directory, output=output, in_place=in_place, options=options, progress=bar)
+        report = when_unlocked(wait, partial(repairs, output=output, in_place=in_place, progress=bar))
     _repair_report(report, form)
     return CLEAN if report.ok else PROBLEMS
 
@@ -686,6 +703,11 @@ def _age(option: str, text: str) -> float:
         return duration_of(option, text)
     except mqstore.InvalidOptionError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def lock_wait(lock_timeout: str) -> float:
+    """Returns the seconds of `--lock-timeout`."""
+    return _age("--lock-timeout", lock_timeout)
 
 
 def _policy(text: str) -> types.RetentionPolicy:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import mqstore
+from mqstore._store import when_unlocked
 from mqstore.cli import render
-from mqstore.cli.app import Directory, ReportForm, _age, _verb, app
+from mqstore.cli.app import Directory, LockTimeout, ReportForm, _age, _verb, app, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS
 
@@ -60,11 +62,13 @@ def compact(
         str | None,
         typer.Option(help="Job name. Rerun with the same name to resume.", show_default=False),
     ] = None,
+    lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Keeps the newest message of each key of compaction topics; exit status 1 if a queue was skipped."""
     if (output is not None and in_place) or (output is None and not in_place and not dry_run):
         raise typer.BadParameter("give --output OUT, a new folder for a compacted copy, or --in-place")
+    wait = lock_wait(lock_timeout)
     with render.progress("compacting" if restore_from is None else "restoring") as bar:
         options: dict[str, Any] = {
             "topics": topics or None,
@@ -82,8 +86,10 @@ def compact(
                 raise typer.BadParameter("--restore-from needs --in-place; copy the directory first to keep it")
             if job_id is not None:
                 raise typer.BadParameter("--restore-from resumes automatically; omit --job-id")
-            return _tell_restored(mqstore.restore_compaction(directory, restore_from, **options), form)
-        report = mqstore.compact(directory, output=output, in_place=in_place, job_id=job_id, **options)
+            restore = partial(mqstore.restore_compaction, directory, restore_from, **options)
+            return _tell_restored(when_unlocked(wait, restore), form)
+        run = partial(mqstore.compact, directory, output=output, in_place=in_place, job_id=job_id, **options)
+        report = when_unlocked(wait, run)
     skipped = [text for text in report.skipped if not text.endswith(": unchanged")]
     if not render.machine(report.to_dict(), form):
         values = {**report.to_dict(), "queues_unchanged": len(report.skipped) - len(skipped)}

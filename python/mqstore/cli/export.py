@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +17,9 @@ import typer
 
 import mqstore
 from mqstore._admin.export import ExportFormat
+from mqstore._store import when_unlocked
 from mqstore.cli import render
-from mqstore.cli.app import Directory, ReportForm, Since, Until, _moment, _verb, app
+from mqstore.cli.app import Directory, LockTimeout, ReportForm, Since, Until, _moment, _verb, app, lock_wait
 from mqstore.cli.filters import Sql, Tags, chosen
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, USAGE
@@ -81,16 +83,18 @@ def export(
     ] = False,
     waiting: Annotated[Waits, typer.Option("--waiting", help="Keep or drop delayed messages that wait.")] = Waits.KEEP,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Writes messages to a file of JSON lines, Parquet or Arrow, or copies them to another store."""
-    wanted = chosen(tags, sql)
+    wanted, wait = chosen(tags, sql), lock_wait(lock_timeout)
     if out == _STANDARD:
         to = to or To.JSONL
         if to is To.STORE or parts or mapping is not None:
             raise typer.BadParameter("standard output takes one file: omit --parts, --mapping and --to store")
     with render.progress("exporting") as bar, _usage(), _file_for(out) as file:
-        done = mqstore.export(
+        run = partial(
+            mqstore.export,
             directory,
             file,
             topics=topics or None,
@@ -107,6 +111,7 @@ def export(
             waiting=waiting.value,
             progress=bar,
         )
+        done = when_unlocked(wait, run)
     if out == _STANDARD:
         render.note(f"exported {done.messages} messages")
     else:
@@ -128,10 +133,12 @@ def import_(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the messages to append.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Appends the messages of a file to a store, which is created if missing."""
     chosen: ExportFormat | None = None if kind is None else kind.value
+    wait = lock_wait(lock_timeout)
     if file == _STANDARD:
         chosen = chosen or "jsonl"
         if not (yes or dry_run):
@@ -154,7 +161,8 @@ def import_(
         if not render.confirmed(question, otherwise, yes=yes):
             return USAGE
         with render.progress("importing") as bar:
-            done = mqstore.import_(directory, source, format=chosen, topic=topic, progress=bar)
+            run = partial(mqstore.import_, directory, source, format=chosen, topic=topic, progress=bar)
+            done = when_unlocked(wait, run)
     if form is Format.TABLE:
         render.note(f"appended {done.messages} messages")
     else:

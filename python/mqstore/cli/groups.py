@@ -14,7 +14,19 @@ import mqstore
 from mqstore._admin.nearest import nearest
 from mqstore._reports import _Report
 from mqstore.cli import render
-from mqstore.cli.app import BodyForm, Directory, Limit, MessageForm, ReportForm, _message_form, _moment, _verb, app
+from mqstore.cli.app import (
+    BodyForm,
+    Directory,
+    Limit,
+    LockTimeout,
+    MessageForm,
+    ReportForm,
+    _message_form,
+    _moment,
+    _verb,
+    app,
+    lock_wait,
+)
 from mqstore.cli.render import Body, Format
 from mqstore.cli.status import CLEAN, USAGE
 from mqstore.cli.write import DryRun, Yes
@@ -121,10 +133,12 @@ def reset(
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
+    lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Moves a group in its topics: it reads the next messages from there."""
     when = None if to in ("earliest", "latest") else _moment("--to", to)
+    wait = lock_wait(lock_timeout)
     _known(directory, group)
     with mqstore.open(directory) as store:
         plan = _resets(store, group, topic, to, when)
@@ -139,7 +153,7 @@ def reset(
         return USAGE
     # The plan shows which offsets go back, so no further note is needed.
     logging.getLogger("mqstore").setLevel(logging.ERROR)
-    with mqstore.open(directory, "rw") as store:
+    with mqstore.open(directory, "rw", lock_timeout=wait) as store:
         # The writer before may have appended since the plan.
         plan = _resets(store, group, topic, to, when)
         if plan:
@@ -219,9 +233,11 @@ def redrive(
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
+    lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Appends the dead letters of a group to their topics again, oldest first."""
+    wait = lock_wait(lock_timeout)
     _known(directory, group)
     start = _redriven_offsets(directory).get(_DEAD_LETTERS + group)
     with mqstore.open(directory) as store:
@@ -237,7 +253,7 @@ def redrive(
         return USAGE
     properties = waiting[0].properties
     origin = next((properties[name] for name in _ORIGINS if name in properties), waiting[0].topic)
-    with mqstore.open(directory, "rw") as store, store.work_queue(origin, group) as queue:
+    with mqstore.open(directory, "rw", lock_timeout=wait) as store, store.work_queue(origin, group) as queue:
         moved = queue.redrive(limit)
     _print_redriven(Redriven(group, moved, dry_run=False), form)
     return CLEAN

@@ -10,8 +10,9 @@ from typing import Annotated, Any, cast
 import typer
 
 from mqstore._admin.tables import human, size
+from mqstore._store import when_unlocked
 from mqstore.cli import render
-from mqstore.cli.app import Directory, ReportForm, _verb, app
+from mqstore.cli.app import Directory, LockTimeout, ReportForm, _verb, app, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS
 
@@ -74,13 +75,15 @@ def rebuild(
     directories: Directories,
     master: Master = "local[*]",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the result.")] = False,
+    lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Rebuilds queues and key index of stores; exit status 1 if a log is damaged."""
     from mqstore import spark as jobs
 
+    wait = lock_wait(lock_timeout)
     with _session(master) as session, render.progress("building queues and index", share=True) as bar:
-        found = jobs.rebuild(session, directories, dry_run=dry_run, progress=bar)
+        found = when_unlocked(wait, lambda: jobs.rebuild(session, directories, dry_run=dry_run, progress=bar))
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):
         columns = ("store", "messages", "queues", "index entries")
@@ -105,21 +108,26 @@ def compact(
     strategy: Annotated[str, typer.Option(help="auto, partition (one task a queue) or ranged (several).")] = "auto",
     memory_size: Annotated[int, typer.Option(help="Bytes of memory for the keys of one task.")] = 100 << 20,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the result.")] = False,
+    lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Keeps the newest message of each key of compaction topics; exit status 1 if a queue was skipped."""
     from mqstore import spark as jobs
 
+    wait = lock_wait(lock_timeout)
     with _session(master) as session, render.progress("compacting", share=True) as bar:
-        found = jobs.compact(
-            session,
-            directories,
-            topics=topics or None,
-            job_id=job_id,
-            strategy=cast("jobs.Strategy", strategy),
-            memory_size=memory_size,
-            dry_run=dry_run,
-            progress=bar,
+        found = when_unlocked(
+            wait,
+            lambda: jobs.compact(
+                session,
+                directories,
+                topics=topics or None,
+                job_id=job_id,
+                strategy=cast("jobs.Strategy", strategy),
+                memory_size=memory_size,
+                dry_run=dry_run,
+                progress=bar,
+            ),
         )
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):

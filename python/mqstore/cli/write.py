@@ -14,7 +14,19 @@ import typer
 import mqstore
 from mqstore._reports import _Report
 from mqstore.cli import render
-from mqstore.cli.app import Directory, ReportForm, _age, _message_form, _moment, _verb, app, print_topics, topic_object
+from mqstore.cli.app import (
+    Directory,
+    LockTimeout,
+    ReportForm,
+    _age,
+    _message_form,
+    _moment,
+    _verb,
+    app,
+    lock_wait,
+    print_topics,
+    topic_object,
+)
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, USAGE
 
@@ -97,6 +109,7 @@ def append(
         ),
     ] = None,
     create: Create = False,
+    lock_timeout: LockTimeout = "0",
     form: Annotated[
         Format | None,
         typer.Option("--format", help="Format of the output; jsonl if it is not a terminal.", show_default=False),
@@ -116,7 +129,7 @@ def append(
     }
     bodies = _bodies(file, body, lines)
     shown = _message_form(form)
-    with mqstore.open(directory, "create" if create else "rw") as store:
+    with mqstore.open(directory, "create" if create else "rw", lock_timeout=lock_wait(lock_timeout)) as store:
         is_new = topic not in store.topics()
         results = _appended(store, topic, bodies, queue, described, due)
         if shown is Format.JSON:
@@ -202,12 +215,13 @@ def create_topic(
     max_messages: MaxMessages = None,
     expire_after: ExpireAfter = None,
     create: Create = False,
+    lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Creates a topic; a topic that exists gets more queues if it has fewer."""
     named = named_values("--attribute", attributes)
     age = None if expire_after is None else _age("--expire-after", expire_after)
-    with mqstore.open(directory, "create" if create else "rw") as store:
+    with mqstore.open(directory, "create" if create else "rw", lock_timeout=lock_wait(lock_timeout)) as store:
         store.create_topic(topic, queues, attributes=named or None, max_messages=max_messages, expire_after=age)
         print_topics([topic_object(store, topic)], form, one=True)
     return CLEAN
@@ -233,6 +247,7 @@ def alter_topic(
     ] = None,
     max_messages: MaxMessages = None,
     expire_after: ExpireAfter = None,
+    lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Changes the queues, the permissions, the quota or the expiry of a topic."""
@@ -249,7 +264,7 @@ def alter_topic(
         options = "--queues, --read-queues, --write-queues, --perm, --max-messages, --expire-after"
         message = f"give at least one of {options}"
         raise typer.BadParameter(message)
-    with mqstore.open(directory, "rw") as store:
+    with mqstore.open(directory, "rw", lock_timeout=lock_wait(lock_timeout)) as store:
         store.update_topic(topic, **changes)
         print_topics([topic_object(store, topic)], form, one=True)
     return CLEAN
@@ -258,9 +273,15 @@ def alter_topic(
 @topic_app.command("delete")
 @_verb
 def delete_topic(
-    directory: Directory, topic: Name, dry_run: DryRun = False, yes: Yes = False, form: ReportForm = Format.TABLE
+    directory: Directory,
+    topic: Name,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    lock_timeout: LockTimeout = "0",
+    form: ReportForm = Format.TABLE,
 ) -> int:
     """Deletes a topic with its messages, and the offsets of groups in it."""
+    wait = lock_wait(lock_timeout)
     with mqstore.open(directory) as store:
         messages = sum(queue.count for queue in store.queues(topic))
     if dry_run:
@@ -270,7 +291,7 @@ def delete_topic(
     what = f"the topic {topic} with {messages} messages"
     if not render.confirmed(f"Delete {what}?", f"{what} would be deleted; pass --yes, or --dry-run", yes=yes):
         return USAGE
-    with mqstore.open(directory, "rw") as store:
+    with mqstore.open(directory, "rw", lock_timeout=wait) as store:
         store.delete_topic(topic)
     _print_deleted(DeletedTopic(topic, messages, dry_run=False), form)
     return CLEAN

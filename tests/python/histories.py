@@ -218,13 +218,14 @@ class History:
         """Continues on a copy of the directory, as after a kill of the process."""
         copy = self.home.with_name("killed")
         while True:
-            # A kill never leaves the second of two new files alone; a copy during which both appear can.
-            names = set(self.home.rglob("*"))
-            with contextlib.suppress(shutil.Error):  # The background removed a file during the copy.
+            # The background may remove a file during the copy.
+            with contextlib.suppress(shutil.Error, FileNotFoundError):
+                # A kill never leaves the second of two new files alone; a copy during which both appear can.
+                names = set(self.home.rglob("*"))
                 shutil.copytree(self.home, copy)
                 if names == set(self.home.rglob("*")):
                     break
-            shutil.rmtree(copy)
+            shutil.rmtree(copy, ignore_errors=True)
         self.store.close()
         shutil.rmtree(self.home)
         copy.rename(self.home)
@@ -256,7 +257,11 @@ class History:
     def add_a_twin(self) -> None:
         """Puts an empty segment into the other folder of the log, under the name of a segment with messages."""
         self.store.close()
-        segment = self.chance.choice([path for folder in self.folders for path in folder.glob("0*")])
+        segments = [path for folder in self.folders for path in folder.glob("0*")]
+        if not segments:  # Before the first message.
+            self.store = self.opened()
+            return
+        segment = self.chance.choice(segments)
         for folder in self.folders:
             if not (folder / segment.name).exists():
                 (folder / segment.name).write_bytes(bytes(SEGMENT_BYTES))

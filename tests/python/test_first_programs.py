@@ -87,7 +87,10 @@ def test_a_job_queue_with_two_workers(tmp_path: Path, cli: Cli, last: str) -> No
     check_after_the_kill(tmp_path / "data", cli)
     after = run("job_queue", tmp_path)
     pictures = {f"picture {number}" for number in range(20)}
-    assert set(words([*before, *after], "done")) == pictures
+    # The kill can hit the other worker between the end of its job and its line.
+    untold = pictures - set(words([*before, *after], "done"))
+    assert len(untold) <= 1
+    assert untold <= set(words(before, "begun")) - set(words(after, "begun"))
     # A finished job is not done again. Only a job that a worker had at the kill begins again.
     assert set(words(before, "done")).isdisjoint(words(after, "begun"))
     assert len(set(words(before, "begun")) & set(words(after, "begun"))) <= 2

@@ -91,7 +91,7 @@ MISTAKES: dict[str, tuple[Mistake, type[Exception], str, str]] = {
     ),
     "an unknown topic": (
         lambda _, store: store.read("order"),
-        *(mqstore.TopicNotFoundError, "no topic order", ""),
+        *(mqstore.TopicNotFoundError, "no topic order", "orders"),
     ),
     "an offset without a queue": (
         lambda _, store: store.read("orders", start=5),
@@ -307,8 +307,8 @@ COMMANDS: dict[str, tuple[int, str, str]] = {
     "append PARENT orders --body x --create": (3, "it is not empty", "did you mean STORE?"),
     "verify PARENT/elsewhere": (3, "it does not exist", "check the path"),
     "append PARENT/elsewhere orders --body x": (3, "it does not exist", "mqstore append --create"),
-    "tail STORE order": (3, "no topic order", ""),
-    "topic delete STORE order --yes": (3, "no topic order", ""),
+    "tail STORE order": (3, "no topic order", "orders"),
+    "topic delete STORE order --yes": (3, "no topic order", "orders"),
     "append STORE orders --body x": (3, f"locked by process {os.getpid()}", "close it there"),
     "rebuild STORE": (3, f"locked by process {os.getpid()}", "close it there"),
     "cat STORE --filter price>5": (3, "a condition on properties", "or --sql on the command line"),

@@ -126,8 +126,11 @@ class History:
         """Delays a message by a level, and waits until it is delivered."""
         body, topic, level = self.body(), self.any_topic(), self.chance.randint(1, 4)
         self.store.append(topic, body, delay_level=level)
-        self.model.sent[body] = Sent(topic, "waiting", self.now + LEVELS[level - 1])
-        self.move(LEVELS[level - 1] + 1)
+        # The delay begins at the store time, which does not go back with the clock.
+        (record,) = self.store.tail("SCHEDULE_TOPIC_XXXX", 1)
+        due = (record.store_timestamp - BEGIN) / 1000 + LEVELS[level - 1]
+        self.model.sent[body] = Sent(topic, "waiting", due)
+        self.move(due - self.now + 1)
 
     def cancel(self) -> None:
         waiting = self.model.waiting()

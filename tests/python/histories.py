@@ -220,19 +220,33 @@ class History:
     def kill(self) -> None:
         """Continues on a copy of the directory, as after a kill of the process."""
         copy = self.home.with_name("killed")
-        while True:
-            # The background may remove a file during the copy.
-            with contextlib.suppress(shutil.Error, FileNotFoundError):
-                # A kill never leaves the second of two new files alone; a copy during which both appear can.
-                names = set(self.home.rglob("*"))
-                shutil.copytree(self.home, copy)
-                if names == set(self.home.rglob("*")):
-                    break
+        while not self.copy_at_rest(copy):
             shutil.rmtree(copy, ignore_errors=True)
+            time.sleep(0.005)
         self.store.close()
         shutil.rmtree(self.home)
         copy.rename(self.home)
         self.store = self.opened()
+
+    def copy_at_rest(self, copy: Path) -> bool:
+        """Copies the directory, and tells whether the background changed nothing meanwhile.
+
+        Otherwise the copy can have the second of two changes without the first, which no kill leaves.
+        """
+
+        def state() -> dict[Path, tuple[int, int]]:
+            stats = [(path, path.stat()) for path in self.home.rglob("*")]
+            return {path: (stat.st_mtime_ns, stat.st_size) for path, stat in stats}
+
+        try:
+            before = state()
+            # The system counts the times of changes in steps of some milliseconds.
+            if max(changed for changed, _ in before.values()) > time.time_ns() - 20_000_000:
+                return False
+            shutil.copytree(self.home, copy)
+            return state() == before
+        except (shutil.Error, FileNotFoundError):
+            return False
 
     def rebuild(self) -> None:
         self.store.close()

@@ -271,6 +271,13 @@ class History:
         self.store = self.opened()
         self.check_copies()
 
+    def lose_delay_positions(self) -> None:
+        """Removes the positions of the delay levels: only the log shows which messages were delivered."""
+        self.store.close()
+        for lost in ("config/delayOffset.json", "config/delayOffset.json.bak", "mqstore/delays"):
+            (self.home / lost).unlink(missing_ok=True)
+        self.store = self.opened()
+
     def add_a_twin(self) -> None:
         """Puts an empty segment into the other folder of the log, under the name of a segment with messages."""
         self.store.close()
@@ -327,6 +334,7 @@ class History:
         ("rebuild", 1),
         ("repair", 1),
         ("damage_a_config_file", 1),
+        ("lose_delay_positions", 1),
         ("add_a_twin", 1),
         ("move_to_another_store", 1),
     )

@@ -72,8 +72,8 @@ def test_a_durable_log(tmp_path: Path, cli: Cli, last: int) -> None:
     before = run("durable_log", tmp_path, until=f"stored {last}")
     check_after_the_kill(tmp_path / "data", cli)
     # Queues and index may be late. The next open for writing completes them.
-    late = {"queue_behind", "queue_missing", "index_answer", "index_missing"}
-    assert {problem.kind for problem in mqstore.verify(tmp_path / "data").problems} <= late
+    with pytest.warns(mqstore.StoreWarning, match="this loses nothing, and the next open for writing adds them"):
+        assert mqstore.verify(tmp_path / "data").ok
     after = run("durable_log", tmp_path)
     assert words([*before, *after], "stored") == [str(number) for number in range(100)]
     assert words(after, "read") == [f"reading {number}" for number in range(100)]

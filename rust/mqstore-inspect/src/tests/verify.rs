@@ -216,3 +216,29 @@ fn configuration_that_cannot_be_read() {
     assert_eq!(kinds(&report), ["config_damaged"]);
     assert!(report.problems[0].detail.contains("the file is empty"));
 }
+
+#[test]
+fn after_a_kill_queues_and_index_may_lack_the_last_messages() {
+    let (world, vfs, _) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    for number in 0..40 {
+        if number == 20 {
+            store.flush().unwrap();
+        }
+        put(&store, "a", 0, b"body", &format!("key-{number}"));
+    }
+    // The process ends before the records after the flush are dispatched.
+    let killed = world.on(Arc::new(vfs.kill().unwrap()));
+    let report = verified(&killed);
+    assert_eq!((report.ok, report.messages), (true, 40), "{report:?}");
+    assert!(report.notes[0].contains("this loses nothing"), "{report:?}");
+    // Damage before that place counts.
+    let unit = killed.files().consume_queue().join("a/0/00000000000000000000");
+    killed.vfs.open(&unit, Access::ReadWrite).unwrap().write_all_at(&[9], 3).unwrap();
+    assert!(!verified(&killed).ok);
+    // The next open for writing adds the entries.
+    let reopened = world.on(Arc::new(vfs.kill().unwrap()));
+    reopened.open(OpenMode::ReadWrite, &small()).unwrap().close().unwrap();
+    let report = verified(&reopened);
+    assert!(report.ok && report.notes.is_empty(), "{report:?}");
+}

@@ -32,6 +32,7 @@ use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::{BatchTopics, DispatchRules};
 use mqstore_log::index::{BadIndexFile, IndexSet};
+use mqstore_log::recovery::mark_fits;
 
 /// Number of further checks that must find a problem too, if a writer has the store open: while it makes, removes and
 /// cuts files, a check can compare a new file with an old one.
@@ -97,7 +98,8 @@ pub(crate) fn verify_locked(
 pub(crate) struct VerifyBounds {
     /// Log offset at which the check ends: records from here on are not published.
     pub limit: u64,
-    /// Records from this log offset on are not dispatched yet.
+    /// Records from this log offset on may be missing in queues and index: a writer has not dispatched them yet, or it
+    /// was stopped, and the next open for writing derives them again.
     pub dispatched: u64,
     /// Whether a writer has the store open.
     pub beside: bool,
@@ -110,12 +112,24 @@ impl VerifyBounds {
     pub(crate) fn now(files: &StoreFiles) -> Self {
         let live = read_live(files);
         let beside = live.is_some() || files.vfs.lock_holder(&files.lock()).ok().flatten().is_some();
-        live.map_or(Self { beside, ..Self::NONE }, |live| Self {
-            limit: live.visible,
-            dispatched: live.dispatched,
-            beside,
-        })
+        match live {
+            Some(live) => Self { limit: live.visible, dispatched: live.dispatched, beside },
+            None if beside => Self { beside, ..Self::NONE },
+            None => Self { dispatched: complete_to(files), ..Self::NONE },
+        }
     }
+}
+
+/// Returns the log offset up to which the last writer completed queues and index, if it was stopped before a close.
+/// `u64::MAX` after a close, and if another program wrote last.
+fn complete_to(files: &StoreFiles) -> u64 {
+    let find = || {
+        files.vfs.stat(&files.abort()).ok()?;
+        let mark = DurableMarkFile::new(files).try_load().ok().flatten()?;
+        let list = SegmentList::load_damaged(files).ok()?;
+        mark_fits(files, &list, &mark).then_some(mark.dispatched)
+    };
+    find().unwrap_or(u64::MAX)
 }
 
 fn check(
@@ -164,6 +178,7 @@ pub(crate) fn check_other_files(
     keys.finish(view, wrong_files, &mut report);
     let mut check = OtherFilesCheck { files, report, end, dispatched: view.dispatched, beside };
     check.checkpoint();
+    check.tell_stop();
     check.compaction()?;
     check.config();
     check.meta()?;

@@ -49,7 +49,7 @@ pub(crate) struct View<'a> {
     pub(crate) extensions: Option<Extensions>,
     /// Log offset at which the check ends: the writer has not published records from here on.
     pub limit: u64,
-    /// The writer has not dispatched records from this log offset on.
+    /// See `VerifyBounds`.
     pub dispatched: u64,
 }
 

@@ -22,7 +22,7 @@ pub(super) struct OtherFilesCheck<'a> {
     pub report: VerifyReport,
     /// End of the log.
     pub end: u64,
-    /// The writer has not dispatched records from this log offset on.
+    /// See `VerifyBounds`.
     pub dispatched: u64,
     /// Whether a writer has the store open now.
     pub beside: bool,
@@ -69,10 +69,21 @@ impl OtherFilesCheck<'_> {
         ] {
             // RocketMQ stores -1 if no offset was confirmed.
             let wrong = u64::try_from(value).map_or(value < -1, |value| value > self.end);
-            if wrong && self.dispatched == u64::MAX {
+            if wrong && (self.dispatched == u64::MAX || !self.beside) {
                 let detail = format!("{name} is {value}; the log ends at {}", self.end);
                 self.report.add(ProblemKind::CheckpointAhead, &path, None, detail);
             }
+        }
+    }
+
+    /// Notes that queues and index were not compared for the end of the log, because the writer was stopped.
+    pub(super) fn tell_stop(&mut self) {
+        if !self.beside && self.dispatched < self.end && !self.files.is_bare_log() {
+            self.report.notes.push(format!(
+                "the writer was stopped before it closed the store: queues and index may lack the messages from log \
+                 offset {} on; this loses nothing, and the next open for writing adds them",
+                self.dispatched
+            ));
         }
     }
 

@@ -32,6 +32,7 @@ _UNITS = {
     "bytes": "bytes",
     "entries": "entries",
     "files": "files",
+    "over": "bytes",
     "pages": "pages of 4 KiB",
     "queues": "queues",
     "ratio": "share",

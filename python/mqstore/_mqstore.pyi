@@ -56,7 +56,18 @@ from mqstore._stubs.loop import (
 from mqstore._stubs.message import Message
 from mqstore._stubs.testing import TestClock, TestFaults, is_reserved
 from mqstore._stubs.transactions import NativeChecks, NativeTransaction, pending_transactions
-from mqstore.types import ArrowStream, BytesLike, Duration, Filter, Keys, OnDamage, Properties, ReadBound, Time
+from mqstore.types import (
+    ArrowStream,
+    BytesLike,
+    Compression,
+    Duration,
+    Filter,
+    Keys,
+    OnDamage,
+    Properties,
+    ReadBound,
+    Time,
+)
 
 __all__ = [
     "AppendResult", "AppendResults", "CompactionJob", "CopyStream", "ExportRules", "ExportStream", "LeasedMessage",
@@ -175,6 +186,8 @@ class NativeStore:
         deliver_at: Time | None = None,
         delay_level: int | None = None,
         light_queues: Keys = (),
+        compression: Compression | None = None,
+        compress_over: int | None = None,
     ) -> AppendResult:
         """Appends one message and returns its position.
 
@@ -195,6 +208,9 @@ class NativeStore:
                 of 1 s to 2 h.
             light_queues: names of light queues that also get the message: `"light-0"` or `"%LMQ%light-0"`. Read a light
                 queue as the topic `%LMQ%light-0`. Not for delayed messages, batch queues, retry and system topics.
+            compression: how the body is compressed, `"zstd"`, `"lz4"`, `"zlib"` or `"none"`; None is the store's option
+                `compression`. Readers get the body as you gave it.
+            compress_over: bytes that a body needs to be compressed; None is the store's option `compress_over`.
 
         Returns:
             The position and the ids. For a delayed message they are those of the waiting record; its ids cancel the
@@ -215,6 +231,8 @@ class NativeStore:
         *,
         queue_id: int | None = None,
         durable: bool = False,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
     ) -> AppendResults:
         """Appends messages under one lock, with one sync if a sync is due; returns the results in the order given.
 
@@ -227,6 +245,8 @@ class NativeStore:
             messages: bodies or `Message` objects.
             queue_id: queue of all messages; None uses the queues of the topic in turn.
             durable: as for `append`.
+            compression: as for `append`; the messages of a batch queue are not compressed.
+            compress_over: as for `append`.
 
         Raises:
             InvalidMessageError: a message is not valid, or there are more than 32,767 for a batch queue.
@@ -242,6 +262,8 @@ class NativeStore:
         *,
         queue_id: int | None = None,
         durable: bool = False,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
     ) -> AppendResults:
         """Appends messages like `append_many`, from one sequence for each part of a message.
 
@@ -255,6 +277,8 @@ class NativeStore:
             properties: one mapping for all messages, or for each body a mapping or None. As for `append`.
             queue_id: queue of all messages; None uses the queues of the topic in turn.
             durable: as for `append`.
+            compression: as for `append_many`.
+            compress_over: as for `append`.
 
         Returns:
             The results of `append_many`.
@@ -265,7 +289,14 @@ class NativeStore:
             Full: the messages would exceed a quota; none was appended.
         """
     def append_arrow(
-        self, topic: str | None, table_or_stream: ArrowStream, *, queue_id: int | None = None, durable: bool = False
+        self,
+        topic: str | None,
+        table_or_stream: ArrowStream,
+        *,
+        queue_id: int | None = None,
+        durable: bool = False,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
     ) -> int:
         """Appends the rows of a table as messages, without a Python object for each of them.
 
@@ -282,6 +313,8 @@ class NativeStore:
                 Polars, DuckDB or pandas, or a `mqstore.Scan`.
             queue_id: queue of the rows that name none; None uses the queues of the topic in turn.
             durable: whether all rows are durable when the call returns, whatever the store's durability.
+            compression: as for `append_many`.
+            compress_over: as for `append`.
 
         Returns:
             The number of messages.

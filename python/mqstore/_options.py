@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mqstore._broker_conf import Found
     from mqstore._reports import ExpiredFile, StoreEvent
-    from mqstore.types import Durability, Duration, Recovery, RetentionPolicy, StorePath, Visibility
+    from mqstore.types import Compression, Durability, Duration, Recovery, RetentionPolicy, StorePath, Visibility
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,17 @@ class StoreOptions:
     RocketMQ: `enabledAppendPropCRC` (off by default)."""
 
     max_message_size: int = 4 << 20
-    """Largest body in bytes: 10 to 1 GiB. RocketMQ: `maxMessageSize`."""
+    """Largest body in bytes, before a compression: 10 to 1 GiB. RocketMQ: `maxMessageSize`."""
+
+    compression: Compression | None = None
+    """How appends compress the bodies that your program gives: `"zstd"`, `"lz4"` or `"zlib"`. Readers get the bodies as
+    you gave them. Clients of RocketMQ before 5.0 can decompress `"zlib"` only. None, the default, and `"none"` store
+    bodies uncompressed. Each call that appends a body can choose another compression.
+    RocketMQ: `compressType` of its clients (`ZLIB` by default); a broker has no such setting."""
+
+    compress_over: int = 4096
+    """Bytes that a body needs to be compressed: 0 to 1 GiB. A body that does not get smaller stays uncompressed.
+    RocketMQ: `compressMsgBodyOverHowmuch` of its clients."""
 
     default_queues: int = 1
     """Number of queues of a topic that an append creates: 1 to 65,536.
@@ -457,6 +467,7 @@ _CONVERSIONS: dict[str, Callable[[str, object], object]] = {
     "float | None": _or_none(_ratio),
     "bool": _switch,
     "str": _text,
+    "Compression | None": _or_none(_text),
     "Recovery": _text,
     "Durability": _text,
     "Visibility": _text,

@@ -25,6 +25,7 @@ __all__ = [
     "BytesLike",
     "Check",
     "CompactionOptions",
+    "Compression",
     "Durability",
     "Duration",
     "Filter",
@@ -100,6 +101,9 @@ Boundary: TypeAlias = Literal["lower", "upper"]
 
 Durability: TypeAlias = Literal["sync", "async", "manual", "pooled"]
 """When an append returns: see `StoreOptions.durability`."""
+
+Compression: TypeAlias = Literal["zstd", "lz4", "zlib", "none"]
+"""How a body is stored: compressed, or as you gave it (`"none"`). See `StoreOptions.compression`."""
 
 Recovery: TypeAlias = Literal["strict", "salvage", "read-only"]
 """Behaviour of an open for writing if it finds damage: see `StoreOptions.recovery`."""
@@ -180,6 +184,8 @@ class StoreOptionsDict(TypedDict, total=False):
     flush_interval: Duration
     record_crc: bool
     max_message_size: int
+    compression: Compression | None
+    compress_over: int
     default_queues: int
     auto_create_topics: bool
     retention: Duration | None

@@ -29,6 +29,10 @@ def blocks(page: str) -> list[str]:
             ],
         ),
         (
+            "docs/compression.md",
+            ["46000 True", "True", "[513, 0, 257]"],
+        ),
+        (
             "docs/consumers.md",
             [
                 *("order 0", "order 2", "order 4", "order 1", "2 to do", "order 3", "order 5"),

@@ -122,11 +122,14 @@ SIGNATURES = {
     + ", ".join(f"{name}=Ellipsis" for name in mqstore.types.StoreOptionsDict.__annotations__)
     + ")",
     "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
-    "born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, light_queues=())",
-    "Store.append_many": "(self, /, topic, messages, *, queue_id=None, durable=False)",
+    "born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, light_queues=(), "
+    "compression=None, compress_over=None)",
+    "Store.append_many": "(self, /, topic, messages, *, queue_id=None, durable=False, compression=None, "
+    "compress_over=None)",
     "Store.append_batch": "(self, /, topic, bodies, keys=None, tags=None, properties=None, *, queue_id=None, "
-    "durable=False)",
-    "Store.append_arrow": "(self, /, topic, table_or_stream, *, queue_id=None, durable=False)",
+    "durable=False, compression=None, compress_over=None)",
+    "Store.append_arrow": "(self, /, topic, table_or_stream, *, queue_id=None, durable=False, compression=None, "
+    "compress_over=None)",
     "Message": "(body, *, keys=(), tags=None, properties=None, flag=0, born_timestamp=None)",
     "Store.read": "(self, /, topic, queue_id=None, start=None, end=None, *, filter=None, follow=False, timeout=None, "
     "on_damage='raise')",
@@ -160,7 +163,7 @@ SIGNATURES = {
     "check_max=15)",
     "Store.pending_transactions": "(self)",
     "Transaction.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "
-    "born_timestamp=None)",
+    "born_timestamp=None, compression=None, compress_over=None)",
     "Transaction.commit": "(self, /)",
     "Transaction.rollback": "(self, /)",
     "Consumer.poll": "(self, /, max_messages=1000, timeout=None)",
@@ -170,11 +173,11 @@ SIGNATURES = {
     "Consumer.reset": "(self, /, to, *, durable=False, sync=None)",
     "Consumer.lag": "(self, /)",
     "WorkQueue.put": "(self, /, body, *, keys=(), tags=None, properties=None, delay=None, deliver_at=None, "
-    "dedup_id=None, durable=False, block=True, timeout=None)",
+    "dedup_id=None, durable=False, block=True, timeout=None, compression=None, compress_over=None)",
     "WorkQueue.put_nowait": "(self, body, *, keys=(), tags=None, properties=None, delay=None, deliver_at=None, "
-    "dedup_id=None, durable=False)",
+    "dedup_id=None, durable=False, compression=None, compress_over=None)",
     "WorkQueue.put_many": "(self, /, messages, *, delay=None, deliver_at=None, durable=False, block=True, "
-    "timeout=None)",
+    "timeout=None, compression=None, compress_over=None)",
     "WorkQueue.get": "(self, /, block=True, timeout=None)",
     "WorkQueue.get_nowait": "(self)",
     "WorkQueue.get_many": "(self, /, count, timeout=None)",
@@ -187,7 +190,7 @@ SIGNATURES = {
     "LeasedMessage.ack": "(self, /, *, durable=False)",
     "LeasedMessage.nack": "(self, /, delay=None, *, reason=None)",
     "LeasedMessage.extend": "(self, /, duration=None)",
-    "Table.set": "(self, key, value, *, durable=False)",
+    "Table.set": "(self, key, value, *, durable=False, compression=None, compress_over=None)",
     "Table.delete": "(self, key, *, durable=False)",
     "WorkQueue.task_done": "(self, /, message=None)",
     "WorkQueue.join": "(self, /, timeout=None)",

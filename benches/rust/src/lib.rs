@@ -93,6 +93,7 @@ pub fn message<'a>(body: &'a [u8], properties: &'a [u8]) -> NewMessage<'a> {
         flag: 0,
         born_timestamp_ms: Some(1_700_000_000_000),
         durable: false,
+        ..NewMessage::default()
     }
 }
 

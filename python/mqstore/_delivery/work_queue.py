@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mqstore._native import AppendResult, LeasedMessage
-    from mqstore.types import BytesLike, Duration, Keys, Properties, Time
+    from mqstore.types import BytesLike, Compression, Duration, Keys, Properties, Time
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,8 @@ class WorkQueue(_native.NativeWorkQueue):
         deliver_at: Time | None = None,
         dedup_id: str | None = None,
         durable: bool = False,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
     ) -> AppendResult:
         """Calls `put` with `block=False`."""
         return self.put(
@@ -101,6 +103,8 @@ class WorkQueue(_native.NativeWorkQueue):
             dedup_id=dedup_id,
             durable=durable,
             block=False,
+            compression=compression,
+            compress_over=compress_over,
         )
 
     def get_nowait(self) -> LeasedMessage:

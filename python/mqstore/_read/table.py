@@ -20,7 +20,7 @@ from mqstore.errors import InvalidMessageError, InvalidOptionError, OffsetOutOfR
 if TYPE_CHECKING:
     from mqstore._native import AppendResult, StoredMessage
     from mqstore._store import Store
-    from mqstore.types import BytesLike, Duration, OnDamage
+    from mqstore.types import BytesLike, Compression, Duration, OnDamage
 
 Bodies: TypeAlias = Literal["memory", "disk"]
 """Location of a table's messages: in memory, or on disk until they are needed."""
@@ -213,7 +213,15 @@ class Table(Mapping[str, "StoredMessage"]):
                     self._load([queue_id])
             gone = (queue_id, offset)
 
-    def set(self, key: str, value: BytesLike, *, durable: bool = False) -> AppendResult:
+    def set(
+        self,
+        key: str,
+        value: BytesLike,
+        *,
+        durable: bool = False,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
+    ) -> AppendResult:
         """Appends `value` as the newest message of `key`, as `table[key] = value` does.
 
         The message goes to the queue in which the key is, so that the changes of a key stay in order.
@@ -222,6 +230,8 @@ class Table(Mapping[str, "StoredMessage"]):
             key: the key; several words with single blanks are the keys of one message.
             value: any bytes-like object, not empty.
             durable: whether to wait for a sync, in every durability mode.
+            compression: as for `Store.append`.
+            compress_over: as for `Store.append`.
 
         Returns:
             The position of the message.
@@ -239,7 +249,7 @@ class Table(Mapping[str, "StoredMessage"]):
             msg = f"an empty value would delete the key {key!r}; use del table[key]"
             raise InvalidMessageError(msg)
         with self._lock:
-            return self._append(key, value, self._queue_of(key), durable)
+            return self._append(key, value, self._queue_of(key), durable, compression, compress_over)
 
     def delete(self, key: str, *, durable: bool = False) -> AppendResult:
         """Deletes `key`, as `del table[key]` does: appends a tombstone, a message with the key and without a body.
@@ -265,14 +275,30 @@ class Table(Mapping[str, "StoredMessage"]):
         self.refresh()
         return self._entries[key][0] if key in self._entries else None
 
-    def _append(self, key: str, body: BytesLike, queue_id: int | None, durable: bool) -> AppendResult:
+    def _append(
+        self,
+        key: str,
+        body: BytesLike,
+        queue_id: int | None,
+        durable: bool,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
+    ) -> AppendResult:
         if not isinstance(key, str):
             msg = f"a key of a table must be a str, not {type(key).__name__}"
             raise TypeError(msg)
         if not key or key.isspace():
             msg = f"the key {key!r} is blank; a message with it has no key"
             raise InvalidMessageError(msg)
-        return self._store.append(self._topic, body, keys=key.split(" "), queue_id=queue_id, durable=durable)
+        return self._store.append(
+            self._topic,
+            body,
+            keys=key.split(" "),
+            queue_id=queue_id,
+            durable=durable,
+            compression=compression,
+            compress_over=compress_over,
+        )
 
     def __setitem__(self, key: str, value: BytesLike) -> None:
         self.set(key, value)

@@ -8,7 +8,7 @@ from typing_extensions import disjoint_base
 
 from mqstore._mqstore import AppendResult, NativeStore, StoredMessage
 from mqstore._stubs.message import Message
-from mqstore.types import BytesLike, Duration, Filter, Keys, OnDamage, Properties, Start, Time
+from mqstore.types import BytesLike, Compression, Duration, Filter, Keys, OnDamage, Properties, Start, Time
 
 __all__ = [
     "LeasedMessage",
@@ -243,6 +243,8 @@ class NativeWorkQueue:
         durable: bool = False,
         block: bool = True,
         timeout: Duration | None = None,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
     ) -> AppendResult:
         """Appends a message to the queue.
 
@@ -260,6 +262,8 @@ class NativeWorkQueue:
             durable: whether to wait for a sync, whatever the store's durability.
             block: whether to wait if the queue has reached `maxsize`.
             timeout: longest wait; None is without a limit.
+            compression: as for `Store.append`.
+            compress_over: as for `Store.append`.
 
         Raises:
             Full: the queue is full, or stayed full until the timeout.
@@ -276,6 +280,8 @@ class NativeWorkQueue:
         durable: bool = False,
         block: bool = True,
         timeout: Duration | None = None,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
     ) -> list[AppendResult]:
         """Appends several messages under one lock and with one sync; returns the results in the order given.
 
@@ -288,6 +294,8 @@ class NativeWorkQueue:
             durable: as for `put`.
             block: as for `put`.
             timeout: as for `put`.
+            compression: as for `put`.
+            compress_over: as for `put`.
 
         Raises:
             Full: the queue cannot take all of them, or could not until the timeout; none was put.

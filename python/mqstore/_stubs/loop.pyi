@@ -6,7 +6,7 @@ from typing import NoReturn, Self, final
 from mqstore._mqstore import AppendResult, AppendResults, NativeStore, StoredMessage
 from mqstore._stubs.delivery import LeasedMessage, NativeConsumer, NativeWorkQueue
 from mqstore._stubs.message import Message
-from mqstore.types import BytesLike, Duration, Keys, Properties, Time
+from mqstore.types import BytesLike, Compression, Duration, Keys, Properties, Time
 
 __all__ = [
     "LoopConsumer",
@@ -47,6 +47,8 @@ class LoopLink:
         flag: int,
         born_timestamp: Time | None,
         durable: bool,
+        compression: Compression | None,
+        compress_over: int | None,
         at_once: bool,
     ) -> AppendResult | QueuedAppend:
         """Appends like `Store.append` if `at_once` is set and that does not block; otherwise returns the append.
@@ -54,7 +56,14 @@ class LoopLink:
         The caller passes a returned append to `put`.
         """
     def append_many(
-        self, topic: str, messages: Iterable[BytesLike | Message], queue_id: int | None, durable: bool, at_once: bool
+        self,
+        topic: str,
+        messages: Iterable[BytesLike | Message],
+        queue_id: int | None,
+        durable: bool,
+        compression: Compression | None,
+        compress_over: int | None,
+        at_once: bool,
     ) -> AppendResults | QueuedAppend:
         """Like `append`, for `Store.append_many`."""
     def append_batch(
@@ -66,6 +75,8 @@ class LoopLink:
         properties: Properties | Iterable[Properties | None] | None,
         queue_id: int | None,
         durable: bool,
+        compression: Compression | None,
+        compress_over: int | None,
         at_once: bool,
     ) -> AppendResults | QueuedAppend:
         """Like `append`, for `Store.append_batch`."""
@@ -139,6 +150,7 @@ class LoopPut:
 
     @staticmethod
     def one(
+        queue: NativeWorkQueue,
         body: BytesLike,
         keys: Keys,
         tags: str | None,
@@ -146,11 +158,19 @@ class LoopPut:
         delay: Duration | None,
         deliver_at: Time | None,
         durable: bool,
+        compression: Compression | None,
+        compress_over: int | None,
     ) -> LoopPut:
         """Converts the arguments of `WorkQueue.put`."""
     @staticmethod
     def many(
-        messages: Iterable[BytesLike | Message], delay: Duration | None, deliver_at: Time | None, durable: bool
+        queue: NativeWorkQueue,
+        messages: Iterable[BytesLike | Message],
+        delay: Duration | None,
+        deliver_at: Time | None,
+        durable: bool,
+        compression: Compression | None,
+        compress_over: int | None,
     ) -> LoopPut:
         """Converts the arguments of `WorkQueue.put_many`."""
 

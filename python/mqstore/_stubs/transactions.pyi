@@ -6,7 +6,7 @@ from typing import Literal, Self, TypeAlias, final
 from typing_extensions import disjoint_base
 
 from mqstore._mqstore import AppendResult, NativeStore
-from mqstore.types import BytesLike, Duration, Keys, Properties, Time
+from mqstore.types import BytesLike, Compression, Duration, Keys, Properties, Time
 
 __all__ = ["NativeChecks", "NativeTransaction", "pending_transactions"]
 
@@ -43,6 +43,8 @@ class NativeTransaction:
         queue_id: int | None = None,
         flag: int = 0,
         born_timestamp: Time | None = None,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
     ) -> str:
         """Stores a message that becomes visible when the transaction is committed, and returns its unique id.
 
@@ -57,6 +59,8 @@ class NativeTransaction:
             queue_id: the queue; None takes the topic's queues in turn.
             flag: a 32-bit number for the application.
             born_timestamp: time at which the message was created; None is now.
+            compression: as for `Store.append`.
+            compress_over: as for `Store.append`.
 
         Raises:
             RefusedError: the transaction has ended.

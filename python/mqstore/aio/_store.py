@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from mqstore.types import (
         BytesLike,
         Check,
+        Compression,
         Duration,
         Filter,
         Keys,
@@ -231,14 +232,16 @@ class Store:
         deliver_at: Time | None = None,
         delay_level: int | None = None,
         light_queues: Keys = (),
+        compression: Compression | None = None,
+        compress_over: int | None = None,
     ) -> AppendResult:
         """Appends one message and returns its position and its ids.
 
         The append runs in the loop's thread if it need not wait: the store does not sync each append, the topic exists,
-        the segment has space, and the body has less than 256 KiB. Otherwise it runs in the append thread, where all
-        waiting appends share one sync; an append that is delayed or has light queues runs in another thread. Appends
-        that do not ask for a sync are in the log in the order of their calls, and so are appends that ask for one. Do
-        not change the body before the call returns.
+        the segment has space, and the body has less than 256 KiB, or 16 KiB if it is compressed. Otherwise it runs in
+        the append thread, where all waiting appends share one sync; an append that is delayed or has light queues runs
+        in another thread. Appends that do not ask for a sync are in the log in the order of their calls, and so are
+        appends that ask for one. Do not change the body before the call returns.
         """
         bridge = self._bridge
         bridge.check()
@@ -258,6 +261,8 @@ class Store:
                 deliver_at=deliver_at,
                 delay_level=delay_level,
                 light_queues=light_queues,
+                compression=compression,
+                compress_over=compress_over,
             )
             return await bridge.run(later)
         done = bridge.link.append(
@@ -270,6 +275,8 @@ class Store:
             flag,
             born_timestamp,
             durable,
+            compression,
+            compress_over,
             bridge.appends.at_once,
         )
         if isinstance(done, AppendResult):
@@ -286,6 +293,8 @@ class Store:
         *,
         queue_id: int | None = None,
         durable: bool = False,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
     ) -> AppendResults:
         """Appends messages under one lock, with at most one sync, and returns the results in the same order.
 
@@ -293,7 +302,8 @@ class Store:
         """
         bridge = self._bridge
         bridge.check()
-        done = bridge.link.append_many(topic, messages, queue_id, durable, bridge.appends.at_once)
+        at_once = bridge.appends.at_once
+        done = bridge.link.append_many(topic, messages, queue_id, durable, compression, compress_over, at_once)
         if isinstance(done, AppendResults):
             await bridge.breathe()
             return done
@@ -311,6 +321,8 @@ class Store:
         *,
         queue_id: int | None = None,
         durable: bool = False,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
     ) -> AppendResults:
         """Appends messages like `append_many`, from one sequence for each part of a message.
 
@@ -318,8 +330,9 @@ class Store:
         """
         bridge = self._bridge
         bridge.check()
+        at_once = bridge.appends.at_once
         done = bridge.link.append_batch(
-            topic, bodies, keys, tags, properties, queue_id, durable, bridge.appends.at_once
+            topic, bodies, keys, tags, properties, queue_id, durable, compression, compress_over, at_once
         )
         if isinstance(done, AppendResults):
             await bridge.breathe()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mqstore._native import AppendResult, StoredMessage
     from mqstore._read.table import Change
     from mqstore.aio._bridge import Bridge
-    from mqstore.types import BytesLike, Duration
+    from mqstore.types import BytesLike, Compression, Duration
 
 T = TypeVar("T")
 
@@ -80,9 +80,20 @@ class Table:
         return await self._bridge.run(partial(self._table.__getitem__, key))
 
     @like(mqstore.Table.set)
-    async def set(self, key: str, value: BytesLike, *, durable: bool = False) -> AppendResult:
+    async def set(
+        self,
+        key: str,
+        value: BytesLike,
+        *,
+        durable: bool = False,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
+    ) -> AppendResult:
         """Appends `value` as the newest message of `key`."""
-        return await self._bridge.run(partial(self._table.set, key, value, durable=durable))
+        change = partial(
+            self._table.set, key, value, durable=durable, compression=compression, compress_over=compress_over
+        )
+        return await self._bridge.run(change)
 
     @like(mqstore.Table.delete)
     async def delete(self, key: str, *, durable: bool = False) -> AppendResult:

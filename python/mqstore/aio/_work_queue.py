@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mqstore._native import AppendResult, AppendResults, LeasedMessage, Message, QueuedAppend
     from mqstore.aio._bridge import Bridge
-    from mqstore.types import BytesLike, Duration, Keys, Properties, Time
+    from mqstore.types import BytesLike, Compression, Duration, Keys, Properties, Time
 
 # Number of messages that one call acknowledges in the loop's thread.
 _AT_ONCE = 256
@@ -109,6 +109,8 @@ class WorkQueue(Handle):
         durable: bool = False,
         block: bool = True,
         timeout: Duration | None = None,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
     ) -> AppendResult:
         """Puts one message, in the loop's thread or in the append thread: see `mqstore.aio.Store.append`.
 
@@ -127,9 +129,12 @@ class WorkQueue(Handle):
                 deliver_at=deliver_at,
                 dedup_id=dedup_id,
                 durable=durable,
+                compression=compression,
+                compress_over=compress_over,
             )
             return await self._put_new(put_new, patience)
-        put = partial(_native.LoopPut.one, body, keys, tags, properties, delay, deliver_at, durable)
+        arguments = (keys, tags, properties, delay, deliver_at, durable, compression, compress_over)
+        put = partial(_native.LoopPut.one, self._own, body, *arguments)
         done = await self._put(put, patience)
         return done[0] if isinstance(done, list) else done
 
@@ -158,6 +163,8 @@ class WorkQueue(Handle):
         deliver_at: Time | None = None,
         dedup_id: str | None = None,
         durable: bool = False,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
     ) -> AppendResult:
         """Calls `put` with `block=False`."""
         return await self.put(
@@ -170,6 +177,8 @@ class WorkQueue(Handle):
             dedup_id=dedup_id,
             durable=durable,
             block=False,
+            compression=compression,
+            compress_over=compress_over,
         )
 
     @like(mqstore.WorkQueue.put_many)
@@ -182,9 +191,12 @@ class WorkQueue(Handle):
         durable: bool = False,
         block: bool = True,
         timeout: Duration | None = None,
+        compression: Compression | None = None,
+        compress_over: int | None = None,
     ) -> list[AppendResult]:
         """Puts messages under one lock, with at most one sync, and returns the results in the same order."""
-        put = partial(_native.LoopPut.many, list(messages), delay, deliver_at, durable)
+        arguments = (delay, deliver_at, durable, compression, compress_over)
+        put = partial(_native.LoopPut.many, self._own, list(messages), *arguments)
         done = await self._put(put, _patience(block, timeout))
         return done if isinstance(done, list) else [done]
 

@@ -13,6 +13,7 @@
     )
 )]
 
+pub mod body_compression;
 pub mod durable_mark;
 pub mod error;
 pub mod events;

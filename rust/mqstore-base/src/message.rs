@@ -9,18 +9,20 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use mqstore_format::properties as names;
-use mqstore_format::{MadeKey, PropertiesBuilder, RecordView, SqlFilter, is_reserved, java_hash};
+use mqstore_format::{MadeKey, PropertiesBuilder, RecordView, SqlFilter, SysFlag, is_reserved, java_hash};
 use mqstore_io::RegionView;
 
 use crate::error::StoreError;
 
 /// A message to append.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewMessage<'a> {
     /// The topic; 1 to 127 characters of `%|a-zA-Z0-9_-` (255 for retry and dead-letter topics).
     pub topic: &'a str,
-    /// The body, any bytes up to `max_message_bytes`.
+    /// The body in its stored form, any bytes up to `max_message_bytes`.
     pub body: &'a [u8],
+    /// How the body is compressed; other bits are not kept. For a copy, its origin says it.
+    pub sys_flag: SysFlag,
     /// The properties in RocketMQ's text form, including keys and tags; [`encode_properties`] makes them.
     pub properties: &'a [u8],
     /// The unique key, if the caller gives one (then it is also in `properties`); else the store makes one.

@@ -5,9 +5,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-use mqstore_format::{DelayLevels, Host};
+use mqstore_format::{Compression, DelayLevels, Host};
 use mqstore_io::Environment;
 
+use crate::body_compression::BodyCompression;
 use crate::error::StoreError;
 use crate::events::Hooks;
 
@@ -143,6 +144,12 @@ pub struct StoreOptions {
     pub index_tags: bool,
     /// Maximum size of a body in bytes. Default 4 MiB, 10 to 1 GiB. `maxMessageSize`.
     pub max_message_bytes: u32,
+    /// How appends of a program compress bodies. `None`, the default, stores them as they are. RocketMQ's clients
+    /// compress with `compressType`; a broker has no such option.
+    pub compression: Option<Compression>,
+    /// Minimum bytes of a body that is compressed. Default 4,096, at most 1 GiB. `compressMsgBodyOverHowmuch` of
+    /// RocketMQ's clients.
+    pub compress_over_bytes: u32,
     /// Number of queues of a topic that an append creates. Default 1, 1 to 65,536. `defaultTopicQueueNums`.
     pub default_queues: u32,
     /// Whether an append creates an unknown topic. Default true. `autoCreateTopicEnable`.
@@ -251,6 +258,8 @@ impl Default for StoreOptions {
             record_crc: true,
             index_tags: false,
             max_message_bytes: 4 << 20,
+            compression: None,
+            compress_over_bytes: 4096,
             default_queues: 1,
             auto_create_topics: true,
             store_host: Host { ip: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 10911 },
@@ -308,6 +317,7 @@ impl StoreOptions {
         }
         within("allocation_bytes", self.allocation_bytes, 4096, 1 << 30)?;
         within("max_message_size", self.max_message_bytes.into(), 10, 1 << 30)?;
+        within("compress_over", self.compress_over_bytes.into(), 0, 1 << 30)?;
         within("default_queues", self.default_queues.into(), 1, 65_536)?;
         within(
             "dispatch_threads",
@@ -364,6 +374,15 @@ impl StoreOptions {
             });
         }
         Ok(())
+    }
+
+    /// How appends compress bodies unless the call says otherwise.
+    pub fn body_compression(&self) -> BodyCompression {
+        BodyCompression {
+            kind: self.compression,
+            over_bytes: self.compress_over_bytes,
+            max_bytes: self.max_message_bytes,
+        }
     }
 
     /// Whether a retention is set, by age or by size.

@@ -89,6 +89,7 @@ pub(crate) fn put(store: &Store, topic: &str, queue_id: i32, body: &str, tag: &s
         flag: 0,
         born_timestamp_ms: None,
         durable: false,
+        ..NewMessage::default()
     };
     let appended = store.append(&message).unwrap();
     assert!(matches!(appended.unique_id, UniqueKey::Made(_)));

@@ -105,6 +105,7 @@ pub fn message<'a>(
         flag: 0,
         born_timestamp_ms: None,
         durable: false,
+        ..NewMessage::default()
     }
 }
 

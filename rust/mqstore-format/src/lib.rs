@@ -35,7 +35,7 @@ mod testing;
 pub use batch::{BatchItem, BatchItems, decode_batch, encode_batch, split_batch};
 pub use bytes::Fields;
 pub use checkpoint::Checkpoint;
-pub use compression::{compress, decompress};
+pub use compression::{DEFAULT_COMPRESSION_LEVEL, compress, decompress, unpack_limit};
 pub use consume_queue::batch_unit::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER};
 pub use consume_queue::extension_unit::{CqExtUnit, ext_address, ext_offset};
 pub use consume_queue::unit::{BLANK_UNIT, CQ_UNIT_BYTES, CqUnit};

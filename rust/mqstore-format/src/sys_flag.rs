@@ -22,12 +22,24 @@ pub enum Compression {
 }
 
 impl Compression {
+    /// All compressions.
+    pub const ALL: [Self; 3] = [Self::Lz4, Self::Zstd, Self::Zlib];
+
     /// Returns the name used in messages: `zlib`, `lz4`, `zstd`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Zlib => "zlib",
             Self::Lz4 => "lz4",
             Self::Zstd => "zstd",
+        }
+    }
+
+    /// Returns the number in bits 8-10 of a flag.
+    const fn number(self) -> i32 {
+        match self {
+            Self::Lz4 => 1,
+            Self::Zstd => 2,
+            Self::Zlib => 3,
         }
     }
 }
@@ -85,6 +97,12 @@ impl SysFlag {
             2 => Some(Compression::Zstd),
             _ => None,
         }
+    }
+
+    /// Returns the flag of a body that is compressed by `kind`.
+    #[must_use]
+    pub const fn of_compressed(kind: Compression) -> Self {
+        Self(Self::COMPRESSED | kind.number() << 8)
     }
 
     /// Returns only the bits for the body's compression.
@@ -209,6 +227,7 @@ mod tests {
             let set = SysFlag(odd.0 | bits);
             assert!(set.compressed());
             assert_eq!(set.compression(), Some(kind));
+            assert_eq!(SysFlag::of_compressed(kind), SysFlag(bits));
             assert_eq!(set.with_compressed(false), SysFlag(set.0 & !1));
             assert_eq!(set.with_compressed(false).with_compressed(true), set);
         }

@@ -103,6 +103,7 @@ fn append(
             flag: 0,
             born_timestamp_ms: None,
             durable,
+            ..NewMessage::default()
         })
         .collect();
     store.append_many(&messages)

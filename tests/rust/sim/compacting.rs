@@ -61,6 +61,7 @@ fn send(store: &Store, table: &mut Table, next: &mut i64, key: usize, body: &str
         flag: 0,
         born_timestamp_ms: None,
         durable: false,
+        ..NewMessage::default()
     };
     store.append(&message).map_err(explain)?;
     if body.is_empty() {

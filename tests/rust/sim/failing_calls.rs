@@ -103,6 +103,7 @@ impl Run {
             flag: 0,
             born_timestamp_ms: None,
             durable: false,
+            ..NewMessage::default()
         })?;
         self.acked.push(Acked { topic, offset: appended.queue_offset, body, key });
         Ok(())

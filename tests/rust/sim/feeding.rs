@@ -56,6 +56,7 @@ fn send(store: &Store, from: usize, to: usize) -> Result<(), String> {
             flag: 0,
             born_timestamp_ms: None,
             durable: false,
+            ..NewMessage::default()
         };
         store.append(&message).map_err(explain)?;
     }

@@ -181,6 +181,7 @@ fn begin() -> Result<World, String> {
             flag: 0,
             born_timestamp_ms: None,
             durable: false,
+            ..NewMessage::default()
         };
         store.append(&message).map_err(explain)?;
     }

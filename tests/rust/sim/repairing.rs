@@ -48,6 +48,7 @@ fn filled(closed: bool) -> Result<(World, Vec<u64>), String> {
             flag: 0,
             born_timestamp_ms: None,
             durable: false,
+            ..mqstore_base::message::NewMessage::default()
         };
         places.push(store.append(&message).map_err(explain)?.commit_log_offset);
     }

@@ -113,6 +113,7 @@ fn later(broker: &Broker, number: usize, due: Due, durable: bool) -> Result<Stri
         flag: 0,
         born_timestamp_ms: None,
         durable,
+        ..NewMessage::default()
     };
     let accepted = broker.append_later(&[(message, due)]).map_err(explain)?;
     Ok(accepted.first().map_or_else(String::new, |one| one.appended.unique_id.as_str().to_owned()))

@@ -307,6 +307,7 @@ pub(crate) fn append(store: &Store, records: &mut [Rec], durable: bool) -> Resul
             flag: 0,
             born_timestamp_ms: None,
             durable,
+            ..NewMessage::default()
         })
         .collect();
     let (mut all, mut outcome) = (Vec::new(), Ok(()));

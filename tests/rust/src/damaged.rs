@@ -455,6 +455,7 @@ fn append(store: &Store, number: u64) -> Result<(), StoreError> {
         flag: number as i32,
         born_timestamp_ms: Some(1_699_999_999_000 + number as i64),
         durable: false,
+        ..NewMessage::default()
     };
     let copies = if topic == "batched" { 1 + number as usize % 3 } else { 1 };
     store.append_many(&vec![message; copies]).map(drop)

@@ -104,6 +104,7 @@ pub fn append(store: &Store, messages: &[Remembered]) -> Result<(), StoreError> 
             flag: 0,
             born_timestamp_ms: None,
             durable: false,
+            ..NewMessage::default()
         })
         .collect();
     store.append_many(&batch).map(|_| ())

@@ -70,6 +70,7 @@ impl DelayEngine {
             flag: 0,
             born_timestamp_ms: None,
             durable: false,
+            ..NewMessage::default()
         });
         self.store.append_many(&messages)?;
         self.read_timer_queue()

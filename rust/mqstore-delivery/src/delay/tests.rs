@@ -51,6 +51,7 @@ fn message<'a>(topic: &'a str, text: &'a str, properties: &'a [u8]) -> NewMessag
         flag: 7,
         born_timestamp_ms: Some(5),
         durable: false,
+        ..NewMessage::default()
     }
 }
 

@@ -205,6 +205,7 @@ impl<'a> OutgoingRecord<'a> {
             flag: self.view.flag,
             born_timestamp_ms: Some(self.view.born_timestamp),
             durable: false,
+            ..NewMessage::default()
         }
     }
 
@@ -248,6 +249,7 @@ impl<'a> ReappendedMessage<'a> {
             flag: self.view.flag,
             born_timestamp_ms: Some(self.view.born_timestamp),
             durable: false,
+            sys_flag: self.view.sys_flag,
         }
     }
 }

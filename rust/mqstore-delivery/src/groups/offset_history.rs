@@ -66,6 +66,7 @@ pub(super) fn write(store: &Store, group: &str, offsets: &[(Queue, i64)]) -> Res
             flag: 0,
             born_timestamp_ms: None,
             durable: false,
+            ..NewMessage::default()
         })
         .collect();
     store.append_many(&messages)?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, StoredRecord};
 use mqstore_engine::TransactionMark;
+use mqstore_format::SysFlag;
 use mqstore_format::topic::{CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_TOPIC};
 use mqstore_format::transaction::HalfRecord;
 use mqstore_io::sync::Ordering;
@@ -23,6 +24,7 @@ struct FinalRecord<'a> {
     body: &'a [u8],
     properties: Cow<'a, [u8]>,
     flag: i32,
+    sys_flag: SysFlag,
     born_timestamp_ms: i64,
     mark: TransactionMark,
 }
@@ -89,6 +91,7 @@ impl Transactions {
                     body: of_memory(&content.body).unwrap_or_default(),
                     properties: Cow::Borrowed(of_memory(&content.properties).unwrap_or_default()),
                     flag: content.flag,
+                    sys_flag: content.sys_flag,
                     born_timestamp_ms: content.born_timestamp_ms,
                     mark: mark(outcome, half.position, None),
                 },
@@ -147,6 +150,7 @@ impl Transactions {
             flag: 0,
             born_timestamp_ms: None,
             durable,
+            ..NewMessage::default()
         };
         let (mut messages, mut marks) = (vec![op], vec![TransactionMark::default()]);
         for one in finals {
@@ -160,6 +164,7 @@ impl Transactions {
                 flag: one.flag,
                 born_timestamp_ms: Some(one.born_timestamp_ms),
                 durable,
+                sys_flag: one.sys_flag,
             });
             marks.push(one.mark);
         }
@@ -234,6 +239,7 @@ fn final_of(record: &StoredRecord, outcome: TransactionOutcome) -> Result<FinalR
         body: view.body,
         properties: own_properties(&view),
         flag: view.flag,
+        sys_flag: view.sys_flag,
         born_timestamp_ms: view.born_timestamp,
         mark: mark(outcome, record.commit_log_offset, Some(origin(&view))),
     })

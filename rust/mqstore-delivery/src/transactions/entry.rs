@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use mqstore_base::message::{Appended, UniqueKey};
+use mqstore_format::SysFlag;
 use mqstore_io::sync::{AtomicI64, Mutex, MutexGuard, Ordering};
 
 use super::TransactionOutcome;
@@ -40,6 +41,7 @@ pub(super) struct AppendedContent {
     pub(super) topic: usize,
     pub(super) queue_id: i32,
     pub(super) flag: i32,
+    pub(super) sys_flag: SysFlag,
     pub(super) born_timestamp_ms: i64,
     pub(super) key: UniqueKey,
     pub(super) properties: Range<usize>,

@@ -255,6 +255,7 @@ fn a_broker_s_half_messages_are_found_and_decided_one_by_one() {
             flag: 0,
             born_timestamp_ms: None,
             durable: false,
+            ..mqstore_base::message::NewMessage::default()
         };
         store.append(&half).unwrap();
     }

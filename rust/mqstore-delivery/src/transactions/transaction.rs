@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, UniqueKey};
 use mqstore_format::topic::{HALF_TOPIC, OP_TOPIC};
-use mqstore_format::validate_group;
+use mqstore_format::{SysFlag, validate_group};
 use mqstore_io::sync::Ordering;
 
 use super::TransactionOutcome;
@@ -28,8 +28,10 @@ const OP_FIXED_BYTES: u64 = 320;
 pub struct NewHalfMessage<'a> {
     /// The topic.
     pub topic: &'a str,
-    /// The body.
+    /// The body in its stored form.
     pub body: &'a [u8],
+    /// How the body is compressed; the final record has the same form.
+    pub sys_flag: SysFlag,
     /// The properties in RocketMQ's text form, including keys and tags; see
     /// [`mqstore_base::message::encode_properties`].
     pub properties: &'a [u8],
@@ -135,6 +137,7 @@ impl Transaction {
             flag: message.flag,
             born_timestamp_ms: message.born_timestamp_ms,
             durable: false,
+            sys_flag: message.sys_flag,
         };
         let queue_id = inner.store.target_queue(&half)?;
         let key = match message.unique_key {
@@ -176,6 +179,7 @@ impl Transaction {
             topic: parts.topic(message.topic),
             queue_id,
             flag: message.flag,
+            sys_flag: message.sys_flag,
             born_timestamp_ms,
             key: key.clone(),
             properties,

@@ -201,6 +201,7 @@ fn delayed_messages_keep_their_segments_until_they_are_delivered() {
             flag: 0,
             born_timestamp_ms: None,
             durable: false,
+            ..NewMessage::default()
         };
         store.create_topic("later", 1, &[]).unwrap();
         let waiting = broker.append_later(&[(message, due)]).unwrap().remove(0).appended;

@@ -224,6 +224,7 @@ impl WorkQueueInner {
                 flag: view.flag,
                 born_timestamp_ms: Some(view.born_timestamp),
                 durable: true,
+                ..NewMessage::default()
             })
             .collect();
         let most = self.options.max_attempts.unwrap_or(0).cast_signed();

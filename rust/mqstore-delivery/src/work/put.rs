@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
+use mqstore_format::SysFlag;
 use mqstore_format::properties::{TIMER_DELIVER_MS, push_property};
 use mqstore_io::sync::Ordering;
 
@@ -18,8 +19,10 @@ use crate::nonblocking::{Look, lock};
 /// A message to put.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewWork<'a> {
-    /// The body.
+    /// The body in its stored form.
     pub body: &'a [u8],
+    /// How the body is compressed.
+    pub sys_flag: SysFlag,
     /// The properties in RocketMQ's text form, including keys and tags; see
     /// [`mqstore_base::message::encode_properties`].
     pub properties: &'a [u8],
@@ -126,6 +129,7 @@ impl WorkQueueInner {
             flag: message.flag,
             born_timestamp_ms: message.born_timestamp_ms,
             durable: message.durable,
+            sys_flag: message.sys_flag,
         }
     }
 

@@ -63,6 +63,7 @@ impl WorkQueueInner {
                     flag: view.flag,
                     born_timestamp_ms: Some(view.born_timestamp),
                     durable: true,
+                    ..NewMessage::default()
                 })
                 .collect();
             let origins: Vec<_> = parts

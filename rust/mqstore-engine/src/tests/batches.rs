@@ -1,6 +1,6 @@
 //! Topics with batch queues: several messages in one record, found by each of their offsets.
 
-use mqstore_format::decode_batch;
+use mqstore_format::{Compression, SysFlag, decode_batch};
 use mqstore_io::{SimVfs, Vfs};
 
 use crate::Store;
@@ -114,6 +114,10 @@ fn what_cannot_be_one_record_is_refused() {
     let many = vec![plain(TOPIC, b""); 32_768];
     let error = store.append_many(&many).unwrap_err().to_string();
     assert!(error.contains("32767"), "{error}");
+    // The form of a message in a batch could not say that its body is compressed.
+    let packed = NewMessage { sys_flag: SysFlag::of_compressed(Compression::Lz4), ..plain(TOPIC, b"packed") };
+    let error = store.append_many(&[packed]).unwrap_err().to_string();
+    assert!(error.contains("compressed"), "{error}");
     assert_eq!(put(&store, 0, &[b"still from the start"])[0].queue_offset, 0);
 }
 

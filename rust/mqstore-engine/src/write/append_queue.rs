@@ -17,19 +17,23 @@ use std::fmt;
 use std::mem;
 use std::path::PathBuf;
 
+use mqstore_format::SysFlag;
 use mqstore_io::sync::{Condvar, Mutex};
 
 use super::append::ReturnPoint;
 use super::append_marks::AppendMarks;
 use super::writer::Writer;
 use crate::Store;
+use mqstore_base::body_compression::{BodyCompression, CompressedBodies, CompressedBody};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
 
 /// A message that owns its parts; for the fields see [`NewMessage`].
 pub struct OwnedMessage {
-    /// The body, in any container.
+    /// The body in its stored form, in any container.
     pub body: Box<dyn AsRef<[u8]> + Send + Sync>,
+    /// How the body is compressed.
+    pub sys_flag: SysFlag,
     /// The properties in RocketMQ's text form.
     pub properties: Vec<u8>,
     /// The unique key, if the caller gives one.
@@ -50,6 +54,8 @@ pub struct AppendRequest {
     pub durable: bool,
     /// Whether the messages are appended by [`Store::append_many`]; else there is one message.
     pub many: bool,
+    /// How the bodies are compressed before the append, in the thread that appends; `None` if they have their stored form.
+    pub compression: Option<BodyCompression>,
     /// The messages.
     pub messages: Vec<OwnedMessage>,
 }
@@ -77,26 +83,49 @@ struct UnsyncedRequest {
     end: u64,
 }
 
+impl OwnedMessage {
+    /// Returns the body in its stored form.
+    pub fn body_bytes(&self) -> &[u8] {
+        (*self.body).as_ref()
+    }
+
+    /// Replaces the bodies of `messages` that are compressed.
+    pub fn set_bodies(messages: &mut [Self], compressed: CompressedBodies) {
+        for (index, CompressedBody { bytes, sys_flag }) in compressed.into_bodies() {
+            if let Some(message) = messages.get_mut(index) {
+                (message.body, message.sys_flag) = (Box::new(bytes), sys_flag);
+            }
+        }
+    }
+}
+
 impl AppendRequest {
     /// Returns the messages in the form that the store appends.
     fn messages(&self) -> Vec<NewMessage<'_>> {
         let whole = self.messages.iter().map(|message| NewMessage {
             topic: &self.topic,
-            body: (*message.body).as_ref(),
+            body: message.body_bytes(),
             properties: &message.properties,
             unique_key: message.unique_key.as_deref(),
             queue_id: self.queue_id,
             flag: message.flag,
             born_timestamp_ms: message.born_timestamp_ms,
             durable: self.durable,
+            sys_flag: message.sys_flag,
         });
         whole.collect()
     }
 
+    /// Compresses the bodies that [`Self::compression`] covers.
+    fn compress_bodies(&mut self) {
+        let Some(rule) = self.compression.take() else { return };
+        let compressed = rule.compress_all(self.messages.iter().map(OwnedMessage::body_bytes));
+        OwnedMessage::set_bodies(&mut self.messages, compressed);
+    }
+
     /// Returns the bytes of bodies and properties.
     pub fn bytes(&self) -> u64 {
-        let bytes =
-            |message: &OwnedMessage| ((*message.body).as_ref().len() + message.properties.len()) as u64;
+        let bytes = |message: &OwnedMessage| (message.body_bytes().len() + message.properties.len()) as u64;
         self.messages.iter().map(bytes).fold(0, u64::saturating_add)
     }
 }
@@ -166,7 +195,7 @@ impl fmt::Debug for AppendQueue {
 fn append_all(store: &Store, requests: impl Iterator<Item = (AppendRequest, AppendDone)>) {
     let mut unsynced = Vec::new();
     let mut syncing = None;
-    for (request, done) in requests {
+    for (mut request, done) in requests {
         let writer = match store.writer("append") {
             Ok(writer) => writer,
             Err(error) => {
@@ -174,6 +203,7 @@ fn append_all(store: &Store, requests: impl Iterator<Item = (AppendRequest, Appe
                 continue;
             }
         };
+        request.compress_bodies();
         match append(writer, &request) {
             Ok((appended, end)) if writer.needs_sync(request.durable) && !appended.is_empty() => {
                 unsynced.push(UnsyncedRequest { done, appended, end });
@@ -212,6 +242,7 @@ fn append(writer: &Writer, request: &AppendRequest) -> Result<(Vec<Appended>, u6
 mod tests {
     use std::sync::Arc;
 
+    use mqstore_format::Compression;
     use mqstore_io::Fault;
     use mqstore_io::sim::OperationKind;
 
@@ -224,6 +255,7 @@ mod tests {
     fn request(topic: &str, bodies: &[&[u8]], durable: bool) -> AppendRequest {
         let message = |body: &&[u8]| OwnedMessage {
             body: Box::new(body.to_vec()),
+            sys_flag: SysFlag(0),
             properties: Vec::new(),
             unique_key: None,
             flag: 7,
@@ -234,6 +266,7 @@ mod tests {
             queue_id: Some(0),
             durable,
             many: bodies.len() != 1,
+            compression: None,
             messages: bodies.iter().map(message).collect(),
         }
     }
@@ -275,6 +308,33 @@ mod tests {
         }
         let last = &answers[3].1.as_ref().unwrap()[0];
         assert!(store.stats().unwrap().durable_offset >= last.commit_log_offset + u64::from(last.size));
+        store.close().unwrap();
+    }
+
+    #[test]
+    fn a_request_is_compressed_before_it_is_appended() {
+        let world = World::real();
+        let store = world.open(OpenMode::Create, &small()).unwrap();
+        let (queue, answers) = (AppendQueue::new(&store), Answers::default());
+        let rule = StoreOptions { compression: Some(Compression::Zstd), ..small() }.body_compression();
+        let body = vec![b'x'; 5000];
+        put(
+            &queue,
+            &answers,
+            1,
+            AppendRequest { compression: Some(rule), ..request("a", &[&body, b"short"], false) },
+        );
+        queue.step(&store);
+        let records = store.read("a", 0, None, None, None).unwrap().next_batch(9).unwrap();
+        let seen: Vec<_> = records
+            .iter()
+            .map(|record| {
+                let view = record.view().unwrap();
+                (view.unpacked_body().unwrap().into_owned(), view.sys_flag, view.body.len() < 100)
+            })
+            .collect();
+        let flag = SysFlag::of_compressed(Compression::Zstd);
+        assert_eq!(seen, [(body, flag, true), (b"short".to_vec(), SysFlag(0), true)]);
         store.close().unwrap();
     }
 

@@ -73,8 +73,9 @@ impl Writer {
             flag: message.flag,
             queue_offset: 0,
             physical_offset: 0,
-            sys_flag: origin
-                .map_or(sys_flag, |origin| SysFlag(origin.sys_flag.compression_only().0 | sys_flag.0)),
+            sys_flag: SysFlag(
+                origin.map_or(message.sys_flag, |origin| origin.sys_flag).compression_only().0 | sys_flag.0,
+            ),
             born_timestamp: message.born_timestamp_ms.unwrap_or(now_ms),
             born_host: origin.map_or(host, |origin| origin.born_host),
             store_timestamp: now_ms,

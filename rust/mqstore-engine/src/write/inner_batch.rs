@@ -165,6 +165,14 @@ fn check(messages: &[NewMessage<'_>], first: &NewMessage<'_>) -> Result<(), Stor
             first.topic
         ));
     }
+    // The form of a message in a batch has no flag for the compression of its body.
+    if messages.iter().any(|message| message.sys_flag.compressed()) {
+        return refuse(format!(
+            "topic {} has batch queues, whose batches accept no compressed messages; append them with \
+             compression=\"none\"",
+            first.topic
+        ));
+    }
     Ok(())
 }
 

@@ -154,6 +154,7 @@ fn staged_message(row: &[u8]) -> Option<NewMessage<'_>> {
         flag,
         born_timestamp_ms: (born != NO_TIME).then_some(born),
         durable: false,
+        ..NewMessage::default()
     })
 }
 
@@ -188,6 +189,7 @@ mod tests {
                 flag: -number,
                 born_timestamp_ms: (number > 1).then_some(5),
                 durable: false,
+                ..NewMessage::default()
             };
             block.push(&message).unwrap();
         }
@@ -237,6 +239,7 @@ mod tests {
             flag: 0,
             born_timestamp_ms: None,
             durable: false,
+            ..NewMessage::default()
         };
         assert!(matches!(block.push(&message), Err(StoreError::TooLarge { .. })));
         let short = NewMessage { body: b"1", ..message };

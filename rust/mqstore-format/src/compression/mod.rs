@@ -2,20 +2,32 @@
 //!
 //! The record's flag names the compression ([`crate::SysFlag::compression`]). Every decompression has a limit on its
 //! output. Memory grows with the output, not with the size that a header claims. Each thread keeps its zlib and
-//! Zstandard decoder (some 200 KiB) for the next body, because a new decoder takes longer than a small body. Source:
-//! `ZlibCompressor`, `Lz4Compressor` (lz4-java's `LZ4FrameOutputStream`), `ZstdCompressor`.
+//! Zstandard decoder (some 200 KiB) and encoder (up to some MiB for large bodies) for the next body, because a new one
+//! takes longer than a small body. Source: `ZlibCompressor`, `Lz4Compressor` (lz4-java's `LZ4FrameOutputStream`),
+//! `ZstdCompressor`.
 
 mod lz4_frame;
 
 use std::cell::Cell;
-use std::io::Write;
 use std::thread::LocalKey;
 
-use flate2::{Decompress, FlushDecompress, Status};
-use zstd::zstd_safe::{self, DCtx};
+use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
+use zstd::zstd_safe::{self, CCtx, DCtx};
 
 use crate::error::FormatError;
 use crate::sys_flag::Compression;
+
+/// Maximum size of a body that [`unpack_limit`] allows.
+const UNPACKED_LIMIT_BYTES: usize = 1 << 30;
+
+/// Size to which every body may decompress.
+const UNPACKED_FLOOR_BYTES: usize = 64 << 20;
+
+/// Returns the maximum size to which a reader of any store decompresses a stored body of `stored_bytes`: 1,032 times
+/// its length, which is the maximum of deflate, but at least 64 MiB and at most 1 GiB.
+pub fn unpack_limit(stored_bytes: usize) -> usize {
+    stored_bytes.saturating_mul(1032).clamp(UNPACKED_FLOOR_BYTES, UNPACKED_LIMIT_BYTES)
+}
 
 /// The default level of RocketMQ's client (`compressLevel`).
 pub const DEFAULT_COMPRESSION_LEVEL: i32 = 5;
@@ -37,17 +49,9 @@ pub fn decompress(kind: Compression, bytes: &[u8], limit_bytes: usize) -> Result
 /// The bytes differ from those of a Java writer, but every reader understands them.
 pub fn compress(kind: Compression, bytes: &[u8], level: i32) -> Result<Vec<u8>, FormatError> {
     match kind {
-        Compression::Zlib => {
-            let level = flate2::Compression::new(level.clamp(0, 9).unsigned_abs());
-            let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), level);
-            encoder
-                .write_all(bytes)
-                .and_then(|()| encoder.finish())
-                .map_err(|error| FormatError::compression(kind.name(), error))
-        }
+        Compression::Zlib => deflate(bytes, level.clamp(0, 9).unsigned_abs()),
         Compression::Lz4 => lz4_frame::compress(bytes),
-        Compression::Zstd => zstd::bulk::compress(bytes, level.clamp(1, 22))
-            .map_err(|error| FormatError::compression(kind.name(), error)),
+        Compression::Zstd => pack_zstd(bytes, level.clamp(1, 22)),
     }
 }
 
@@ -59,27 +63,74 @@ fn first_capacity(compressed: usize, limit_bytes: usize) -> usize {
 thread_local! {
     static ZLIB: Cell<Option<Decompress>> = const { Cell::new(None) };
     static ZSTD: Cell<Option<DCtx<'static>>> = const { Cell::new(None) };
+    static ZLIB_ENCODER: Cell<Option<(u32, Compress)>> = const { Cell::new(None) };
+    static ZSTD_ENCODER: Cell<Option<CCtx<'static>>> = const { Cell::new(None) };
 }
 
-/// Runs `work` with this thread's decoder, or with a new one if the thread has none (at the first call, and while the
+/// Runs `work` with this thread's coder, or with a new one if the thread has none (at the first call, and while the
 /// thread ends).
-fn with_decoder<T, R>(
+fn with_coder<T, R>(
     kept: &'static LocalKey<Cell<Option<T>>>,
     make: impl FnOnce() -> Option<T>,
     work: impl FnOnce(&mut T) -> R,
 ) -> Option<R> {
-    let mut decoder = kept.try_with(Cell::take).ok().flatten().or_else(make)?;
-    let result = work(&mut decoder);
-    // If the thread ends, its slot no longer exists, and the decoder is dropped.
-    let _ = kept.try_with(|kept| kept.set(Some(decoder)));
+    let mut coder = kept.try_with(Cell::take).ok().flatten().or_else(make)?;
+    let result = work(&mut coder);
+    // If the thread ends, its slot no longer exists, and the coder is dropped.
+    let _ = kept.try_with(|kept| kept.set(Some(coder)));
     Some(result)
+}
+
+fn deflate(bytes: &[u8], level: u32) -> Result<Vec<u8>, FormatError> {
+    let new = || (level, Compress::new(flate2::Compression::new(level), true));
+    let packed = with_coder(
+        &ZLIB_ENCODER,
+        || Some(new()),
+        |(of_level, stream)| {
+            if *of_level == level {
+                stream.reset();
+            } else {
+                (*of_level, *stream) = new();
+            }
+            deflate_with(stream, bytes)
+        },
+    );
+    packed.unwrap_or_else(|| Err(FormatError::compression("zlib", "no memory")))
+}
+
+fn deflate_with(stream: &mut Compress, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
+    let mut out = Vec::with_capacity(bytes.len() / 2 + 64);
+    loop {
+        if out.len() == out.capacity() {
+            out.reserve(out.len());
+        }
+        let consumed = usize::try_from(stream.total_in()).unwrap_or(usize::MAX);
+        let rest = bytes.get(consumed..).unwrap_or_default();
+        let status = stream.compress_vec(rest, &mut out, FlushCompress::Finish);
+        if status.map_err(|error| FormatError::compression("zlib", error))? == Status::StreamEnd {
+            return Ok(out);
+        }
+    }
+}
+
+fn pack_zstd(bytes: &[u8], level: i32) -> Result<Vec<u8>, FormatError> {
+    let packed = with_coder(&ZSTD_ENCODER, CCtx::try_create, |encoder| {
+        let mut out = Vec::with_capacity(zstd_safe::compress_bound(bytes.len()));
+        encoder.compress(&mut out, bytes, level).map(|_| out)
+    });
+    match packed {
+        Some(packed) => {
+            packed.map_err(|code| FormatError::compression("zstd", zstd_safe::get_error_name(code)))
+        }
+        None => Err(FormatError::compression("zstd", "no memory")),
+    }
 }
 
 fn inflate(bytes: &[u8], limit_bytes: usize) -> Result<Vec<u8>, FormatError> {
     if bytes.is_empty() {
         return Ok(Vec::new());
     }
-    let opened = with_decoder(
+    let opened = with_coder(
         &ZLIB,
         || Some(Decompress::new(true)),
         |stream| {
@@ -120,7 +171,7 @@ fn inflate_with(stream: &mut Decompress, bytes: &[u8], limit_bytes: usize) -> Re
 const ZSTD_DESTINATION_TOO_SMALL: usize = 70usize.wrapping_neg();
 
 fn unzstd(bytes: &[u8], limit_bytes: usize) -> Result<Vec<u8>, FormatError> {
-    let opened = with_decoder(&ZSTD, DCtx::try_create, |decoder| unzstd_with(decoder, bytes, limit_bytes));
+    let opened = with_coder(&ZSTD, DCtx::try_create, |decoder| unzstd_with(decoder, bytes, limit_bytes));
     opened.unwrap_or_else(|| Err(FormatError::compression("zstd", "no memory")))
 }
 

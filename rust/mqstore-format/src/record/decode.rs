@@ -12,18 +12,12 @@ use super::{
     PHYSICAL_OFFSET_POSITION, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, RecordOutline, Version,
 };
 use crate::bytes::{Reader, field};
-use crate::compression::decompress;
+use crate::compression::{decompress, unpack_limit};
 use crate::delays::delay_levels::DelayLevels;
 use crate::error::FormatError;
 use crate::ids::offset_message_id;
 use crate::properties::{KEYS, Properties, TAGS, UNIQ_KEY};
 use crate::sys_flag::SysFlag;
-
-/// Maximum size of an unpacked body: see [`RecordView::unpacked_body`].
-const UNPACKED_LIMIT_BYTES: usize = 1 << 30;
-
-/// Size to which every body may unpack.
-const UNPACKED_FLOOR_BYTES: usize = 64 << 20;
 
 /// A record, borrowed from the bytes that it was decoded from.
 ///
@@ -203,11 +197,9 @@ impl<'a> RecordView<'a> {
         }
     }
 
-    /// Returns the body as the producer gave it, for readers of any store. The limit is 1,032 times the stored length,
-    /// which is the maximum of deflate, but at least 64 MiB and at most 1 GiB.
+    /// Returns the body as the producer gave it, for readers of any store. The limit is [`unpack_limit`].
     pub fn unpacked_body(&self) -> Result<Cow<'a, [u8]>, FormatError> {
-        let most = self.body.len().saturating_mul(1032);
-        self.decompressed_body(most.clamp(UNPACKED_FLOOR_BYTES, UNPACKED_LIMIT_BYTES))
+        self.decompressed_body(unpack_limit(self.body.len()))
     }
 
     /// Returns the id of store host and physical offset, in upper-case hex.

@@ -1,7 +1,12 @@
-//! Converts the messages that `append` and `append_many` take.
+//! Converts the messages that `append` and `append_many` take, and compresses their bodies.
 
+use std::time::Duration;
+
+use mqstore_base::body_compression::{BodyCompression, CompressedBodies, CompressedBody};
 use mqstore_base::message::NewMessage;
-use mqstore_engine::OwnedMessage;
+use mqstore_delivery::NewWork;
+use mqstore_engine::{OwnedMessage, Store};
+use mqstore_format::SysFlag;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -10,10 +15,16 @@ use pyo3::types::{PyBytes, PyString};
 use crate::convert::arguments::{EncodedProperties, body, encode, flag, time};
 use crate::convert::error::of_message;
 use crate::convert::message::Message;
+use crate::runtime::detached;
+
+/// Maximum bytes of the bodies that the thread of an event loop compresses itself: some tenths of a millisecond.
+const LOOP_BYTES: usize = 16 << 10;
 
 /// The arguments of `append`. Owns everything that the borrowed form points to.
 pub(crate) struct MessageParts<'py> {
     body: Bound<'py, PyBytes>,
+    /// The form of the body that is stored instead.
+    compressed: Option<CompressedBody>,
     encoded: EncodedProperties,
     flag: i32,
     born_timestamp_ms: Option<i64>,
@@ -31,10 +42,37 @@ impl<'py> MessageParts<'py> {
     ) -> PyResult<Self> {
         Ok(Self {
             body: body(message)?,
+            compressed: None,
             encoded: encode(keys, tags, properties)?,
             flag: number.map(flag).transpose()?.unwrap_or_default(),
             born_timestamp_ms: born_timestamp.map(|when| time("born_timestamp", when)).transpose()?,
         })
+    }
+
+    /// A message of a body and of encoded properties.
+    pub(crate) fn of_encoded(body: Bound<'py, PyBytes>, encoded: EncodedProperties) -> Self {
+        Self { body, compressed: None, encoded, flag: 0, born_timestamp_ms: None }
+    }
+
+    /// Compresses the body if `rule` covers it, with the interpreter released.
+    #[inline]
+    pub(crate) fn compress(&mut self, rule: &BodyCompression) -> PyResult<()> {
+        let body = self.body.as_bytes();
+        if rule.covers(body.len()) {
+            self.compressed = detached(self.body.py(), || Ok(rule.compress(body)))?;
+        }
+        Ok(())
+    }
+
+    /// Like [`Self::compress`], for the thread of an event loop. Returns the rule if the body is so large that another
+    /// thread must compress it.
+    pub(crate) fn compress_in_loop(&mut self, rule: BodyCompression) -> PyResult<Option<BodyCompression>> {
+        let body_bytes = self.body.as_bytes().len();
+        if body_bytes > LOOP_BYTES && rule.covers(body_bytes) {
+            return Ok(Some(rule));
+        }
+        self.compress(&rule)?;
+        Ok(None)
     }
 
     /// Returns the borrowed form for the store.
@@ -44,9 +82,14 @@ impl<'py> MessageParts<'py> {
         queue_id: Option<i32>,
         durable: bool,
     ) -> NewMessage<'a> {
+        let (body, sys_flag) = match &self.compressed {
+            Some(compressed) => (compressed.bytes.as_slice(), compressed.sys_flag),
+            None => (self.body.as_bytes(), SysFlag(0)),
+        };
         NewMessage {
             topic,
-            body: self.body.as_bytes(),
+            body,
+            sys_flag,
             properties: &self.encoded.properties,
             unique_key: self.encoded.unique_key.as_deref(),
             queue_id,
@@ -56,10 +99,15 @@ impl<'py> MessageParts<'py> {
         }
     }
 
-    /// Converts the message for another thread. Its body stays the caller's `bytes`.
+    /// Converts the message for another thread. A body that is not compressed stays the caller's `bytes`.
     pub(crate) fn into_owned(self) -> OwnedMessage {
+        let (body, sys_flag): (Box<dyn AsRef<[u8]> + Send + Sync>, _) = match self.compressed {
+            Some(compressed) => (Box::new(compressed.bytes), compressed.sys_flag),
+            None => (Box::new(PyBackedBytes::from(self.body)), SysFlag(0)),
+        };
         OwnedMessage {
-            body: Box::new(PyBackedBytes::from(self.body)),
+            body,
+            sys_flag,
             properties: self.encoded.properties,
             unique_key: self.encoded.unique_key,
             flag: self.flag,
@@ -86,24 +134,32 @@ impl<'py> InputMessage<'py> {
         }
     }
 
-    /// Returns the borrowed form for the store.
+    /// Returns the body as given.
+    pub(crate) fn body(&self) -> &[u8] {
+        match self {
+            Self::Body(body) => body.as_bytes(),
+            Self::Message(bound) => bound.get().body_bytes(bound.py()),
+        }
+    }
+
+    /// Returns the borrowed form for the store, with the body as given.
     pub(crate) fn message<'a>(
         &'a self,
         topic: &'a str,
         queue_id: Option<i32>,
         durable: bool,
     ) -> NewMessage<'a> {
-        let (body, encoded, flag, born_timestamp_ms) = match self {
-            Self::Body(body) => (body.as_bytes(), EncodedProperties::empty(), 0, None),
+        let (encoded, flag, born_timestamp_ms) = match self {
+            Self::Body(_) => (EncodedProperties::empty(), 0, None),
             Self::Message(bound) => {
                 let message = bound.get();
-                let body = message.body_bytes(bound.py());
-                (body, message.encoded(), message.flag_value(), message.born_timestamp_ms())
+                (message.encoded(), message.flag_value(), message.born_timestamp_ms())
             }
         };
         NewMessage {
             topic,
-            body,
+            body: self.body(),
+            sys_flag: SysFlag(0),
             properties: &encoded.properties,
             unique_key: encoded.unique_key.as_deref(),
             queue_id,
@@ -116,13 +172,12 @@ impl<'py> InputMessage<'py> {
     /// Converts the message for another thread. Its body stays the caller's `bytes`.
     pub(crate) fn into_owned(self) -> OwnedMessage {
         let parts = match self {
-            Self::Body(body) => {
-                MessageParts { body, encoded: EncodedProperties::EMPTY, flag: 0, born_timestamp_ms: None }
-            }
+            Self::Body(body) => MessageParts::of_encoded(body, EncodedProperties::EMPTY),
             Self::Message(bound) => {
                 let message = bound.get();
                 MessageParts {
                     body: message.body_object(bound.py()),
+                    compressed: None,
                     encoded: message.encoded().clone(),
                     flag: message.flag_value(),
                     born_timestamp_ms: message.born_timestamp_ms(),
@@ -131,6 +186,62 @@ impl<'py> InputMessage<'py> {
         };
         parts.into_owned()
     }
+}
+
+/// Returns the form of a message for a work queue.
+pub(crate) fn work<'a>(
+    message: &NewMessage<'a>,
+    delay: Option<Duration>,
+    deliver_at_ms: Option<i64>,
+) -> NewWork<'a> {
+    NewWork {
+        body: message.body,
+        sys_flag: message.sys_flag,
+        properties: message.properties,
+        unique_key: message.unique_key,
+        flag: message.flag,
+        born_timestamp_ms: message.born_timestamp_ms,
+        delay,
+        deliver_at_ms,
+        durable: message.durable,
+    }
+}
+
+/// Returns the rule for messages that are appended together to `topic`. In a topic with batch queues they become one
+/// record, whose messages cannot be compressed, as in RocketMQ.
+pub(crate) fn rule_for_many(store: &Store, topic: &str, rule: BodyCompression) -> BodyCompression {
+    if rule.kind.is_some() && store.has_batch_queues(topic) {
+        return BodyCompression { kind: None, ..rule };
+    }
+    rule
+}
+
+/// Compresses the bodies that `rule` covers, with the interpreter released.
+#[inline]
+pub(crate) fn compress_all<'a>(
+    py: Python<'_>,
+    bodies: impl Iterator<Item = &'a [u8]> + Clone,
+    rule: &BodyCompression,
+) -> PyResult<CompressedBodies> {
+    if rule.kind.is_none() || !bodies.clone().any(|body| rule.covers(body.len())) {
+        return Ok(CompressedBodies::default());
+    }
+    let bodies: Vec<&[u8]> = bodies.collect();
+    detached(py, || Ok(rule.compress_all(bodies.into_iter())))
+}
+
+/// Like [`compress_all`], for the thread of an event loop. Returns also the rule if the bodies are so large that another
+/// thread must compress them.
+pub(crate) fn compress_in_loop<'a>(
+    py: Python<'_>,
+    bodies: impl Iterator<Item = &'a [u8]> + Clone,
+    rule: BodyCompression,
+) -> PyResult<(CompressedBodies, Option<BodyCompression>)> {
+    let covered = bodies.clone().map(<[u8]>::len).filter(|bytes| rule.covers(*bytes));
+    if rule.kind.is_some() && covered.fold(0, usize::saturating_add) > LOOP_BYTES {
+        return Ok((CompressedBodies::default(), Some(rule)));
+    }
+    Ok((compress_all(py, bodies, &rule)?, None))
 }
 
 /// Converts the messages of one call: bodies or `Message`s.

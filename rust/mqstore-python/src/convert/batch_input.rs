@@ -2,6 +2,7 @@
 
 use mqstore_base::message::NewMessage;
 use mqstore_engine::OwnedMessage;
+use mqstore_format::SysFlag;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -119,6 +120,11 @@ impl<'py> BatchInput<'py> {
         Ok(batch)
     }
 
+    /// Returns the bodies as given.
+    pub(crate) fn bodies(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        self.bodies.iter().map(PyBytesMethods::as_bytes)
+    }
+
     /// Returns each message's property text and unique key.
     fn encoded(&self) -> impl Iterator<Item = (&[u8], Option<&str>)> {
         let mut start = 0;
@@ -130,7 +136,7 @@ impl<'py> BatchInput<'py> {
         given.chain(std::iter::repeat((&[][..], None)))
     }
 
-    /// Returns the borrowed forms for the store.
+    /// Returns the borrowed forms for the store, with the bodies as given.
     pub(crate) fn messages<'a>(
         &'a self,
         topic: &'a str,
@@ -142,6 +148,7 @@ impl<'py> BatchInput<'py> {
                 NewMessage {
                     topic,
                     body: body.as_bytes(),
+                    sys_flag: SysFlag(0),
                     properties,
                     unique_key,
                     queue_id,
@@ -158,6 +165,7 @@ impl<'py> BatchInput<'py> {
         let message =
             |(body, (properties, unique_key)): (&Bound<'py, PyBytes>, (&[u8], Option<&str>))| OwnedMessage {
                 body: Box::new(PyBackedBytes::from(body.clone())),
+                sys_flag: SysFlag(0),
                 properties: properties.to_vec(),
                 unique_key: unique_key.map(str::to_owned),
                 flag: 0,

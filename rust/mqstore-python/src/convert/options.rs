@@ -2,10 +2,11 @@
 
 use std::str::FromStr;
 
+use mqstore_base::body_compression::BodyCompression;
 use mqstore_base::options::{
     DamagePolicy, Durability, OpenMode, RecoveryMode, RetentionPolicy, StoreOptions, Visibility,
 };
-use mqstore_format::{DelayLevels, Host};
+use mqstore_format::{Compression, DelayLevels, Host};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -38,6 +39,8 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
             "record_crc" => options.record_crc = value.extract()?,
             "index_tags" => options.index_tags = value.extract()?,
             "max_message_size" => options.max_message_bytes = whole(name, &value)?,
+            "compression" => options.compression = compression(&value)?,
+            "compress_over" => options.compress_over_bytes = whole(name, &value)?,
             "default_queues" => options.default_queues = whole(name, &value)?,
             "auto_create_topics" => options.auto_create_topics = value.extract()?,
             "store_host" => options.store_host = host(&value.extract::<String>()?)?,
@@ -92,6 +95,42 @@ pub(crate) fn mode(text: &str) -> PyResult<(OpenMode, &'static str)> {
 fn delay_levels(text: Option<String>) -> PyResult<Option<DelayLevels>> {
     let parsed = text.map(|text| DelayLevels::parse(&text)).transpose();
     parsed.map_err(|error| bad("delay_levels", &error.to_string()))
+}
+
+/// Converts a compression; None and `"none"` store bodies as they are.
+fn compression(value: &Bound<'_, PyAny>) -> PyResult<Option<Compression>> {
+    if value.is_none() {
+        return Ok(None);
+    }
+    let text = value.extract::<String>().unwrap_or_default();
+    match Compression::ALL.into_iter().find(|kind| kind.name() == text) {
+        None if text != "none" => {
+            let reason = format!("{} is not one of \"zstd\", \"lz4\", \"zlib\", \"none\"", value.repr()?);
+            Err(bad("compression", &reason))
+        }
+        found => Ok(found),
+    }
+}
+
+/// Returns how a call compresses bodies: by its arguments, and by the options of the store for those that are None.
+#[inline]
+pub(crate) fn compression_of_call(
+    of_store: BodyCompression,
+    kind: Option<&Bound<'_, PyAny>>,
+    over: Option<&Bound<'_, PyAny>>,
+) -> PyResult<BodyCompression> {
+    if kind.is_none() && over.is_none() {
+        return Ok(of_store);
+    }
+    let over_bytes: Option<u32> = over.map(|over| whole("compress_over", over)).transpose()?;
+    if let Some(bytes) = over_bytes {
+        StoreOptions { compress_over_bytes: bytes, ..StoreOptions::default() }.validate().map_err(to_py)?;
+    }
+    Ok(BodyCompression {
+        kind: kind.map_or(Ok(of_store.kind), compression)?,
+        over_bytes: over_bytes.unwrap_or(of_store.over_bytes),
+        ..of_store
+    })
 }
 
 fn durability(text: &str) -> PyResult<Durability> {

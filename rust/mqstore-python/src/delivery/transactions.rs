@@ -36,7 +36,7 @@ type PendingRow = (String, String, Vec<String>, usize, i64, u32, Option<i64>, bo
 pub(crate) struct NativeTransaction {
     transaction: ForkGuarded<Transaction>,
     /// Keeps the store alive while the transaction exists.
-    _owner: Py<NativeStore>,
+    owner: Py<NativeStore>,
     host: Host,
     durable: bool,
 }
@@ -61,7 +61,7 @@ impl NativeTransaction {
         let begun = delivered(store.py(), || shared.broker(core)?.transactions()?.begin(group))?;
         Ok(Self {
             transaction: ForkGuarded::new(shared, begun),
-            _owner: store.clone().unbind(),
+            owner: store.clone().unbind(),
             host: store.get().host(),
             durable,
         })
@@ -111,6 +111,8 @@ impl NativeTransaction {
     ///     queue_id: the queue; None takes the topic's queues in turn.
     ///     flag: a 32-bit number for the application.
     ///     born_timestamp: time at which the message was created; None is now.
+    ///     compression: as for `Store.append`.
+    ///     compress_over: as for `Store.append`.
     ///
     /// Raises:
     ///     RefusedError: the transaction has ended.
@@ -118,9 +120,9 @@ impl NativeTransaction {
     ///     MessageTooLargeError: as for `Store.append`, and if the records of the commit do not fit in one segment.
     #[pyo3(
         signature = (topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
-                     born_timestamp = None, **others),
+                     born_timestamp = None, compression = None, compress_over = None, **others),
         text_signature = "($self, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, \
-                          born_timestamp=None)"
+                          born_timestamp=None, compression=None, compress_over=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
     fn append(
@@ -134,6 +136,8 @@ impl NativeTransaction {
         queue_id: Option<&Bound<'_, PyAny>>,
         flag: Option<&Bound<'_, PyAny>>,
         born_timestamp: Option<&Bound<'_, PyAny>>,
+        compression: Option<&Bound<'_, PyAny>>,
+        compress_over: Option<&Bound<'_, PyAny>>,
         others: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<String> {
         if let Some(others) = others {
@@ -141,12 +145,14 @@ impl NativeTransaction {
         }
         let transaction = self.transaction()?;
         let topic = text("topic", topic)?;
-        let part = MessageParts::of(body, keys, tags, properties, flag, born_timestamp)?;
+        let mut part = MessageParts::of(body, keys, tags, properties, flag, born_timestamp)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
+        part.compress(&self.owner.get().compression(compression, compress_over)?)?;
         let message = part.message(topic.to_str()?, queue_id, false);
         let half = NewHalfMessage {
             topic: message.topic,
             body: message.body,
+            sys_flag: message.sys_flag,
             properties: message.properties,
             unique_key: message.unique_key,
             queue_id: message.queue_id,

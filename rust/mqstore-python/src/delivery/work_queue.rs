@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mqstore_base::body_compression::BodyCompression;
 use mqstore_base::message::Appended;
 use mqstore_base::options::DamagePolicy;
 use mqstore_delivery::{BrokerError, LeasedMessage as Leased, NewWork, WorkQueue, WorkQueueOptions};
@@ -14,9 +15,9 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 
-use crate::convert::append_input::parts;
+use crate::convert::append_input::{InputMessage, MessageParts, compress_all, parts, work};
 use crate::convert::append_result::AppendResult;
-use crate::convert::arguments::{EncodedProperties, count, duration, encode_with_id, time, wait};
+use crate::convert::arguments::{body as body_of, count, duration, encode_with_id, time, wait};
 use crate::convert::error::{broker_to_py, log_notes};
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
@@ -36,7 +37,7 @@ pub(crate) struct NativeWorkQueue {
     queue: ForkGuarded<WorkQueue>,
     shared: Arc<SharedStore>,
     /// Keeps the store alive while the work queue exists.
-    _owner: Py<NativeStore>,
+    owner: Py<NativeStore>,
     host: Host,
     topic: Py<PyString>,
     rules: Arc<HandleRules>,
@@ -79,6 +80,15 @@ impl NativeWorkQueue {
             DamagePolicy::Skip if !self.shared.is_closed() => self.shared.say_notes(py, 1),
             _ => Ok(()),
         }
+    }
+
+    /// Returns how a put compresses bodies, by its arguments.
+    pub(crate) fn compression(
+        &self,
+        kind: Option<&Bound<'_, PyAny>>,
+        over: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<BodyCompression> {
+        self.owner.get().compression(kind, over)
     }
 
     /// What this handle decides about a message.
@@ -198,7 +208,7 @@ impl NativeWorkQueue {
         Ok(Self {
             queue: ForkGuarded::new(Arc::clone(&shared), queue),
             shared,
-            _owner: store.clone().unbind(),
+            owner: store.clone().unbind(),
             host: native.host(),
             topic: topic.clone().unbind(),
             rules: Arc::new(HandleRules { visibility_timeout, backoff }),
@@ -264,6 +274,8 @@ impl NativeWorkQueue {
     ///     durable: whether to wait for a sync, whatever the store's durability.
     ///     block: whether to wait if the queue has reached `maxsize`.
     ///     timeout: longest wait; None is without a limit.
+    ///     compression: as for `Store.append`.
+    ///     compress_over: as for `Store.append`.
     ///
     /// Raises:
     ///     Full: the queue is full, or stayed full until the timeout.
@@ -272,9 +284,11 @@ impl NativeWorkQueue {
     ///     InvalidOptionError: the delay is too long; nothing was written.
     #[pyo3(
         signature = (body, *, keys = None, tags = None, properties = None, delay = None, deliver_at = None,
-                     dedup_id = None, durable = false, block = None, timeout = None),
+                     dedup_id = None, durable = false, block = None, timeout = None, compression = None,
+                     compress_over = None),
         text_signature = "($self, body, *, keys=(), tags=None, properties=None, delay=None, deliver_at=None, \
-                          dedup_id=None, durable=False, block=True, timeout=None)"
+                          dedup_id=None, durable=False, block=True, timeout=None, compression=None, \
+                          compress_over=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
     fn put<'py>(
@@ -290,19 +304,15 @@ impl NativeWorkQueue {
         durable: bool,
         block: Option<&Bound<'py, PyAny>>,
         timeout: Option<&Bound<'py, PyAny>>,
+        compression: Option<&Bound<'py, PyAny>>,
+        compress_over: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, AppendResult>> {
-        let body = crate::convert::arguments::body(body)?;
-        let EncodedProperties { properties, unique_key } = encode_with_id(keys, tags, properties, dedup_id)?;
+        let encoded = encode_with_id(keys, tags, properties, dedup_id)?;
+        let mut part = MessageParts::of_encoded(body_of(body)?, encoded);
         let (delay, deliver_at_ms) = put_delay(delay, deliver_at)?;
-        let work = NewWork {
-            body: body.as_bytes(),
-            properties: &properties,
-            unique_key: unique_key.as_deref(),
-            delay,
-            deliver_at_ms,
-            durable,
-            ..NewWork::default()
-        };
+        part.compress(&self.compression(compression, compress_over)?)?;
+        let message = part.message(self.name(py).to_str()?, None, durable);
+        let work = work(&message, delay, deliver_at_ms);
         let patience = patience(block, timeout)?;
         let put = if dedup_id.is_some() {
             let queue = self.queue()?;
@@ -324,14 +334,17 @@ impl NativeWorkQueue {
     ///     durable: as for `put`.
     ///     block: as for `put`.
     ///     timeout: as for `put`.
+    ///     compression: as for `put`.
+    ///     compress_over: as for `put`.
     ///
     /// Raises:
     ///     Full: the queue cannot take all of them, or could not until the timeout; none was put.
     ///     ShutDown: the queue was shut down, or this handle is closed.
     #[pyo3(
-        signature = (messages, *, delay = None, deliver_at = None, durable = false, block = None, timeout = None),
+        signature = (messages, *, delay = None, deliver_at = None, durable = false, block = None, timeout = None,
+                     compression = None, compress_over = None),
         text_signature = "($self, messages, *, delay=None, deliver_at=None, durable=False, block=True, \
-                          timeout=None)"
+                          timeout=None, compression=None, compress_over=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn put_many<'py>(
@@ -343,24 +356,17 @@ impl NativeWorkQueue {
         durable: bool,
         block: Option<&Bound<'py, PyAny>>,
         timeout: Option<&Bound<'py, PyAny>>,
+        compression: Option<&Bound<'py, PyAny>>,
+        compress_over: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
         let (delay, deliver_at_ms) = put_delay(delay, deliver_at)?;
         let parts = parts(messages)?;
+        let rule = self.compression(compression, compress_over)?;
+        let compressed = compress_all(py, parts.iter().map(InputMessage::body), &rule)?;
         let topic = self.name(py).to_str()?;
-        let work: Vec<_> = parts
-            .iter()
-            .map(|part| part.message(topic, None, durable))
-            .map(|message| NewWork {
-                body: message.body,
-                properties: message.properties,
-                unique_key: message.unique_key,
-                flag: message.flag,
-                born_timestamp_ms: message.born_timestamp_ms,
-                delay,
-                deliver_at_ms,
-                durable,
-            })
-            .collect();
+        let messages: Vec<_> = parts.iter().map(|part| part.message(topic, None, durable)).collect();
+        let stored = compressed.apply(&messages);
+        let work: Vec<_> = stored.iter().map(|message| work(message, delay, deliver_at_ms)).collect();
         PyList::new(py, self.put_work(py, &work, patience(block, timeout)?)?)
     }
 

@@ -6,13 +6,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use mqstore_base::body_compression::BodyCompression;
 use mqstore_delivery::{BrokerError, NewWork, TryPut, TryResult, Waker};
 use mqstore_engine::{AppendRequest, OwnedMessage};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::convert::append_input::{InputMessage, MessageParts, parts};
+use crate::convert::append_input::{InputMessage, MessageParts, compress_in_loop, parts};
 use crate::convert::arguments;
 use crate::convert::error::{broker_to_py, log_notes};
 use crate::convert::stored_message::StoredMessage;
@@ -108,6 +109,8 @@ impl LoopWorkQueue {
             return Err(PyRuntimeError::new_err("the messages were already put"));
         };
         let work: Vec<_> = own.iter().map(|message| put.work(message)).collect();
+        // The thread that appends compresses large bodies.
+        let at_once = at_once && put.compression.is_none();
         let look = delivered(py, || queue.try_put(&work, at_once, patience, call))?;
         drop(work);
         answer(py, &self.shared, look, |done| match done {
@@ -125,6 +128,7 @@ impl LoopWorkQueue {
                     queue_id: None,
                     durable: put.durable,
                     many: put.many,
+                    compression: put.compression,
                     messages: own,
                 };
                 let reservation = ForkGuarded::new(Arc::clone(&self.shared), reservation);
@@ -180,6 +184,8 @@ impl LoopWorkQueue {
 pub(crate) struct LoopPut {
     messages: Mutex<Option<Vec<OwnedMessage>>>,
     many: bool,
+    /// How the bodies are compressed later, if that takes too long for the thread of the loop.
+    compression: Option<BodyCompression>,
     delay: Option<Duration>,
     deliver_at_ms: Option<i64>,
     durable: bool,
@@ -188,18 +194,19 @@ pub(crate) struct LoopPut {
 impl LoopPut {
     fn of(
         messages: Vec<OwnedMessage>,
-        many: bool,
+        (many, compression): (bool, Option<BodyCompression>),
         delay: Option<&Bound<'_, PyAny>>,
         deliver_at: Option<&Bound<'_, PyAny>>,
         durable: bool,
     ) -> PyResult<Self> {
         let (delay, deliver_at_ms) = put_delay(delay, deliver_at)?;
-        Ok(Self { messages: Mutex::new(Some(messages)), many, delay, deliver_at_ms, durable })
+        Ok(Self { messages: Mutex::new(Some(messages)), many, compression, delay, deliver_at_ms, durable })
     }
 
     fn work<'a>(&self, message: &'a OwnedMessage) -> NewWork<'a> {
         NewWork {
-            body: (*message.body).as_ref(),
+            body: message.body_bytes(),
+            sys_flag: message.sys_flag,
             properties: &message.properties,
             unique_key: message.unique_key.as_deref(),
             flag: message.flag,
@@ -215,7 +222,9 @@ impl LoopPut {
 impl LoopPut {
     /// Converts the arguments of `WorkQueue.put`.
     #[staticmethod]
+    #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn one(
+        queue: &Bound<'_, NativeWorkQueue>,
         body: &Bound<'_, PyAny>,
         keys: &Bound<'_, PyAny>,
         tags: &Bound<'_, PyAny>,
@@ -223,21 +232,31 @@ impl LoopPut {
         delay: Option<&Bound<'_, PyAny>>,
         deliver_at: Option<&Bound<'_, PyAny>>,
         durable: bool,
+        compression: Option<&Bound<'_, PyAny>>,
+        compress_over: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let part = MessageParts::of(body, Some(keys), Some(tags), Some(properties), None, None)?;
-        Self::of(vec![part.into_owned()], false, delay, deliver_at, durable)
+        let mut part = MessageParts::of(body, Some(keys), Some(tags), Some(properties), None, None)?;
+        let left = part.compress_in_loop(queue.get().compression(compression, compress_over)?)?;
+        Self::of(vec![part.into_owned()], (false, left), delay, deliver_at, durable)
     }
 
     /// Converts the arguments of `WorkQueue.put_many`.
     #[staticmethod]
     fn many(
+        queue: &Bound<'_, NativeWorkQueue>,
         messages: &Bound<'_, PyAny>,
         delay: Option<&Bound<'_, PyAny>>,
         deliver_at: Option<&Bound<'_, PyAny>>,
         durable: bool,
+        compression: Option<&Bound<'_, PyAny>>,
+        compress_over: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let messages = parts(messages)?.into_iter().map(InputMessage::into_owned).collect();
-        Self::of(messages, true, delay, deliver_at, durable)
+        let rule = queue.get().compression(compression, compress_over)?;
+        let parts = parts(messages)?;
+        let (compressed, left) = compress_in_loop(messages.py(), parts.iter().map(InputMessage::body), rule)?;
+        let mut messages: Vec<_> = parts.into_iter().map(InputMessage::into_owned).collect();
+        OwnedMessage::set_bodies(&mut messages, compressed);
+        Self::of(messages, (true, left), delay, deliver_at, durable)
     }
 }
 

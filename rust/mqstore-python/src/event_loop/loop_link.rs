@@ -9,6 +9,7 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use mqstore_base::body_compression::BodyCompression;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::Appended;
 use mqstore_engine::{AppendQueue, AppendRequest, OwnedMessage};
@@ -18,7 +19,7 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::convert::append_input::{InputMessage, MessageParts, parts};
+use crate::convert::append_input::{InputMessage, MessageParts, compress_in_loop, parts, rule_for_many};
 use crate::convert::append_result::AppendResult;
 use crate::convert::append_results::AppendResults;
 use crate::convert::arguments::{offset, queue, text};
@@ -68,7 +69,7 @@ impl EventInbox {
 pub(crate) struct LoopLink {
     shared: Arc<SharedStore>,
     /// Keeps the store alive while the link exists.
-    _owner: Py<NativeStore>,
+    owner: Py<NativeStore>,
     host: Host,
     letters: Arc<EventInbox>,
     appends: AppendQueue,
@@ -111,7 +112,7 @@ impl LoopLink {
         let bell = WakeDescriptor::new().map_err(|error| PyOSError::new_err(error.to_string()))?;
         Ok(Self {
             shared: store.get().shared(),
-            _owner: store.clone().unbind(),
+            owner: store.clone().unbind(),
             host: store.get().host(),
             letters: Arc::new(EventInbox { bell, waiting: Mutex::default() }),
             appends: AppendQueue::new(core),
@@ -198,30 +199,37 @@ impl LoopLink {
         flag: &Bound<'py, PyAny>,
         born_timestamp: Option<&Bound<'py, PyAny>>,
         durable: bool,
+        compression: Option<&Bound<'py, PyAny>>,
+        compress_over: Option<&Bound<'py, PyAny>>,
         at_once: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, store) = (topic.py(), self.shared.store()?);
         let topic = text("topic", topic)?;
-        let part =
+        let mut part =
             MessageParts::of(body, Some(keys), Some(tags), Some(properties), Some(flag), born_timestamp)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let name = topic.to_str()?;
-        if at_once {
+        let rule = self.owner.get().compression(compression, compress_over)?;
+        let left = part.compress_in_loop(rule)?;
+        if at_once && left.is_none() {
             let message = part.message(name, queue_id, durable);
             if let Some(appended) = detached(py, || store.try_append(&message))? {
                 return Ok(Bound::new(py, AppendResult::from_core(&topic, self.host, appended))?.into_any());
             }
         }
-        QueuedAppend::queued(&topic, queue_id, durable, false, vec![part.into_owned()])
+        QueuedAppend::queued(&topic, queue_id, durable, false, left, vec![part.into_owned()])
     }
 
     /// Like `append`, for `Store.append_many`.
+    #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn append_many<'py>(
         &self,
         topic: &Bound<'py, PyAny>,
         messages: &Bound<'py, PyAny>,
         queue_id: Option<&Bound<'py, PyAny>>,
         durable: bool,
+        compression: Option<&Bound<'py, PyAny>>,
+        compress_over: Option<&Bound<'py, PyAny>>,
         at_once: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, store) = (topic.py(), self.shared.store()?);
@@ -229,14 +237,18 @@ impl LoopLink {
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let parts = parts(messages)?;
         let name = topic.to_str()?;
-        if at_once {
+        let rule = rule_for_many(store, name, self.owner.get().compression(compression, compress_over)?);
+        let (compressed, left) = compress_in_loop(py, parts.iter().map(InputMessage::body), rule)?;
+        if at_once && left.is_none() {
             let batch: Vec<_> = parts.iter().map(|part| part.message(name, queue_id, durable)).collect();
-            if let Some(appended) = detached(py, || store.try_append_many(&batch))? {
+            let stored = compressed.apply(&batch);
+            if let Some(appended) = detached(py, || store.try_append_many(&stored))? {
                 return self.results(&topic, true, appended);
             }
         }
-        let messages = parts.into_iter().map(InputMessage::into_owned).collect();
-        QueuedAppend::queued(&topic, queue_id, durable, true, messages)
+        let mut messages: Vec<_> = parts.into_iter().map(InputMessage::into_owned).collect();
+        OwnedMessage::set_bodies(&mut messages, compressed);
+        QueuedAppend::queued(&topic, queue_id, durable, true, left, messages)
     }
 
     /// Like `append`, for `Store.append_batch`.
@@ -250,19 +262,27 @@ impl LoopLink {
         properties: Option<&Bound<'py, PyAny>>,
         queue_id: Option<&Bound<'py, PyAny>>,
         durable: bool,
+        compression: Option<&Bound<'py, PyAny>>,
+        compress_over: Option<&Bound<'py, PyAny>>,
         at_once: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, store) = (topic.py(), self.shared.store()?);
         let topic = text("topic", topic)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let batch = BatchInput::of(bodies, keys, tags, properties)?;
-        if at_once {
-            let messages = batch.messages(topic.to_str()?, queue_id, durable);
-            if let Some(appended) = detached(py, || store.try_append_many(&messages))? {
+        let name = topic.to_str()?;
+        let rule = rule_for_many(store, name, self.owner.get().compression(compression, compress_over)?);
+        let (compressed, left) = compress_in_loop(py, batch.bodies(), rule)?;
+        if at_once && left.is_none() {
+            let messages = batch.messages(name, queue_id, durable);
+            let stored = compressed.apply(&messages);
+            if let Some(appended) = detached(py, || store.try_append_many(&stored))? {
                 return self.results(&topic, true, appended);
             }
         }
-        QueuedAppend::queued(&topic, queue_id, durable, true, batch.to_owned())
+        let mut messages = batch.to_owned();
+        OwnedMessage::set_bodies(&mut messages, compressed);
+        QueuedAppend::queued(&topic, queue_id, durable, true, left, messages)
     }
 
     /// Queues an append, once, for the thread in `serve`. The result arrives under `number`. Numbers ascend.
@@ -372,9 +392,17 @@ impl QueuedAppend {
         queue_id: Option<i32>,
         durable: bool,
         many: bool,
+        compression: Option<BodyCompression>,
         messages: Vec<OwnedMessage>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let request = AppendRequest { topic: topic.to_str()?.to_owned(), queue_id, durable, many, messages };
+        let request = AppendRequest {
+            topic: topic.to_str()?.to_owned(),
+            queue_id,
+            durable,
+            many,
+            compression,
+            messages,
+        };
         Self::of(topic, request, None)
     }
 

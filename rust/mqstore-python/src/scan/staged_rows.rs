@@ -131,6 +131,7 @@ impl Stager {
             flag: message.flag,
             born_timestamp_ms: message.born_timestamp_ms,
             durable: false,
+            ..NewMessage::default()
         };
         // Topic and body are checked; long properties and the queue id remain.
         let blame = if text.len() > MAX_PROPERTIES_BYTES { "properties" } else { "queue_id" };

@@ -239,6 +239,7 @@ impl<'a> RecordCopy<'a> {
             flag: self.record.flag,
             born_timestamp_ms: Some(self.record.born_timestamp),
             durable: false,
+            ..NewMessage::default()
         }
     }
 
@@ -519,6 +520,7 @@ impl RowParts<'_> {
             flag: self.flag,
             born_timestamp_ms: self.born,
             durable: false,
+            ..NewMessage::default()
         }
     }
 }

@@ -26,7 +26,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
-use crate::convert::append_input::{MessageParts, parts};
+use crate::convert::append_input::{InputMessage, MessageParts, compress_all, parts, rule_for_many};
 use crate::convert::append_result::AppendResult;
 use crate::convert::append_results::AppendResults;
 use crate::convert::arguments::{
@@ -80,6 +80,7 @@ impl NativeStore {
         let (open_mode, mut mode) = options::mode(mode)?;
         let options = options::from_dict(options)?;
         let (host, default_queues) = (options.store_host, options.default_queues);
+        let compression = options.body_compression();
         let text = path.to_string_lossy().into_owned();
         let TestEnv { vfs, clock, faulty } = TestEnv::new(clock.as_deref(), faults.as_deref());
         let mut raised = None;
@@ -100,8 +101,8 @@ impl NativeStore {
         if store.mode() == OpenMode::Read {
             mode = "r";
         }
-        let store =
-            Self { shared: SharedStore::new(store, text, faulty), path: name, mode, host, default_queues };
+        let shared = SharedStore::new(store, text, faulty);
+        let store = Self { shared, path: name, mode, host, default_queues, compression };
         // The four frames are `open`, `opened`, `Store._open` and this function.
         store.shared.say_notes(py, 4)?;
         delay::begin(py, &store.shared, store.core()?)?;
@@ -180,6 +181,9 @@ impl NativeStore {
     ///         of 1 s to 2 h.
     ///     light_queues: names of light queues that also get the message: `"light-0"` or `"%LMQ%light-0"`. Read a light
     ///         queue as the topic `%LMQ%light-0`. Not for delayed messages, batch queues, retry and system topics.
+    ///     compression: how the body is compressed, `"zstd"`, `"lz4"`, `"zlib"` or `"none"`; None is the store's option
+    ///         `compression`. Readers get the body as you gave it.
+    ///     compress_over: bytes that a body needs to be compressed; None is the store's option `compress_over`.
     ///
     /// Returns:
     ///     The position and the ids. For a delayed message they are those of the waiting record; its ids cancel the
@@ -195,10 +199,10 @@ impl NativeStore {
     #[pyo3(
         signature = (topic, body, *, keys = None, tags = None, properties = None, queue_id = None, flag = None,
                      born_timestamp = None, durable = false, delay = None, deliver_at = None, delay_level = None,
-                     light_queues = None),
+                     light_queues = None, compression = None, compress_over = None),
         text_signature = "($self, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, \
                           born_timestamp=None, durable=False, delay=None, deliver_at=None, delay_level=None, \
-                          light_queues=())"
+                          light_queues=(), compression=None, compress_over=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "a message has this many parts")]
     fn append(
@@ -217,11 +221,14 @@ impl NativeStore {
         deliver_at: Option<&Bound<'_, PyAny>>,
         delay_level: Option<&Bound<'_, PyAny>>,
         light_queues: Option<&Bound<'_, PyAny>>,
+        compression: Option<&Bound<'_, PyAny>>,
+        compress_over: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<AppendResult> {
         let store = self.core()?;
         let topic = text("topic", topic)?;
-        let part = MessageParts::of(body, keys, tags, properties, flag, born_timestamp)?;
+        let mut part = MessageParts::of(body, keys, tags, properties, flag, born_timestamp)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
+        part.compress(&self.compression(compression, compress_over)?)?;
         let message = part.message(topic.to_str()?, queue_id, durable);
         let when = DeliveryTime { delay, deliver_at, level: delay_level };
         let light_queues = light_queues.map(light_queues_of).transpose()?.unwrap_or_default();
@@ -253,11 +260,14 @@ impl NativeStore {
     ///     messages: bodies or `Message` objects.
     ///     queue_id: queue of all messages; None uses the queues of the topic in turn.
     ///     durable: as for `append`.
+    ///     compression: as for `append`; the messages of a batch queue are not compressed.
+    ///     compress_over: as for `append`.
     ///
     /// Raises:
     ///     InvalidMessageError: a message is not valid, or there are more than 32,767 for a batch queue.
     ///     Full: the messages would exceed a quota; none was appended.
-    #[pyo3(signature = (topic, messages, *, queue_id = None, durable = false))]
+    #[pyo3(signature = (topic, messages, *, queue_id = None, durable = false, compression = None, compress_over = None))]
+    #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn append_many<'py>(
         &self,
         py: Python<'py>,
@@ -265,14 +275,19 @@ impl NativeStore {
         messages: &Bound<'py, PyAny>,
         queue_id: Option<&Bound<'py, PyAny>>,
         durable: bool,
+        compression: Option<&Bound<'py, PyAny>>,
+        compress_over: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, AppendResults>> {
         let store = self.core()?;
         let topic = text("topic", topic)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let parts = parts(messages)?;
         let name = topic.to_str()?;
+        let rule = rule_for_many(store, name, self.compression(compression, compress_over)?);
+        let compressed = compress_all(py, parts.iter().map(InputMessage::body), &rule)?;
         let batch: Vec<_> = parts.iter().map(|part| part.message(name, queue_id, durable)).collect();
-        let appended = detached(py, || store.append_many(&batch))?;
+        let stored = compressed.apply(&batch);
+        let appended = detached(py, || store.append_many(&stored))?;
         AppendResults::of(&topic, self.host, appended)
     }
 
@@ -288,6 +303,8 @@ impl NativeStore {
     ///     properties: one mapping for all messages, or for each body a mapping or None. As for `append`.
     ///     queue_id: queue of all messages; None uses the queues of the topic in turn.
     ///     durable: as for `append`.
+    ///     compression: as for `append_many`.
+    ///     compress_over: as for `append`.
     ///
     /// Returns:
     ///     The results of `append_many`.
@@ -296,7 +313,8 @@ impl NativeStore {
     ///     InvalidMessageError: a message is not valid, or `keys`, `tags` or `properties` has not one entry for each
     ///         body; nothing was written.
     ///     Full: the messages would exceed a quota; none was appended.
-    #[pyo3(signature = (topic, bodies, keys = None, tags = None, properties = None, *, queue_id = None, durable = false))]
+    #[pyo3(signature = (topic, bodies, keys = None, tags = None, properties = None, *, queue_id = None, durable = false,
+                        compression = None, compress_over = None))]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn append_batch<'py>(
         &self,
@@ -308,13 +326,19 @@ impl NativeStore {
         properties: Option<&Bound<'py, PyAny>>,
         queue_id: Option<&Bound<'py, PyAny>>,
         durable: bool,
+        compression: Option<&Bound<'py, PyAny>>,
+        compress_over: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, AppendResults>> {
         let store = self.core()?;
         let topic = text("topic", topic)?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
         let batch = BatchInput::of(bodies, keys, tags, properties)?;
-        let messages = batch.messages(topic.to_str()?, queue_id, durable);
-        let appended = detached(py, || store.append_many(&messages))?;
+        let name = topic.to_str()?;
+        let rule = rule_for_many(store, name, self.compression(compression, compress_over)?);
+        let compressed = compress_all(py, batch.bodies(), &rule)?;
+        let messages = batch.messages(name, queue_id, durable);
+        let stored = compressed.apply(&messages);
+        let appended = detached(py, || store.append_many(&stored))?;
         AppendResults::of(&topic, self.host, appended)
     }
 
@@ -333,6 +357,8 @@ impl NativeStore {
     ///         Polars, DuckDB or pandas, or a `mqstore.Scan`.
     ///     queue_id: queue of the rows that name none; None uses the queues of the topic in turn.
     ///     durable: whether all rows are durable when the call returns, whatever the store's durability.
+    ///     compression: as for `append_many`.
+    ///     compress_over: as for `append`.
     ///
     /// Returns:
     ///     The number of messages.
@@ -341,7 +367,9 @@ impl NativeStore {
     ///     InvalidMessageError: a column is unknown, missing or has the wrong type, or a row cannot become a message;
     ///         the error names the row and the column.
     ///     TypeError: `table_or_stream` has no `__arrow_c_stream__`.
-    #[pyo3(signature = (topic, table_or_stream, *, queue_id = None, durable = false))]
+    #[pyo3(signature = (topic, table_or_stream, *, queue_id = None, durable = false, compression = None,
+                        compress_over = None))]
+    #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn append_arrow(
         &self,
         py: Python<'_>,
@@ -349,12 +377,15 @@ impl NativeStore {
         table_or_stream: &Bound<'_, PyAny>,
         queue_id: Option<&Bound<'_, PyAny>>,
         durable: bool,
+        compression: Option<&Bound<'_, PyAny>>,
+        compress_over: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
         let store = self.core()?;
         let topic = topic.map(|topic| text("topic", topic)).transpose()?;
         let topic = topic.as_ref().map(|topic| topic.to_str()).transpose()?;
         let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
-        append_rows(py, store, table_or_stream, (topic, queue_id), durable)
+        let rule = self.compression(compression, compress_over)?;
+        append_rows(py, store, table_or_stream, (topic, queue_id), rule, durable)
     }
 
     /// Makes every message appended before the call durable.

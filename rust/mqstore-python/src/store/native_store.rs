@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use mqstore_base::body_compression::BodyCompression;
 use mqstore_engine::Store;
 use mqstore_format::Host;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use crate::convert::options::compression_of_call;
 use crate::runtime::SharedStore;
 
 /// The native part of `mqstore.Store`.
@@ -18,6 +20,7 @@ pub(crate) struct NativeStore {
     pub(super) mode: &'static str,
     pub(super) host: Host,
     pub(super) default_queues: u32,
+    pub(super) compression: BodyCompression,
 }
 
 impl NativeStore {
@@ -28,6 +31,16 @@ impl NativeStore {
     /// Returns the state that iterators and scans share with this store.
     pub(crate) fn shared(&self) -> Arc<SharedStore> {
         Arc::clone(&self.shared)
+    }
+
+    /// Returns how a call compresses bodies, by its arguments `compression` and `compress_over`.
+    #[inline]
+    pub(crate) fn compression(
+        &self,
+        kind: Option<&Bound<'_, PyAny>>,
+        over: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<BodyCompression> {
+        compression_of_call(self.compression, kind, over)
     }
 
     /// Returns the host in the store's message ids.

@@ -100,6 +100,7 @@ fn a_directory_that_a_broker_used_last_goes_on_where_the_broker_stood() {
             flag: 0,
             born_timestamp_ms: None,
             durable: false,
+            ..NewMessage::default()
         };
         store.append(&copy).unwrap();
     }

@@ -166,6 +166,7 @@ fn a_decision_of_what_is_not_there_costs_nothing() {
             flag: 0,
             born_timestamp_ms: None,
             durable: false,
+            ..NewMessage::default()
         };
         append_like_broker(&store, &op);
     }

@@ -78,6 +78,7 @@ fn what_a_broker_left_is_found_with_its_checks() {
             flag: 0,
             born_timestamp_ms: None,
             durable: false,
+            ..mqstore_base::message::NewMessage::default()
         };
         append_like_broker(&store, &message);
     };
@@ -130,6 +131,7 @@ fn what_decides_and_cannot_is_found() {
             flag: 0,
             born_timestamp_ms: None,
             durable: false,
+            ..mqstore_base::message::NewMessage::default()
         };
         append_like_broker(&store, &message);
     }

@@ -179,6 +179,7 @@ fn a_copy_that_is_there_already_is_not_made_again() {
         flag: 0,
         born_timestamp_ms: None,
         durable: false,
+        ..NewMessage::default()
     };
     store.append(&message).unwrap();
     assert_eq!(view.born_host, Host { ..view.born_host });

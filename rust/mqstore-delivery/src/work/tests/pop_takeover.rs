@@ -38,6 +38,7 @@ fn remember(store: &Store, due_ms: Option<i64>, tag: &str, body: &str) {
         flag: 0,
         born_timestamp_ms: None,
         durable: false,
+        ..NewMessage::default()
     };
     store.append(&message).unwrap();
 }
@@ -188,6 +189,7 @@ fn put_again(store: &Store, topic: &str, body: &str, times: i32) {
         flag: 0,
         born_timestamp_ms: None,
         durable: false,
+        ..NewMessage::default()
     };
     let origin = MessageOrigin {
         sys_flag: SysFlag::default(),

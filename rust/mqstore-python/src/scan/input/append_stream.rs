@@ -4,15 +4,18 @@
 
 use arrow_array::RecordBatch;
 use arrow_array::ffi_stream::RecordBatchStreamReader;
+use mqstore_base::body_compression::BodyCompression;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
 use mqstore_engine::Store;
+use mqstore_format::SysFlag;
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
 use super::message_columns::{MessageColumns, RowMessage};
+use crate::convert::append_input::rule_for_many;
 use crate::convert::buffer::take_stream;
 use crate::convert::error::{MQStoreError, invalid};
 use crate::runtime::interruptible;
@@ -87,6 +90,7 @@ impl<'a> RowMessages<'a> {
                 flag: row.flag,
                 born_timestamp_ms: row.born_timestamp_ms,
                 durable: false,
+                sys_flag: SysFlag(0),
             }
         };
         self.rows.iter().map(message).collect()
@@ -107,6 +111,7 @@ fn append_batch(
     store: &Store,
     batch: &RecordBatch,
     (topic, queue_id): (Option<&str>, Option<i32>),
+    rule: BodyCompression,
     before: u64,
     pause: &mut dyn FnMut() -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
@@ -117,18 +122,22 @@ fn append_batch(
     while !rest.is_empty() {
         pause()?;
         let (some, more) = rest.split_at(group(rest));
-        store.append_many(some)?;
+        let topic = some.first().map_or("", |message| message.topic);
+        let rule = rule_for_many(store, topic, rule);
+        let compressed = rule.compress_all(some.iter().map(|message| message.body));
+        store.append_many(&compressed.apply(some))?;
         rest = more;
     }
     Ok(())
 }
 
-/// Appends all rows and returns their number.
+/// Appends all rows and returns their number. `rule` says how their bodies are compressed.
 pub(crate) fn append_rows(
     py: Python<'_>,
     store: &Store,
     rows: &Bound<'_, PyAny>,
     target: (Option<&str>, Option<i32>),
+    rule: BodyCompression,
     durable: bool,
 ) -> PyResult<u64> {
     let stream = open_stream(rows)?;
@@ -139,7 +148,7 @@ pub(crate) fn append_rows(
                 Ok(batch) => batch,
                 Err(error) => return Ok(Err((appended, error.to_string()))),
             };
-            append_batch(store, &batch, target, appended, pause)?;
+            append_batch(store, &batch, target, rule, appended, pause)?;
             appended += batch.num_rows() as u64;
         }
         if durable {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import zlib
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import mqstore
 import mqstore.aio
 import rocketmq_bytes as raw
-from conftest import SMALL, until
+from conftest import SMALL, Cli, until
 from loops import in_loop
 from mqstore import Message, testing
 
@@ -280,6 +281,28 @@ def test_compaction_and_a_copy_of_the_store_keep_the_stored_form(tmp_path: Path)
     assert mqstore.verify(tmp_path / "copy").ok
 
 
+def test_an_import_compresses_only_as_it_is_told(tmp_path: Path) -> None:
+    home, file = tmp_path / "s", tmp_path / "rows.jsonl"
+    with mqstore.open(home, "create", options=SMALL, compression="zlib") as store:
+        store.append("t", BODY, keys="k")
+        store.append("t", b"short")
+        store.create_topic("b", attributes={"queue.type": "BatchCQ"})
+        store.append_many("b", [BODY, BODY])
+    mqstore.export(home, file)
+    assert json.loads(file.read_text().splitlines()[-1])["body_size"] > 0
+    mqstore.import_(tmp_path / "plain", file)
+    mqstore.import_(tmp_path / "packed", file, compression="zstd")
+    for name, flags in (("plain", [0, 0]), ("packed", [raw.COMPRESSED | raw.ZSTD, 0])):
+        with mqstore.open(tmp_path / name) as store:
+            assert [message.sys_flag for message in store.read("t")] == flags
+            assert [message.body for message in store.read("t")] == [BODY, b"short"]
+            assert [message.body for message in only(store, "b").batch()] == [BODY, BODY]
+        assert mqstore.verify(tmp_path / name).ok
+    for named in ({"compression": "gzip"}, {"compress_over": -1}):
+        with pytest.raises(mqstore.InvalidOptionError, match="compress"):
+            mqstore.import_(tmp_path / "none", file, dry_run=True, **named)  # type: ignore[arg-type]
+
+
 def test_scans_return_the_body_as_given(tmp_path: Path) -> None:
     with mqstore.open(tmp_path / "s", "create", options=SMALL, compression="zstd") as store:
         store.append("t", BODY)
@@ -326,3 +349,21 @@ async def test_tasks_compress_like_threads(home: Path) -> None:
             assert all(message.sys_flag & 1 for message in messages), topic
         got = [(await work.get()).body for _ in range(6)]
         assert sorted(got) == sorted([BODY] * 3 + [large] * 3)
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_the_command_line_compresses(tmp_path: Path, cli: Cli, lines: bool) -> None:
+    home, file = tmp_path / "s", tmp_path / "body"
+    file.write_bytes(BODY.replace(b"\n", b" "))
+    more = ["--lines"] if lines else []
+    cli("append", home, "t", file, "--create", "--compression", "zlib", *more)
+    cli("append", home, "t", file, "--compression", "zlib", "--delay", "0", *more)
+    cli("append", home, "t", file, *more)
+    cli("append", home, "t", file, "--compression", "zlib", "--compress-over", "1000000", *more)
+    with mqstore.open(home) as store:
+        zipped = raw.COMPRESSED | raw.ZLIB
+        assert [message.sys_flag for message in store.read("t")] == [zipped, zipped, 0, 0]
+    mqstore.export(home, tmp_path / "rows.jsonl")
+    cli("import", tmp_path / "again", tmp_path / "rows.jsonl", "--yes", "--compression", "lz4")
+    with mqstore.open(tmp_path / "again") as store:
+        assert {message.sys_flag for message in store.read("t")} == {raw.COMPRESSED | raw.LZ4}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from mqstore._admin.export import ExportFormat
     from mqstore._reports import ImportReport, Progress
-    from mqstore.types import StorePath
+    from mqstore.types import Compression, StorePath
 
     # Place of the row for messages, the row, bytes of the file up to the row, total bytes.
     Place = tuple[str, dict[str, Any], int, int]
@@ -47,16 +47,18 @@ def import_(
     *,
     format: ExportFormat | None = None,
     topic: str | None = None,
+    compression: Compression | None = None,
+    compress_over: int = 4096,
     dry_run: bool = False,
     progress: Callable[[Progress], object] | None = None,
 ) -> ImportReport:
     """Appends the messages of a file to the store at `path`, which is created if missing.
 
     An import keeps topic, queue, body, keys, tags, properties, unique id, flag, born time, born host, and the number of
-    deliveries. Offsets, store time and store host are new. Bodies are stored uncompressed. A row with the property
-    `mqstore.deliver_at` waits and is delivered at that time, in epoch milliseconds. Missing topics and queues are
-    created, with the settings of topics and groups that a file of JSON lines begins with. All rows are checked before
-    the first one is appended.
+    deliveries. Offsets, store time and store host are new. Bodies are compressed only as you say here, however they
+    were stored before the export. A row with the property `mqstore.deliver_at` waits and is delivered at that time, in
+    epoch milliseconds. Missing topics and queues are created, with the settings of topics and groups that a file of
+    JSON lines begins with. All rows are checked before the first one is appended.
 
     Args:
         path: the directory.
@@ -64,6 +66,8 @@ def import_(
             or `body_text`); all other columns are optional.
         format: `"jsonl"`, `"parquet"` or `"arrow"`; None selects it by the ending.
         topic: topic of all messages; None keeps their topics. With a topic, the settings in the file are not used.
+        compression: compression of the bodies: `"zstd"`, `"lz4"` or `"zlib"`; None and `"none"` compress none of them.
+        compress_over: bytes that a body needs to be compressed: 0 to 1 GiB.
         dry_run: whether to check all rows and report only.
         progress: callback during the import. An exception in it ends the import; messages appended so far stay.
 
@@ -77,8 +81,10 @@ def import_(
         FileNotFoundError: the file is missing, or the folder contains no part.
         ImportError: Parquet and Arrow need pyarrow.
         StoreLockedError: another process has the store open for writing.
+        InvalidOptionError: the compression is unknown, or `compress_over` is out of bounds.
     """
     from mqstore import _store
+    from mqstore._options import StoreOptions, native_form
     from mqstore._reports import ImportReport
 
     file = Path(home_of(source))
@@ -90,6 +96,8 @@ def import_(
     if topic is not None and not isinstance(topic, str):
         msg = f"topic must be a str or None, not {type(topic).__name__}"
         raise TypeError(msg)
+    options = StoreOptions(max_message_size=_MOST_BODY, compression=compression, compress_over=compress_over)
+    _native.check_options(native_form(options))
     started = time.monotonic()
     settings = settings_of(files[0]) if kind == "jsonl" and topic is None else Settings({}, {})
     topics: dict[str, int] = {}
@@ -113,7 +121,7 @@ def import_(
             size = 0
     _check(places, messages)
     if not dry_run:
-        with _store.open(path, "create", max_message_size=_MOST_BODY) as store:
+        with _store.open(path, "create", options=options) as store:
             with settings.given_to(store):
                 _append(store, files, kind, topic, progress)
             store.flush()

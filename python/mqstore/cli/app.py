@@ -89,6 +89,12 @@ OnDamage = Annotated[
     Literal["raise", "skip"],
     typer.Option("--on-damage", help="At a damaged record, end with an error or skip it with a note."),
 ]
+Compress = Annotated[
+    Literal["zstd", "lz4", "zlib", "none"], typer.Option("--compression", help="Compression of the bodies.")
+]
+CompressOver = Annotated[
+    int, typer.Option("--compress-over", min=0, metavar="BYTES", help="Bytes that a body needs to be compressed.")
+]
 MessageForm = Annotated[
     Format | None,
     typer.Option("--format", help="Format of the output; jsonl if it is not a terminal.", show_default=False),

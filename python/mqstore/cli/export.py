@@ -19,7 +19,19 @@ import mqstore
 from mqstore._admin.export import ExportFormat
 from mqstore._store import when_unlocked
 from mqstore.cli import render
-from mqstore.cli.app import Directory, LockTimeout, ReportForm, Since, Until, _moment, _verb, app, lock_wait
+from mqstore.cli.app import (
+    Compress,
+    CompressOver,
+    Directory,
+    LockTimeout,
+    ReportForm,
+    Since,
+    Until,
+    _moment,
+    _verb,
+    app,
+    lock_wait,
+)
 from mqstore.cli.filters import Sql, Tags, chosen
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, USAGE
@@ -131,6 +143,8 @@ def import_(
     kind: Annotated[
         From | None, typer.Option("--from", help="Format; by default from the ending of FILE.", show_default=False)
     ] = None,
+    compression: Compress = "none",
+    compress_over: CompressOver = 4096,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the messages to append.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     lock_timeout: LockTimeout = "0",
@@ -161,7 +175,16 @@ def import_(
         if not render.confirmed(question, otherwise, yes=yes):
             return USAGE
         with render.progress("importing") as bar:
-            run = partial(mqstore.import_, directory, source, format=chosen, topic=topic, progress=bar)
+            run = partial(
+                mqstore.import_,
+                directory,
+                source,
+                format=chosen,
+                topic=topic,
+                compression=compression,
+                compress_over=compress_over,
+                progress=bar,
+            )
             done = when_unlocked(wait, run)
     if form is Format.TABLE:
         render.note(f"appended {done.messages} messages")

@@ -15,6 +15,8 @@ import mqstore
 from mqstore._reports import _Report
 from mqstore.cli import render
 from mqstore.cli.app import (
+    Compress,
+    CompressOver,
     Directory,
     LockTimeout,
     ReportForm,
@@ -108,6 +110,8 @@ def append(
             show_default=False,
         ),
     ] = None,
+    compression: Compress = "none",
+    compress_over: CompressOver = 4096,
     create: Create = False,
     lock_timeout: LockTimeout = "0",
     form: Annotated[
@@ -127,11 +131,12 @@ def append(
         "delay": None if delay is None else _age("--delay", delay),
         "deliver_at": _moment("--deliver-at", deliver_at),
     }
+    packed: dict[str, Any] = {"compression": compression, "compress_over": compress_over}
     bodies = _bodies(file, body, lines)
     shown = _message_form(form)
     with mqstore.open(directory, "create" if create else "rw", lock_timeout=lock_wait(lock_timeout)) as store:
         is_new = topic not in store.topics()
-        results = _appended(store, topic, bodies, queue, described, due)
+        results = _appended(store, topic, bodies, queue, described, due, packed)
         if shown is Format.JSON:
             render.document([result_object(result) for result in results])
         elif shown is Format.JSONL:
@@ -172,6 +177,7 @@ def _appended(
     queue: int | None,
     described: dict[str, Any],
     due: dict[str, Any],
+    packed: dict[str, Any],
 ) -> Iterator[mqstore.AppendResult]:
     """Appends the messages and yields the results of those that are durable."""
     rest = iter(bodies)
@@ -179,10 +185,10 @@ def _appended(
         if due == {"delay": None, "deliver_at": None}:
             keys = [described["keys"]] * len(some)
             tags, properties = described["tags"], described["properties"]
-            yield from store.append_batch(topic, some, keys, tags, properties, queue_id=queue, durable=True)
+            yield from store.append_batch(topic, some, keys, tags, properties, queue_id=queue, durable=True, **packed)
         else:
             for each in some:
-                yield store.append(topic, each, queue_id=queue, durable=True, **described, **due)
+                yield store.append(topic, each, queue_id=queue, durable=True, **described, **due, **packed)
 
 
 def named_values(option: str, texts: list[str] | None) -> dict[str, str]:

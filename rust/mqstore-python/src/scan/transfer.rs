@@ -5,6 +5,7 @@ use std::io::Write;
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use mqstore_base::body_compression::{BodyCompression, CompressedBody};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, StoredRecord};
 use mqstore_base::options::StoreOptions;
@@ -462,12 +463,17 @@ type TransferRow<'py> = (
 
 /// Appends messages of a file and returns their number. If one of them cannot be appended, returns the number before it;
 /// the next call, which begins with this message, raises the error and appends none.
+///
+/// The options of the store say how bodies are compressed. Batches, and bodies that are compressed already, stay as they
+/// are.
 #[pyfunction]
 pub(crate) fn append_rows(target: &Bound<'_, NativeStore>, rows: Vec<TransferRow<'_>>) -> PyResult<u64> {
     let py = target.py();
     let (shared, host) = (target.get().shared(), target.get().host());
     let store = shared.store()?;
-    let parts = parts_of(py, rows, host)?;
+    let rule = target.get().compression(None, None)?;
+    let mut parts = parts_of(py, rows, host)?;
+    compress_rows(py, &mut parts, &rule)?;
     let messages: Vec<_> = parts.iter().map(|part| (part.message(), part.due)).collect();
     let origins: Vec<MessageOrigin> = parts.iter().map(|part| part.origin).collect();
     let appended = delivered(py, || {
@@ -501,6 +507,7 @@ struct RowParts<'py> {
     topic: String,
     queue_id: Option<i32>,
     body: Bound<'py, PyBytes>,
+    compressed: Option<Vec<u8>>,
     properties: Vec<u8>,
     flag: i32,
     born: Option<i64>,
@@ -513,7 +520,7 @@ impl RowParts<'_> {
     fn message(&self) -> NewMessage<'_> {
         NewMessage {
             topic: &self.topic,
-            body: self.body.as_bytes(),
+            body: self.compressed.as_deref().unwrap_or_else(|| self.body.as_bytes()),
             properties: &self.properties,
             unique_key: Some(self.unique.as_deref().unwrap_or_default()),
             queue_id: self.queue_id,
@@ -523,6 +530,26 @@ impl RowParts<'_> {
             ..NewMessage::default()
         }
     }
+}
+
+/// Compresses the bodies that `rule` covers.
+fn compress_rows(py: Python<'_>, parts: &mut [RowParts<'_>], rule: &BodyCompression) -> PyResult<()> {
+    let bodies: Vec<_> = parts
+        .iter_mut()
+        .filter(|part| part.origin.sys_flag == SysFlag(0) && rule.covers(part.body.as_bytes().len()))
+        .map(|part| (part.body.as_bytes(), &mut part.compressed, &mut part.origin))
+        .collect();
+    if bodies.is_empty() {
+        return Ok(());
+    }
+    detached(py, || {
+        for (body, compressed, origin) in bodies {
+            if let Some(CompressedBody { bytes, sys_flag }) = rule.compress(body) {
+                (*compressed, origin.sys_flag) = (Some(bytes), sys_flag);
+            }
+        }
+        Ok(())
+    })
 }
 
 fn parts_of<'py>(py: Python<'py>, rows: Vec<TransferRow<'py>>, host: Host) -> PyResult<Vec<RowParts<'py>>> {
@@ -548,7 +575,8 @@ fn parts_of<'py>(py: Python<'py>, rows: Vec<TransferRow<'py>>, host: Host) -> Py
                 pairs.iter().rev().find(|(name, _)| name == "UNIQ_KEY").map(|(_, value)| value.clone());
             let origin = MessageOrigin { sys_flag: SysFlag(sys_flag), born_host, reconsume_times };
             let (body, properties) = (body_of(&body)?, properties.finish());
-            Ok(RowParts { topic, queue_id, body, properties, flag, born, unique, due, origin })
+            let compressed = None;
+            Ok(RowParts { topic, queue_id, body, compressed, properties, flag, born, unique, due, origin })
         };
     let numbered = rows.into_iter().enumerate();
     numbered.map(|(index, row)| part(row).map_err(|error| of_message(py, index, error))).collect()

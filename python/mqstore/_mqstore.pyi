@@ -781,7 +781,15 @@ class ExportStream(Iterator[tuple[ScanRows | None, list[tuple[str, int]], int]])
 class Stager:
     """Stages messages from rows; one for each task that writes."""
 
-    def __new__(cls, topic: str | None, most_body_bytes: int, process: int, salt: int) -> Self: ...
+    def __new__(
+        cls,
+        topic: str | None,
+        most_body_bytes: int,
+        process: int,
+        salt: int,
+        compression: str | None = None,
+        compress_over: int | None = None,
+    ) -> Self: ...
     def stage(
         self, rows: object, start: int
     ) -> tuple[bytes, int, int, list[tuple[str, int]], list[tuple[str | None, str, int, int, str]]]:

@@ -75,13 +75,14 @@ _READ = [
     "pushdown",
 ]
 _STREAM = ["maxOffsetsPerTrigger", "maxBytesPerTrigger"]
-_WRITE = ["path", "topic", "queues", "jobId", "maxMessageSize", "mode", "reportPath"]
+_WRITE = ["path", "topic", "queues", "jobId", "maxMessageSize", "compression", "compressOver", "mode", "reportPath"]
 
 # Spark's own options, which it also passes to the sink.
 _SPARKS = ("checkpointlocation", "queryname")
 
 _MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 _WRITE_MODES = _MODES[:2]
+_COMPRESSIONS = ("zstd", "lz4", "zlib", "none")
 _ON_DAMAGE = {"raise": "FAILFAST", "skip": "DROPMALFORMED"}
 _EARLIEST, _LATEST = -2, -1
 
@@ -169,6 +170,8 @@ def write_options(given: Mapping[str, str]) -> dict[str, Any]:
         "queues": _number(options, "queues", None),
         "job_id": _job_id(options),
         "max_message_size": _number(options, "maxMessageSize", 4 << 20),
+        "compression": _compression(options),
+        "compress_over": _number(options, "compressOver", 4096),
         "mode": _mode(options, _WRITE_MODES),
         "report": _absolute(options["reportPath"]) if "reportPath" in options else None,
     }
@@ -179,6 +182,13 @@ def _mode(options: dict[str, str], modes: tuple[str, ...]) -> str:
     if mode not in modes:
         raise refuse("mode", f"{mode!r} is not one of {', '.join(modes)}")
     return mode
+
+
+def _compression(options: dict[str, str]) -> str:
+    name = options.get("compression", "none").lower()
+    if name not in _COMPRESSIONS:
+        raise refuse("compression", f"{name!r} is not one of {', '.join(_COMPRESSIONS)}")
+    return name
 
 
 def _job_id(options: dict[str, str]) -> str | None:

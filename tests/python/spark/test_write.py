@@ -27,6 +27,26 @@ def staged(path: Path) -> list[Path]:
     return list(_stage.stage_folder(str(path)).rglob("*.run"))
 
 
+@pytest.mark.parametrize(("over", "flags"), [(None, [0, 0x201, 0]), (100, [0x201, 0x201, 0]), (60_001, [0, 0, 0])])
+def test_tasks_compress_bodies(spark: Any, tmp_path: Path, over: int | None, flags: list[int]) -> None:
+    path = tmp_path / "store"
+    bodies = ["x" * 1000, "x" * 60_000, "short"]
+    frame = spark.createDataFrame([(body,) for body in bodies], "body string").coalesce(1)
+    options = {"topic": "t", "compression": "zstd"} | ({} if over is None else {"compressOver": over})
+    frame.write.format("mqstore").mode("append").options(**options).save(str(path))
+    with mqstore.open(path) as store:
+        found = list(store.read("t"))
+    assert [(message.text(), message.sys_flag) for message in found] == list(zip(bodies, flags, strict=True))
+    assert mqstore.verify(path).ok
+
+
+def test_an_unknown_compression_is_refused(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="'gzip' is not one of zstd, lz4, zlib, none"):
+        spark.range(1).selectExpr("string(id) AS body").write.format("mqstore").mode("append").options(
+            topic="t", compression="gzip"
+        ).save(str(tmp_path / "store"))
+
+
 def test_every_column_arrives(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "store"
     frame = spark.sql(

@@ -129,7 +129,14 @@ def _blocks(
     options: dict[str, Any], batches: Iterable[pa.RecordBatch], topics: dict[str, int], refused: list[Refused]
 ) -> Iterator[tuple[bytes, int]]:
     """Yields blocks, each with its number of messages. Completes `topics` and `refused` by the way."""
-    stager = _native.Stager(options["topic"], options["max_message_size"], os.getpid(), secrets.randbits(32))
+    stager = _native.Stager(
+        options["topic"],
+        options["max_message_size"],
+        os.getpid(),
+        secrets.randbits(32),
+        options.get("compression"),
+        options.get("compress_over"),
+    )
     before = 0
     for batch in batches:
         start = 0

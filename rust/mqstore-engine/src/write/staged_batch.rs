@@ -3,7 +3,7 @@
 //! Owns their form: blocks of many messages. Numbers are big-endian, as in RocketMQ:
 //!
 //! ```text
-//! block  0  4  magic "MQS1"
+//! block  0  4  magic "MQS2"
 //!        4  4  number of messages
 //!        8  4  bytes after the head
 //!       12  4  checksum of these bytes (31 bits of CRC-32, like the checksum of a body)
@@ -15,8 +15,12 @@
 //!        12  8  born time in epoch milliseconds; the smallest number means the time of the append
 //!        20  4  bytes of the topic
 //!        24  4  bytes of the properties
-//!        28     topic, properties in RocketMQ's text form, body
+//!        28  4  how the body is compressed: bits of the record's flag
+//!        32     topic, properties in RocketMQ's text form, body
 //! ```
+//!
+//! Versions before compression wrote "MQS1", without the number at 28. A job of such a version may still wait for its
+//! append.
 //!
 //! Every message has a `UNIQ_KEY` in its properties. After a crash, the process that continues uses it to find the
 //! messages that are in the log already. A block can be damaged on its way, so its checksum and all lengths are
@@ -31,9 +35,11 @@ use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
 
-const MAGIC: &[u8; 4] = b"MQS1";
+const MAGIC: &[u8; 4] = b"MQS2";
+const FORMER_MAGIC: &[u8; 4] = b"MQS1";
 const HEAD_BYTES: usize = 16;
-const MESSAGE_HEAD_BYTES: usize = 28;
+const MESSAGE_HEAD_BYTES: usize = 32;
+const FORMER_MESSAGE_HEAD_BYTES: usize = 28;
 const NO_QUEUE: i32 = -1;
 const NO_TIME: i64 = i64::MIN;
 
@@ -93,6 +99,7 @@ impl StagedBlock {
         self.bytes.extend_from_slice(&message.born_timestamp_ms.unwrap_or(NO_TIME).to_be_bytes());
         self.bytes.extend_from_slice(&(message.topic.len() as u32).to_be_bytes());
         self.bytes.extend_from_slice(&(message.properties.len() as u32).to_be_bytes());
+        self.bytes.extend_from_slice(&message.sys_flag.compression_only().0.to_be_bytes());
         self.bytes.extend_from_slice(message.topic.as_bytes());
         self.bytes.extend_from_slice(message.properties);
         self.bytes.extend_from_slice(message.body);
@@ -124,26 +131,33 @@ pub fn staged_messages(bytes: &[u8]) -> Option<Vec<NewMessage<'_>>> {
     let count = u32::from_be_bytes(number(bytes, 4)?) as usize;
     let length = u32::from_be_bytes(number(bytes, 8)?) as usize;
     let sum = u32::from_be_bytes(number(bytes, 12)?);
-    if bytes.get(..4)? != MAGIC || rows.len() != length || crc31(rows) != sum {
+    let head_bytes = match bytes.get(..4)? {
+        magic if magic == MAGIC => MESSAGE_HEAD_BYTES,
+        magic if magic == FORMER_MAGIC => FORMER_MESSAGE_HEAD_BYTES,
+        _ => return None,
+    };
+    if rows.len() != length || crc31(rows) != sum {
         return None;
     }
-    let mut messages = Vec::with_capacity(count.min(rows.len() / MESSAGE_HEAD_BYTES));
+    let mut messages = Vec::with_capacity(count.min(rows.len() / head_bytes));
     let mut rest = rows;
     while !rest.is_empty() {
         let size = (u32::from_be_bytes(number(rest, 0)?) as usize).checked_add(4)?;
-        messages.push(staged_message(rest.get(..size)?)?);
+        messages.push(staged_message(rest.get(..size)?, head_bytes)?);
         rest = rest.get(size..)?;
     }
     (messages.len() == count).then_some(messages)
 }
 
-fn staged_message(row: &[u8]) -> Option<NewMessage<'_>> {
+fn staged_message(row: &[u8], head_bytes: usize) -> Option<NewMessage<'_>> {
     let queue_id = i32::from_be_bytes(number(row, 4)?);
     let flag = i32::from_be_bytes(number(row, 8)?);
     let born = i64::from_be_bytes(number(row, 12)?);
     let topic_bytes = u32::from_be_bytes(number(row, 20)?) as usize;
     let properties_bytes = u32::from_be_bytes(number(row, 24)?) as usize;
-    let (topic, rest) = row.get(MESSAGE_HEAD_BYTES..)?.split_at_checked(topic_bytes)?;
+    let has_flag = head_bytes >= MESSAGE_HEAD_BYTES;
+    let sys_flag = if has_flag { i32::from_be_bytes(number(row, FORMER_MESSAGE_HEAD_BYTES)?) } else { 0 };
+    let (topic, rest) = row.get(head_bytes..)?.split_at_checked(topic_bytes)?;
     let (properties, body) = rest.split_at_checked(properties_bytes)?;
     Some(NewMessage {
         topic: std::str::from_utf8(topic).ok()?,
@@ -154,7 +168,7 @@ fn staged_message(row: &[u8]) -> Option<NewMessage<'_>> {
         flag,
         born_timestamp_ms: (born != NO_TIME).then_some(born),
         durable: false,
-        ..NewMessage::default()
+        sys_flag: SysFlag(sys_flag),
     })
 }
 
@@ -165,8 +179,11 @@ impl Store {
     /// # Errors
     /// Those of [`Store::append_many`]; [`StoreError::InvalidMessage`] for a topic with batch queues.
     pub fn append_staged(&self, messages: &[NewMessage<'_>], born_host: Host) -> Result<(), StoreError> {
-        let origin = MessageOrigin { sys_flag: SysFlag(0), born_host, reconsume_times: 0 };
-        self.append_copies(messages, &vec![origin; messages.len()]).map(drop)
+        let origins: Vec<_> = messages
+            .iter()
+            .map(|message| MessageOrigin { sys_flag: message.sys_flag, born_host, reconsume_times: 0 })
+            .collect();
+        self.append_copies(messages, &origins).map(drop)
     }
 }
 
@@ -189,7 +206,7 @@ mod tests {
                 flag: -number,
                 born_timestamp_ms: (number > 1).then_some(5),
                 durable: false,
-                ..NewMessage::default()
+                sys_flag: SysFlag(if number > 0 { 0x201 } else { 0 }),
             };
             block.push(&message).unwrap();
         }
@@ -203,17 +220,40 @@ mod tests {
         let messages = staged_messages(&bytes).unwrap();
         let seen: Vec<_> = messages
             .iter()
-            .map(|m| (m.topic, m.body.len(), m.unique_key, m.queue_id, m.flag, m.born_timestamp_ms))
+            .map(|m| {
+                (m.topic, m.body.len(), m.unique_key, m.queue_id, m.flag, m.born_timestamp_ms, m.sys_flag.0)
+            })
             .collect();
         assert_eq!(
             seen,
             [
-                ("orders", 0, Some("ID0"), None, 0, None),
-                ("orders", 1, Some("ID1"), Some(1), -1, None),
-                ("orders", 2, Some("ID2"), Some(2), -2, Some(5)),
+                ("orders", 0, Some("ID0"), None, 0, None, 0),
+                ("orders", 1, Some("ID1"), Some(1), -1, None, 0x201),
+                ("orders", 2, Some("ID2"), Some(2), -2, Some(5), 0x201),
             ]
         );
         assert_eq!(staged_messages(&StagedBlock::new(1).finish()), Some(Vec::new()));
+    }
+
+    /// A block of the former version: without the number for the compression in its messages.
+    #[test]
+    fn a_block_of_the_former_version_is_read() {
+        let bytes = block();
+        let mut rows = Vec::new();
+        let mut rest = bytes.get(HEAD_BYTES..).unwrap();
+        while !rest.is_empty() {
+            let size = u32::from_be_bytes(number(rest, 0).unwrap());
+            let (row, more) = rest.split_at(size as usize + 4);
+            rows.extend_from_slice(&(size - 4).to_be_bytes());
+            rows.extend_from_slice(&row[4..28]);
+            rows.extend_from_slice(&row[32..]);
+            rest = more;
+        }
+        let head = [3, rows.len() as u32, crc31(&rows)].map(u32::to_be_bytes).concat();
+        let former = [FORMER_MAGIC.as_slice(), &head, &rows].concat();
+        let plain = |message| NewMessage { sys_flag: SysFlag(0), ..message };
+        let wanted: Vec<_> = staged_messages(&bytes).unwrap().into_iter().map(plain).collect();
+        assert_eq!(staged_messages(&former), Some(wanted));
     }
 
     #[test]

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use mqstore_base::body_compression::BodyCompression;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
+use mqstore_base::options::StoreOptions;
 use mqstore_engine::{StagedBlock, staged_messages};
 use mqstore_format::record::MAX_PROPERTIES_BYTES;
-use mqstore_format::{MadeKey, UniqueKeyGenerator};
+use mqstore_format::{MadeKey, SysFlag, UniqueKeyGenerator};
 use mqstore_io::Clock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -16,6 +18,7 @@ use pyo3::types::PyBytes;
 use super::input::append_stream::open_stream;
 use super::input::message_columns::{MessageColumns, RefusedRow};
 use crate::convert::error::{invalid, to_py};
+use crate::convert::options::compression_of_call;
 use crate::runtime::{clock, detached};
 use crate::store::NativeStore;
 
@@ -24,6 +27,7 @@ use crate::store::NativeStore;
 pub(crate) struct Stager {
     topic: Option<String>,
     most_body_bytes: usize,
+    compression: BodyCompression,
     keys: Arc<UniqueKeyGenerator>,
 }
 
@@ -122,16 +126,17 @@ impl Stager {
             let reason = format!("it has {} bytes; maxMessageSize is {most}", message.body.len());
             return Err(RefusedRow::new("body", reason));
         }
+        let compressed = self.compression.compress(message.body);
         let message = NewMessage {
             topic: topic.unwrap_or_default(),
-            body: message.body,
+            body: compressed.as_ref().map_or(message.body, |compressed| &compressed.bytes),
+            sys_flag: compressed.as_ref().map_or(SysFlag(0), |compressed| compressed.sys_flag),
             properties: text,
             unique_key: message.unique_key.or(made.as_ref().map(AsRef::as_ref)),
             queue_id: message.queue_id,
             flag: message.flag,
             born_timestamp_ms: message.born_timestamp_ms,
             durable: false,
-            ..NewMessage::default()
         };
         // Topic and body are checked; long properties and the queue id remain.
         let blame = if text.len() > MAX_PROPERTIES_BYTES { "properties" } else { "queue_id" };
@@ -153,9 +158,20 @@ impl AsRef<str> for StagedKey {
 #[pymethods]
 impl Stager {
     #[new]
-    fn new(topic: Option<String>, most_body_bytes: usize, process: u32, salt: u32) -> Self {
+    #[pyo3(signature = (topic, most_body_bytes, process, salt, compression = None, compress_over = None))]
+    fn new(
+        topic: Option<String>,
+        most_body_bytes: usize,
+        process: u32,
+        salt: u32,
+        compression: Option<&Bound<'_, PyAny>>,
+        compress_over: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let max_message_bytes = u32::try_from(most_body_bytes).unwrap_or(u32::MAX);
+        let of_store = StoreOptions { max_message_bytes, ..StoreOptions::default() }.body_compression();
+        let compression = compression_of_call(of_store, compression, compress_over)?;
         let keys = Arc::new(UniqueKeyGenerator::new(IpAddr::V4(Ipv4Addr::LOCALHOST), process, salt));
-        Self { topic, most_body_bytes, keys }
+        Ok(Self { topic, most_body_bytes, compression, keys })
     }
 
     /// Stages the rows of a record batch, from `start` on, as one block.

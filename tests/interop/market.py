@@ -137,6 +137,10 @@ TRADES = {
             {},
             {"enabledAppendPropCRC": True, "forceVerifyPropCRC": True},
         ),
+        *(
+            Trade(kind, {"sizes": 1}, _sizes, {"segment_size": 16 * MIB, "compression": kind})
+            for kind in ("zstd", "lz4", "zlib")
+        ),
         Trade("ipv6", FEW, lambda: mixed(FEW, 500, "v6"), {"store_host": "[2001:db8::5]:10911"}),
         Trade("sync", FEW, lambda: mixed(FEW, 400, "sync"), {"durability": "sync"}, {"flushDiskType": "SYNC_FLUSH"}),
         Trade("pooled", FEW, lambda: mixed(FEW, 1500, "pooled"), {"durability": "pooled", "advanced": SMALL_POOL}),

@@ -20,6 +20,8 @@ from .shop import ask
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mqstore.types import Compression
+
     from .tally import Tally
 
 pytestmark = pytest.mark.interop
@@ -28,6 +30,7 @@ COUNT = 8000
 CLIENT_ADDS = {"MIN_OFFSET", "MAX_OFFSET", "__CRC32#"}
 """Properties that the client adds to received messages, and the one that mqstore adds."""
 COMMIT_BITS = 0x8
+COMPRESSIONS: tuple[Compression, ...] = ("zstd", "lz4", "zlib")
 
 
 @pytest.mark.timeout(300)
@@ -36,22 +39,29 @@ def test_a_broker_serves_what_mqstore_wrote_and_goes_on(version: str, tmp_path: 
     trade = Trade("broker", BULK, lambda: mixed(BULK, COUNT, "broker"))
     specs = trade.specs()
     results = write(path, trade, specs)
+    packed = b"compressed by mqstore " * 1000
+    with mqstore.open(path, "rw") as store:
+        for kind in COMPRESSIONS:
+            store.append("packed", packed, compression=kind)
     with (
         JavaSession(version, tmp_path / "client") as session,
         JavaBroker(version, path, tmp_path / "broker", java_config({})) as broker,
     ):
         with JavaClient(session, broker) as client:
-            client.create_topics(BULK | {"later": 1, "decided": 1})
+            client.create_topics(BULK | {"packed": 1, "later": 1, "decided": 1})
             consumed = [each for name in BULK for each in client.consume(name)]
             check_consumed(specs, results, consumed, tally)
             check_look_ups(client, specs, results, tally)
+            # The client decompresses.
+            bodies = [(each.body_size, each.body_md5) for each in client.consume("packed")]
+            assert bodies == [(len(packed), md5(packed))] * len(COMPRESSIONS)
             produced = produce(client)
             await_delayed(client)
         broker.stop()
     check_produced(path, produced, tally)
     # The same directory through the store library: every queue, also the broker's own ones.
     with JavaSession(version, tmp_path / "reader") as session:
-        topics = {name: topic(count) for name, count in (BULK | {"later": 1, "decided": 1}).items()}
+        topics = {name: topic(count) for name, count in (BULK | {"packed": 1, "later": 1, "decided": 1}).items()}
         java = session.open(path, config=java_config({}), topics=topics)
         answers = ask(java)
         java.close()

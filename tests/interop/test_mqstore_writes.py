@@ -41,7 +41,7 @@ def check(traded: Traded, tally: Tally, *, look_ups: bool = True) -> None:
     host = canonical_host(traded.trade.options.get("store_host", "127.0.0.1:10911"))
     for spec, result in zip(traded.specs, traded.results, strict=True):
         seen = by_offset[result["commit_log_offset"]]
-        assert asked(spec, result, host) == read(seen)
+        assert asked(spec, result, host, traded.trade.options.get("compression")) == read(seen)
         tally.messages += 1
     for queue in traded.before.view.queues:
         count = count_by_queue(traded.results)[queue.topic, queue.queue_id]
@@ -51,9 +51,11 @@ def check(traded: Traded, tally: Tally, *, look_ups: bool = True) -> None:
     assert mqstore.verify(traded.path).ok
 
 
-def asked(spec: Spec, result: dict[str, Any], host: str) -> dict[str, Any]:
+def asked(spec: Spec, result: dict[str, Any], host: str, compression: str | None) -> dict[str, Any]:
     """Return the expected fields of a message, from its specification and mqstore's result."""
     body = body_of(spec)
+    # The flags of RocketMQ's `MessageSysFlag` and `CompressionType`; the default of `compress_over` is 4 KiB.
+    packed = {None: 0, "lz4": 0x101, "zstd": 0x201, "zlib": 0x301}[compression if len(body) >= 4096 else None]
     return {
         **result,
         "flag": spec.get("flag", 0),
@@ -62,7 +64,7 @@ def asked(spec: Spec, result: dict[str, Any], host: str) -> dict[str, Any]:
         "unique_id": spec["properties"].get("UNIQ_KEY", "made"),
         "born_timestamp": spec.get("born_timestamp", "now"),
         "hosts": (host, host),
-        "sys_flag": 0x30 if host.startswith("[") else 0,
+        "sys_flag": packed | (0x30 if host.startswith("[") else 0),
         "reconsume_times": 0,
     }
 
@@ -133,6 +135,17 @@ def test_property_crc_holds_under_forced_verification(traded: Traded, tally: Tal
 def test_without_property_crc(traded: Traded, tally: Tally) -> None:
     check(traded, tally)
     assert not any("__CRC32#" in each.properties for each in traded.before.log)
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.trade(kind)) for kind in ("zstd", "lz4", "zlib")]
+)
+def test_compressed_bodies(traded: Traded, kind: str, tally: Tally) -> None:
+    """RocketMQ's compressors get back the bodies that mqstore compressed."""
+    check(traded, tally)
+    packed = [each for each in traded.before.log if each.sys_flag & 1]
+    assert packed
+    assert all(each.stored_body_size < each.body_size for each in packed), kind
 
 
 @pytest.mark.trade("ipv6")

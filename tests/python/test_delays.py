@@ -45,6 +45,18 @@ def test_a_message_comes_when_the_clock_says_so(tmp_path: Path) -> None:
         assert stats.to_dict()["delivered"] == 2
 
 
+def test_a_reader_does_not_count_what_was_delivered_in_this_second(tmp_path: Path) -> None:
+    home, clock = tmp_path / "s", testing.ManualClock()
+    with testing.open(home, clock=clock) as store:
+        for delay in (1.2, 1.3, 1.8, 5):
+            store.append("orders", b"later", delay=delay, queue_id=0)
+        clock.advance(1.5)
+        assert len(list(store.read("orders", end=2, queue_id=0, follow=True, timeout=10))) == 2
+        assert store.delays().pending == 2
+    with testing.open(home, "r", clock=clock) as reader:
+        assert reader.delays().pending == 2
+
+
 def test_a_delay_level_waits_as_long_as_rocketmqs(tmp_path: Path) -> None:
     clock = testing.ManualClock()
     with testing.open(tmp_path / "s", clock=clock) as store:

@@ -61,6 +61,18 @@ impl DueCounts {
             *count += messages;
         }
     }
+
+    /// Adds counts of which only `most` messages still wait.
+    fn include(&mut self, other: &Self, most: u64, now_ms: i64) {
+        let Some(first_ms) = other.first_due_ms else { return };
+        if other.messages > most {
+            self.add(first_ms, now_ms, most);
+            return;
+        }
+        self.messages += other.messages;
+        self.first_due_ms = Some(self.first_due_ms.map_or(first_ms, |first| first.min(first_ms)));
+        self.by_due.iter_mut().zip(other.by_due).for_each(|(count, more)| *count += more);
+    }
 }
 
 /// Waiting delayed messages.
@@ -243,12 +255,20 @@ impl<'a> PendingScan<'a> {
         }
         let next = next.clamp(min, max);
         self.learn_cancelled(next)?;
+        let mut current = DueCounts::default();
         let mut slot = wheel.next_used_slot(read_slot)?;
         while let Some(time) = slot {
             let last = wheel.slot(time)?.map_or(-1, |slot| slot.last);
             self.count_slot(log, time, last)?;
+            if time == read_slot && by_us.is_some() {
+                current = std::mem::take(&mut self.counts);
+            }
             slot = wheel.next_used_slot(time + 1)?.filter(|next| *next > time);
         }
+        // The writer delivers the messages of a slot one by one, and its total excludes those that it has delivered.
+        let in_later_slots = self.counts.messages;
+        let most = by_us.map_or(0, |state| state.pending.saturating_sub(in_later_slots));
+        self.counts.include(&current, most, self.now_ms);
         self.count_queue(next, i64::MIN)
     }
 

@@ -93,6 +93,12 @@ impl<'a> RecordOutline<'a> {
     /// [`has_damaged_crc_name`](Self::has_damaged_crc_name). RocketMQ's `forceVerifyPropCRC` would refuse it; see
     /// [`has_property_crc`](Self::has_property_crc).
     pub fn check_crc(&self, check: CrcCheck) -> Result<(), FormatError> {
+        self.compare_crc(check).map(drop)
+    }
+
+    /// Like [`check_crc`](Self::check_crc); returns whether the comparison proved that the record
+    /// [`has_own_crc`](Self::has_own_crc). `false` leaves the question open.
+    pub fn compare_crc(&self, check: CrcCheck) -> Result<bool, FormatError> {
         if check.body && !self.body.is_empty() {
             let actual = crc31(self.body);
             if actual != self.body_crc {
@@ -101,13 +107,14 @@ impl<'a> RecordOutline<'a> {
         }
         if check.property {
             if self.has_property_crc() {
-                self.check_property_crc()?;
-            } else if self.has_damaged_crc_name() {
+                return self.compare_property_crc();
+            }
+            if self.has_damaged_crc_name() {
                 let reason = "its name or separator is damaged; the digits match the record";
                 return Err(FormatError::bad_property(PROPERTY_CRC, reason));
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Returns whether the record ends with a `__CRC32#` property. The name alone decides: if no valid checksum follows
@@ -150,14 +157,18 @@ impl<'a> RecordOutline<'a> {
         self.properties.raw().last_chunk()
     }
 
-    fn check_property_crc(&self) -> Result<(), FormatError> {
+    /// Verifies the `__CRC32#` property; returns whether it is the checksum of this record.
+    fn compare_property_crc(&self) -> Result<bool, FormatError> {
         let expected = self
             .property_crc_tail()
             .and_then(property_crc_value)
             .ok_or_else(|| FormatError::bad_property("__CRC32#", "not ten digits of a 31-bit number"))?;
         let actual = self.covered_crc();
-        if actual == expected || self.has_another_records_crc() {
-            return Ok(());
+        if actual == expected {
+            return Ok(true);
+        }
+        if self.has_another_records_crc() {
+            return Ok(false);
         }
         Err(FormatError::PropertyCrc { expected, actual })
     }

@@ -266,6 +266,30 @@ fn a_copy_that_a_broker_made_ends_with_the_checksum_of_another_record() {
 }
 
 #[test]
+fn a_comparison_tells_whether_a_checksum_is_the_records_own() {
+    let own = |properties: &[u8]| {
+        encoded(&RecordSpec { properties, property_crc: true, ..plain("%RETRY%g", b"Hello") })
+    };
+    let copied = |mark: &[u8]| {
+        let properties = [mark, b"__CRC32#\x018490082691\x02"].concat();
+        encoded(&RecordSpec { properties: &properties, ..plain("%RETRY%g", b"Hello") })
+    };
+    let marks = [&b"1ST_POP_TIME\x015\x02"[..], b"ORIGIN_MESSAGE_ID\x01x\x02", b"REAL_TOPIC\x01t\x02"];
+    for mark in marks {
+        for (bytes, is_own) in [(own(mark), true), (copied(mark), false)] {
+            let record = RecordOutline::decode(&bytes).unwrap();
+            assert_eq!(record.compare_crc(CrcCheck::ALL), Ok(is_own));
+            assert_eq!(record.has_own_crc(), is_own);
+            // Without the comparison, the question stays open.
+            assert_eq!(record.compare_crc(CrcCheck { body: true, property: false }), Ok(false));
+        }
+    }
+    let without = encoded(&plain("t", b"Hello"));
+    let record = RecordOutline::decode(&without).unwrap();
+    assert_eq!((record.compare_crc(CrcCheck::ALL), record.has_own_crc()), (Ok(false), false));
+}
+
+#[test]
 fn damaged_crc_digits_are_an_error() {
     let mut bytes = encoded(&RecordSpec { property_crc: true, ..plain("t", b"x") });
     let at = bytes.len() - 11;

@@ -91,10 +91,10 @@ pub(super) struct Summed {
 
 impl Summed {
     #[inline]
-    fn of(record: &RecordOutline<'_>) -> Self {
+    fn of(record: &RecordOutline<'_>, own: bool) -> Self {
         let mut writer = [0; 20];
         writer.iter_mut().zip(record.store_host_bytes()).for_each(|(to, from)| *to = *from);
-        Self { own: record.has_own_crc(), writer, stored_ms: record.store_timestamp }
+        Self { own, writer, stored_ms: record.store_timestamp }
     }
 
     /// Whether `self` has a checksum, and the same program wrote `other` without one. The damage may have flipped a bit
@@ -230,16 +230,22 @@ impl PartFindings {
             && self.queues.iter().all(|queue| queue.is_sound(room))
     }
 
-    /// Adds the record at log offset `offset`.
+    /// Adds the record at log offset `offset`; `own_crc` says whether it has a checksum of its own.
     #[inline]
-    pub(super) fn add(&mut self, rules: &DispatchRules, record: &RecordOutline<'_>, offset: u64) {
+    pub(super) fn add(
+        &mut self,
+        rules: &DispatchRules,
+        record: &RecordOutline<'_>,
+        offset: u64,
+        own_crc: bool,
+    ) {
         if record.is_placeholder() {
             return;
         }
         self.messages += 1;
         self.bytes += u64::from(record.size);
         self.times.add(offset, record.store_timestamp);
-        self.checksums.add(offset, Summed::of(record));
+        self.checksums.add(offset, Summed::of(record, own_crc));
         self.output.add(rules, record, offset);
     }
 

@@ -274,13 +274,16 @@ pub(super) fn add_records(
     part: &mut PartFindings,
 ) -> Result<(), StoreError> {
     loop {
-        scanner.rows(end, |record, offset| part.add(&view.rules, record, offset))?;
+        scanner.rows(end, |record, offset, own_crc| part.add(&view.rules, record, offset, own_crc))?;
         part.end = scanner.position();
         if part.end >= end {
             return Ok(());
         }
         match scanner.next_item()? {
-            ScanItem::Record(record) => part.add(&view.rules, &record.outline(), part.end),
+            ScanItem::Record(record) => {
+                let record = record.outline();
+                part.add(&view.rules, &record, part.end, record.has_own_crc());
+            }
             ScanItem::Filler { .. } => {}
             ScanItem::End { .. } | ScanItem::Damaged(_) => return Ok(()),
         }

@@ -498,16 +498,17 @@ pub fn check_full(bytes: &[u8], offset: u64) -> Result<RecordView<'_>, String> {
     Ok(view)
 }
 
-fn check_sums(record: &RecordOutline<'_>, body: bool) -> Result<(), String> {
+/// Verifies the checksums; returns the result of [`RecordOutline::compare_crc`].
+fn check_sums(record: &RecordOutline<'_>, body: bool) -> Result<bool, String> {
     let checks =
         CrcCheck { body: body && switch::on("scan.body_crc"), property: switch::on("scan.property_crc") };
-    record.check_crc(checks).map_err(|error| error.to_string())?;
+    let is_own = record.compare_crc(checks).map_err(|error| error.to_string())?;
     // The checksum is the last property. If it is missing, the end of the properties may be missing too.
     let torn = !record.has_property_crc() && record.properties.raw().last() == Some(&0);
     if switch::on("scan.h7_torn_properties") && torn {
         return Err("its properties end in zeros, as an unfinished write leaves them".to_owned());
     }
-    Ok(())
+    Ok(is_own)
 }
 
 /// Whether topic, queue or queue offset of a record may be damaged: the checksum of the whole record is wrong, although

@@ -10,12 +10,13 @@ use mqstore_base::error::{IoContext, StoreError};
 const ROW_BYTES: u64 = 256 << 10;
 
 impl LogScanner {
-    /// Calls `visit` with each record from here on and its log offset. Stops at the first record that begins at or
-    /// after `end`, or at the first bytes that are no whole record; the position stays there. Verifies all checksums.
+    /// Calls `visit` with each record from here on, its log offset, and whether it has a checksum of its own
+    /// ([`RecordOutline::has_own_crc`]). Stops at the first record that begins at or after `end`, or at the first bytes
+    /// that are no whole record; the position stays there. Verifies all checksums.
     pub fn rows(
         &mut self,
         end: u64,
-        mut visit: impl FnMut(&RecordOutline<'_>, u64),
+        mut visit: impl FnMut(&RecordOutline<'_>, u64, bool),
     ) -> Result<(), StoreError> {
         let mut buffer = std::mem::take(&mut self.row);
         let mut wanted = ROW_BYTES;
@@ -54,7 +55,7 @@ fn for_each_in_buffer(
     bytes: &[u8],
     start: u64,
     end: u64,
-    visit: &mut impl FnMut(&RecordOutline<'_>, u64),
+    visit: &mut impl FnMut(&RecordOutline<'_>, u64, bool),
 ) -> (u64, NextBytes) {
     let (mut rest, mut position) = (bytes, start);
     while position < end {
@@ -70,10 +71,11 @@ fn for_each_in_buffer(
         // Prefetches the next head while this record is processed.
         expect_read(later.get(..64).unwrap_or_default());
         let Ok(outline) = RecordOutline::decode(record) else { return (position - start, NextBytes::Other) };
-        if check_position(outline.physical_offset, position).is_err() || check_sums(&outline, true).is_err() {
-            return (position - start, NextBytes::Other);
-        }
-        visit(&outline, position);
+        let sums =
+            check_position(outline.physical_offset, position).and_then(|()| check_sums(&outline, true));
+        let Ok(is_own) = sums else { return (position - start, NextBytes::Other) };
+        // The check has usually answered the question, and asking the record reads all properties.
+        visit(&outline, position, is_own || outline.has_own_crc());
         position += size as u64;
         rest = later;
     }

@@ -192,7 +192,7 @@ impl KeyWalk {
             for put in record {
                 let found = self.same.iter().find(|one| one.entry.hash == put.hash);
                 if let Some(found) = found {
-                    part.times.add(found.wrong_time(put.store_timestamp, self.beside));
+                    part.times.add(self.entries.wrong_time(found, put.store_timestamp, self.beside));
                 }
                 if put.of_tags {
                     self.told.tags(put, found.is_some(), &mut part.events);

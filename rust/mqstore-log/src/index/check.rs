@@ -22,23 +22,21 @@ const ENTRIES_AT_ONCE: u32 = 52_000;
 /// Maximum slots of one step: 64 MiB.
 const SLOTS_AT_ONCE: u32 = 16 << 20;
 
-/// An entry with its place.
+/// An entry with its place. A walk copies many of them, so the header of the file is kept apart, in [`IndexEntries`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexedEntry {
     /// The content of the entry.
     pub entry: IndexEntry,
-    /// Header of its file.
-    pub header: IndexHeader,
     /// Number of the entry in the file; the first is 1.
     pub number: u32,
+    /// Index of the file among those that the walk has opened.
+    file: u32,
 }
 
 impl IndexedEntry {
-    /// Compares the times in the file with the record's `store_timestamp`, and describes the difference; `None` if they
-    /// agree. The seconds of the first entry count from the end of the file before. The flag says that a writer may
-    /// have changed the end of the file already.
-    pub fn wrong_time(&self, store_timestamp: i64, beside: bool) -> Option<String> {
-        let Self { entry, header, number } = self;
+    /// See [`IndexEntries::wrong_time`]; `header` is the one of the entry's file.
+    fn wrong_time(&self, header: &IndexHeader, store_timestamp: i64, beside: bool) -> Option<String> {
+        let Self { entry, number, .. } = self;
         if *number == 1 && header.begin_timestamp != store_timestamp {
             return Some(format!(
                 "its header begins at time {}, but its first entry is at {store_timestamp}",
@@ -83,6 +81,8 @@ pub struct BadIndexFile {
 pub struct IndexEntries {
     files: std::vec::IntoIter<Arc<IndexFile>>,
     file: Option<OpenFile>,
+    /// The headers of the files opened so far.
+    headers: Vec<IndexHeader>,
     buffer: Vec<u8>,
     /// Bytes of `buffer` that were returned.
     used: usize,
@@ -93,7 +93,6 @@ pub struct IndexEntries {
 struct OpenFile {
     file: Arc<IndexFile>,
     bytes: Arc<dyn VfsFile>,
-    header: IndexHeader,
     /// Number of the next entry to read.
     next: u32,
     /// One past the last entry.
@@ -103,7 +102,7 @@ struct OpenFile {
 impl IndexSet {
     /// Returns all entries that the headers count, oldest file first.
     pub fn entries(&self) -> IndexEntries {
-        IndexEntries { files: self.files().into_iter(), file: None, buffer: Vec::new(), used: 0 }
+        IndexEntries::of(self.files())
     }
 
     /// Returns the entries from `from` on; none for `None`.
@@ -120,7 +119,7 @@ impl IndexSet {
             entries.files.next();
         }
         let Some(file) = entries.files.next() else { return Err(self.lost(file)) };
-        entries.file = Some(OpenFile::new(file, *number)?);
+        entries.enter(OpenFile::new(file, *number)?);
         Ok(entries)
     }
 
@@ -178,21 +177,40 @@ fn name_of(path: &Path) -> String {
 }
 
 impl OpenFile {
-    /// Opens a file that is read from entry `next` on; entry 0 is never used.
-    fn new(file: Arc<IndexFile>, next: u32) -> Result<Self, StoreError> {
+    /// Opens a file that is read from entry `next` on; entry 0 is never used. Returns its header too.
+    fn new(file: Arc<IndexFile>, next: u32) -> Result<(Self, IndexHeader), StoreError> {
         let (bytes, header) = (file.open()?, file.header()?);
         let end = header.next_entry().min(file.geometry.entries);
-        Ok(Self { file, bytes, header, next: next.max(1), end })
+        Ok((Self { file, bytes, next: next.max(1), end }, header))
     }
 }
 
 impl IndexEntries {
+    /// Creates a walk over these files, oldest first.
+    fn of(files: Vec<Arc<IndexFile>>) -> Self {
+        Self { files: files.into_iter(), file: None, headers: Vec::new(), buffer: Vec::new(), used: 0 }
+    }
+
+    /// Compares the times of an entry of this walk with `store_timestamp` of its record, and describes the difference;
+    /// `None` if they agree. The seconds of the first entry of a file count from the end of the file before. The flag
+    /// says that a writer may have changed the end of the file already.
+    #[inline]
+    pub fn wrong_time(&self, entry: &IndexedEntry, store_timestamp: i64, beside: bool) -> Option<String> {
+        entry.wrong_time(self.headers.get(entry.file as usize)?, store_timestamp, beside)
+    }
+
+    fn enter(&mut self, (file, header): (OpenFile, IndexHeader)) {
+        self.file = Some(file);
+        self.headers.push(header);
+    }
+
     /// Returns the name of the file of the last entry.
     pub fn file_name(&self) -> Option<String> {
         self.file.as_ref().map(|open| name_of(&open.file.path))
     }
 
     /// Returns the next entry; `None` after the last one.
+    #[inline]
     pub fn next_entry(&mut self) -> Result<Option<IndexedEntry>, StoreError> {
         while self.used >= self.buffer.len() {
             if !self.fill()? {
@@ -204,11 +222,12 @@ impl IndexEntries {
         self.used += INDEX_ENTRY_BYTES;
         Ok(bytes.zip(self.file.as_ref()).map(|(bytes, open)| IndexedEntry {
             entry: IndexEntry::decode(bytes),
-            header: open.header,
             number: open.next - behind as u32,
+            file: self.headers.len().saturating_sub(1) as u32,
         }))
     }
 
+    #[cold]
     fn fill(&mut self) -> Result<bool, StoreError> {
         (self.used, self.buffer) = (0, std::mem::take(&mut self.buffer));
         self.buffer.clear();
@@ -216,7 +235,7 @@ impl IndexEntries {
             let Some(file) = self.files.next() else { return Ok(false) };
             // Without the file, its entries are missing, unless their records expired too.
             let Some(open) = unless_gone(OpenFile::new(file, 1))? else { return Ok(true) };
-            self.file = Some(open);
+            self.enter(open);
         }
         if let Some(OpenFile { file, bytes, next, end, .. }) = &mut self.file {
             let count = ENTRIES_AT_ONCE.min(end.saturating_sub(*next));
@@ -276,12 +295,7 @@ fn broken_chains(file: &Arc<IndexFile>) -> Result<Option<String>, StoreError> {
         let count = SLOTS_AT_ONCE.min(file.geometry.slots - begin);
         newest.clear();
         newest.resize(count as usize, 0);
-        let mut entries = IndexEntries {
-            files: vec![Arc::clone(file)].into_iter(),
-            file: None,
-            buffer: Vec::new(),
-            used: 0,
-        };
+        let mut entries = IndexEntries::of(vec![Arc::clone(file)]);
         let mut number = 0_u32;
         while let Some(IndexedEntry { entry, .. }) = entries.next_entry()? {
             number += 1;

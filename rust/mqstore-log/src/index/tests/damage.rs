@@ -20,6 +20,23 @@ fn candidates(world: &World, key: &str) -> Candidates {
 }
 
 #[test]
+fn an_entry_is_compared_with_the_header_of_its_own_file() {
+    let world = World::new(&SimVfs::default());
+    let set = world.open(Access::ReadWrite);
+    // Seven entries in the first file, three in the second one. The files begin at different times.
+    let new: Vec<_> = (0..10).map(|n| key(&format!("k{n}"), 100 * n, T + 5_000 * n)).collect();
+    set.put(&new).unwrap();
+    let mut entries = set.entries();
+    let walked: Vec<_> = std::iter::from_fn(|| entries.next_entry().unwrap()).collect();
+    assert_eq!(walked.iter().map(|one| one.number).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7, 1, 2, 3]);
+    // The walk has left the first file; its entries still have their header.
+    for (one, put) in walked.iter().zip(&new) {
+        assert_eq!(entries.wrong_time(one, put.store_timestamp, false), None, "{one:?}");
+        assert!(entries.wrong_time(one, put.store_timestamp + 2_000, false).is_some(), "{one:?}");
+    }
+}
+
+#[test]
 fn a_broken_chain_is_told_and_ends_the_walk_of_its_file() {
     // Entries 1 and 4 have key a, 2 and 5 key b, 3 and 6 key c.
     let slot_of_a = TINY.slot_position(TINY.slot_of(hash("a")));

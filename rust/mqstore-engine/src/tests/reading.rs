@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 
 use crate::Boundary;
-use crate::testing::{World, body, message, put, read_all, small};
+use crate::testing::{World, body, message, plain, put, read_all, small};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, encode_properties};
 use mqstore_base::options::{OpenMode, StoreOptions};
@@ -29,6 +29,24 @@ fn messages_are_found_by_id_position_and_unique_key() {
         assert!(store.get("no such id").unwrap().is_none());
         assert!(store.get_at(appended[1].commit_log_offset + 1).is_err());
         assert!(store.get_at(u64::MAX).is_err());
+    }
+}
+
+#[test]
+fn a_batch_for_several_topics_counts_offsets_in_each() {
+    let (world, _, _) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    let topics = ["a", "a", "b", "a", "c", "c", "b"];
+    let messages: Vec<_> = topics.iter().map(|topic| plain(topic, topic.as_bytes())).collect();
+    let appended = store.append_many(&messages).unwrap();
+    assert!(appended.iter().map(|one| one.queue_offset).eq([0, 1, 0, 2, 0, 1, 1]));
+    for (topic, one) in topics.iter().zip(&appended) {
+        let record = store.message_at(topic, 0, one.queue_offset).unwrap().unwrap();
+        assert_eq!(
+            (record.commit_log_offset, body(&record)),
+            (one.commit_log_offset, topic.as_bytes().to_vec())
+        );
+        assert_eq!(body(&store.get(one.unique_id.as_str()).unwrap().unwrap()), topic.as_bytes());
     }
 }
 

@@ -116,22 +116,29 @@ impl Writer {
         SCRATCH.with_borrow_mut(|AppendScratch { buffers, last }| {
             buffers.clear();
             let mut encoded = Vec::with_capacity(messages.len());
+            // Each topic with the number of consecutive messages for it.
+            let mut topics: Vec<(Arc<TopicState>, usize)> = Vec::new();
             for (index, message) in messages.iter().enumerate() {
                 if marks.are_none() {
                     check_direct(message)?;
                 }
-                let topic = Arc::clone(self.topic(message, last, marks.recreate())?);
+                let topic = self.topic(message, last, marks.recreate())?;
                 if topic.batch {
                     buffers.clear();
-                    return self.append_inner_batch(messages, &topic, now_ms, returns, buffers);
+                    return self.append_inner_batch(messages, topic, now_ms, returns, buffers);
                 }
-                let queue_id = route(&topic, message, marks.were_accepted())?;
+                match topics.last_mut().filter(|(before, _)| Arc::ptr_eq(before, topic)) {
+                    Some((_, count)) => *count += 1,
+                    None => topics.push((Arc::clone(topic), 1)),
+                }
+                let queue_id = route(topic, message, marks.were_accepted())?;
                 let start = buffers.heads.len();
                 let (origin, flags) = (marks.origin(index), marks.flags(index));
                 let coded = self.encode(message, queue_id, flags, now_ms, origin, buffers)?;
                 marks.stamp(index, buffers.heads.get_mut(start..).unwrap_or_default())?;
-                encoded.push((topic, queue_id, coded));
+                encoded.push((queue_id, coded));
             }
+            let topics = topics.iter().flat_map(|(topic, count)| std::iter::repeat_n(&**topic, *count));
             if marks.belong_together() {
                 self.check_together(messages, buffers.heads.len() + buffers.tails.len())?;
             }
@@ -139,7 +146,7 @@ impl Writer {
             let mut tails = buffers.tails.as_mut_slice();
             let mut ends = (0, 0);
             let mut pending = Vec::with_capacity(messages.len());
-            for (message, (topic, queue_id, encoded)) in messages.iter().zip(&encoded) {
+            for ((message, (queue_id, encoded)), topic) in messages.iter().zip(&encoded).zip(topics.clone()) {
                 let (head, more_heads) = heads.split_at_mut(encoded.head_end - ends.0);
                 let (tail, more_tails) = tails.split_at_mut(encoded.tail_end - ends.1);
                 ends = (encoded.head_end, encoded.tail_end);
@@ -155,10 +162,10 @@ impl Writer {
             }
             let wants_sync = messages.iter().any(|message| message.durable);
             let durable = self.append_pending(&mut pending, now_ms, wants_sync, returns, None)?;
-            let each = messages.iter().zip(&encoded).zip(&pending);
-            let results = each.map(|((message, (topic, queue_id, encoded)), pending)| {
-                let appended = appended(*queue_id, encoded.unique_id.clone(), pending, durable);
-                self.told_of(message.topic, topic, *queue_id, appended.queue_offset);
+            let each = messages.iter().zip(encoded).zip(&pending).zip(topics);
+            let results = each.map(|(((message, (queue_id, encoded)), pending), topic)| {
+                let appended = appended(queue_id, encoded.unique_id, pending, durable);
+                self.told_of(message.topic, topic, queue_id, appended.queue_offset);
                 appended
             });
             Ok(results.collect())

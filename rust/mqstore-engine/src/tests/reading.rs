@@ -51,6 +51,19 @@ fn a_batch_for_several_topics_counts_offsets_in_each() {
 }
 
 #[test]
+fn a_batch_keeps_bodies_of_all_sizes() {
+    let (world, _, _) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    // The scratch buffer outgrows the nearest cache in the middle of the batch.
+    let sizes = [0, 1, 512, 513, 4096, 4097];
+    let bodies: Vec<Vec<u8>> =
+        (0..60_u8).zip(sizes.iter().cycle()).map(|(byte, size)| vec![byte; *size]).collect();
+    let messages: Vec<_> = bodies.iter().map(|body| plain("t", body)).collect();
+    store.append_many(&messages).unwrap();
+    assert!(read_all(&store, "t", 0).into_iter().map(|(_, body)| body).eq(bodies));
+}
+
+#[test]
 fn offsets_outside_a_queue_name_its_bounds() {
     let (world, _, _) = World::simulated();
     let store = world.open(OpenMode::Create, &small()).unwrap();

@@ -7,7 +7,7 @@ use mqstore_format::{RecordParts, SysFlag};
 use mqstore_io::sync::MutexGuard;
 
 use super::append_marks::AppendMarks;
-use super::encode::{EncodeBuffers, apart, check_direct, route};
+use super::encode::{EncodeBuffers, body_between, check_direct, route};
 use super::writer::Writer;
 use crate::read::view::View;
 use crate::store::topics::TopicState;
@@ -82,7 +82,7 @@ impl Writer {
     ) -> EncodedRecord<'a> {
         let parts = RecordParts {
             head: &mut buffers.heads,
-            body: apart(message.body),
+            body: body_between(message, &buffers.tails),
             tail: &mut buffers.tails,
             property_crc: self.options.record_crc,
         };
@@ -139,9 +139,6 @@ impl Writer {
                 encoded.push((queue_id, coded));
             }
             let topics = topics.iter().flat_map(|(topic, count)| std::iter::repeat_n(&**topic, *count));
-            if marks.belong_together() {
-                self.check_together(messages, buffers.heads.len() + buffers.tails.len())?;
-            }
             let mut heads = buffers.heads.as_mut_slice();
             let mut tails = buffers.tails.as_mut_slice();
             let mut ends = (0, 0);
@@ -151,14 +148,17 @@ impl Writer {
                 let (tail, more_tails) = tails.split_at_mut(encoded.tail_end - ends.1);
                 ends = (encoded.head_end, encoded.tail_end);
                 (heads, tails) = (more_heads, more_tails);
-                let property_crc = self.options.record_crc;
+                let (body, property_crc) = (body_between(message, tail), self.options.record_crc);
                 pending.push(EncodedRecord {
-                    parts: RecordParts { head, body: apart(message.body), tail, property_crc },
+                    parts: RecordParts { head, body, tail, property_crc },
                     next_queue_offset: topic.next_offset(*queue_id),
                     messages: 1,
                     room: &topic.room,
                     placed: Placed::default(),
                 });
+            }
+            if marks.belong_together() {
+                self.check_together(&pending)?;
             }
             let wants_sync = messages.iter().any(|message| message.durable);
             let durable = self.append_pending(&mut pending, now_ms, wants_sync, returns, None)?;

@@ -37,6 +37,13 @@ pub(crate) struct EncodedMessage {
 /// three, and the copy stays in the nearest cache.
 const WHOLE_BYTES: usize = 4096;
 
+/// Maximum bytes of the scratch buffer that stay in the nearest cache.
+const NEAR_BYTES: usize = 32 << 10;
+
+/// Maximum body size for which a record is also assembled in a larger scratch buffer. The checksum of one piece saves
+/// more than the copy costs.
+const SMALL_BYTES: usize = 512;
+
 impl Writer {
     /// Encodes `message` at the end of the buffers.
     pub(crate) fn encode(
@@ -86,7 +93,9 @@ impl Writer {
             properties,
             property_crc: self.options.record_crc,
         };
-        let size = if apart(message.body).is_empty() {
+        let bytes = message.body.len();
+        let is_near = buffers.heads.len() + bytes <= NEAR_BYTES;
+        let size = if bytes <= SMALL_BYTES || (bytes <= WHOLE_BYTES && is_near) {
             spec.encode_unsealed(&mut buffers.heads)
         } else {
             spec.encode_parts(&mut buffers.heads, &mut buffers.tails)
@@ -179,9 +188,10 @@ pub(crate) fn check_queue_id(queue_id: i32) -> Result<(), StoreError> {
     Err(StoreError::InvalidMessage { reason: format!("queue id {queue_id} is not between 0 and 65535") })
 }
 
-/// Returns the part of a body that is copied directly from the caller's memory: all of it, or nothing.
-pub(crate) fn apart(body: &[u8]) -> &[u8] {
-    if body.len() > WHOLE_BYTES { body } else { &[] }
+/// Returns the part of a body that is copied directly from the caller's memory: all of it, or nothing if the record was
+/// assembled in the scratch buffer. Then it has no `tail` of its own.
+pub(crate) fn body_between<'a>(message: &NewMessage<'a>, tail: &[u8]) -> &'a [u8] {
+    if tail.is_empty() { &[] } else { message.body }
 }
 
 #[cfg(test)]

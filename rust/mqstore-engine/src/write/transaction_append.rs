@@ -10,21 +10,17 @@ use mqstore_format::MadeKey;
 
 use super::append::ReturnPoint;
 use super::append_marks::{AppendMarks, TransactionMark};
-use super::encode::apart;
 use super::writer::Writer;
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
+use mqstore_log::commit_log::EncodedRecord;
 
 impl Writer {
-    /// Checks that one segment can hold `messages` together; their encoded heads and tails have `encoded` bytes.
-    pub(crate) fn check_together(
-        &self,
-        messages: &[NewMessage<'_>],
-        encoded: usize,
-    ) -> Result<(), StoreError> {
-        let bodies: usize = messages.iter().map(|message| apart(message.body).len()).sum();
-        let (size, limit) = ((encoded + bodies) as u64, self.log.max_record_bytes());
+    /// Checks that one segment can hold `records` together.
+    pub(crate) fn check_together(&self, records: &[EncodedRecord<'_>]) -> Result<(), StoreError> {
+        let size: u64 = records.iter().map(|record| record.parts.len() as u64).sum();
+        let limit = self.log.max_record_bytes();
         if size <= limit {
             return Ok(());
         }

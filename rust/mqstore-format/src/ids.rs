@@ -81,6 +81,9 @@ pub struct MadeKey {
 }
 
 impl MadeKey {
+    /// No characters.
+    const EMPTY: Self = Self { text: [0; 2 * MAX_ID_BYTES], len: 0 };
+
     /// Returns its characters.
     pub fn as_bytes(&self) -> &[u8] {
         self.text.get(..usize::from(self.len)).unwrap_or_default()
@@ -100,6 +103,13 @@ impl MadeKey {
             self.len += 2;
         }
     }
+
+    /// Writes `count` over the last digits.
+    #[inline]
+    fn replace_count(&mut self, count: u16) {
+        self.len = self.len.saturating_sub(4);
+        self.push(count.to_be_bytes());
+    }
 }
 
 impl fmt::Debug for MadeKey {
@@ -112,11 +122,19 @@ impl fmt::Debug for MadeKey {
 const BLOCK: u16 = 16;
 
 /// Counts of one millisecond that a thread has taken and not used yet; see [`UniqueKeyGenerator::next_in`].
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct KeyBlock {
     now_ms: i64,
     next: u16,
     left: u16,
+    /// A key of the block. The others differ from it in the count only.
+    key: MadeKey,
+}
+
+impl Default for KeyBlock {
+    fn default() -> Self {
+        Self { now_ms: 0, next: 0, left: 0, key: MadeKey::EMPTY }
+    }
 }
 
 /// Creates unique keys for one process, as RocketMQ's client does.
@@ -138,7 +156,7 @@ impl UniqueKeyGenerator {
     /// Creates a generator for this address and process. `salt` distinguishes two generators with the same address and
     /// process id (two containers with one address, two stores in one process). Any random number is suitable.
     pub fn new(ip: IpAddr, pid: u32, salt: u32) -> Self {
-        let mut prefix = MadeKey { text: [0; 2 * MAX_ID_BYTES], len: 0 };
+        let mut prefix = MadeKey::EMPTY;
         match ip {
             IpAddr::V4(ip) => prefix.push(ip.octets()),
             IpAddr::V6(ip) => prefix.push(ip.octets()),
@@ -176,12 +194,12 @@ impl UniqueKeyGenerator {
         // The counter may have wrapped since an earlier millisecond.
         if block.left == 0 || block.now_ms != now_ms {
             let next = self.counter.fetch_add(BLOCK, Ordering::Relaxed);
-            *block = KeyBlock { now_ms, next, left: BLOCK };
+            *block = KeyBlock { now_ms, next, left: BLOCK, key: self.key(next, now_ms) };
         }
-        let count = block.next;
-        block.next = count.wrapping_add(1);
+        block.key.replace_count(block.next);
+        block.next = block.next.wrapping_add(1);
         block.left -= 1;
-        self.key(count, now_ms)
+        block.key
     }
 
     fn key(&self, count: u16, now_ms: i64) -> MadeKey {
@@ -295,6 +313,24 @@ mod tests {
         });
         assert!(keys.iter().all(|key| key.len() == 56));
         assert_eq!(keys.iter().collect::<HashSet<_>>().len(), 4000);
+    }
+
+    #[test]
+    fn a_block_has_the_keys_of_its_counts() {
+        for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            // The counter wraps in the first block, and the time changes in a later one.
+            let new = || UniqueKeyGenerator::new(ip, 1, 2).starting_at(0xfff8);
+            let (single, blocks, mut block) = (new(), new(), KeyBlock::default());
+            for (now_ms, keys) in [(7, 2 * BLOCK + 3), (8, 1)] {
+                for _ in 0..keys {
+                    assert_eq!(blocks.next_in(&mut block, now_ms).as_str(), single.next(now_ms).as_str());
+                }
+                // The rest of a block is wasted when the time changes.
+                for _ in keys % BLOCK..BLOCK {
+                    single.next(now_ms);
+                }
+            }
+        }
     }
 
     #[test]

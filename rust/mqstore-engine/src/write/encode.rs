@@ -5,7 +5,7 @@
 
 use mqstore_format::delays::pending::is_system_topic;
 use mqstore_format::delays::timer::TIMER_TOPIC;
-use mqstore_format::properties::{REAL_TOPIC, UNIQ_KEY};
+use mqstore_format::properties::{REAL_TOPIC, UNIQ_KEY, push_property};
 use mqstore_format::topic::{HALF_TOPIC, OP_TOPIC};
 use mqstore_format::{KeyBlock, Properties, RecordSpec, SCHEDULE_TOPIC, SysFlag, validate_topic};
 
@@ -68,9 +68,8 @@ impl Writer {
             }
             let key = self.ids.next_in(block, now_ms);
             buffers.properties.clear();
-            for part in [message.properties, UNIQ_KEY.as_bytes(), b"\x01", key.as_bytes(), b"\x02"] {
-                buffers.properties.extend_from_slice(part);
-            }
+            buffers.properties.extend_from_slice(message.properties);
+            push_property(&mut buffers.properties, UNIQ_KEY, key.as_bytes());
             (buffers.properties.as_slice(), UniqueKey::Made(key))
         };
         let host = self.options.store_host;

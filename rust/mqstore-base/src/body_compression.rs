@@ -1,6 +1,8 @@
 //! The rule by which an append compresses a body, as RocketMQ's clients do.
 //!
-//! Source: `DefaultMQProducerImpl#tryToCompressMessage`. Unlike RocketMQ, a body that does not get smaller stays as it is.
+//! A body that does not get smaller stays unchanged; RocketMQ stores the compressed form of it.
+//!
+//! Source: `DefaultMQProducerImpl#tryToCompressMessage`.
 
 use std::borrow::Cow;
 
@@ -11,9 +13,9 @@ use crate::message::NewMessage;
 /// How an append compresses bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyCompression {
-    /// The compression; `None` stores every body as it is.
+    /// The compression; `None` stores every body unchanged.
     pub kind: Option<Compression>,
-    /// Bodies with fewer bytes are stored as they are.
+    /// Bodies with fewer bytes are stored unchanged.
     pub over_bytes: u32,
     /// Bodies with more bytes are not compressed: the append refuses them, whatever their compressed size is.
     pub max_bytes: u32,
@@ -28,7 +30,7 @@ pub struct CompressedBody {
     pub sys_flag: SysFlag,
 }
 
-/// The compressed bodies of one call. The messages themselves stay as they are: a caller may append them again.
+/// The compressed bodies of one call. The messages themselves do not change: a caller may append them again.
 #[derive(Debug, Default)]
 pub struct CompressedBodies {
     /// The index of each message with a compressed body, and that body.
@@ -63,8 +65,8 @@ impl BodyCompression {
         self.kind.is_some() && (self.over_bytes as usize..=self.max_bytes as usize).contains(&body_bytes)
     }
 
-    /// Compresses `body` at the level of RocketMQ's clients. Returns `None` if it is stored as it is: the rule does not
-    /// cover it, it does not get smaller, or readers would refuse to decompress so much.
+    /// Compresses `body` at the level of RocketMQ's clients. Returns `None` if it is stored unchanged: the rule does
+    /// not cover it, it does not get smaller, or readers would refuse to decompress so much.
     pub fn compress(&self, body: &[u8]) -> Option<CompressedBody> {
         let kind = self.kind.filter(|_| self.covers(body.len()))?;
         // As in RocketMQ, a failure leaves the body uncompressed.

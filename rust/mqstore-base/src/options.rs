@@ -144,7 +144,7 @@ pub struct StoreOptions {
     pub index_tags: bool,
     /// Maximum size of a body in bytes. Default 4 MiB, 10 to 1 GiB. `maxMessageSize`.
     pub max_message_bytes: u32,
-    /// How appends of a program compress bodies. `None`, the default, stores them as they are. RocketMQ's clients
+    /// How appends of a program compress bodies. `None`, the default, stores them unchanged. RocketMQ's clients
     /// compress with `compressType`; a broker has no such option.
     pub compression: Option<Compression>,
     /// Minimum bytes of a body that is compressed. Default 4,096, at most 1 GiB. `compressMsgBodyOverHowmuch` of

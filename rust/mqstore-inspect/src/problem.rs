@@ -36,8 +36,8 @@ pub struct VerifyReport {
     pub problems: Vec<Problem>,
     /// Number of problems beyond the limit.
     pub more: u64,
-    /// What is no damage: files that other programs left in the folders of the store, and the end of the log after a
-    /// stop of the writer.
+    /// Findings that are no damage: files that other programs left in the folders of the store, and the end of the log
+    /// after a stop of the writer.
     pub notes: Vec<String>,
 }
 

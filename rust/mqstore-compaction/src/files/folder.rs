@@ -28,7 +28,7 @@ pub(crate) const LOG_DIR: &str = "compactionLog";
 /// Folder of the sparse queues below `compaction/`.
 pub(crate) const QUEUE_DIR: &str = "compactionCq";
 
-/// What is wrong with a queue file without a log, and what to do.
+/// The problem of a queue file without a log, and the remedy.
 pub const WITHOUT_LOG: &str = "has no log file of the same name, and nothing compacts its queue while it is there: let \
                                the broker that was stopped during its switch of files finish, or move the file away, \
                                then compact";

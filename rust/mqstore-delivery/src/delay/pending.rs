@@ -62,7 +62,7 @@ impl DueCounts {
         }
     }
 
-    /// Adds counts of which only `most` messages still wait.
+    /// Adds `other`, but at most `most` messages: the others were delivered.
     fn include(&mut self, other: &Self, most: u64, now_ms: i64) {
         let Some(first_ms) = other.first_due_ms else { return };
         if other.messages > most {

@@ -125,6 +125,8 @@ impl VerifyBounds {
 fn complete_to(files: &StoreFiles) -> u64 {
     let find = || {
         files.vfs.stat(&files.abort()).ok()?;
+        // A writer of ours removes its page when it closes the store. A broker that was stopped later has none.
+        files.vfs.stat(&files.live()).ok()?;
         let mark = DurableMarkFile::new(files).try_load().ok().flatten()?;
         let list = SegmentList::load_damaged(files).ok()?;
         mark_fits(files, &list, &mark).then_some(mark.dispatched)

@@ -1,4 +1,4 @@
-"""Compression of bodies: which verbs compress, which bodies stay as they are, and what keeps the stored form."""
+"""Compression of bodies: which verbs compress, which bodies stay unchanged, and what keeps the stored form."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_option_of_the_store_holds_for_every_verb_that_takes_a_body(tmp_path
         assert found == {topic: [True] * len(found[topic]) for topic in topics}
         assert sum(map(len, found.values())) == 15
         assert is_compressed(table["k"])
-        # What a store writes for itself is never compressed: brokers read it as it is.
+        # What a store writes for itself is never compressed: brokers read it without decompressing it.
         own = [message for message in store._scan_log(0) if message.topic == "RMQ_SYS_TRANS_OP_HALF_TOPIC"]
         assert [message.sys_flag & raw.COMPRESSED for message in own] == [0]
 
@@ -134,7 +134,7 @@ def test_the_rows_of_a_table_are_compressed(tmp_path: Path) -> None:
 
 
 def test_a_message_object_has_no_compressed_form(store: mqstore.Store) -> None:
-    """Each call compresses by its own rule; the object stays as it was."""
+    """Each call compresses by its own rule; the object does not change."""
     message = Message(BODY, keys="k", tags="a", flag=7)
     store.append_many("t", [message, BODY], compression="zstd")
     store.append_many("t", [message, message])

@@ -20,10 +20,10 @@ import asyncio
 import contextvars
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, Unpack
 
 import mqstore
-from mqstore._native import AppendResult, AppendResults
+from mqstore._native import AppendResult, AppendResults, QueuedAppend
 from mqstore._store import lists_options, lock_pauses
 from mqstore._times import seconds_of
 from mqstore.aio import _bridge
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
         StorePath,
         Time,
     )
+
+T = TypeVar("T")
 
 # Number and bytes of the appends in progress above which others wait.
 _MOST_APPENDS = 1024
@@ -279,11 +281,7 @@ class Store:
             compress_over,
             bridge.appends.at_once,
         )
-        if isinstance(done, AppendResult):
-            await bridge.breathe()
-            return done
-        result: AppendResult = await bridge.appends.queued(done)
-        return result
+        return await _appended(bridge, done)
 
     @like(mqstore.Store.append_many)
     async def append_many(
@@ -304,11 +302,7 @@ class Store:
         bridge.check()
         at_once = bridge.appends.at_once
         done = bridge.link.append_many(topic, messages, queue_id, durable, compression, compress_over, at_once)
-        if isinstance(done, AppendResults):
-            await bridge.breathe()
-            return done
-        results: AppendResults = await bridge.appends.queued(done)
-        return results
+        return await _appended(bridge, done)
 
     @like(mqstore.Store.append_batch)
     async def append_batch(
@@ -334,11 +328,7 @@ class Store:
         done = bridge.link.append_batch(
             topic, bodies, keys, tags, properties, queue_id, durable, compression, compress_over, at_once
         )
-        if isinstance(done, AppendResults):
-            await bridge.breathe()
-            return done
-        results: AppendResults = await bridge.appends.queued(done)
-        return results
+        return await _appended(bridge, done)
 
     @like(mqstore.Store.read)
     def read(
@@ -515,6 +505,15 @@ class Store:
             if forgotten:
                 msg = f"store {bridge.store.path!r} was not closed"
                 warnings.warn(msg, ResourceWarning, source=self, stacklevel=2)
+
+
+async def _appended(bridge: _bridge.Bridge, done: T | QueuedAppend) -> T:
+    """Returns the results of an append that is done, or that its thread still has to do."""
+    if isinstance(done, QueuedAppend):
+        results: T = await bridge.appends.queued(done)
+        return results
+    await bridge.breathe()
+    return done
 
 
 def _bound(name: str, value: object) -> int:

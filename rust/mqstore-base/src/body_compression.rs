@@ -30,6 +30,14 @@ pub struct CompressedBody {
     pub sys_flag: SysFlag,
 }
 
+impl CompressedBody {
+    /// Returns the bytes to store and their flag: of `compressed`, or `body` as given.
+    #[inline]
+    pub fn stored_form<'a>(compressed: Option<&'a Self>, body: &'a [u8]) -> (&'a [u8], SysFlag) {
+        compressed.map_or((body, SysFlag(0)), |it| (&it.bytes, it.sys_flag))
+    }
+}
+
 /// The compressed bodies of one call. The messages themselves do not change: a caller may append them again.
 #[derive(Debug, Default)]
 pub struct CompressedBodies {
@@ -138,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_does_not_get_smaller_stays_as_it_is() {
+    fn a_body_that_does_not_get_smaller_stays_unchanged() {
         let mut state = 1_u64;
         let noise: Vec<u8> = (0..500)
             .map(|_| {

@@ -90,6 +90,8 @@ pub enum StoreError {
         path: PathBuf,
         /// The limit, and the space that is left.
         reason: String,
+        /// The option that sets the limit, or one that keeps space free.
+        option: &'static str,
     },
     /// A quota is used up; the append wrote nothing.
     #[error("{}", full(.path, .topic.as_deref(), *.limit, *.used))]

@@ -11,7 +11,7 @@
 //! 192  8  counter, odd during a write          200  8  dispatched log offset
 //! 256  8  counter, odd during a write          264  8  confirmed log offset + 1, 0 for none
 //! 320  8  1 once a write or a sync failed
-//! 384  8  how often topics were deleted, or created again
+//! 384  8  how often topics changed so that readers must read them again
 //! 448  8  log offset of the first byte that is not expired
 //! ```
 //!
@@ -230,6 +230,22 @@ pub fn read_live(files: &StoreFiles) -> Option<LiveState> {
 }
 
 impl LiveState {
+    /// Builds the state from the page; `word` returns the number at a place.
+    fn of(word: &impl Fn(usize) -> Option<u64>) -> Option<Self> {
+        // First: it may only be lower than the position up to which readers see the log.
+        let dispatched = word(DISPATCHED_AT + 8)?;
+        // Zero means no limit and becomes the largest number.
+        let confirmed = word(CONFIRMED_AT + 8)?.wrapping_sub(1);
+        Some(Self {
+            pid: word(8)? as u32,
+            token: word(32)?,
+            visible: word(visible_at(word)? + 8)?.min(confirmed),
+            dispatched,
+            topic_changes: word(TOPIC_CHANGES_AT)?,
+            log_min: word(FIRST_AT)?,
+        })
+    }
+
     /// Positions only grow. Of two reads, the lower value is valid, even if one read saw a half-written position.
     fn lower(self, now: Self) -> Self {
         let (visible, dispatched) = (self.visible.min(now.visible), self.dispatched.min(now.dispatched));
@@ -269,20 +285,14 @@ fn decode_state(page: &[u8], boot_id: [u8; 16]) -> Option<(LiveState, bool)> {
     }
     let word =
         |at: usize| page.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
-    let half = if word(40)? == 1 { DURABLE_AT } else { PUBLISHED_AT };
-    let whole =
-        [half, DISPATCHED_AT, CONFIRMED_AT].iter().all(|at| word(*at).is_some_and(|it| it.is_multiple_of(2)));
-    // Zero means no limit and becomes the largest number.
-    let confirmed = word(CONFIRMED_AT + 8)?.wrapping_sub(1);
-    let state = LiveState {
-        pid: word(8)? as u32,
-        token: word(32)?,
-        visible: word(half + 8)?.min(confirmed),
-        dispatched: word(DISPATCHED_AT + 8)?,
-        topic_changes: word(TOPIC_CHANGES_AT)?,
-        log_min: word(FIRST_AT)?,
-    };
-    Some((state, whole))
+    let positions = [visible_at(&word)?, DISPATCHED_AT, CONFIRMED_AT];
+    let whole = positions.iter().all(|at| word(*at).is_some_and(|it| it.is_multiple_of(2)));
+    Some((LiveState::of(&word)?, whole))
+}
+
+/// Returns the place of the position up to which readers may see the log. `word` returns the number at a place.
+fn visible_at(word: &impl Fn(usize) -> Option<u64>) -> Option<usize> {
+    Some(if word(40)? == 1 { DURABLE_AT } else { PUBLISHED_AT })
 }
 
 /// The live page as a reader keeps it: mapped, and with its file open. While the writer of the page runs, a look costs
@@ -350,18 +360,7 @@ impl KeptPage {
 
     fn state(&self) -> Option<LiveState> {
         // Each position is loaded in one step, so that no counter is needed.
-        let half = if self.word(40)? == 1 { DURABLE_AT } else { PUBLISHED_AT };
-        // First: it may only be lower than the position up to which readers see the log.
-        let dispatched = self.word(DISPATCHED_AT + 8)?;
-        let confirmed = self.word(CONFIRMED_AT + 8)?.wrapping_sub(1);
-        let state = LiveState {
-            pid: self.word(8)? as u32,
-            token: self.word(32)?,
-            visible: self.word(half + 8)?.min(confirmed),
-            dispatched,
-            topic_changes: self.word(TOPIC_CHANGES_AT)?,
-            log_min: self.word(FIRST_AT)?,
-        };
+        let state = LiveState::of(&|at| self.word(at))?;
         // After the positions: all of them are from a writer that still runs.
         self.is_current().then_some(state)
     }

@@ -15,7 +15,7 @@ use crate::Store;
 use crate::store::OpenSide;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
-use mqstore_base::message::StoredRecord;
+use mqstore_base::message::{RecordBytes, StoredRecord};
 use mqstore_log::commit_log::{MappedPart, RecordReader};
 use mqstore_log::consume_queue::MappedUnit;
 
@@ -178,9 +178,19 @@ impl MemoryPlace {
         (topic, queue_id, offset): (&str, i32, i64),
     ) -> Option<StoredRecord> {
         let bytes = parts.get(self.part)?.expected(self.position, self.size)?;
-        let record = RecordView::decode(bytes.as_slice()).ok()?;
-        let whole = record.size == self.size && !record.sys_flag.inner_batch();
-        (whole && belongs(&record, topic, queue_id, offset))
-            .then(|| StoredRecord::decoded(bytes, self.position, offset))
+        message_of(bytes, (self.position, self.size), (topic, queue_id, offset))
     }
+}
+
+/// Returns the message at `offset` of a queue, if `bytes` are its record: complete, at the place of the queue's unit
+/// (position and size), and of no inner batch.
+pub(super) fn message_of(
+    bytes: RecordBytes,
+    (position, size): (u64, u32),
+    (topic, queue_id, offset): (&str, i32, i64),
+) -> Option<StoredRecord> {
+    let record = RecordView::decode(bytes.as_slice()).ok()?;
+    let whole = record.size == size && !record.sys_flag.inner_batch();
+    (whole && belongs(&record, topic, queue_id, offset))
+        .then(|| StoredRecord::decoded(bytes, position, offset))
 }

@@ -73,9 +73,9 @@ pub(crate) struct Cleaner {
     flusher: Arc<Flusher>,
     /// Counters of removed files.
     pub counters: ExpiryCounters,
-    /// Whether appends are refused, for the reason in `refused_because`.
+    /// Whether appends are refused, for the reason in `refused_because`, with the option that helps.
     refusing: AtomicBool,
-    refused_because: Mutex<String>,
+    refused_because: Mutex<(String, &'static str)>,
     rest_ms: AtomicU64,
     /// The messages that kept the oldest due segment at the last look. Apart from the state, like `held`.
     kept_by: Mutex<Vec<SegmentHolder>>,
@@ -200,8 +200,8 @@ impl Cleaner {
             return Ok(());
         }
         self.counters.refused_appends.fetch_add(1, Ordering::Relaxed);
-        let (path, reason) = (self.files.root.clone(), self.refused_because.lock().clone());
-        Err(StoreError::DiskNearlyFull { path, reason })
+        let (reason, option) = self.refused_because.lock().clone();
+        Err(StoreError::DiskNearlyFull { path: self.files.root.clone(), reason, option })
     }
 
     /// Checks the disks: refuses appends or accepts them again, and lets new segments go to folders with space.
@@ -212,15 +212,19 @@ impl Cleaner {
             .set_full(space.full(self.options.disk_force_ratio, self.log.segment_bytes()));
         let used = space.used_percent();
         let reason = match self.options.disk_refuse_ratio.filter(|limit| exceeds(used, *limit)) {
-            Some(limit) => Some(format!("{used} % of the disk are used, disk_refuse_ratio is {limit}")),
-            None => space.below_reserve(),
+            Some(limit) => {
+                let reason = format!("{used} % of the disk are used, disk_refuse_ratio is {limit}");
+                Some((reason, "disk_refuse_ratio"))
+            }
+            // No option changes the reserve. A limit of the log keeps space free.
+            None => space.below_reserve().map(|reason| (reason, "retention_bytes")),
         };
         if let Some(reason) = &reason {
             self.refused_because.lock().clone_from(reason);
         }
         let before = self.refusing.swap(reason.is_some(), Ordering::AcqRel);
         match reason {
-            Some(reason) if !before => self.options.hooks.tell("appends_refused", None, reason),
+            Some((reason, _)) if !before => self.options.hooks.tell("appends_refused", None, reason),
             None if before => {
                 self.options.hooks.tell("appends_resumed", None, format!("{used} % of the disk are used"));
             }

@@ -82,10 +82,7 @@ impl<'py> MessageParts<'py> {
         queue_id: Option<i32>,
         durable: bool,
     ) -> NewMessage<'a> {
-        let (body, sys_flag) = match &self.compressed {
-            Some(compressed) => (compressed.bytes.as_slice(), compressed.sys_flag),
-            None => (self.body.as_bytes(), SysFlag(0)),
-        };
+        let (body, sys_flag) = CompressedBody::stored_form(self.compressed.as_ref(), self.body.as_bytes());
         NewMessage {
             topic,
             body,
@@ -135,7 +132,7 @@ impl<'py> InputMessage<'py> {
     }
 
     /// Returns the body as given.
-    pub(crate) fn body(&self) -> &[u8] {
+    fn body(&self) -> &[u8] {
         match self {
             Self::Body(body) => body.as_bytes(),
             Self::Message(bound) => bound.get().body_bytes(bound.py()),
@@ -143,12 +140,7 @@ impl<'py> InputMessage<'py> {
     }
 
     /// Returns the borrowed form for the store, with the body as given.
-    pub(crate) fn message<'a>(
-        &'a self,
-        topic: &'a str,
-        queue_id: Option<i32>,
-        durable: bool,
-    ) -> NewMessage<'a> {
+    fn message<'a>(&'a self, topic: &'a str, queue_id: Option<i32>, durable: bool) -> NewMessage<'a> {
         let (encoded, flag, born_timestamp_ms) = match self {
             Self::Body(_) => (EncodedProperties::empty(), 0, None),
             Self::Message(bound) => {
@@ -170,7 +162,7 @@ impl<'py> InputMessage<'py> {
     }
 
     /// Converts the message for another thread. Its body stays the caller's `bytes`.
-    pub(crate) fn into_owned(self) -> OwnedMessage {
+    fn into_owned(self) -> OwnedMessage {
         let parts = match self {
             Self::Body(body) => MessageParts::of_encoded(body, EncodedProperties::EMPTY),
             Self::Message(bound) => {
@@ -187,6 +179,46 @@ impl<'py> InputMessage<'py> {
         parts.into_owned()
     }
 }
+
+/// The messages of one call.
+pub(crate) trait MessageBatch {
+    /// Returns the bodies as given.
+    fn bodies(&self) -> impl Iterator<Item = &[u8]> + Clone;
+
+    /// Returns the borrowed forms for the store, with the bodies as given.
+    fn messages<'a>(&'a self, topic: &'a str, queue_id: Option<i32>, durable: bool) -> Vec<NewMessage<'a>>;
+
+    /// Converts the messages for another thread. Their bodies stay the caller's `bytes`.
+    fn into_owned(self) -> Vec<OwnedMessage>;
+
+    /// Like [`Self::into_owned`], with the bodies that are compressed already.
+    fn into_stored(self, compressed: CompressedBodies) -> Vec<OwnedMessage>
+    where
+        Self: Sized,
+    {
+        let mut messages = self.into_owned();
+        OwnedMessage::set_bodies(&mut messages, compressed);
+        messages
+    }
+}
+
+impl MessageBatch for Vec<InputMessage<'_>> {
+    fn bodies(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        self.iter().map(InputMessage::body)
+    }
+
+    fn messages<'a>(&'a self, topic: &'a str, queue_id: Option<i32>, durable: bool) -> Vec<NewMessage<'a>> {
+        self.iter().map(|message| message.message(topic, queue_id, durable)).collect()
+    }
+
+    fn into_owned(self) -> Vec<OwnedMessage> {
+        self.into_iter().map(InputMessage::into_owned).collect()
+    }
+}
+
+/// The arguments `compression` and `compress_over` of a call.
+pub(crate) type CompressionArguments<'a, 'py> =
+    (Option<&'a Bound<'py, PyAny>>, Option<&'a Bound<'py, PyAny>>);
 
 /// Returns the form of a message for a work queue.
 pub(crate) fn work<'a>(
@@ -218,30 +250,30 @@ pub(crate) fn rule_for_many(store: &Store, topic: &str, rule: BodyCompression) -
 
 /// Compresses the bodies that `rule` covers, with the interpreter released.
 #[inline]
-pub(crate) fn compress_all<'a>(
+pub(crate) fn compress_all(
     py: Python<'_>,
-    bodies: impl Iterator<Item = &'a [u8]> + Clone,
+    batch: &impl MessageBatch,
     rule: &BodyCompression,
 ) -> PyResult<CompressedBodies> {
-    if rule.kind.is_none() || !bodies.clone().any(|body| rule.covers(body.len())) {
+    if rule.kind.is_none() || !batch.bodies().any(|body| rule.covers(body.len())) {
         return Ok(CompressedBodies::default());
     }
-    let bodies: Vec<&[u8]> = bodies.collect();
+    let bodies: Vec<&[u8]> = batch.bodies().collect();
     detached(py, || Ok(rule.compress_all(bodies.into_iter())))
 }
 
 /// Like [`compress_all`], for the thread of an event loop. Returns also the rule if the bodies are so large that another
 /// thread must compress them.
-pub(crate) fn compress_in_loop<'a>(
+pub(crate) fn compress_in_loop(
     py: Python<'_>,
-    bodies: impl Iterator<Item = &'a [u8]> + Clone,
+    batch: &impl MessageBatch,
     rule: BodyCompression,
 ) -> PyResult<(CompressedBodies, Option<BodyCompression>)> {
-    let covered = bodies.clone().map(<[u8]>::len).filter(|bytes| rule.covers(*bytes));
+    let covered = batch.bodies().map(<[u8]>::len).filter(|bytes| rule.covers(*bytes));
     if rule.kind.is_some() && covered.fold(0, usize::saturating_add) > LOOP_BYTES {
         return Ok((CompressedBodies::default(), Some(rule)));
     }
-    Ok((compress_all(py, bodies, &rule)?, None))
+    Ok((compress_all(py, batch, &rule)?, None))
 }
 
 /// Converts the messages of one call: bodies or `Message`s.

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyByteArray, PyBytes, PyIterator, PyMapping, PyMemoryView, PyString};
 
+use crate::convert::append_input::MessageBatch;
 use crate::convert::arguments::{body, push_encoded};
 use crate::convert::error::{invalid, of_message};
 
@@ -120,11 +121,6 @@ impl<'py> BatchInput<'py> {
         Ok(batch)
     }
 
-    /// Returns the bodies as given.
-    pub(crate) fn bodies(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        self.bodies.iter().map(PyBytesMethods::as_bytes)
-    }
-
     /// Returns each message's property text and unique key.
     fn encoded(&self) -> impl Iterator<Item = (&[u8], Option<&str>)> {
         let mut start = 0;
@@ -135,16 +131,16 @@ impl<'py> BatchInput<'py> {
         });
         given.chain(std::iter::repeat((&[][..], None)))
     }
+}
 
-    /// Returns the borrowed forms for the store, with the bodies as given.
-    pub(crate) fn messages<'a>(
-        &'a self,
-        topic: &'a str,
-        queue_id: Option<i32>,
-        durable: bool,
-    ) -> Vec<NewMessage<'a>> {
+impl MessageBatch for BatchInput<'_> {
+    fn bodies(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        self.bodies.iter().map(PyBytesMethods::as_bytes)
+    }
+
+    fn messages<'a>(&'a self, topic: &'a str, queue_id: Option<i32>, durable: bool) -> Vec<NewMessage<'a>> {
         let message =
-            |(body, (properties, unique_key)): (&'a Bound<'py, PyBytes>, (&'a [u8], Option<&'a str>))| {
+            |(body, (properties, unique_key)): (&'a Bound<'_, PyBytes>, (&'a [u8], Option<&'a str>))| {
                 NewMessage {
                     topic,
                     body: body.as_bytes(),
@@ -160,10 +156,9 @@ impl<'py> BatchInput<'py> {
         self.bodies.iter().zip(self.encoded()).map(message).collect()
     }
 
-    /// Converts the messages for another thread.
-    pub(crate) fn to_owned(&self) -> Vec<OwnedMessage> {
+    fn into_owned(self) -> Vec<OwnedMessage> {
         let message =
-            |(body, (properties, unique_key)): (&Bound<'py, PyBytes>, (&[u8], Option<&str>))| OwnedMessage {
+            |(body, (properties, unique_key)): (&Bound<'_, PyBytes>, (&[u8], Option<&str>))| OwnedMessage {
                 body: Box::new(PyBackedBytes::from(body.clone())),
                 sys_flag: SysFlag(0),
                 properties: properties.to_vec(),

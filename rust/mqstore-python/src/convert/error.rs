@@ -67,11 +67,8 @@ pub(crate) fn to_py(error: StoreError) -> PyErr {
             let option = disk_option(&path);
             DiskFullError::new_err((text(&path), action, reason, requested_bytes, free_bytes, option))
         }
-        StoreError::DiskNearlyFull { path, reason } => {
-            const RATIO: &str = "disk_refuse_ratio";
+        StoreError::DiskNearlyFull { path, reason, option } => {
             let unknown = None::<u64>;
-            // The other reason is the reserve, which no option changes. A limit of the log keeps space free.
-            let option = if reason.contains(RATIO) { RATIO } else { "retention_bytes" };
             DiskFullError::new_err((text(&path), "appending", reason, unknown, unknown, option))
         }
         StoreError::TooLarge { what, size, limit } => MessageTooLargeError::new_err((what, size, limit)),

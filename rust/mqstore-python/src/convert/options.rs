@@ -97,7 +97,7 @@ fn delay_levels(text: Option<String>) -> PyResult<Option<DelayLevels>> {
     parsed.map_err(|error| bad("delay_levels", &error.to_string()))
 }
 
-/// Converts a compression; None and `"none"` store bodies as they are.
+/// Converts a compression; None and `"none"` store bodies unchanged.
 fn compression(value: &Bound<'_, PyAny>) -> PyResult<Option<Compression>> {
     if value.is_none() {
         return Ok(None);

@@ -15,7 +15,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 
-use crate::convert::append_input::{InputMessage, MessageParts, compress_all, parts, work};
+use crate::convert::append_input::{MessageBatch, MessageParts, compress_all, parts, work};
 use crate::convert::append_result::AppendResult;
 use crate::convert::arguments::{body as body_of, count, duration, encode_with_id, time, wait};
 use crate::convert::error::{broker_to_py, log_notes};
@@ -360,11 +360,10 @@ impl NativeWorkQueue {
         compress_over: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
         let (delay, deliver_at_ms) = put_delay(delay, deliver_at)?;
-        let parts = parts(messages)?;
+        let batch = parts(messages)?;
         let rule = self.compression(compression, compress_over)?;
-        let compressed = compress_all(py, parts.iter().map(InputMessage::body), &rule)?;
-        let topic = self.name(py).to_str()?;
-        let messages: Vec<_> = parts.iter().map(|part| part.message(topic, None, durable)).collect();
+        let compressed = compress_all(py, &batch, &rule)?;
+        let messages = batch.messages(self.name(py).to_str()?, None, durable);
         let stored = compressed.apply(&messages);
         let work: Vec<_> = stored.iter().map(|message| work(message, delay, deliver_at_ms)).collect();
         PyList::new(py, self.put_work(py, &work, patience(block, timeout)?)?)

@@ -13,7 +13,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::convert::append_input::{InputMessage, MessageParts, compress_in_loop, parts};
+use crate::convert::append_input::{MessageBatch, MessageParts, compress_in_loop, parts};
 use crate::convert::arguments;
 use crate::convert::error::{broker_to_py, log_notes};
 use crate::convert::stored_message::StoredMessage;
@@ -252,11 +252,9 @@ impl LoopPut {
         compress_over: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let rule = queue.get().compression(compression, compress_over)?;
-        let parts = parts(messages)?;
-        let (compressed, left) = compress_in_loop(messages.py(), parts.iter().map(InputMessage::body), rule)?;
-        let mut messages: Vec<_> = parts.into_iter().map(InputMessage::into_owned).collect();
-        OwnedMessage::set_bodies(&mut messages, compressed);
-        Self::of(messages, (true, left), delay, deliver_at, durable)
+        let batch = parts(messages)?;
+        let (compressed, left) = compress_in_loop(messages.py(), &batch, rule)?;
+        Self::of(batch.into_stored(compressed), (true, left), delay, deliver_at, durable)
     }
 }
 

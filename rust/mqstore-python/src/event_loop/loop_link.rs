@@ -19,7 +19,9 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::convert::append_input::{InputMessage, MessageParts, compress_in_loop, parts, rule_for_many};
+use crate::convert::append_input::{
+    CompressionArguments, MessageBatch, MessageParts, compress_in_loop, parts, rule_for_many,
+};
 use crate::convert::append_result::AppendResult;
 use crate::convert::append_results::AppendResults;
 use crate::convert::arguments::{offset, queue, text};
@@ -86,6 +88,34 @@ impl LoopLink {
     /// Returns the store of this link.
     pub(crate) fn shared(&self) -> Arc<SharedStore> {
         Arc::clone(&self.shared)
+    }
+
+    /// Appends the messages that `convert` makes of the arguments if `at_once` is set and that does not block;
+    /// otherwise returns the append.
+    fn append_all<'py, B: MessageBatch>(
+        &self,
+        topic: &Bound<'py, PyAny>,
+        convert: impl FnOnce() -> PyResult<B>,
+        queue_id: Option<&Bound<'py, PyAny>>,
+        durable: bool,
+        (compression, compress_over): CompressionArguments<'_, 'py>,
+        at_once: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, store) = (topic.py(), self.shared.store()?);
+        let topic = text("topic", topic)?;
+        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
+        let batch = convert()?;
+        let name = topic.to_str()?;
+        let rule = rule_for_many(store, name, self.owner.get().compression(compression, compress_over)?);
+        let (compressed, left) = compress_in_loop(py, &batch, rule)?;
+        if at_once && left.is_none() {
+            let messages = batch.messages(name, queue_id, durable);
+            let stored = compressed.apply(&messages);
+            if let Some(appended) = detached(py, || store.try_append_many(&stored))? {
+                return self.results(&topic, true, appended);
+            }
+        }
+        QueuedAppend::queued(&topic, queue_id, durable, true, left, batch.into_stored(compressed))
     }
 
     /// Converts the results of an append.
@@ -232,23 +262,7 @@ impl LoopLink {
         compress_over: Option<&Bound<'py, PyAny>>,
         at_once: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, store) = (topic.py(), self.shared.store()?);
-        let topic = text("topic", topic)?;
-        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
-        let parts = parts(messages)?;
-        let name = topic.to_str()?;
-        let rule = rule_for_many(store, name, self.owner.get().compression(compression, compress_over)?);
-        let (compressed, left) = compress_in_loop(py, parts.iter().map(InputMessage::body), rule)?;
-        if at_once && left.is_none() {
-            let batch: Vec<_> = parts.iter().map(|part| part.message(name, queue_id, durable)).collect();
-            let stored = compressed.apply(&batch);
-            if let Some(appended) = detached(py, || store.try_append_many(&stored))? {
-                return self.results(&topic, true, appended);
-            }
-        }
-        let mut messages: Vec<_> = parts.into_iter().map(InputMessage::into_owned).collect();
-        OwnedMessage::set_bodies(&mut messages, compressed);
-        QueuedAppend::queued(&topic, queue_id, durable, true, left, messages)
+        self.append_all(topic, || parts(messages), queue_id, durable, (compression, compress_over), at_once)
     }
 
     /// Like `append`, for `Store.append_batch`.
@@ -266,23 +280,8 @@ impl LoopLink {
         compress_over: Option<&Bound<'py, PyAny>>,
         at_once: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, store) = (topic.py(), self.shared.store()?);
-        let topic = text("topic", topic)?;
-        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
-        let batch = BatchInput::of(bodies, keys, tags, properties)?;
-        let name = topic.to_str()?;
-        let rule = rule_for_many(store, name, self.owner.get().compression(compression, compress_over)?);
-        let (compressed, left) = compress_in_loop(py, batch.bodies(), rule)?;
-        if at_once && left.is_none() {
-            let messages = batch.messages(name, queue_id, durable);
-            let stored = compressed.apply(&messages);
-            if let Some(appended) = detached(py, || store.try_append_many(&stored))? {
-                return self.results(&topic, true, appended);
-            }
-        }
-        let mut messages = batch.to_owned();
-        OwnedMessage::set_bodies(&mut messages, compressed);
-        QueuedAppend::queued(&topic, queue_id, durable, true, left, messages)
+        let convert = || BatchInput::of(bodies, keys, tags, properties);
+        self.append_all(topic, convert, queue_id, durable, (compression, compress_over), at_once)
     }
 
     /// Queues an append, once, for the thread in `serve`. The result arrives under `number`. Numbers ascend.

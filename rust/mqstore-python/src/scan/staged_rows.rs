@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use mqstore_base::body_compression::BodyCompression;
+use mqstore_base::body_compression::{BodyCompression, CompressedBody};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
 use mqstore_base::options::StoreOptions;
 use mqstore_engine::{StagedBlock, staged_messages};
 use mqstore_format::record::MAX_PROPERTIES_BYTES;
-use mqstore_format::{MadeKey, SysFlag, UniqueKeyGenerator};
+use mqstore_format::{MadeKey, UniqueKeyGenerator};
 use mqstore_io::Clock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -127,10 +127,11 @@ impl Stager {
             return Err(RefusedRow::new("body", reason));
         }
         let compressed = self.compression.compress(message.body);
+        let (body, sys_flag) = CompressedBody::stored_form(compressed.as_ref(), message.body);
         let message = NewMessage {
             topic: topic.unwrap_or_default(),
-            body: compressed.as_ref().map_or(message.body, |compressed| &compressed.bytes),
-            sys_flag: compressed.as_ref().map_or(SysFlag(0), |compressed| compressed.sys_flag),
+            body,
+            sys_flag,
             properties: text,
             unique_key: message.unique_key.or(made.as_ref().map(AsRef::as_ref)),
             queue_id: message.queue_id,

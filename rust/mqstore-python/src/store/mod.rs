@@ -26,7 +26,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
-use crate::convert::append_input::{InputMessage, MessageParts, compress_all, parts, rule_for_many};
+use crate::convert::append_input::{MessageParts, parts};
 use crate::convert::append_result::AppendResult;
 use crate::convert::append_results::AppendResults;
 use crate::convert::arguments::{
@@ -267,10 +267,8 @@ impl NativeStore {
     ///     InvalidMessageError: a message is not valid, or there are more than 32,767 for a batch queue.
     ///     Full: the messages would exceed a quota; none was appended.
     #[pyo3(signature = (topic, messages, *, queue_id = None, durable = false, compression = None, compress_over = None))]
-    #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn append_many<'py>(
         &self,
-        py: Python<'py>,
         topic: &Bound<'py, PyAny>,
         messages: &Bound<'py, PyAny>,
         queue_id: Option<&Bound<'py, PyAny>>,
@@ -278,17 +276,7 @@ impl NativeStore {
         compression: Option<&Bound<'py, PyAny>>,
         compress_over: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, AppendResults>> {
-        let store = self.core()?;
-        let topic = text("topic", topic)?;
-        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
-        let parts = parts(messages)?;
-        let name = topic.to_str()?;
-        let rule = rule_for_many(store, name, self.compression(compression, compress_over)?);
-        let compressed = compress_all(py, parts.iter().map(InputMessage::body), &rule)?;
-        let batch: Vec<_> = parts.iter().map(|part| part.message(name, queue_id, durable)).collect();
-        let stored = compressed.apply(&batch);
-        let appended = detached(py, || store.append_many(&stored))?;
-        AppendResults::of(&topic, self.host, appended)
+        self.append_all(topic, || parts(messages), queue_id, durable, (compression, compress_over))
     }
 
     /// Appends messages like `append_many`, from one sequence for each part of a message.
@@ -318,7 +306,6 @@ impl NativeStore {
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn append_batch<'py>(
         &self,
-        py: Python<'py>,
         topic: &Bound<'py, PyAny>,
         bodies: &Bound<'py, PyAny>,
         keys: Option<&Bound<'py, PyAny>>,
@@ -329,17 +316,8 @@ impl NativeStore {
         compression: Option<&Bound<'py, PyAny>>,
         compress_over: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, AppendResults>> {
-        let store = self.core()?;
-        let topic = text("topic", topic)?;
-        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
-        let batch = BatchInput::of(bodies, keys, tags, properties)?;
-        let name = topic.to_str()?;
-        let rule = rule_for_many(store, name, self.compression(compression, compress_over)?);
-        let compressed = compress_all(py, batch.bodies(), &rule)?;
-        let messages = batch.messages(name, queue_id, durable);
-        let stored = compressed.apply(&messages);
-        let appended = detached(py, || store.append_many(&stored))?;
-        AppendResults::of(&topic, self.host, appended)
+        let convert = || BatchInput::of(bodies, keys, tags, properties);
+        self.append_all(topic, convert, queue_id, durable, (compression, compress_over))
     }
 
     /// Appends the rows of a table as messages, without a Python object for each of them.

@@ -8,8 +8,11 @@ use mqstore_format::Host;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use crate::convert::append_input::{CompressionArguments, MessageBatch, compress_all, rule_for_many};
+use crate::convert::append_results::AppendResults;
+use crate::convert::arguments::text;
 use crate::convert::options::compression_of_call;
-use crate::runtime::SharedStore;
+use crate::runtime::{SharedStore, detached};
 
 /// The native part of `mqstore.Store`.
 #[pyclass(name = "Store", frozen, subclass, module = "mqstore._mqstore")]
@@ -41,6 +44,28 @@ impl NativeStore {
         over: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<BodyCompression> {
         compression_of_call(self.compression, kind, over)
+    }
+
+    /// Appends the messages that `convert` makes of the arguments, under one lock.
+    pub(crate) fn append_all<'py, B: MessageBatch>(
+        &self,
+        topic: &Bound<'py, PyAny>,
+        convert: impl FnOnce() -> PyResult<B>,
+        queue_id: Option<&Bound<'py, PyAny>>,
+        durable: bool,
+        (compression, compress_over): CompressionArguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, AppendResults>> {
+        let (py, store) = (topic.py(), self.core()?);
+        let topic = text("topic", topic)?;
+        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
+        let batch = convert()?;
+        let name = topic.to_str()?;
+        let rule = rule_for_many(store, name, self.compression(compression, compress_over)?);
+        let compressed = compress_all(py, &batch, &rule)?;
+        let messages = batch.messages(name, queue_id, durable);
+        let stored = compressed.apply(&messages);
+        let appended = detached(py, || store.append_many(&stored))?;
+        AppendResults::of(&topic, self.host, appended)
     }
 
     /// Returns the host in the store's message ids.

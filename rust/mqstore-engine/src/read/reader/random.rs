@@ -3,9 +3,10 @@
 //! Owns nothing. Such a read needs one look at the live page, one read of the queue file and one of the log. It does
 //! not follow the log first: the writer vouches for the units of the messages before the dispatched position.
 
-use mqstore_format::{CqUnit, RecordView};
+use mqstore_format::CqUnit;
 
-use super::super::cursor::{belongs, place};
+use super::super::cursor::place;
+use super::super::random_read::message_of;
 use super::super::view::View;
 use super::{Reader, topics_version};
 use crate::store::read_units;
@@ -53,10 +54,7 @@ impl Reader {
         }
         let mut message = |(offset, position, size)| {
             let bytes = reader.record(&self.files, position, size).ok()?;
-            let record = RecordView::decode(bytes.as_slice()).ok()?;
-            let whole = record.size == size && !record.sys_flag.inner_batch();
-            (whole && belongs(&record, topic, queue_id, offset))
-                .then(|| StoredRecord::decoded(bytes, position, offset))
+            message_of(bytes, (position, size), (topic, queue_id, offset))
         };
         Some(places.into_iter().map(|place| place.and_then(&mut message)).collect())
     }

@@ -433,5 +433,6 @@ class History:
             offsets = {message.queue_offset for message in store.read("prices", 0)}
             if offsets & self.model.removed:
                 return f"the removed records {offsets & self.model.removed} of the table are back"
-            self.model.removed |= set(range(max(offsets, default=0))) - offsets
+            (queue,) = store.queues("prices")
+            self.model.removed |= set(range(queue.max_offset)) - offsets
         return None

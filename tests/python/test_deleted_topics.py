@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -220,6 +220,40 @@ def test_a_delayed_message_of_a_deleted_topic_is_dropped(tmp_path: Path, caplog:
         until(lambda: store.delays().dropped == 2)
         assert (store.topics().count("gone"), store.delays().delivered, store.delays().pending) == (0, 2, 0)
         assert "topic gone are dropped, because the topic was deleted" in caplog.text
+
+
+@pytest.mark.parametrize("delay", [{"delay": 5}, {"delay_level": 1}], ids=["timer", "level"])
+def test_a_dropped_delayed_message_does_not_return_after_a_kill(tmp_path: Path, delay: dict[str, Any]) -> None:
+    """The clock stands still, so time does not save the state of delays. A copy of the files is what a kill leaves."""
+    clock = testing.ManualClock()
+    with testing.open(tmp_path / "s", clock=clock) as store:
+        store.create_topic("gone")
+        store.append("gone", b"later", **delay)
+        store.create_topic("kept")
+        store.append("kept", b"waits for long", delay=3600)
+        store.delete_topic("gone")
+        clock.advance(10)
+        until(lambda: store.delays().dropped == 1)
+        store.flush()
+        shutil.copytree(tmp_path / "s", tmp_path / "killed")
+        store.create_topic("gone")
+        mqstore.export(tmp_path / "s", tmp_path / "m.jsonl")
+    with testing.open(tmp_path / "killed", clock=clock) as store:
+        assert (store.delays().pending, store.delays().dropped) == (1, 0)
+        store.create_topic("gone")
+        clock.advance(10)
+        store.append("kept", b"soon", delay=1)
+        clock.advance(2)
+        until(lambda: store.delays().delivered == 1)
+        assert list(store.read("gone")) == []
+        assert store.delays().pending == 1
+    assert mqstore.verify(tmp_path / "killed").ok
+    mqstore.open(tmp_path / "new", "create", options=SMALL).close()
+    mqstore.import_(tmp_path / "new", tmp_path / "m.jsonl")
+    with mqstore.open(tmp_path / "new") as reader:
+        # By the clock of the machine, each message that waited was due at the import.
+        assert [message.body for message in reader.read("kept")] == [b"waits for long"]
+        assert list(reader.read("gone")) == []
 
 
 def test_a_transaction_does_not_recreate_a_deleted_topic(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

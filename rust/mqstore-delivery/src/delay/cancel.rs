@@ -60,7 +60,12 @@ impl DelayEngine {
 
     /// Cancels the waiting message of `record`.
     pub(super) fn cancel(&mut self, record: &StoredRecord) -> Result<(), StoreError> {
-        let properties = cancel_records(record)?;
+        self.append_cancel(&cancel_records(record)?)?;
+        self.read_timer_queue()
+    }
+
+    /// Appends the records of one cancellation, which have these properties.
+    pub(super) fn append_cancel(&mut self, properties: &[Vec<u8>; 2]) -> Result<(), StoreError> {
         let messages = properties.each_ref().map(|properties| NewMessage {
             topic: TIMER_TOPIC,
             body: b"0",
@@ -73,7 +78,7 @@ impl DelayEngine {
             ..NewMessage::default()
         });
         self.store.append_many(&messages)?;
-        self.read_timer_queue()
+        Ok(())
     }
 
     /// Reads all of the timer queue, so that the state of each message is known.

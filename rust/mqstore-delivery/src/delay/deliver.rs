@@ -1,4 +1,8 @@
 //! Delivery: appends due messages to their topics, many records under one lock.
+//!
+//! A message whose topic was deleted is dropped. Nothing of it is in its topic then, so a drop has a durable trace of
+//! its own: a cancellation in the timer queue, or the saved position of its level. Otherwise, after a kill, the message
+//! would wait again, and be delivered to a new topic of the same name.
 
 use std::cmp::Reverse;
 
@@ -52,6 +56,7 @@ impl DelayEngine {
             self.heap.extend(due.iter().map(|(offset, live)| Reverse((live.at_ms, *offset))));
         })?;
         let done_ms = self.store.clock().now_ms();
+        let dropped = self.counts.dropped;
         for ((offset, live), outcome) in due.iter().zip(outcomes) {
             match outcome {
                 DeliveryOutcome::Done => {
@@ -75,6 +80,10 @@ impl DelayEngine {
                     self.heap.push(Reverse((at_ms, *offset)));
                 }
             }
+        }
+        if self.counts.dropped > dropped {
+            // The cancellations of dropped messages must be read before their slot is passed.
+            self.read_timer_queue()?;
         }
         Ok(true)
     }
@@ -120,13 +129,19 @@ impl DelayEngine {
             Err(StoreError::TopicNotFound { topic, .. })
                 if self.store.is_deleted(&topic).unwrap_or(false) =>
             {
-                self.note(format!(
-                    "delayed messages of topic {topic} are dropped, because the topic was deleted"
-                ));
-                DeliveryOutcome::Gone
+                self.drop_message(parcel, &topic)
             }
             // Earlier messages must not be delivered twice. So this one is retried even if the store caused the error.
             Err(error) => DeliveryOutcome::Refused(error.to_string()),
+        }
+    }
+
+    /// Drops a message because its topic was deleted. The caller saves the position of a level.
+    fn drop_message(&mut self, parcel: &OutgoingRecord<'_>, topic: &str) -> DeliveryOutcome {
+        self.note(format!("delayed messages of topic {topic} are dropped, because the topic was deleted"));
+        match parcel.cancel_properties().map(|properties| self.append_cancel(&properties)) {
+            Some(Err(error)) => DeliveryOutcome::Refused(error.to_string()),
+            Some(Ok(())) | None => DeliveryOutcome::Gone,
         }
     }
 

@@ -7,6 +7,8 @@
 
 mod delivered;
 
+use std::time::Duration;
+
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_format::SCHEDULE_TOPIC;
@@ -60,6 +62,7 @@ impl DelayEngine {
             records.truncate(due);
             let last = records.last().map(|record| record.queue_offset + 1);
             records.retain(|record| !self.levels.is_delivered(level, record.queue_offset));
+            let dropped = self.counts.dropped;
             let (due, done) = (records.len(), self.deliver_level(&records, now_ms)?);
             // The offset of the first message that is left, or one past the last.
             let behind = records.get(done).map(|record| record.queue_offset).or(last);
@@ -68,6 +71,10 @@ impl DelayEngine {
                 self.levels.next.insert(level, next);
                 self.levels.changed = true;
                 self.saved.dirty = true;
+            }
+            if self.counts.dropped > dropped {
+                // Only the position shows that these messages do not wait.
+                self.save(true, Duration::ZERO)?;
             }
             if done < due {
                 return Ok(Some(now_ms.saturating_add(AGAIN_MS)));

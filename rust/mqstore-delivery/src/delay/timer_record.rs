@@ -209,6 +209,12 @@ impl<'a> OutgoingRecord<'a> {
         }
     }
 
+    /// Returns the properties that cancel the record; `None` for a record of a level.
+    pub(super) fn cancel_properties(&self) -> Option<[Vec<u8>; 2]> {
+        let offset = u64::try_from(self.view.physical_offset).ok()?;
+        (self.view.topic == TIMER_TOPIC).then(|| cancel_properties(&self.view, offset)).flatten()
+    }
+
     pub(super) fn origin(&self) -> MessageOrigin {
         MessageOrigin {
             sys_flag: self.view.sys_flag,

@@ -196,6 +196,24 @@ def test_a_damaged_list_of_log_folders_is_kept(tmp_path: Path) -> None:
             assert [message.body for message in store.read("t")] == [b"x"]
 
 
+def test_a_missing_list_of_log_folders_is_reported(tmp_path: Path) -> None:
+    """Without the list, the log seems to be empty: no verb may take that for an empty store."""
+    home, folders = tmp_path / "s", [tmp_path / "one", tmp_path / "two"]
+    with mqstore.open(home, "create", commit_log_paths=folders, **SMALL) as store:
+        store.append("a", b"x")
+    (home / "mqstore" / "paths").unlink()
+    lost = "the log was written up to offset [0-9]+, but its files end at 0; .*name the other folders of the log"
+    with pytest.warns(mqstore.StoreWarning, match=lost):
+        mqstore.open(home, "r").close()
+    for mode in ("rw", "create"):
+        with pytest.raises(mqstore.CorruptionError, match=lost):
+            mqstore.open(home, mode)  # type: ignore[call-overload]
+    with mqstore.open(home, "rw", commit_log_paths=folders) as store:
+        assert [message.body for message in store.read("a")] == [b"x"]
+    with mqstore.open(home, "r") as reader:
+        assert [message.body for message in reader.read("a")] == [b"x"]
+
+
 def test_lines_of_the_loss_report_are_reported_and_kept(brokers: Path) -> None:
     (brokers / "mqstore").mkdir()
     file = brokers / "mqstore" / "repairs.jsonl"

@@ -37,7 +37,7 @@ use mqstore_log::commit_log::{
 use mqstore_log::consume_queue::{BatchQueue, ConsumeQueue, QueueSet};
 use mqstore_log::dispatch::{BatchTopics, DerivedQueue, DerivedQueues, WalkItem};
 use mqstore_log::index::IndexSet;
-use mqstore_log::recovery::{QueueManifest, log_end, mark_fits, missed_by_index};
+use mqstore_log::recovery::{PUT_BACK, QueueManifest, log_end, lost_end, mark_fits, missed_by_index};
 use mqstore_meta::{ListedTables, read_state};
 
 /// Maximum bytes of a log that is walked to derive queues if nothing shows that their files are complete.
@@ -127,14 +127,19 @@ impl Reader {
         let watch = LiveWatch::default();
         let (page, live) = watch.look(files);
         let manifest = QueueManifest::load(files);
+        let marked = DurableMarkFile::new(files).try_load()?;
         let list = SegmentList::load(files)?;
+        let lost = marked.as_ref().and_then(|mark| lost_end(&list, mark));
+        if let Some(lost) = lost.filter(|_| files.only_segment().is_none()) {
+            notes.push(format!("{}: {lost}; {PUT_BACK}", files.commit_log().display()));
+        }
         for stray in &list.strays {
             notes.push(format!("{}: ignored, {}", stray.path.display(), stray.reason));
         }
         for (from, to) in &list.gaps {
             notes.push(format!("the segments from offset {from} to {to} are missing"));
         }
-        let mark = DurableMarkFile::new(files).try_load()?.filter(|mark| mark_fits(files, &list, mark));
+        let mark = marked.filter(|mark| mark_fits(files, &list, mark));
         let listed = load_listed(files, &mut notes);
         notes.extend(damage_notes(files, false)?);
         let floors = TopicFloors::new(listed.floors.clone());

@@ -48,6 +48,18 @@ pub fn mark_fits(files: &StoreFiles, list: &SegmentList, mark: &DurableMark) -> 
     is_the_record(mark, bytes.as_slice())
 }
 
+/// The remedy for a log whose last files are missing.
+pub const PUT_BACK: &str =
+    "put the missing files back, or name the other folders of the log in commit_log_paths";
+
+/// Describes the loss if the segment with the record that the mark names is missing, and no newer one exists. `list`
+/// must not be older than `mark`.
+pub fn lost_end(list: &SegmentList, mark: &DurableMark) -> Option<String> {
+    let (position, end) = (mark.position, list.end_offset());
+    (mark.last_size > 0 && mark.last_offset >= end)
+        .then(|| format!("the log was written up to offset {position}, but its files end at {end}"))
+}
+
 fn is_the_record(mark: &DurableMark, bytes: &[u8]) -> bool {
     bytes.len() == mark.last_size as usize && crc31(bytes) == mark.last_crc
 }
@@ -66,17 +78,9 @@ pub(super) fn examine(
         let fits = mark.position == list.min_offset();
         return Ok(if fits { MarkFit::Fits } else { MarkFit::Foreign });
     }
-    if mark.last_offset >= list.end_offset() {
-        return Err(StoreError::corrupt(
-            &files.commit_log(),
-            list.end_offset(),
-            format!(
-                "the log was written up to offset {}, but its files end at {}; nothing was changed; put the missing \
-                 files back, or read the rest with mode \"r\"",
-                mark.position,
-                list.end_offset()
-            ),
-        ));
+    if let Some(lost) = lost_end(list, mark) {
+        let detail = format!("{lost}; nothing was changed; {PUT_BACK}, or read the rest with mode \"r\"");
+        return Err(StoreError::corrupt(&files.commit_log(), list.end_offset(), detail));
     }
     match read_record(files, list, mark.last_offset, mark.last_size as usize) {
         Ok(bytes) if is_the_record(mark, bytes.as_slice()) => {

@@ -29,7 +29,7 @@ pub use index_gap::missed_by_index;
 pub use index_tags::tags_are_indexed;
 pub use manifest::QueueManifest;
 pub use mark_check::last_whole_record;
-pub use mark_check::mark_fits;
+pub use mark_check::{PUT_BACK, lost_end, mark_fits};
 pub use progress::{ProgressReporter, RecoveryProgress, RecoveryStage, RecoveryWatcher};
 pub use read_only_end::{LogEnd, log_end};
 pub use rebuild::{RebuildInput, RebuildReport, RebuildRun};

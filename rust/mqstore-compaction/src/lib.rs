@@ -43,6 +43,7 @@ pub use files::file_sizes::{CompactionGeometry, DEFAULT_LOG_FILE_BYTES, DEFAULT_
 pub use files::folder::{DataFile, FilePair, QueueFolder, WITHOUT_LOG, open_listed};
 pub use files::manifest::ManifestCache;
 pub use files::positions::repair_positions;
+pub use files::unfinished_tail::cut_unfinished_tails;
 pub use job::control::JobControl;
 pub use job::documents::{
     CompactionPlan, CompactionReport, LogPart, LogTail, OutputFile, OutputPair, QueueTask, TaskCounts,

@@ -32,6 +32,7 @@ use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
 use mqstore_base::progress::ProgressWatcher;
 use mqstore_base::store_files::{OWN_FOLDER, StoreFiles};
+use mqstore_compaction::cut_unfinished_tails;
 use mqstore_engine::Store;
 use mqstore_engine::refuse_rocksdb;
 use mqstore_log::commit_log::{Segment, SegmentList, read_record};
@@ -169,6 +170,7 @@ impl SnapshotRun<'_> {
         for name in ["config", "compaction", "consumequeue", "batchconsumequeue"] {
             self.folder(name)?;
         }
+        cut_unfinished_tails(self.copy)?;
         let side = self.copy.side();
         self.copy.vfs.create_dir(&side).at(&side, "making a folder of a snapshot")?;
         for path in [StoreFiles::repairs, StoreFiles::checkpoint, StoreFiles::delay_levels_file] {
@@ -224,6 +226,7 @@ impl SnapshotRun<'_> {
             entries => entries.at(from, "listing a folder to copy")?,
         };
         self.copy.vfs.create_dir(to).at(to, "making a folder of a snapshot")?;
+        // Sorted by name, so that `compactionCq` is before `compactionLog`: a log gets its records before their units.
         for entry in entries.into_iter().filter(|entry| entry.name != OWN_FOLDER) {
             let (from, to) = (from.join(&entry.name), to.join(&entry.name));
             match entry.stat.kind {

@@ -9,3 +9,4 @@ pub(crate) mod manifest;
 pub(crate) mod next_folder;
 pub(crate) mod positions;
 pub(crate) mod topics;
+pub(crate) mod unfinished_tail;

@@ -315,8 +315,13 @@ impl ReadBuffer {
     }
 }
 
-/// Finds the queue offset of a queue file's last valid unit by binary search; `None` without one, or without the file.
+/// Returns the queue offset of a queue file's last valid unit; see [`last_unit`].
 pub(crate) fn last_offset(files: &StoreFiles, queue: &DataFile) -> Result<Option<i64>, StoreError> {
+    Ok(last_unit(files, queue)?.map(|unit| unit.base_offset))
+}
+
+/// Finds a queue file's last valid unit by binary search; `None` without one, or without the file.
+pub(crate) fn last_unit(files: &StoreFiles, queue: &DataFile) -> Result<Option<BatchCqUnit>, StoreError> {
     let Some(file) = open_listed(files, queue)? else {
         return Ok(None);
     };
@@ -328,7 +333,7 @@ pub(crate) fn last_offset(files: &StoreFiles, queue: &DataFile) -> Result<Option
             .at(&queue.path, "reading sparse queue entries")?;
         let unit = BatchCqUnit::decode(&bytes);
         if unit.is_valid() {
-            last = Some(unit.base_offset);
+            last = Some(unit);
             low = middle + 1;
         } else {
             high = middle;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::repair::{SEGMENT, segment};
 use crate::SnapshotReport;
+use mqstore_compaction::testing::{Broker, Sent};
 use mqstore_engine::testing::*;
 
 fn fill(store: &Store, from: u32, to: u32) {
@@ -158,4 +159,24 @@ fn a_copy_is_whole_or_not_there() {
         check(&world, output, 300);
     }
     assert!(whole < 3, "{whole}");
+}
+
+#[test]
+fn compaction_logs_of_a_snapshot_end_with_their_units() {
+    let (world, _, _) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    let mut broker = Broker::new(&world.files(), 2048, 46 * 8);
+    for offset in 0..5 {
+        broker.append(offset, &Sent::new(&format!("k{offset}"), "a body"));
+    }
+    // The writer has appended the record of the last unit, and not yet the unit.
+    broker.write("compactionCq", 0, 4 * 46, &[0; 46]);
+    snapshot(&store, Path::new("/data/one"));
+    store.close().unwrap();
+    let copy = World { path: "/data/one".into(), ..world.on(world.vfs.clone()) };
+    for (files, problems) in [(world.files(), 1), (copy.files(), 0)] {
+        let found = crate::verify::verify(&files, &small(), &mut |_| Ok(())).unwrap().problems;
+        let found: Vec<_> = found.iter().filter(|problem| problem.kind == "compaction_entry_wrong").collect();
+        assert_eq!(found.len(), problems, "{found:?}");
+    }
 }

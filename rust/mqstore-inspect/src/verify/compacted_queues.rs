@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Damage in the log itself ends the comparison of that file; the check that reads through the queue reports it.
-//! While a writer runs, a log may be one record ahead of its queue.
+//! While a writer runs, and after it was killed, a log may be ahead of its queue.
 //!
 //! Source: `CompactionLog.CompactionAppendMessageCallback`, `SparseConsumeQueue#putBatchMessagePositionInfo`.
 
@@ -31,11 +31,11 @@ const WINDOW_BYTES: usize = 1 << 20;
 /// Maximum number of findings listed for one file.
 const MOST_FINDINGS: u32 = 100;
 
-/// Compares the files of a queue; `beside` says that a writer runs.
+/// Compares the files of a queue; `beside` says that a writer runs, `unfinished` that it runs or was killed.
 pub(super) fn check(
     files: &StoreFiles,
     (topic, queue_id): (&str, i32),
-    beside: bool,
+    (beside, unfinished): (bool, bool),
     report: &mut VerifyReport,
 ) -> Result<(), StoreError> {
     let folder = QueueFolder::load(files, &files.compaction(), topic, queue_id)?;
@@ -55,7 +55,8 @@ pub(super) fn check(
             None => None,
         };
         let (delayed, log) = (topic == SCHEDULE_TOPIC, FileReader::new(log, &pair.log));
-        let mut walk = Walk { files, delayed, tags: &mut tags, pair, log, queue, found: 0, beside, report };
+        let tags = &mut tags;
+        let mut walk = Walk { files, delayed, tags, pair, log, queue, found: 0, unfinished, report };
         before = walk.all(before)?;
     }
     Ok(())
@@ -70,7 +71,7 @@ struct Walk<'a> {
     log: FileReader<'a>,
     queue: Option<FileReader<'a>>,
     found: u32,
-    beside: bool,
+    unfinished: bool,
     report: &'a mut VerifyReport,
 }
 
@@ -100,7 +101,7 @@ impl Walk<'_> {
             place += size;
             number += 1;
         }
-        if let Some((first, offset)) = without.filter(|_| !self.beside) {
+        if let Some((first, offset)) = without.filter(|_| !self.unfinished) {
             let detail = format!("the records from offset {offset} on have no unit");
             self.tell(false, first * UNIT, detail);
         }
@@ -211,6 +212,7 @@ impl<'a> FileReader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mqstore_compaction::cut_unfinished_tails;
     use mqstore_compaction::testing::{Broker, Sent, sim_files};
 
     const LOG: u64 = 2048;
@@ -226,7 +228,7 @@ mod tests {
 
     fn found(files: &StoreFiles, beside: bool) -> Vec<(Option<u64>, String)> {
         let mut report = VerifyReport::default();
-        check(files, ("ctopic", 0), beside, &mut report).unwrap();
+        check(files, ("ctopic", 0), (beside, beside), &mut report).unwrap();
         assert!(report.problems.iter().all(|problem| problem.kind == "compaction_entry_wrong"));
         report.problems.into_iter().map(|problem| (problem.offset, problem.detail)).collect()
     }
@@ -264,6 +266,24 @@ mod tests {
         let behind = found(&files, false);
         assert!(matches!(&behind[..], [(Some(230), detail)] if detail.contains("offset 57")), "{behind:?}");
         assert_eq!(found(&files, true), []);
+    }
+
+    #[test]
+    fn a_copy_ends_where_its_units_end() {
+        let files = sim_files();
+        let broker = broker(&files);
+        broker.write("compactionCq", 2 * LOG, 4 * 46, &[0; 92]);
+        assert_eq!(found(&files, true), []);
+        assert_eq!(found(&files, false).len(), 1);
+        cut_unfinished_tails(&files).unwrap();
+        assert_eq!(found(&files, false), []);
+        // The third file has four records, and then none: it was made after the queue files were copied.
+        files.vfs.remove_file(&broker.path("compactionCq", 2 * LOG)).unwrap();
+        broker.write("compactionCq", LOG, 6 * 46, &[0; 46]);
+        cut_unfinished_tails(&files).unwrap();
+        assert_eq!(found(&files, false), []);
+        let folder = QueueFolder::load(&files, &files.compaction(), "ctopic", 0).unwrap();
+        assert_eq!((folder.pairs.len(), folder.pairs[1].log.len), (2, LOG));
     }
 
     #[test]

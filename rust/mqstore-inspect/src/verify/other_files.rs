@@ -116,8 +116,9 @@ impl OtherFilesCheck<'_> {
                 self.report.add(ProblemKind::CompactionDamaged, &folder, None, error.to_string());
             }
             // The check above reports other damage.
-            let compared =
-                compacted_queues::check(self.files, (&topic, queue_id), self.beside, &mut self.report);
+            let unfinished = self.beside || self.dispatched != u64::MAX;
+            let (queue, states) = ((topic.as_str(), queue_id), (self.beside, unfinished));
+            let compared = compacted_queues::check(self.files, queue, states, &mut self.report);
             if let Err(error @ StoreError::Io { .. }) = compared {
                 return Err(error);
             }

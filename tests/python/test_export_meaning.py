@@ -474,3 +474,20 @@ def test_a_batch_for_plain_queues_is_refused_where_it_stands(tmp_path: Path) -> 
         mqstore.import_(tmp_path / "c", file)
     assert f"{file}, line 3" in str(raised.value)
     assert bodies(tmp_path / "c", "b") == [b"1"]
+
+
+def test_a_message_that_is_late_for_its_second_waits_in_an_export(tmp_path: Path) -> None:
+    """After a clock that went back, a message is due before the second that the timer has read last."""
+    clock, home = testing.ManualClock(FAR), tmp_path / "s"
+    with testing.open(home, clock=clock) as store:
+        store.append("orders", b"done", delay=1)
+        clock.advance(10)
+        until(lambda: store.delays().delivered == 1)
+    with testing.open(home, clock=clock) as store:
+        clock.advance(-1000)
+        store.append("orders", b"waits", delay=100)
+        assert store.delays().pending == 1
+        with mqstore.open(home, "r") as reader:
+            assert reader.delays().pending == 1
+        report = mqstore.export(home, tmp_path / "m.jsonl")
+        assert report.messages == 2

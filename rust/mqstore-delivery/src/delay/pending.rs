@@ -220,23 +220,25 @@ impl<'a> PendingScan<'a> {
         notes.extend(saved.damage.take());
         let SavedDelays { check_bytes, check, state, wheel, log, .. } = saved;
         let read_slot = slot_of(check.last_read_time_ms);
+        let by_us =
+            state.as_ref().filter(|state| state.check.contains(&crc32(&check_bytes_in_use(check_bytes))));
         let wheel = wheel.as_mut().filter(|wheel| wheel.exists());
         let log = log.as_mut().filter(|log| log.bounds().1 > 0);
         let (Some(wheel), Some(log)) = (wheel, log) else {
-            // Nothing ever entered the wheel, or its files are lost.
-            let (from, first_slot) = if check.last_timer_queue_offset > min {
-                let note = "timerwheel or timerlog is missing or damaged; delayed messages are counted from the \
-                            records of their topic";
-                notes.push(note.to_owned());
-                (min, read_slot)
-            } else {
-                (check.last_timer_queue_offset, i64::MIN)
-            };
-            self.learn_cancelled(from.clamp(min, max))?;
-            return self.count_queue(from.clamp(min, max), first_slot);
+            let next = check.last_timer_queue_offset.clamp(min, max);
+            // A message that waits has a unit once it is read.
+            if next == min || by_us.is_some_and(|state| state.log_end == 0) {
+                self.learn_cancelled(next)?;
+                return self.count_queue(next, next, i64::MIN);
+            }
+            notes.push(
+                "timerwheel or timerlog is missing or damaged; delayed messages are counted from the records of \
+                 their topic"
+                    .to_owned(),
+            );
+            self.learn_cancelled(min)?;
+            return self.count_queue(min, next, read_slot);
         };
-        let by_us =
-            state.as_ref().filter(|state| state.check.contains(&crc32(&check_bytes_in_use(check_bytes))));
         let (_, files_end) = log.bounds();
         let from = match &by_us {
             Some(state) => state.wheel_end,
@@ -269,7 +271,7 @@ impl<'a> PendingScan<'a> {
         let in_later_slots = self.counts.messages;
         let most = by_us.map_or(0, |state| state.pending.saturating_sub(in_later_slots));
         self.counts.include(&current, most, self.now_ms);
-        self.count_queue(next, i64::MIN)
+        self.count_queue(next, next, i64::MIN)
     }
 
     /// Counts the waiting messages in the slot of `time`, whose last unit is at `last`.
@@ -361,11 +363,13 @@ impl<'a> PendingScan<'a> {
         })
     }
 
-    /// Counts the messages of the timer queue from `from` on whose slot is `first_slot` or later.
-    fn count_queue(&mut self, from: i64, first_slot: i64) -> Result<(), StoreError> {
+    /// Counts the messages of the timer queue from `from` on; before `next`, only those whose slot is `first_slot` or
+    /// later.
+    fn count_queue(&mut self, from: i64, next: i64, first_slot: i64) -> Result<(), StoreError> {
         for_each_record(self.store, from, self.limit, |record| {
-            let waits =
-                |timed: &super::timer_record::Timed| timed.cancels.is_none() && timed.slot >= first_slot;
+            let waits = |timed: &super::timer_record::Timed| {
+                timed.cancels.is_none() && (timed.queue_offset >= next || timed.slot >= first_slot)
+            };
             if let Some(timed) = timed(record).filter(waits)
                 && !self.cancelled.has(record, timed.slot)
             {

@@ -155,7 +155,7 @@ fn timer_records(
             bounds => {
                 let (min, _) = bounds?;
                 scan.learn_cancelled(min)?;
-                scan.count_queue(min, i64::MIN)?;
+                scan.count_queue(min, min, i64::MIN)?;
             }
         }
     } else {

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import mqstore
+from conftest import until
+from mqstore import testing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,6 +143,29 @@ def test_levels_that_were_delivered_are_not_delivered_again(tmp_path: Path) -> N
         assert store.delays().pending == 0
     saved = (home / "config" / "delayOffset.json").read_text()
     assert json.loads(re.sub(r"(\d+):", r'"\1":', saved))["offsetTable"]["1"] == 3
+
+
+def test_a_delivered_message_does_not_count_after_lost_positions(tmp_path: Path) -> None:
+    """The count is right also if the clock is behind the delivery, so that its second is not read yet."""
+    clock, home, killed = testing.ManualClock(), tmp_path / "s", tmp_path / "killed"
+    with testing.open(home, clock=clock) as store:
+        store.append("t", b"soon", delay=10)
+        store.append("t", b"later", delay=3600)
+    (home / "mqstore" / "delays").unlink()
+    with testing.open(home, clock=clock) as store:
+        clock.advance(20)
+        until(lambda: store.delays().delivered == 1)
+        store.flush()
+        shutil.copytree(home, killed)
+    clock.advance(-15)
+    for _ in range(2):
+        with testing.open(killed, clock=clock) as store:
+            assert store.delays().pending == 1
+    clock.advance(4000)
+    with testing.open(killed, clock=clock) as store:
+        until(lambda: store.delays().delivered == 1)
+        assert store.delays().pending == 0
+        assert sorted(message.body for message in store.read("t")) == [b"later", b"soon"]
 
 
 def test_positions_of_a_compaction_are_kept_and_used(tmp_path: Path) -> None:

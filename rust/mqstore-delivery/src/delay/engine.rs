@@ -57,8 +57,6 @@ pub(super) struct FoundDeliveries {
     pub(super) from: u64,
     /// Number of deliveries by a broker, which stores no origin, by unique key and slot time.
     pub(super) keys: HashMap<(String, i64), u32>,
-    /// Whether `pending` counts all units of the wheel, including those of these records.
-    pub(super) counted: bool,
 }
 
 /// The state of delayed messages in memory; see the module's text.
@@ -407,7 +405,6 @@ impl DelayEngine {
             for ((offset, _), record) in places.iter().zip(records) {
                 if self.delivered.records.contains_key(offset) {
                     self.mark_slot_unfinished(slot);
-                    self.pending = self.pending.saturating_sub(u64::from(self.delivered.counted));
                     continue;
                 }
                 let Some(mut timed) = record.as_ref().and_then(timed).filter(|timed| timed.cancels.is_none())

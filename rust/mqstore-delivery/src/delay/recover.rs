@@ -195,11 +195,10 @@ impl DelayEngine {
         let behind = behind.unwrap_or(check.last_timer_queue_offset).max(ours);
         self.queue_next = behind.min(self.queue_end()?);
         self.last_record = record.map_or(-1, |record| record.commit_log_offset as i64);
-        self.count_pending()?;
-        self.delivered.counted = true;
         let known = state.filter(|state| state.as_of <= self.log_seen).map_or(0, |state| state.scan_from);
         let by_time = self.store.log_offset_before(check.last_read_time_ms.saturating_sub(BEFORE_MS))?;
-        self.scan_deliveries(known.max(by_time), None, true)
+        self.scan_deliveries(known.max(by_time), None, true)?;
+        self.count_pending()
     }
 
     /// Rebuilds wheel and timer log. With `known`, an earlier state exists.
@@ -266,8 +265,8 @@ impl DelayEngine {
         Ok(())
     }
 
-    /// Counts the messages in the wheel, because a broker's own counts are not correct. Messages that are cancelled
-    /// by key alone count until their slot is loaded.
+    /// Counts the messages in the wheel that are not delivered, because a broker's own counts are not correct. Messages
+    /// that only a key shows to be cancelled or delivered count until their slot is loaded.
     fn count_pending(&mut self) -> Result<(), StoreError> {
         let mut next = self.wheel.next_used_slot(self.read_slot)?;
         while let Some(slot) = next {
@@ -279,6 +278,7 @@ impl DelayEngine {
                     waiting.remove(&offset);
                 }
             }
+            waiting.retain(|offset| !self.delivered.records.contains_key(offset));
             self.pending += waiting.len() as u64;
             next = self.wheel.next_used_slot(slot + 1)?.filter(|next| *next > slot);
         }

@@ -242,7 +242,7 @@ def test_spark_compacts_what_rocketmq_wrote(source: Source, version: str, tmp_pa
     original = source(version, "fed", path)
     command = [sys.executable, "-c", SPARK, str(path)]
     env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=100, env=env)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=280, env=env)
     report = json.loads(done.stdout.splitlines()[-1])
     compacted = by_mqstore(path)
     check_compacted(original, compacted)

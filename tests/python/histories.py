@@ -44,8 +44,8 @@ class Sent:
     topic: str
     fate: str
     """`visible`, `waiting` or `gone`."""
-    due: float = 0.0
-    """Time by the clock at which it stops waiting."""
+    due: int = 0
+    """Time by the clock at which it stops waiting, in milliseconds."""
     id: str = ""
 
 
@@ -70,7 +70,7 @@ class Model:
     def waiting(self) -> list[Sent]:
         return [one for one in self.sent.values() if one.fate == "waiting"]
 
-    def pass_time(self, now: float) -> None:
+    def pass_time(self, now: int) -> None:
         for one in self.waiting():
             if one.due <= now:
                 one.fate = "visible" if one.topic in self.topics else "gone"
@@ -84,7 +84,8 @@ class History:
         self.folders = (home / "commitlog", home / "commitlog-2")
         self.chance = random.Random(seed)
         self.clock = ManualClock(BEGIN)
-        self.now = 0.0
+        self.now = 0
+        """Milliseconds since the begin, as whole numbers: a message is due at the millisecond."""
         self.model = Model()
         self.steps: list[str] = []
         self.damaged: list[tuple[Path, bytes]] = []
@@ -120,7 +121,7 @@ class History:
     def delay(self) -> None:
         body, topic, seconds = self.body(), self.any_topic(), self.chance.randint(1, 200)
         result = self.store.append(topic, body, delay=seconds)
-        self.model.sent[body] = Sent(topic, "waiting", self.now + seconds, result.unique_id)
+        self.model.sent[body] = Sent(topic, "waiting", self.now + seconds * 1000, result.unique_id)
 
     def delay_level(self) -> None:
         """Delays a message by a level, and waits until it is delivered."""
@@ -128,9 +129,9 @@ class History:
         self.store.append(topic, body, delay_level=level)
         # The delay begins at the store time, which does not go back with the clock.
         (record,) = self.store.tail("SCHEDULE_TOPIC_XXXX", 1)
-        due = (record.store_timestamp - BEGIN) / 1000 + LEVELS[level - 1]
+        due = record.store_timestamp - BEGIN + LEVELS[level - 1] * 1000
         self.model.sent[body] = Sent(topic, "waiting", due)
-        self.move(due - self.now + 1)
+        self.move((due - self.now) / 1000 + 1)
 
     def cancel(self) -> None:
         waiting = self.model.waiting()
@@ -210,7 +211,7 @@ class History:
 
     def move(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self.now += seconds
+        self.now = self.clock.timestamp - BEGIN
         self.model.pass_time(self.now)
 
     def reopen(self) -> None:

@@ -75,7 +75,7 @@ def test_a_mistake_on_the_command_line_is_explained(
     needs_spark()
     command = [sys.executable, "-m", "mqstore", "spark", "verify", str(filled), "--master", "local[1]"]
     environment = {**os.environ, **mistake(tmp_path / "tools")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
     assert (done.returncode, done.stdout) == (3, "")
     (line,) = done.stderr.splitlines()
     check(line.replace(str(tmp_path), ""), "mqstore: ", cause, remedy.replace(str(tmp_path), ""))

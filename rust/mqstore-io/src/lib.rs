@@ -2,7 +2,7 @@
 //!
 //! No other crate of mqstore makes a system call. They hold an `Arc<dyn Vfs>` and an `Arc<dyn Clock>`, which are real
 //! or simulated; [`Vfs`] compares both. The simulated ones, with the feature `sim`, lose unsynced data, and fail or
-//! fill up on request. [`MappedFile`], [`MappedFileQueue`] and [`FileCache`] use only the traits and behave alike with
+//! fill up on request. [`RemoteVfs`] reads a store from an object store. [`MappedFile`], [`MappedFileQueue`] and [`FileCache`] use only the traits and behave alike with
 //! both.
 //!
 //! This crate knows no message and no record. The only format that it knows is the name of a segment: twenty digits.
@@ -17,6 +17,7 @@ pub mod open_files;
 pub mod os;
 pub mod pool;
 pub mod region;
+pub mod remote;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod switch;
@@ -32,6 +33,7 @@ pub use mapped_file_queue::{FileLength, LoadReport, MappedFileQueue, PushError, 
 pub use os::{OsVfs, WakeDescriptor};
 pub use pool::{Jobs, Pool, parallel_map};
 pub use region::{Advice, MapAccess, Region, RegionError, RegionView, expect_read};
+pub use remote::{RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource, RemoteVfs};
 #[cfg(feature = "sim")]
 pub use sim::{Fault, SimOptions, SimVfs};
 pub use vfs::{

@@ -226,6 +226,7 @@ pub trait StoreLock: Send + Sync + Debug {
 ///             Vfs ── VfsFile ── Region ── RegionView          Clock        StoreLock
 /// real        OsVfs (`os`)      mapped pages                  SystemClock  record lock on byte 0
 /// simulated   SimVfs (`sim`)    heap pages, the file's own    ManualClock  one holder per file
+/// remote      RemoteVfs         copies of fetched bytes       SystemClock  none: for reading only
 /// ```
 ///
 /// Three rules hold for every method of this trait and of [`VfsFile`]:
@@ -352,6 +353,17 @@ pub trait Vfs: Send + Sync + Debug {
 
     /// Returns the files that this process keeps open; `None` for a file system without a limit.
     fn open_files(&self) -> Option<&'static OpenFiles> {
+        None
+    }
+
+    /// Whether files are fetched from a remote file system, so that a read can take long.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    /// Returns the first failed request of a remote file system; `None` for all others. A caller may have taken the
+    /// failure for a missing or damaged file, so an answer that does not fit it is not complete.
+    fn failure(&self) -> Option<io::Error> {
         None
     }
 

@@ -1,0 +1,263 @@
+//! The pages of remote files that are in memory, and the choice of the ranges to fetch.
+//!
+//! A page has 64 KiB. A read of pages that are not in memory fetches them. Three things make a fetch larger: more
+//! missing pages of the same read, the read-ahead of a sequential read, and the ranges that readers expect to read.
+//! The least recently used pages are dropped, so the memory is bounded.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes of a page. A look-up reads single pages, so small pages make it cheap.
+pub(super) const PAGE_BYTES: u64 = 64 << 10;
+
+/// Maximum number of pages in memory: 64 MiB.
+const MOST_PAGES: usize = 1024;
+
+/// Pages of the longest read-ahead: 4 MiB.
+const MOST_AHEAD: u64 = 64;
+
+/// Pages of the longest range: 4 MiB. Longer ones are split, so that their parts are fetched at the same time.
+const MOST_OF_A_RANGE: u64 = 64;
+
+/// Pages that one fetch takes from the expected ranges: 16 MiB.
+const MOST_EXPECTED: u64 = 256;
+
+/// Number of expected ranges that are remembered.
+const MOST_HINTS: usize = 256;
+
+/// Sequential reads of one file that are told apart. A scan reads a segment at several positions.
+const MOST_STREAMS: usize = 8;
+
+/// Consecutive pages of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PageRun {
+    pub(super) file: usize,
+    pub(super) pages: Range<u64>,
+}
+
+type PageKey = (usize, u64);
+
+/// A sequential read of a file.
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// The page after the last fetched one.
+    next: u64,
+    /// Pages of its next read-ahead.
+    ahead: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Pages {
+    kept: HashMap<PageKey, (Arc<[u8]>, u64)>,
+    /// Keys by the time of their last use.
+    order: BTreeMap<u64, PageKey>,
+    /// Number of uses.
+    now: u64,
+    fetching: HashSet<PageKey>,
+    streams: HashMap<usize, Vec<Stream>>,
+    hints: Vec<PageRun>,
+}
+
+impl Pages {
+    /// Returns a page that is in memory.
+    pub(super) fn get(&mut self, file: usize, page: u64) -> Option<Arc<[u8]>> {
+        let (bytes, used) = self.kept.get_mut(&(file, page))?;
+        self.now += 1;
+        self.order.remove(used);
+        self.order.insert(self.now, (file, page));
+        *used = self.now;
+        Some(Arc::clone(bytes))
+    }
+
+    /// Whether a thread fetches the page now.
+    pub(super) fn is_fetching(&self, file: usize, page: u64) -> bool {
+        self.fetching.contains(&(file, page))
+    }
+
+    /// Notes that a reader will read these pages soon.
+    pub(super) fn expect(&mut self, mut run: PageRun) {
+        run.pages.end = run.pages.end.min(run.pages.start.saturating_add(MOST_EXPECTED));
+        if self.hints.len() < MOST_HINTS && !run.pages.is_empty() {
+            self.hints.push(run);
+        }
+    }
+
+    /// Returns the ranges to fetch for the `missing` pages of a file, sorted, and marks them. `page_counts` is the
+    /// number of pages of each file.
+    pub(super) fn plan(
+        &mut self,
+        file: usize,
+        missing: &[u64],
+        page_counts: impl Fn(usize) -> u64,
+    ) -> Vec<PageRun> {
+        let mut wanted: Vec<PageKey> = missing.iter().map(|page| (file, *page)).collect();
+        if let (Some(first), Some(last)) = (missing.first(), missing.last()) {
+            let ahead = self.read_ahead(file, *first, *last + 1).min(page_counts(file));
+            wanted.extend((*last + 1..ahead).map(|page| (file, page)).take_while(|key| self.is_absent(*key)));
+            self.note_stream(file, wanted.last().map_or(*last, |(_, page)| *page) + 1);
+        }
+        let mut room = MOST_EXPECTED;
+        let mut later = Vec::new();
+        for hint in std::mem::take(&mut self.hints) {
+            let pages = hint.pages.start..hint.pages.end.min(page_counts(hint.file));
+            if pages.end.saturating_sub(pages.start) > room {
+                later.push(hint);
+                continue;
+            }
+            for page in pages {
+                if self.is_absent((hint.file, page)) {
+                    wanted.push((hint.file, page));
+                    room = room.saturating_sub(1);
+                }
+            }
+        }
+        self.hints = later;
+        wanted.sort_unstable();
+        wanted.dedup();
+        self.fetching.extend(wanted.iter().copied());
+        runs_of(&wanted)
+    }
+
+    fn is_absent(&self, key: PageKey) -> bool {
+        !self.kept.contains_key(&key) && !self.fetching.contains(&key)
+    }
+
+    /// Returns the end of the read-ahead of a read of the pages `first` to `end`; `end` if it is not sequential.
+    fn read_ahead(&mut self, file: usize, first: u64, end: u64) -> u64 {
+        let streams = self.streams.entry(file).or_default();
+        // The page of the last fetch may have been read twice: once for its first record, once for the rest.
+        let Some(at) = streams.iter().position(|stream| (stream.next..stream.next + 2).contains(&first))
+        else {
+            streams.truncate(MOST_STREAMS - 1);
+            streams.insert(0, Stream { next: end, ahead: 4 });
+            return end;
+        };
+        let stream = streams.remove(at);
+        streams.insert(0, Stream { next: end, ahead: (stream.ahead * 4).min(MOST_AHEAD) });
+        end.max(first + stream.ahead)
+    }
+
+    /// Sets the end of the sequential read that was used last.
+    fn note_stream(&mut self, file: usize, next: u64) {
+        if let Some(stream) = self.streams.get_mut(&file).and_then(|streams| streams.first_mut()) {
+            stream.next = next;
+        }
+    }
+
+    /// Ends the fetch of `runs` and keeps the fetched pages. `bytes` has one part for each run, or is empty after an
+    /// error.
+    pub(super) fn arrive(&mut self, runs: &[PageRun], bytes: &[Vec<u8>]) {
+        for (number, run) in runs.iter().enumerate() {
+            let mut parts = bytes.get(number).map(|bytes| bytes.chunks(PAGE_BYTES as usize));
+            for page in run.pages.clone() {
+                let key = (run.file, page);
+                self.fetching.remove(&key);
+                if let Some(part) = parts.as_mut().and_then(Iterator::next) {
+                    self.keep(key, part.into());
+                }
+            }
+        }
+    }
+
+    fn keep(&mut self, key: PageKey, bytes: Arc<[u8]>) {
+        self.now += 1;
+        self.order.insert(self.now, key);
+        if let Some((_, used)) = self.kept.insert(key, (bytes, self.now)) {
+            self.order.remove(&used);
+        }
+        while self.kept.len() > MOST_PAGES {
+            let Some((_, oldest)) = self.order.pop_first() else { break };
+            self.kept.remove(&oldest);
+        }
+    }
+}
+
+/// Returns sorted pages as runs.
+fn runs_of(pages: &[PageKey]) -> Vec<PageRun> {
+    let mut runs: Vec<PageRun> = Vec::new();
+    for (file, page) in pages {
+        let follows = |run: &&mut PageRun| {
+            run.file == *file && run.pages.end == *page && run.pages.end - run.pages.start < MOST_OF_A_RANGE
+        };
+        match runs.last_mut().filter(follows) {
+            Some(run) => run.pages.end += 1,
+            None => runs.push(PageRun { file: *file, pages: *page..page + 1 }),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(file: usize, pages: Range<u64>) -> PageRun {
+        PageRun { file, pages }
+    }
+
+    fn fetch(pages: &mut Pages, file: usize, missing: &[u64]) -> Vec<PageRun> {
+        let runs = pages.plan(file, missing, |_| 1000);
+        let page = PAGE_BYTES as usize;
+        let bytes: Vec<_> = runs.iter().map(|run| vec![0; run.pages.clone().count() * page]).collect();
+        pages.arrive(&runs, &bytes);
+        runs
+    }
+
+    #[test]
+    fn a_single_read_fetches_its_pages_only() {
+        let mut pages = Pages::default();
+        assert_eq!(fetch(&mut pages, 0, &[7]), [run(0, 7..8)]);
+        assert_eq!(fetch(&mut pages, 0, &[100, 101, 103]), [run(0, 100..102), run(0, 103..104)]);
+        assert!(pages.get(0, 7).is_some());
+        assert!(pages.get(1, 7).is_none());
+    }
+
+    #[test]
+    fn a_sequential_read_fetches_more_each_time_up_to_a_limit() {
+        let mut pages = Pages::default();
+        let mut next = 0;
+        let mut lengths = Vec::new();
+        for _ in 0..5 {
+            let runs = fetch(&mut pages, 0, &[next]);
+            next = runs.last().unwrap().pages.end;
+            lengths.push(runs.iter().map(|run| run.pages.end - run.pages.start).sum::<u64>());
+        }
+        assert_eq!(lengths, [1, 4, 16, 64, 64]);
+        // The end of the file limits it.
+        let runs = pages.plan(0, &[next], |_| next + 2);
+        assert_eq!(runs, [run(0, next..next + 2)]);
+    }
+
+    #[test]
+    fn expected_ranges_are_fetched_with_the_next_read_and_joined() {
+        let mut pages = Pages::default();
+        pages.expect(run(0, 1..3));
+        pages.expect(run(2, 5..6));
+        assert_eq!(fetch(&mut pages, 0, &[0]), [run(0, 0..3), run(2, 5..6)]);
+        assert_eq!(fetch(&mut pages, 2, &[9]), [run(2, 9..10)], "once only");
+    }
+
+    #[test]
+    fn a_page_is_fetched_by_one_thread() {
+        let mut pages = Pages::default();
+        let runs = pages.plan(0, &[3], |_| 1000);
+        assert!(pages.is_fetching(0, 3));
+        pages.arrive(&runs, &[]);
+        assert!(!pages.is_fetching(0, 3));
+        assert!(pages.get(0, 3).is_none(), "the fetch failed");
+    }
+
+    #[test]
+    fn the_least_recently_used_pages_are_dropped() {
+        let mut pages = Pages::default();
+        fetch(&mut pages, 0, &[0]);
+        for page in 0..MOST_PAGES as u64 {
+            assert!(pages.get(0, 0).is_some());
+            fetch(&mut pages, 1, &[3 * page]);
+        }
+        assert!(pages.get(0, 0).is_some());
+        assert!(pages.get(1, 0).is_none());
+        assert_eq!((pages.kept.len(), pages.order.len()), (MOST_PAGES, MOST_PAGES));
+    }
+}

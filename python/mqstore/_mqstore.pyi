@@ -21,6 +21,7 @@ from mqstore._stubs.delivery import (
 from mqstore._stubs.filter import SqlFilter
 from mqstore._stubs.jobs import (
     CompactionJob,
+    RemoteDirectory,
     compaction_end,
     compaction_read,
     compaction_report,
@@ -72,9 +73,10 @@ from mqstore.types import (
 __all__ = [
     "AppendResult", "AppendResults", "CompactionJob", "CopyStream", "ExportRules", "ExportStream", "LeasedMessage",
     "LineStream", "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue", "Message", "MessageIterator",
-    "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction", "NativeWorkQueue", "QueuedAppend", "ScanRows",
-    "ScanStream", "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults",
-    "__version__", "_after_fork_in_child", "_restore_message", "adopt_settings", "append_rows", "append_staged",
+    "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction", "NativeWorkQueue", "QueuedAppend",
+    "RemoteDirectory", "ScanRows", "ScanStream", "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows",
+    "TestClock", "TestFaults", "__version__", "_after_fork_in_child", "_restore_message", "adopt_settings",
+    "append_rows", "append_staged",
     "cancel_delayed", "check_options", "check_rows", "check_settings", "check_staged", "compaction_end",
     "compaction_read", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "copy_store",
     "decode_records", "delay_counts", "delete_namespace", "delete_topic", "expire_after_ms", "expired_to_ms",
@@ -97,7 +99,7 @@ class NativeStore:
 
     def __new__(
         cls,
-        path: str,
+        path: str | RemoteDirectory,
         mode: str,
         options: dict[str, Any],
         progress: Callable[[str, int, int], object] | None = None,
@@ -107,6 +109,9 @@ class NativeStore:
     @property
     def path(self) -> str:
         """The directory, as given to `open`."""
+    @property
+    def _place(self) -> str | RemoteDirectory:
+        """The place of the store for other verbs: its path, or the `RemoteDirectory` of its URL."""
     @property
     def mode(self) -> str:
         """`"r"`, `"rw"` or `"create"`; also `"r"` if `recovery="read-only"` found damage."""
@@ -749,7 +754,7 @@ class CopyStream(Iterator[tuple[bytes, int, list[tuple[str, int]], int]]):
 class ExportRules:
     """The rules of one export: which records it contains, as of one log offset."""
 
-    def __new__(cls, path: str, topics: list[str] | None, keep_waiting: bool) -> Self: ...
+    def __new__(cls, path: str | RemoteDirectory, topics: list[str] | None, keep_waiting: bool) -> Self: ...
     @staticmethod
     def decode(encoded: bytes, topics: list[str] | None, keep_waiting: bool) -> ExportRules | None:
         """Restores rules from the result of `encode`; None if it is not complete."""
@@ -812,12 +817,12 @@ def key_hashes(
 def message_ids(
     hosts: tuple[bytes | None, bytes, bytes], offsets: tuple[bytes | None, bytes], rows: int
 ) -> list[str | None]: ...
-def scan_lines(source: str, request: dict[str, Any], rules: ExportRules) -> LineStream: ...
-def scan_export(source: str, request: dict[str, Any], rules: ExportRules) -> ExportStream: ...
+def scan_lines(source: str | RemoteDirectory, request: dict[str, Any], rules: ExportRules) -> LineStream: ...
+def scan_export(source: str | RemoteDirectory, request: dict[str, Any], rules: ExportRules) -> ExportStream: ...
 def scan_copy(
-    source: str, request: dict[str, Any], target: NativeStore, rules: ExportRules, done: int | None
+    source: str | RemoteDirectory, request: dict[str, Any], target: NativeStore, rules: ExportRules, done: int | None
 ) -> CopyStream: ...
-def export_settings(path: str, topics: list[str] | None) -> tuple[dict[str, str], dict[str, str]]: ...
+def export_settings(path: str | RemoteDirectory, topics: list[str] | None) -> tuple[dict[str, str], dict[str, str]]: ...
 def is_system_topic(topic: str) -> bool: ...
 def check_settings(topics: dict[str, str], groups: dict[str, str]) -> None: ...
 def make_topics(store: NativeStore, topics: dict[str, str]) -> list[str]: ...
@@ -827,7 +832,7 @@ def check_rows(rows: list[Any]) -> None: ...
 def scan_cuts(
     store: NativeStore, topic: str, queue_id: int, range: tuple[int, int], positions: list[int]
 ) -> list[int]: ...
-def scan_open(source: str | NativeStore, request: dict[str, Any]) -> ScanStream: ...
+def scan_open(source: str | NativeStore | RemoteDirectory, request: dict[str, Any]) -> ScanStream: ...
 def scan_schema(request: dict[str, Any]) -> object: ...
 def _restore_message(record: bytes, commit_log_offset: int, queue_offset: int) -> StoredMessage: ...
 def _after_fork_in_child() -> None: ...

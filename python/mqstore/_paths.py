@@ -1,18 +1,52 @@
-"""Conversion of a path argument to text."""
+"""Conversion of a path argument to text, and the recognition of URLs."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
+from mqstore.errors import RemoteStoreError
+
 if TYPE_CHECKING:
     from mqstore.types import StorePath
 
 
-def home_of(path: StorePath) -> str:
-    """Returns the path of a store as `str`."""
+def text_of(path: StorePath) -> str:
+    """Returns a path or URL as `str`."""
     text = os.fspath(path)
     if not isinstance(text, str):
         msg = f"path must be str or os.PathLike[str], not {type(path).__name__}"
         raise TypeError(msg)
     return text
+
+
+def home_of(path: StorePath, action: str = "do this") -> str:
+    """Returns the path of a directory as `str`.
+
+    Raises:
+        RemoteStoreError: `path` is a URL; `action` is the verb that needs a directory.
+    """
+    text = text_of(path)
+    if is_url(text):
+        raise RemoteStoreError(shown_url(text), action)
+    return text
+
+
+def is_url(text: str) -> bool:
+    """Returns whether a path is a URL."""
+    scheme, mark, _ = text.partition("://")
+    letters = scheme.isascii() and all(letter.isalnum() or letter in "+.-" for letter in scheme)
+    return bool(mark) and len(scheme) > 1 and letters and scheme[0].isalpha()
+
+
+def shown_url(url: str) -> str:
+    """Returns a URL without user, password and query."""
+    scheme, _, rest = url.partition("://")
+    rest = rest.partition("?")[0].partition("#")[0]
+    host, slash, path = rest.partition("/")
+    if "@" in host:
+        host = host.rpartition("@")[2]
+    elif "@" in path and ":" in host and not host.rpartition(":")[2].isdigit():
+        # A password with a slash.
+        host, slash, path = rest.rpartition("@")[2].partition("/")
+    return f"{scheme}://{host}{slash}{path}".rstrip("/")

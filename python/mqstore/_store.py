@@ -12,17 +12,18 @@ import math
 import time
 import warnings
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from mqstore import _native
 from mqstore._delivery.store import DeliveringStore
 from mqstore._paths import home_of
+from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore._times import seconds_of
-from mqstore.errors import StoreLockedError
+from mqstore.errors import RemoteStoreError, StoreLockedError
 from mqstore.types import StoreOptionsDict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -73,12 +74,17 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     options: StoreOptions | None = None,
     progress: Callable[[Progress], object] | None = None,
     lock_timeout: Duration | None = 0,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: StorePath | None = None,
+    cache_size: int = CACHE_BYTES,
     **overrides: Unpack[StoreOptionsDict],
 ) -> Store:
     """Opens the store in the directory `path`.
 
     Args:
-        path: directory of the store.
+        path: directory of the store. With mode `"r"` also a URL: `s3://`, `gs://` and `az://` need the package
+            `obstore`, all others `fsspec` (`pip install "mqstore[cloud]"`). Nothing is copied. The store stays as it is
+            now: a file that changes later raises `StoreChangedError`.
         mode: `"r"` reads, takes no lock and changes no byte. `"rw"` writes to an existing store. `"create"` also
             creates a missing store.
         options: options of the store; see `StoreOptions`.
@@ -86,6 +92,11 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
             second of work). An exception in it ends the open; the next open recovers again.
         lock_timeout: longest wait for the lock of the store, if another process or thread has the store open for
             writing. With 0, the default, the open does not wait; None waits without a limit. Mode `"r"` needs no lock.
+        storage_options: only for a URL: credentials and settings, by the names of `obstore` or `fsspec`. The usual
+            environment variables also work. No error and no `repr` shows them.
+        cache: only for a URL: a local folder that keeps blocks of the files, also for later opens and other processes.
+            None keeps nothing on the disk.
+        cache_size: maximum bytes in `cache`, at least 1 MiB; 1 GiB by default.
         overrides: single options by name; they replace those in `options`. `advanced` replaces all of
             `BrokerOptions`.
 
@@ -98,8 +109,12 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
         CorruptionError: the store has damage other than a torn tail; nothing was changed. The option `recovery`
             selects another behaviour.
         InvalidOptionError: an option is unknown or out of bounds.
+        RemoteStoreError: `path` is a URL, and `mode` is not `"r"`.
+        StorePermissionError: the object store denied the access.
+        StoreIOError: a request to the object store failed.
     """
-    return opened(path, mode, options, overrides, progress=progress, lock_timeout=lock_timeout)
+    place = place_of(path, storage_options, cache, cache_size)
+    return opened(place, mode, options, overrides, progress=progress, lock_timeout=lock_timeout)
 
 
 def lock_pauses(lock_timeout: Duration | None) -> Iterator[float]:
@@ -120,7 +135,7 @@ def _pauses(end: float) -> Iterator[float]:
 
 
 def opened(
-    path: StorePath,
+    path: StorePath | _native.RemoteDirectory,
     mode: Mode,
     options: StoreOptions | None,
     overrides: StoreOptionsDict,
@@ -133,10 +148,12 @@ def opened(
     """Opens a store like `open`, with the clock and the disk faults of a test."""
     from mqstore._options import normalise
 
-    home = home_of(path)
+    home = path if isinstance(path, _native.RemoteDirectory) else home_of(path)
     if not isinstance(mode, str):
         msg = f"mode must be a str, not {type(mode).__name__}"
         raise TypeError(msg)
+    if isinstance(home, _native.RemoteDirectory) and mode != "r":
+        raise RemoteStoreError(home.url, f"open it with mode {mode!r}")
     chosen = normalise(options, overrides)
     _native.watch_forks()
     return when_unlocked(lock_timeout, lambda: Store._open(home, mode, chosen, progress, clock, faults))
@@ -175,7 +192,7 @@ class Store(DeliveringStore):
     @classmethod
     def _open(
         cls,
-        path: str,
+        path: str | _native.RemoteDirectory,
         mode: str,
         options: StoreOptions,
         progress: Callable[[Progress], object] | None = None,
@@ -315,10 +332,10 @@ class Store(DeliveringStore):
 
     def verify(self, *, progress: Callable[[Progress], object] | None = None) -> VerifyReport:
         """Checks the directory like `mqstore.verify`, without any change."""
-        from mqstore._admin.directories import verify
+        from mqstore._admin.directories import verify_place
 
         self._check()
-        return verify(self.path, progress=progress)
+        return verify_place(self._place, progress)
 
     def rebuild(self, *, progress: Callable[[Progress], object] | None = None) -> RebuildReport:
         """Rebuilds queues and key index from the log, like `mqstore.rebuild`, while the store is in use.
@@ -447,7 +464,8 @@ class Store(DeliveringStore):
         from mqstore._reports import Progress, SnapshotReport
 
         self._check()
-        target = home_of(dest)
+        home_of(self.path, "make a snapshot of it")
+        target = home_of(dest, "make a snapshot there")
         must_be_new(target)
         tell = None if progress is None else lambda done, total: progress(Progress(done, total))
         return SnapshotReport(path=target, **self._snapshot(target, tell))

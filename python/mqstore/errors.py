@@ -10,6 +10,8 @@
         StorePoisonedError      OSError                 an earlier write or sync failed
         StoreIOError            OSError                 another error of the operating system
             StorePermissionError    PermissionError
+        StoreChangedError       OSError                 a file of a store at a URL changed after the open
+        RemoteStoreError        io.UnsupportedOperation a verb that needs a directory, and not a URL
         DiskFullError           OSError                 no space left
         NotAStoreError          FileNotFoundError       the directory contains no store
         CorruptionError         ValueError              bytes on disk violate the format
@@ -61,8 +63,10 @@ __all__ = [
     "QueueNotAssignedError",
     "QuotaFull",
     "RefusedError",
+    "RemoteStoreError",
     "ShutDown",
     "StoreBusyError",
+    "StoreChangedError",
     "StoreClosedError",
     "StoreIOError",
     "StoreLockedError",
@@ -251,6 +255,33 @@ class StoreIOError(MQStoreError, OSError):
 
 class StorePermissionError(StoreIOError, PermissionError):
     """The operating system denied access to a file or folder of the store."""
+
+
+class StoreChangedError(MQStoreError, OSError):
+    """A file of a store at a URL was replaced or removed, or returned too few bytes, after the store was opened."""
+
+    _fields = ("path", "reason")
+    _errno = errno.ESTALE
+
+    path: str
+    reason: str
+
+    def __init__(self, path: str, reason: str) -> None:
+        self._settle(f"{path}: {reason}", path=path, reason=reason)
+
+
+class RemoteStoreError(MQStoreError, io.UnsupportedOperation):
+    """A store at a URL can only be read, and `action` needs a directory."""
+
+    _fields = ("path", "action")
+    _errno = errno.EROFS
+
+    path: str
+    action: str
+
+    def __init__(self, path: str, action: str) -> None:
+        text = f"{path}: cannot {action}: a store at a URL can only be read; copy it to a directory first"
+        self._settle(text, path=path, action=action)
 
 
 class DiskFullError(MQStoreError, OSError):

@@ -29,6 +29,10 @@ def blocks(page: str) -> list[str]:
             ],
         ),
         (
+            "docs/bucket.md",
+            ["[b'2 books']", "True", "1"],
+        ),
+        (
             "docs/compression.md",
             ["46000 True", "True", "[513, 0, 257]"],
         ),

@@ -24,6 +24,12 @@ SAMPLES: list[tuple[mqstore.MQStoreError, type[BaseException], str]] = [
     (mqstore.StorePoisonedError("/s", "a sync", "EIO"), OSError, "a sync failed (EIO)"),
     (mqstore.StoreIOError("/s/lock", "opening", errno.EMFILE, "too many"), OSError, "/s/lock: opening: too many"),
     (mqstore.StorePermissionError("/s", "opening", errno.EACCES, "no"), PermissionError, "/s: opening: no"),
+    (
+        mqstore.StoreChangedError("s3://b/s/f", "replaced: open it again"),
+        OSError,
+        "s3://b/s/f: replaced: open it again",
+    ),
+    (mqstore.RemoteStoreError("s3://b/s", "repair it"), io.UnsupportedOperation, "s3://b/s: cannot repair it: a store"),
     (mqstore.DiskFullError("/s", "growing it"), OSError, "no space left"),
     (mqstore.NotAStoreError("/s", "no commitlog"), FileNotFoundError, "/s: not a store: no commitlog"),
     (mqstore.CorruptionError("/s/f", 7, "bad magic"), ValueError, "/s/f at offset 7: bad magic"),

@@ -64,6 +64,7 @@ PUBLIC = {
     "QueueRange",
     "RebuildReport",
     "RefusedError",
+    "RemoteStoreError",
     "RepairReport",
     "RestoreReport",
     "RestoredQueue",
@@ -74,6 +75,7 @@ PUBLIC = {
     "SegmentHolder",
     "Store",
     "StoreBusyError",
+    "StoreChangedError",
     "StoreClosedError",
     "StoreEvent",
     "StoreIOError",
@@ -119,6 +121,7 @@ SIGNATURES = {
     "rebuild": "(path, *, dry_run=False, threads=None, options=None, progress=None)",
     "Store.rebuild": "(self, *, progress=None)",
     "open": "(path, mode='r', *, options=None, progress=None, lock_timeout=0, "
+    "storage_options=None, cache=None, cache_size=1073741824, "
     + ", ".join(f"{name}=Ellipsis" for name in mqstore.types.StoreOptionsDict.__annotations__)
     + ")",
     "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "

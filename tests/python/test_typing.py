@@ -17,7 +17,7 @@ SETTINGS = """
 strict = True
 warn_unused_ignores = True
 
-[mypy-pyarrow.*,pandas.*,duckdb.*,rocketmq.*]
+[mypy-pyarrow.*,pandas.*,duckdb.*,fsspec.*,rocketmq.*]
 ignore_missing_imports = True
 """
 # A page of short examples uses a store that it does not open.

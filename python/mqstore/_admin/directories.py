@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from mqstore import _native
 from mqstore._paths import home_of
+from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore._times import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Unpack
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, Unpack
 
     from mqstore._admin.info import StoreInfo
     from mqstore._options import StoreOptions
@@ -20,28 +21,50 @@ if TYPE_CHECKING:
     from mqstore.types import LocalCompactionOptions, StorePath
 
 
-def info(path: StorePath) -> StoreInfo:
+def info(
+    path: StorePath,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: StorePath | None = None,
+    cache_size: int = CACHE_BYTES,
+) -> StoreInfo:
     """Describes the store in the directory `path`, without any change.
 
     `path` can also be a `commitlog` folder without a store, or one segment of a log.
+
+    Args:
+        path: the directory, or a URL.
+        storage_options: only for a URL: credentials and settings of the transport, see `mqstore.open`.
+        cache: only for a URL: a local folder that keeps blocks of the files; None keeps nothing.
+        cache_size: maximum bytes in `cache`, at least 1 MiB.
 
     Raises:
         NotAStoreError: `path` contains no store.
     """
     from mqstore._admin.info import StoreInfo
 
-    return StoreInfo._from_dict(_native.info(home_of(path)))
+    return StoreInfo._from_dict(_native.info(place_of(path, storage_options, cache, cache_size)))
 
 
-def verify(path: StorePath, *, progress: Callable[[Progress], object] | None = None) -> VerifyReport:
+def verify(
+    path: StorePath,
+    *,
+    progress: Callable[[Progress], object] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: StorePath | None = None,
+    cache_size: int = CACHE_BYTES,
+) -> VerifyReport:
     """Checks every file of the directory `path`, without any change.
 
     It checks the log (sizes, magic numbers, positions, checksums), the queues against the log in both directions, the
     results of the index, the checkpoint and the compacted topics. A writer can be active at the same time.
 
     Args:
-        path: the directory; also a `commitlog` folder without a store, or one segment of a log.
+        path: the directory, or a URL; also a `commitlog` folder without a store, or one segment of a log.
         progress: callback during the check; an exception in it ends the check.
+        storage_options: only for a URL: credentials and settings of the transport, see `mqstore.open`.
+        cache: only for a URL: a local folder that keeps blocks of the files; None keeps nothing.
+        cache_size: maximum bytes in `cache`, at least 1 MiB.
 
     Returns:
         The problems found. Damage raises no error. A file that another program left in a folder of the store
@@ -50,10 +73,15 @@ def verify(path: StorePath, *, progress: Callable[[Progress], object] | None = N
     Raises:
         NotAStoreError: `path` contains no store.
     """
+    return verify_place(place_of(path, storage_options, cache, cache_size), progress)
+
+
+def verify_place(place: str | _native.RemoteDirectory, progress: Callable[[Progress], object] | None) -> VerifyReport:
+    """Checks a directory, or a URL with its transport."""
     from mqstore._reports import Progress, VerifyReport
 
     tell = None if progress is None else lambda done, total: progress(Progress(done, total))
-    return VerifyReport._from_dict(_native.verify(home_of(path), tell))
+    return VerifyReport._from_dict(_native.verify(place, tell))
 
 
 def rebuild(
@@ -96,7 +124,7 @@ def rebuild(
     if (count_of("threads", threads) or 1) > 8:
         msg = f"threads must be between 1 and 8, not {threads}"
         raise ValueError(msg)
-    home = home_of(path)
+    home = home_of(path, "rebuild it")
     chosen = options or StoreOptions()
     tuned = replace(chosen.advanced, dispatch_threads=threads)
     form = native_form(chosen if threads is None else replace(chosen, advanced=tuned))
@@ -156,7 +184,7 @@ def repair(
     if (output is None) == (not in_place) and not (dry_run and output is None):
         msg = "repair() needs either output=, a folder for a repaired copy, or in_place=True"
         raise ValueError(msg)
-    home = home_of(path)
+    home = home_of(path, "repair it")
     target = None if output is None else home_of(output)
     if target is not None:
         must_be_new(target)
@@ -202,7 +230,7 @@ def compact(
         raise ValueError(msg)
     chosen = compaction.topic_list(topics)
     request, tell = compaction.request(job_id=job_id, **options)
-    home = home_of(path)
+    home = home_of(path, "compact it")
     if output is not None:
         copy = home_of(output)
         must_be_new(copy)

@@ -43,9 +43,10 @@ from mqstore import _extras, _native
 from mqstore._admin.settings import Settings
 from mqstore._paths import home_of
 from mqstore._read.scan import BATCH_ROWS, Scan, request_of
+from mqstore._remote.place import CACHE_BYTES, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from mqstore._reports import ExportReport, Progress
     from mqstore.types import Filter, Keys, StorePath, Time
@@ -103,6 +104,9 @@ def export(
     mapping: StorePath | None = None,
     waiting: Waiting = "keep",
     progress: Callable[[Progress], object] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: StorePath | None = None,
+    cache_size: int = CACHE_BYTES,
 ) -> ExportReport:
     """Writes messages of the directory `path` to a file, or appends them to another store.
 
@@ -113,7 +117,7 @@ def export(
     or Arrow file restarts from the beginning.
 
     Args:
-        path: the directory.
+        path: the directory, or a URL.
         dest: the file, which gets this name when it is complete. For `"store"` a store, created if missing.
         topics: as for `scan`, with the messages that wait for these topics; None is all except system topics. The
             arguments `start_time`, `end_time`, `keys`, `filter` and `columns` are those of `scan` too.
@@ -134,6 +138,9 @@ def export(
         waiting: `"keep"` exports delayed messages that wait, with the due time in the property `mqstore.deliver_at`; in
             a store they wait again. `"drop"` leaves them out.
         progress: callback with bytes of the log; an exception in it interrupts the export.
+        storage_options: only for a URL: credentials and settings of the transport, see `mqstore.open`.
+        cache: only for a URL: a local folder that keeps blocks of the files; None keeps nothing.
+        cache_size: maximum bytes in `cache`, at least 1 MiB.
 
     Returns:
         The report, with the numbers of records that were left out.
@@ -167,7 +174,9 @@ def export(
     request["body_matches"] = body_matches
     _native.scan_schema(request)
     _native.watch_forks()
-    work = _Export(home_of(path), Path(home_of(dest)), request, waiting == "keep", overwrite, progress)
+    source = place_of(path, storage_options, cache, cache_size)
+    target = Path(home_of(dest, "export to it"))
+    work = _Export(source, target, request, waiting == "keep", overwrite, progress)
     kind = format_of(work.dest, format)
     if parts and kind not in ("parquet", "arrow"):
         msg = f"parts are for Parquet and Arrow; {kind} can be resumed without them"
@@ -418,7 +427,7 @@ class _Export:
 
     def __init__(
         self,
-        source: str,
+        source: str | _native.RemoteDirectory,
         dest: Path,
         request: dict[str, Any],
         keep_waiting: bool,
@@ -426,6 +435,8 @@ class _Export:
         progress: Callable[[Progress], object] | None,
     ) -> None:
         self.source = source
+        # Names the source in the state of an interrupted export.
+        self._named = os.path.realpath(source) if isinstance(source, str) else source.url
         self.dest = dest
         self._request = request
         self._keep_waiting = keep_waiting
@@ -514,7 +525,7 @@ class _Export:
         if self._request["columns"] is not None:
             msg = "columns are for files; a store takes whole messages"
             raise ValueError(msg)
-        if os.path.realpath(self.source) == os.path.realpath(self.dest):
+        if self._named == os.path.realpath(self.dest):
             msg = f"{self.dest}: a store cannot be exported into itself"
             raise ValueError(msg)
         self._must_be_free(mapping)
@@ -591,7 +602,7 @@ class _Export:
     def _digest(self, kind: str) -> str:
         told = {name: value for name, value in self._request.items() if name != "threads"}
         told["keep_waiting"] = self._keep_waiting
-        whole = [kind, os.path.realpath(self.source), os.path.realpath(self.dest), told]
+        whole = [kind, self._named, os.path.realpath(self.dest), told]
         return hashlib.sha256(json.dumps(whole, sort_keys=True, default=repr).encode()).hexdigest()
 
     def _must_be_free(self, path: Path, *, folder: bool = False) -> None:

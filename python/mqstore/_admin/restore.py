@@ -48,7 +48,7 @@ def restore_compaction(
         TopicNotFoundError: no such topic.
         CorruptionError: a needed message of the source is damaged.
     """
-    home = home_of(path)
+    home = home_of(path, "restore it")
     chosen = compaction.topic_list(topics, one=True)
     request, tell = compaction.request(**options)
     with opened_or_open(source) as other:

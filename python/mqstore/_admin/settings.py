@@ -33,7 +33,7 @@ class Settings(NamedTuple):
     groups: dict[str, str]
 
     @classmethod
-    def of(cls, path: str, topics: list[str] | None) -> Settings:
+    def of(cls, path: str | _native.RemoteDirectory, topics: list[str] | None) -> Settings:
         """Returns the settings of a directory: of these topics, or of all that are not the system's."""
         return cls(*_native.export_settings(path, topics))
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from mqstore import _extras, _native
-from mqstore._paths import home_of
+from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import duckdb
     import pandas as pd
@@ -46,6 +46,9 @@ def scan(
     body: BodyForm = "binary",
     threads: int | None = None,
     on_damage: OnDamage = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+    cache: StorePath | None = None,
+    cache_size: int = CACHE_BYTES,
 ) -> Scan:
     """Returns the messages of the directory `path` as Arrow columns, in log order.
 
@@ -53,7 +56,7 @@ def scan(
     that time. A scan takes no lock and changes no byte, so a writer can be active. For an open store use `Store.scan`.
 
     Args:
-        path: the directory.
+        path: the directory, or a URL.
         topics: one topic or several: the messages that `Store.read` returns from their queues. A light queue
             (`%LMQ%name`) has the records that name it. If one of the topics is compacted, the messages of its
             compaction files come first. None is every record of the log once, also half messages of transactions,
@@ -75,6 +78,9 @@ def scan(
             thread of the caller does all the work. Rows and their order do not depend on it.
         on_damage: behaviour at a damaged record of the topics. `"raise"` raises `CorruptionError`. `"skip"` continues
             after the record, warns with a `StoreWarning`, and counts it in `StoreStats.skipped_damage`.
+        storage_options: only for a URL: credentials and settings of the transport, see `mqstore.open`.
+        cache: only for a URL: a local folder that keeps blocks of the files; None keeps nothing.
+        cache_size: maximum bytes in `cache`, at least 1 MiB.
 
     Raises:
         InvalidOptionError: an unknown column, or arguments that exclude each other.
@@ -84,7 +90,7 @@ def scan(
     A use of the scan raises `NotAStoreError`, `TopicNotFoundError` and `CorruptionError`.
     """
     return Scan(
-        home_of(path),
+        place_of(path, storage_options, cache, cache_size),
         request_of(
             topics=topics,
             queue_id=queue_id,
@@ -113,14 +119,16 @@ class Scan:
 
     __slots__ = ("_request", "_source")
 
-    def __init__(self, source: str | NativeStore, request: dict[str, Any]) -> None:
+    def __init__(self, source: str | NativeStore | _native.RemoteDirectory, request: dict[str, Any]) -> None:
         self._source = source
         self._request = request
         # Checks the arguments now, not at the first use.
         _native.scan_schema(request)
 
     def __repr__(self) -> str:
-        path = self._source if isinstance(self._source, str) else self._source.path
+        path = self._source
+        if not isinstance(path, str):
+            path = path.url if isinstance(path, _native.RemoteDirectory) else path.path
         shown = "".join(f", {name}={value!r}" for name, value in self._request.items() if value not in (None, True))
         return f"<mqstore.Scan of {path!r}{shown}>"
 
@@ -179,7 +187,11 @@ class Scan:
 
     def _open(self, **more: Any) -> _native.ScanStream:
         _native.watch_forks()
-        return _native.scan_open(self._source, {**self._request, **more} if more else self._request)
+        source = self._source
+        if isinstance(source, _native.RemoteDirectory):
+            # Includes the files that exist now.
+            source = source.again()
+        return _native.scan_open(source, {**self._request, **more} if more else self._request)
 
     def _narrowed(self, **more: Any) -> Scan:
         return Scan(self._source, {**self._request, **more})

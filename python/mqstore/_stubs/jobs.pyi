@@ -6,16 +6,27 @@ from typing import Any, Self, final
 from mqstore._mqstore import NativeStore, StoredMessage
 
 __all__ = [
-    "CompactionJob", "compaction_end", "compaction_read", "compaction_report", "compaction_restore", "compaction_run",
-    "compaction_run_step", "copy_store", "info", "pop_record", "rebuild", "repair", "verify", "verify_assemble",
-    "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
+    "CompactionJob", "RemoteDirectory", "compaction_end", "compaction_read", "compaction_report", "compaction_restore",
+    "compaction_run", "compaction_run_step", "copy_store", "info", "pop_record", "rebuild", "repair", "verify",
+    "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
     "writer_pid",
 ]  # fmt: skip
+
+@final
+class RemoteDirectory:
+    """A store at a URL. Its files are listed at the first use; all later uses see the same versions."""
+
+    def __new__(cls, url: str, source: object) -> Self: ...
+    @property
+    def url(self) -> str:
+        """The URL, without secrets."""
+    def again(self) -> RemoteDirectory:
+        """Returns the same store, whose files are listed again."""
 
 def writer_pid(path: str) -> int | None:
     """Returns the process that has the store at `path` open for writing, if the system reports it."""
 
-def verify(path: str, progress: Callable[[int, int], object] | None) -> dict[str, Any]: ...
+def verify(path: str | RemoteDirectory, progress: Callable[[int, int], object] | None) -> dict[str, Any]: ...
 def verify_log_bytes(path: str) -> tuple[int, bool]: ...
 def verify_plan(path: str, cut: tuple[int, int, int], job: str, attempt: str) -> bytes | None: ...
 def verify_steps(plan: bytes) -> list[tuple[int, bytes]]: ...
@@ -34,7 +45,7 @@ def repair(
     progress: Callable[[int, int], object] | None,
 ) -> dict[str, Any]: ...
 def copy_store(path: str, output: str, progress: Callable[[int, int], object] | None) -> None: ...
-def info(path: str) -> dict[str, Any]: ...
+def info(path: str | RemoteDirectory) -> dict[str, Any]: ...
 def pop_record(message: StoredMessage) -> dict[str, Any] | None: ...
 def waiting_record(message: StoredMessage, store: NativeStore | None = None) -> dict[str, Any] | None: ...
 

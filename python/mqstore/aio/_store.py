@@ -20,10 +20,11 @@ import asyncio
 import contextvars
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 import mqstore
 from mqstore._native import AppendResult, AppendResults, QueuedAppend
+from mqstore._remote.place import CACHE_BYTES
 from mqstore._store import lists_options, lock_pauses
 from mqstore._times import seconds_of
 from mqstore.aio import _bridge
@@ -39,7 +40,7 @@ from mqstore.aio._work_queue import WorkQueue
 from mqstore.errors import InvalidOptionError, StoreLockedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from concurrent.futures import Future, ThreadPoolExecutor
     from types import TracebackType
 
@@ -80,12 +81,15 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     lock_timeout: Duration | None = 0,
     max_appends: int = _MOST_APPENDS,
     max_append_bytes: int = _MOST_APPEND_BYTES,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: StorePath | None = None,
+    cache_size: int = CACHE_BYTES,
     **overrides: Unpack[StoreOptionsDict],
 ) -> Making[Store]:
     """Opens the store in the directory `path` for the running event loop, by `async with` or `await`.
 
     Args:
-        path: directory of the store.
+        path: directory of the store, or a URL with mode `"r"`.
         mode: `"r"` reads, takes no lock and changes no byte. `"rw"` writes to an existing store. `"create"` also
             creates a missing store.
         options: options of the store; see `mqstore.StoreOptions`.
@@ -93,6 +97,9 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
         lock_timeout: as for `mqstore.open`. The wait needs no thread and can be cancelled.
         max_appends: number of appends in progress above which others wait; 1,024 by default.
         max_append_bytes: bytes of appends in progress above which others wait; 64 MiB by default.
+        storage_options: as for `mqstore.open`, and so are `cache` and `cache_size`.
+        cache: only for a URL: a local folder that keeps blocks of the files.
+        cache_size: maximum bytes in `cache`.
         overrides: single options by name; they replace those in `options`.
 
     Returns:
@@ -102,7 +109,8 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
         As `mqstore.open`, at the `await`.
     """
     limits = (max_appends, max_append_bytes)
-    make = partial(_opened, path, mode, options, overrides, progress, lock_timeout, limits)
+    remote = {"storage_options": storage_options, "cache": cache, "cache_size": cache_size}
+    make = partial(_opened, path, mode, options, overrides, progress, lock_timeout, limits, remote)
     return Making(make, "mqstore.aio.open(...)")
 
 
@@ -133,6 +141,7 @@ async def _opened(
     progress: Callable[[Progress], object] | None,
     lock_timeout: Duration | None,
     limits: tuple[int, int],
+    remote: dict[str, Any],
 ) -> Store:
     appends, append_bytes = limits
     most = [_bound("max_appends", appends), _bound("max_append_bytes", append_bytes)]
@@ -140,7 +149,8 @@ async def _opened(
     ending = Ending()
     pool = _bridge.pool()
     context = contextvars.copy_context()
-    attempt = partial(mqstore.open, path, mode, options=options, progress=ending.watching(progress), **overrides)
+    watch = ending.watching(progress)
+    attempt = partial(mqstore.open, path, mode, options=options, progress=watch, **remote, **overrides)
     opening: Future[mqstore.Store] | None = None
     try:
         while True:

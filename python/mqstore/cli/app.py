@@ -23,6 +23,7 @@ import mqstore
 from mqstore import StoredMessage
 from mqstore._admin.nearest import unknown_topic
 from mqstore._admin.tables import duration, human, moment, size
+from mqstore._paths import home_of
 from mqstore._store import when_unlocked
 from mqstore._times import duration_of, milliseconds_of
 from mqstore.cli import render, settings, waiting
@@ -75,7 +76,10 @@ _IN_TABLES = (
     "notes",
 )
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the store.", show_default=False)]
+# Not a Path, which would change a URL.
+Directory = Annotated[
+    str, typer.Argument(metavar="DIR", help="Directory of the store; to read it, also a URL.", show_default=False)
+]
 Topic = Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default=False)]
 Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.", show_default=False)]
 Limit = Annotated[int | None, typer.Option("--limit", min=0, help="Maximum number of messages.", show_default=False)]
@@ -234,6 +238,8 @@ def tail(
     """Prints the newest messages of a topic, from all queues by store time."""
     if follow and form is Format.JSON:
         raise typer.BadParameter("with --follow the output has no end; use --format jsonl instead of json")
+    if follow:
+        home_of(directory, "follow it")
     wanted = chosen(tags, sql)
     with mqstore.open(directory) as store:
         end = Tail(store, topic, queue, wanted, on_damage)
@@ -497,7 +503,7 @@ def bench(
 @_verb
 def config_show(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="A store; its file lengths win.", show_default=False)
+        str | None, typer.Argument(metavar="[DIR]", help="A store; its file lengths win.", show_default=False)
     ] = None,
     conf: Annotated[
         Path | None, typer.Option(help="Properties file of a broker (broker.conf).", show_default=False)

@@ -42,7 +42,7 @@ class Shown:
         }
 
 
-def options(directory: Path | None, conf: Path | None) -> list[Shown]:
+def options(directory: str | None, conf: Path | None) -> list[Shown]:
     """Returns every option of an open of `directory` with the broker's file `conf`."""
     found = [] if conf is None else _broker_conf.read(_broker_conf.parse_file(conf))
     said = {one.option: one for one in found}
@@ -83,7 +83,7 @@ def _named_values(chosen: mqstore.StoreOptions) -> list[tuple[str, Any]]:
     return own + [(one.name, getattr(chosen.advanced, one.name)) for one in fields(chosen.advanced)]
 
 
-def _geometry(directory: Path) -> dict[str, int]:
+def _geometry(directory: str) -> dict[str, int]:
     found = mqstore.info(directory)
     sizes = {
         "segment_size": found.segment_size or None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore._admin.nearest import nearest
 from mqstore._native import scan_schema
+from mqstore._paths import home_of
 from mqstore._read.filter import sql
 from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidFilterError, InvalidOptionError
@@ -200,6 +201,7 @@ def _job_id(options: dict[str, str]) -> str | None:
 
 def _absolute(path: str) -> str:
     path = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
+    path = home_of(path, "use it with Spark")
     return os.path.abspath(path)  # noqa: PTH100 - symbolic links must stay unresolved on the executors too
 
 

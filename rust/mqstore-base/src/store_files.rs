@@ -325,6 +325,11 @@ impl StoreFiles {
     fn missing_parts(&self) -> Result<Option<String>, StoreError> {
         let refuse = |reason: &str| Ok(Some(reason.to_owned()));
         let entries = match self.vfs.list(&self.root) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.vfs.is_remote() => {
+                return refuse(
+                    "it has no files; check the URL, and that the files of the store are copied there",
+                );
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return refuse(
                     "it does not exist; check the path, or create a store there (mode \"create\", or \

@@ -1,8 +1,8 @@
 //! Python bindings of mqstore: conversion only, no rules. The module is `mqstore._mqstore`.
 //!
 //! Only `python/mqstore/_native.py` imports it. The bindings promise:
-//! * Every call that copies much, locks, waits or does I/O releases the interpreter. No thread takes the interpreter
-//!   while it holds a lock of the store.
+//! * Every call that copies much, locks, waits or does I/O releases the interpreter. A thread that holds a lock of the
+//!   store takes the interpreter only for a request to the URL of a store: see `store/folder.rs`.
 //! * A panic in the core becomes an exception, never an abort. The import starts no thread and opens no file.
 //! * After a fork, the child's copy of a store raises an error and is never torn down.
 //!
@@ -45,6 +45,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<testing::TestClock>()?;
     module.add_class::<testing::TestFaults>()?;
     module.add_function(wrap_pyfunction!(testing::is_reserved, module)?)?;
+    module.add_class::<store::folder::RemoteDirectory>()?;
     module.add_class::<store::table::TableLoad>()?;
     module.add_class::<store::table::TableRows>()?;
     module.add_function(wrap_pyfunction!(convert::stored_message::restore_message, module)?)?;

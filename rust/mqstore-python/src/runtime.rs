@@ -69,6 +69,13 @@ impl SharedStore {
         }
     }
 
+    /// Like [`Self::store`]. After a failed request to the URL of the store, returns that error: answers could be
+    /// incomplete.
+    pub(crate) fn working(&self) -> PyResult<&Store> {
+        let store = self.store()?;
+        store.failure().map_or(Ok(store), |failure| Err(to_py(failure)))
+    }
+
     /// Returns the store's broker and starts it at the first call. Call it with the interpreter released.
     pub(crate) fn broker(&self, store: &Store) -> Result<Broker, BrokerError> {
         let mut made = self.broker.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,7 +118,7 @@ impl SharedStore {
     /// Emits each of the store's notes once, as a warning. `frames` is the distance to the caller in Python frames, 1
     /// if the caller calls the native method itself.
     pub(crate) fn say_notes(&self, py: Python<'_>, frames: u32) -> PyResult<()> {
-        let notes = self.store()?.notes();
+        let notes = self.working()?.notes();
         let said = self.notes_said.swap(notes.len(), Ordering::Relaxed);
         for note in notes.iter().skip(said) {
             warn(py, &format!("{}: {note}", self.path), frames)?;
@@ -166,6 +173,11 @@ impl<T> ForkGuarded<T> {
         if self.shared.is_forked() { None } else { self.value.as_mut() }
     }
 
+    /// Takes the value out; `None` in a fork.
+    pub(crate) fn take(&mut self) -> Option<T> {
+        if self.shared.is_forked() { None } else { self.value.take() }
+    }
+
     /// Returns the value for a read, also in a fork.
     pub(crate) fn peek(&self) -> Option<&T> {
         self.value.as_ref()
@@ -205,6 +217,21 @@ pub(crate) fn detached<T: Send>(
     released(py, call)?.map_err(to_py)
 }
 
+/// Like [`detached`], for a read of `store`. After a failed request to its URL, the result is that error, whatever the
+/// call made of it.
+pub(crate) fn reading<T: Send>(
+    py: Python<'_>,
+    store: &Store,
+    call: impl FnOnce() -> Result<T, StoreError> + Send,
+) -> PyResult<T> {
+    settled(store, released(py, call)?).map_err(to_py)
+}
+
+/// Replaces the outcome of a call after a failed request to the URL of the store.
+pub(crate) fn settled<T>(store: &Store, outcome: Result<T, StoreError>) -> Result<T, StoreError> {
+    store.failure().map_or(outcome, Err)
+}
+
 /// Like [`detached`], for a call about a topic: the error for an unknown topic suggests the nearest topic of `store`.
 pub(crate) fn about_topic<T: Send>(
     py: Python<'_>,
@@ -212,7 +239,7 @@ pub(crate) fn about_topic<T: Send>(
     call: impl FnOnce() -> Result<T, StoreError> + Send,
 ) -> PyResult<T> {
     static UNKNOWN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    released(py, call)?.map_err(|error| match error {
+    settled(store, released(py, call)?).map_err(|error| match error {
         StoreError::TopicNotFound { topic, queue_id: None } => {
             let make = || {
                 let topics = detached(py, || store.topics())?;
@@ -285,6 +312,12 @@ pub(crate) fn awaited<T: Send>(
             return Ok(None);
         }
     }
+}
+
+/// Runs a call that waits for threads which may need the interpreter, and releases it if this thread has it: a consumer
+/// of an Arrow stream may call with the interpreter. `None`, without the call, while the interpreter ends.
+pub(crate) fn without_interpreter<T: Send>(call: impl FnOnce() -> T + Send) -> Option<T> {
+    Python::try_attach(|py| py.detach(call))
 }
 
 fn released<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {

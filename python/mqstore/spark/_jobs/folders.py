@@ -30,7 +30,7 @@ _TRIES = 3
 
 def absolute(path: StorePath) -> str:
     """Returns a path for the executors too; symbolic links stay unresolved."""
-    return os.path.abspath(home_of(path))  # noqa: PTH100
+    return os.path.abspath(home_of(path, "use it with Spark"))  # noqa: PTH100
 
 
 def homes(paths: Iterable[StorePath]) -> list[str]:

@@ -46,6 +46,9 @@ const FULL_WALK_BYTES: u64 = 2 << 30;
 /// Maximum bytes of a log that a look-up walks instead of using the index.
 const SMALL_LOG_BYTES: u64 = 64 << 20;
 
+/// The same for a store at a URL, which fetches what it walks.
+const SMALL_REMOTE_LOG_BYTES: u64 = 512 << 10;
+
 /// Derived units that cover more bytes of the log than this are dropped once the files contain them.
 const OVERLAY_BYTES: u64 = 64 << 20;
 

@@ -240,6 +240,18 @@ impl Store {
         &self.inner.files.root
     }
 
+    /// Returns the first failed request to the URL of the store. Later answers could be incomplete, so all calls fail.
+    /// `None` for a directory.
+    pub fn failure(&self) -> Option<StoreError> {
+        let failure = self.inner.files.vfs.failure()?;
+        Some(StoreError::io(self.path(), "reading the store", failure))
+    }
+
+    /// Whether the store is at a URL, so that a read can take long.
+    pub fn is_remote(&self) -> bool {
+        self.inner.files.vfs.is_remote()
+    }
+
     /// Returns the clock of the store.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.files.clock

@@ -8,7 +8,8 @@ use std::path::Path;
 use mqstore_base::error::{StoreError, disk_option, remedy};
 use mqstore_delivery::BrokerError;
 use mqstore_format::FormatError;
-use pyo3::exceptions::PyValueError;
+use mqstore_io::{RemoteCause, RemoteError};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -23,6 +24,8 @@ mod classes {
     import_exception!(mqstore.errors, StorePoisonedError);
     import_exception!(mqstore.errors, StoreIOError);
     import_exception!(mqstore.errors, StorePermissionError);
+    import_exception!(mqstore.errors, StoreChangedError);
+    import_exception!(mqstore.errors, RemoteStoreError);
     import_exception!(mqstore.errors, DiskFullError);
     import_exception!(mqstore.errors, NotAStoreError);
     import_exception!(mqstore.errors, CorruptionError);
@@ -125,9 +128,25 @@ pub(crate) fn invalid(reason: impl Into<String>) -> PyErr {
     InvalidMessageError::new_err((reason.into(),))
 }
 
+/// Returns the error for a failed request to the URL of a store.
+fn remote(error: &RemoteError, action: &'static str) -> PyErr {
+    const EACCES: i32 = 13;
+    let (path, reason) = (text(&error.path), error.reason.clone());
+    match error.cause {
+        RemoteCause::Denied => StorePermissionError::new_err((path, action, EACCES, reason)),
+        RemoteCause::Changed => StoreChangedError::new_err((path, reason)),
+        RemoteCause::Interrupted => PyKeyboardInterrupt::new_err(()),
+        RemoteCause::NoBucket | RemoteCause::Other => StoreIOError::new_err((path, action, EIO, reason)),
+    }
+}
+
+/// The number for an error without a system call: "input/output error".
+const EIO: i32 = 5;
+
 fn io(path: &Path, action: &'static str, source: &std::io::Error) -> PyErr {
-    // The number for an error without a system call: "input/output error".
-    const EIO: i32 = 5;
+    if let Some(error) = RemoteError::of(source) {
+        return remote(error, action);
+    }
     let number = source.raw_os_error().unwrap_or(EIO);
     let reason = strip_number(&source.to_string()) + remedy(source).unwrap_or_default();
     let arguments = (text(path), action, number, reason);

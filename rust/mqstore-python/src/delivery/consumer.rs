@@ -20,7 +20,7 @@ use crate::convert::error::{InvalidOptionError, log_notes};
 use crate::convert::filter::message_filter;
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
-use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered, detached};
+use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered, reading};
 use crate::store::NativeStore;
 
 /// The native part of `mqstore.Consumer`.
@@ -92,14 +92,14 @@ pub(crate) fn places(offsets: &Bound<'_, PyDict>) -> PyResult<Vec<(Queue, i64)>>
 #[pyfunction]
 pub(crate) fn groups(store: &Bound<'_, NativeStore>) -> PyResult<Vec<String>> {
     let core = store.get().core()?;
-    detached(store.py(), || core.groups())
+    reading(store.py(), core, || core.groups())
 }
 
 /// Returns the lag of all groups: group, topic and messages that the group has not read; for metrics.
 #[pyfunction]
 pub(crate) fn group_lags(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, String, u64)>> {
     let core = store.get().core()?;
-    let found = detached(store.py(), || core.group_offsets())?;
+    let found = reading(store.py(), core, || core.group_offsets())?;
     let lag = |queues: &[GroupOffset]| {
         queues.iter().filter_map(|queue| queue.lag).map(|lag| lag.max(0).unsigned_abs()).sum()
     };
@@ -113,7 +113,7 @@ type WorkRow = (String, String, u64, u64, u64, u64);
 #[pyfunction]
 pub(crate) fn work_counts(store: &Bound<'_, NativeStore>) -> PyResult<Vec<WorkRow>> {
     let core = store.get().core()?;
-    let found = detached(store.py(), || core.work_counts())?;
+    let found = reading(store.py(), core, || core.work_counts())?;
     let row = |of: WorkCounts| (of.group, of.topic, of.ready, of.delayed, of.leased, of.dying);
     Ok(found.into_iter().map(row).collect())
 }

@@ -1,6 +1,5 @@
 //! The rules of an export for Python, and the sink that applies them to a scan.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use mqstore_base::options::StoreOptions;
@@ -8,7 +7,7 @@ use mqstore_delivery::{ExportDecision, ExportSelection, Omission, OmissionCounts
 use mqstore_engine::{MakeSink, ScanRow, ScanSink, Store};
 use mqstore_format::delays::pending::DELIVER_AT;
 use mqstore_format::{Properties, RecordView, push_property};
-use mqstore_io::{OsVfs, SystemClock};
+use mqstore_io::SystemClock;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -18,6 +17,7 @@ use super::request::{export_request, layout};
 use super::running_scan::ScanHandle;
 use super::scan_rows::{ScanRows, arrow_bug};
 use crate::runtime::detached;
+use crate::store::folder::StoreFolder;
 
 /// The rules of one export: which records it contains, as of one log offset.
 #[pyclass(frozen, module = "mqstore._mqstore")]
@@ -33,11 +33,19 @@ fn selection(topics: Option<Vec<String>>, keep_waiting: bool) -> ExportSelection
 impl ExportRules {
     /// Makes the rules for an export of the directory `path`, as of the current end of its log.
     #[new]
-    fn new(py: Python<'_>, path: PathBuf, topics: Option<Vec<String>>, keep_waiting: bool) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        topics: Option<Vec<String>>,
+        keep_waiting: bool,
+    ) -> PyResult<Self> {
+        let folder = StoreFolder::of(path)?;
         let rules = detached(py, || {
-            let (vfs, clock) = (Arc::new(OsVfs::new()), Arc::new(SystemClock::new()));
-            let store = Store::open_log(vfs, clock, &path, &StoreOptions::default())?;
-            mqstore_delivery::ExportRules::of(&store, selection(topics, keep_waiting))
+            folder.read(|vfs| {
+                let clock = Arc::new(SystemClock::new());
+                let store = Store::open_log(vfs, clock, folder.path(), &StoreOptions::default())?;
+                mqstore_delivery::ExportRules::of(&store, selection(topics, keep_waiting))
+            })
         })?;
         Ok(Self { core: Arc::new(rules) })
     }

@@ -1,17 +1,18 @@
 //! A running scan for Python objects: turns, Ctrl-C, warnings, forks.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_engine::{MakeSink, Passed, Scan, ScanBatch, ScanOutput, ScanRequest, ScanSink, Store};
-use mqstore_io::{OsVfs, SystemClock};
+use mqstore_io::SystemClock;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
 
-use crate::runtime::{ForkGuarded, SLICE, SharedStore, about_topic, detached};
+use crate::runtime::{
+    ForkGuarded, SLICE, SharedStore, about_topic, detached, reading, settled, without_interpreter,
+};
 use crate::store::NativeStore;
+use crate::store::folder::StoreFolder;
 
 /// A scan, and the store that it reads.
 pub(super) struct RunningScan<S: ScanSink> {
@@ -22,7 +23,31 @@ pub(super) struct RunningScan<S: ScanSink> {
 impl<S: ScanSink> RunningScan<S> {
     /// Returns the next output, within one slice.
     pub(super) fn next(&mut self) -> Result<ScanOutput<S::Batch>, StoreError> {
-        self.scan.get_mut().map_or(Ok(ScanOutput::End), |scan| scan.next(SLICE))
+        let Some(scan) = self.scan.get_mut() else { return Ok(ScanOutput::End) };
+        let Ok(store) = self.shared.store() else { return Ok(ScanOutput::End) };
+        if !store.is_remote() {
+            return scan.next(SLICE);
+        }
+        // The workers call the transport, which is Python.
+        let step = without_interpreter(|| scan.next(SLICE));
+        let closed = || Err(StoreError::Closed { path: store.path().to_path_buf() });
+        settled(store, step.unwrap_or_else(closed))
+    }
+}
+
+impl<S: ScanSink> Drop for RunningScan<S> {
+    fn drop(&mut self) {
+        if !self.shared.store().is_ok_and(Store::is_remote) {
+            return;
+        }
+        // The end of a scan waits for its workers, which may wait for the interpreter.
+        let mut scan = self.scan.take();
+        let _ = without_interpreter(|| drop(scan.take()));
+        #[expect(
+            clippy::mem_forget,
+            reason = "the interpreter ends, and workers that wait for it never end"
+        )]
+        std::mem::forget(scan);
     }
 }
 
@@ -45,18 +70,20 @@ impl<S: ScanSink> ScanHandle<S> {
         make: MakeSink<S>,
     ) -> PyResult<Self> {
         let py = source.py();
-        let shared = if let Ok(path) = source.cast::<PyString>() {
-            let path: PathBuf = path.extract()?;
-            let text = path.to_string_lossy().into_owned();
+        let shared = if let Ok(store) = source.cast::<NativeStore>() {
+            store.get().shared()
+        } else {
+            let folder = StoreFolder::of(source)?;
+            let text = folder.path().to_string_lossy().into_owned();
             let store = detached(py, || {
-                let (vfs, clock) = (Arc::new(OsVfs::new()), Arc::new(SystemClock::new()));
-                Store::open_log(vfs, clock, &path, &StoreOptions::default())
+                folder.read(|vfs| {
+                    let clock = Arc::new(SystemClock::new());
+                    Store::open_log(vfs, clock, folder.path(), &StoreOptions::default())
+                })
             })?;
             SharedStore::new(store, text, None)
-        } else {
-            source.cast::<NativeStore>()?.get().shared()
         };
-        let store = shared.store()?;
+        let store = shared.working()?;
         let scan = about_topic(py, store, || store.scan(request, make))?;
         shared.say_notes(py, 3)?;
         let (start, limit, follows_entries) = (scan.start(), scan.limit(), scan.follows_entries());
@@ -84,8 +111,9 @@ impl<S: ScanSink> ScanHandle<S> {
 
     /// Returns the next rows.
     pub(super) fn next(&self, py: Python<'_>) -> PyResult<Option<ScanBatch<S::Batch>>> {
+        let store = self.shared.store()?;
         loop {
-            let step = detached(py, || {
+            let step = reading(py, store, || {
                 let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
                 let step = running.as_mut().map_or(Ok(ScanOutput::End), RunningScan::next);
                 if !matches!(step, Ok(ScanOutput::Batch(_) | ScanOutput::Later)) {

@@ -22,6 +22,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::convert::hooks::holder_rows;
 use crate::convert::options;
 use crate::runtime::detached;
+use crate::store::folder::StoreFolder;
 
 /// Rebuilds queues and index of the store at `path`. `options` is the dict of `mqstore._options.native_form`;
 /// `progress` as for `verify`.
@@ -144,18 +145,17 @@ pub(crate) fn writer_pid(py: Python<'_>, path: PathBuf) -> Option<i32> {
 
 /// Returns a summary of the store at `path`.
 #[pyfunction]
-pub(crate) fn info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>> {
+pub(crate) fn info<'py>(py: Python<'py>, path: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+    let folder = StoreFolder::of(path)?;
     let (mut report, (mut waiting, holders)) = detached(py, || {
-        mqstore_inspect::info_with(
-            Arc::new(OsVfs::new()),
-            Arc::new(SystemClock::new()),
-            &path,
-            &StoreOptions::default(),
-            |store| {
+        folder.read(|vfs| {
+            let (clock, path, options) =
+                (Arc::new(SystemClock::new()), folder.path(), StoreOptions::default());
+            mqstore_inspect::info_with(vfs, clock, path, &options, |store| {
                 store.find_deliveries_with(first_unfinished);
                 (PendingDeliveries::of(store), store.segment_holders())
-            },
-        )
+            })
+        })
     })?;
     report.notes.append(&mut waiting.notes);
     let holders = holders.unwrap_or_else(|error| {

@@ -21,7 +21,7 @@ use pyo3::types::{PyList, PyTuple};
 
 use crate::convert::error::StoreClosedError;
 use crate::convert::stored_message::StoredMessage;
-use crate::runtime::{SLICE, SharedStore, clock, detached};
+use crate::runtime::{SLICE, SharedStore, clock, reading};
 use crate::store::NativeStore;
 
 /// Messages of the first fetch. A caller that wants one message should not wait for hundreds.
@@ -147,7 +147,7 @@ impl MessageIterator {
     /// `at_once`.
     fn _step<'py>(&self, py: Python<'py>, at_once: bool) -> PyResult<Bound<'py, PyAny>> {
         let store = self.open_store()?;
-        let ahead = detached(py, || {
+        let ahead = reading(py, store, || {
             let Some(mut state) = self.turn() else { return Ok(LoopStep::Later) };
             state.or_done(|state| state.ahead(store, at_once))
         })?;
@@ -170,7 +170,7 @@ impl MessageIterator {
         }
         let started = clock().monotonic();
         loop {
-            let step = detached(py, || {
+            let step = reading(py, store, || {
                 let Some(mut state) = self.turn() else {
                     clock().sleep(TURN);
                     return Ok(IteratorStep::Later);
@@ -222,6 +222,9 @@ impl IteratorState {
     fn ahead(&mut self, store: &Store, at_once: bool) -> Result<LoopStep, StoreError> {
         if !self.ready.is_empty() {
             return Ok(LoopStep::Got(std::mem::take(&mut self.ready)));
+        }
+        if at_once && store.is_remote() {
+            return Ok(LoopStep::Later);
         }
         let ahead = match &mut self.source {
             IteratorSource::Done => LoopStep::End,

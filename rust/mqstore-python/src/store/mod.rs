@@ -4,6 +4,7 @@
 
 pub(crate) mod compaction;
 pub(crate) mod directory;
+pub(crate) mod folder;
 pub(crate) mod iterators;
 mod native_store;
 pub(crate) mod pending;
@@ -41,10 +42,13 @@ use crate::convert::options::{self, damage_policy};
 use crate::convert::stored_message::StoredMessage;
 use crate::delivery::delay;
 use crate::delivery::delay::DeliveryTime;
-use crate::runtime::{SLICE, SharedStore, about_topic, clock, detached, interruptible, tell_recovery};
+use crate::runtime::{
+    SLICE, SharedStore, about_topic, clock, detached, interruptible, reading, tell_recovery,
+};
 use crate::scan::input::append_stream::append_rows;
 use crate::store::compaction::{StoreRequest, compact_store};
 use crate::store::directory::{rebuild_store, snapshot_store, stats_dict};
+use crate::store::folder::StoreFolder;
 use crate::store::iterators::{Follow, FollowTopic, IteratorSource, MessageIterator};
 pub(crate) use crate::store::native_store::NativeStore;
 use crate::testing::{TestClock, TestEnv, TestFaults};
@@ -69,27 +73,36 @@ impl NativeStore {
     #[pyo3(signature = (path, mode, options, progress = None, clock = None, faults = None))]
     fn new(
         py: Python<'_>,
-        path: Bound<'_, PyString>,
+        path: Bound<'_, PyAny>,
         mode: &str,
         options: &Bound<'_, PyDict>,
         progress: Option<Py<PyAny>>,
         clock: Option<PyRef<'_, TestClock>>,
         faults: Option<PyRef<'_, TestFaults>>,
     ) -> PyResult<Self> {
-        let (name, path) = (path.clone().unbind(), path.extract::<PathBuf>()?);
+        let folder = StoreFolder::of(&path)?;
         let (open_mode, mut mode) = options::mode(mode)?;
         let options = options::from_dict(options)?;
         let (host, default_queues) = (options.store_host, options.default_queues);
         let compression = options.body_compression();
-        let text = path.to_string_lossy().into_owned();
+        let text = folder.path().to_string_lossy().into_owned();
+        let name = if folder.is_remote() {
+            PyString::new(py, &text).unbind()
+        } else {
+            path.cast::<PyString>()?.clone().unbind()
+        };
         let TestEnv { vfs, clock, faulty } = TestEnv::new(clock.as_deref(), faults.as_deref());
         let mut raised = None;
         let opened = detached(py, || {
-            Store::open_watched(vfs, clock, &path, open_mode, &options, &mut |step| {
-                tell_recovery(progress.as_ref(), step).map_err(|error| {
-                    // Any error ends the open. The caller gets the one that Python raised.
-                    raised = Some(error);
-                    StoreError::Closed { path: path.clone() }
+            let path = folder.path();
+            folder.read(|remote| {
+                let vfs = if folder.is_remote() { remote } else { vfs };
+                Store::open_watched(vfs, clock, path, open_mode, &options, &mut |step| {
+                    tell_recovery(progress.as_ref(), step).map_err(|error| {
+                        // Any error ends the open. The caller gets the one that Python raised.
+                        raised = Some(error);
+                        StoreError::Closed { path: path.to_path_buf() }
+                    })
                 })
             })
         });
@@ -102,7 +115,8 @@ impl NativeStore {
             mode = "r";
         }
         let shared = SharedStore::new(store, text, faulty);
-        let store = Self { shared, path: name, mode, host, default_queues, compression };
+        let place = folder.is_remote().then(|| path.unbind());
+        let store = Self { shared, path: name, place, mode, host, default_queues, compression };
         // The four frames are `open`, `opened`, `Store._open` and this function.
         store.shared.say_notes(py, 4)?;
         delay::begin(py, &store.shared, store.core()?)?;
@@ -115,6 +129,12 @@ impl NativeStore {
     #[getter]
     fn path(&self, py: Python<'_>) -> Py<PyString> {
         self.path.clone_ref(py)
+    }
+
+    /// The place of the store for other verbs: its path, or the `RemoteDirectory` of its URL.
+    #[getter]
+    fn _place(&self, py: Python<'_>) -> Py<PyAny> {
+        self.place.as_ref().map_or_else(|| self.path.clone_ref(py).into_any(), |place| place.clone_ref(py))
     }
 
     /// `"r"`, `"rw"` or `"create"`; also `"r"` if `recovery="read-only"` found damage.
@@ -374,7 +394,7 @@ impl NativeStore {
 
     /// Makes every message durable and releases the directory. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        match self.core() {
+        match self.shared.store() {
             Ok(store) => match detached(py, || self.shared.closing(|| store.close())) {
                 // After an injected crash, the process reports no more errors.
                 Err(_) if self.shared.is_dead() => Ok(()),
@@ -387,7 +407,7 @@ impl NativeStore {
     /// Returns the names of all topics, sorted.
     fn topics(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let store = self.core()?;
-        let found = detached(py, || store.topics())?;
+        let found = reading(py, store, || store.topics())?;
         self.shared.say_notes(py, 1)?;
         Ok(found)
     }
@@ -401,7 +421,7 @@ impl NativeStore {
 
     fn _stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let store = self.core()?;
-        stats_dict(py, &detached(py, || store.stats())?)
+        stats_dict(py, &reading(py, store, || store.stats())?)
     }
 
     /// Rebuilds queues and index. `progress` is called with the bytes done and the total bytes.
@@ -468,13 +488,13 @@ impl NativeStore {
     /// Returns the ids of a topic's queues, including those of earlier appends that are not dispatched yet.
     fn _queue_ids(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<i32>> {
         let store = self.core()?;
-        detached(py, || store.catch_up().and_then(|()| store.queue_ids(topic)))
+        reading(py, store, || store.catch_up().and_then(|()| store.queue_ids(topic)))
     }
 
     /// Returns each queue of a topic with the offset after its last message; empty if the topic does not exist.
     fn _ends(&self, py: Python<'_>, topic: &str) -> PyResult<Vec<(i32, i64)>> {
         let store = self.core()?;
-        Ok(detached(py, || store.ends(topic))?.into_iter().collect())
+        Ok(reading(py, store, || store.ends(topic))?.into_iter().collect())
     }
 
     /// Returns whether a queue of the topic, or only `queue_id`, has a message after these ends; for asyncio.
@@ -547,6 +567,9 @@ impl NativeStore {
         on_damage: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MessageIterator> {
         let (py, store) = (slf.py(), slf.get().core()?);
+        if follow {
+            slf.get().can_follow(store)?;
+        }
         let on_damage = on_damage.map(damage_policy).transpose()?.unwrap_or_default();
         let filter = message_filter(filter)?;
         let timeout = timeout.map(|timeout| wait("timeout", timeout)).transpose()?;
@@ -648,14 +671,14 @@ impl NativeStore {
     ) -> PyResult<MessageIterator> {
         let (py, store) = (slf.py(), slf.get().core()?);
         let on_damage = on_damage.map(damage_policy).transpose()?.unwrap_or(DamagePolicy::Skip);
-        let cursor = detached(py, || store.scan_log(start))?.on_damage(on_damage);
+        let cursor = reading(py, store, || store.scan_log(start))?.on_damage(on_damage);
         Self::iterator(slf, IteratorSource::Log(Box::new(cursor.filtered(message_filter(filter)?))))
     }
 
     /// Returns the message with this `message_id` or `unique_id`, or None.
     fn get(&self, py: Python<'_>, id: &str) -> PyResult<Option<StoredMessage>> {
         let store = self.core()?;
-        let found = detached(py, || store.get(id))?;
+        let found = reading(py, store, || store.get(id))?;
         self.shared.say_notes(py, 1)?;
         Ok(found.map(StoredMessage::from))
     }
@@ -669,7 +692,7 @@ impl NativeStore {
         let offset = number("commit_log_offset", commit_log_offset)?;
         let offset = u64::try_from(offset)
             .map_err(|_| PyValueError::new_err(format!("commit_log_offset {offset} is negative")))?;
-        detached(py, || store.get_at(offset)).map(StoredMessage::from)
+        reading(py, store, || store.get_at(offset)).map(StoredMessage::from)
     }
 
     /// Returns the message at an offset of a queue; None if a compaction removed it.
@@ -795,12 +818,15 @@ impl NativeStore {
         let queue_id = queue_id.map(queue).transpose()?;
         let offset = offset.map(crate::convert::arguments::offset).transpose()?;
         let timeout = timeout.map(|timeout| wait("timeout", timeout)).transpose()?;
+        if timeout.is_none_or(|timeout| !timeout.is_zero()) {
+            self.can_follow(store)?;
+        }
         let next = match (queue_id, offset) {
             (Some(queue_id), Some(offset)) => BTreeMap::from([(queue_id, offset)]),
             (None, Some(offset)) => {
                 return Err(InvalidOptionError::new_err(("offset", needs_queue(offset))));
             }
-            (_, None) => detached(py, || store.ends(topic))?,
+            (_, None) => reading(py, store, || store.ends(topic))?,
         };
         let started = clock().monotonic();
         loop {

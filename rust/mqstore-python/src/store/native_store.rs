@@ -11,6 +11,7 @@ use pyo3::types::PyString;
 use crate::convert::append_input::{CompressionArguments, MessageBatch, compress_all, rule_for_many};
 use crate::convert::append_results::AppendResults;
 use crate::convert::arguments::text;
+use crate::convert::error::RemoteStoreError;
 use crate::convert::options::compression_of_call;
 use crate::runtime::{SharedStore, detached};
 
@@ -20,6 +21,8 @@ pub(crate) struct NativeStore {
     pub(super) shared: Arc<SharedStore>,
     /// The path as given: a name that is not UTF-8 returns to Python unchanged.
     pub(super) path: Py<PyString>,
+    /// The `RemoteDirectory` of a store at a URL.
+    pub(super) place: Option<Py<PyAny>>,
     pub(super) mode: &'static str,
     pub(super) host: Host,
     pub(super) default_queues: u32,
@@ -28,7 +31,15 @@ pub(crate) struct NativeStore {
 
 impl NativeStore {
     pub(crate) fn core(&self) -> PyResult<&Store> {
-        self.shared.store()
+        if self.place.is_some() { self.shared.working() } else { self.shared.store() }
+    }
+
+    /// Refuses to wait for messages of a store at a URL: its files never change after the open.
+    pub(super) fn can_follow(&self, store: &Store) -> PyResult<()> {
+        if store.is_remote() {
+            return Err(RemoteStoreError::new_err((self.shared.path().to_owned(), "follow it")));
+        }
+        Ok(())
     }
 
     /// Returns the state that iterators and scans share with this store.

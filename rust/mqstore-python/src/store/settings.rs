@@ -1,7 +1,6 @@
 //! Settings of topics and groups for exports and imports, as JSON texts by name.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
@@ -10,12 +9,13 @@ use mqstore_engine::{Store, StoreSettings};
 use mqstore_format::FormatError;
 use mqstore_format::delays::pending::is_system_topic;
 use mqstore_format::json::{SubscriptionGroup, TopicConfig};
-use mqstore_io::{OsVfs, SystemClock};
+use mqstore_io::SystemClock;
 use pyo3::prelude::*;
 
 use crate::convert::error::to_py;
 use crate::runtime::detached;
 use crate::store::NativeStore;
+use crate::store::folder::StoreFolder;
 
 /// The groups of RocketMQ's own consumers start with this.
 const SYSTEM_GROUP_PREFIX: &str = "CID_RMQ_SYS_";
@@ -26,14 +26,21 @@ type Texts = BTreeMap<String, String>;
 /// Returns the settings of the directory's topics and groups that an export contains, as JSON by name. With `topics`,
 /// these topics and the groups with offsets in them.
 #[pyfunction]
-fn export_settings(py: Python<'_>, path: PathBuf, topics: Option<Vec<String>>) -> PyResult<(Texts, Texts)> {
+fn export_settings(
+    py: Python<'_>,
+    path: &Bound<'_, PyAny>,
+    topics: Option<Vec<String>>,
+) -> PyResult<(Texts, Texts)> {
+    let folder = StoreFolder::of(path)?;
     let named = |name: &str| topics.as_ref().is_none_or(|topics| topics.iter().any(|topic| topic == name));
     let wanted = |name: &str| named(name) && !is_system_topic(name);
     let (mut settings, offsets) = detached(py, || {
-        let (vfs, clock) = (Arc::new(OsVfs::new()), Arc::new(SystemClock::new()));
-        let store = Store::open_log(vfs, clock, &path, &StoreOptions::default())?;
-        let offsets = if topics.is_some() { store.group_offsets()? } else { Vec::new() };
-        Ok::<_, StoreError>((store.settings()?, offsets))
+        folder.read(|vfs| {
+            let clock = Arc::new(SystemClock::new());
+            let store = Store::open_log(vfs, clock, folder.path(), &StoreOptions::default())?;
+            let offsets = if topics.is_some() { store.group_offsets()? } else { Vec::new() };
+            Ok::<_, StoreError>((store.settings()?, offsets))
+        })
     })?;
     settings.keep_valid();
     let consumes = |group: &str| {

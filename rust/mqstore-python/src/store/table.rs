@@ -13,7 +13,7 @@ use pyo3::types::PyString;
 
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
-use crate::runtime::{SLICE, SharedStore, clock, detached};
+use crate::runtime::{SLICE, SharedStore, clock, reading};
 use crate::store::NativeStore;
 
 /// Messages that are read between two checks of the clock.
@@ -41,15 +41,16 @@ impl TableLoad {
     ) -> PyResult<Self> {
         let on_damage = damage_policy(on_damage)?;
         let core = store.get().core()?;
-        let load =
-            detached(store.py(), || core.load_table(topic, queue_id, keeps_messages))?.on_damage(on_damage);
+        let load = reading(store.py(), core, || core.load_table(topic, queue_id, keeps_messages))?
+            .on_damage(on_damage);
         let (shared, load) = (store.get().shared(), Mutex::new(Some(load)));
         Ok(Self { shared, _owner: store.clone().unbind(), load })
     }
 
     /// Continues to read for a while; returns False when the queue is read completely.
     fn step(&self, py: Python<'_>) -> PyResult<bool> {
-        let goes_on = detached(py, || {
+        let store = self.shared.store()?;
+        let goes_on = reading(py, store, || {
             let mut guard = locked(&self.load);
             let Some(load) = guard.as_mut() else { return Ok(false) };
             let until = clock().monotonic().saturating_add(SLICE);

@@ -7,7 +7,7 @@ use pyo3::sync::PyOnceLock;
 
 use crate::convert::arguments::{count, duration};
 use crate::convert::error::InvalidOptionError;
-use crate::runtime::{about_topic, detached};
+use crate::runtime::{about_topic, detached, reading};
 use crate::store::NativeStore;
 
 fn given<T: TryFrom<i64>>(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<T>> {
@@ -52,14 +52,14 @@ fn milliseconds(expire_after: &Bound<'_, PyAny>) -> PyResult<i64> {
 #[pyfunction]
 pub(crate) fn expire_after_ms(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<Option<i64>> {
     let core = store.get().core()?;
-    detached(store.py(), || core.catch_up().and_then(|()| core.expire_after_ms(topic)))
+    reading(store.py(), core, || core.catch_up().and_then(|()| core.expire_after_ms(topic)))
 }
 
 /// Returns the store time in milliseconds up to which the values of a table have expired.
 #[pyfunction]
 pub(crate) fn expired_to_ms(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<Option<i64>> {
     let core = store.get().core()?;
-    detached(store.py(), || core.expired_to_ms(topic))
+    reading(store.py(), core, || core.expired_to_ms(topic))
 }
 
 /// Returns the attributes of a new topic, including its quota and its expiry.
@@ -89,7 +89,7 @@ pub(crate) fn attributes(
 #[pyfunction]
 pub(crate) fn quotas(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, u64, u64)>> {
     let core = store.get().core()?;
-    let found = detached(store.py(), || core.quotas())?;
+    let found = reading(store.py(), core, || core.quotas())?;
     Ok(found.into_iter().map(|quota| (quota.topic, quota.max_messages, quota.messages)).collect())
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn delete_topic(store: &Bound<'_, NativeStore>, topic: &str) -> PyRes
 #[pyfunction]
 pub(crate) fn namespaces(store: &Bound<'_, NativeStore>) -> PyResult<Vec<(String, u64, u64)>> {
     let core = store.get().core()?;
-    let found = detached(store.py(), || core.namespaces())?;
+    let found = reading(store.py(), core, || core.namespaces())?;
     Ok(found.into_iter().map(|(name, info)| (name, info.topics, info.groups)).collect())
 }
 

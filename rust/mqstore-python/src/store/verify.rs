@@ -19,6 +19,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::runtime::detached;
 use crate::store::directory::{problem, watched};
+use crate::store::folder::StoreFolder;
 
 /// Adds the functions of this file to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -42,10 +43,14 @@ fn of_a_worker() -> StoreOptions {
 
 /// Verifies the store at `path`. `progress` is called with the bytes done and the total bytes.
 #[pyfunction]
-fn verify(py: Python<'_>, path: PathBuf, progress: Option<Py<PyAny>>) -> PyResult<Bound<'_, PyDict>> {
-    let files = files_at(&path);
+fn verify<'py>(
+    py: Python<'py>,
+    path: &Bound<'py, PyAny>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let folder = StoreFolder::of(path)?;
     let report = watched(py, progress.as_ref(), |watch| {
-        mqstore_inspect::verify(&files, &StoreOptions::default(), watch)
+        folder.read_files(|files| mqstore_inspect::verify(files, &StoreOptions::default(), watch))
     })?;
     report_dict(py, &report)
 }

@@ -11,7 +11,7 @@ use mqstore_format::CqUnit;
 use mqstore_format::json::TopicConfig;
 
 use super::super::view::View;
-use super::{OVERLAY_BYTES, Reader, ReaderState, SMALL_LOG_BYTES};
+use super::{OVERLAY_BYTES, Reader, ReaderState, SMALL_LOG_BYTES, SMALL_REMOTE_LOG_BYTES};
 use crate::store::{read_units, sorted_offsets};
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::LiveState;
@@ -156,7 +156,9 @@ impl View for Reader {
             let state = self.state.lock();
             (state.list.min_offset(), state.end, state.index_complete_to)
         };
-        if end - min <= SMALL_LOG_BYTES || complete_to <= min {
+        let is_remote = self.files.vfs.is_remote();
+        let small = if is_remote { SMALL_REMOTE_LOG_BYTES } else { SMALL_LOG_BYTES };
+        if end - min <= small || complete_to <= min {
             return Ok(None);
         }
         let found = self.index_candidates(hash)?;

@@ -1,0 +1,102 @@
+"""Files of any other protocol, by `fsspec`.
+
+`fsspec` has no conditional read. So the version is compared after each read: bytes of a replaced file are never used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mqstore import _extras
+from mqstore._remote.failure import DENIED, REMOVED, REPLACED, RequestFailure, Secrets
+from mqstore.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from mqstore._remote.failure import Range, Row
+
+_TAGS = ("ETag", "etag", "e_tag", "md5", "md5Hash", "checksum")
+_TIMES = ("mtime", "modified", "last_modified", "LastModified", "updated", "created")
+
+
+class FileSystem:
+    """The files below a URL."""
+
+    def __init__(self, url: str, shown: str, options: dict[str, Any]) -> None:
+        core = _extras.module("fsspec.core", "cloud")
+        password = url.partition("://")[2].rpartition("@")[0]
+        self._secrets = Secrets({**options, "password": password, "word": password.partition(":")[2]})
+        try:
+            self._system, root = core.url_to_fs(url, **options)
+        except ImportError as error:
+            # Its text names the package to install.
+            raise ImportError(f"cannot read {shown}: {self._secrets.without(error)}") from None
+        except Exception as error:  # noqa: BLE001 - each library has its own errors
+            reason = f"cannot use {shown}: {self._secrets.without(error)}"
+            raise InvalidOptionError("storage_options", reason) from None
+        self._root = root.rstrip("/")
+
+    def files(self) -> list[Row]:
+        """Returns all files below the URL."""
+        try:
+            self._system.invalidate_cache()
+            found = self._system.find(self._root, detail=True, withdirs=False)
+        except FileNotFoundError:
+            return []
+        except Exception as error:  # noqa: BLE001 - each library has its own errors
+            raise self._failure(error, "") from None
+        return [_row(name.rstrip("/")[len(self._root) :].lstrip("/"), info) for name, info in found.items()]
+
+    def read(self, ranges: list[Range]) -> list[bytes]:
+        """Returns the bytes of each range."""
+        names = [f"{self._root}/{path}" if path else self._root for path, *_ in ranges]
+        starts = [start for _, _, start, _ in ranges]
+        ends = [start + length for _, _, start, length in ranges]
+        path = ranges[0][0] if ranges else ""
+        try:
+            if len(ranges) == 1:
+                found = [self._system.cat_file(names[0], start=starts[0], end=ends[0])]
+            else:
+                found = self._system.cat_ranges(names, starts, ends, on_error="raise")
+            for name, (path, version, _, _) in dict(zip(names, ranges, strict=True)).items():
+                self._compare(path, version, name)
+        except RequestFailure:
+            raise
+        except Exception as error:  # noqa: BLE001 - each library has its own errors
+            raise self._failure(error, path) from None
+        return [bytes(part) for part in found]
+
+    def _compare(self, path: str, version: str, name: str) -> None:
+        self._system.invalidate_cache(name)
+        if _row(path, self._system.info(name))[3] != version:
+            raise RequestFailure("changed", path, REPLACED)
+
+    def _failure(self, error: Exception, path: str) -> RequestFailure:
+        if isinstance(error, FileNotFoundError):
+            return RequestFailure("changed", path, REMOVED)
+        if isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403):
+            return RequestFailure("denied", path, DENIED)
+        return RequestFailure("other", path, self._secrets.without(error))
+
+
+def _row(path: str, info: dict[str, Any]) -> Row:
+    # The list of a folder and the information about a file can give the same time in different forms.
+    times = [_milliseconds(info[name]) for name in _TIMES if info.get(name) is not None]
+    tags = [str(info[name]) for name in _TAGS if info.get(name)]
+    size = int(info.get("size") or 0)
+    version = "-".join([str(size), *map(str, times), *tags])
+    return path, size, times[0] if times else 0, version
+
+
+def _milliseconds(time: float | datetime | str) -> int:
+    if isinstance(time, int | float):
+        return int(time * 1000)
+    if isinstance(time, str):
+        from datetime import datetime
+
+        try:
+            time = datetime.fromisoformat(time)
+        except ValueError:
+            return 0
+    return int(time.timestamp() * 1000)

@@ -1,0 +1,121 @@
+"""Objects of S3, Google Cloud Storage and Azure, by `obstore`, which signs requests and repeats failed ones."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from mqstore import _extras
+from mqstore._remote.failure import DENIED, REMOVED, REPLACED, RequestFailure, Secrets
+from mqstore.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from mqstore._remote.failure import Range, Row
+
+# Requests of one store at the same time.
+_REQUESTS = 8
+
+# More files than any store has; the list of another folder would fill the memory.
+_MOST_FILES = 2_000_000
+
+
+class ObjectStore:
+    """The objects below a URL."""
+
+    def __init__(self, url: str, shown: str, options: dict[str, Any]) -> None:
+        self._obstore = _extras.module("obstore", "cloud")
+        stores = _extras.module("obstore.store", "cloud")
+        self._errors = _extras.module("obstore.exceptions", "cloud")
+        self._secrets = Secrets(options)
+        self._lock = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+        # Google Cloud Storage can list another ETag than a read returns.
+        self._has_one_tag = not url.lower().startswith("gs://")
+        try:
+            self._store = stores.from_url(url.rstrip("/"), **options)
+        except (self._errors.BaseError, TypeError, ValueError) as error:
+            reason = f"cannot use {shown}: {self._secrets.without(error)}"
+            raise InvalidOptionError("storage_options", reason) from None
+
+    def files(self) -> list[Row]:
+        """Returns all objects below the URL."""
+        rows: list[Row] = []
+        try:
+            for part in self._obstore.list(self._store, chunk_size=1000):
+                rows += [_row(found) for found in part if not found["path"].endswith("/")]
+                if len(rows) > _MOST_FILES:
+                    raise RequestFailure("other", "", f"more than {_MOST_FILES:,} objects: give the URL of one store")
+            return rows or self._file()
+        except (self._errors.BaseError, OSError) as error:
+            raise self._failure(error, "") from None
+
+    def _file(self) -> list[Row]:
+        """Returns the object with exactly this URL."""
+        try:
+            found = self._obstore.head(self._store, "")
+        except (FileNotFoundError, self._errors.NotFoundError):
+            return []
+        except (self._errors.InvalidPathError, self._errors.GenericError):
+            # The root of a bucket is no object.
+            return []
+        return [("", *_row(found)[1:])]
+
+    def read(self, ranges: list[Range]) -> list[bytes]:
+        """Returns the bytes of each range."""
+        if len(ranges) == 1:
+            return [self._read(ranges[0])]
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(_REQUESTS, "mqstore-read")
+        return list(self._threads.map(self._read, ranges))
+
+    def _read(self, wanted: Range) -> bytes:
+        path, version, start, length = wanted
+        options: dict[str, Any] = {"range": (start, start + length)}
+        tag = version.partition("|")[0]
+        if tag and self._has_one_tag:
+            options["if_match"] = f'"{tag}"'
+        try:
+            found = self._obstore.get(self._store, path, options=options)
+            if not self._is_version(version, found.meta):
+                raise RequestFailure("changed", path, REPLACED)
+            return bytes(found.bytes())
+        except (self._errors.BaseError, OSError) as error:
+            raise self._failure(error, path) from None
+
+    def _is_version(self, version: str, found: Any) -> bool:
+        """Returns whether an answer is of the listed version of the object."""
+        wanted, other = version.split("|"), _version(found).split("|")
+        if wanted[0] and other[0] and (self._has_one_tag or wanted[0] == other[0]):
+            return wanted[0] == other[0]
+        return wanted[1:] == other[1:]
+
+    def _failure(self, error: Exception, path: str) -> RequestFailure:
+        errors = self._errors
+        if isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError):
+            return RequestFailure("denied", path, DENIED)
+        text = str(error)
+        if isinstance(error, errors.PreconditionError):
+            return RequestFailure("changed", path, REPLACED)
+        is_missing = isinstance(error, FileNotFoundError | errors.NotFoundError) or "status code: 404" in text
+        if is_missing and path:
+            return RequestFailure("changed", path, REMOVED)
+        if is_missing:
+            return RequestFailure("no-bucket", path, "the bucket or container does not exist: check the URL")
+        if "status code: 401" in text or "status code: 403" in text:
+            return RequestFailure("denied", path, DENIED)
+        if "status code: 416" in text or "status code: 412" in text:
+            return RequestFailure("changed", path, REPLACED)
+        return RequestFailure("other", path, self._secrets.without(error))
+
+
+def _row(found: Any) -> Row:
+    """Returns the row of an object."""
+    return found["path"], found["size"], int(found["last_modified"].timestamp() * 1000), _version(found)
+
+
+def _version(found: Any) -> str:
+    """Returns the ETag, the size and the time. Lists and answers give ETags with and without quotation marks."""
+    tag = (found["e_tag"] or "").removeprefix("W/").strip('"')
+    return f"{tag}|{found['size']}|{int(found['last_modified'].timestamp())}"

@@ -1,0 +1,66 @@
+"""The place of a store that a verb reads: a directory, or a URL with its transport."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mqstore import _native
+from mqstore._paths import is_url, shown_url, text_of
+from mqstore.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mqstore.types import StorePath
+
+CACHE_BYTES = 1 << 30
+"""Default of `cache_size`."""
+
+_LEAST_CACHE_BYTES = 1 << 20
+
+# Schemes that obstore reads; all others are for fsspec.
+_OBJECT_STORES = ("s3", "gs", "az")
+
+
+def place_of(
+    path: StorePath | _native.RemoteDirectory,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: StorePath | None = None,
+    cache_size: int = CACHE_BYTES,
+) -> str | _native.RemoteDirectory:
+    """Returns a directory as text, or a URL with its transport. Makes no request.
+
+    Raises:
+        InvalidOptionError: an argument is for URLs and `path` is a directory; or a URL with a query string.
+        ImportError: the package for this kind of URL is not installed.
+    """
+    if isinstance(path, _native.RemoteDirectory):
+        return path
+    text = text_of(path)
+    if not is_url(text):
+        for name, value in (("storage_options", storage_options), ("cache", cache)):
+            if value is not None:
+                raise InvalidOptionError(name, f"only for a store at a URL, and {text!r} is a directory")
+        return text
+    shown = shown_url(text)
+    scheme, _, rest = text.partition("://")
+    options = dict(storage_options or {})
+    if "?" in text or "#" in text:
+        raise InvalidOptionError("storage_options", f"give the parameters of {shown} there, not in the URL")
+    if scheme.lower() in _OBJECT_STORES:
+        from mqstore._remote.object_store import ObjectStore
+
+        if "@" in rest.partition("/")[0]:
+            raise InvalidOptionError("storage_options", f"give the credentials of {shown} there, not in the URL")
+        source: Any = ObjectStore(text, shown, options)
+    else:
+        from mqstore._remote.file_system import FileSystem
+
+        source = FileSystem(text, shown, options)
+    if cache is not None:
+        from mqstore._remote.cache import Cached
+
+        if type(cache_size) is not int or cache_size < _LEAST_CACHE_BYTES:
+            raise InvalidOptionError("cache_size", f"must be an int of at least {_LEAST_CACHE_BYTES:,} bytes")
+        source = Cached(source, shown, text_of(cache), cache_size)
+    return _native.RemoteDirectory(shown, source)

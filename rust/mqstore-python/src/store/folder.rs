@@ -1,0 +1,196 @@
+//! The place of a store that a verb reads: a directory, or a URL with the transport of `mqstore._remote`.
+//!
+//! [`PythonSource`] calls the transport. The core holds locks meanwhile. That is no deadlock, because no thread waits for
+//! a lock of the store while it has the interpreter.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::store_files::StoreFiles;
+use mqstore_io::{
+    OsVfs, RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource, RemoteVfs, SystemClock, Vfs,
+};
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+/// A store at a URL. Its files are listed at the first use; all later uses see the same versions.
+#[pyclass(frozen, module = "mqstore._mqstore")]
+pub(crate) struct RemoteDirectory {
+    folder: StoreFolder,
+}
+
+#[pymethods]
+impl RemoteDirectory {
+    /// Takes the URL to show and the transport, which has the methods `files` and `read`.
+    #[new]
+    fn new(url: String, source: Py<PyAny>) -> Self {
+        let source = Arc::new(PythonSource { root: PathBuf::from(&url), object: source });
+        Self { folder: StoreFolder { path: PathBuf::from(url), remote: Some(Remote::new(source)) } }
+    }
+
+    /// The URL, without secrets.
+    #[getter]
+    fn url(&self) -> String {
+        self.folder.path.to_string_lossy().into_owned()
+    }
+
+    /// Returns the same store, whose files are listed again.
+    fn again(&self) -> Self {
+        let remote = self.folder.remote.as_ref().map(|remote| Remote::new(Arc::clone(&remote.source)));
+        Self { folder: StoreFolder { path: self.folder.path.clone(), remote } }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<store at {:?}>", self.url())
+    }
+}
+
+/// The place of a store.
+#[derive(Clone)]
+pub(crate) struct StoreFolder {
+    path: PathBuf,
+    /// Set for a URL.
+    remote: Option<Arc<Remote>>,
+}
+
+struct Remote {
+    source: Arc<PythonSource>,
+    listed: Mutex<Option<Arc<RemoteVfs>>>,
+}
+
+impl Remote {
+    fn new(source: Arc<PythonSource>) -> Arc<Self> {
+        Arc::new(Self { source, listed: Mutex::default() })
+    }
+}
+
+impl StoreFolder {
+    /// Converts the argument of a verb: a path, or a [`RemoteDirectory`].
+    pub(crate) fn of(place: &Bound<'_, PyAny>) -> PyResult<Self> {
+        match place.cast::<RemoteDirectory>() {
+            Ok(remote) => Ok(remote.get().folder.clone()),
+            Err(_) => Ok(Self { path: place.extract()?, remote: None }),
+        }
+    }
+
+    /// Returns the path, or the URL without secrets.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is a URL.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.remote.is_some()
+    }
+
+    /// Runs `call` with the file system of the place. Call it with the interpreter released.
+    ///
+    /// # Errors
+    /// The error of `call`; or the first failed request, whatever `call` made of it.
+    pub(crate) fn read<T>(
+        &self,
+        call: impl FnOnce(Arc<dyn Vfs>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let Some(remote) = &self.remote else { return call(Arc::new(OsVfs::new())) };
+        let vfs = {
+            let mut listed = remote.listed.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(vfs) = &*listed {
+                Arc::clone(vfs)
+            } else {
+                let source = Arc::clone(&remote.source) as Arc<dyn RemoteSource>;
+                let vfs = RemoteVfs::open(&self.path, source).map_err(|error| self.no_list(error))?;
+                Arc::clone(listed.insert(Arc::new(vfs)))
+            }
+        };
+        let outcome = call(Arc::clone(&vfs) as Arc<dyn Vfs>);
+        match vfs.failure() {
+            Some(failure) => Err(failure).at(&self.path, "reading the store"),
+            None => outcome,
+        }
+    }
+
+    /// Like [`Self::read`], with the files of the store.
+    pub(crate) fn read_files<T>(
+        &self,
+        call: impl FnOnce(&StoreFiles) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.read(|vfs| call(&StoreFiles::new(vfs, Arc::new(SystemClock::new()), &self.path)))
+    }
+
+    fn no_list(&self, error: std::io::Error) -> StoreError {
+        match RemoteError::of(&error).filter(|error| error.cause == RemoteCause::NoBucket) {
+            Some(error) => StoreError::NotAStore { path: self.path.clone(), reason: error.reason.clone() },
+            None => StoreError::io(&self.path, "listing the files of the store", error),
+        }
+    }
+}
+
+/// The transport, an object of `mqstore._remote`.
+struct PythonSource {
+    root: PathBuf,
+    object: Py<PyAny>,
+}
+
+impl fmt::Debug for PythonSource {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The object has credentials.
+        out.debug_struct("PythonSource").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+impl PythonSource {
+    /// Converts an exception of the transport, which names the kind of the failure.
+    fn failure(&self, py: Python<'_>, error: &PyErr) -> RemoteError {
+        let value = error.value(py);
+        let told = |name: &str| value.getattr(name).and_then(|found| found.extract::<String>()).ok();
+        if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+            let reason = "interrupted; open the store again".to_owned();
+            return RemoteError { cause: RemoteCause::Interrupted, path: self.root.clone(), reason };
+        }
+        let cause = match told("cause").as_deref() {
+            Some("denied") => RemoteCause::Denied,
+            Some("no-bucket") => RemoteCause::NoBucket,
+            Some("changed") => RemoteCause::Changed,
+            _ => RemoteCause::Other,
+        };
+        let path = told("path")
+            .filter(|path| !path.is_empty())
+            .map_or(self.root.clone(), |path| self.root.join(path));
+        // The text of any other exception may contain secrets.
+        let reason = told("reason").unwrap_or_else(|| {
+            value.get_type().name().map_or_else(|_| "failed".to_owned(), |name| name.to_string())
+        });
+        RemoteError { cause, path, reason }
+    }
+}
+
+impl RemoteSource for PythonSource {
+    fn list(&self) -> Result<Vec<RemoteEntry>, RemoteError> {
+        Python::attach(|py| {
+            let listed = self.object.call_method0(py, "files").and_then(|found| {
+                let rows: Vec<(String, u64, i64, String)> = found.extract(py)?;
+                Ok(rows)
+            });
+            let rows = listed.map_err(|error| self.failure(py, &error))?;
+            let entry = |(path, len, modified_ms, version)| RemoteEntry { path, len, modified_ms, version };
+            Ok(rows.into_iter().map(entry).collect())
+        })
+    }
+
+    fn read(&self, ranges: &[RemoteRange<'_>]) -> Result<Vec<Vec<u8>>, RemoteError> {
+        Python::attach(|py| {
+            let wanted: Vec<_> =
+                ranges.iter().map(|range| (range.path, range.version, range.start, range.len)).collect();
+            let fetch = || -> PyResult<Vec<Vec<u8>>> {
+                let parts = self.object.bind(py).call_method1("read", (PyList::new(py, wanted)?,))?;
+                let copy =
+                    |part: PyResult<Bound<'_, PyAny>>| Ok(part?.cast::<PyBytes>()?.as_bytes().to_vec());
+                parts.try_iter()?.map(copy).collect()
+            };
+            fetch().map_err(|error| self.failure(py, &error))
+        })
+    }
+}

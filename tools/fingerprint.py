@@ -55,10 +55,8 @@ def requirements(group: str | None = None) -> str:
     if group is not None:
         return "\n".join(groups[group])
     extras = project["project"]["optional-dependencies"]
-    # The requirements of the extra for Arrow are a part of Spark's.
-    wanted = [*groups["dev"]]
-    for extra in ("cli", "opentelemetry", "prometheus", "spark"):
-        wanted += extras[extra]
+    # `all` only names the others.
+    wanted = dict.fromkeys([*groups["dev"], *(each for name in extras if name != "all" for each in extras[name])])
     return "\n".join(wanted)
 
 

@@ -137,6 +137,9 @@ pub struct StoreOptions {
     /// Minimum bytes of the log that get space on the disk at once: 4 KiB to 1 GiB, default 1 MiB. Python has no such
     /// option; tests need smaller steps.
     pub allocation_bytes: u64,
+    /// Total bytes of the records of one append from which they are written to the file instead of copied to absent
+    /// pages of its map: at most 1 GiB, default 64 KiB. Python has no such option; tests have shorter segments.
+    pub file_write_bytes: u64,
     /// Whether new records carry RocketMQ's CRC of the whole record. Default true. `enabledAppendPropCRC`.
     pub record_crc: bool,
     /// Whether tags get index entries, as in RocketMQ 5.5.0. Default false. If the last writer of the directory added
@@ -255,6 +258,7 @@ impl Default for StoreOptions {
             prewarm: true,
             lock_memory: false,
             allocation_bytes: 1 << 20,
+            file_write_bytes: 64 << 10,
             record_crc: true,
             index_tags: false,
             max_message_bytes: 4 << 20,
@@ -316,6 +320,7 @@ impl StoreOptions {
             });
         }
         within("allocation_bytes", self.allocation_bytes, 4096, 1 << 30)?;
+        within("file_write_bytes", self.file_write_bytes, 0, 1 << 30)?;
         within("max_message_size", self.max_message_bytes.into(), 10, 1 << 30)?;
         within("compress_over", self.compress_over_bytes.into(), 0, 1 << 30)?;
         within("default_queues", self.default_queues.into(), 1, 65_536)?;

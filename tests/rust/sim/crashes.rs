@@ -55,6 +55,12 @@ fn sequence(mode: char, length: u32, number: usize) -> Case {
     Case { name, options: options(mode), ops, last_only: length > 1 }
 }
 
+/// Returns total bytes from which an append is written to the file: the default, which no batch of a short segment
+/// reaches, or so few that some appends are copied to the map and others are written.
+fn any_file_write_bytes(rng: &mut Rng) -> u64 {
+    if rng.chance(2) { 400 } else { StoreOptions::default().file_write_bytes }
+}
+
 /// The options of a mode: `p` appends through a pool, `d` shows only durable messages.
 fn options(mode: char) -> StoreOptions {
     match mode {
@@ -74,6 +80,7 @@ pub(crate) fn random(seed: u64, mode: char, longest: u64) -> Case {
         queue_file_entries: 8 * (1 + rng.below(2) as u32),
         // In some runs dispatch lags, as it does with threads.
         dispatch_threads: Some(u32::from(rng.chance(3))),
+        file_write_bytes: any_file_write_bytes(&mut rng),
         ..options(mode)
     };
     Case { name: format!("r{mode}{longest}-{seed}"), options, ops, last_only: false }
@@ -113,7 +120,8 @@ pub(crate) fn attended(seed: u64, mode: char, longest: u64) -> Case {
         _ => any_op(&mut rng),
     });
     let ops = ops.collect();
-    Case { name: format!("v{mode}{longest}-{seed}"), options: options(mode), ops, last_only: false }
+    let options = StoreOptions { file_write_bytes: any_file_write_bytes(&mut rng), ..options(mode) };
+    Case { name: format!("v{mode}{longest}-{seed}"), options, ops, last_only: false }
 }
 
 /// A random run in which several workers dispatch out of order and later than the appends. It rebuilds queues
@@ -128,7 +136,11 @@ pub(crate) fn worked(seed: u64, mode: char, longest: u64) -> Case {
         _ => any_op(&mut rng),
     });
     let ops = ops.collect();
-    let options = StoreOptions { dispatch_threads: Some(1), ..options(mode) };
+    let options = StoreOptions {
+        dispatch_threads: Some(1),
+        file_write_bytes: any_file_write_bytes(&mut rng),
+        ..options(mode)
+    };
     Case { name: format!("w{mode}{longest}-{seed}"), options, ops, last_only: false }
 }
 
@@ -161,6 +173,7 @@ pub(crate) fn deleting(seed: u64, mode: char, kind: u64) -> Case {
         delete_when: "*".to_owned(),
         secure_wipe: kind & 1 != 0,
         commit_log_paths: if kind & 2 == 0 { Vec::new() } else { FAR_LOGS.map(Into::into).to_vec() },
+        file_write_bytes: any_file_write_bytes(&mut rng),
         ..base
     };
     Case { name: format!("e{mode}{kind}-{seed}"), options, ops, last_only: false }

@@ -26,9 +26,10 @@ const END: &str = "<!-- failing calls: end -->\n";
 
 type Act = fn(&mut Run) -> Result<(), StoreError>;
 
-const VERBS: [(&str, Act); 7] = [
+const VERBS: [(&str, Act); 8] = [
     ("append", |run| run.append(LOG, 40)),
     ("append to a new segment", |run| run.append(LOG, 3_400)),
+    ("append a large batch", |run| run.append_batch(LOG, 12, 350)),
     ("flush", |run| run.store.flush()),
     ("a round of the background", |run| run.store.step()),
     ("create a topic", |run| run.store.create_topic("new", 2, &[])),
@@ -68,6 +69,8 @@ fn options() -> StoreOptions {
         retention_bytes: Some(3 * SEGMENT_BYTES),
         expire_uncompacted: true,
         compaction_feed: false,
+        // Only the large batch reaches it.
+        file_write_bytes: SEGMENT_BYTES,
         ..tiny(Durability::Async)
     }
 }
@@ -89,23 +92,32 @@ impl Run {
     }
 
     fn append(&mut self, topic: &'static str, len: usize) -> Result<(), StoreError> {
-        let key = format!("key-{}", self.sent % 5);
-        let mut body = format!("{} ", self.sent).into_bytes();
-        body.resize(len, b'x');
-        self.sent += 1;
-        let properties = encode_properties([key.as_str()], None, None, [])?;
-        let appended = self.store.append(&NewMessage {
-            topic,
-            body: &body,
-            properties: &properties,
-            unique_key: None,
-            queue_id: Some(0),
-            flag: 0,
-            born_timestamp_ms: None,
-            durable: false,
-            ..NewMessage::default()
-        })?;
-        self.acked.push(Acked { topic, offset: appended.queue_offset, body, key });
+        self.append_batch(topic, 1, len)
+    }
+
+    /// Appends messages with bodies of `len` bytes in one call.
+    fn append_batch(&mut self, topic: &'static str, count: usize, len: usize) -> Result<(), StoreError> {
+        let numbers = self.sent..self.sent + count;
+        self.sent += count;
+        let texts: Vec<(String, Vec<u8>)> = numbers
+            .map(|number| {
+                let mut body = format!("{number} ").into_bytes();
+                body.resize(len, b'x');
+                (format!("key-{}", number % 5), body)
+            })
+            .collect();
+        let properties = texts.iter().map(|(key, _)| encode_properties([key.as_str()], None, None, []));
+        let properties = properties.collect::<Result<Vec<_>, _>>()?;
+        let mut messages = Vec::new();
+        for ((_, body), properties) in texts.iter().zip(&properties) {
+            messages.push(NewMessage { topic, body, properties, queue_id: Some(0), ..NewMessage::default() });
+        }
+        let appended = match messages.as_slice() {
+            [one] => vec![self.store.append(one)?],
+            many => self.store.append_many(many)?,
+        };
+        let acked = texts.into_iter().zip(appended);
+        self.acked.extend(acked.map(|((key, body), at)| Acked { topic, offset: at.queue_offset, body, key }));
         Ok(())
     }
 

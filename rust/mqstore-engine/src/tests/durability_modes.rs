@@ -94,6 +94,84 @@ fn batches_cross_segments_in_every_mode() {
     }
 }
 
+/// A world that records its calls. No thread prepares pages in it.
+fn traced() -> (World, Arc<SimVfs>) {
+    let (world, ..) = World::simulated();
+    let vfs = Arc::new(SimVfs::new(SimOptions { trace: true, by_hand: true, ..SimOptions::default() }));
+    vfs.create_dir_all(std::path::Path::new("/data")).unwrap();
+    (world.on(vfs.clone()), vfs)
+}
+
+/// A large append to absent pages is written to the file, in pieces: small records together, a large record by itself
+/// with its size last. Any other append is copied to the map.
+#[test]
+fn a_large_append_to_absent_pages_is_written_to_the_file() {
+    let (world, vfs) = traced();
+    let options = StoreOptions { segment_bytes: 1 << 20, file_write_bytes: 1_000, ..small() };
+    let store = world.open(OpenMode::Create, &options).unwrap();
+    put(&store, "orders", 0, b"the first message creates the segment", "k");
+    // An open file keeps the name under which it was created.
+    let path = world.files().staging().join(format!("segment-{}", mqstore_format::offset_file_name(0)));
+    let calls = |sizes: &[usize]| -> Vec<(OperationKind, u64, u64)> {
+        let before = vfs.operations();
+        let bodies: Vec<Vec<u8>> = sizes.iter().map(|size| vec![b'z'; *size]).collect();
+        let messages: Vec<NewMessage<'_>> = bodies.iter().map(|body| plain("orders", body)).collect();
+        let done = store.append_many(&messages).unwrap();
+        let start = done[0].commit_log_offset;
+        let writes = [OperationKind::Write, OperationKind::MapWrite];
+        let trace = vfs.trace().into_iter().filter(|call| call.number > before && call.path == path);
+        let log = trace.filter(|call| writes.contains(&call.kind));
+        log.map(|call| (call.kind, call.offset - start, call.len)).collect()
+    };
+    let is_copied = |calls: &[(OperationKind, u64, u64)]| {
+        !calls.is_empty() && calls.iter().all(|(kind, ..)| *kind == OperationKind::MapWrite)
+    };
+    let small = calls(&[300, 300]);
+    assert!(is_copied(&small), "{small:?}");
+    let large = calls(&[300, 300, 300]);
+    assert!(matches!(large.as_slice(), [(OperationKind::Write, 0, 1_000..)]), "{large:?}");
+    let mixed = calls(&[300, 9_000, 300]);
+    let kinds: Vec<OperationKind> = mixed.iter().map(|(kind, ..)| *kind).collect();
+    assert_eq!(kinds, [OperationKind::Write; 5], "{mixed:?}");
+    let &[first, body, tail, head, last] = mixed.as_slice() else { panic!("{mixed:?}") };
+    assert_eq!((first.1, first.2), (0, head.1), "the record before the large one");
+    assert_eq!((head.1 + head.2, body.1 + body.2, tail.1 + tail.2), (body.1, tail.1, last.1));
+    for _ in 0..5 {
+        store.step().unwrap();
+    }
+    let prepared = calls(&[300, 300, 300]);
+    assert!(is_copied(&prepared), "{prepared:?}");
+    assert_eq!(read_all(&store, "orders", 0).len(), 12);
+    store.close().unwrap();
+    verify_clean(&world, &options);
+}
+
+/// A write that fails in the middle stops the log as a failed sync does. Nothing of the append is visible.
+#[test]
+fn a_failed_write_of_a_large_append_stops_the_log() {
+    for nth in 1..=2 {
+        let (world, vfs) = traced();
+        let options = StoreOptions { segment_bytes: 1 << 20, file_write_bytes: 1_000, ..small() };
+        let store = world.open(OpenMode::Create, &options).unwrap();
+        put(&store, "orders", 0, b"fine", "k");
+        vfs.inject(Fault::nth(nth).on(&[OperationKind::Write]).under(&world.files().staging()));
+        let body = vec![b'z'; 3_000];
+        let failed = store.append_many(&vec![plain("orders", &body); 4]);
+        assert!(matches!(failed, Err(StoreError::Poisoned { .. })), "write {nth}: {failed:?}");
+        assert!(matches!(store.append(&plain("orders", b"next")), Err(StoreError::Poisoned { .. })));
+        let killed = world.on(Arc::new({
+            vfs.clear_faults();
+            vfs.kill().unwrap()
+        }));
+        let again = killed.open(OpenMode::ReadWrite, &options).unwrap();
+        let found = read_all(&again, "orders", 0);
+        assert_eq!(found.first(), Some(&(0, b"fine".to_vec())));
+        assert!(found.iter().skip(1).all(|(_, found)| *found == body), "a prefix of the batch");
+        again.close().unwrap();
+        verify_clean(&killed, &options);
+    }
+}
+
 #[test]
 fn a_record_larger_than_the_pool_goes_to_the_file() {
     for durability in [Durability::Sync, Durability::Pooled] {
@@ -179,7 +257,14 @@ fn log(world: &World, pool_bytes: Option<u64>, ahead: PreallocateOptions) -> Com
     let live = Arc::new(LivePage::create(&files, 1, false, 0..0, 0).unwrap().0);
     let (row, _) = SegmentList::load_contiguous(&files, 1 << 20, MapAccess::ReadWrite).unwrap();
     let limits = PutLimits { busy_after_ms: 1_000, queue_wait_ms: 200 };
-    let options = LogOptions { pool_bytes, limits, ahead, allocation_bytes: 1 << 20, max_bytes: None };
+    let options = LogOptions {
+        pool_bytes,
+        limits,
+        ahead,
+        allocation_bytes: 1 << 20,
+        file_write_bytes: 64 << 10,
+        max_bytes: None,
+    };
     CommitLog::open(&files, &options, row, mqstore_log::commit_log::SyncPoint::default(), live).unwrap()
 }
 
@@ -255,10 +340,7 @@ fn prewritten_log(world: &World) -> (CommitLog, u64, std::path::PathBuf) {
 
 #[test]
 fn the_window_is_prewritten_and_records_in_it_are_synced_anew() {
-    let (world, ..) = World::simulated();
-    let vfs = Arc::new(SimVfs::new(SimOptions { trace: true, ..SimOptions::default() }));
-    vfs.create_dir_all(std::path::Path::new("/data")).unwrap();
-    let world = world.on(vfs.clone());
+    let (world, vfs) = traced();
     let (log, first, path) = prewritten_log(&world);
     let prewritten = |since: u64| -> Vec<u64> {
         let trace = vfs.trace().into_iter().filter(|call| call.number > since && call.path == path);

@@ -12,9 +12,14 @@
 //! | durability | bytes go to | in the file |
 //! |---|---|---|
 //! | `async`, `manual` | the mapped segment | at once |
-//! | `async`, `manual` with `durable` | the file, by a positional write | at once |
+//! | `async`, `manual`: with `durable`, and large appends to absent pages | the file, by positional writes | at once |
 //! | `sync` | the pool | when the leader of a group commit writes it |
 //! | `pooled` | the pool | when the background writes it, or a reader asks |
+//!
+//! A copy is the fastest way to prepared pages (`preallocate`). Where an append overtakes the preparation, each copy to
+//! an absent page waits for a page fault and for the clearing of pages. A large append
+//! ([`LogOptions::file_write_bytes`](super::LogOptions::file_write_bytes)) writes to the file there instead, which
+//! creates pages without a fault and clears none that it fills.
 //!
 //! Source: `CommitLog#asyncPutMessage`, `DefaultAppendMessageCallback#doAppend`.
 
@@ -28,8 +33,9 @@ use super::pool::Pool;
 use super::put_lock::{PutBusy, PutGuard};
 use mqstore_base::error::{IoContext, StoreError};
 
-/// Bytes of a batch from which the gathered records are written; the record that reaches the bound is included.
-const MOST_AT_ONCE_BYTES: usize = 1 << 20;
+/// Maximum number of bytes from which gathered records are written: they are still in a near cache when the system
+/// copies them.
+const MOST_GATHERED_BYTES: u64 = 256 << 10;
 
 /// Maximum bytes of a record's destination to prefetch; the processor prefetches the rest by itself.
 const MOST_EXPECTED_BYTES: usize = 4096;
@@ -40,7 +46,8 @@ impl CommitLog {
     ///
     /// All records become visible together, after all of them are copied. If a batch larger than a segment meets a full
     /// disk, the records that were already copied stay. With `through_file`, a positional write appends the records,
-    /// which a sync makes durable cheaply. A log with a pool always writes through the file.
+    /// which a sync makes durable cheaply; a large append to absent pages is written in the same way. A log with a pool
+    /// always writes through the file.
     ///
     /// # Errors
     /// - [`StoreError::Busy`] if the lock was held or waited for too long, [`StoreError::TooLarge`],
@@ -53,8 +60,10 @@ impl CommitLog {
         through_file: bool,
     ) -> Result<u64, StoreError> {
         self.check()?;
-        let (mut put, past_pool) = self.lock_with_space(records, now_ms)?;
-        let refused = if past_pool || (through_file && self.pool.is_none()) {
+        let total: u64 = records.iter().map(|record| record.parts.len() as u64).sum();
+        let (mut put, past_pool) = self.lock_with_space(records, total, now_ms)?;
+        let writes = || through_file || (total >= self.file_write_bytes && !self.has_pages(&put, total));
+        let refused = if past_pool || (self.pool.is_none() && writes()) {
             self.write_records(&mut put, records)?
         } else {
             self.copy_records(&mut put, records)?
@@ -64,14 +73,14 @@ impl CommitLog {
         refused.map_or(Ok(end), Err)
     }
 
-    /// Takes the put lock once `records` fit the active segment and the pool. Batches that are too large for either
-    /// also get the lock. The flag says that the records must bypass the pool.
+    /// Takes the put lock once `records`, of `total` bytes, fit the active segment and the pool. Batches that are too
+    /// large for either also get the lock. The flag says that the records must bypass the pool.
     fn lock_with_space(
         &self,
         records: &[EncodedRecord<'_>],
+        total: u64,
         now_ms: i64,
     ) -> Result<(PutGuard<'_, PutState>, bool), StoreError> {
-        let total: u64 = records.iter().map(|record| record.parts.len() as u64).sum();
         loop {
             let mut put = self.lock_put()?;
             if put.sealed {
@@ -96,6 +105,11 @@ impl CommitLog {
                 _ => return Ok((put, false)),
             }
         }
+    }
+
+    /// Whether the pages for `bytes` after the point of `put` are prepared.
+    fn has_pages(&self, put: &PutState, bytes: u64) -> bool {
+        put.point.position + bytes <= self.ahead.warm.load(Ordering::Acquire)
     }
 
     pub(super) fn lock_put(&self) -> Result<PutGuard<'_, PutState>, StoreError> {
@@ -210,23 +224,41 @@ impl CommitLog {
         records: &mut [EncodedRecord<'_>],
     ) -> Result<Option<StoreError>, StoreError> {
         self.drain_locked(put)?;
-        let mut gathered = Vec::new();
+        let mut gathered = std::mem::take(&mut put.gathered);
+        gathered.clear();
+        let outcome = self.gather_and_write(put, records, &mut gathered);
+        put.gathered = gathered;
+        outcome
+    }
+
+    fn gather_and_write(
+        &self,
+        put: &mut PutState,
+        records: &mut [EncodedRecord<'_>],
+        gathered: &mut Vec<u8>,
+    ) -> Result<Option<StoreError>, StoreError> {
+        // A record of this size is not gathered.
+        let bound = self.file_write_bytes.saturating_mul(4).min(MOST_GATHERED_BYTES);
         let mut first = true;
         for record in records {
             let size = record.parts.len() as u64;
-            if gathered.len() >= MOST_AT_ONCE_BYTES || !put.has_space(size) {
-                self.write_gathered(put, &mut gathered)?;
+            if gathered.len() as u64 >= bound || size >= bound || !put.has_space(size) {
+                self.write_gathered(put, gathered)?;
             }
             if let Err(refused) = self.ensure_space(put, size, first) {
-                self.write_gathered(put, &mut gathered)?;
+                self.write_gathered(put, gathered)?;
                 return Ok(Some(refused));
             }
             first = false;
             self.assign(put, record);
             fill_in(record).map_err(|error| self.poison("appending", &error.to_string()))?;
-            record.parts.slices().iter().for_each(|slice| gathered.extend_from_slice(slice));
+            if size >= bound {
+                self.write_one(put, record)?;
+            } else {
+                record.parts.slices().iter().for_each(|slice| gathered.extend_from_slice(slice));
+            }
         }
-        self.write_gathered(put, &mut gathered)?;
+        self.write_gathered(put, gathered)?;
         Ok(None)
     }
 
@@ -235,15 +267,38 @@ impl CommitLog {
         if gathered.is_empty() {
             return Ok(());
         }
-        let end = put.point.position;
-        let start = end - gathered.len() as u64;
+        self.write_at(put, put.point.position - gathered.len() as u64, gathered)?;
+        gathered.clear();
+        self.end_write(put)
+    }
+
+    /// Writes `record`, which ends at the point of `put`. Its head, with the size, comes last, as in a map.
+    fn write_one(&self, put: &PutState, record: &EncodedRecord<'_>) -> Result<(), StoreError> {
+        let [head, body, tail] = record.parts.slices();
+        let start = record.placed.commit_log_offset;
+        let body_start = start + head.len() as u64;
+        self.write_at(put, body_start, body)?;
+        self.write_at(put, body_start + body.len() as u64, tail)?;
+        self.write_at(put, start, head)?;
+        self.end_write(put)
+    }
+
+    fn write_at(&self, put: &PutState, position: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let segment = &self.active_of(put)?.segment;
         segment
             .file()
-            .and_then(|file| file.write_all_at(gathered, start - segment.base_offset()))
-            .map_err(|error| self.poison("appending", &error.to_string()))?;
+            .and_then(|file| file.write_all_at(bytes, position - segment.base_offset()))
+            .map_err(|error| self.poison("appending", &error.to_string()))
+    }
+
+    /// Notes that the file has all bytes before the point of `put`.
+    fn end_write(&self, put: &PutState) -> Result<(), StoreError> {
+        let end = put.point.position;
+        let segment = &self.active_of(put)?.segment;
         segment.advance_wrote(end - segment.base_offset());
-        gathered.clear();
         if let Some(pool) = &self.pool {
             pool.skip_to(end);
         }

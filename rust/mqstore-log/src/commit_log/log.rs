@@ -72,6 +72,9 @@ pub struct LogOptions {
     pub ahead: PreallocateOptions,
     /// Minimum bytes after the tail that get disk space at once.
     pub allocation_bytes: u64,
+    /// Total bytes of an append from which its records are written to the file instead of copied to absent pages of its
+    /// map.
+    pub file_write_bytes: u64,
     /// Maximum total bytes of all segments.
     pub max_bytes: Option<u64>,
 }
@@ -93,6 +96,7 @@ impl LogOptions {
                 queue_wait_ms: options.queue_wait_limit_ms,
             },
             allocation_bytes: options.allocation_bytes,
+            file_write_bytes: options.file_write_bytes,
             max_bytes: options.max_bytes,
             ahead: PreallocateOptions {
                 enabled: options.prewarm,
@@ -133,6 +137,9 @@ pub struct CommitLog {
     pub(super) stopped: AtomicBool,
     pub(super) cause: Mutex<Option<(&'static str, String)>>,
     pub(super) refused: AtomicU64,
+    /// Total bytes of an append from which its records are written to the file instead of copied to absent pages of its
+    /// map.
+    pub(super) file_write_bytes: u64,
     /// Maximum total bytes of all segments.
     pub(super) max_bytes: Option<u64>,
     /// End of the log when it was opened; this process wrote everything after it.
@@ -165,6 +172,8 @@ pub(super) struct PutState {
     pub(super) point: SyncPoint,
     /// Log offset before which everything has disk space. There can be more: see `MappedFile::allocated`.
     pub(super) allocated: u64,
+    /// Records on their way to the file; kept to reuse its memory.
+    pub(super) gathered: Vec<u8>,
     /// Whether the log refuses all further appends.
     pub(super) sealed: bool,
 }
@@ -201,7 +210,13 @@ impl CommitLog {
             front: AppendState {
                 put: PutLock::new(
                     options.limits,
-                    PutState { active: active.clone(), point, allocated: 0, sealed: false },
+                    PutState {
+                        active: active.clone(),
+                        point,
+                        allocated: 0,
+                        gathered: Vec::new(),
+                        sealed: false,
+                    },
                 ),
                 appended: AtomicU64::new(end),
                 records: AtomicU64::new(0),
@@ -217,6 +232,7 @@ impl CommitLog {
             stopped: AtomicBool::new(false),
             cause: Mutex::new(None),
             refused: AtomicU64::new(0),
+            file_write_bytes: options.file_write_bytes,
             max_bytes: options.max_bytes,
             own_from: end,
             hot_bytes: hot_bytes(files.vfs.environment().memory_bytes),

@@ -258,8 +258,9 @@ impl CommitLog {
         while warm < target && !self.ahead.stopped.load(Ordering::Acquire) {
             let end = (warm + STEP_BYTES).min(target);
             self.populate(&region, active.base_offset(), warm..end, tail)?;
-            warm = end;
-            self.ahead.warm.raise(warm, Ordering::AcqRel);
+            self.ahead.warm.raise(end, Ordering::AcqRel);
+            // Appends that have overtaken this thread have created their pages themselves.
+            warm = end.max(self.appended());
         }
         Ok(true)
     }

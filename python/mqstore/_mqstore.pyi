@@ -33,6 +33,8 @@ from mqstore._stubs.jobs import (
     pop_record,
     rebuild,
     repair,
+    trace_map,
+    trace_store,
     verify,
     verify_assemble,
     verify_log_bytes,
@@ -83,9 +85,9 @@ __all__ = [
     "export_settings", "group_lags", "groups", "info", "is_held", "is_reserved", "is_settled", "is_system_topic",
     "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history", "pending_transactions", "pop_record",
     "quotas", "reason_of", "rebuild", "repair", "reschedule_delayed", "scan_copy", "scan_cuts", "scan_export",
-    "scan_lines", "scan_open", "scan_schema", "staged_ids", "sync_groups", "tags_codes", "update_topic", "verify",
-    "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
-    "work_counts", "writer_pid",
+    "scan_lines", "scan_open", "scan_schema", "staged_ids", "sync_groups", "tags_codes", "trace_map", "trace_store",
+    "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps",
+    "waiting_record", "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]

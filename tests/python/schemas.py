@@ -16,7 +16,7 @@ from typing import Any
 
 from mqstore import _reports
 from mqstore._admin import info as _info
-from mqstore.cli import bench, groups, settings, write
+from mqstore.cli import bench, groups, settings, trace, write
 
 REPORTS: dict[str, type] = {
     "info": _info.StoreInfo,
@@ -30,6 +30,7 @@ REPORTS: dict[str, type] = {
     "export": _reports.ExportReport,
     "import": _reports.ImportReport,
     "topic delete": write.DeletedTopic,
+    "bench --trace": trace.Trace,
     "dead-letter redrive": groups.Redriven,
 }
 LISTS: dict[str, type] = {
@@ -38,7 +39,7 @@ LISTS: dict[str, type] = {
     "group lag": groups.GroupLag,
     "group reset": groups.OffsetReset,
 }
-_MODULES = (_reports, _info, bench, groups, settings, write)
+_MODULES = (_reports, _info, bench, groups, settings, trace, write)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
 SIMPLE = {int: "integer", str: "string", bool: "boolean", float: "number"}

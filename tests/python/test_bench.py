@@ -31,6 +31,27 @@ def test_bench(tmp_path: Path, cli: Cli) -> None:
     assert "store / bare loop" in table
 
 
+def test_trace(tmp_path: Path, cli: Cli) -> None:
+    few = ("bench", tmp_path, "--trace", "--rate", "10000", "--seconds", "0.05", "--size", "100")
+    done = cli(*few, "--slow-us", "1", "--slowest", "3", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["rate"], found["messages"], found["size"]) == (10_000, 500, 100)
+    for side in (found["store"], found["bare"]):
+        assert side["p50_us"] <= side["p99_us"] <= side["p999_us"] <= side["p9999_us"] <= side["max_us"]
+        assert sum(cause["late"] for cause in side["causes"]) == side["late"]
+        durations = [step["duration_us"] for step in side["slowest"]]
+        assert durations == sorted(durations, reverse=True)
+        assert len(durations) == min(3, sum(cause["steps"] for cause in side["causes"]))
+    # Both sides copy the same number of bytes.
+    assert found["store"]["record_bytes"] > 100
+    assert int(found["store"]["record_bytes"]) == found["bare"]["record_bytes"]
+    assert list(tmp_path.iterdir()) == []
+    table = cli(*few).stdout
+    assert "p99.9, µs" in table
+    assert "bare loop" in table
+
+
 @pytest.mark.slow
 def test_a_store_is_left_alone(home: Path, cli: Cli) -> None:
     with mqstore.open(home, "create") as store:

@@ -37,6 +37,7 @@ def test_the_page_is_current() -> None:
         ["stats", "DIR"],
         ["config show", "DIR"],
         ["bench", "OUT", "--messages", "200"],
+        ["bench --trace", "OUT", "--rate", "10000", "--seconds", "0.02", "--slow-us", "1"],
         ["verify", "DIR"],
         ["verify", "BAD"],
         ["repair", "BAD", "--dry-run"],

@@ -7,8 +7,9 @@ from mqstore._mqstore import NativeStore, StoredMessage
 
 __all__ = [
     "CompactionJob", "RemoteDirectory", "compaction_end", "compaction_read", "compaction_report", "compaction_restore",
-    "compaction_run", "compaction_run_step", "copy_store", "info", "pop_record", "rebuild", "repair", "verify",
-    "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
+    "compaction_run", "compaction_run_step", "copy_store", "info", "pop_record", "rebuild", "repair", "trace_map",
+    "trace_store", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps",
+    "waiting_record",
     "writer_pid",
 ]  # fmt: skip
 
@@ -46,6 +47,12 @@ def repair(
 ) -> dict[str, Any]: ...
 def copy_store(path: str, output: str, progress: Callable[[int, int], object] | None) -> None: ...
 def info(path: str | RemoteDirectory) -> dict[str, Any]: ...
+def trace_store(store: NativeStore, plan: tuple[int, int, int, int, int]) -> dict[str, Any]:
+    """Appends to the topic `bench` of `store` at a fixed rate."""
+
+def trace_map(path: str, plan: tuple[int, int, int, int, int]) -> dict[str, Any]:
+    """Copies records into a prepared map of the new file `path` at the same rate, without a store."""
+
 def pop_record(message: StoredMessage) -> dict[str, Any] | None: ...
 def waiting_record(message: StoredMessage, store: NativeStore | None = None) -> dict[str, Any] | None: ...
 

@@ -478,17 +478,34 @@ def bench(
     ],
     messages: Annotated[int, typer.Option(min=100, max=10_000_000, help="Messages of each measurement.")] = 100_000,
     size: Annotated[int, typer.Option(min=1, max=1 << 20, help="Bytes of each body.")] = 1024,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Append at a fixed rate instead, and find the causes of delays.")
+    ] = False,
+    rate: Annotated[int, typer.Option(min=1, max=10_000_000, help="--trace: messages a second.")] = 500_000,
+    seconds: Annotated[float, typer.Option(min=0.001, max=3600, help="--trace: seconds of each side.")] = 4,
+    slow_us: Annotated[
+        float, typer.Option(min=1, max=1e9, help="--trace: microseconds from which a step is slow.")
+    ] = 10,
+    slowest: Annotated[int, typer.Option(min=0, max=10_000, help="--trace: slow steps to list, JSON only.")] = 20,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Compares a store with bare loops over the same disk and memory; takes some seconds, with one thread.
 
-    The command creates a temporary folder in DIR, or next to DIR if DIR is a store, and removes it at the end.
+    The command creates a temporary folder in DIR, or next to DIR if DIR is a store, and removes it at the end. With
+    --trace, this folder takes RATE * SECONDS * (SIZE + 200) bytes.
     """
+    from mqstore.cli import trace as tracing
     from mqstore.cli.bench import lines
 
     folder = directory.absolute().parent if (directory / "commitlog").exists() else directory
     if not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    if trace:
+        traced = tracing.trace(folder, rate, seconds, size, slow_us, slowest)
+        if not render.machine(traced.to_dict(), form):
+            render.table(tracing.LATENCY_HEADINGS, tracing.latency_rows(traced))
+            render.table(tracing.CAUSE_HEADINGS, tracing.cause_rows(traced))
+        return CLEAN
     found = list(lines(folder, messages, size))
     if not render.machine([line.to_dict() for line in found], form):
         rows = [

@@ -26,3 +26,4 @@ pub mod retry;
 pub mod store_files;
 pub mod topic_floors;
 pub mod wake_signal;
+pub mod work_times;

@@ -31,6 +31,7 @@ use bare_log::BareLog;
 use linked_folders::LinkedFolders;
 
 use crate::error::{IoContext, StoreError};
+use crate::work_times::{Work, WorkTimes};
 
 /// Maximum bytes that are read of a configuration file; far more than a broker writes.
 pub const CONFIG_LIMIT_BYTES: u64 = 256 << 20;
@@ -92,13 +93,29 @@ pub struct StoreFiles {
     alone: Option<Arc<BareLog>>,
     /// The option of that name.
     pub max_open_files: Option<u32>,
+    /// The times of work that can delay an append.
+    pub work_times: Arc<WorkTimes>,
 }
 
 impl StoreFiles {
     /// Returns the files of a store at `root`. Resolves the folders below it that are links.
     pub fn new(vfs: Arc<dyn Vfs>, clock: Arc<dyn Clock>, root: &Path) -> Self {
         let links = Arc::new(LinkedFolders::find(&*vfs, root));
-        Self { vfs, clock, root: root.to_path_buf(), links, logs: None, alone: None, max_open_files: None }
+        Self {
+            vfs,
+            clock,
+            root: root.to_path_buf(),
+            links,
+            logs: None,
+            alone: None,
+            max_open_files: None,
+            work_times: Arc::default(),
+        }
+    }
+
+    /// Runs `run` and adds its time to [`Self::work_times`].
+    pub fn time<T>(&self, work: Work, run: impl FnOnce() -> T) -> T {
+        self.work_times.time(work, &*self.clock, run)
     }
 
     /// Returns the number of queue files and of index files that the store keeps open between two uses.

@@ -1,7 +1,8 @@
 //! The store: one handle for all operations on a directory.
 //!
 //! `store` opens and closes it and runs its threads, `write` appends, `read` and `scan` find messages, `compact` runs
-//! compactions of an open store, `retention` removes due segments. A [`Store`] for writing holds RocketMQ's lock.
+//! compactions of an open store, `retention` removes due segments, `open_loop` times appends. A [`Store`] for writing
+//! holds RocketMQ's lock.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -13,6 +14,7 @@
 )]
 
 pub(crate) mod compact;
+pub(crate) mod open_loop;
 pub(crate) mod read;
 pub(crate) mod retention;
 pub(crate) mod scan;
@@ -32,6 +34,9 @@ pub mod testing;
 mod tests;
 
 pub use compact::restore::restore_compaction;
+pub use open_loop::{
+    AppendTrace, Cause, CauseTotal, Latencies, SlowStep, TraceCheck, TraceRequest, trace_copies,
+};
 pub use read::cursor::{LogCursor, LookupCursor, QueueCursor, RecordBatch};
 pub use read::follower::{FollowStep, TopicFollower};
 pub use read::merged::{MergedCursor, ReadBound, TopicRead};

@@ -16,7 +16,7 @@ use mqstore_io::EventCount;
 use serde_json::{Value, json};
 
 use crate::Failure;
-use crate::latency::Latencies;
+use crate::latency::{Latencies, quantiles};
 use crate::ours::{message, open_store, stored};
 use crate::spec::Spec;
 
@@ -131,7 +131,7 @@ pub(crate) fn visible(spec: &Spec) -> Result<Value, Failure> {
     store.close()?;
     Ok(json!({
         "seconds": seconds, "messages": spec.messages, "stored": stored, "refused": 0,
-        "latency": latencies.to_json(),
+        "latency": quantiles(&latencies),
     }))
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn bare_wake(spec: &Spec) -> Result<Value, Failure> {
     )?;
     Ok(json!({
         "seconds": begin.elapsed().as_secs_f64(), "messages": spec.messages, "stored": spec.messages, "refused": 0,
-        "latency": latencies.to_json(),
+        "latency": quantiles(&latencies),
     }))
 }
 
@@ -181,7 +181,7 @@ pub(crate) fn bare_visible(spec: &Spec) -> Result<Value, Failure> {
     }
     Ok(json!({
         "seconds": begin.elapsed().as_secs_f64(), "messages": spec.messages, "stored": spec.messages, "refused": 0,
-        "latency": latencies.to_json(),
+        "latency": quantiles(&latencies),
     }))
 }
 

@@ -11,7 +11,7 @@ use mqstore_engine::Store;
 use serde_json::{Value, json};
 
 use crate::Failure;
-use crate::latency::Latencies;
+use crate::latency::{Latencies, quantiles};
 use crate::limits::in_threads;
 use crate::spec::Spec;
 
@@ -64,7 +64,7 @@ pub(crate) fn append(spec: &Spec) -> Result<Value, Failure> {
         "refused": spec.messages - (after.appends - before.appends), "record_bytes": bytes,
     });
     if let (true, Some(fields)) = (spec.latency, result.as_object_mut()) {
-        fields.insert("latency".into(), latencies.to_json());
+        fields.insert("latency".into(), quantiles(&latencies));
     }
     Ok(result)
 }

@@ -14,6 +14,7 @@ use crate::write::writer::Writer;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::Durability;
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::work_times::Work;
 use mqstore_compaction::ReplacedFiles;
 use mqstore_log::dispatch::RUN_BYTES;
 use mqstore_meta::SYNC_INTERVAL_MS;
@@ -200,12 +201,17 @@ fn dispatch_round(writer: &Writer, stop: &AtomicBool) {
         return;
     }
     // A failure has poisoned the log, which ends this service; after a full disk, the service waits and retries.
-    if writer.dispatch().is_err() {
+    if dispatch(writer).is_err() {
         writer.signals.pause(LOOK, || stop.load(Ordering::Acquire));
     } else {
         // While this thread sleeps here, appends need no system call to wake it, except those that a reader waits for.
         writer.signals.let_records_gather(GATHER, || stop.load(Ordering::Acquire));
     }
+}
+
+/// Dispatches in a thread of its own.
+fn dispatch(writer: &Writer) -> Result<u64, StoreError> {
+    writer.files.time(Work::Dispatch, || writer.dispatch())
 }
 
 /// A round of the other dispatch threads: they sleep as long as the first one keeps up.
@@ -215,7 +221,7 @@ fn help_round(writer: &Writer, stop: &AtomicBool) {
     if !writer.signals.wait_for_backlog(LOOK, much) || stopped() {
         return;
     }
-    if writer.dispatch().is_err() {
+    if dispatch(writer).is_err() {
         writer.signals.pause(LOOK, stopped);
     }
 }
@@ -300,7 +306,7 @@ fn prepare_round(writer: &Writer, stop: &AtomicBool) {
     }
     while !stop.load(Ordering::Acquire) {
         let begun = writer.files.clock.monotonic();
-        match writer.log.prepare() {
+        match writer.files.time(Work::Prepare, || writer.log.prepare()) {
             Ok(true) => {}
             // Every call reports the failure that stopped the log.
             Ok(false) | Err(StoreError::Poisoned { .. }) => return,

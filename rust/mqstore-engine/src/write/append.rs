@@ -13,6 +13,7 @@ use crate::read::view::View;
 use crate::store::topics::TopicState;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage, UniqueKey};
+use mqstore_base::work_times::Work;
 use mqstore_log::commit_log::{EncodedRecord, Placed};
 
 /// State that a thread keeps between appends.
@@ -176,7 +177,7 @@ impl Writer {
         self.check()?;
         self.cleaner.admit()?;
         if self.is_far_behind() {
-            self.flusher.flush_all(false)?;
+            self.files.time(Work::Backlog, || self.flusher.flush_all(false))?;
         }
         Ok(())
     }

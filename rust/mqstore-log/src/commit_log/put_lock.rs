@@ -56,13 +56,15 @@ pub(super) struct PutLock<T> {
 #[derive(Debug)]
 pub(super) struct PutGuard<'a, T> {
     held_since_ms: &'a AtomicU64,
+    /// The times of the interval clock at which the wait for the lock began and ended, if there was one.
+    waited: Option<(Duration, Duration)>,
     data: MutexGuard<'a, T>,
 }
 
-/// Returns the milliseconds of the interval clock, at least 1. The wall clock would not do: a step during an append would
-/// count as a long time under the lock.
-fn interval_ms(clock: &dyn Clock) -> u64 {
-    u64::try_from(clock.monotonic().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+/// Returns a time of the interval clock in milliseconds, at least 1. The wall clock would not do: a step during an append
+/// would count as a long time under the lock.
+fn interval_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).saturating_add(1)
 }
 
 impl<T> PutLock<T> {
@@ -80,26 +82,26 @@ impl<T> PutLock<T> {
     #[inline]
     pub(super) fn lock(&self, clock: &dyn Clock) -> Result<PutGuard<'_, T>, PutBusy> {
         // Read before the lock, so that no other append waits for it.
-        let mut now_ms = interval_ms(clock);
-        let data = if let Some(data) = self.data.try_lock() {
-            data
+        let begun = clock.monotonic();
+        let (data, waited) = if let Some(data) = self.data.try_lock() {
+            (data, None)
         } else {
-            let data = self.wait(now_ms, clock)?;
-            now_ms = interval_ms(clock);
-            data
+            let data = self.wait(begun, clock)?;
+            (data, Some((begun, clock.monotonic())))
         };
-        self.held_since_ms.store(now_ms, Ordering::Relaxed);
-        Ok(PutGuard { held_since_ms: &self.held_since_ms, data })
+        let since = waited.map_or(begun, |(_, end)| end);
+        self.held_since_ms.store(interval_ms(since), Ordering::Relaxed);
+        Ok(PutGuard { held_since_ms: &self.held_since_ms, waited, data })
     }
 
     /// Takes the lock without a time limit, for callers that are no appends.
     pub(super) fn lock_without_timeout(&self) -> PutGuard<'_, T> {
-        PutGuard { held_since_ms: &self.held_since_ms, data: self.data.lock() }
+        PutGuard { held_since_ms: &self.held_since_ms, waited: None, data: self.data.lock() }
     }
 
     /// Milliseconds for which the current holder has had the lock; 0 if the lock is free.
     pub(super) fn held_ms(&self, clock: &dyn Clock) -> u64 {
-        self.held_at_ms(interval_ms(clock))
+        self.held_at_ms(interval_ms(clock.monotonic()))
     }
 
     fn held_at_ms(&self, now_ms: u64) -> u64 {
@@ -110,16 +112,23 @@ impl<T> PutLock<T> {
     }
 
     #[cold]
-    fn wait(&self, now_ms: u64, clock: &dyn Clock) -> Result<MutexGuard<'_, T>, PutBusy> {
-        let held_ms = self.held_at_ms(now_ms);
+    fn wait(&self, begun: Duration, clock: &dyn Clock) -> Result<MutexGuard<'_, T>, PutBusy> {
+        let held_ms = self.held_at_ms(interval_ms(begun));
         if held_ms > self.limits.busy_after_ms {
             return Err(PutBusy::HeldFor(held_ms));
         }
         let limit = Duration::from_millis(self.limits.queue_wait_ms);
-        let begun = clock.monotonic();
         self.data
             .try_lock_for(limit)
             .ok_or_else(|| PutBusy::WaitedFor(clock.monotonic().saturating_sub(begun).as_millis() as u64))
+    }
+}
+
+impl<T> PutGuard<'_, T> {
+    /// Returns when the wait for this lock began and ended; `None` if the lock was free.
+    #[inline]
+    pub(super) fn waited(&self) -> Option<(Duration, Duration)> {
+        self.waited
     }
 }
 
@@ -183,7 +192,7 @@ mod tests {
         assert_eq!(lock.lock(&clock).unwrap_err(), PutBusy::HeldFor(1_500));
         drop(held);
         assert_eq!(lock.held_ms(&clock), 0);
-        assert!(lock.lock(&clock).is_ok());
+        assert_eq!(lock.lock(&clock).unwrap().waited(), None);
     }
 
     #[test]
@@ -198,6 +207,24 @@ mod tests {
             assert_eq!(lock.lock(&clock).unwrap_err(), PutBusy::WaitedFor(0));
             drop(held);
         }
+    }
+
+    #[test]
+    fn a_wait_for_the_lock_has_its_times() {
+        let clock = mqstore_io::SystemClock::new();
+        let lock = PutLock::new(LIMITS, ());
+        let waited = || {
+            let held = lock.lock(&clock).unwrap();
+            thread::scope(|scope| {
+                let other = scope.spawn(|| lock.lock(&clock).unwrap().waited());
+                clock.sleep(Duration::from_millis(1));
+                drop(held);
+                other.join().unwrap()
+            })
+        };
+        // A thread that starts late finds the lock free, and the next round follows.
+        let (begun, end) = std::iter::repeat_with(waited).find_map(|found| found).unwrap();
+        assert!(begun < end);
     }
 
     #[test]

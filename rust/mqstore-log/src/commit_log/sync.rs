@@ -14,6 +14,7 @@ use mqstore_io::sync::Ordering;
 use super::log::CommitLog;
 use super::segment_list::Segment;
 use mqstore_base::error::StoreError;
+use mqstore_base::work_times::Work;
 
 impl CommitLog {
     /// Makes the names of new segments durable.
@@ -45,7 +46,7 @@ impl CommitLog {
         self.commit.wait(
             position,
             || self.appended(),
-            || self.sync(),
+            || self.files.time(Work::Sync, || self.sync()),
             |cause| self.poisoned_error("syncing the log", cause),
         )
     }

@@ -6,6 +6,7 @@ use std::fs::OpenOptions;
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use criterion::measurement::WallTime;
@@ -68,7 +69,8 @@ fn by_size(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// One queue for each thread, so that they share only the log.
+/// One queue for each thread, so that they share only the log. The loop `shared` shares a map: its threads reserve places
+/// there by one counter and copy in parallel.
 fn by_threads(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("append-threads");
     group.throughput(Throughput::Elements(1));
@@ -82,6 +84,18 @@ fn by_threads(criterion: &mut Criterion) {
                 time_threads(threads, threads, |number| {
                     let mut window = windows.get(number as usize).unwrap().lock().unwrap();
                     limit_pass(black_box(&mut window), black_box(&record), BODY, share);
+                })
+            });
+        });
+        group.bench_function(BenchmarkId::new("shared", threads), |bencher| {
+            let folder = tempfile::tempdir().unwrap();
+            let (_file, region) = mapped_file(folder.path(), "shared", WINDOW_BYTES).unwrap();
+            region.fill(0, WINDOW_BYTES, 1).unwrap();
+            let (next, places) = (AtomicUsize::new(0), WINDOW_BYTES / record.len());
+            bencher.iter_custom(|rounds| {
+                time_threads(threads, rounds, |_| {
+                    let at = next.fetch_add(1, Ordering::Relaxed) % places * record.len();
+                    place(&region, at, black_box(&record), BODY).unwrap();
                 })
             });
         });

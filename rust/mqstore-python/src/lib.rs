@@ -22,7 +22,8 @@ mod testing;
 use pyo3::prelude::*;
 
 /// The native part of `mqstore`. Import the package, not this module.
-#[pymodule]
+// Free-threaded CPython turns its lock on again at the import: no test of this package has run without the lock yet.
+#[pymodule(gil_used = true)]
 fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

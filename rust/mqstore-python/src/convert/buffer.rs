@@ -16,6 +16,7 @@ use mqstore_base::message::StoredRecord;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::sync::critical_section::with_critical_section;
 use pyo3::types::PyCapsule;
 
 /// Part of a record's bytes, for the buffer protocol.
@@ -64,7 +65,10 @@ impl RecordBuffer {
 /// Moves the stream out of a capsule of Arrow's C stream interface. A second call gets a stream that has ended.
 pub(crate) fn take_stream(capsule: &Bound<'_, PyCapsule>) -> PyResult<FFI_ArrowArrayStream> {
     let stream = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<FFI_ArrowArrayStream>();
-    // SAFETY: by the PyCapsule interface of Arrow, a capsule with this name points to an initialized stream, which
-    // lives as long as the capsule. The interpreter is attached, so no other consumer moves it out at the same time.
-    Ok(unsafe { FFI_ArrowArrayStream::from_raw(stream.as_ptr()) })
+    Ok(with_critical_section(capsule, || {
+        // SAFETY: by the PyCapsule interface of Arrow, a capsule with this name points to an initialized stream, which
+        // lives as long as the capsule. No other call moves it out at the same time: the interpreter is attached, and in
+        // a free-threaded one the critical section excludes the others.
+        unsafe { FFI_ArrowArrayStream::from_raw(stream.as_ptr()) }
+    }))
 }

@@ -332,10 +332,11 @@ class Store(DeliveringStore):
 
     def verify(self, *, progress: Callable[[Progress], object] | None = None) -> VerifyReport:
         """Checks the directory like `mqstore.verify`, without any change."""
-        from mqstore._admin.directories import verify_place
+        from mqstore._admin.directories import verified
+        from mqstore._reports import VerifyReport
 
         self._check()
-        return verify_place(self._place, progress)
+        return VerifyReport._from_dict(verified(self._place, progress))
 
     def rebuild(self, *, progress: Callable[[Progress], object] | None = None) -> RebuildReport:
         """Rebuilds queues and key index from the log, like `mqstore.rebuild`, while the store is in use.

@@ -73,15 +73,17 @@ def verify(
     Raises:
         NotAStoreError: `path` contains no store.
     """
-    return verify_place(place_of(path, storage_options, cache, cache_size), progress)
+    from mqstore._reports import VerifyReport
+
+    return VerifyReport._from_dict(verified(place_of(path, storage_options, cache, cache_size), progress))
 
 
-def verify_place(place: str | _native.RemoteDirectory, progress: Callable[[Progress], object] | None) -> VerifyReport:
-    """Checks a directory, or a URL with its transport."""
-    from mqstore._reports import Progress, VerifyReport
+def verified(place: str | _native.RemoteDirectory, progress: Callable[[Progress], object] | None) -> dict[str, Any]:
+    """Checks a directory, or a URL with its transport. Returns the fields of a `VerifyReport`."""
+    from mqstore._reports import Progress
 
     tell = None if progress is None else lambda done, total: progress(Progress(done, total))
-    return VerifyReport._from_dict(_native.verify(place, tell))
+    return _native.verify(place, tell)
 
 
 def rebuild(

@@ -11,6 +11,9 @@ from mqstore.errors import InvalidOptionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mqstore._remote.cache import Source
+    from mqstore._remote.failure import Row
+    from mqstore._remote.pinned import Pinned
     from mqstore.types import StorePath
 
 CACHE_BYTES = 1 << 30
@@ -42,21 +45,7 @@ def place_of(
             if value is not None:
                 raise InvalidOptionError(name, f"only for a store at a URL, and {text!r} is a directory")
         return text
-    shown = shown_url(text)
-    scheme, _, rest = text.partition("://")
-    options = dict(storage_options or {})
-    if "?" in text or "#" in text:
-        raise InvalidOptionError("storage_options", f"give the parameters of {shown} there, not in the URL")
-    if scheme.lower() in _OBJECT_STORES:
-        from mqstore._remote.object_store import ObjectStore
-
-        if "@" in rest.partition("/")[0]:
-            raise InvalidOptionError("storage_options", f"give the credentials of {shown} there, not in the URL")
-        source: Any = ObjectStore(text, shown, options)
-    else:
-        from mqstore._remote.file_system import FileSystem
-
-        source = FileSystem(text, shown, options)
+    shown, source = _transport(text, dict(storage_options or {}))
     if cache is not None:
         from mqstore._remote.cache import Cached
 
@@ -64,3 +53,40 @@ def place_of(
             raise InvalidOptionError("cache_size", f"must be an int of at least {_LEAST_CACHE_BYTES:,} bytes")
         source = Cached(source, shown, text_of(cache), cache_size)
     return _native.RemoteDirectory(shown, source)
+
+
+def pinned(
+    url: str, storage_options: Mapping[str, Any], rows: list[Row] | None
+) -> tuple[_native.RemoteDirectory, Pinned]:
+    """Returns a URL with its transport and the list of its files, for several processes. Makes no request.
+
+    Args:
+        url: the URL.
+        storage_options: as for `place_of`.
+        rows: the list of the first process; None in this process.
+
+    Raises:
+        InvalidOptionError, ImportError: as for `place_of`.
+    """
+    from mqstore._remote.pinned import Pinned
+
+    shown, source = _transport(url, dict(storage_options))
+    kept = Pinned(source, rows)
+    return _native.RemoteDirectory(shown, kept), kept
+
+
+def _transport(text: str, options: dict[str, Any]) -> tuple[str, Source]:
+    """Returns a URL without secrets, and its transport."""
+    shown = shown_url(text)
+    scheme, _, rest = text.partition("://")
+    if "?" in text or "#" in text:
+        raise InvalidOptionError("storage_options", f"give the parameters of {shown} there, not in the URL")
+    if scheme.lower() in _OBJECT_STORES:
+        from mqstore._remote.object_store import ObjectStore
+
+        if "@" in rest.partition("/")[0]:
+            raise InvalidOptionError("storage_options", f"give the credentials of {shown} there, not in the URL")
+        return shown, ObjectStore(text, shown, options)
+    from mqstore._remote.file_system import FileSystem
+
+    return shown, FileSystem(text, shown, options)

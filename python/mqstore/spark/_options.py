@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore._admin.nearest import nearest
 from mqstore._native import scan_schema
-from mqstore._paths import home_of
+from mqstore._paths import home_of, is_url
 from mqstore._read.filter import sql
 from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidFilterError, InvalidOptionError
@@ -50,6 +50,7 @@ COLUMNS = {
 _READ = [
     "path",
     "paths",
+    "storageOptions",
     "topic",
     "subscribe",
     "subscribePattern",
@@ -119,9 +120,11 @@ def read_options(given: Mapping[str, str]) -> dict[str, Any]:
     options = known(given, _READ + _STREAM)
     mode = _read_mode(options)
     start, end = _offsets(options, "starting", None), _offsets(options, "ending", _LATEST)
+    paths = _paths(options)
     form = options.get("bodyFormat", "binary")
     found = {
-        "paths": _paths(options),
+        "paths": paths,
+        "storage": _storage(options, paths),
         "topics": _topics(options),
         "start": start,
         "end": end,
@@ -213,11 +216,31 @@ def _one(options: dict[str, str]) -> str:
 
 def _paths(options: dict[str, str]) -> list[str]:
     if "paths" not in options:
-        return [_absolute(_one(options))]
+        return [_place(_one(options))]
     paths = _json(options, "paths")
     if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
-        raise refuse("paths", "must be a JSON list of directories")
-    return [_absolute(path) for path in paths]
+        raise refuse("paths", "must be a JSON list of directories and URLs")
+    return [_place(path) for path in paths]
+
+
+def _place(path: str) -> str:
+    """Returns a URL unchanged, and a directory as an absolute path. Spark's ``file:`` is a directory."""
+    return path if is_url(path) and not path.startswith("file:") else _absolute(path)
+
+
+def _storage(options: dict[str, str], paths: list[str]) -> dict[str, Any]:
+    """Returns credentials and settings for URLs. No error shows the text of the option."""
+    if "storageOptions" not in options:
+        return {}
+    if not any(is_url(path) for path in paths):
+        raise refuse("storageOptions", "only for stores at URLs; omit this option")
+    try:
+        found = json.loads(options["storageOptions"])
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise refuse("storageOptions", 'must be a JSON object, as {"region": "eu-central-1"}')
+    return found
 
 
 def _topics(options: dict[str, str]) -> dict[str, Any]:

@@ -66,26 +66,45 @@ def _enter(home: tuple[str, str]) -> None:
         raise RuntimeError(msg)
 
 
-class Reader(DataSourceReader):
-    """Reads the ranges that were fixed when it was created."""
+class RemoteStore:
+    """A store at a URL, for the tasks. Its ``repr`` shows nothing, because URL and options can contain credentials.
 
-    def __init__(self, options: dict[str, Any], home: tuple[str, str], ranges: dict[str, Any]) -> None:
+    ``rows`` are the files and their versions; None until the driver lists them.
+    """
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        self.url = url
+        self.options = options
+        self.rows: list[Any] | None = None
+
+    def __repr__(self) -> str:
+        return "<store at a URL>"
+
+
+class Reader(DataSourceReader):
+    """Reads the ranges that were fixed when it was created. ``remotes`` are the stores at URLs, by their path."""
+
+    def __init__(
+        self, options: dict[str, Any], home: tuple[str, str], ranges: dict[str, Any], remotes: dict[str, RemoteStore]
+    ) -> None:
         self.options = options
         self.home = home
         self.ranges = ranges
+        self.remotes = remotes
 
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the part of each task; at least one, because Spark needs one for an empty read too."""
         from mqstore.spark._read import planning
 
-        return [InputPartition(part.plain()) for part in planning.plan(self.options, self.ranges)]
+        return [InputPartition(part.plain()) for part in planning.plan(self.options, self.ranges, self.remotes)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Returns the rows of a part."""
         _enter(self.home)
         from mqstore.spark._read.rows import rows
 
-        return rows(self.options, None if partition is None else partition.value)
+        value = None if partition is None else partition.value
+        return rows(self.options, value, remote=None if value is None else self.remotes.get(value[0]))
 
 
 class PushingReader(Reader):

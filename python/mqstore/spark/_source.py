@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mqstore._native import __version__
+from mqstore._paths import home_of, is_url, shown_url
 from mqstore.errors import MQStoreError
 from mqstore.spark import _remote
 from mqstore.spark._options import COLUMNS, read_options, refuse, write_options
@@ -90,19 +91,26 @@ def reader(given: Mapping[str, str], wanted: StructType) -> _remote.Reader:
     options = _narrowed(read_options(given), wanted)
     if len(options["paths"]) > 1 and "offsets" in str(options["start"]) + str(options["end"]):
         raise refuse("paths", "offsets of single queues need one store; read the stores separately")
-    ranges = {}
+    ranges, remotes = {}, {}
     lost = planning.lost(options, "the read starts")
-    for path in options["paths"]:
-        with planning.open_store(path) as store:
-            ranges[path] = [tuple(part) for part in planning.batch_ranges(store, options, lost)]
+    storage = options.pop("storage")
+    for path in options.pop("paths"):
+        shown = path
+        if is_url(path):
+            shown = shown_url(path)
+            remotes[shown] = _remote.RemoteStore(path, storage)
+        with planning.open_store(shown, remotes.get(shown)) as store:
+            ranges[shown] = [tuple(part) for part in planning.batch_ranges(store, options, lost)]
     kind = _remote.PushingReader if options["pushdown"] else _remote.Reader
-    return kind(options, home(), ranges)
+    return kind(options, home(), ranges, remotes)
 
 
 def stream_reader(given: Mapping[str, str], wanted: StructType) -> _remote.StreamReader:
     """Returns the reader of a stream."""
     _by_value()
     options = _narrowed(read_options(given), wanted)
+    for path in options["paths"]:
+        home_of(path, "read it as a stream")
     if len(options["paths"]) > 1:
         raise refuse("paths", "a stream reads one store; combine several streams with union")
     if options["end"] != -1:

@@ -102,6 +102,7 @@ def export(
         MQStoreError: a task failed after all its attempts; the text says where and why.
     """
     from mqstore.spark import _source
+    from mqstore.spark._options import read_options
     from mqstore.spark._read import planning
 
     require(spark)
@@ -112,6 +113,8 @@ def export(
     target = Path(absolute(dest))
     _must_be_free(target, overwrite)
     given = {name: _spelled(value) for name, value in {**options, "path": home_of(path)}.items()}
+    for each in read_options(given)["paths"]:
+        home_of(each, "export it with Spark")
     reader = _source.reader(given, _source.schema(given))
     ranges, left_out = _without_system_topics(reader)
     parts = planning.plan(reader.options, ranges)

@@ -11,16 +11,21 @@ from __future__ import annotations
 
 import re
 import warnings
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mqstore
 from mqstore import _native
+from mqstore._remote.place import pinned
+from mqstore._store import opened
 from mqstore.errors import MQStoreError, OffsetOutOfRangeError, TopicNotFoundError
 from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import _EARLIEST, _LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
+
+    from mqstore.spark._remote import RemoteStore
 
 # Bytes of the log that a task can walk in the time that it needs to follow one unit to its record.
 _BYTES_PER_ENTRY = 16 << 10
@@ -247,8 +252,13 @@ def _cuts(store: mqstore.Store, part: Range, begin: int, to: int, count: int) ->
     return [at for at in found if begin < at < to]
 
 
-def open_store(path: str) -> mqstore.Store:
-    """Opens a store for planning."""
+def open_store(path: str, remote: RemoteStore | None = None) -> mqstore.Store:
+    """Opens a store for planning. The first open of one at a URL lists its files for all later ones."""
+    if remote is not None:
+        place, source = pinned(remote.url, remote.options, remote.rows)
+        store = opened(place, "r", None, {})
+        remote.rows = source.rows
+        return store
     try:
         return mqstore.open(path)
     except MQStoreError as error:
@@ -256,10 +266,12 @@ def open_store(path: str) -> mqstore.Store:
         raise
 
 
-def plan(options: dict[str, Any], ranges: dict[str, Any]) -> list[Part]:
+def plan(
+    options: dict[str, Any], ranges: dict[str, Any], remotes: Mapping[str, RemoteStore] = MappingProxyType({})
+) -> list[Part]:
     """Returns the part of each task of a batch read."""
     found: list[Part] = []
     for path, wanted in ranges.items():
-        with open_store(path) as store:
+        with open_store(path, remotes.get(path)) as store:
             found += parts(store, [Range(*part) for part in wanted], options)
     return found

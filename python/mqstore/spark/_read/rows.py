@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
+from mqstore._remote.place import pinned
 from mqstore.errors import MQStoreError, NotAStoreError, StoreWarning, TopicNotFoundError
 from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import COLUMNS
@@ -15,13 +16,21 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from mqstore.spark._remote import RemoteStore
+
 _PLACE = "commit_log_offset"
 
 
 def rows(
-    options: dict[str, Any], value: tuple[Any, ...] | None, tell: Callable[[int, int], object] | None = None
+    options: dict[str, Any],
+    value: tuple[Any, ...] | None,
+    tell: Callable[[int, int], object] | None = None,
+    remote: RemoteStore | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a part; none without a part. If the log is walked, `tell` gets the bytes done and in total."""
+    """Yields the rows of a part; none without a part. If the log is walked, `tell` gets the bytes done and in total.
+
+    `remote` is set if the store of the part is at a URL.
+    """
     # Spark uses only the first batch to find the type of the rows.
     yield _empty(options)
     if value is None:
@@ -29,11 +38,14 @@ def rows(
     with warnings.catch_warnings():
         # Skipped records are reported below, as the options require.
         warnings.simplefilter("ignore", StoreWarning)
-        yield from _read(options, value, tell)
+        yield from _read(options, value, tell, remote)
 
 
 def _read(
-    options: dict[str, Any], value: tuple[Any, ...], tell: Callable[[int, int], object] | None
+    options: dict[str, Any],
+    value: tuple[Any, ...],
+    tell: Callable[[int, int], object] | None,
+    remote: RemoteStore | None,
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
@@ -57,9 +69,12 @@ def _read(
         "on_damage": "skip",
         "threads": 1,
     }
+    place = path if remote is None else pinned(remote.url, remote.options, remote.rows)[0]
     try:
-        stream = _native.scan_open(path, request)
+        stream = _native.scan_open(place, request)
     except (NotAStoreError, TopicNotFoundError) as error:
+        if remote is not None:
+            raise
         raise MQStoreError(f"{path}: {error}; {SAME_PATH}") from None
     try:
         if stream.limit < to and options.get("end_time") is None:

@@ -1,0 +1,237 @@
+"""Stores at URLs as sources of Spark: the rows of the directory, or a typed error; no credentials are shown."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import damaged_stores
+import mqstore
+import mqstore.spark
+from compaction_rows import make
+from conftest import SMALL
+from mqstore.spark import _source
+from mqstore.spark._read.rows import rows
+from remote_stores import ACCESS_KEY, BUCKET, SECRET_KEY, Bucket, Requests, bucket
+
+pytest.importorskip("obstore")
+pytest.importorskip("fsspec")
+
+MIB = 1 << 20
+
+
+def _compacted(home: Path) -> None:
+    make(home, options=SMALL)
+    mqstore.compact(home, in_place=True)
+
+
+STORES: dict[str, Callable[[Path], object]] = {
+    "mqstore": damaged_stores.ours,
+    "rocketmq": damaged_stores.unpacked,
+    "compacted": _compacted,
+}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Bucket]:
+    pytest.importorskip("moto.server")
+    with bucket() as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=list(STORES))
+def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("golden") / str(request.param)
+    STORES[request.param](home)
+    return home
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four segments of 2 MiB, each about full."""
+    home = tmp_path_factory.mktemp("large") / "store"
+    with mqstore.open(home, "create", options=SMALL, segment_size=2 * MIB) as store:
+        store.create_topic("orders", queues=2)
+        for number in range(2000):
+            store.append("orders", b"%04d" % number + bytes(4000), keys=f"k{number}", queue_id=number % 2)
+    return home
+
+
+def url_of(home: Path) -> str:
+    """A URL for `fsspec` that every process reads: Spark's `file:` is a directory."""
+    return f"local://{home}"
+
+
+def with_options(bucket: Bucket) -> dict[str, str]:
+    return {"storageOptions": json.dumps(bucket.options)}
+
+
+def planned(path: object, **options: Any) -> Any:
+    """The reader of the driver, as each task gets it."""
+    given = {"path": str(path), **{name: str(value) for name, value in options.items()}}
+    return _source.reader(given, _source.schema(given))
+
+
+def task(reader: Any, value: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """The rows of a task, without Spark. Each task has its own copy of all objects."""
+    own = pickle.loads(pickle.dumps(reader))
+    found = rows(own.options, pickle.loads(pickle.dumps(value)), remote=own.remotes.get(value[0]))
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+def direct(path: object, **options: Any) -> list[list[dict[str, Any]]]:
+    reader = pickle.loads(pickle.dumps(planned(path, **options)))
+    return [task(reader, part.value) for part in reader.partitions()]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"splitBytes": 20_000}, {"maxRecordsPerPartition": 60}, {"mode": "PERMISSIVE"}, {"tags": "t || t1 || paid"}],
+    ids=lambda options: next(iter(options), "all"),
+)
+def test_the_parts_are_those_of_the_directory(golden: Path, options: dict[str, Any]) -> None:
+    wanted = direct(golden, **options)
+    assert direct(url_of(golden), **options) == wanted
+    assert any(wanted)
+
+
+def test_spark_reads_a_bucket(spark: Any, golden: Path, s3: Bucket) -> None:
+    url = s3.upload(golden, f"spark/{golden.name}")
+    wanted = spark.read.format("mqstore").load(str(golden)).orderBy("commit_log_offset", "topic").collect()
+    frame = spark.read.format("mqstore").options(**with_options(s3)).load(url)
+    assert frame.orderBy("commit_log_offset", "topic").collect() == wanted
+
+
+def test_directories_and_urls_in_one_read(tmp_path: Path, s3: Bucket) -> None:
+    golden = tmp_path / "store"
+    damaged_stores.unpacked(golden)
+    url = s3.upload(golden, "several")
+    found = direct("", paths=json.dumps([str(golden), url, url_of(golden)]), columns="body", **with_options(s3))
+    wanted = direct(golden, columns="body")
+    assert found == wanted * 3
+
+
+def test_the_driver_lists_once_and_a_task_reads_its_part(
+    large: Path, s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = s3.upload(large, "parts")
+    requests = Requests(monkeypatch)
+    reader = planned(url, splitBytes=MIB, columns="body", **with_options(s3))
+    parts = [part.value for part in pickle.loads(pickle.dumps(reader)).partitions()]
+    assert requests.lists == 1
+    requests.taken()
+    assert len(parts) >= 7
+    for part in parts:
+        found = task(reader, part)
+        assert len(found) >= 200
+        assert requests.lists == 0, "tasks have the list of the driver"
+        count, size = requests.taken()
+        # The open reads the ends of the queues, the index and the log; a read of the log is up to 1 MiB longer.
+        assert count < 40
+        assert size < part[3] - part[2] + 1.3 * MIB
+
+
+@pytest.mark.parametrize("way", ["log", "queue"])
+@pytest.mark.parametrize("change", ["replaced", "removed"])
+def test_a_file_that_changes_after_the_plan_is_an_error(large: Path, s3: Bucket, way: str, change: str) -> None:
+    url = s3.upload(large, f"{change}-{way}")
+    options = {"splitBytes": MIB} if way == "log" else {"maxRecordsPerPartition": 200}
+    reader = planned(url, **options, **with_options(s3))
+    parts = [part.value for part in reader.partitions()]
+    segment = sorted((large / "commitlog").iterdir())[1]
+    name = f"{change}-{way}/commitlog/{segment.name}"
+    if change == "removed":
+        s3.store.delete(name)
+    else:
+        s3.put(name, segment.read_bytes()[::-1])
+    assert len(task(reader, parts[0])) > 0, "this part does not need the file"
+    with pytest.raises(mqstore.StoreChangedError, match="open the store again") as told:
+        for part in parts[1:4]:
+            task(reader, part)
+    assert told.value.path == f"s3://{BUCKET}/{name}"
+
+
+@pytest.mark.parametrize("attempt", ["read", "plan"])
+def test_spark_tells_a_changed_file_and_no_secret(spark: Any, large: Path, s3: Bucket, attempt: str) -> None:
+    url = s3.upload(large, f"changed-{attempt}")
+    frame = spark.read.format("mqstore").options(splitBytes=2 * MIB, **with_options(s3)).load(url)
+    texts = []
+    if attempt == "read":
+        # This lets the reader list the files and plan the parts. Spark keeps the plan for the frame.
+        execution = frame._jdf.queryExecution()
+        assert execution.toRdd().getNumPartitions() >= 4
+        modes = ("simple", "extended", "codegen", "cost", "formatted")
+        explain = spark._jvm.PythonSQLUtils.explainString
+        texts += [execution.toString(), *(explain(execution, mode) for mode in modes)]
+        segment = sorted((large / "commitlog").iterdir())[1]
+        s3.put(f"changed-{attempt}/commitlog/{segment.name}", segment.read_bytes()[::-1])
+        wanted = "StoreChangedError"
+    else:
+        frame = spark.read.format("mqstore").options(**with_options(s3)).load(f"{url}/nothing")
+        wanted = "NotAStoreError"
+    with pytest.raises(Exception, match=wanted) as told:
+        frame.collect()
+    texts += [str(told.value), repr(told.value)]
+    for text in texts:
+        assert text
+        for secret in (SECRET_KEY, ACCESS_KEY):
+            assert secret not in text
+
+
+def test_credentials_are_not_shown(large: Path, s3: Bucket) -> None:
+    url = s3.upload(large, "hidden")
+    reader = planned(url, **with_options(s3))
+    shown = [repr(reader), repr(vars(reader)), *map(repr, reader.partitions())]
+    with pytest.raises(mqstore.InvalidOptionError, match="must be a JSON object") as told:
+        planned(url, storageOptions=f'{{"secret_access_key": "{SECRET_KEY}"')
+    shown.append(str(told.value))
+    wrong = {**s3.options, "secret_access_kye": SECRET_KEY}
+    with pytest.raises(mqstore.InvalidOptionError) as told:
+        planned(url, storageOptions=json.dumps(wrong))
+    shown.append(str(told.value))
+    for text in shown:
+        for secret in (SECRET_KEY, ACCESS_KEY):
+            assert secret not in text
+
+    with_password = url_of(large).replace("local://", "memory://user:pass/word@")
+    with pytest.raises(mqstore.NotAStoreError) as missing:
+        planned(with_password)
+    assert "word" not in str(missing.value)
+
+
+def test_options(tmp_path: Path, large: Path) -> None:
+    with pytest.raises(mqstore.InvalidOptionError, match=r"storageOptions.*only for stores at URLs"):
+        planned(large, storageOptions="{}")
+    with pytest.raises(mqstore.InvalidOptionError, match="must be a JSON object"):
+        planned(url_of(large), storageOptions="[1]")
+    assert direct(f"file://{large}", columns="body") == direct(large, columns="body")
+    with pytest.raises(mqstore.NotAStoreError, match="local://") as told:
+        planned(url_of(tmp_path))
+    assert "same path" not in str(told.value)
+
+
+def test_what_writes_or_waits_refuses_a_url(spark: Any, large: Path, tmp_path: Path) -> None:
+    url = url_of(large)
+    given = {"path": url, "topic": "orders"}
+    schema = _source.schema(given)
+    for call in (
+        lambda: _source.stream_reader(given, schema),
+        lambda: _source.writer(given, schema, False),
+        lambda: _source.stream_writer(given, schema, False),
+        lambda: mqstore.spark.compact(spark, url),
+        lambda: mqstore.spark.rebuild(spark, [url]),
+        lambda: mqstore.spark.resume(url),
+        lambda: mqstore.spark.export(spark, url, tmp_path / "out"),
+        lambda: mqstore.spark.export(spark, large, tmp_path / "out", paths=json.dumps([url])),
+    ):
+        with pytest.raises(mqstore.RemoteStoreError, match="can only be read; copy it to a directory first"):
+            call()
+    assert not any(tmp_path.iterdir())
+    stream = spark.readStream.format("mqstore").load(url).writeStream.format("noop")
+    with pytest.raises(Exception, match="RemoteStoreError"):
+        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()

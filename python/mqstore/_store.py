@@ -487,6 +487,7 @@ class Store(DeliveringStore):
         body: BodyForm = "binary",
         threads: int | None = None,
         on_damage: OnDamage = "raise",
+        limit: int | None = None,
     ) -> Scan:
         """Returns messages as Arrow columns, in log order; see `mqstore.scan`.
 
@@ -511,7 +512,7 @@ class Store(DeliveringStore):
             on_damage=on_damage,
             as_reads=True,
         )
-        return Scan(self, request)
+        return Scan(self, request, limit)
 
     def __enter__(self) -> Self:
         self._check()

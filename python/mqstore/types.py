@@ -34,6 +34,7 @@ __all__ = [
     "LocalCompactionOptions",
     "Mode",
     "OnDamage",
+    "OnError",
     "OnLost",
     "Properties",
     "ReadBound",
@@ -89,6 +90,10 @@ Start: TypeAlias = Literal["earliest", "latest"] | Time
 OnDamage: TypeAlias = Literal["raise", "skip"]
 """Behaviour of a read at a damaged record: `"raise"` raises `CorruptionError`. `"skip"` continues after the record with
 a `StoreWarning` and counts it in `StoreStats.skipped_damage`."""
+
+OnError: TypeAlias = Literal["raise", "skip"]
+"""Behaviour of a scan of several stores if one of them cannot be read: `"raise"` raises the error. `"skip"` continues
+with the next store, with a `StoreWarning`, and adds the store to `Scan.failures`."""
 
 OnLost: TypeAlias = Literal["continue", "raise"]
 """Behaviour of a consumer if messages were deleted before its group read them: see `Store.consumer`."""

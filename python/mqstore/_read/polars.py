@@ -56,24 +56,28 @@ def _names(predicate: pl.Expr | None) -> list[str]:
 
 def _narrowed(scan: Scan, predicate: pl.Expr | None) -> Scan:
     """Returns a scan that reads less if the predicate allows it. The predicate is applied to its rows again."""
-    if predicate is None:
+    # A limit counts rows before the predicate.
+    if predicate is None or scan._limit is not None:
         return scan
     try:
         tree = json.loads(predicate.meta.serialize(format="json"))
     except Exception:  # noqa: BLE001 - this form of an expression is not promised to last; without it more is read
         return scan
-    request = dict(scan._request)
+    request, store = dict(scan._request), None
     for column, operator, value in _comparisons(tree):
         if column == "topic" and operator == "Eq" and isinstance(value, str):
             _only_topic(request, value)
         elif column == "queue_id" and operator == "Eq" and _is_int(value):
             # Two different ids select no row; the predicate removes the rows.
             request["queue_id"] = request["queue_id"] if request["queue_id"] is not None else value
+        elif column == "store" and operator == "Eq" and isinstance(value, str):
+            # As for two different ids.
+            store = store if store is not None else value
         elif column == "queue_offset" and _is_int(value):
             _within(request, "start", "end", operator, value, value + 1)
         elif column == "store_timestamp" and _is_int(value):
             _within(request, "start_time", "end_time", operator, value // 1000, -(-(value + 1) // 1000))
-    return scan._narrowed(**request)
+    return scan._narrowed(store, **request)
 
 
 def _only_topic(request: dict[str, Any], topic: str) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from mqstore import _extras, _native
+from mqstore._read.stores import Stores, batches_of, native_request, open_stream, schema_with_column, stores_of
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     import duckdb
     import pandas as pd
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from mqstore._native import NativeStore
-    from mqstore.types import Filter, Keys, OnDamage, StorePath, Time
+    from mqstore.types import Filter, Keys, OnDamage, OnError, StorePath, Time
 
 BodyForm: TypeAlias = Literal["binary", "text", "json"]
 """Form of the column `body`."""
@@ -31,7 +33,7 @@ _MOST_ROWS = 1 << 24
 
 
 def scan(
-    path: StorePath,
+    path: StorePath | Sequence[StorePath],
     *,
     topics: str | Iterable[str] | None = None,
     queue_id: int | None = None,
@@ -46,17 +48,25 @@ def scan(
     body: BodyForm = "binary",
     threads: int | None = None,
     on_damage: OnDamage = "raise",
+    limit: int | None = None,
+    on_error: OnError = "raise",
     storage_options: Mapping[str, Any] | None = None,
     cache: StorePath | None = None,
     cache_size: int = CACHE_BYTES,
 ) -> Scan:
-    """Returns the messages of the directory `path` as Arrow columns, in log order.
+    """Returns the messages of one store or several as Arrow columns, in log order.
 
     Nothing is read before the first use. Each use reads again from the start, and includes the messages that exist at
     that time. A scan takes no lock and changes no byte, so a writer can be active. For an open store use `Store.scan`.
 
+    For a list or a pattern, the rows of all stores follow each other in the order of the list, and the first column is
+    `store`, the directory or URL of the row without secrets, as a dictionary. Stores are opened one at a time. This
+    needs pyarrow.
+
     Args:
-        path: the directory, or a URL.
+        path: the directory, or a URL; a list or tuple of them; or a pattern with `*`, such as `"backups/*"` or
+            `"s3://bucket/backups/*"`, which stands for the stores that it matches, sorted. In a directory, `?` and
+            `[a-z]` are patterns too. A path that exists is no pattern.
         topics: one topic or several: the messages that `Store.read` returns from their queues. A light queue
             (`%LMQ%name`) has the records that name it. If one of the topics is compacted, the messages of its
             compaction files come first. None is every record of the log once, also half messages of transactions,
@@ -70,6 +80,7 @@ def scan(
         filter: only messages with these tags, as `"paid || shipped"`, or with properties that meet a condition,
             `mqstore.sql("price > 5")`.
         columns: names in the wanted order; None is all. Other columns cost nothing: without `body`, no body is copied.
+            For several stores, the column `store` comes first if it is not named.
         batch_size: maximum rows of a batch, 1 to 16,777,216. A batch has fewer rows if its messages are large (32 MiB,
             unless a single message is larger) or if few neighbouring messages are selected.
         body: `"binary"`: bytes. `"text"`: text; null for a body that is not UTF-8. `"json"`: text of one JSON document;
@@ -78,6 +89,10 @@ def scan(
             thread of the caller does all the work. Rows and their order do not depend on it.
         on_damage: behaviour at a damaged record of the topics. `"raise"` raises `CorruptionError`. `"skip"` continues
             after the record, warns with a `StoreWarning`, and counts it in `StoreStats.skipped_damage`.
+        limit: maximum number of rows, of all stores together; needs pyarrow. None is no limit.
+        on_error: only for several stores: behaviour if one of them cannot be read. `"raise"` raises the error.
+            `"skip"` warns with a `StoreWarning`, adds the store to `Scan.failures`, and continues with the next store.
+            Rows that were returned before the error stay.
         storage_options: only for a URL: credentials and settings of the transport, see `mqstore.open`.
         cache: only for a URL: a local folder that keeps blocks of the files; None keeps nothing.
         cache_size: maximum bytes in `cache`, at least 1 MiB.
@@ -89,8 +104,9 @@ def scan(
 
     A use of the scan raises `NotAStoreError`, `TopicNotFoundError` and `CorruptionError`.
     """
+    stores = stores_of(path, storage_options, cache, cache_size, on_error=on_error)
     return Scan(
-        place_of(path, storage_options, cache, cache_size),
+        stores or place_of(cast("StorePath", path), storage_options, cache, cache_size),
         request_of(
             topics=topics,
             queue_id=queue_id,
@@ -107,6 +123,7 @@ def scan(
             on_damage=on_damage,
             as_reads=True,
         ),
+        limit,
     )
 
 
@@ -117,40 +134,72 @@ class Scan:
     `pyarrow.RecordBatch` objects. There and in the `to_*` methods, errors are those of mqstore.
     """
 
-    __slots__ = ("_request", "_source")
+    __slots__ = ("_limit", "_request", "_source")
 
-    def __init__(self, source: str | NativeStore | _native.RemoteDirectory, request: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        source: str | NativeStore | _native.RemoteDirectory | Stores,
+        request: dict[str, Any],
+        limit: int | None = None,
+    ) -> None:
+        _whole("limit", limit)
+        if limit is not None and limit < 0:
+            msg = f"limit must be at least 0, not {limit}"
+            raise ValueError(msg)
         self._source = source
         self._request = request
+        self._limit = limit
         # Checks the arguments now, not at the first use.
-        _native.scan_schema(request)
+        _native.scan_schema(self._native_request())
 
     def __repr__(self) -> str:
         path = self._source
-        if not isinstance(path, str):
-            path = path.url if isinstance(path, _native.RemoteDirectory) else path.path
-        shown = "".join(f", {name}={value!r}" for name, value in self._request.items() if value not in (None, True))
-        return f"<mqstore.Scan of {path!r}{shown}>"
+        if isinstance(path, _native.RemoteDirectory):
+            place = repr(path.url)
+        else:
+            place = repr(path if isinstance(path, str | Stores) else path.path)
+        request = {**self._request, "limit": self._limit}
+        shown = "".join(f", {name}={value!r}" for name, value in request.items() if value not in (None, True))
+        return f"<mqstore.Scan of {place}{shown}>"
 
     @property
     def schema(self) -> pa.Schema:
         """The columns and their types, as a `pyarrow.Schema`."""
         return _extras.pyarrow().schema(self)
 
+    @property
+    def failures(self) -> list[tuple[str, Exception]]:
+        """The stores that the newest use skipped because of `on_error="skip"`: directory or URL, and error."""
+        return list(self._source.failures) if isinstance(self._source, Stores) else []
+
     def __arrow_c_schema__(self) -> object:
-        return _native.scan_schema(self._request)
+        schema = _native.scan_schema(self._native_request())
+        if not isinstance(self._source, Stores):
+            return schema
+        found = _extras.pyarrow().Schema._import_from_c_capsule(schema)
+        return schema_with_column(found, self._request).__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._open().__arrow_c_stream__(requested_schema)
+        if self._limit is None and not isinstance(self._source, Stores):
+            return self._open().__arrow_c_stream__(requested_schema)
+        reader = _extras.pyarrow().RecordBatchReader.from_batches(self.schema, iter(self))
+        return reader.__arrow_c_stream__(requested_schema)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        pyarrow = _extras.pyarrow()
-        stream = self._open()
-        try:
-            for rows in stream:
-                yield pyarrow.record_batch(rows)
-        finally:
-            stream.close()
+        # Reports a missing pyarrow first.
+        _extras.pyarrow()
+        if self._limit == 0:
+            return
+        left = self._limit
+        with closing(self._batches()) as batches:
+            for batch in batches:
+                if left is None:
+                    yield batch
+                    continue
+                yield batch.slice(0, left)
+                left -= batch.num_rows
+                if left <= 0:
+                    return
 
     def to_arrow(self) -> pa.Table:
         """Returns all rows as a `pyarrow.Table`."""
@@ -185,16 +234,22 @@ class Scan:
         duck = connection if connection is not None else _extras.module("duckdb")
         return cast("duckdb.DuckDBPyRelation", duck.from_arrow(self))
 
-    def _open(self, **more: Any) -> _native.ScanStream:
-        _native.watch_forks()
-        source = self._source
-        if isinstance(source, _native.RemoteDirectory):
-            # Includes the files that exist now.
-            source = source.again()
-        return _native.scan_open(source, {**self._request, **more} if more else self._request)
+    def _open(self) -> _native.ScanStream:
+        return open_stream(self._source, self._request)
 
-    def _narrowed(self, **more: Any) -> Scan:
-        return Scan(self._source, {**self._request, **more})
+    def _batches(self) -> Generator[pa.RecordBatch]:
+        if isinstance(self._source, Stores):
+            return self._source.batches(self._request)
+        return batches_of(self._source, self._request)
+
+    def _native_request(self) -> dict[str, Any]:
+        return native_request(self._request) if isinstance(self._source, Stores) else self._request
+
+    def _narrowed(self, store: str | None = None, **more: Any) -> Scan:
+        source = self._source
+        if store is not None and isinstance(source, Stores):
+            source = source.narrowed(store)
+        return Scan(source, {**self._request, **more}, self._limit)
 
 
 def request_of(**given: Any) -> dict[str, Any]:

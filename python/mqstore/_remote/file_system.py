@@ -48,6 +48,20 @@ class FileSystem:
             raise self._failure(error, "") from None
         return [_row(name.rstrip("/")[len(self._root) :].lstrip("/"), info) for name, info in found.items()]
 
+    def entries(self, folder: str) -> tuple[list[str], list[str]]:
+        """Returns the names of the folders and of the files in a folder, which ends with a slash; "" is the root."""
+        try:
+            self._system.invalidate_cache()
+            found = self._system.ls(f"{self._root}/{folder}".rstrip("/"), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return [], []
+        except Exception as error:  # noqa: BLE001 - each library has its own errors
+            raise self._failure(error, "") from None
+        names: tuple[list[str], list[str]] = [], []
+        for one in found:
+            names[one["type"] != "directory"].append(one["name"].rstrip("/").rpartition("/")[2])
+        return names
+
     def read(self, ranges: list[Range]) -> list[bytes]:
         """Returns the bytes of each range."""
         names = [f"{self._root}/{path}" if path else self._root for path, *_ in ranges]

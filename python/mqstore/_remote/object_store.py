@@ -50,6 +50,15 @@ class ObjectStore:
         except (self._errors.BaseError, OSError) as error:
             raise self._failure(error, "") from None
 
+    def entries(self, folder: str) -> tuple[list[str], list[str]]:
+        """Returns the names of the folders and of the files in a folder, which ends with a slash; "" is the root."""
+        try:
+            found = self._obstore.list_with_delimiter(self._store, folder or None)
+        except (self._errors.BaseError, OSError) as error:
+            raise self._failure(error, "") from None
+        names = [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
+        return names, [one["path"].rpartition("/")[2] for one in found["objects"]]
+
     def _file(self) -> list[Row]:
         """Returns the object with exactly this URL."""
         try:

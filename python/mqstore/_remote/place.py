@@ -11,7 +11,6 @@ from mqstore.errors import InvalidOptionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mqstore._remote.cache import Source
     from mqstore._remote.failure import Row
     from mqstore._remote.pinned import Pinned
     from mqstore.types import StorePath
@@ -45,7 +44,8 @@ def place_of(
             if value is not None:
                 raise InvalidOptionError(name, f"only for a store at a URL, and {text!r} is a directory")
         return text
-    shown, source = _transport(text, dict(storage_options or {}))
+    shown = shown_url(text)
+    source = transport_of(text, storage_options)
     if cache is not None:
         from mqstore._remote.cache import Cached
 
@@ -70,23 +70,29 @@ def pinned(
     """
     from mqstore._remote.pinned import Pinned
 
-    shown, source = _transport(url, dict(storage_options))
-    kept = Pinned(source, rows)
+    shown = shown_url(url)
+    kept = Pinned(transport_of(url, storage_options), rows)
     return _native.RemoteDirectory(shown, kept), kept
 
 
-def _transport(text: str, options: dict[str, Any]) -> tuple[str, Source]:
-    """Returns a URL without secrets, and its transport."""
-    shown = shown_url(text)
-    scheme, _, rest = text.partition("://")
-    if "?" in text or "#" in text:
+def transport_of(url: str, storage_options: Mapping[str, Any] | None) -> Any:
+    """Returns the transport of a URL, without a cache. Makes no request.
+
+    Raises:
+        InvalidOptionError: the URL has a query string or credentials that belong into `storage_options`.
+        ImportError: the package for this kind of URL is not installed.
+    """
+    shown = shown_url(url)
+    scheme, _, rest = url.partition("://")
+    options = dict(storage_options or {})
+    if "?" in url or "#" in url:
         raise InvalidOptionError("storage_options", f"give the parameters of {shown} there, not in the URL")
     if scheme.lower() in _OBJECT_STORES:
         from mqstore._remote.object_store import ObjectStore
 
         if "@" in rest.partition("/")[0]:
             raise InvalidOptionError("storage_options", f"give the credentials of {shown} there, not in the URL")
-        return shown, ObjectStore(text, shown, options)
+        return ObjectStore(url, shown, options)
     from mqstore._remote.file_system import FileSystem
 
-    return shown, FileSystem(text, shown, options)
+    return FileSystem(url, shown, options)

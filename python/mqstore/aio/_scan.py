@@ -43,6 +43,11 @@ class Scan:
         """The columns and their types, as a `pyarrow.Schema`."""
         return self._scan.schema
 
+    @property
+    def failures(self) -> list[tuple[str, Exception]]:
+        """The stores that the newest use skipped because of `on_error="skip"`: directory or URL, and error."""
+        return self._scan.failures
+
     def __arrow_c_schema__(self) -> object:
         return self._scan.__arrow_c_schema__()
 

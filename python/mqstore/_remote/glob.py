@@ -1,0 +1,114 @@
+"""Patterns of paths and URLs that name several stores, such as `backups/*`."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mqstore._paths import is_url, shown_url, text_of
+from mqstore._remote.failure import RequestFailure
+from mqstore._remote.place import transport_of
+from mqstore.errors import NotAStoreError, StoreIOError, StorePermissionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from mqstore.types import StorePath
+
+_LETTERS = "*?["
+# Folders of a store. One of them is enough, so that a damaged store is not left out.
+_PARTS = {"commitlog", "consumequeue", "mqstore"}
+_SEGMENT_DIGITS = 20
+# Folders that are listed at the same time.
+_LISTS = 8
+
+
+class Lister(Protocol):
+    """A transport that lists single folders."""
+
+    def entries(self, folder: str) -> tuple[list[str], list[str]]:
+        """Returns the names of the folders and of the files in a folder; "" is the root."""
+
+
+def is_pattern(path: object) -> bool:
+    """Returns whether a path or URL is a pattern. The path of an existing file or folder is none."""
+    if not isinstance(path, str):
+        return False
+    if is_url(path):
+        return "*" in path.partition("://")[2].partition("/")[2]
+    return any(letter in path for letter in _LETTERS) and not os.path.lexists(path)
+
+
+def shown(path: StorePath) -> str:
+    """Returns a path as given, or a URL without secrets, as text that is UTF-8."""
+    text = text_of(path)
+    return shown_url(text) if is_url(text) else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def expanded(paths: Iterable[StorePath], storage_options: Mapping[str, Any] | None = None) -> list[StorePath]:
+    """Replaces each pattern by the stores that it matches, sorted.
+
+    A folder is a store if it contains a `commitlog`, `consumequeue` or `mqstore` folder, or segments of a log.
+
+    Raises:
+        NotAStoreError: a pattern matches no store.
+        StoreIOError: a request failed, or the URL of the pattern cannot be listed.
+    """
+    found: list[StorePath] = []
+    for path in paths:
+        if not is_pattern(path):
+            found.append(path)
+            continue
+        pattern = text_of(path)
+        matches = _of_url(pattern, storage_options) if is_url(pattern) else _of_directories(pattern)
+        if not matches:
+            raise NotAStoreError(shown(pattern), "the pattern matches no folder with a store")
+        found += sorted(matches)
+    return found
+
+
+def _of_directories(pattern: str) -> list[str]:
+    return [path for path in glob.glob(pattern) if os.path.isdir(path) and _is_store(os.listdir(path))]  # noqa: PTH112, PTH207, PTH208 - paths may be no UTF-8
+
+
+def _of_url(pattern: str, storage_options: Mapping[str, Any] | None) -> list[str]:
+    scheme, _, rest = pattern.partition("://")
+    names = rest.rstrip("/").split("/")
+    first = next(number for number, name in enumerate(names) if "*" in name)
+    root = f"{scheme}://{'/'.join(names[:first])}"
+    source = transport_of(root, storage_options)
+    folders = [""]
+    try:
+        with ThreadPoolExecutor(_LISTS, "mqstore-list") as pool:
+            for name in names[first:]:
+                if not any(letter in name for letter in _LETTERS):
+                    folders = [f"{folder}{name}/" for folder in folders]
+                    continue
+                folders = [
+                    f"{folder}{one}/"
+                    for folder, (inner, _) in zip(folders, pool.map(source.entries, folders), strict=True)
+                    for one in inner
+                    if fnmatchcase(one, name) and (name.startswith(".") or not one.startswith("."))
+                ]
+            listed = list(pool.map(source.entries, folders))
+    except RequestFailure as failure:
+        raise _error(shown_url(root), failure) from None
+    return [
+        f"{root}/{folder.rstrip('/')}"
+        for folder, (inner, files) in zip(folders, listed, strict=True)
+        if _is_store(inner + files)
+    ]
+
+
+def _is_store(names: list[str]) -> bool:
+    return any(name in _PARTS or (len(name) == _SEGMENT_DIGITS and name.isdecimal()) for name in names)
+
+
+def _error(url: str, failure: RequestFailure) -> Exception:
+    if failure.cause == "denied":
+        return StorePermissionError(url, "list", errno.EACCES, failure.reason)
+    return StoreIOError(url, "list", errno.EIO, failure.reason)

@@ -133,7 +133,7 @@ def test_not_a_store(tmp_path: Path, cli: Cli, verb: list[str]) -> None:
         ["tail", "DIR", "orders", "--limit", "-1"],
         ["tail", "DIR", "orders", "-f", "--format", "json"],
         ["info", "DIR", "--no-such-option"],
-        ["verify", "DIR", "extra"],
+        ["stats", "DIR", "extra"],
     ],
     ids=" ".join,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import mqstore
 import mqstore.aio
-from conftest import SMALL
+from conftest import SMALL, Cli
 from remote_stores import Bucket, bucket, in_memory
 
 pa = pytest.importorskip("pyarrow")
@@ -302,3 +303,56 @@ def test_an_event_loop_reads_several_stores(homes: list[Path]) -> None:
         return found
 
     assert asyncio.run(main()) == union(homes, columns=COLUMNS)[:9]
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("verb", [("info",), ("verify",), ("topics",), ("cat",), ("lookup", "orders", "k1")])
+def test_the_command_line_takes_several_stores(homes: list[Path], cli: Cli, verb: tuple[str, ...]) -> None:
+    name, *rest = verb
+    single = [
+        {"store": str(home), **one}
+        for home in homes
+        for one in lines_of(cli(name, home, *rest, "--format", "jsonl").stdout)
+    ]
+    many = cli(name, *homes, *rest, "--format", "jsonl")
+    assert many.returncode == 0
+    found = lines_of(many.stdout)
+    for one in (*single, *found):
+        one.pop("seconds", None)
+    assert found == single
+    assert {"store"} == {next(iter(one)) for one in found}
+    table = cli(name, *homes, *rest, "--format", "table").stdout
+    assert [line for line in table.splitlines() if line.startswith("==> ")] == [f"==> {home} <==" for home in homes]
+    # A pattern that the shell did not expand.
+    pattern = cli(name, f"{homes[0].parent}/*", *rest, "--format", "jsonl")
+    assert list(dict.fromkeys(one["store"] for one in lines_of(pattern.stdout))) == [
+        str(home) for home in sorted(homes)
+    ]
+
+
+def test_the_command_line_continues_after_a_store_that_fails(homes: list[Path], tmp_path: Path, cli: Cli) -> None:
+    missing = tmp_path / "missing"
+    places = [homes[0], missing, damage(homes[1]), homes[2]]
+    found = cli("verify", *places, "--format", "json")
+    assert found.returncode == 3
+    assert str(missing) in found.stderr
+    assert [(one["store"], one["ok"]) for one in json.loads(found.stdout)] == [
+        (str(homes[0]), True),
+        (str(homes[1]), False),
+        (str(homes[2]), True),
+    ]
+    assert cli("verify", homes[1], homes[2]).returncode == 1
+    assert cli("info", missing, homes[0], "--format", "jsonl").returncode == 3
+    assert cli("cat", homes[0], missing).returncode == 3
+
+
+def test_the_limit_of_the_command_line_is_for_all_stores(homes: list[Path], cli: Cli) -> None:
+    found = cli("cat", *homes, "--limit", 4, "--format", "jsonl")
+    assert [one["store"] for one in lines_of(found.stdout)] == [str(homes[0])] * 3 + [str(homes[1])]
+    assert len(lines_of(cli("lookup", *homes, "orders", "k1", "--limit", 2, "--format", "jsonl").stdout)) == 2
+    refused = cli("cat", *homes, "--format", "json")
+    assert refused.returncode == 2
+    assert "jsonl" in refused.stderr

@@ -31,6 +31,7 @@ from mqstore.cli.filters import Sql, Tags, chosen, selector
 from mqstore.cli.follow import Tail
 from mqstore.cli.render import Body, Format
 from mqstore.cli.status import CLEAN, PROBLEMS, USAGE, abandon_stdout
+from mqstore.cli.stores import Directories, Stores
 
 if TYPE_CHECKING:
     from mqstore import types
@@ -156,28 +157,39 @@ def _main(
 
 @app.command()
 @_verb
-def info(directory: Directory, form: ReportForm = Format.TABLE) -> int:
-    """Shows layout, writer, offsets, topics and parts of a directory."""
-    report = mqstore.info(directory)
-    if not render.machine(report.to_dict(), form):
-        _info_tables(report)
-    return CLEAN
+def info(directories: Directories, form: ReportForm = Format.TABLE) -> int:
+    """Shows layout, writer, offsets, topics and parts of each store."""
+    stores = Stores(directories, form)
+
+    def show(directory: str) -> int:
+        report = mqstore.info(directory)
+        if not stores.machine(directory, report.to_dict()):
+            _info_tables(report)
+        return CLEAN
+
+    return stores.each(show)
 
 
 @app.command()
 @_verb
-def topics(directory: Directory, form: ReportForm = Format.TABLE) -> int:
+def topics(directories: Directories, form: ReportForm = Format.TABLE) -> int:
     """Lists the topics and their queues with the range of offsets."""
-    with mqstore.open(directory) as store:
-        found = [topic_object(store, topic) for topic in store.topics()]
-    print_topics(found, form)
-    return CLEAN
+    stores = Stores(directories, form)
+
+    def show(directory: str) -> int:
+        with mqstore.open(directory) as store:
+            found = [topic_object(store, topic) for topic in store.topics()]
+        if not stores.machine(directory, found):
+            _topic_table(found)
+        return CLEAN
+
+    return stores.each(show)
 
 
 @app.command()
 @_verb
 def cat(
-    directory: Directory,
+    directories: Directories,
     topic: Topic = None,
     queue: Queue = None,
     start: Annotated[int | None, typer.Option(help="First queue offset.", show_default=False)] = None,
@@ -207,18 +219,21 @@ def cat(
     wanted = chosen(tags, sql)
     selects = selector(keys, grep)
     times = _moment("--since", since), _moment("--until", until)
-    with mqstore.open(directory) as store:
+    output = _Messages(directories, _message_form(form), body, limit)
+
+    def read(store: mqstore.Store) -> Iterator[StoredMessage]:
         if log:
             found = _in_log_order(store, topic, queue, wanted, on_damage)
             found = (message for message in found if _is_between(message, times))
         else:
-            read = functools.partial(store.read, filter=wanted, on_damage=on_damage)
+            reads = functools.partial(store.read, filter=wanted, on_damage=on_damage)
             # The records of light queues are in their topics, too.
             everything = [name for name in store.topics() if not name.startswith(_LIGHT)]
             names = everything if topic is None else [topic]
-            found = chain.from_iterable(_of_topic(store, read, name, queue, (start, end), times) for name in names)
-        render.messages(store, islice(filter(selects, found), limit), _message_form(form), body)
-    return CLEAN
+            found = chain.from_iterable(_of_topic(store, reads, name, queue, (start, end), times) for name in names)
+        return filter(selects, found)
+
+    return output.print(read)
 
 
 @app.command()
@@ -276,7 +291,7 @@ def get(
 @app.command()
 @_verb
 def lookup(
-    directory: Directory,
+    directories: Directories,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     key: Annotated[str, typer.Argument(metavar="KEY")],
     since: Since = None,
@@ -296,10 +311,12 @@ def lookup(
 ) -> int:
     """Prints the messages of a topic with this key, oldest first."""
     first, last = _moment("--since", since), _moment("--until", until)
-    with mqstore.open(directory) as store:
-        found = store.lookup(topic, key, start_time=first, end_time=last, limit=limit)
-        render.messages(store, found, _message_form(form), body)
-    return CLEAN
+    output = _Messages(directories, _message_form(form), body, limit)
+
+    def found(store: mqstore.Store) -> Iterator[StoredMessage]:
+        return iter(store.lookup(topic, key, start_time=first, end_time=last, limit=output.left))
+
+    return output.print(found)
 
 
 @app.command()
@@ -390,14 +407,19 @@ def expire(
 
 @app.command()
 @_verb
-def verify(directory: Directory, form: ReportForm = Format.TABLE) -> int:
-    """Checks every file of the directory; exit status 1 if there are problems."""
-    with render.progress() as bar:
-        report = mqstore.verify(directory, progress=bar)
-    if not render.machine(report.to_dict(), form):
-        render.facts({"ok": report.ok, "messages": report.messages, "bytes": report.bytes})
-        _problem_tables(report.problems)
-    return CLEAN if report.ok else PROBLEMS
+def verify(directories: Directories, form: ReportForm = Format.TABLE) -> int:
+    """Checks every file of each store; exit status 1 if there are problems."""
+    stores = Stores(directories, form)
+
+    def check(directory: str) -> int:
+        with render.progress() as bar:
+            report = mqstore.verify(directory, progress=bar)
+        if not stores.machine(directory, report.to_dict()):
+            render.facts({"ok": report.ok, "messages": report.messages, "bytes": report.bytes})
+            _problem_tables(report.problems)
+        return CLEAN if report.ok else PROBLEMS
+
+    return stores.each(check)
 
 
 @app.command()
@@ -652,6 +674,35 @@ def _info_tables(report: mqstore.StoreInfo) -> None:
     _holder_table(report.segments_kept_by)
 
 
+class _Messages:
+    """Prints at most `limit` messages of one store or several."""
+
+    def __init__(self, directories: list[str], form: Format, body: Body, limit: int | None) -> None:
+        self._stores = Stores(directories, form)
+        if self._stores.are_many and form is Format.JSON:
+            raise typer.BadParameter("the messages of several stores are no single document; use --format jsonl")
+        self._form, self._body = form, body
+        self.left = limit
+
+    def print(self, read: Callable[[mqstore.Store], Iterator[StoredMessage]]) -> int:
+        """Prints what `read` returns for each store, and returns the exit status."""
+
+        def show(directory: str) -> int:
+            with mqstore.open(directory) as store:
+                found = self._counted(islice(read(store), self.left))
+                render.messages(store, found, self._form, self._body, self._stores.member(directory))
+            self._stores.is_done = self.left == 0
+            return CLEAN
+
+        return self._stores.each(show)
+
+    def _counted(self, found: Iterator[StoredMessage]) -> Iterator[StoredMessage]:
+        for message in found:
+            if self.left is not None:
+                self.left -= 1
+            yield message
+
+
 _Times = tuple[int | None, int | None]
 
 
@@ -780,10 +831,10 @@ def topic_object(store: mqstore.Store, topic: str) -> dict[str, Any]:
     }
 
 
-def print_topics(found: list[dict[str, Any]], form: Format, *, one: bool = False) -> None:
-    """Prints topics: all of a store, or the `one` of a change."""
-    if not render.machine(found[0] if one else found, form):
-        _topic_table(found)
+def print_topic(found: dict[str, Any], form: Format) -> None:
+    """Prints the topic of a change."""
+    if not render.machine(found, form):
+        _topic_table([found])
 
 
 def _topic_table(found: list[dict[str, Any]]) -> None:

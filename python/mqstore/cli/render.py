@@ -243,8 +243,10 @@ def machine(found: dict[str, Any] | list[dict[str, Any]], form: Format) -> bool:
     return form is not Format.TABLE
 
 
-def messages(store: Store, found: Iterable[StoredMessage], form: Format, body: Body) -> None:
-    """Prints messages of `store` one by one."""
+def messages(
+    store: Store, found: Iterable[StoredMessage], form: Format, body: Body, more: dict[str, str] | None = None
+) -> None:
+    """Prints messages of `store` one by one; JSON lines begin with the members of `more`."""
     if form is Format.JSON:
         _array(store, found, body)
         return
@@ -254,7 +256,7 @@ def messages(store: Store, found: Iterable[StoredMessage], form: Format, body: B
         if form is Format.TABLE:
             write(message_text(message, body, store, width) + "\n")
         else:
-            write(dump(message_object(message, body, store)) + "\n")
+            write(dump({**(more or {}), **message_object(message, body, store)}) + "\n")
 
 
 def nobody_reads() -> bool:

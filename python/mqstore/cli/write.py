@@ -26,7 +26,7 @@ from mqstore.cli.app import (
     _verb,
     app,
     lock_wait,
-    print_topics,
+    print_topic,
     topic_object,
 )
 from mqstore.cli.render import Format
@@ -229,7 +229,7 @@ def create_topic(
     age = None if expire_after is None else _age("--expire-after", expire_after)
     with mqstore.open(directory, "create" if create else "rw", lock_timeout=lock_wait(lock_timeout)) as store:
         store.create_topic(topic, queues, attributes=named or None, max_messages=max_messages, expire_after=age)
-        print_topics([topic_object(store, topic)], form, one=True)
+        print_topic(topic_object(store, topic), form)
     return CLEAN
 
 
@@ -272,7 +272,7 @@ def alter_topic(
         raise typer.BadParameter(message)
     with mqstore.open(directory, "rw", lock_timeout=lock_wait(lock_timeout)) as store:
         store.update_topic(topic, **changes)
-        print_topics([topic_object(store, topic)], form, one=True)
+        print_topic(topic_object(store, topic), form)
     return CLEAN
 
 

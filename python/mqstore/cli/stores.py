@@ -1,0 +1,80 @@
+"""Verbs that take several stores: one after another, each with a heading or with the member `store` in JSON."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqstore._remote.glob import expanded, is_pattern, shown
+from mqstore.cli import render
+from mqstore.cli.render import Format
+from mqstore.cli.status import CLEAN, FAILED
+from mqstore.errors import MQStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Not a Path, which would change a URL.
+Directories = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DIR...",
+        help='Directories or URLs of stores; a pattern such as "s3://bucket/backups/*" is all that it matches.',
+        show_default=False,
+    ),
+]
+
+
+class Stores:
+    """The stores of one call of a verb."""
+
+    def __init__(self, directories: list[str], form: Format) -> None:
+        self.are_many = len(directories) > 1 or is_pattern(directories[0])
+        self._places = [str(path) for path in expanded(directories)]
+        self._form = form
+        self.is_done = False
+        # Results for one JSON document at the end.
+        self._objects: list[dict[str, Any]] = []
+
+    def each(self, work: Callable[[str], int]) -> int:
+        """Calls `work` with each store and returns the worst exit status. A store that fails does not end the verb."""
+        if not self.are_many:
+            return work(self._places[0])
+        worst, before = CLEAN, ""
+        for place in self._places:
+            if self.is_done:
+                break
+            name = shown(place)
+            if self._form is Format.TABLE:
+                sys.stdout.write(f"{before}==> {render.plain(name)} <==\n")
+                before = "\n"
+            try:
+                worst = max(worst, work(place))
+            except BrokenPipeError:
+                raise
+            except (MQStoreError, OSError) as error:
+                worst = FAILED
+                # The note follows the results before it if both go to one file.
+                sys.stdout.flush()
+                render.note(str(error) if name in str(error) else f"{name}: {error}")
+            sys.stdout.flush()
+            render.print_notes()
+        if self._form is Format.JSON:
+            render.document(self._objects)
+        return worst
+
+    def member(self, place: str) -> dict[str, str]:
+        """Returns the member `store` of the JSON objects of a store; nothing for a single store."""
+        return {"store": shown(place)} if self.are_many else {}
+
+    def machine(self, place: str, found: dict[str, Any] | list[dict[str, Any]]) -> bool:
+        """Prints the result of a store in a machine format. Returns False without output if it is for people."""
+        if not self.are_many:
+            return render.machine(found, self._form)
+        objects = [{**self.member(place), **one} for one in (found if isinstance(found, list) else [found])]
+        if self._form is Format.JSON:
+            self._objects += objects
+            return True
+        return render.machine(objects, self._form)

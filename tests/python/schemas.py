@@ -16,7 +16,8 @@ from typing import Any
 
 from mqstore import _reports
 from mqstore._admin import info as _info
-from mqstore.cli import bench, groups, settings, trace, write
+from mqstore.cli import groups, settings, write
+from mqstore.cli.measure import bench, trace
 
 REPORTS: dict[str, type] = {
     "info": _info.StoreInfo,

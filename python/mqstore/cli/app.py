@@ -516,8 +516,8 @@ def bench(
     The command creates a temporary folder in DIR, or next to DIR if DIR is a store, and removes it at the end. With
     --trace, this folder takes RATE * SECONDS * (SIZE + 200) bytes.
     """
-    from mqstore.cli import trace as tracing
-    from mqstore.cli.bench import lines
+    from mqstore.cli.measure import trace as tracing
+    from mqstore.cli.measure.bench import lines
 
     folder = directory.absolute().parent if (directory / "commitlog").exists() else directory
     if not folder.is_dir():

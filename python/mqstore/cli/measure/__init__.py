@@ -1,0 +1,1 @@
+"""The command `bench`: rates of a store and of its disk, and the causes of delays."""

@@ -19,7 +19,8 @@ from mqstore.cli.status import CLEAN, PROBLEMS
 spark_app = typer.Typer(help="Process stores on Spark.", no_args_is_help=True)
 app.add_typer(spark_app, name="spark")
 
-Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Stores.", show_default=False)]
+# Not paths, which would change a URL.
+Directories = Annotated[list[str], typer.Argument(metavar="DIR...", help="Stores.", show_default=False)]
 Master = Annotated[str, typer.Option("--master", help="Spark master: local[4], spark://host:7077, yarn.")]
 
 

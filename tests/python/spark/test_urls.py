@@ -215,6 +215,37 @@ def test_options(tmp_path: Path, large: Path) -> None:
     assert "same path" not in str(told.value)
 
 
+@pytest.mark.parametrize("strategy", ["auto", "ranged"])
+def test_verify_of_urls_and_directories(spark: Any, tmp_path: Path, s3: Bucket, strategy: Any) -> None:
+    home = tmp_path / "store"
+    damaged_stores.unpacked(home)
+    sound, damaged = s3.upload(home, f"verify-{strategy}"), s3.upload(home, f"verify-{strategy}-damaged")
+    segment = min((home / "commitlog").iterdir())
+    content = bytearray(segment.read_bytes())
+    content[200] ^= 1
+    s3.put(f"verify-{strategy}-damaged/commitlog/{segment.name}", bytes(content))
+    heard: list[mqstore.Progress] = []
+    found = mqstore.spark.verify(
+        spark, [home, sound, damaged], strategy=strategy, storage_options=s3.options, progress=heard.append
+    )
+    assert list(found) == [str(home), sound, damaged]
+    assert found[sound].ok
+    assert not found[damaged].ok
+    for url in (sound, damaged):
+        wanted = mqstore.verify(url, storage_options=s3.options).to_dict()
+        assert {**found[url].to_dict(), "seconds": 0} == {**wanted, "seconds": 0}
+    assert heard[-1].done == heard[-1].total
+
+    with pytest.raises(mqstore.InvalidOptionError, match="only for stores at URLs"):
+        mqstore.spark.verify(spark, [home], storage_options=s3.options)
+    with pytest.raises(mqstore.MQStoreError, match="NotAStoreError") as told:
+        mqstore.spark.verify(spark, [f"{sound}/nothing"], storage_options=s3.options)
+    for text in (str(told.value), repr(told.value), str(told.value.__cause__)):
+        assert SECRET_KEY not in text
+        assert ACCESS_KEY not in text
+        assert "same path" not in text
+
+
 def test_what_writes_or_waits_refuses_a_url(spark: Any, large: Path, tmp_path: Path) -> None:
     url = url_of(large)
     given = {"path": url, "topic": "orders"}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqstore import _native
-from mqstore._paths import home_of
+from mqstore._paths import home_of, is_url, text_of
 from mqstore.errors import MQStoreError
 
 if TYPE_CHECKING:
@@ -33,16 +33,18 @@ def absolute(path: StorePath) -> str:
     return os.path.abspath(home_of(path, "use it with Spark"))  # noqa: PTH100
 
 
-def homes(paths: Iterable[StorePath]) -> list[str]:
-    """Returns the directories of several stores.
+def homes(paths: Iterable[StorePath], *, with_urls: bool = False) -> list[str]:
+    """Returns the directories of several stores; URLs stay unchanged if the job can read them.
 
     Raises:
         TypeError: `paths` is one path.
+        RemoteStoreError: a path is a URL, and the job needs directories.
     """
     if isinstance(paths, str | bytes | os.PathLike):
         msg = f"paths must be an iterable of directories, not {type(paths).__name__}"
         raise TypeError(msg)
-    return list(dict.fromkeys(absolute(path) for path in paths))
+    texts = [text_of(path) for path in paths]
+    return list(dict.fromkeys(text if with_urls and is_url(text) else absolute(text) for text in texts))
 
 
 def log_of(home: str) -> tuple[int, bool]:

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args
 
 from mqstore import _native
+from mqstore._paths import is_url, shown_url
 from mqstore._reports import VerifyReport
 from mqstore.errors import InvalidOptionError
 from mqstore.spark._jobs.compact import Strategy
@@ -14,7 +15,7 @@ from mqstore.spark._jobs.rounds import Call, Rounds, parallelism, plain
 from mqstore.spark._session import require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -33,6 +34,7 @@ def verify(
     max_tasks: int | None = None,
     staging: StorePath | None = None,
     progress: Callable[[Progress], object] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, VerifyReport]:
     """Checks stores without changing them: one task for each store, several for large ones.
 
@@ -42,7 +44,8 @@ def verify(
 
     Args:
         spark: the session, classic or Spark Connect.
-        paths: directories of the stores; the same paths on the driver and on every executor.
+        paths: directories of the stores, the same paths on the driver and on every executor; or URLs. One task checks
+            each store at a URL.
         strategy: ``"partition"`` uses one task for each store, ``"ranged"`` several if its log can be divided.
             ``"auto"`` uses several for a log of more than 4 GiB.
         max_tasks: maximum number of Spark tasks at a time; None is the number of stores or of their parts. It is also
@@ -52,19 +55,23 @@ def verify(
             for ``progress``. The job removes its files. A store that cannot be written is then checked by one task.
         progress: callback with bytes of the logs, or with tasks if a store cannot be written. An exception in it
             cancels the tasks.
+        storage_options: only for URLs: credentials and settings of the transport, see `mqstore.open`. No error shows
+            them.
 
     Returns:
-        The results of `mqstore.verify`, by path.
+        The results of `mqstore.verify`, by path; URLs are without user, password and query.
 
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
-        InvalidOptionError: unknown strategy.
+        InvalidOptionError: unknown strategy; or ``storage_options`` without a URL.
         OSError: ``staging`` does not exist, or cannot be written.
         MQStoreError: a task failed after all its attempts, for example because a store does not exist; the text says
             where and why.
     """
     require(spark)
-    stores = homes(paths)
+    stores = homes(paths, with_urls=True)
+    if storage_options is not None and not any(map(is_url, stores)):
+        raise InvalidOptionError("storage_options", "only for stores at URLs; omit it")
     if strategy not in get_args(Strategy):
         raise InvalidOptionError("strategy", f"must be one of {', '.join(get_args(Strategy))}, not {strategy!r}")
     if max_tasks is not None and max_tasks < 1:
@@ -72,29 +79,36 @@ def verify(
         raise ValueError(msg)
     elsewhere = None if staging is None else absolute(staging)
     least = {"auto": _STRETCH_BYTES, "ranged": 0}.get(strategy)
-    logs = [(0, False) if least is None and progress is None else log_of(home) for home in stores]
+    unknown = least is None and progress is None
+    logs = [(0, False) if unknown or is_url(home) else log_of(home) for home in stores]
     # A folder must not be created next to the segments of a log without a store.
-    free = [is_store or elsewhere is not None for _, is_store in logs]
+    free = [
+        (is_store or elsewhere is not None) and not is_url(home)
+        for home, (_, is_store) in zip(stores, logs, strict=True)
+    ]
     shared = [may and least is not None and size > least for may, (size, _) in zip(free, logs, strict=True)]
     used = [may and (shares or progress is not None) for may, shares in zip(free, shared, strict=True)]
     wanted = [home if uses else None for home, uses in zip(stores, used, strict=True)]
     with job_folders(wanted, elsewhere) as folders:
         rounds = Rounds(spark, progress, None if None in folders else sum(size for size, _ in logs), max_tasks)
         found = [
-            _Store(home, size, folder, shares and folder is not None)
+            _Store(home, size, folder, shares and folder is not None, dict(storage_options or {}))
             for home, (size, _), folder, shares in zip(stores, logs, folders, shared, strict=True)
         ]
         _check(rounds, found, cut := (max_tasks or parallelism(spark), _STRETCH_BYTES, least))
         _confirm(rounds, found, cut)
         rounds.finish()
-    return {store.home: VerifyReport._from_dict(store.report) for store in found}
+    return {store.shown: VerifyReport._from_dict(store.report) for store in found}
 
 
 class _Store:
     """A store of the job."""
 
-    def __init__(self, home: str, size: int, folder: str | None, shared: bool) -> None:
+    def __init__(
+        self, home: str, size: int, folder: str | None, shared: bool, storage: dict[str, Any] | None = None
+    ) -> None:
         self.home = home
+        self.storage = storage if is_url(home) else None
         self.size = size
         self.folder = folder
         self.shared = shared
@@ -104,6 +118,11 @@ class _Store:
         self.report: dict[str, Any] = {}
         self.confirmations = 0
         """Number of further checks that must find the problems too."""
+
+    @property
+    def shown(self) -> str:
+        """The path, or the URL without secrets."""
+        return shown_url(self.home) if is_url(self.home) else self.home
 
     def again(self) -> _Store:
         """Returns the store for a further check."""
@@ -151,7 +170,7 @@ def _walk(rounds: Rounds, stores: list[_Store]) -> None:
     calls = []
     for store in stores:
         if not store.shared:
-            calls.append(Call("verify", (store.home,), store.folder, store.size))
+            calls.append(Call("verify", (store.home, store.storage), store.folder, store.size))
             continue
         total = sum(weight for weight, _ in store.steps)
         for weight, step in store.steps:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import mqstore
 from mqstore import _native
 from mqstore._admin.export import column_file, sync_folder
+from mqstore._paths import is_url
+from mqstore._remote.place import place_of
 from mqstore.errors import NotAStoreError
 from mqstore.spark._jobs.progress import Tell, Teller
 from mqstore.spark._locks import SAME_PATH, once_unlocked
@@ -52,7 +54,7 @@ def call(name: str, arguments: tuple[Any, ...], attempt: str | None, tells: bool
 
 def hint(error: Exception) -> str:
     """Returns advice to append to an error, if its text does not have it yet."""
-    is_place = isinstance(error, NotAStoreError) and "under the same path" not in str(error)
+    is_place = isinstance(error, NotAStoreError) and not is_url(error.path) and "under the same path" not in str(error)
     return f"; {SAME_PATH}" if is_place else ""
 
 
@@ -61,9 +63,9 @@ def compact(attempt: str, tell: Tell | None, step: bytes) -> bytes:
     return _native.compaction_run_step(step, attempt, tell)
 
 
-def verify(_attempt: str | None, tell: Tell | None, path: str) -> bytes:
-    """Checks a store."""
-    return _plain(_native.verify(path, tell))
+def verify(_attempt: str | None, tell: Tell | None, path: str, storage: dict[str, Any] | None) -> bytes:
+    """Checks a store; `storage` is for a URL."""
+    return _plain(_native.verify(place_of(path, storage), tell))
 
 
 def verify_plan(attempt: str, _tell: Tell | None, path: str, cut: tuple[int, int, int], job: str) -> bytes:

@@ -14,7 +14,7 @@ use crate::workload::Case;
 use crate::{compacting, decay, faults, feeding, foreign, keeping, remaking, repairing, switches, timing};
 
 /// Switches whose absence this suite cannot notice, with the reasons. The soak tries them too.
-const SPARE: [(&str, &str); 28] = [
+const SPARE: [(&str, &str); 29] = [
     (
         "delay.sync_new_file",
         "a timer log or wheel that is too short is made anew from the records of its topic",
@@ -30,6 +30,7 @@ const SPARE: [(&str, &str); 28] = [
     ("repair.sync_log", "a log with a mark is written again, and the rebuild that follows syncs one without"),
     ("repair.sync_log_folder", "the sync of the log's folders before the mark covers it"),
     ("snapshot.sync_last", "the sync of the log before the mark covers it"),
+    ("snapshot.sync_cut", "no simulated snapshot is made between a record of a compacted queue and its unit"),
     ("snapshot.sync_linked", "a writer has synced its full segments before"),
     ("compaction.sync_cleared_job", "what a job leaves is swept by the next one"),
     ("compaction.sync_swept_jobs", "what a job leaves is swept by the next one"),

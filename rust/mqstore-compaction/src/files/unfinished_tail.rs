@@ -11,7 +11,7 @@
 use std::io::ErrorKind;
 
 use mqstore_format::{BLANK_HEADER_BYTES, Peek, peek};
-use mqstore_io::Access;
+use mqstore_io::{Access, switch};
 
 use super::folder::{FilePair, QueueFolder, queue_ids, topics};
 use crate::read::cursor::last_unit;
@@ -61,7 +61,7 @@ fn cut(files: &StoreFiles, pair: &FilePair) -> Result<bool, StoreError> {
             // A hole reads as zeros.
             file.set_len(end).at(path, "cutting a compaction log")?;
             file.set_len(pair.log.len).at(path, "cutting a compaction log")?;
-            file.sync_all().at(path, "syncing a compaction log")?;
+            switch::step("snapshot.sync_cut", || file.sync_all()).at(path, "syncing a compaction log")?;
         }
     }
     Ok(unit.is_some())

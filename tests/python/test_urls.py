@@ -262,7 +262,7 @@ def test_every_failed_request_is_an_error_and_never_a_part_of_the_answer(
         return found
 
     def verbs(place: Any) -> Iterator[Callable[[], object]]:
-        from mqstore._admin.directories import verify_place
+        from mqstore._admin.directories import verified
         from mqstore._read.scan import Scan, request_of
 
         request = {
@@ -273,7 +273,7 @@ def test_every_failed_request_is_an_error_and_never_a_part_of_the_answer(
             "threads": 2,
         }
         yield lambda: mqstore._native.info(place())
-        yield lambda: verify_place(place(), None).to_dict()
+        yield lambda: verified(place(), None)
         yield lambda: Scan(place(), request_of(**request)).to_arrow().to_pylist()
 
         def read() -> object:

@@ -44,7 +44,7 @@ limit() {
         rust) echo 900 ;;
         sim) echo 900 ;;
         loom) echo 300 ;;
-        python) echo 480 ;;
+        python) echo 900 ;;
         spark) echo 600 ;;
         interop) echo 900 ;;
         threads) echo 3600 ;;

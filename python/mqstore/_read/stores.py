@@ -63,7 +63,7 @@ class Stores:
         return repr(places[0]) if len(places) == 1 else f"{len(places)} places, the first is {places[0]!r}"
 
     def narrowed(self, place: str) -> Stores:
-        """Returns the same stores, of which a pass reads only those at one place. Failures are noted in this object."""
+        """Returns the same stores; a pass reads only those at one place. Failures are noted in this object."""
         found = Stores(self._paths, self._options, self._cache, self._cache_size, skips=self._skips)
         found.failures = self.failures
         found.only = {place} if self.only is None else self.only & {place}

@@ -15,7 +15,7 @@ use crate::vfs::{FileKind, FileStat};
 /// Bytes of the longest single read; a longer one is done in parts.
 const MOST_READ_BYTES: u64 = 8 << 20;
 
-/// The files, and what was read of them.
+/// The files and their pages in memory.
 #[derive(Debug)]
 pub(super) struct RemoteFiles {
     root: PathBuf,

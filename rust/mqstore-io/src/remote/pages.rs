@@ -26,7 +26,8 @@ const MOST_EXPECTED: u64 = 256;
 /// Number of expected ranges that are remembered.
 const MOST_HINTS: usize = 256;
 
-/// Sequential reads of one file that are told apart. A scan reads a segment at several positions.
+/// Maximum number of sequential reads of one file that are followed at the same time. A scan reads a segment at several
+/// positions.
 const MOST_STREAMS: usize = 8;
 
 /// Consecutive pages of one file.

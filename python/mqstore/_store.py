@@ -83,8 +83,8 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
 
     Args:
         path: directory of the store. With mode `"r"` also a URL: `s3://`, `gs://` and `az://` need the package
-            `obstore`, all others `fsspec` (`pip install "mqstore[cloud]"`). Nothing is copied. The store stays as it is
-            now: a file that changes later raises `StoreChangedError`.
+            `obstore`, all others `fsspec` (`pip install "mqstore[cloud]"`). Nothing is copied. All reads use the
+            files of this moment: a file that changes later raises `StoreChangedError`.
         mode: `"r"` reads, takes no lock and changes no byte. `"rw"` writes to an existing store. `"create"` also
             creates a missing store.
         options: options of the store; see `StoreOptions`.

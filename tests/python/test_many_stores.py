@@ -235,7 +235,7 @@ def test_secrets_of_a_url_are_in_no_row(homes: list[Path]) -> None:
 
 
 def open_stores(homes: list[Path]) -> int:
-    """The number of stores of which this process has files open or mapped."""
+    """The number of stores whose files this process has open or mapped."""
     used = Path("/proc/self/maps").read_text()
     for link in Path("/proc/self/fd").iterdir():
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import shutil
 import tempfile
 import time
 from dataclasses import dataclass
@@ -44,11 +43,8 @@ class Line:
 
 def lines(folder: Path, messages: int, size: int) -> Iterator[Line]:
     """Measures in a temporary folder in `folder`, and removes it at the end."""
-    home = Path(tempfile.mkdtemp(prefix="mqstore-bench-", dir=folder))
-    try:
-        yield from _lines(home, messages, os.urandom(size))
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="mqstore-bench-", dir=folder, ignore_cleanup_errors=True) as home:
+        yield from _lines(Path(home), messages, os.urandom(size))
 
 
 def _lines(home: Path, messages: int, body: bytes) -> Iterator[Line]:

@@ -7,7 +7,6 @@ the same rate: its delays are those of the machine.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -124,18 +123,15 @@ class Trace:
 
 def trace(folder: Path, rate: int, seconds: float, size: int, slow_us: float, listed: int) -> Trace:
     """Traces a store in a temporary folder in `folder`, then the bare loop, and removes the folder."""
-    home = Path(tempfile.mkdtemp(prefix="mqstore-trace-", dir=folder))
     messages, slow_ns = max(int(rate * seconds), 1), int(slow_us * 1000)
-    try:
-        with mqstore.open(home / "store", "create") as store:
+    with tempfile.TemporaryDirectory(prefix="mqstore-trace-", dir=folder, ignore_cleanup_errors=True) as home:
+        with mqstore.open(f"{home}/store", "create") as store:
             store.create_topic("bench", queues=1)
             store.append_many("bench", [b"x" * size] * min(_WARM_UP, messages))
             time.sleep(_REST_SECONDS)
             found = _native.trace_store(store, (messages, rate, size, slow_ns, listed))
         record_bytes = found["bytes"] // messages
-        bare = _native.trace_map(str(home / "bare"), (messages, rate, record_bytes, slow_ns, listed))
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+        bare = _native.trace_map(f"{home}/bare", (messages, rate, record_bytes, slow_ns, listed))
     return Trace(rate, messages, size, slow_us, _side(found), _side(bare))
 
 

@@ -31,7 +31,7 @@ const WINDOW_BYTES: usize = 1 << 20;
 /// Maximum number of findings listed for one file.
 const MOST_FINDINGS: u32 = 100;
 
-/// Compares the files of a queue; `beside` says that a writer runs, `unfinished` that it runs or was killed.
+/// Compares the files of a queue. `beside` is set if a writer runs, `unfinished` if it runs or was killed.
 pub(super) fn check(
     files: &StoreFiles,
     (topic, queue_id): (&str, i32),

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use mqstore_base::options::StoreOptions;
 use mqstore_delivery::{ExportDecision, ExportSelection, Omission, OmissionCounts};
-use mqstore_engine::{MakeSink, ScanRow, ScanSink, Store};
+use mqstore_engine::{MakeSink, ScanRow, ScanSink};
 use mqstore_format::delays::pending::DELIVER_AT;
 use mqstore_format::{Properties, RecordView, push_property};
-use mqstore_io::SystemClock;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -41,11 +39,8 @@ impl ExportRules {
     ) -> PyResult<Self> {
         let folder = StoreFolder::of(path)?;
         let rules = detached(py, || {
-            folder.read(|vfs| {
-                let clock = Arc::new(SystemClock::new());
-                let store = Store::open_log(vfs, clock, folder.path(), &StoreOptions::default())?;
-                mqstore_delivery::ExportRules::of(&store, selection(topics, keep_waiting))
-            })
+            folder
+                .read_log(|store| mqstore_delivery::ExportRules::of(&store, selection(topics, keep_waiting)))
         })?;
         Ok(Self { core: Arc::new(rules) })
     }

@@ -3,9 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mqstore_base::error::StoreError;
-use mqstore_base::options::StoreOptions;
 use mqstore_engine::{MakeSink, Passed, Scan, ScanBatch, ScanOutput, ScanRequest, ScanSink, Store};
-use mqstore_io::SystemClock;
 use pyo3::prelude::*;
 
 use crate::runtime::{
@@ -75,12 +73,7 @@ impl<S: ScanSink> ScanHandle<S> {
         } else {
             let folder = StoreFolder::of(source)?;
             let text = folder.path().to_string_lossy().into_owned();
-            let store = detached(py, || {
-                folder.read(|vfs| {
-                    let clock = Arc::new(SystemClock::new());
-                    Store::open_log(vfs, clock, folder.path(), &StoreOptions::default())
-                })
-            })?;
+            let store = detached(py, || folder.read_log(Ok))?;
             SharedStore::new(store, text, None)
         };
         let store = shared.working()?;

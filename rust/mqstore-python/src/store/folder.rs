@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::StoreFiles;
+use mqstore_engine::Store;
 use mqstore_io::{
     OsVfs, RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource, RemoteVfs, SystemClock, Vfs,
 };
@@ -118,6 +120,17 @@ impl StoreFolder {
         call: impl FnOnce(&StoreFiles) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         self.read(|vfs| call(&StoreFiles::new(vfs, Arc::new(SystemClock::new()), &self.path)))
+    }
+
+    /// Like [`Self::read`], with the store open for its log; see [`Store::open_log`].
+    pub(crate) fn read_log<T>(
+        &self,
+        call: impl FnOnce(Store) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.read(|vfs| {
+            let clock = Arc::new(SystemClock::new());
+            call(Store::open_log(vfs, clock, &self.path, &StoreOptions::default())?)
+        })
     }
 
     fn no_list(&self, error: std::io::Error) -> StoreError {

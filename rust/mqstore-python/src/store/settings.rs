@@ -1,15 +1,12 @@
 //! Settings of topics and groups for exports and imports, as JSON texts by name.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
-use mqstore_base::options::StoreOptions;
-use mqstore_engine::{Store, StoreSettings};
+use mqstore_engine::StoreSettings;
 use mqstore_format::FormatError;
 use mqstore_format::delays::pending::is_system_topic;
 use mqstore_format::json::{SubscriptionGroup, TopicConfig};
-use mqstore_io::SystemClock;
 use pyo3::prelude::*;
 
 use crate::convert::error::to_py;
@@ -35,9 +32,7 @@ fn export_settings(
     let named = |name: &str| topics.as_ref().is_none_or(|topics| topics.iter().any(|topic| topic == name));
     let wanted = |name: &str| named(name) && !is_system_topic(name);
     let (mut settings, offsets) = detached(py, || {
-        folder.read(|vfs| {
-            let clock = Arc::new(SystemClock::new());
-            let store = Store::open_log(vfs, clock, folder.path(), &StoreOptions::default())?;
+        folder.read_log(|store| {
             let offsets = if topics.is_some() { store.group_offsets()? } else { Vec::new() };
             Ok::<_, StoreError>((store.settings()?, offsets))
         })

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use mqstore_io::sim::{OperationKind, SimOptions};
 use mqstore_io::{Fault, MapAccess};
@@ -326,6 +327,31 @@ fn the_next_segment_is_ready_before_it_is_needed_and_named_when_it_is() {
         log.stop_preparing();
         assert!(!log.prepare().unwrap());
     }
+}
+
+#[test]
+fn the_window_advances_with_pauses_while_more_than_half_of_it_is_ready() {
+    let (world, ..) = World::simulated();
+    let ahead =
+        PreallocateOptions { enabled: true, window_bytes: 64 << 10, prewrite: false, lock_memory: false };
+    let log = log(&world, None, ahead);
+    let pauses = || {
+        let pause = log.pause_after(Duration::from_millis(7));
+        assert!(pause.is_zero() || pause == Duration::from_millis(1), "{pause:?}");
+        !pause.is_zero()
+    };
+    append_raw(&log, &vec![b'b'; 100_000]);
+    assert!(!pauses(), "nothing is ready");
+    while log.prepare().unwrap() {}
+    assert!(pauses());
+    append_raw(&log, &vec![b'b'; 2_000]);
+    assert!(!log.prepare().unwrap(), "nearly nothing of it is used");
+    append_raw(&log, &vec![b'b'; 10_000]);
+    assert!(pauses());
+    append_raw(&log, &vec![b'b'; 30_000]);
+    assert!(!pauses(), "less than half of it is left");
+    while log.prepare().unwrap() {}
+    assert!(pauses());
 }
 
 /// Returns a log with a pool, a prewritten window of 64 KiB and one record; with the end of the record and the file of

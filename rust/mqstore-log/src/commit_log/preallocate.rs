@@ -12,7 +12,8 @@
 //! * **The next segment** is created and synced in the staging folder. It gets its name only when its first record
 //!   gets its offset, because RocketMQ deletes segments without records.
 //! * **The window** of a mapped segment is faulted in ahead of the appends, so that they meet no page fault. On request
-//!   (`lock_memory`) it is locked in memory. It is up to 64 MiB long and advances by half of that.
+//!   (`lock_memory`) it is locked in memory. It is up to 64 MiB long. It advances in small steps with pauses, and without
+//!   pauses once half of it is used: a long run of steps would take the processor from appends.
 //! * **Prewriting**: with `sync`, a window of up to 128 MiB, and the same length of the next segment, is also written to
 //!   the device before it holds a record. Then a later sync needs no change of the block map and no journal. A prewriting
 //!   step delays syncs of records. So the window is filled while no thread appends, or once three quarters of it are
@@ -51,8 +52,15 @@ use super::roll::FILLER_BYTES;
 use super::segment_list::Segment;
 use mqstore_base::error::{IoContext, StoreError};
 
-/// Bytes populated in one step.
-const STEP_BYTES: u64 = 4 << 20;
+/// Bytes populated in one step. Calls that map a file wait for a step.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// The pause after a populating step while more than half of the window is ready. With it, the window advances by up to
+/// 0.8 GB a second.
+const POPULATE_REST: Duration = Duration::from_millis(1);
+
+/// The part of the window that is used when the next populating step is due.
+const DUE_PART: u64 = 16;
 
 /// Maximum bytes prewritten in one step: a sync of records may have to wait for one step.
 const PREWRITE_BYTES: u64 = 1 << 20;
@@ -182,12 +190,15 @@ impl CommitLog {
         Ok(active.allocated() > before)
     }
 
-    /// Returns the pause after a step of [`Self::prepare`] that took `took`, which leaves the device to waiting syncs.
+    /// Returns the pause after a step of [`Self::prepare`] that took `took`, which leaves the device to waiting syncs and
+    /// the processor to appends.
     pub fn pause_after(&self, took: Duration) -> Duration {
+        let tail = self.appended();
+        let left = self.ahead.warm.load(Ordering::Acquire).saturating_sub(tail);
         if !self.ahead.options.prewrite {
-            return Duration::ZERO;
+            let is_enough = left > self.ahead.window(tail) / 2;
+            return if is_enough { POPULATE_REST } else { Duration::ZERO };
         }
-        let left = self.ahead.warm.load(Ordering::Acquire).saturating_sub(self.appended());
         let factor = (left / REST_STEP_BYTES).clamp(1, MOST_REST);
         (took * factor as u32).min(Duration::from_secs(1))
     }
@@ -210,7 +221,7 @@ impl CommitLog {
         }
         let window = ahead.window(tail);
         let prewrite = ahead.options.prewrite;
-        let mut due = warm.saturating_sub(window / if prewrite { 4 } else { 2 });
+        let mut due = warm.saturating_sub(if prewrite { window / 4 } else { window - window / DUE_PART });
         if prewrite && window < ahead.options.window_bytes {
             // Due when the window has twice its length.
             due = due.min(ahead.opened_at + 2 * window / PREWRITE_FACTOR + 1);
@@ -245,23 +256,21 @@ impl CommitLog {
         Ok(true)
     }
 
-    /// Populates the window of the active segment, half a window at a time.
+    /// Populates one step of the active segment if a part of the window is used.
     fn warm_active(&self, active: &Segment, tail: u64) -> Result<bool, StoreError> {
         let window = self.ahead.window(tail);
-        let mut warm = self.ahead.warm.load(Ordering::Acquire).max(tail).max(active.base_offset());
+        let warm = self.ahead.warm.load(Ordering::Acquire).max(tail).max(active.base_offset());
         // Pages without disk space are not touched: that would take the space.
         let target = tail.saturating_add(window).min(active.base_offset() + active.allocated());
-        if warm >= target || warm - tail > window / 2 {
+        let due = self.ahead.filling.load(Ordering::Acquire) || warm - tail <= window - window / DUE_PART;
+        self.ahead.filling.store(due && warm < target, Ordering::Release);
+        if !due || warm >= target {
             return Ok(false);
         }
         let region = active.region().at_file(|| active.path(), "mapping the active segment")?;
-        while warm < target && !self.ahead.stopped.load(Ordering::Acquire) {
-            let end = (warm + STEP_BYTES).min(target);
-            self.populate(&region, active.base_offset(), warm..end, tail)?;
-            self.ahead.warm.raise(end, Ordering::AcqRel);
-            // Appends that have overtaken this thread have created their pages themselves.
-            warm = end.max(self.appended());
-        }
+        let end = (warm + STEP_BYTES).min(target);
+        self.populate(&region, active.base_offset(), warm..end, tail)?;
+        self.ahead.warm.raise(end, Ordering::AcqRel);
         Ok(true)
     }
 
@@ -297,42 +306,51 @@ impl CommitLog {
                 *slot = Some(PreparedSegment { segment, warm: 0, apart: None });
                 Ok(true)
             }
-            Some(staged) => self.extend_prepared(staged, tail, base),
+            Some(staged) if self.ahead.options.prewrite => self.prewrite_prepared(staged, tail),
+            Some(staged) => {
+                // An append takes the lock to begin the segment, so it must not wait for a step.
+                let (segment, warm) = (Arc::clone(&staged.segment), staged.warm);
+                drop(slot);
+                self.populate_prepared(&segment, warm, tail)
+            }
         }
     }
 
-    fn extend_prepared(
-        &self,
-        staged: &mut PreparedSegment,
-        tail: u64,
-        base: u64,
-    ) -> Result<bool, StoreError> {
-        let options = self.ahead.options;
-        let len = staged.segment.len();
-        let window = self.ahead.window(tail);
-        let (step, wanted) = if options.prewrite {
-            (PREWRITE_BYTES, window.min(len))
-        } else {
-            (STEP_BYTES, (tail + window).saturating_sub(base).min(len))
-        };
+    /// Populates the next part of the prepared segment, whose first `warm` bytes are populated.
+    fn populate_prepared(&self, segment: &Segment, warm: u64, tail: u64) -> Result<bool, StoreError> {
+        let base = segment.base_offset();
+        let wanted = (tail + self.ahead.window(tail)).saturating_sub(base).min(segment.len());
+        if warm >= wanted {
+            return Ok(false);
+        }
+        let range = warm..(warm + STEP_BYTES).min(wanted);
+        segment.allocate_ahead(0, range.end).at_file(|| segment.path(), "allocating space for the log")?;
+        let region = segment.region().at_file(|| segment.path(), "mapping a log segment")?;
+        let _ = region.advise(map_range(0, &range), Advice::PopulateWrite);
+        match self.ahead.staged.lock().as_mut().filter(|staged| staged.segment.base_offset() == base) {
+            Some(staged) => staged.warm = range.end,
+            // An append has begun the segment meanwhile.
+            None => self.ahead.warm.raise(base + range.end, Ordering::AcqRel),
+        }
+        Ok(true)
+    }
+
+    /// Prewrites the next part of the prepared segment.
+    fn prewrite_prepared(&self, staged: &mut PreparedSegment, tail: u64) -> Result<bool, StoreError> {
+        let base = staged.segment.base_offset();
+        let wanted = self.ahead.window(tail).min(staged.segment.len());
         if staged.warm >= wanted {
             return Ok(false);
         }
-        let range = staged.warm..(staged.warm + step).min(wanted);
+        let range = staged.warm..(staged.warm + PREWRITE_BYTES).min(wanted);
         staged
             .segment
             .allocate_ahead(0, range.end)
             .at_file(|| staged.segment.path(), "allocating space for the log")?;
-        if options.prewrite {
-            // The segment holds no record yet, and is synced again once it does.
-            PrewriteMap::of(&mut staged.apart, &staged.segment)
-                .and_then(|region| prewrite(&region, base, base + range.start..base + range.end))
-                .at_file(|| staged.segment.path(), "preparing a log segment")?;
-        } else {
-            let region =
-                staged.segment.region().at_file(|| staged.segment.path(), "mapping a log segment")?;
-            let _ = region.advise(map_range(0, &range), Advice::PopulateWrite);
-        }
+        // The segment holds no record yet, and is synced again once it does.
+        PrewriteMap::of(&mut staged.apart, &staged.segment)
+            .and_then(|region| prewrite(&region, base, base + range.start..base + range.end))
+            .at_file(|| staged.segment.path(), "preparing a log segment")?;
         staged.warm = range.end;
         Ok(true)
     }

@@ -46,7 +46,7 @@ pub(crate) struct Preallocator {
     pub(super) apart: Mutex<Option<PrewriteMap>>,
     /// Log offset up to which the log is prepared.
     pub(super) warm: AtomicU64,
-    /// Whether prewriting is in progress, until the window is complete again.
+    /// Whether the window is being filled, until it is complete again.
     pub(super) filling: AtomicBool,
     /// The tail at the last check, and the tail at which it stayed unchanged between two checks.
     pub(super) looked_at: AtomicU64,

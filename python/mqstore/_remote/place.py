@@ -11,7 +11,6 @@ from mqstore.errors import InvalidOptionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mqstore._remote.failure import Row
     from mqstore._remote.pinned import Pinned
     from mqstore.types import StorePath
 
@@ -56,14 +55,14 @@ def place_of(
 
 
 def pinned(
-    url: str, storage_options: Mapping[str, Any], rows: list[Row] | None
+    url: str, storage_options: Mapping[str, Any], listing: bytes | None = None
 ) -> tuple[_native.RemoteDirectory, Pinned]:
     """Returns a URL with its transport and the list of its files, for several processes. Makes no request.
 
     Args:
         url: the URL.
         storage_options: as for `place_of`.
-        rows: the list of the first process; None in this process.
+        listing: `Pinned.listing` of the first process; None in this process.
 
     Raises:
         InvalidOptionError, ImportError: as for `place_of`.
@@ -71,7 +70,7 @@ def pinned(
     from mqstore._remote.pinned import Pinned
 
     shown = shown_url(url)
-    kept = Pinned(transport_of(url, storage_options), rows)
+    kept = Pinned(transport_of(url, storage_options), listing)
     return _native.RemoteDirectory(shown, kept), kept
 
 

@@ -69,13 +69,13 @@ def _enter(home: tuple[str, str]) -> None:
 class RemoteStore:
     """A store at a URL, for the tasks. Its ``repr`` shows nothing, because URL and options can contain credentials.
 
-    ``rows`` are the files and their versions; None until the driver lists them.
+    ``listing`` has the files and their versions; None until the driver lists them.
     """
 
-    def __init__(self, url: str, options: dict[str, Any]) -> None:
+    def __init__(self, url: str, options: dict[str, Any], listing: bytes | None = None) -> None:
         self.url = url
         self.options = options
-        self.rows: list[Any] | None = None
+        self.listing = listing
 
     def __repr__(self) -> str:
         return "<store at a URL>"

@@ -43,7 +43,7 @@ def entering() -> tuple[Callable[[tuple[str, str]], None], tuple[str, str]]:
 
 def schema(given: Mapping[str, str]) -> StructType:
     """Returns the columns that the options select."""
-    return _schema(read_options(given))
+    return columns(read_options(given))
 
 
 def struct(columns: dict[str, str]) -> StructType:
@@ -63,19 +63,20 @@ def struct(columns: dict[str, str]) -> StructType:
     return types.StructType([types.StructField(name, kinds[kind]) for name, kind in columns.items()])
 
 
-def _schema(options: dict[str, Any]) -> StructType:
-    columns = {name: COLUMNS[name] for name in options["columns"]}
-    if "body" in columns and options["body"] != "binary":
-        columns["body"] = "string"
+def columns(options: dict[str, Any]) -> StructType:
+    """Returns the columns that the options of `read_options` select."""
+    found = {name: COLUMNS[name] for name in options["columns"]}
+    if "body" in found and options["body"] != "binary":
+        found["body"] = "string"
     if options["mode"] == "PERMISSIVE":
-        columns[options["corrupt"]] = "string"
-    return struct(columns)
+        found[options["corrupt"]] = "string"
+    return struct(found)
 
 
 def _narrowed(options: dict[str, Any], wanted: StructType) -> dict[str, Any]:
     """Returns the options with the columns of the user's own schema."""
     all_columns = {**options, "columns": list(COLUMNS)}
-    there = {field.name: field.dataType for field in _schema(all_columns).fields}
+    there = {field.name: field.dataType for field in columns(all_columns).fields}
     for field in wanted.fields:
         if field.name not in there:
             raise refuse("schema", f"there is no column {field.name!r}; the columns are {', '.join(there)}")
@@ -86,9 +87,14 @@ def _narrowed(options: dict[str, Any], wanted: StructType) -> dict[str, Any]:
 
 
 def reader(given: Mapping[str, str], wanted: StructType) -> _remote.Reader:
-    """Returns the reader of a batch. The end of the store is fixed here, for all tasks and attempts."""
+    """Returns the reader of a batch."""
+    return batch_reader(read_options(given), wanted)
+
+
+def batch_reader(options: dict[str, Any], wanted: StructType) -> _remote.Reader:
+    """Returns the reader for the options of `read_options`. The end of each store is fixed here, for all attempts."""
     _by_value()
-    options = _narrowed(read_options(given), wanted)
+    options = _narrowed(options, wanted)
     if len(options["paths"]) > 1 and "offsets" in str(options["start"]) + str(options["end"]):
         raise refuse("paths", "offsets of single queues need one store; read the stores separately")
     ranges, remotes = {}, {}

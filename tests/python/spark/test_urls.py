@@ -16,6 +16,7 @@ import mqstore.spark
 from compaction_rows import make
 from conftest import SMALL
 from mqstore.spark import _source
+from mqstore.spark._jobs import rounds
 from mqstore.spark._read.rows import rows
 from remote_stores import ACCESS_KEY, BUCKET, SECRET_KEY, Bucket, Requests, bucket
 
@@ -246,6 +247,52 @@ def test_verify_of_urls_and_directories(spark: Any, tmp_path: Path, s3: Bucket, 
         assert "same path" not in text
 
 
+def contents(folder: Path) -> list[bytes]:
+    """The files of an export by the numbers of their tasks; the rest of a name differs in each attempt."""
+    return [file.read_bytes() for file in sorted(folder.iterdir(), key=lambda file: file.name.partition("-")[0])]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_an_export_of_a_url_is_that_of_the_directory(
+    spark: Any, large: Path, s3: Bucket, tmp_path: Path, kind: str
+) -> None:
+    url = s3.upload(large, f"export-{kind}")
+    options = {"format": kind, "splitBytes": 2 * MIB, "columns": "queue_id,queue_offset,body"}
+    reports = [
+        mqstore.spark.export(spark, large, tmp_path / "directory", **options),
+        mqstore.spark.export(spark, url, tmp_path / "url", storage_options=s3.options, **options),
+    ]
+    shown = [{**report.to_dict(), "path": "", "seconds": 0} for report in reports]
+    assert shown[0] == shown[1]
+    assert reports[1].messages == 2000
+    assert contents(tmp_path / "url") == contents(tmp_path / "directory")
+    assert len(contents(tmp_path / "url")) >= 4
+
+
+def test_an_export_whose_source_changes_leaves_nothing(
+    spark: Any, large: Path, s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = s3.upload(large, "export-changed")
+    segment = sorted((large / "commitlog").iterdir())[1]
+    real = rounds.Rounds.run
+
+    def change(self: rounds.Rounds, calls: list[rounds.Call]) -> list[bytes]:
+        # The driver has listed the files and planned the parts.
+        s3.put(f"export-changed/commitlog/{segment.name}", segment.read_bytes()[::-1])
+        return real(self, calls)
+
+    monkeypatch.setattr(rounds.Rounds, "run", change)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(mqstore.MQStoreError, match=f"StoreChangedError.*{segment.name}") as told:
+        mqstore.spark.export(spark, url, tmp_path / "out" / "new", splitBytes=2 * MIB, storage_options=s3.options)
+    assert list((tmp_path / "out").iterdir()) == []
+    for text in (str(told.value), repr(told.value), str(told.value.__cause__)):
+        assert SECRET_KEY not in text
+        assert ACCESS_KEY not in text
+    with pytest.raises(mqstore.InvalidOptionError, match="only for a store at a URL"):
+        mqstore.spark.export(spark, large, tmp_path / "out" / "new", storage_options=s3.options)
+
+
 def test_what_writes_or_waits_refuses_a_url(spark: Any, large: Path, tmp_path: Path) -> None:
     url = url_of(large)
     given = {"path": url, "topic": "orders"}
@@ -257,8 +304,7 @@ def test_what_writes_or_waits_refuses_a_url(spark: Any, large: Path, tmp_path: P
         lambda: mqstore.spark.compact(spark, url),
         lambda: mqstore.spark.rebuild(spark, [url]),
         lambda: mqstore.spark.resume(url),
-        lambda: mqstore.spark.export(spark, url, tmp_path / "out"),
-        lambda: mqstore.spark.export(spark, large, tmp_path / "out", paths=json.dumps([url])),
+        lambda: mqstore.spark.export(spark, large, url),
     ):
         with pytest.raises(mqstore.RemoteStoreError, match="can only be read; copy it to a directory first"):
             call()

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
 from mqstore._admin.export import sync_folder
-from mqstore._paths import home_of
+from mqstore._paths import is_url, text_of
 from mqstore._reports import ExportReport, RebuildReport
+from mqstore.errors import InvalidOptionError
 from mqstore.spark._jobs.folders import absolute, homes, job_folders, log_of
 from mqstore.spark._jobs.rounds import Call, Rounds, plain
 from mqstore.spark._session import require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
     from mqstore._reports import Progress
     from mqstore.spark._read.planning import Part
-    from mqstore.spark._remote import Reader
+    from mqstore.spark._remote import Reader, RemoteStore
     from mqstore.types import StorePath
 
 
@@ -73,6 +74,7 @@ def export(
     format: str = "parquet",
     overwrite: bool = False,
     progress: Callable[[Progress], object] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     **options: object,
 ) -> ExportReport:
     """Writes messages to a folder of Parquet or Arrow files, without moving them through Spark.
@@ -84,12 +86,15 @@ def export(
 
     Args:
         spark: the session, classic or Spark Connect.
-        path: directory of the store; the same path on the driver and on every executor, and so is ``dest``.
-        dest: the folder to create.
+        path: directory of the store, the same path on the driver and on every executor; or a URL. The tasks read the
+            versions of the files that the driver listed.
+        dest: the folder to create, under the same path on the driver and on every executor.
         format: ``"parquet"`` or ``"arrow"``.
         overwrite: whether to replace an existing folder ``dest``.
         progress: callback with bytes of the log, or with tasks if the read follows queue units. An exception in it
             cancels the tasks.
+        storage_options: only for a URL: credentials and settings of the transport, see `mqstore.open`. No error shows
+            them.
         options: options of a read: ``topic="orders"``, ``columns="tags,body"``, ``startingTimestamp=...``.
 
     Returns:
@@ -99,7 +104,8 @@ def export(
         ImportError: PySpark, pyarrow or pandas is missing.
         FileExistsError: ``dest`` exists.
         InvalidOptionError: an option is unknown, or its value is invalid.
-        MQStoreError: a task failed after all its attempts; the text says where and why.
+        MQStoreError: a task failed after all its attempts, for example because a file at a URL changed meanwhile; the
+            text says where and why.
     """
     from mqstore.spark import _source
     from mqstore.spark._options import read_options
@@ -112,22 +118,25 @@ def export(
     started = time.monotonic()
     target = Path(absolute(dest))
     _must_be_free(target, overwrite)
-    given = {name: _spelled(value) for name, value in {**options, "path": home_of(path)}.items()}
-    for each in read_options(given)["paths"]:
-        home_of(each, "export it with Spark")
-    reader = _source.reader(given, _source.schema(given))
+    chosen = read_options({name: _spelled(value) for name, value in {**options, "path": text_of(path)}.items()})
+    if storage_options is not None:
+        if not any(map(is_url, chosen["paths"])):
+            raise InvalidOptionError("storage_options", "only for a store at a URL; omit it")
+        chosen["storage"] = dict(storage_options)
+    reader = _source.batch_reader(chosen, _source.columns(chosen))
     ranges, left_out = _without_system_topics(reader)
-    parts = planning.plan(reader.options, ranges)
+    parts = planning.plan(reader.options, ranges, reader.remotes)
     staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     staging.mkdir(parents=True)
     # Folder for progress files, so that lost attempts which still run do not disturb the result.
     attempts = staging / "attempts"
     attempts.mkdir()
     try:
-        calls = [
-            Call("export", (reader.options, part.plain(), str(staging), number, format), str(attempts), _size(part))
-            for number, part in enumerate(parts)
-        ]
+        calls = []
+        for number, part in enumerate(parts):
+            place = _plain_place(reader.remotes.get(part.path))
+            arguments = (reader.options, part.plain(), str(staging), number, format, place)
+            calls.append(Call("export", arguments, str(attempts), _size(part)))
         walked = all(part.way == "log" for part in parts)
         rounds = Rounds(spark, progress, sum(call.weight for call in calls) if walked else None)
         found = [plain(answer) for answer in rounds.run(calls)]
@@ -171,6 +180,11 @@ def _without_system_topics(reader: Reader) -> tuple[dict[str, list[Any]], int]:
             else:
                 left_out += end - start
     return kept, left_out
+
+
+def _plain_place(remote: RemoteStore | None) -> tuple[str, dict[str, Any], bytes | None] | None:
+    """Returns a store at a URL without classes of this package."""
+    return None if remote is None else (remote.url, remote.options, remote.listing)
 
 
 def _size(part: Part) -> int:

@@ -103,11 +103,17 @@ def export(
     folder: str,
     number: int,
     kind: str,
+    place: tuple[str, dict[str, Any], bytes | None] | None,
 ) -> bytes:
-    """Writes a part of a read to its own file. Returns the file's name, rows and bytes."""
+    """Writes a part of a read to its own file; `place` is that of a store at a URL. Returns name, rows and bytes."""
     home = Path(folder)
+    remote = None
+    if place is not None:
+        from mqstore.spark._remote import RemoteStore
+
+        remote = RemoteStore(*place)
     path = home / f"{number:05d}-{secrets.token_hex(8)}.{kind}"
-    batches = rows(options, part, tell)
+    batches = rows(options, part, tell, remote)
     first = next(batches)
     count = 0
     with column_file(kind, path, first.schema) as write:

@@ -255,9 +255,9 @@ def _cuts(store: mqstore.Store, part: Range, begin: int, to: int, count: int) ->
 def open_store(path: str, remote: RemoteStore | None = None) -> mqstore.Store:
     """Opens a store for planning. The first open of one at a URL lists its files for all later ones."""
     if remote is not None:
-        place, source = pinned(remote.url, remote.options, remote.rows)
+        place, source = pinned(remote.url, remote.options, remote.listing)
         store = opened(place, "r", None, {})
-        remote.rows = source.rows
+        remote.listing = remote.listing or source.listing()
         return store
     try:
         return mqstore.open(path)

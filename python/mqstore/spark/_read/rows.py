@@ -69,7 +69,7 @@ def _read(
         "on_damage": "skip",
         "threads": 1,
     }
-    place = path if remote is None else pinned(remote.url, remote.options, remote.rows)[0]
+    place = path if remote is None else pinned(remote.url, remote.options, remote.listing)[0]
     try:
         stream = _native.scan_open(place, request)
     except (NotAStoreError, TopicNotFoundError) as error:

@@ -58,6 +58,7 @@ Waiting: TypeAlias = Literal["keep", "drop"]
 """Whether an export contains delayed messages that wait for their delivery."""
 
 _REPEATED = [
+    "store",
     "topic",
     "queue_id",
     "tags",

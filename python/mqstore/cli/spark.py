@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from mqstore._admin.tables import human, size
+from mqstore._remote.glob import is_pattern
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import Directory, LockTimeout, ReportForm, _verb, app, lock_wait
 from mqstore.cli.render import Format
-from mqstore.cli.status import CLEAN, PROBLEMS
+from mqstore.cli.status import CLEAN, FAILED, PROBLEMS
+from mqstore.cli.stores import Directories
+
+if TYPE_CHECKING:
+    from mqstore import spark as jobs
+    from mqstore.types import OnError
 
 spark_app = typer.Typer(help="Process stores on Spark.", no_args_is_help=True)
 app.add_typer(spark_app, name="spark")
 
-# Not paths, which would change a URL.
-Directories = Annotated[list[str], typer.Argument(metavar="DIR...", help="Stores.", show_default=False)]
 Master = Annotated[str, typer.Option("--master", help="Spark master: local[4], spark://host:7077, yarn.")]
 
 
@@ -55,7 +59,12 @@ def verify(
 
     with _session(master) as session, render.progress("verifying", share=True) as bar:
         found = jobs.verify(
-            session, directories, strategy=cast("jobs.Strategy", strategy), staging=staging, progress=bar
+            session,
+            directories,
+            strategy=cast("jobs.Strategy", strategy),
+            staging=staging,
+            progress=bar,
+            on_error=_on_error(directories),
         )
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):
@@ -67,7 +76,7 @@ def verify(
                 for path, each in found.items()
             ],
         )
-    return CLEAN if all(each.ok for each in found.values()) else PROBLEMS
+    return _status(found, PROBLEMS if any(not each.ok for each in found.values()) else CLEAN)
 
 
 @spark_app.command()
@@ -84,7 +93,10 @@ def rebuild(
 
     wait = lock_wait(lock_timeout)
     with _session(master) as session, render.progress("building queues and index", share=True) as bar:
-        found = when_unlocked(wait, lambda: jobs.rebuild(session, directories, dry_run=dry_run, progress=bar))
+        skips = _on_error(directories)
+        found = when_unlocked(
+            wait, lambda: jobs.rebuild(session, directories, dry_run=dry_run, progress=bar, on_error=skips)
+        )
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):
         columns = ("store", "messages", "queues", "index entries")
@@ -94,7 +106,7 @@ def rebuild(
                 render.note(text)
     if dry_run:
         render.dry_run()
-    return PROBLEMS if any(each.skipped for each in found.values()) else CLEAN
+    return _status(found, PROBLEMS if any(each.skipped for each in found.values()) else CLEAN)
 
 
 @spark_app.command()
@@ -173,7 +185,28 @@ def export(
         msg = f"--to must be parquet or arrow, not {to!r}"
         raise typer.BadParameter(msg)
     with _session(master) as session, render.progress("exporting", share=True) as bar:
-        report = jobs.export(session, directory, out, format=to, overwrite=overwrite, progress=bar, **given)
-    if not render.machine(report.to_dict(), form):
-        render.report(report.to_dict())
-    return CLEAN
+        skips = _on_error([directory])
+        found = jobs.export(
+            session, directory, out, format=to, overwrite=overwrite, progress=bar, on_error=skips, **given
+        )
+    if not isinstance(found, jobs.Reports):
+        if not render.machine(found.to_dict(), form):
+            render.report(found.to_dict())
+        return CLEAN
+    if not render.machine([{"store": path, **report.to_dict()} for path, report in found.items()], form):
+        columns = ("store", "messages", "size", "left out")
+        cells = [(path, each.messages, size(each.bytes), each.skipped) for path, each in found.items()]
+        render.table(columns, cells)
+    return _status(found, CLEAN)
+
+
+def _on_error(directories: list[str]) -> OnError:
+    """Returns "skip" for several stores, like the verbs that run without Spark."""
+    return "skip" if len(directories) > 1 or is_pattern(directories[0]) else "raise"
+
+
+def _status(found: jobs.Reports[Any], status: int) -> int:
+    """Prints the stores that failed, and returns the exit status of the verb."""
+    for path, error in found.failures:
+        render.note(str(error) if path in str(error) else f"{path}: {error}")
+    return FAILED if found.failures else status

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from mqstore.spark._jobs.compact import Strategy, compact, job_details
 from mqstore.spark._jobs.jobs import export, rebuild
-from mqstore.spark._jobs.reports import as_dataframe
+from mqstore.spark._jobs.reports import Reports, as_dataframe
 from mqstore.spark._jobs.verify import verify
 from mqstore.spark._register import register
 from mqstore.spark._ship import ship
 from mqstore.spark._write.append import resume
 
 __all__ = [
+    "Reports",
     "Strategy",
     "as_dataframe",
     "compact",

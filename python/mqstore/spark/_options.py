@@ -14,8 +14,10 @@ from mqstore._admin.nearest import nearest
 from mqstore._native import scan_schema
 from mqstore._paths import home_of, is_url
 from mqstore._read.filter import sql
+from mqstore._remote.glob import is_pattern
 from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidFilterError, InvalidOptionError
+from mqstore.spark import _stores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +49,9 @@ COLUMNS = {
 }
 """Columns of a scan and their Spark types."""
 
+STORE = "store"
+"""The column with the directory or URL of each row, if a read has several stores."""
+
 _READ = [
     "path",
     "paths",
@@ -69,6 +74,7 @@ _READ = [
     "keys",
     "mode",
     "onDamage",
+    "onError",
     "columnNameOfCorruptRecord",
     "minPartitions",
     "maxRecordsPerPartition",
@@ -121,15 +127,20 @@ def read_options(given: Mapping[str, str]) -> dict[str, Any]:
     mode = _read_mode(options)
     start, end = _offsets(options, "starting", None), _offsets(options, "ending", _LATEST)
     paths = _paths(options)
+    several = "paths" in options or is_pattern(paths[0])
+    on_error = options.get("onError", "raise").lower()
+    _stores.check(on_error, several, "onError")
     form = options.get("bodyFormat", "binary")
     found = {
         "paths": paths,
+        "several": several,
+        "on_error": on_error,
         "storage": _storage(options, paths),
         "topics": _topics(options),
         "start": start,
         "end": end,
         "fail_on_data_loss": _truth(options, "failOnDataLoss", True),
-        "columns": _columns(options),
+        "columns": _columns(options, several),
         "body": form,
         "filter": _filter(options),
         "keys": _names(options["keys"]) if "keys" in options else None,
@@ -143,8 +154,13 @@ def read_options(given: Mapping[str, str]) -> dict[str, Any]:
         "max_offsets": _number(options, "maxOffsetsPerTrigger", None),
         "max_bytes": _number(options, "maxBytesPerTrigger", None),
     }
-    scan_schema({"columns": found["columns"], "body": form})
+    scan_schema({"columns": native_columns(found["columns"], several), "body": form})
     return found
+
+
+def native_columns(names: list[str], several: bool) -> list[str]:
+    """Returns the columns of each single store: without `store`. The other ones can be none."""
+    return [name for name in names if name != STORE or not several]
 
 
 def _read_mode(options: dict[str, str]) -> str:
@@ -317,7 +333,13 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _columns(options: dict[str, str]) -> list[str]:
+def _columns(options: dict[str, str], several: bool) -> list[str]:
+    """Returns the columns in their order; of several stores, `store` comes first if it is not named."""
+    names = _columns_of_one(options)
+    return [STORE, *names] if several and STORE not in names else names
+
+
+def _columns_of_one(options: dict[str, str]) -> list[str]:
     if "columns" in options:
         return _names(options["columns"])
     left_out: set[str] = set()

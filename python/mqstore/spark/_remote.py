@@ -82,29 +82,49 @@ class RemoteStore:
 
 
 class Reader(DataSourceReader):
-    """Reads the ranges that were fixed when it was created. ``remotes`` are the stores at URLs, by their path."""
+    """Reads the ranges that were fixed when it was created.
+
+    ``remotes`` are the stores at URLs, by their path. ``failed`` are parts for the stores that are skipped. ``parts``
+    are those of all other stores; None plans them again.
+    """
 
     def __init__(
-        self, options: dict[str, Any], home: tuple[str, str], ranges: dict[str, Any], remotes: dict[str, RemoteStore]
+        self,
+        options: dict[str, Any],
+        home: tuple[str, str],
+        ranges: dict[str, Any],
+        remotes: dict[str, RemoteStore],
+        failed: list[Any],
+        parts: list[Any] | None,
     ) -> None:
         self.options = options
         self.home = home
         self.ranges = ranges
         self.remotes = remotes
+        self.failed = failed
+        self.parts = parts
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Each task gets its own parts only, and may not have their class.
+        return {**vars(self), "failed": [], "parts": None}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Returns the part of each task; at least one, because Spark needs one for an empty read too."""
+        """Returns the parts of each task."""
         from mqstore.spark._read import planning
 
-        return [InputPartition(part.plain()) for part in planning.plan(self.options, self.ranges, self.remotes)]
+        if self.parts is None:
+            self.parts = planning.plan(self.options, self.ranges, self.remotes)
+        groups = planning.grouped([*self.failed, *self.parts], self.options)
+        return [InputPartition(tuple(part.plain() for part in group)) for group in groups]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """Returns the rows of a part."""
+        """Returns the rows of a task."""
         _enter(self.home)
-        from mqstore.spark._read.rows import rows
+        from mqstore.spark._read.rows import rows_of_task
 
-        value = None if partition is None else partition.value
-        return rows(self.options, value, remote=None if value is None else self.remotes.get(value[0]))
+        # Without parts, Spark starts one task.
+        parts = () if partition is None or partition.value is None else partition.value
+        return rows_of_task(self.options, parts, self.remotes)
 
 
 class PushingReader(Reader):

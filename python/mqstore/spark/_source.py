@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import secrets
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqstore._native import __version__
-from mqstore._paths import home_of, is_url, shown_url
+from mqstore._paths import home_of, is_url, shown_url, text_of
+from mqstore._remote.glob import expanded
 from mqstore.errors import MQStoreError
 from mqstore.spark import _remote
-from mqstore.spark._options import COLUMNS, read_options, refuse, write_options
+from mqstore.spark._options import COLUMNS, STORE, read_options, refuse, write_options
 from mqstore.spark._read import planning
 from mqstore.spark._ship import archive_name
+from mqstore.spark._stores import all_of, each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,7 +67,8 @@ def struct(columns: dict[str, str]) -> StructType:
 
 def columns(options: dict[str, Any]) -> StructType:
     """Returns the columns that the options of `read_options` select."""
-    found = {name: COLUMNS[name] for name in options["columns"]}
+    types = {**COLUMNS, STORE: "string"}
+    found = {name: types[name] for name in options["columns"]}
     if "body" in found and options["body"] != "binary":
         found["body"] = "string"
     if options["mode"] == "PERMISSIVE":
@@ -73,9 +76,9 @@ def columns(options: dict[str, Any]) -> StructType:
     return struct(found)
 
 
-def _narrowed(options: dict[str, Any], wanted: StructType) -> dict[str, Any]:
+def narrowed(options: dict[str, Any], wanted: StructType) -> dict[str, Any]:
     """Returns the options with the columns of the user's own schema."""
-    all_columns = {**options, "columns": list(COLUMNS)}
+    all_columns = {**options, "columns": [*COLUMNS, STORE] if options["several"] else list(COLUMNS)}
     there = {field.name: field.dataType for field in columns(all_columns).fields}
     for field in wanted.fields:
         if field.name not in there:
@@ -88,36 +91,63 @@ def _narrowed(options: dict[str, Any], wanted: StructType) -> dict[str, Any]:
 
 def reader(given: Mapping[str, str], wanted: StructType) -> _remote.Reader:
     """Returns the reader of a batch."""
-    return batch_reader(read_options(given), wanted)
+    # The end of each store is fixed here, for all tasks and attempts.
+    read = batch(narrowed(read_options(given), wanted))
+    ranges = {path: [tuple(part) for part in planned.ranges] for path, planned in read.stores.items()}
+    failed = [planning.failed(path, error) for path, error in read.failures.items()]
+    # Filters that Spark pushes change the ranges, so the parts are planned after them.
+    if read.options["pushdown"]:
+        return _remote.PushingReader(read.options, home(), ranges, read.remotes, failed, None)
+    parts = [part for planned in read.stores.values() for part in planned.parts]
+    return _remote.Reader(read.options, home(), ranges, read.remotes, failed, parts)
 
 
-def batch_reader(options: dict[str, Any], wanted: StructType) -> _remote.Reader:
-    """Returns the reader for the options of `read_options`. The end of each store is fixed here, for all attempts."""
+class Batch(NamedTuple):
+    """A batch read: its options, its stores at URLs, and its plan for each store."""
+
+    options: dict[str, Any]
+    remotes: dict[str, _remote.RemoteStore]
+    stores: dict[str, planning.Planned]
+    failures: dict[str, Exception]
+    """The stores that are skipped."""
+
+
+def batch(options: dict[str, Any], is_left_out: Callable[[str], bool] = lambda _topic: False) -> Batch:
+    """Plans a read with these narrowed options, without the topics that the caller leaves out.
+
+    It opens each store once, several at the same time, and lists the files of each URL once.
+    """
     _by_value()
-    options = _narrowed(options, wanted)
-    if len(options["paths"]) > 1 and "offsets" in str(options["start"]) + str(options["end"]):
-        raise refuse("paths", "offsets of single queues need one store; read the stores separately")
-    ranges, remotes = {}, {}
-    lost = planning.lost(options, "the read starts")
+    options = dict(options)
     storage = options.pop("storage")
-    for path in options.pop("paths"):
-        shown = path
-        if is_url(path):
-            shown = shown_url(path)
-            remotes[shown] = _remote.RemoteStore(path, storage)
-        with planning.open_store(shown, remotes.get(shown)) as store:
-            ranges[shown] = [tuple(part) for part in planning.batch_ranges(store, options, lost)]
-    kind = _remote.PushingReader if options["pushdown"] else _remote.Reader
-    return kind(options, home(), ranges, remotes)
+    places = [text_of(path) for path in expanded(options.pop("paths"), storage)]
+    remotes = {shown_url(place): _remote.RemoteStore(place, storage) for place in places if is_url(place)}
+    paths = list(dict.fromkeys(shown_url(place) if is_url(place) else place for place in places))
+    if len(paths) > 1 and "offsets" in str(options["start"]) + str(options["end"]):
+        raise refuse("paths", "offsets of single queues need one store; read the stores separately")
+    if options["several"]:
+        sizes = all_of(lambda path: planning.log_bytes(path, remotes.get(path)), paths)
+        options = planning.shared_split(options, sum(sizes))
+    found = each(
+        lambda path: planning.planned(path, remotes.get(path), options, is_left_out), paths, options["on_error"]
+    )
+    stores: dict[str, planning.Planned] = {}
+    failures: dict[str, Exception] = {}
+    for path, one in zip(paths, found, strict=True):
+        if isinstance(one, Exception):
+            failures[path] = one
+        else:
+            stores[path] = one
+    return Batch(options, remotes, stores, failures)
 
 
 def stream_reader(given: Mapping[str, str], wanted: StructType) -> _remote.StreamReader:
     """Returns the reader of a stream."""
     _by_value()
-    options = _narrowed(read_options(given), wanted)
+    options = narrowed(read_options(given), wanted)
     for path in options["paths"]:
         home_of(path, "read it as a stream")
-    if len(options["paths"]) > 1:
+    if options["several"]:
         raise refuse("paths", "a stream reads one store; combine several streams with union")
     if options["end"] != -1:
         raise refuse("endingOffsets", "a stream has no end; omit this option")

@@ -17,7 +17,8 @@ from compaction_rows import make
 from conftest import SMALL
 from mqstore.spark import _source
 from mqstore.spark._jobs import rounds
-from mqstore.spark._read.rows import rows
+from mqstore.spark._read import planning
+from mqstore.spark._read.rows import rows_of_task
 from remote_stores import ACCESS_KEY, BUCKET, SECRET_KEY, Bucket, Requests, bucket
 
 pytest.importorskip("obstore")
@@ -78,10 +79,10 @@ def planned(path: object, **options: Any) -> Any:
     return _source.reader(given, _source.schema(given))
 
 
-def task(reader: Any, value: tuple[Any, ...]) -> list[dict[str, Any]]:
+def task(reader: Any, parts: tuple[tuple[Any, ...], ...]) -> list[dict[str, Any]]:
     """The rows of a task, without Spark. Each task has its own copy of all objects."""
     own = pickle.loads(pickle.dumps(reader))
-    found = rows(own.options, pickle.loads(pickle.dumps(value)), remote=own.remotes.get(value[0]))
+    found = rows_of_task(own.options, pickle.loads(pickle.dumps(parts)), own.remotes)
     return [row for batch in found for row in batch.to_pylist()]
 
 
@@ -112,9 +113,10 @@ def test_directories_and_urls_in_one_read(tmp_path: Path, s3: Bucket) -> None:
     golden = tmp_path / "store"
     damaged_stores.unpacked(golden)
     url = s3.upload(golden, "several")
-    found = direct("", paths=json.dumps([str(golden), url, url_of(golden)]), columns="body", **with_options(s3))
-    wanted = direct(golden, columns="body")
-    assert found == wanted * 3
+    places = [str(golden), url, url_of(golden)]
+    found = direct("", paths=json.dumps(places), columns="body", **with_options(s3))
+    [wanted] = direct(golden, columns="body")
+    assert [row for rows in found for row in rows] == [{"store": place, **row} for place in places for row in wanted]
 
 
 def test_the_driver_lists_once_and_a_task_reads_its_part(
@@ -127,14 +129,32 @@ def test_the_driver_lists_once_and_a_task_reads_its_part(
     assert requests.lists == 1
     requests.taken()
     assert len(parts) >= 7
-    for part in parts:
-        found = task(reader, part)
+    for parts_of_task in parts:
+        found = task(reader, parts_of_task)
         assert len(found) >= 200
         assert requests.lists == 0, "tasks have the list of the driver"
         count, size = requests.taken()
         # The open reads the ends of the queues, the index and the log; a read of the log is up to 1 MiB longer.
         assert count < 40
+        [part] = parts_of_task
         assert size < part[3] - part[2] + 1.3 * MIB
+
+
+def test_the_driver_lists_and_opens_each_of_several_stores_once(
+    large: Path, s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = [s3.upload(large, f"fleet/{name}") for name in ("one", "two")]
+    requests = Requests(monkeypatch)
+    opened: list[Any] = []
+    real = planning.opened
+    monkeypatch.setattr(planning, "opened", lambda place, *others: opened.append(place) or real(place, *others))
+    reader = planned(f"s3://{BUCKET}/fleet/*", splitBytes=2 * MIB, columns="body", **with_options(s3))
+    tasks = [each.value for each in reader.partitions()]
+    assert (requests.lists, sorted(place.url for place in opened)) == (2, urls)
+    assert len(tasks) >= 8
+    found = [row["store"] for each in tasks for row in task(reader, each)]
+    assert found == [url for url in urls for _ in range(2000)]
+    assert requests.lists == 2, "tasks have the list of the driver"
 
 
 @pytest.mark.parametrize("way", ["log", "queue"])

@@ -13,16 +13,22 @@ import shutil
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mqstore import _native
 from mqstore._paths import home_of, is_url, text_of
+from mqstore._remote.glob import expanded, is_pattern
 from mqstore.errors import MQStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
 
     from mqstore.types import StorePath
+
+Stores: TypeAlias = "StorePath | Iterable[StorePath] | DataFrame"
+"""The stores of a job: paths, patterns, or a DataFrame with them in its first column."""
 
 _STALE_SECONDS = 3 * 86_400.0
 _TRIES = 3
@@ -33,18 +39,35 @@ def absolute(path: StorePath) -> str:
     return os.path.abspath(home_of(path, "use it with Spark"))  # noqa: PTH100
 
 
-def homes(paths: Iterable[StorePath], *, with_urls: bool = False) -> list[str]:
-    """Returns the directories of several stores; URLs stay unchanged if the job can read them.
+def is_one(path: object) -> bool:
+    """Returns whether the argument of a job is one plain path, and not a pattern or several paths."""
+    return isinstance(path, str | bytes | os.PathLike) and not is_pattern(path)
+
+
+def homes(paths: Stores, *, with_urls: bool = False, storage_options: Mapping[str, Any] | None = None) -> list[str]:
+    """Returns the directories of several stores, with those of patterns; URLs stay unchanged if the job can read them.
 
     Raises:
         TypeError: `paths` is one path.
         RemoteStoreError: a path is a URL, and the job needs directories.
+        NotAStoreError: a pattern matches no store.
     """
-    if isinstance(paths, str | bytes | os.PathLike):
+    if is_one(paths):
         msg = f"paths must be an iterable of directories, not {type(paths).__name__}"
         raise TypeError(msg)
-    texts = [text_of(path) for path in paths]
-    return list(dict.fromkeys(text if with_urls and is_url(text) else absolute(text) for text in texts))
+    texts = [text if with_urls and is_url(text) else absolute(text) for text in texts_of(paths)]
+    return list(dict.fromkeys(text_of(path) for path in expanded(texts, storage_options)))
+
+
+def texts_of(paths: Stores) -> list[str]:
+    """Returns the paths and patterns of the argument of a job."""
+    if isinstance(paths, str | os.PathLike):
+        return [text_of(paths)]
+    collect = getattr(paths, "collect", None)
+    if callable(collect):
+        # A DataFrame of Spark.
+        return [text_of(row[0]) for row in collect()]
+    return [text_of(path) for path in cast("Iterable[StorePath]", paths)]
 
 
 def log_of(home: str) -> tuple[int, bool]:

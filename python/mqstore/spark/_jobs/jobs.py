@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from mqstore import _native
 from mqstore._admin.export import sync_folder
 from mqstore._paths import is_url, text_of
 from mqstore._reports import ExportReport, RebuildReport
 from mqstore.errors import InvalidOptionError
-from mqstore.spark._jobs.folders import absolute, homes, job_folders, log_of
-from mqstore.spark._jobs.rounds import Call, Rounds, plain
+from mqstore.spark._jobs.folders import Stores, absolute, homes, is_one, job_folders, log_of, texts_of
+from mqstore.spark._jobs.reports import Reports
+from mqstore.spark._jobs.rounds import Call, Failed, Rounds, plain
 from mqstore.spark._session import require
+from mqstore.spark._stores import all_of
+from mqstore.spark._stores import check as check_on_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
     from mqstore._reports import Progress
-    from mqstore.spark._read.planning import Part
-    from mqstore.spark._remote import Reader, RemoteStore
-    from mqstore.types import StorePath
+    from mqstore.spark._remote import RemoteStore
+    from mqstore.types import OnError, StorePath
 
 
 def rebuild(
     spark: SparkSession,
-    paths: Iterable[StorePath],
+    paths: Stores,
     *,
     dry_run: bool = False,
     progress: Callable[[Progress], object] | None = None,
-) -> dict[str, RebuildReport]:
+    on_error: OnError = "raise",
+) -> Reports[RebuildReport]:
     """Rebuilds the derived files of stores, one task for each store, like `mqstore.rebuild`.
 
     Each task takes the lock of its store and replaces the old files in one step. The result depends only on the log, so
@@ -42,10 +46,13 @@ def rebuild(
 
     Args:
         spark: the session, classic or Spark Connect.
-        paths: directories of the stores; the same paths on the driver and on every executor.
+        paths: directories of the stores and patterns with ``*``, or a DataFrame with them in its first column; the
+            same paths on the driver and on every executor.
         dry_run: whether to report the result only.
         progress: callback with bytes of the logs, or with tasks if a store cannot be written. An exception in it
             cancels the tasks; each store is then rebuilt completely or not at all.
+        on_error: behaviour if a store cannot be rebuilt. ``"raise"`` raises the error. ``"skip"`` rebuilds the other
+            stores; `Reports.failures` names those that failed.
 
     Returns:
         The reports, by path.
@@ -55,31 +62,66 @@ def rebuild(
         MQStoreError: a task failed after all its attempts; the text says where and why. Other stores may be rebuilt.
     """
     require(spark)
+    check_on_error(on_error, are_several=True)
     stores = homes(paths)
-    logs = [0 if progress is None else log_of(home)[0] for home in stores]
+    # The bytes balance the tasks.
+    logs = [size for size, _ in all_of(log_of, stores)]
     with job_folders([None if progress is None else home for home in stores]) as folders:
-        rounds = Rounds(spark, progress, None if None in folders else sum(logs))
+        rounds = Rounds(spark, progress, None if None in folders else sum(logs), keeps=on_error == "skip")
         calls = zip(stores, folders, logs, strict=True)
         found = rounds.run([Call("rebuild", (home, dry_run), folder, size) for home, folder, size in calls])
         rounds.finish()
-    reports = ({**each, "skipped": tuple(each["skipped"])} for each in map(plain, found))
-    return {home: RebuildReport(**each) for home, each in zip(stores, reports, strict=True)}
+    return Reports.of({home: _rebuilt(answer) for home, answer in zip(stores, found, strict=True)})
 
 
+def _rebuilt(answer: bytes) -> RebuildReport | Exception:
+    if isinstance(answer, Failed):
+        return answer.error()
+    report = plain(answer)
+    return RebuildReport(**{**report, "skipped": tuple(report["skipped"])})
+
+
+@overload
 def export(
     spark: SparkSession,
     path: StorePath,
     dest: StorePath,
     *,
+    format: str = ...,
+    overwrite: bool = ...,
+    progress: Callable[[Progress], object] | None = ...,
+    on_error: Literal["raise"] = ...,
+    storage_options: Mapping[str, Any] | None = ...,
+    **options: object,
+) -> ExportReport: ...
+@overload
+def export(
+    spark: SparkSession,
+    path: Stores,
+    dest: StorePath,
+    *,
+    format: str = ...,
+    overwrite: bool = ...,
+    progress: Callable[[Progress], object] | None = ...,
+    on_error: OnError = ...,
+    storage_options: Mapping[str, Any] | None = ...,
+    **options: object,
+) -> ExportReport | Reports[ExportReport]: ...
+def export(
+    spark: SparkSession,
+    path: Stores,
+    dest: StorePath,
+    *,
     format: str = "parquet",
     overwrite: bool = False,
     progress: Callable[[Progress], object] | None = None,
+    on_error: OnError = "raise",
     storage_options: Mapping[str, Any] | None = None,
     **options: object,
-) -> ExportReport:
+) -> ExportReport | Reports[ExportReport]:
     """Writes messages to a folder of Parquet or Arrow files, without moving them through Spark.
 
-    Each task reads a part of the store and writes its own file to a temporary folder next to ``dest``. The driver
+    Each task reads a part of a store and writes its own file to a temporary folder next to ``dest``. The driver
     removes the files of lost attempts and renames the folder in one step, so ``dest`` is complete or does not exist.
     Records of system topics are left out and counted, except those of topics that an option names. So each message is
     there once, and delayed messages that wait are not there.
@@ -87,29 +129,34 @@ def export(
     Args:
         spark: the session, classic or Spark Connect.
         path: directory of the store, the same path on the driver and on every executor; or a URL. The tasks read the
-            versions of the files that the driver listed.
+            versions of the files that the driver listed. An iterable of them, a pattern with ``*``, or a DataFrame with
+            them in its first column is several stores: all files are in one folder, and the column ``store`` comes
+            first, as in a scan.
         dest: the folder to create, under the same path on the driver and on every executor.
         format: ``"parquet"`` or ``"arrow"``.
         overwrite: whether to replace an existing folder ``dest``.
         progress: callback with bytes of the log, or with tasks if the read follows queue units. An exception in it
             cancels the tasks.
-        storage_options: only for a URL: credentials and settings of the transport, see `mqstore.open`. No error shows
+        on_error: only for several stores: behaviour if one of them cannot be read. ``"raise"`` raises the error and
+            writes nothing. ``"skip"`` exports the other stores; `Reports.failures` names those that failed, and
+            ``dest`` has no row of them. If all of them failed, ``dest`` does not change.
+        storage_options: only for URLs: credentials and settings of the transport, see `mqstore.open`. No error shows
             them.
         options: options of a read: ``topic="orders"``, ``columns="tags,body"``, ``startingTimestamp=...``.
 
     Returns:
-        The report.
+        The report; for several stores the reports by path, with the messages and bytes of each store.
 
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
         FileExistsError: ``dest`` exists.
         InvalidOptionError: an option is unknown, or its value is invalid.
+        NotAStoreError: a pattern matches no store.
         MQStoreError: a task failed after all its attempts, for example because a file at a URL changed meanwhile; the
             text says where and why.
     """
     from mqstore.spark import _source
     from mqstore.spark._options import read_options
-    from mqstore.spark._read import planning
 
     require(spark)
     if format not in ("parquet", "arrow"):
@@ -118,14 +165,22 @@ def export(
     started = time.monotonic()
     target = Path(absolute(dest))
     _must_be_free(target, overwrite)
-    chosen = read_options({name: _spelled(value) for name, value in {**options, "path": text_of(path)}.items()})
+    places = {"path": text_of(cast("StorePath", path))} if is_one(path) else {"paths": json.dumps(texts_of(path))}
+    chosen = read_options({name: _spelled(value) for name, value in {**options, **places}.items()})
+    check_on_error(on_error, chosen["several"])
+    chosen["on_error"] = on_error
     if storage_options is not None:
         if not any(map(is_url, chosen["paths"])):
             raise InvalidOptionError("storage_options", "only for a store at a URL; omit it")
         chosen["storage"] = dict(storage_options)
-    reader = _source.batch_reader(chosen, _source.columns(chosen))
-    ranges, left_out = _without_system_topics(reader)
-    parts = planning.plan(reader.options, ranges, reader.remotes)
+    topics = chosen["topics"]
+    named = {*topics.get("names", ()), *topics.get("assign", ())}
+    read = _source.batch(
+        _source.narrowed(chosen, _source.columns(chosen)),
+        lambda topic: topic not in named and _native.is_system_topic(topic),
+    )
+    stores = {path: _Exported(planned.left_out) for path, planned in read.stores.items()}
+    parts = [part for planned in read.stores.values() for part in planned.parts]
     staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     staging.mkdir(parents=True)
     # Folder for progress files, so that lost attempts which still run do not disturb the result.
@@ -134,62 +189,71 @@ def export(
     try:
         calls = []
         for number, part in enumerate(parts):
-            place = _plain_place(reader.remotes.get(part.path))
-            arguments = (reader.options, part.plain(), str(staging), number, format, place)
-            calls.append(Call("export", arguments, str(attempts), _size(part)))
+            place = _plain_place(read.remotes.get(part.path))
+            arguments = (read.options, part.plain(), str(staging), number, format, place)
+            calls.append(Call("export", arguments, str(attempts), part.to - part.begin))
         walked = all(part.way == "log" for part in parts)
-        rounds = Rounds(spark, progress, sum(call.weight for call in calls) if walked else None)
-        found = [plain(answer) for answer in rounds.run(calls)]
+        total = sum(call.weight for call in calls) if walked else None
+        rounds = Rounds(spark, progress, total, keeps=on_error == "skip")
+        for part, answer in zip(parts, rounds.run(calls), strict=True):
+            stores[part.path].add(answer)
         rounds.finish()
         shutil.rmtree(attempts)
-        kept = {each["file"] for each in found}
+        kept = {name for store in stores.values() for name in store.files}
         for file in staging.iterdir():
             if file.name not in kept:
                 file.unlink()
         sync_folder(staging)
-        _must_be_free(target, overwrite)
-        if target.exists():
-            shutil.rmtree(target)
-        staging.rename(target)
-        sync_folder(target.parent)
+        failures = {**read.failures, **{path: one.error for path, one in stores.items() if one.error is not None}}
+        reports = {path: one.report(target, format, started) for path, one in stores.items() if one.error is None}
+        if reports:
+            _must_be_free(target, overwrite)
+            if target.exists():
+                shutil.rmtree(target)
+            staging.rename(target)
+            sync_folder(target.parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return ExportReport(
-        path=str(target),
-        format=format,
-        messages=sum(each["rows"] for each in found),
-        bytes=sum(each["bytes"] for each in found),
-        skipped=left_out,
-        reasons={"internal": left_out} if left_out else {},
-        resumed=False,
-        seconds=round(time.monotonic() - started, 3),
-    )
+    return Reports(reports, failures.items()) if chosen["several"] else next(iter(reports.values()))
 
 
-def _without_system_topics(reader: Reader) -> tuple[dict[str, list[Any]], int]:
-    """Returns the ranges of a read without those of system topics that no option names, and the number of records."""
-    topics = reader.options["topics"]
-    named = {*topics.get("names", ()), *topics.get("assign", ())}
-    kept: dict[str, list[Any]] = {}
-    left_out = 0
-    for path, ranges in reader.ranges.items():
-        kept[path] = []
-        for topic, queue_id, start, end in ranges:
-            if topic in named or not _native.is_system_topic(topic):
-                kept[path].append((topic, queue_id, start, end))
-            else:
-                left_out += end - start
-    return kept, left_out
+class _Exported:
+    """The files of one store in an export."""
+
+    def __init__(self, left_out: int) -> None:
+        self._left_out = left_out
+        self._found: list[dict[str, Any]] = []
+        self.error: Exception | None = None
+
+    def add(self, answer: bytes) -> None:
+        """Adds the answer for a part."""
+        if isinstance(answer, Failed):
+            self.error = self.error or answer.error()
+        else:
+            self._found.append(plain(answer))
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files; none of a store that failed."""
+        return [] if self.error is not None else [each["file"] for each in self._found]
+
+    def report(self, target: Path, format: str, started: float) -> ExportReport:
+        """Returns the report of the store."""
+        return ExportReport(
+            path=str(target),
+            format=format,
+            messages=sum(each["rows"] for each in self._found),
+            bytes=sum(each["bytes"] for each in self._found),
+            skipped=self._left_out,
+            reasons={"internal": self._left_out} if self._left_out else {},
+            resumed=False,
+            seconds=round(time.monotonic() - started, 3),
+        )
 
 
 def _plain_place(remote: RemoteStore | None) -> tuple[str, dict[str, Any], bytes | None] | None:
     """Returns a store at a URL without classes of this package."""
     return None if remote is None else (remote.url, remote.options, remote.listing)
-
-
-def _size(part: Part) -> int:
-    """Returns the bytes of the log that a part walks."""
-    return part.to - part.begin
 
 
 def _spelled(value: object) -> str:

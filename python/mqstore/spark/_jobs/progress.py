@@ -77,6 +77,10 @@ class Meter:
         self._width = 0
         self._next_look = 0.0
 
+    def expect(self, size: int) -> None:
+        """Adds bytes of the next rounds to the total."""
+        self._total = (self._total or 0) + size or None
+
     def begin(self, number: int, width: int, weights: Sequence[int], jobs: Sequence[str | None]) -> None:
         """Begins a round with its number, its tasks, the weight of each call, and the folders of their jobs."""
         self._round, self._width = number, width

@@ -1,11 +1,11 @@
-"""Conversion of job reports to a DataFrame."""
+"""The reports of a job on several stores, and their conversion to a DataFrame."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from mqstore import _reports
 from mqstore._reports import CompactionReport, ExportReport, RebuildReport, VerifyReport
@@ -13,6 +13,33 @@ from mqstore.spark._session import require
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+R = TypeVar("R")
+
+
+class Reports(dict[str, R]):
+    """The reports of a job on several stores, by directory or URL, in the order of the stores.
+
+    With `on_error="skip"`, `failures` has the stores that have no report because they failed: directory or URL, and
+    error. URLs are without user, password and query.
+    """
+
+    failures: list[tuple[str, Exception]]
+
+    def __init__(
+        self,
+        reports: Mapping[str, R] | Iterable[tuple[str, R]] = (),
+        failures: Iterable[tuple[str, Exception]] = (),
+    ) -> None:
+        super().__init__(reports)
+        self.failures = list(failures)
+
+    @classmethod
+    def of(cls, found: Mapping[str, R | Exception]) -> Reports[R]:
+        """Divides results into reports and failures."""
+        reports = {path: one for path, one in found.items() if not isinstance(one, Exception)}
+        return cls(reports, [(path, one) for path, one in found.items() if isinstance(one, Exception)])
+
 
 _NAMES = {int: "bigint", float: "double", bool: "boolean", str: "string"}
 _KINDS = (CompactionReport, ExportReport, RebuildReport, VerifyReport)
@@ -25,6 +52,7 @@ def as_dataframe(
     | RebuildReport
     | VerifyReport
     | Mapping[str, CompactionReport]
+    | Mapping[str, ExportReport]
     | Mapping[str, RebuildReport]
     | Mapping[str, VerifyReport],
 ) -> DataFrame:
@@ -32,7 +60,7 @@ def as_dataframe(
 
     Args:
         spark: the session, classic or Spark Connect.
-        reports: result of a job: one report, or reports by directory.
+        reports: result of a job: one report, or reports by directory. Stores that failed have no row.
 
     Returns:
         One row for each report, with its fields as columns. For reports by directory, the first column ``store`` has
@@ -85,3 +113,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(list(map(_plain, each)) if isinstance(each, tuple) else _plain(each) for each in value)
     return value
+
+
+Reports.__module__ = "mqstore.spark"

@@ -26,22 +26,29 @@ class Home(NamedTuple):
 
 
 def tasks(
-    calls: Sequence[tuple[str | None, str, tuple[Any, ...]]], width: int, round_number: int, tells: bool, home: Home
+    calls: Sequence[tuple[str | None, str, tuple[Any, ...]]],
+    shares: Sequence[Sequence[int]],
+    round_number: int,
+    tells: bool,
+    home: Home,
+    keeps: bool = False,
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Returns the function for ``mapInArrow`` over ``spark.range(0, width, 1, width)``.
+    """Returns the function for ``mapInArrow`` over ``spark.range(0, len(shares), 1, len(shares))``.
 
     Args:
         calls: for each call the folder of its job, and verb and arguments for :func:`mqstore.spark._jobs.work.call`.
             Each attempt has its own folder ``task-<round>-<number>-...`` in the folder of the job.
-        width: number of partitions; partition n runs the calls n, n + width, ...
+        shares: for each partition the numbers of its calls.
         round_number: round of the job.
         tells: whether attempts report their progress.
         home: version and archive name of the package.
+        keeps: whether the error of a call is its answer, so that the others continue.
     """
     version, archive, mark = home.version, home.archive, FAILED
 
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         import os
+        import pickle
         import secrets
         import socket
         import sys
@@ -69,23 +76,36 @@ def tasks(
             raise RuntimeError(msg)
         from mqstore.spark._jobs import work
 
-        numbers, answers = [], []
+        numbers, answers, failed = [], [], []
         for batch in batches:
             for partition in batch.column(0).to_pylist():
-                for at in range(partition, len(calls), width):
+                for at in shares[partition]:
                     job, verb, arguments = calls[at]
                     # The name is unique for each attempt.
                     own = f"{context.stageId()}-{context.attemptNumber()}-{context.taskAttemptId()}"
                     name = f"task-{round_number}-{at}-{own}-{secrets.token_hex(8)}"
                     attempt = None if job is None else os.path.join(job, name)  # noqa: PTH118
                     try:
-                        answers.append(work.call(verb, arguments, attempt, tells))
+                        answer, is_error = work.call(verb, arguments, attempt, tells), False
                     except (MQStoreError, OSError) as error:
-                        msg = f"{mark}{type(error).__name__}: {error}{work.hint(error)}"
-                        raise RuntimeError(msg) from None
+                        if not keeps:
+                            msg = f"{mark}{type(error).__name__}: {error}{work.hint(error)}"
+                            raise RuntimeError(msg) from None
+                        # The driver may not have the classes of other libraries.
+                        is_known = isinstance(error, MQStoreError) or type(error).__module__ == "builtins"
+                        kept = error if is_known else MQStoreError(f"{type(error).__name__}: {error}")
+                        if advice := work.hint(error):
+                            kept.add_note(advice.removeprefix("; "))
+                        answer, is_error = pickle.dumps(kept), True
                     numbers.append(at)
+                    answers.append(answer)
+                    failed.append(is_error)
         yield pa.RecordBatch.from_pydict(
-            {"number": pa.array(numbers, pa.int64()), "answer": pa.array(answers, pa.binary())}
+            {
+                "number": pa.array(numbers, pa.int64()),
+                "answer": pa.array(answers, pa.binary()),
+                "failed": pa.array(failed, pa.bool_()),
+            }
         )
 
     return run

@@ -16,7 +16,7 @@ import mqstore
 from mqstore import _native
 from mqstore._admin.export import column_file, sync_folder
 from mqstore._paths import is_url
-from mqstore._remote.place import place_of
+from mqstore._remote.place import pinned
 from mqstore.errors import NotAStoreError
 from mqstore.spark._jobs.progress import Tell, Teller
 from mqstore.spark._locks import SAME_PATH, once_unlocked
@@ -63,9 +63,11 @@ def compact(attempt: str, tell: Tell | None, step: bytes) -> bytes:
     return _native.compaction_run_step(step, attempt, tell)
 
 
-def verify(_attempt: str | None, tell: Tell | None, path: str, storage: dict[str, Any] | None) -> bytes:
-    """Checks a store; `storage` is for a URL."""
-    return _plain(_native.verify(place_of(path, storage), tell))
+def verify(
+    _attempt: str | None, tell: Tell | None, path: str, place: tuple[dict[str, Any], bytes | None] | None
+) -> bytes:
+    """Checks a store; `place` has the storage options and the listing of a URL."""
+    return _plain(_native.verify(path if place is None else pinned(path, *place)[0], tell))
 
 
 def verify_plan(attempt: str, _tell: Tell | None, path: str, cut: tuple[int, int, int], job: str) -> bytes:

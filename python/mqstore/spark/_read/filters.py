@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from mqstore._times import milliseconds_of
+from mqstore.spark._options import STORE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +35,12 @@ def _narrow(options: dict[str, Any], ranges: dict[str, Any], name: str | None, k
     if name == "store_timestamp" and isinstance(value, datetime):
         _narrow_time(options, kind, milliseconds_of("store_timestamp", value))
         return False
+    # A row for a store that cannot be read is wanted too.
+    if name == STORE and kind in ("=", "in") and options["mode"] != "PERMISSIVE":
+        chosen = list(value) if kind == "in" else [value]
+        for path in [path for path in ranges if path not in chosen]:
+            del ranges[path]
+        return True
     if name in ("topic", "queue_id") and kind in ("=", "in"):
         wanted = list(value) if kind == "in" else [value]
         at = 0 if name == "topic" else 1

@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import re
 import warnings
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mqstore
 from mqstore import _native
+from mqstore._remote.failure import RequestFailure
 from mqstore._remote.place import pinned
 from mqstore._store import opened
 from mqstore.errors import MQStoreError, OffsetOutOfRangeError, TopicNotFoundError
 from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import _EARLIEST, _LATEST
+from mqstore.spark._stores import FAILURES, each, told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from mqstore.spark._remote import RemoteStore
 
@@ -40,6 +43,11 @@ _MOST_SPLIT_BYTES = 512 << 20
 
 # Prefix of light queues.
 _LIGHT = "%LMQ%"
+
+# Work of a task for each part, in bytes of the log that it could walk meanwhile: it opens the store.
+_OPEN_BYTES = 4 << 20
+
+_SEGMENT_DIGITS = 20
 
 Bounds = dict[tuple[str, int], tuple[int, int]]
 """Smallest offset and next offset of each queue."""
@@ -66,6 +74,8 @@ class Part(NamedTuple):
     way: str
     """``log`` walks the log; ``cheapest`` walks it or follows units; ``messages`` reads like ``Store.read``."""
     batch_rows: int
+    error: str = ""
+    """Why the store cannot be read; then the way is ``failed`` and there are no ranges."""
 
     def plain(self) -> tuple[Any, ...]:
         """Returns the part without classes of this package, which an executor may not have yet."""
@@ -266,12 +276,107 @@ def open_store(path: str, remote: RemoteStore | None = None) -> mqstore.Store:
         raise
 
 
+class Planned(NamedTuple):
+    """The part of a read that is in one store."""
+
+    ranges: list[Range]
+    parts: list[Part]
+    left_out: int
+    """Number of records that the caller left out."""
+
+
+def planned(
+    path: str, remote: RemoteStore | None, options: dict[str, Any], is_left_out: Callable[[str], bool]
+) -> Planned:
+    """Plans a batch read of one store, without the topics that the caller leaves out."""
+    with _named(path), open_store(path, remote) as store:
+        found = batch_ranges(store, options, lost(options, "the read starts"))
+        kept = [part for part in found if not is_left_out(part.topic)]
+        left_out = sum(part.end - part.start for part in found) - sum(part.end - part.start for part in kept)
+        return Planned(kept, parts(store, kept, options), left_out)
+
+
 def plan(
     options: dict[str, Any], ranges: dict[str, Any], remotes: Mapping[str, RemoteStore] = MappingProxyType({})
 ) -> list[Part]:
-    """Returns the part of each task of a batch read."""
+    """Returns the parts of a batch read."""
+
+    def of_store(path: str) -> list[Part]:
+        with _named(path), open_store(path, remotes.get(path)) as store:
+            return parts(store, [Range(*part) for part in ranges[path]], options)
+
     found: list[Part] = []
-    for path, wanted in ranges.items():
-        with open_store(path, remotes.get(path)) as store:
-            found += parts(store, [Range(*part) for part in wanted], options)
+    for path, own in zip(ranges, each(of_store, ranges, options["on_error"]), strict=True):
+        found += [failed(path, own)] if isinstance(own, Exception) else own
     return found
+
+
+def failed(path: str, error: Exception) -> Part:
+    """Returns the part of a store that is skipped, and warns."""
+    text = f"a store is skipped: {told(path, error)}"
+    warnings.warn(text, mqstore.StoreWarning, stacklevel=2)
+    return Part(path, (), 0, 0, "failed", 0, text)
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Adds the store to errors that do not name it."""
+    try:
+        yield
+    except FAILURES as error:
+        if path not in str(error):
+            error.add_note(f"while reading the store {path}")
+        raise
+
+
+def log_bytes(path: str, remote: RemoteStore | None) -> int:
+    """Returns the bytes of the segments of a store; 0 for one that cannot be read. Lists the files of a URL."""
+    try:
+        if remote is None:
+            return _native.verify_log_bytes(path)[0]
+        source = pinned(remote.url, remote.options, remote.listing)[1]
+        rows = source.files()
+    except (*FAILURES, RequestFailure):
+        # The open reports the error.
+        return 0
+    remote.listing = remote.listing or source.listing()
+    return sum(row[1] for row in rows if _is_segment(row[0]))
+
+
+def _is_segment(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return folder in ("", "commitlog") and len(name) == _SEGMENT_DIGITS and name.isdecimal()
+
+
+def shared_split(options: dict[str, Any], size: int) -> dict[str, Any]:
+    """Returns the options with which stores of together `size` bytes are divided into parts of about one size."""
+    split = _split_bytes(options, size)
+    least: int = options["min_partitions"]
+    if least > 1:
+        split = max(1, min(split, size // least))
+    return {**options, "split_bytes": split, "min_partitions": 1}
+
+
+def grouped(parts: list[Part], options: dict[str, Any]) -> list[list[Part]]:
+    """Returns the parts of each task. Small parts of several stores share a task, up to the bytes of a large part."""
+    if not options["several"] or options["max_records"]:
+        return [[part] for part in parts]
+    groups: list[list[Part]] = []
+    room = 0
+    for part in parts:
+        size = weight(part)
+        if not groups or size > room:
+            groups.append([])
+            room = options["split_bytes"]
+        groups[-1].append(part)
+        room -= size
+    return groups
+
+
+def weight(part: Part) -> int:
+    """Returns the approximate work for a part, as bytes of the log that a task can walk in this time."""
+    entries = sum(each.end - each.start for each in part.ranges) * _BYTES_PER_ENTRY
+    walked = part.to - part.begin
+    if part.way == "log":
+        return walked + _OPEN_BYTES
+    return (min(walked, entries) if part.way == "cheapest" else entries) + _OPEN_BYTES

@@ -9,10 +9,11 @@ from mqstore import _native
 from mqstore._remote.place import pinned
 from mqstore.errors import MQStoreError, NotAStoreError, StoreWarning, TopicNotFoundError
 from mqstore.spark._locks import SAME_PATH
-from mqstore.spark._options import COLUMNS
+from mqstore.spark._options import COLUMNS, STORE
+from mqstore.spark._stores import FAILURES, can_be_skipped, told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     import pyarrow as pa
 
@@ -41,6 +42,39 @@ def rows(
         yield from _read(options, value, tell, remote)
 
 
+def rows_of_task(
+    options: dict[str, Any], parts: tuple[tuple[Any, ...], ...], remotes: Mapping[str, RemoteStore]
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of all parts of a task. With `onError=skip`, the rest of a part that fails is skipped."""
+    yield _empty(options)
+    for part in parts:
+        path, way, error = part[0], part[4], part[6]
+        if way == "failed":
+            yield from _skipped(options, path, error)
+            continue
+        try:
+            yield from rows(options, part, remote=remotes.get(path))
+        except FAILURES as caught:
+            if not can_be_skipped(caught, options["on_error"]):
+                raise
+            yield from _skipped(options, path, f"the rest of a part is skipped: {told(path, caught)}")
+
+
+def _skipped(options: dict[str, Any], path: str, text: str) -> Iterator[pa.RecordBatch]:
+    """Reports a store that cannot be read: in a row, or else in the log of the task."""
+    if options["mode"] == "PERMISSIVE":
+        yield _told(options, path, text)
+    else:
+        _warn(text)
+
+
+def _warn(text: str) -> None:
+    # Replaces the filter of `rows`: the log of the task shows it.
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", StoreWarning)
+        warnings.warn(text, StoreWarning, stacklevel=3)
+
+
 def _read(
     options: dict[str, Any],
     value: tuple[Any, ...],
@@ -49,8 +83,9 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    path, ranges, begin, to, way, batch_rows = value
-    wanted = [name for name in options["output"] if name in COLUMNS]
+    path, ranges, begin, to, way, batch_rows, _ = value
+    # A batch without columns has no number of rows.
+    wanted = [name for name in options["output"] if name in COLUMNS] or ["queue_id"]
     careful = "body" in wanted and options["body"] == "binary"
     columns = [*wanted, _PLACE] if careful and _PLACE not in wanted else wanted
     request = {
@@ -81,14 +116,14 @@ def _read(
             raise MQStoreError(f"{path}: the log ends at offset {stream.limit} here, before {to}; {SAME_PATH}")
         if way != "messages" and stream.start > begin and options.get("start_time") is None:
             _deleted(options, f"{path}: the log from offset {begin} to {stream.start} was deleted before it was read")
-        told = 0
+        passed = 0
         for some in stream:
-            told = yield from _passed(options, stream, told)
+            passed = yield from _passed(options, path, stream, passed)
             batch = pa.record_batch(some)
-            yield from _fitted(options, _sound(options, path, batch, careful))
+            yield from _fitted(options, path, _sound(options, path, batch, careful))
             if tell is not None and way == "log":
                 tell(max(0, stream.position - begin), to - begin)
-        yield from _passed(options, stream, told)
+        yield from _passed(options, path, stream, passed)
     finally:
         stream.close()
 
@@ -99,10 +134,12 @@ def _deleted(options: dict[str, Any], text: str) -> None:
         raise MQStoreError(msg)
 
 
-def _passed(options: dict[str, Any], stream: _native.ScanStream, told: int) -> Generator[pa.RecordBatch, None, int]:
+def _passed(
+    options: dict[str, Any], path: str, stream: _native.ScanStream, before: int
+) -> Generator[pa.RecordBatch, None, int]:
     """Handles the records that the scan has skipped since the last call. Returns their total number."""
     passed = stream.passed()
-    for what, text in passed[told:]:
+    for what, text in passed[before:]:
         if what == "deleted":
             _deleted(options, text)
         elif options["mode"] == "FAILFAST":
@@ -112,12 +149,9 @@ def _passed(options: dict[str, Any], stream: _native.ScanStream, told: int) -> G
             )
             raise MQStoreError(msg)
         elif options["mode"] == "PERMISSIVE":
-            yield _told(options, text)
+            yield _told(options, path, text)
         else:
-            # Replaces the filter of `rows`: the log of the task shows it.
-            with warnings.catch_warnings():
-                warnings.simplefilter("always", StoreWarning)
-                warnings.warn(text, StoreWarning, stacklevel=2)
+            _warn(text)
     return len(passed)
 
 
@@ -144,21 +178,26 @@ def _sound(options: dict[str, Any], path: str, batch: pa.RecordBatch, careful: b
     return batch.append_column(options["corrupt"], pa.array(texts, pa.string()))
 
 
-def _fitted(options: dict[str, Any], batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _fitted(options: dict[str, Any], path: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yields the batch with exactly the wanted columns."""
     import pyarrow as pa
 
     if options["mode"] == "PERMISSIVE" and options["corrupt"] not in batch.schema.names:
         batch = batch.append_column(options["corrupt"], pa.nulls(batch.num_rows, pa.string()))
+    if STORE in options["output"] and options["several"]:
+        batch = batch.append_column(STORE, pa.repeat(pa.scalar(path, pa.string()), batch.num_rows))
     yield batch.select(options["output"])
 
 
-def _told(options: dict[str, Any], text: str) -> pa.RecordBatch:
-    """Returns a row with the description of a skipped record."""
+def _told(options: dict[str, Any], path: str, text: str) -> pa.RecordBatch:
+    """Returns a row with the description of a skipped record or store."""
     import pyarrow as pa
 
     schema = _empty(options).schema
-    columns = [pa.array([text if field.name == options["corrupt"] else None], field.type) for field in schema]
+    values = {options["corrupt"]: text}
+    if options["several"]:
+        values[STORE] = path
+    columns = [pa.array([values.get(field.name)], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -168,7 +207,8 @@ def _empty(options: dict[str, Any]) -> pa.RecordBatch:
 
     names = [name for name in options["output"] if name in COLUMNS]
     fields = {field.name: field for field in empty(names, options["body"]).schema}
-    fields[options["corrupt"]] = pa.field(options["corrupt"], pa.string())
+    for name in (options["corrupt"], STORE):
+        fields[name] = pa.field(name, pa.string())
     schema = pa.schema([fields[name] for name in options["output"]])
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 

@@ -17,7 +17,7 @@ from mqstore._admin.export import sync_folder
 from mqstore._admin.nearest import nearest
 from mqstore.errors import InvalidMessageError, MQStoreError
 from mqstore.spark._locks import SAME_PATH
-from mqstore.spark._options import COLUMNS
+from mqstore.spark._options import COLUMNS, STORE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,8 +42,8 @@ _TYPES = {
     "born_timestamp": ("timestamp",),
 }
 
-# Columns of a read with the position of a message; a new message gets a new position.
-_NOT_WRITTEN = set(COLUMNS) - set(_TYPES)
+# Columns of a read with the store and the position of a message; a new message gets a new position.
+_NOT_WRITTEN = {STORE, *COLUMNS} - set(_TYPES)
 
 
 def stage_folder(path: str) -> Path:
@@ -140,8 +140,10 @@ def _blocks(
     before = 0
     for batch in batches:
         start = 0
-        while start < batch.num_rows:
-            block, start, rows, found, bad = stager.stage(batch, start)
+        # The native code ignores only the columns of a single store.
+        columns = batch.select([name for name in batch.schema.names if name != STORE])
+        while start < columns.num_rows:
+            block, start, rows, found, bad = stager.stage(columns, start)
             for topic, queue_id in found:
                 topics[topic] = max(topics.get(topic, -1), queue_id)
             refused += [(topic, column, count, before + first, reason) for topic, column, count, first, reason in bad]

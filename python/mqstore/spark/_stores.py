@@ -1,0 +1,74 @@
+"""Calls for many stores at the same time, and the rule for a store that fails."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from mqstore.errors import InvalidFilterError, InvalidOptionError, MQStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mqstore.types import OnError
+
+OPENS = 16
+"""Maximum number of stores that the driver opens at the same time."""
+
+FAILURES = (MQStoreError, OSError)
+"""Errors that can concern one store only."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def check(on_error: str, are_several: bool, name: str = "on_error") -> None:
+    """Checks the argument `on_error`.
+
+    Raises:
+        InvalidOptionError: it is unknown, or is "skip" for one plain place.
+    """
+    if on_error not in ("raise", "skip"):
+        raise InvalidOptionError(name, f'{on_error!r} is not one of "raise", "skip"')
+    if on_error == "skip" and not are_several:
+        raise InvalidOptionError(name, '"skip" is for a list or a pattern of stores, and this is one store')
+
+
+def can_be_skipped(error: Exception, on_error: OnError) -> bool:
+    """Returns whether the others continue after the error of a store. A wrong argument would fail for every store."""
+    return on_error == "skip" and not isinstance(error, InvalidOptionError | InvalidFilterError)
+
+
+def each(call: Callable[[T], R], items: Iterable[T], on_error: OnError) -> list[R | Exception]:
+    """Calls a function with each item, at most `OPENS` at a time. Returns the results in order.
+
+    With "raise", the first error ends the calls that have not begun, and is raised when the others have ended. With
+    "skip", the error of an item is in the place of its result.
+    """
+    found: list[R | Exception] = []
+    given = list(items)
+    with ThreadPoolExecutor(min(OPENS, max(1, len(given))), "mqstore-open") as pool:
+        futures = [pool.submit(call, item) for item in given]
+        try:
+            for future in futures:
+                try:
+                    found.append(future.result())
+                except FAILURES as error:
+                    if not can_be_skipped(error, on_error):
+                        raise
+                    # The frames of the traceback would keep the store open.
+                    found.append(error.with_traceback(None))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return found
+
+
+def all_of(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Like `each` with "raise"."""
+    return cast("list[R]", each(call, items, "raise"))
+
+
+def told(path: str, error: Exception) -> str:
+    """Returns the text of an error, with the store if it does not name it."""
+    return str(error) if path in str(error) else f"{path}: {error}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from mqstore.errors import MQStoreError, StoreChangedError, StoreIOError, StorePermissionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +35,16 @@ class RequestFailure(Exception):  # noqa: N818 - the native module turns it into
         self.cause = cause
         self.path = path
         self.reason = reason
+
+
+def error_of(url: str, action: str, failure: RequestFailure) -> MQStoreError:
+    """Returns the error for the user; `url` is that of the root, without secrets."""
+    path = f"{url}/{failure.path}" if failure.path else url
+    if failure.cause == "changed":
+        return StoreChangedError(path, failure.reason)
+    if failure.cause == "denied":
+        return StorePermissionError(path, action, errno.EACCES, failure.reason)
+    return StoreIOError(path, action, errno.EIO, failure.reason)
 
 
 class Secrets:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import glob
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +9,9 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mqstore._paths import is_url, shown_url, text_of
-from mqstore._remote.failure import RequestFailure
+from mqstore._remote.failure import RequestFailure, error_of
 from mqstore._remote.place import transport_of
-from mqstore.errors import NotAStoreError, StoreIOError, StorePermissionError
+from mqstore.errors import NotAStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -96,7 +95,7 @@ def _of_url(pattern: str, storage_options: Mapping[str, Any] | None) -> list[str
                 ]
             listed = list(pool.map(source.entries, folders))
     except RequestFailure as failure:
-        raise _error(shown_url(root), failure) from None
+        raise error_of(shown_url(root), "list", failure) from None
     return [
         f"{root}/{folder.rstrip('/')}"
         for folder, (inner, files) in zip(folders, listed, strict=True)
@@ -106,9 +105,3 @@ def _of_url(pattern: str, storage_options: Mapping[str, Any] | None) -> list[str
 
 def _is_store(names: list[str]) -> bool:
     return any(name in _PARTS or (len(name) == _SEGMENT_DIGITS and name.isdecimal()) for name in names)
-
-
-def _error(url: str, failure: RequestFailure) -> Exception:
-    if failure.cause == "denied":
-        return StorePermissionError(url, "list", errno.EACCES, failure.reason)
-    return StoreIOError(url, "list", errno.EIO, failure.reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -114,6 +115,9 @@ def rebuild(
 def compact(
     directories: Directories,
     topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="New folder for a compacted copy of one store.", show_default=False)
+    ] = None,
     master: Master = "local[*]",
     job_id: Annotated[
         str | None, typer.Option(help="Job name; a finished job is not repeated.", show_default=False)
@@ -128,20 +132,25 @@ def compact(
     from mqstore import spark as jobs
 
     wait = lock_wait(lock_timeout)
+    if output is not None and len(directories) > 1:
+        msg = "--output is for one store"
+        raise typer.BadParameter(msg)
     with _session(master) as session, render.progress("compacting", share=True) as bar:
-        found = when_unlocked(
-            wait,
-            lambda: jobs.compact(
-                session,
-                directories,
-                topics=topics or None,
-                job_id=job_id,
-                strategy=cast("jobs.Strategy", strategy),
-                memory_size=memory_size,
-                dry_run=dry_run,
-                progress=bar,
-            ),
+        call: Any = partial(
+            jobs.compact,
+            session,
+            topics=topics or None,
+            job_id=job_id,
+            strategy=cast("jobs.Strategy", strategy),
+            memory_size=memory_size,
+            dry_run=dry_run,
+            progress=bar,
         )
+        found: jobs.Reports[Any]
+        if output is None:
+            found = when_unlocked(wait, lambda: call(directories, on_error=_on_error(directories)))
+        else:
+            found = jobs.Reports({str(output): when_unlocked(wait, lambda: call(directories[0], output=output))})
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):
         columns = ("store", "messages", "kept", "keys", "time")
@@ -155,7 +164,7 @@ def compact(
                 render.note(f"{path}: left out {text}" if len(found) > 1 else f"left out {text}")
     if dry_run:
         render.dry_run()
-    return PROBLEMS if any(each.skipped for each in found.values()) else CLEAN
+    return _status(found, PROBLEMS if any(each.skipped for each in found.values()) else CLEAN)
 
 
 @spark_app.command()

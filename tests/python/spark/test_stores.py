@@ -15,8 +15,10 @@ from typing import Any
 import pyarrow.dataset
 import pytest
 
+import compaction_rows
 import mqstore
 import mqstore.spark
+from compaction_rows import SIZES, hashes
 from conftest import SMALL
 from mqstore import cli
 from mqstore.cli import spark as verbs
@@ -332,6 +334,69 @@ def test_an_export_continues_after_a_store_that_changes(
     assert sorted(out.iterdir()) == before
 
 
+def test_compactions_continue_after_a_store_that_fails(spark: Any, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    contents = [compaction_rows.make(home, options=SMALL) for home in (one, two)]
+    places = [one, tmp_path / "missing", two]
+    found = mqstore.spark.compact(spark, places, on_error="skip", **SIZES)
+    assert [report.messages_before for report in found.values()] == [3000, 3000]
+    assert [(path, type(error)) for path, error in found.failures] == [(str(places[1]), mqstore.NotAStoreError)]
+    assert [compaction_rows.compacted(home) for home in (one, two)] == contents
+    with pytest.raises(mqstore.InvalidOptionError, match="one store"):
+        mqstore.spark.compact(spark, one, on_error="skip")  # type: ignore[call-overload]
+
+
+def test_a_compacted_copy_of_a_url_is_that_of_the_directory(spark: Any, tmp_path: Path) -> None:
+    home = tmp_path / "store"
+    compaction_rows.make(home, options=SMALL)
+    before = hashes(home)
+    local = mqstore.compact(home, output=tmp_path / "local", **SIZES)
+    told: list[mqstore.Progress] = []
+    for name, place in (("url", url_of(home)), ("directory", home)):
+        output = tmp_path / "out" / name
+        report = mqstore.spark.compact(
+            spark, place, output=output, job_id="nightly", max_tasks=3, progress=told.append, **SIZES
+        )
+        assert {**report.to_dict(), "job_id": "", "seconds": 0} == {**local.to_dict(), "job_id": "", "seconds": 0}
+        for part in ("compaction", "commitlog", "consumequeue"):
+            assert hashes(output / part) == hashes(tmp_path / "local" / part)
+        assert mqstore.verify(output).ok
+        # A driver that is started again has nothing to do.
+        assert mqstore.spark.compact(spark, place, output=output, job_id="nightly", **SIZES) == report
+        with pytest.raises(FileExistsError):
+            mqstore.spark.compact(spark, place, output=output, **SIZES)
+    assert told[-1].done == told[-1].total
+    assert hashes(home) == before
+    assert {each.name for each in (tmp_path / "out").iterdir()} == {"url", "directory"}
+
+
+def test_a_compacted_copy_that_fails_leaves_nothing(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, output = tmp_path / "store", tmp_path / "out" / "copy"
+    compaction_rows.make(home, options=SMALL)
+    output.parent.mkdir()
+    url = url_of(home)
+    for place, wanted in ((url_of(tmp_path / "nothing"), mqstore.NotAStoreError), (url, mqstore.TopicNotFoundError)):
+        with pytest.raises(wanted):
+            mqstore.spark.compact(spark, place, ["unknown"], output=output)
+    with pytest.raises(mqstore.RemoteStoreError, match="output="):
+        mqstore.spark.compact(spark, url)
+    for wrong in ({"output": output, "dry_run": True}, {"storage_options": {}}):
+        with pytest.raises(mqstore.InvalidOptionError):
+            mqstore.spark.compact(spark, url, **wrong)
+    real = rounds.Rounds.run
+
+    def change(self: rounds.Rounds, calls: list[rounds.Call]) -> list[bytes]:
+        replace(home)
+        return real(self, calls)
+
+    monkeypatch.setattr(rounds.Rounds, "run", change)
+    with pytest.raises(mqstore.MQStoreError, match="StoreChangedError"):
+        mqstore.spark.compact(spark, url, output=output)
+    assert list(output.parent.iterdir()) == []
+
+
 def test_the_command_line_takes_several_stores(
     spark: Any,
     homes: list[Path],
@@ -356,3 +421,7 @@ def test_the_command_line_takes_several_stores(
         0,
         [(str(home), count) for home, count in zip(sorted(homes), (5, 4, 3), strict=True)],
     )
+    compaction_rows.make(tmp_path / "prices", options=SMALL)
+    status, out, _ = run("compact", url_of(tmp_path / "prices"), "--output", tmp_path / "copy", "--format", "json")
+    assert (status, [each["messages_before"] for each in json.loads(out)]) == (0, [3000])
+    assert mqstore.verify(tmp_path / "copy").ok

@@ -9,20 +9,25 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overl
 
 from mqstore import _native
 from mqstore._admin.compaction import check_names, options_json, topic_list
-from mqstore._reports import CompactionReport, Progress
-from mqstore.errors import InvalidOptionError, MQStoreError
-from mqstore.spark._jobs.folders import absolute
-from mqstore.spark._jobs.rounds import Call, Rounds, parallelism
+from mqstore._paths import is_url, shown_url, text_of
+from mqstore._reports import CompactionReport
+from mqstore.errors import InvalidOptionError, MQStoreError, RemoteStoreError
+from mqstore.spark._jobs.copies import Source, staged
+from mqstore.spark._jobs.folders import Stores, absolute, homes, is_one, texts_of
+from mqstore.spark._jobs.reports import Reports
+from mqstore.spark._jobs.rounds import Call, Rounds, error_of, parallelism
 from mqstore.spark._session import require
+from mqstore.spark._stores import check as check_on_error
+from mqstore.spark._stores import each
 from mqstore.types import CompactionOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Unpack
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-    from mqstore.types import StorePath
+    from mqstore.types import OnError, StorePath
 
 
 Strategy: TypeAlias = Literal["auto", "partition", "ranged"]
@@ -35,32 +40,39 @@ def compact(  # type: ignore[overload-overlap]  # a str is no iterable of paths
     path: StorePath,
     topics: Iterable[str] | None = ...,
     *,
+    output: StorePath | None = ...,
     job_id: str | None = ...,
     max_tasks: int | None = ...,
     strategy: Strategy = ...,
+    storage_options: Mapping[str, Any] | None = ...,
     **options: Unpack[CompactionOptions],
 ) -> CompactionReport: ...
 @overload
 def compact(
     spark: SparkSession,
-    path: Iterable[StorePath],
+    path: Iterable[StorePath] | DataFrame,
     topics: Iterable[str] | None = ...,
     *,
+    output: None = ...,
     job_id: str | None = ...,
     max_tasks: int | None = ...,
     strategy: Strategy = ...,
+    on_error: OnError = ...,
     **options: Unpack[CompactionOptions],
-) -> dict[str, CompactionReport]: ...
+) -> Reports[CompactionReport]: ...
 def compact(
     spark: SparkSession,
-    path: StorePath | Iterable[StorePath],
+    path: Stores,
     topics: Iterable[str] | None = None,
     *,
+    output: StorePath | None = None,
     job_id: str | None = None,
     max_tasks: int | None = None,
     strategy: Strategy = "auto",
+    on_error: OnError = "raise",
+    storage_options: Mapping[str, Any] | None = None,
     **options: Unpack[CompactionOptions],
-) -> CompactionReport | dict[str, CompactionReport]:
+) -> CompactionReport | Reports[CompactionReport]:
     """Compacts topics: keeps the newest message of each key, unless its body is empty.
 
     The result is in RocketMQ's own compaction folders, which a broker serves and continues. The commit log is not
@@ -75,10 +87,15 @@ def compact(
 
     Args:
         spark: the session, classic or Spark Connect.
-        path: directory of the store, or an iterable of directories, which one job compacts; the same paths on the
-            driver and on every executor. No process may have a store open for writing when the job begins and when it
-            is published.
+        path: directory of the store, the same path on the driver and on every executor. An iterable of directories, a
+            pattern with ``*``, or a DataFrame with them in its first column is several stores, which one job compacts.
+            With ``output``, one directory or URL. No process may have a store open for writing when the job begins and
+            when it is published.
         topics: topics in each store; None is all compaction topics.
+        output: new folder for a compacted copy of the store, under the same path on the driver and on every executor.
+            It gets its name when the copy is complete and compacted. The tasks copy a store at a URL, in the versions
+            of the files that the driver listed; the driver copies a directory. `path` stays unchanged. None compacts
+            `path` itself.
         job_id: name of the job; None generates one. If a job with this name was published, the call only returns its
             report. So a driver can be restarted.
         max_tasks: maximum number of Spark tasks at a time; None is the number of queues or of their parts.
@@ -86,6 +103,10 @@ def compact(
             ``memory_size``. ``"ranged"`` uses several: each reads a range of the queue and writes its keys to files by
             ranges of their hashes, each decides about one range, and each writes some of the new files. ``"auto"`` uses
             several for a queue whose keys may not fit, or that has more than 4 GiB.
+        on_error: only for several stores: behaviour if one of them cannot be compacted. ``"raise"`` raises the error.
+            ``"skip"`` compacts the other stores; `Reports.failures` names those that failed, which are unchanged.
+        storage_options: only for a URL: credentials and settings of the transport, see `mqstore.open`. No error shows
+            them.
         options: see :class:`mqstore.types.CompactionOptions`.
 
     Returns:
@@ -94,18 +115,20 @@ def compact(
 
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
+        FileExistsError: ``output`` exists.
+        RemoteStoreError: ``path`` is a URL, and there is no ``output``.
+        NotAStoreError: a pattern matches no store, or `path` contains none.
         TopicNotFoundError: no such topic.
         InvalidOptionError: a topic is not a compaction topic, or an option is out of bounds.
         StoreLockedError: another process has the store open for writing.
         StoreBusyError: another driver runs a job with this ``job_id``.
         UnsupportedFormatError: the file system cannot publish in one step.
-        MQStoreError: a task failed after all its attempts; the text says where and why. With several stores, those
-            before the one that could not be published are compacted; a job with the same ``job_id`` does the rest.
+        MQStoreError: a task failed after all its attempts; the text says where and why. With several stores, others
+            may be compacted; a job with the same ``job_id`` does the rest.
     """
     require(spark)
-    one = isinstance(path, str | bytes | os.PathLike)
-    paths = cast("list[StorePath]", [path] if one else list(cast("Iterable[StorePath]", path)))
-    homes = list(dict.fromkeys(absolute(each) for each in paths))
+    one = is_one(path)
+    check_on_error(on_error, are_several=not one)
     chosen = topic_list(topics)
     if max_tasks is not None and max_tasks < 1:
         msg = f"max_tasks must be at least 1, not {max_tasks}"
@@ -116,21 +139,102 @@ def compact(
     check_names(given, CompactionOptions)
     dry_run, progress = given.pop("dry_run", False), given.pop("progress", None)
     request = options_json(job_id=job_id, **given)
-    jobs: list[_native.CompactionJob] = []
-    try:
-        for home in homes:
-            jobs.append(_native.CompactionJob(home, chosen, request))  # noqa: PERF401 - keeps the jobs before an error
-        _run(spark, jobs, strategy, max_tasks, progress)
-        reports = {home: _published(job, dry_run) for home, job in zip(homes, jobs, strict=True)}
-    except BaseException:
-        for job in jobs:
-            job.abandon()
-        raise
-    return reports[homes[0]] if one else reports
+    rounds = Rounds(spark, progress, None, max_tasks, keeps=on_error == "skip")
+    job = _Compaction(rounds, chosen, request, strategy, max_tasks or parallelism(spark), dry_run, on_error)
+    if output is None:
+        if storage_options is not None:
+            raise InvalidOptionError("storage_options", "only for a store at a URL with output=; omit it")
+        found = Reports.of(job.run([_writable(text_of(cast("StorePath", path)))] if one else homes(_checked(path))))
+        return next(iter(found.values())) if one else found
+    if not one:
+        raise InvalidOptionError("output", "only for one store; compact the stores separately")
+    target = absolute(output)
+    if job_id is not None and (published := _published_before(target, job_id)) is not None:
+        return published
+    if dry_run:
+        raise InvalidOptionError("dry_run", "writes no copy; omit output")
+    place = text_of(cast("StorePath", path))
+    if not is_url(place) and storage_options is not None:
+        raise InvalidOptionError("storage_options", f"only for a store at a URL, and {place!r} is a directory")
+    with staged(target) as staging:
+        source = Source(place if is_url(place) else absolute(place), dict(storage_options or {}), chosen or [])
+        rounds.expect(source.bytes)
+        home = source.copy(staging, rounds, max_tasks or parallelism(spark))
+        report = job.run([home])[home]
+    # With "raise", there is no other result.
+    return cast("CompactionReport", report)
 
 
-def _published(job: _native.CompactionJob, dry_run: bool) -> CompactionReport:
-    return CompactionReport._from_dict(json.loads(job.publish(dry_run)))
+def _checked(paths: Stores) -> list[str]:
+    return [_writable(path) for path in texts_of(paths)]
+
+
+def _writable(path: str) -> str:
+    """Returns the absolute path of a directory."""
+    if is_url(path):
+        raise RemoteStoreError(shown_url(path), "compact it in place (output=FOLDER writes a compacted copy)")
+    return absolute(path)
+
+
+def _published_before(target: str, job_id: str) -> CompactionReport | None:
+    """Returns the report of a job that has published this copy."""
+    if not os.path.isdir(target):  # noqa: PTH112
+        return None
+    found = _native.compaction_report(target, job_id)
+    return None if found is None else CompactionReport._from_dict(json.loads(found))
+
+
+class _Compaction:
+    """The job on the stores in some directories."""
+
+    def __init__(
+        self,
+        rounds: Rounds,
+        topics: list[str] | None,
+        request: str,
+        strategy: Strategy,
+        parts: int,
+        dry_run: bool,
+        on_error: OnError,
+    ) -> None:
+        self._rounds = rounds
+        self._topics = topics
+        self._request = request
+        self._strategy = strategy
+        self._parts = parts
+        self._dry_run = dry_run
+        self._on_error = on_error
+
+    def run(self, homes: list[str]) -> dict[str, CompactionReport | Exception]:
+        """Compacts the stores. Returns a report or an error for each."""
+        jobs: dict[str, _native.CompactionJob] = {}
+
+        def begin(home: str) -> None:
+            jobs[home] = _native.CompactionJob(home, self._topics, self._request)
+
+        try:
+            begun = each(begin, homes, self._on_error)
+            found: dict[str, CompactionReport | Exception] = {
+                home: error for home, error in zip(homes, begun, strict=True) if error is not None
+            }
+            planned = [home for home in homes if home not in found]
+            own = [jobs[home] for home in planned]
+            failed: dict[int, Exception] = {}
+            _run(self._rounds, own, self._strategy, self._parts, failed)
+            found.update((planned[at], error) for at, error in failed.items())
+            done = [home for home in planned if home not in found]
+            found.update(zip(done, each(lambda home: self._published(jobs[home]), done, self._on_error), strict=True))
+        except BaseException:
+            for job in jobs.values():
+                job.abandon()
+            raise
+        for home, one in found.items():
+            if isinstance(one, Exception) and home in jobs:
+                jobs[home].abandon()
+        return {home: found[home] for home in homes}
+
+    def _published(self, job: _native.CompactionJob) -> CompactionReport:
+        return CompactionReport._from_dict(json.loads(job.publish(self._dry_run)))
 
 
 def job_details(path: StorePath, job_id: str) -> dict[str, Any] | None:
@@ -144,16 +248,11 @@ def job_details(path: StorePath, job_id: str) -> dict[str, Any] | None:
 
 
 def _run(
-    spark: SparkSession,
-    jobs: list[_native.CompactionJob],
-    strategy: Strategy,
-    max_tasks: int | None,
-    progress: Callable[[Progress], object] | None,
+    rounds: Rounds, jobs: list[_native.CompactionJob], strategy: Strategy, parts: int, failed: dict[int, Exception]
 ) -> None:
-    """Runs the steps of all jobs on the executors, in as many rounds as needed."""
-    parts = max_tasks or parallelism(spark)
+    """Runs the steps of all jobs on the executors, in as many rounds as needed. Adds errors to `failed`, by number."""
     steps = [job.start(strategy, parts) for job in jobs]
-    rounds = Rounds(spark, progress, sum(job.total_bytes for job in jobs), max_tasks)
+    rounds.expect(sum(job.total_bytes for job in jobs))
     while any(steps):
         calls = [
             Call("compact", (step,), job.dir, weight)
@@ -165,5 +264,9 @@ def _run(
         except MQStoreError as error:
             msg = f"compaction job {', '.join(dict.fromkeys(job.id for job in jobs))} was not published: {error}"
             raise MQStoreError(msg) from error
-        steps = [job.next(list(islice(answers, len(own)))) for job, own in zip(jobs, steps, strict=True)]
+        for at, (job, own) in enumerate(zip(jobs, steps, strict=True)):
+            told = list(islice(answers, len(own)))
+            if (failure := error_of(told)) is not None:
+                failed[at] = failure
+            steps[at] = [] if at in failed else job.next(told)
     rounds.finish()

@@ -18,6 +18,7 @@ from mqstore._admin.export import column_file, sync_folder
 from mqstore._paths import is_url
 from mqstore._remote.place import pinned
 from mqstore.errors import NotAStoreError
+from mqstore.spark._jobs.copy_files import copy_files
 from mqstore.spark._jobs.progress import Tell, Teller
 from mqstore.spark._locks import SAME_PATH, once_unlocked
 from mqstore.spark._read.rows import rows
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from mqstore._reports import Progress
 
 _LOCK_WAIT_SECONDS = 60.0
-_MAKES_ITS_FOLDER = ("compact", "verify_plan", "verify_step")
+_MAKES_ITS_FOLDER = ("compact", "verify_plan", "verify_step", "copy_files")
 
 
 def call(name: str, arguments: tuple[Any, ...], attempt: str | None, tells: bool) -> bytes:
@@ -132,5 +133,6 @@ def _plain(report: dict[str, Any]) -> bytes:
 
 
 _VERBS: dict[str, Callable[..., Any]] = {
-    each.__name__: each for each in (compact, verify, verify_plan, verify_step, verify_assemble, rebuild, export)
+    each.__name__: each
+    for each in (compact, copy_files, verify, verify_plan, verify_step, verify_assemble, rebuild, export)
 }

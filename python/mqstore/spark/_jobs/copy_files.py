@@ -1,0 +1,76 @@
+"""The part of a task in a copy of a store at a URL."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from mqstore._admin.export import sync_folder
+from mqstore._paths import shown_url
+from mqstore._remote.failure import RequestFailure, error_of
+from mqstore._remote.pinned import unpacked
+from mqstore._remote.place import pinned
+from mqstore.errors import MQStoreError
+from mqstore.spark._locks import SAME_PATH
+
+if TYPE_CHECKING:
+    from mqstore.spark._jobs.progress import Tell
+
+_READ_BYTES = 4 << 20
+"""Bytes of one request."""
+
+_REQUESTS = 4
+"""Requests at the same time."""
+
+_ZEROS = bytes(64 << 10)
+
+
+def copy_files(
+    attempt: str, tell: Tell | None, url: str, storage: dict[str, Any], listing: bytes, chosen: list[int]
+) -> bytes:
+    """Copies files of a listing into the folder of the attempt; runs in the tasks. Returns the folder and the files."""
+    rows = unpacked(listing)
+    source = pinned(url, storage, listing)[1]
+    folder = Path(attempt)
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileNotFoundError:
+        msg = f"{folder.parent}: the driver has made this folder, and it does not exist here; {SAME_PATH}"
+        raise MQStoreError(msg) from None
+    total, done = sum(rows[number][1] for number in chosen), 0
+    for number in chosen:
+        name, size, _, version = rows[number]
+        with (folder / str(number)).open("xb") as file:
+            for start in range(0, size, _READ_BYTES * _REQUESTS):
+                end = min(start + _READ_BYTES * _REQUESTS, size)
+                starts = range(start, end, _READ_BYTES)
+                wanted = [(name, version, at, min(_READ_BYTES, end - at)) for at in starts]
+                try:
+                    parts = source.read(wanted)
+                except RequestFailure as failure:
+                    raise error_of(shown_url(url), "read", failure) from None
+                for (_, _, at, length), part in zip(wanted, parts, strict=True):
+                    if len(part) != length:
+                        reason = f"the answer has {len(part)} bytes, not {length}"
+                        raise error_of(shown_url(url), "read", RequestFailure("changed", name, reason))
+                    _write(file, at, part)
+                done += end - start
+                if tell is not None:
+                    tell(done, total)
+            file.truncate(size)
+            file.flush()
+            os.fsync(file.fileno())
+    sync_folder(folder)
+    return json.dumps({"folder": str(folder), "files": chosen}).encode()
+
+
+def _write(file: IO[bytes], at: int, part: bytes) -> None:
+    """Writes a part, without its blocks of zeros: queue and index files are mostly empty."""
+    view = memoryview(part)
+    for start in range(0, len(part), len(_ZEROS)):
+        block = view[start : start + len(_ZEROS)]
+        if block != _ZEROS[: len(block)]:
+            file.seek(at + start)
+            file.write(block)

@@ -40,6 +40,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mqstore import _extras, _native
+from mqstore._admin.files import only_one, publish, replace_file
+from mqstore._admin.files import replace_state as replace_state  # noqa: PLC0414 - jobs on Spark import them from here
+from mqstore._admin.files import sync_folder as sync_folder  # noqa: PLC0414
 from mqstore._admin.settings import Settings
 from mqstore._paths import home_of
 from mqstore._read.scan import BATCH_ROWS, Scan, request_of
@@ -287,7 +290,7 @@ class _Partial:
             state = json.loads(self._state_path.read_bytes())
         file = open(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")  # noqa: PTH123, SIM115
         try:
-            _only_one(file.fileno(), self._path)
+            only_one(file.fileno(), self._path)
             size = os.fstat(file.fileno()).st_size
             known = isinstance(state, dict) and state.get("digest") == self._digest
             if state is not None and known and state["bytes"] <= size and self._rules.load():
@@ -362,7 +365,7 @@ class _Parts:
         self._folder.mkdir(exist_ok=True)
         self._lock = os.open(self._folder, os.O_RDONLY)
         try:
-            _only_one(self._lock, self._folder)
+            only_one(self._lock, self._folder)
         except BaseException:
             os.close(self._lock)
             raise
@@ -671,53 +674,6 @@ def column_file(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], 
             flush()
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def replace_state(path: Path, state: dict[str, Any]) -> None:
-    """Replaces a state file in one step, durably."""
-    replace_file(path, json.dumps(state).encode())
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Replaces a file in one step, durably."""
-    new = Path(f"{path}.new")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    sync_folder(path.parent)
-
-
-def _only_one(file: int, path: Path) -> None:
-    """Prevents a second export to the same file."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        from mqstore.errors import StoreBusyError
-
-        raise StoreBusyError(
-            f"{path}: another export is writing this file; wait for it, or choose another name"
-        ) from None
-
-
-def publish(path: Path, dest: Path) -> None:
-    """Gives a complete file its final name, durably."""
-    path.replace(dest)
-    sync_folder(dest.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Syncs the names in a folder."""
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 export.__module__ = "mqstore"

@@ -1,0 +1,53 @@
+"""Durable steps on local files: replace, publish, sync, and a lock against a second call."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def replace_state(path: Path, state: dict[str, Any]) -> None:
+    """Replaces a state file in one step, durably."""
+    replace_file(path, json.dumps(state).encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replaces a file in one step, durably."""
+    new = Path(f"{path}.new")
+    with new.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    sync_folder(path.parent)
+
+
+def only_one(file: int, path: Path) -> None:
+    """Prevents a second call that writes to the same file or folder, as long as the file is open."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        from mqstore.errors import StoreBusyError
+
+        raise StoreBusyError(f"{path}: another call is writing this; wait for it, or choose another name") from None
+
+
+def publish(path: Path, dest: Path) -> None:
+    """Gives a complete file its final name, durably."""
+    path.replace(dest)
+    sync_folder(dest.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Syncs the names in a folder."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from mqstore import _native
 from mqstore._delivery.store import DeliveringStore
-from mqstore._paths import home_of
+from mqstore._paths import home_of, shown_url, text_of
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore._times import seconds_of
 from mqstore.errors import RemoteStoreError, StoreLockedError
@@ -441,7 +441,13 @@ class Store(DeliveringStore):
         self._check()
         return Table(self, topic, bodies, on_damage, expire_after)
 
-    def snapshot(self, dest: StorePath, *, progress: Callable[[Progress], object] | None = None) -> SnapshotReport:
+    def snapshot(
+        self,
+        dest: StorePath,
+        *,
+        progress: Callable[[Progress], object] | None = None,
+        target_options: Mapping[str, Any] | None = None,
+    ) -> SnapshotReport:
         """Copies everything appended before the call to a new folder, as a consistent store.
 
         Appends and reads continue. A store that is open for writing is flushed first; one that is open for reading can
@@ -450,23 +456,36 @@ class Store(DeliveringStore):
         checkpoint are built from the copied log. The snapshot looks like a store after a close.
 
         Args:
-            dest: the folder, which must not exist. It gets its name when it is complete and durable.
+            dest: the folder, which must not exist. It gets its name when it is complete and durable. Or a URL at which
+                there is no result yet: the copy is made in a temporary folder, uploaded and published, as for
+                `mqstore.export`.
             progress: callback, about once per MiB. An exception in it ends the call and removes all copied files.
+            target_options: only if `dest` is a URL: credentials and settings of its transport.
 
         Returns:
             The report.
 
         Raises:
             FileExistsError: `dest` exists.
+            ResultExistsError: the URL `dest` has another result or other objects.
+            RemoteStoreError: results cannot be written to this kind of URL.
             UnsupportedFormatError: the queues are in RocksDB.
             DiskFullError: no space for the copy.
         """
-        from mqstore._admin.directories import must_be_new
+        from dataclasses import replace
+
+        from mqstore._admin.directories import make_at_url, must_be_new, url_of
         from mqstore._reports import Progress, SnapshotReport
 
         self._check()
         home_of(self.path, "make a snapshot of it")
-        target = home_of(dest, "make a snapshot there")
+        if (url := url_of(dest, target_options)) is not None:
+
+            def make(folder: str) -> SnapshotReport:
+                return replace(self.snapshot(folder, progress=progress), path=shown_url(url))
+
+            return make_at_url(url, target_options, make)
+        target = text_of(dest)
         must_be_new(target)
         tell = None if progress is None else lambda done, total: progress(Progress(done, total))
         return SnapshotReport(path=target, **self._snapshot(target, tell))

@@ -11,7 +11,9 @@
         StoreIOError            OSError                 another error of the operating system
             StorePermissionError    PermissionError
         StoreChangedError       OSError                 a file of a store at a URL changed after the open
-        RemoteStoreError        io.UnsupportedOperation a verb that needs a directory, and not a URL
+        RemoteStoreError        io.UnsupportedOperation a verb that cannot use this URL
+        ResultExistsError       FileExistsError         a URL has a result already, or other objects
+        ResultNotFoundError     FileNotFoundError       a URL has no result
         DiskFullError           OSError                 no space left
         NotAStoreError          FileNotFoundError       the directory contains no store
         CorruptionError         ValueError              bytes on disk violate the format
@@ -64,6 +66,8 @@ __all__ = [
     "QuotaFull",
     "RefusedError",
     "RemoteStoreError",
+    "ResultExistsError",
+    "ResultNotFoundError",
     "ShutDown",
     "StoreBusyError",
     "StoreChangedError",
@@ -271,17 +275,47 @@ class StoreChangedError(MQStoreError, OSError):
 
 
 class RemoteStoreError(MQStoreError, io.UnsupportedOperation):
-    """A store at a URL can only be read, and `action` needs a directory."""
+    """`action` cannot use this URL: it needs a directory, or a target of another kind.
 
-    _fields = ("path", "action")
+    `reason` says why; None means that a store at a URL can only be read.
+    """
+
+    _fields = ("path", "action", "reason")
     _errno = errno.EROFS
 
     path: str
     action: str
+    reason: str | None
 
-    def __init__(self, path: str, action: str) -> None:
-        text = f"{path}: cannot {action}: a store at a URL can only be read; copy it to a directory first"
-        self._settle(text, path=path, action=action)
+    def __init__(self, path: str, action: str, reason: str | None = None) -> None:
+        why = "a store at a URL can only be read; copy it to a directory first" if reason is None else reason
+        self._settle(f"{path}: cannot {action}: {why}", path=path, action=action, reason=reason)
+
+
+class ResultExistsError(MQStoreError, FileExistsError):
+    """A URL, to which a result should be written, has another result or other objects. Nothing was published."""
+
+    _fields = ("path", "reason")
+    _errno = errno.EEXIST
+
+    path: str
+    reason: str
+
+    def __init__(self, path: str, reason: str) -> None:
+        self._settle(f"{path}: {reason}; choose another URL", path=path, reason=reason)
+
+
+class ResultNotFoundError(MQStoreError, FileNotFoundError):
+    """A URL has no published result."""
+
+    _fields = ("path",)
+    _errno = errno.ENOENT
+
+    path: str
+
+    def __init__(self, path: str) -> None:
+        text = f"{path}: no result is published here: check the URL, or write the result again"
+        self._settle(text, path=path)
 
 
 class DiskFullError(MQStoreError, OSError):

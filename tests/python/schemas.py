@@ -29,6 +29,8 @@ REPORTS: dict[str, type] = {
     "snapshot": _reports.SnapshotReport,
     "stats": _reports.StoreStats,
     "export": _reports.ExportReport,
+    "fetch": _reports.FetchReport,
+    "clean": _reports.CleanReport,
     "import": _reports.ImportReport,
     "topic delete": write.DeletedTopic,
     "bench --trace": trace.Trace,

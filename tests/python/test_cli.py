@@ -201,6 +201,8 @@ def test_help(cli: Cli) -> None:
         "export",
         "import",
         "snapshot",
+        "fetch",
+        "clean",
         "stats",
         "bench",
         "config",

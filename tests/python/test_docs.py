@@ -30,7 +30,7 @@ def blocks(page: str) -> list[str]:
         ),
         (
             "docs/bucket.md",
-            ["[b'2 books']", "True", "1"],
+            ["[b'2 books']", "True", "1", "['part-00000.parquet']", "True", "store"],
         ),
         (
             "docs/compression.md",

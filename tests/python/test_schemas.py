@@ -47,6 +47,8 @@ def test_the_page_is_current() -> None:
         ["compact", "DIR", "--dry-run"],
         ["snapshot", "DIR", "OUT/snapshot"],
         ["export", "DIR", "OUT/all.jsonl"],
+        ["fetch", "URL", "OUT/fetched"],
+        ["clean", "URL", "--dry-run"],
         ["import", "DIR", "JSONL", "--dry-run"],
         ["append", "DIR", "orders", "--body", "text"],
         ["topic create", "DIR", "fresh", "--queues", "2"],
@@ -71,6 +73,9 @@ def test_every_verb(filled: Path, tmp_path: Path, cli: Cli, verb: list[str]) -> 
             consumer.commit()
         with store.work_queue("events", "workers", max_attempts=1) as queue:
             queue.nack(queue.get())
+    places["URL"] = f"file://{out}/published"
+    if "URL" in verb:
+        mqstore.export(filled, places["URL"], format="jsonl")
     if "BAD" in verb:
         segment = next((filled / "commitlog").iterdir())
         with segment.open("r+b") as log:

@@ -180,7 +180,6 @@ def test_what_writes_or_waits_refuses_a_url(filled: Path, tmp_path: Path) -> Non
             lambda: mqstore.repair(url, output=tmp_path / "out"),
             lambda: mqstore.compact(url, in_place=True),
             lambda: mqstore.import_(url, tmp_path / "x.jsonl"),
-            lambda: mqstore.export(filled, "memory://target.jsonl", format="jsonl"),
             lambda: mqstore.restore_compaction(url, filled),
             lambda: store.snapshot(tmp_path / "snapshot"),
             lambda: store.read("orders", 0, follow=True),

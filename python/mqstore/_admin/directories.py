@@ -7,18 +7,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mqstore import _native
-from mqstore._paths import home_of
+from mqstore._paths import home_of, is_url, shown_url, text_of
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore._times import count_of
+from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Any, Unpack
+    from typing import Any, TypeVar, Unpack
 
     from mqstore._admin.info import StoreInfo
     from mqstore._options import StoreOptions
-    from mqstore._reports import CompactionReport, Progress, RebuildReport, RepairReport, VerifyReport
+    from mqstore._reports import CompactionReport, Progress, RebuildReport, RepairReport, SnapshotReport, VerifyReport
     from mqstore.types import LocalCompactionOptions, StorePath
+
+    R = TypeVar("R", CompactionReport, RepairReport, SnapshotReport)
 
 
 def info(
@@ -142,6 +145,7 @@ def repair(
     dry_run: bool = False,
     options: StoreOptions | None = None,
     progress: Callable[[Progress], object] | None = None,
+    target_options: Mapping[str, Any] | None = None,
 ) -> RepairReport:
     """Repairs a damaged directory, so that it opens again with every message that can still be read.
 
@@ -160,11 +164,13 @@ def repair(
 
     Args:
         path: the directory.
-        output: new folder for a repaired copy; it must not exist. `path` stays unchanged.
+        output: new folder for a repaired copy; it must not exist. `path` stays unchanged. Or a URL at which there is
+            no result yet: the copy is made in a temporary folder, uploaded and published, as for `mqstore.export`.
         in_place: whether to repair `path` itself.
         dry_run: whether to report the changes only; needs neither `output` nor `in_place`.
         options: as for `rebuild`.
         progress: callback, about once per MiB; an exception in it ends the repair.
+        target_options: only if `output` is a URL: credentials and settings of its transport.
 
     Returns:
         The damage found, the changes, and the remaining problems.
@@ -172,6 +178,8 @@ def repair(
     Raises:
         ValueError: neither or both of `output` and `in_place` are given.
         FileExistsError: `output` exists.
+        ResultExistsError: the URL `output` has another result or other objects.
+        RemoteStoreError: results cannot be written to this kind of URL.
         NotAStoreError: `path` contains no store.
         StoreLockedError: another process has the store open for writing.
         UnsupportedFormatError: the queues are in RocksDB; a folder is a symbolic link that leads nowhere; or, with
@@ -187,7 +195,14 @@ def repair(
         msg = "repair() needs either output=, a folder for a repaired copy, or in_place=True"
         raise ValueError(msg)
     home = home_of(path, "repair it")
-    target = None if output is None else home_of(output)
+    if (url := url_of(output, target_options)) is not None:
+
+        def make(folder: str) -> RepairReport:
+            done = repair(home, output=folder, dry_run=dry_run, options=options, progress=progress)
+            return replace(done, output=shown_url(url))
+
+        return make_at_url(url, target_options, make, dry_run=dry_run)
+    target = None if output is None else text_of(output)
     if target is not None:
         must_be_new(target)
     tell = None if progress is None else lambda done, total: progress(Progress(done, total))
@@ -202,6 +217,7 @@ def compact(
     output: StorePath | None = None,
     in_place: bool = False,
     job_id: str | None = None,
+    target_options: Mapping[str, Any] | None = None,
     **options: Unpack[LocalCompactionOptions],
 ) -> CompactionReport:
     """Keeps the newest message of each key of compaction topics, in RocketMQ's own compaction folders.
@@ -212,15 +228,19 @@ def compact(
     Args:
         path: the directory.
         topics: names of the topics; None is all compaction topics.
-        output: new folder for a compacted copy; it must not exist. `path` stays unchanged.
+        output: new folder for a compacted copy; it must not exist. `path` stays unchanged. Or a URL at which there is
+            no result yet: the copy is made in a temporary folder, uploaded and published, as for `mqstore.export`.
         in_place: whether to compact `path` itself.
         job_id: name of the job; None generates one. A published job with this name is not repeated. An interrupted job
             is resumed: queues that it finished are not read again.
+        target_options: only if `output` is a URL: credentials and settings of its transport.
         options: see `mqstore.types.LocalCompactionOptions`. With `dry_run`, neither `output` nor `in_place` is needed.
 
     Raises:
         ValueError: neither or both of `output` and `in_place` are given.
         FileExistsError: `output` exists.
+        ResultExistsError: the URL `output` has another result or other objects.
+        RemoteStoreError: results cannot be written to this kind of URL.
         StoreLockedError: another process has the store open for writing.
         InvalidOptionError: an option is out of bounds.
     """
@@ -233,12 +253,45 @@ def compact(
     chosen = compaction.topic_list(topics)
     request, tell = compaction.request(job_id=job_id, **options)
     home = home_of(path, "compact it")
+    if (url := url_of(output, target_options)) is not None:
+
+        def make(folder: str) -> CompactionReport:
+            return compact(home, topics=topics, output=folder, job_id=job_id, **options)
+
+        return make_at_url(url, target_options, make, dry_run=bool(options.get("dry_run")))
     if output is not None:
-        copy = home_of(output)
+        copy = text_of(output)
         must_be_new(copy)
         _native.copy_store(home, copy, None)
         home = copy
     return CompactionReport._from_json(_native.compaction_run(home, chosen, *request, tell))
+
+
+def url_of(output: StorePath | None, target_options: Mapping[str, Any] | None) -> str | None:
+    """Returns the URL of a copy; None if it is a folder or not wanted."""
+    if output is not None and is_url(text_of(output)):
+        return text_of(output)
+    if target_options is not None:
+        raise InvalidOptionError("target_options", "only for a copy at a URL")
+    return None
+
+
+def make_at_url(
+    url: str, target_options: Mapping[str, Any] | None, make: Callable[[str], R], *, dry_run: bool = False
+) -> R:
+    """Publishes a store that `make` creates in a new folder; in a dry run, only calls `make`. Returns its report."""
+    from mqstore._publish.publication import Publication, scratch
+    from mqstore._publish.target import target_of
+
+    target = target_of(url, target_options, "write the copy to it")
+    with scratch() as folder, Publication(target, "store") as publication:
+        publication.begin()
+        home = folder / "store"
+        report = make(str(home))
+        if not dry_run:
+            publication.add_directory(home)
+            publication.commit(report.to_dict())
+    return report
 
 
 def must_be_new(target: str) -> None:

@@ -27,6 +27,9 @@ there are many files. Each is complete before the state counts it, so that a res
 
     NAME.partial/part-00000.parquet  part-00001.parquet ...   renamed to NAME when all parts are complete
     NAME.partial.state             `bytes` is the length of all parts, `parts` their number
+
+At a URL, the result is always parts, or the files of a store: see `mqstore._publish`. A part exists on the local disk
+only until it is uploaded. An interrupted export restarts from the beginning.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ import json
 import os
 import time
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mqstore import _extras, _native
@@ -44,13 +47,15 @@ from mqstore._admin.files import only_one, publish, replace_file
 from mqstore._admin.files import replace_state as replace_state  # noqa: PLC0414 - jobs on Spark import them from here
 from mqstore._admin.files import sync_folder as sync_folder  # noqa: PLC0414
 from mqstore._admin.settings import Settings
-from mqstore._paths import home_of
+from mqstore._paths import home_of, is_url, shown_url, text_of
 from mqstore._read.scan import BATCH_ROWS, Scan, request_of
 from mqstore._remote.place import CACHE_BYTES, place_of
+from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from mqstore._publish.publication import Publication
     from mqstore._reports import ExportReport, Progress
     from mqstore.types import Filter, Keys, StorePath, Time
 
@@ -111,8 +116,9 @@ def export(
     storage_options: Mapping[str, Any] | None = None,
     cache: StorePath | None = None,
     cache_size: int = CACHE_BYTES,
+    target_options: Mapping[str, Any] | None = None,
 ) -> ExportReport:
-    """Writes messages of the directory `path` to a file, or appends them to another store.
+    """Writes messages of the directory `path` to a file, to another store, or to a URL.
 
     The messages are in log order; the arguments select them as for `scan`. Each message is there once, as of the start
     of the export: a delayed message either delivered or waiting with its due time, a message of a transaction only
@@ -122,7 +128,11 @@ def export(
 
     Args:
         path: the directory, or a URL.
-        dest: the file, which gets this name when it is complete. For `"store"` a store, created if missing.
+        dest: the file, which gets this name when it is complete. For `"store"` a store, created if missing. Or a URL
+            (`s3://`, `gs://`, `az://`, `file://`), at which there is no result yet: its files are parts, as with
+            `parts`, or a new store, and one manifest publishes all of them. `mqstore.published` lists them, and
+            `mqstore.fetch` assembles a directory. If the same call with the same messages has been published, its
+            report is returned. Between two parts nothing stays on the local disk; a store is first built there.
         topics: as for `scan`, with the messages that wait for these topics; None is all except system topics. The
             arguments `start_time`, `end_time`, `keys`, `filter` and `columns` are those of `scan` too.
         start_time: only messages stored at or after this time.
@@ -136,21 +146,25 @@ def export(
         format: None selects it by the ending of `dest`: `.jsonl`, `.parquet`, `.arrow`. `"store"` must be given.
         parts: only for Parquet and Arrow: `dest` becomes a folder of files `part-00000.parquet` and so on, with 256 MiB
             of columns each. It gets its name when all are complete; a resumed export repeats only the last part.
-        overwrite: whether to replace an existing file `dest`; a folder is never replaced.
+        overwrite: whether to replace an existing file `dest`; a folder or a result at a URL is never replaced.
         mapping: only for stores: file of JSON lines with the old and the new position of each message. None is `dest`
-            with `.mapping.jsonl` appended.
+            with `.mapping.jsonl` appended. Not for a URL: there it is a part of the result.
         waiting: `"keep"` exports delayed messages that wait, with the due time in the property `mqstore.deliver_at`; in
             a store they wait again. `"drop"` leaves them out.
         progress: callback with bytes of the log; an exception in it interrupts the export.
         storage_options: only for a URL: credentials and settings of the transport, see `mqstore.open`.
         cache: only for a URL: a local folder that keeps blocks of the files; None keeps nothing.
         cache_size: maximum bytes in `cache`, at least 1 MiB.
+        target_options: only if `dest` is a URL: credentials and settings of its transport, as `storage_options`.
 
     Returns:
         The report, with the numbers of records that were left out.
 
     Raises:
         FileExistsError: `dest` exists, or for stores `mapping`.
+        ResultExistsError: the URL `dest` has another result or other objects.
+        RemoteStoreError: results cannot be written to this kind of URL.
+        StorePermissionError, StoreIOError: a request failed.
         InvalidMessageError: for stores: a message cannot be copied.
         ImportError: Parquet and Arrow need pyarrow.
         StoreLockedError: for stores: another process has `dest` open for writing.
@@ -179,12 +193,19 @@ def export(
     _native.scan_schema(request)
     _native.watch_forks()
     source = place_of(path, storage_options, cache, cache_size)
-    target = Path(home_of(dest, "export to it"))
-    work = _Export(source, target, request, waiting == "keep", overwrite, progress)
-    kind = format_of(work.dest, format)
+    target = text_of(dest)
+    kind = format_of(shown_url(target) if is_url(target) else target, format)
     if parts and kind not in ("parquet", "arrow"):
         msg = f"parts are for Parquet and Arrow; {kind} can be resumed without them"
         raise ValueError(msg)
+    if is_url(target):
+        if mapping is not None:
+            msg = "at a URL, the mapping is a part of the result: omit mapping"
+            raise ValueError(msg)
+        return _to_url(source, target, target_options, kind, (request, waiting == "keep", progress))
+    if target_options is not None:
+        raise InvalidOptionError("target_options", f"only for a URL, and {target!r} is a path")
+    work = _Export(source, Path(target), request, waiting == "keep", overwrite, progress)
     started = time.monotonic()
     if kind == "store":
         report = work.to_store(Path(f"{work.dest}.mapping.jsonl") if mapping is None else Path(home_of(mapping)))
@@ -194,12 +215,50 @@ def export(
         report = work.to_parts(kind)
     else:
         report = work.to_columns(kind)
-    return _report(kind, work, report, time.monotonic() - started)
+    return _report(str(work.dest), kind, report, time.monotonic() - started)
 
 
-def format_of(path: Path, format: str | None) -> str:
+def _to_url(
+    source: str | _native.RemoteDirectory,
+    url: str,
+    target_options: Mapping[str, Any] | None,
+    kind: str,
+    chosen: tuple[dict[str, Any], bool, Callable[[Progress], object] | None],
+) -> ExportReport:
+    """Publishes an export at a URL. `chosen` are the request, whether to keep what waits, and the callback."""
+    from mqstore._publish.publication import Publication, scratch
+    from mqstore._publish.target import target_of
+    from mqstore._reports import ExportReport
+
+    started = time.monotonic()
+    request, keep_waiting, progress = chosen
+    target = target_of(url, target_options, "export to it")
+    with scratch() as folder:
+        work = _Export(source, folder / "store", request, keep_waiting, False, progress)
+        rules = work.rules(work.dest)
+        with Publication(target, kind, work.identity(kind, rules)) as publication:
+            found = publication.begin()
+            if found is None:
+                parts = _UrlParts(publication, folder, kind)
+                if kind == "store":
+                    counts = work.to_store(folder / "positions", rules)
+                    publication.add_directory(work.dest)
+                    publication.add_mapping(folder / "positions")
+                elif kind == "jsonl":
+                    counts = work.to_line_parts(parts, rules)
+                else:
+                    counts = work.to_column_parts(parts, rules)
+                report = _report(target.shown, kind, counts, time.monotonic() - started)
+                found = publication.commit(report.to_dict())
+                if found.attempt == publication.attempt:
+                    return report
+    # The same result was published before, perhaps by a call whose end was lost.
+    return ExportReport(**{**found.report, "resumed": True})
+
+
+def format_of(path: Path | str, format: str | None) -> str:
     """Returns the given format, or the format of the file name's ending."""
-    found = _ENDINGS.get(path.suffix.lower()) if format is None else format
+    found = _ENDINGS.get(PurePosixPath(path).suffix.lower()) if format is None else format
     if found is None:
         formats = ", ".join(_FORMATS)
         msg = f"{path}: unknown ending; give format= (on the command line --to or --from), one of {formats}"
@@ -210,11 +269,11 @@ def format_of(path: Path, format: str | None) -> str:
     return found
 
 
-def _report(kind: str, work: _Export, counts: _Counts, seconds: float) -> ExportReport:
+def _report(path: str, kind: str, counts: _Counts, seconds: float) -> ExportReport:
     from mqstore._reports import ExportReport
 
     return ExportReport(
-        path=str(work.dest),
+        path=path,
         format=kind,
         messages=counts.messages,
         bytes=counts.bytes,
@@ -397,12 +456,8 @@ class _Parts:
 
     def add(self, schema: Any, batches: list[Any], position: int | None, counts: _Counts) -> None:
         """Writes and syncs one part, then records the state."""
-        table = _extras.pyarrow().Table.from_batches(batches, schema)
         path = self._folder / self._name(self.count)
-        with _writer(self._kind, path, schema) as write:
-            rows = max(1, _GROUP_BYTES * table.num_rows // max(table.nbytes, 1))
-            for at in range(0, table.num_rows, rows):
-                write(table.slice(at, rows))
+        _write_part(self._kind, path, schema, batches)
         with path.open("rb") as file:
             os.fsync(file.fileno())
             counts.bytes += os.fstat(file.fileno()).st_size
@@ -424,6 +479,33 @@ class _Parts:
         self._folder.rename(self._dest)
         sync_folder(self._dest.parent)
         _tidy(self._dest)
+
+
+class _UrlParts:
+    """Files of a result at a URL. Each is on the local disk only until it is uploaded."""
+
+    def __init__(self, publication: Publication, folder: Path, kind: str) -> None:
+        self._publication = publication
+        self._folder = folder
+        self._kind = kind
+        self.count = 0
+
+    def path(self) -> Path:
+        """Returns the local path of the next part."""
+        return self._folder / f"part-{self.count:05}.{self._kind}"
+
+    def add(self, schema: Any, batches: list[Any], _position: int | None, counts: _Counts) -> None:
+        """Writes one part of columns and uploads it."""
+        _write_part(self._kind, self.path(), schema, batches)
+        self.upload(counts)
+
+    def upload(self, counts: _Counts) -> None:
+        """Uploads the next part, which is complete."""
+        path = self.path()
+        counts.bytes += path.stat().st_size
+        self._publication.add(path.name, path)
+        path.unlink()
+        self.count += 1
 
 
 class _Export:
@@ -450,7 +532,7 @@ class _Export:
     def to_lines(self) -> _Counts:
         self._must_be_free(self.dest)
         counts = _Counts()
-        partial = _Partial(self.dest, self._digest("jsonl"), rules := self._rules(self.dest))
+        partial = _Partial(self.dest, self._digest("jsonl"), rules := self.rules(self.dest))
         with partial.file:
             start = self._resume(partial, counts)
             stream = _native.scan_lines(self.source, self._chosen(rules, start), rules.get())
@@ -478,7 +560,7 @@ class _Export:
         pyarrow = _extras.pyarrow()
         path = Path(f"{self.dest}.partial")
         schema = Scan(self.source, self._request).schema
-        rules = self._rules(self.dest)
+        rules = self.rules(self.dest)
         stream = _native.scan_export(self.source, self._chosen(rules, None), rules.get())
         try:
             with _closing(stream), column_file(kind, path, schema) as write:
@@ -499,31 +581,73 @@ class _Export:
     def to_parts(self, kind: str) -> _Counts:
         self._must_be_free(self.dest, folder=True)
         counts = _Counts()
-        pyarrow = _extras.pyarrow()
         schema = Scan(self.source, self._request).schema
-        parts = _Parts(self.dest, kind, self._digest(f"{kind} parts"), rules := self._rules(self.dest))
+        parts = _Parts(self.dest, kind, self._digest(f"{kind} parts"), rules := self.rules(self.dest))
         with parts:
-            start = parts.resume(counts)
-            with _closing(_native.scan_export(self.source, self._chosen(rules, start), rules.get())) as stream:
-                group: list[Any] = []
-                end = start
-                for rows, left_out, end in stream:
-                    counts.leave_out(left_out)
-                    if rows is not None:
-                        group.append(pyarrow.record_batch(rows))
-                        counts.messages += len(rows)
-                    if sum(batch.nbytes for batch in group) >= _PART_BYTES:
-                        parts.add(schema, group, end, counts)
-                        group.clear()
-                    self._tell(stream, end)
-                # Without messages, one empty part still shows the columns.
-                if group or not parts.count:
-                    parts.add(schema, group, end, counts)
+            self._add_parts(parts, schema, rules, parts.resume(counts), counts)
             self._must_be_free(self.dest, folder=True)
             parts.publish()
         return counts
 
-    def to_store(self, mapping: Path) -> _Counts:
+    def to_column_parts(self, parts: _UrlParts, rules: _Rules) -> _Counts:
+        """Writes the columns as parts at a URL."""
+        counts = _Counts()
+        self._add_parts(parts, Scan(self.source, self._request).schema, rules, None, counts)
+        return counts
+
+    def _add_parts(
+        self, parts: _Parts | _UrlParts, schema: Any, rules: _Rules, start: int | None, counts: _Counts
+    ) -> None:
+        pyarrow = _extras.pyarrow()
+        with _closing(_native.scan_export(self.source, self._chosen(rules, start), rules.get())) as stream:
+            group: list[Any] = []
+            end = start
+            for rows, left_out, end in stream:
+                counts.leave_out(left_out)
+                if rows is not None:
+                    group.append(pyarrow.record_batch(rows))
+                    counts.messages += len(rows)
+                if sum(batch.nbytes for batch in group) >= _PART_BYTES:
+                    parts.add(schema, group, end, counts)
+                    group.clear()
+                self._tell(stream, end)
+            # Without messages, one empty part still shows the columns.
+            if group or not parts.count:
+                parts.add(schema, group, end, counts)
+
+    def to_line_parts(self, parts: _UrlParts, rules: _Rules) -> _Counts:
+        """Writes JSON lines as parts at a URL. All parts together are the file of `to_lines`."""
+        counts = _Counts()
+        with _closing(_native.scan_lines(self.source, self._chosen(rules, None), rules.get())) as stream:
+            is_complete = False
+            first = self._settings().line() if self._request["columns"] is None else b""
+            while not is_complete:
+                with parts.path().open("wb") as file:
+                    file.write(first if not parts.count else b"")
+                    is_complete = self._fill(file, stream, counts)
+                    is_empty = not file.tell()
+                if not (is_empty and parts.count):
+                    parts.upload(counts)
+        return counts
+
+    def _fill(self, file: IO[bytes], stream: Any, counts: _Counts) -> bool:
+        """Writes the lines of one part. Returns whether it is the last one."""
+        for text, rows, left_out, end in stream:
+            file.write(text)
+            counts.messages += rows
+            counts.leave_out(left_out)
+            self._tell(stream, end)
+            if file.tell() >= _PART_BYTES:
+                return False
+        return True
+
+    def identity(self, kind: str, rules: _Rules) -> str:
+        """Returns a digest of the call and of the range of the log that it exports."""
+        with _closing(_native.scan_open(self.source, self._chosen(rules, None))) as stream:
+            whole = [kind, self._named, self._told(), stream.start, stream.limit]
+        return hashlib.sha256(json.dumps(whole, sort_keys=True, default=repr).encode()).hexdigest()
+
+    def to_store(self, mapping: Path, rules: _Rules | None = None) -> _Counts:
         from mqstore import _store
 
         if self._request["columns"] is not None:
@@ -534,7 +658,7 @@ class _Export:
             raise ValueError(msg)
         self._must_be_free(mapping)
         counts = _Counts()
-        rules = self._rules(mapping)
+        rules = rules or self.rules(mapping)
         # Raises an error for a wrong source before the target store is created.
         _native.scan_schema(self._request)
         _native.scan_open(self.source, self._request).close()
@@ -576,7 +700,8 @@ class _Export:
                     fresh = 0
                 self._tell(stream, end)
 
-    def _rules(self, dest: Path) -> _Rules:
+    def rules(self, dest: Path) -> _Rules:
+        """Returns the rules of an export to `dest`."""
         topics, keep = self._request["topics"], self._keep_waiting
 
         def make(stored: bytes | None) -> _native.ExportRules | None:
@@ -604,10 +729,13 @@ class _Export:
         return position
 
     def _digest(self, kind: str) -> str:
-        told = {name: value for name, value in self._request.items() if name != "threads"}
-        told["keep_waiting"] = self._keep_waiting
-        whole = [kind, self._named, os.path.realpath(self.dest), told]
+        whole = [kind, self._named, os.path.realpath(self.dest), self._told()]
         return hashlib.sha256(json.dumps(whole, sort_keys=True, default=repr).encode()).hexdigest()
+
+    def _told(self) -> dict[str, Any]:
+        """Returns the arguments that select the messages and their form."""
+        told = {name: value for name, value in self._request.items() if name != "threads"}
+        return {**told, "keep_waiting": self._keep_waiting}
 
     def _must_be_free(self, path: Path, *, folder: bool = False) -> None:
         if path.exists() and not Path(f"{path}.partial").exists():
@@ -647,6 +775,15 @@ def _writer(kind: str, path: Path, schema: Any) -> Iterator[Callable[[Any], None
         options = ipc.IpcWriteOptions(compression="zstd")
         with ipc.new_file(str(path), schema, options=options) as writer:
             yield writer.write_table
+
+
+def _write_part(kind: str, path: Path, schema: Any, batches: list[Any]) -> None:
+    """Writes batches to a new file."""
+    table = _extras.pyarrow().Table.from_batches(batches, schema)
+    with _writer(kind, path, schema) as write:
+        rows = max(1, _GROUP_BYTES * table.num_rows // max(table.nbytes, 1))
+        for at in range(0, table.num_rows, rows):
+            write(table.slice(at, rows))
 
 
 @contextmanager

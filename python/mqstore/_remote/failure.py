@@ -5,14 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from mqstore.errors import MQStoreError, StoreChangedError, StoreIOError, StorePermissionError
+from mqstore.errors import (
+    CorruptionError,
+    DiskFullError,
+    MQStoreError,
+    StoreChangedError,
+    StoreIOError,
+    StorePermissionError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-Cause: TypeAlias = Literal["denied", "no-bucket", "changed", "other"]
+Cause: TypeAlias = Literal["denied", "no-bucket", "changed", "damaged", "full", "other"]
 
 Range: TypeAlias = tuple[str, str, int, int]
 """A range to read: path below the root, version, first byte, number of bytes."""
@@ -23,6 +31,8 @@ Row: TypeAlias = tuple[str, int, int, str]
 _MOST_TEXT = 300
 
 DENIED = "access denied: check the credentials, whether they have expired, and the permissions to list and read objects"
+WRITE_DENIED = "access denied: check the credentials, whether they have expired, and the permission to write objects"
+NO_BUCKET = "the bucket or container does not exist: check the URL"
 REMOVED = "the file was removed after the store was opened: open the store again"
 REPLACED = "the file was replaced after the store was opened: open the store again"
 
@@ -37,14 +47,31 @@ class RequestFailure(Exception):  # noqa: N818 - the native module turns it into
         self.reason = reason
 
 
+@contextmanager
+def requests(url: str, action: str) -> Iterator[None]:
+    """Turns a failed request into an error that names the object. `url` has no secrets."""
+    try:
+        yield
+    except RequestFailure as failure:
+        raise error_of(url, action, failure) from None
+
+
 def error_of(url: str, action: str, failure: RequestFailure) -> MQStoreError:
-    """Returns the error for the user; `url` is that of the root, without secrets."""
-    path = f"{url}/{failure.path}" if failure.path else url
-    if failure.cause == "changed":
-        return StoreChangedError(path, failure.reason)
-    if failure.cause == "denied":
-        return StorePermissionError(path, action, errno.EACCES, failure.reason)
-    return StoreIOError(path, action, errno.EIO, failure.reason)
+    """Returns the error of a failed request. `url` is that of the root, without secrets."""
+    path = f"{url}/{failure.path}".rstrip("/")
+    match failure.cause:
+        case "denied":
+            return StorePermissionError(path, action, errno.EACCES, failure.reason)
+        case "changed":
+            return StoreChangedError(path, failure.reason)
+        case "damaged":
+            return CorruptionError(path, 0, failure.reason)
+        case "full":
+            return DiskFullError(path, action)
+        case "no-bucket":
+            return StoreIOError(path, action, errno.ENOENT, failure.reason)
+        case _:
+            return StoreIOError(path, action, errno.EIO, failure.reason)
 
 
 class Secrets:

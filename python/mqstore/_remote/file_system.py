@@ -24,6 +24,7 @@ class FileSystem:
     """The files below a URL."""
 
     def __init__(self, url: str, shown: str, options: dict[str, Any]) -> None:
+        self.shown = shown
         core = _extras.module("fsspec.core", "cloud")
         password = url.partition("://")[2].rpartition("@")[0]
         self._secrets = Secrets({**options, "password": password, "word": password.partition(":")[2]})
@@ -35,7 +36,7 @@ class FileSystem:
         except Exception as error:  # noqa: BLE001 - each library has its own errors
             reason = f"cannot use {shown}: {self._secrets.without(error)}"
             raise InvalidOptionError("storage_options", reason) from None
-        self._root = root.rstrip("/")
+        self._root: str = root.rstrip("/")
 
     def files(self) -> list[Row]:
         """Returns all files below the URL."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mqstore._paths import is_url, shown_url, text_of
 from mqstore._remote.failure import RequestFailure, error_of
-from mqstore._remote.place import transport_of
+from mqstore._remote.manifest import FOLDER, manifest_in
+from mqstore._remote.place import object_transport_of, transport_of
 from mqstore.errors import NotAStoreError
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def shown(path: StorePath) -> str:
 def expanded(paths: Iterable[StorePath], storage_options: Mapping[str, Any] | None = None) -> list[StorePath]:
     """Replaces each pattern by the stores that it matches, sorted.
 
-    A folder is a store if it contains a `commitlog`, `consumequeue` or `mqstore` folder, or segments of a log.
+    A folder is a store if it contains a `commitlog`, `consumequeue` or `mqstore` folder, segments of a log, or at a URL
+    the manifest of a store.
 
     Raises:
         NotAStoreError: a pattern matches no store.
@@ -94,13 +96,20 @@ def _of_url(pattern: str, storage_options: Mapping[str, Any] | None) -> list[str
                     if fnmatchcase(one, name) and (name.startswith(".") or not one.startswith("."))
                 ]
             listed = list(pool.map(source.entries, folders))
+        places = [(f"{root}/{folder.rstrip('/')}", *names) for folder, names in zip(folders, listed, strict=True)]
+        return [
+            url
+            for url, inner, files in places
+            if _is_store(inner + files) or (FOLDER in inner and _has_published_store(url, storage_options))
+        ]
     except RequestFailure as failure:
         raise error_of(shown_url(root), "list", failure) from None
-    return [
-        f"{root}/{folder.rstrip('/')}"
-        for folder, (inner, files) in zip(folders, listed, strict=True)
-        if _is_store(inner + files)
-    ]
+
+
+def _has_published_store(url: str, storage_options: Mapping[str, Any] | None) -> bool:
+    source = object_transport_of(url, storage_options)
+    manifest = manifest_in(source, source.files())
+    return manifest is not None and manifest.format == "store"
 
 
 def _is_store(names: list[str]) -> bool:

@@ -1,4 +1,7 @@
-"""Objects of S3, Google Cloud Storage and Azure, by `obstore`, which signs requests and repeats failed ones."""
+"""Objects of S3, Google Cloud Storage and Azure, by `obstore`, which signs requests and repeats failed ones.
+
+Only `mqstore._publish` calls the methods that write.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,30 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _extras
-from mqstore._remote.failure import DENIED, REMOVED, REPLACED, RequestFailure, Secrets
+from mqstore._remote.failure import (
+    DENIED,
+    NO_BUCKET,
+    REMOVED,
+    REPLACED,
+    WRITE_DENIED,
+    RequestFailure,
+    Secrets,
+)
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from mqstore._remote.failure import Range, Row
 
 # Requests of one store at the same time.
 _REQUESTS = 8
+
+# Bytes of a part of an upload, parts at the same time, and parts in total, of which S3 accepts 10,000.
+_PART_BYTES = 8 << 20
+_PARTS = 4
+_MOST_PARTS = 9_000
 
 # More files than any store has; the list of another folder would fill the memory.
 _MOST_FILES = 2_000_000
@@ -24,6 +43,7 @@ class ObjectStore:
     """The objects below a URL."""
 
     def __init__(self, url: str, shown: str, options: dict[str, Any]) -> None:
+        self.shown = shown
         self._obstore = _extras.module("obstore", "cloud")
         stores = _extras.module("obstore.store", "cloud")
         self._errors = _extras.module("obstore.exceptions", "cloud")
@@ -100,6 +120,72 @@ class ObjectStore:
             return wanted[0] == other[0]
         return wanted[1:] == other[1:]
 
+    def listed(self, folder: str) -> list[Row]:
+        """Returns the objects in a folder, which ends with a slash, and in its folders."""
+        rows: list[Row] = []
+        try:
+            for part in self._obstore.list(self._store, prefix=folder, chunk_size=1000):
+                rows += map(_row, part)
+        except (self._errors.BaseError, OSError) as error:
+            raise self._failure(error, "") from None
+        return rows
+
+    def get(self, path: str) -> bytes | None:
+        """Returns an object; None if there is none."""
+        try:
+            return bytes(self._obstore.get(self._store, path).bytes())
+        except (FileNotFoundError, self._errors.NotFoundError):
+            return None
+        except (self._errors.BaseError, OSError) as error:
+            raise self._failure(error, path) from None
+
+    def put(self, path: str, file: Path, length: int) -> None:
+        """Writes the first bytes of a local file as an object, in several parts if they are many."""
+        size = max(_PART_BYTES, length // _MOST_PARTS + 1)
+        try:
+            if length <= size:
+                with file.open("rb") as content:
+                    self._obstore.put(self._store, path, content.read(length), use_multipart=False)
+            else:
+                parts = _parts(file, length, size)
+                self._obstore.put(self._store, path, parts, chunk_size=size, max_concurrency=_PARTS)
+        except (self._errors.BaseError, OSError) as error:
+            raise self._write_failure(error, path) from None
+
+    def put_if_absent(self, path: str, content: bytes) -> bool:
+        """Writes an object unless it exists. Returns whether this call has written it.
+
+        After an answer that was lost, the transport repeats the request, and the result is then False.
+        """
+        try:
+            self._obstore.put(self._store, path, content, mode="create", use_multipart=False)
+        except (FileExistsError, self._errors.AlreadyExistsError, self._errors.PreconditionError):
+            return False
+        except (self._errors.BaseError, OSError) as error:
+            if "status code: 409" in str(error) or "status code: 412" in str(error):
+                return False
+            raise self._write_failure(error, path) from None
+        return True
+
+    def delete(self, paths: list[str]) -> None:
+        """Removes objects. Those that do not exist are no error."""
+        try:
+            self._obstore.delete(self._store, paths)
+        except (FileNotFoundError, self._errors.NotFoundError):
+            if len(paths) > 1:
+                # Google Cloud Storage and Azure end at the first one.
+                for path in paths:
+                    self.delete([path])
+        except (self._errors.BaseError, OSError) as error:
+            raise self._write_failure(error, paths[0]) from None
+
+    def _write_failure(self, error: Exception, path: str) -> RequestFailure:
+        failure = self._failure(error, path)
+        if failure.cause == "denied":
+            return RequestFailure("denied", path, WRITE_DENIED)
+        # A write needs no object, so the answer 404 is about the bucket.
+        return RequestFailure("no-bucket", "", NO_BUCKET) if failure.cause == "changed" else failure
+
     def _failure(self, error: Exception, path: str) -> RequestFailure:
         errors = self._errors
         if isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError):
@@ -111,12 +197,19 @@ class ObjectStore:
         if is_missing and path:
             return RequestFailure("changed", path, REMOVED)
         if is_missing:
-            return RequestFailure("no-bucket", path, "the bucket or container does not exist: check the URL")
+            return RequestFailure("no-bucket", path, NO_BUCKET)
         if "status code: 401" in text or "status code: 403" in text:
             return RequestFailure("denied", path, DENIED)
         if "status code: 416" in text or "status code: 412" in text:
             return RequestFailure("changed", path, REPLACED)
         return RequestFailure("other", path, self._secrets.without(error))
+
+
+def _parts(file: Path, length: int, size: int) -> Iterator[bytes]:
+    with file.open("rb") as content:
+        while length > 0 and (part := content.read(min(size, length))):
+            length -= len(part)
+            yield part
 
 
 def _row(found: Any) -> Row:

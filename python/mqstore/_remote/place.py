@@ -75,7 +75,18 @@ def pinned(
 
 
 def transport_of(url: str, storage_options: Mapping[str, Any] | None) -> Any:
-    """Returns the transport of a URL, without a cache. Makes no request.
+    """Returns the transport of a store, without a cache. It follows a manifest. Makes no request.
+
+    Raises:
+        InvalidOptionError, ImportError: as for `object_transport_of`.
+    """
+    from mqstore._remote.followed import Followed
+
+    return Followed(object_transport_of(url, storage_options))
+
+
+def object_transport_of(url: str, storage_options: Mapping[str, Any] | None) -> Any:
+    """Returns the transport of the objects below a URL. Makes no request.
 
     Raises:
         InvalidOptionError: the URL has a query string or credentials that belong into `storage_options`.

@@ -26,7 +26,19 @@ from mqstore.aio._scan import Scan, scan
 from mqstore.aio._store import Store, open, wrap  # noqa: A004 - the name that gzip, dbm and shelve use
 from mqstore.aio._table import Table
 from mqstore.aio._transaction import Transaction
-from mqstore.aio._verbs import compact, export, import_, info, rebuild, repair, restore_compaction, verify
+from mqstore.aio._verbs import (
+    clean,
+    compact,
+    export,
+    fetch,
+    import_,
+    info,
+    published,
+    rebuild,
+    repair,
+    restore_compaction,
+    verify,
+)
 from mqstore.aio._work_queue import WorkQueue
 
 __all__ = [
@@ -37,11 +49,14 @@ __all__ = [
     "Table",
     "Transaction",
     "WorkQueue",
+    "clean",
     "compact",
     "export",
+    "fetch",
     "import_",
     "info",
     "open",
+    "published",
     "rebuild",
     "repair",
     "restore_compaction",

@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> int:
 
 def _application(arguments: list[str]) -> None:
     try:
-        from mqstore.cli import compact, export, groups, spark, write  # noqa: F401 - they add their verbs
+        from mqstore.cli import compact, export, groups, results, spark, write  # noqa: F401 - they add their verbs
         from mqstore.cli.app import app
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("rich", "typer"):

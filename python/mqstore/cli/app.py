@@ -1,6 +1,6 @@
 """The verbs of the command line. Only `expire`, `rebuild` and `repair` change bytes; the others open for reading.
 
-`compact`, `export`, `import`, `append`, `topic`, `group` and `dead-letter` have their own files.
+`compact`, `export`, `import`, `fetch`, `clean`, `append`, `topic`, `group` and `dead-letter` have their own files.
 """
 
 from __future__ import annotations
@@ -460,8 +460,10 @@ def stats(directory: Directory, form: ReportForm = Format.TABLE) -> int:
 @_verb
 def repair(
     directory: Directory,
+    # Not a Path, which would change a URL.
     output: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Repair a copy in this new folder.", show_default=False)
+        str | None,
+        typer.Option(metavar="OUT", help="Repair a copy in this new folder, or at a URL.", show_default=False),
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Repair the directory itself.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the repairs.")] = False,
@@ -570,7 +572,7 @@ def config_show(
 @_verb
 def snapshot(
     directory: Directory,
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="New folder for the copy.", show_default=False)],
+    output: Annotated[str, typer.Argument(metavar="OUT", help="New folder or URL for the copy.", show_default=False)],
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Copies the store to a new folder as it is now, even while another process writes it."""

@@ -30,8 +30,10 @@ class Keyless(StrEnum):
 def compact(
     directory: Directory,
     topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")] = None,
+    # Not a Path, which would change a URL.
     output: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Compact a copy in this new folder.", show_default=False)
+        str | None,
+        typer.Option(metavar="OUT", help="Compact a copy in this new folder, or at a URL.", show_default=False),
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Compact the directory itself.")] = False,
     restore_from: Annotated[

@@ -37,7 +37,7 @@ from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, USAGE
 
 # Stands for standard output or standard input.
-_STANDARD = Path("-")
+_STANDARD = "-"
 
 
 class To(StrEnum):
@@ -68,9 +68,10 @@ class From(StrEnum):
 @_verb
 def export(
     directory: Directory,
+    # Not a Path, which would change a URL.
     out: Annotated[
-        Path,
-        typer.Argument(metavar="OUT", help="File or store to write; - is standard output.", show_default=False),
+        str,
+        typer.Argument(metavar="OUT", help="File, store or URL to write; - is standard output.", show_default=False),
     ],
     topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")] = None,
     since: Since = None,
@@ -98,7 +99,7 @@ def export(
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Writes messages to a file of JSON lines, Parquet or Arrow, or copies them to another store."""
+    """Writes messages to a file of JSON lines, Parquet or Arrow, copies them to another store, or writes a URL."""
     wanted, wait = chosen(tags, sql), lock_wait(lock_timeout)
     if out == _STANDARD:
         to = to or To.JSONL
@@ -153,7 +154,7 @@ def import_(
     """Appends the messages of a file to a store, which is created if missing."""
     chosen: ExportFormat | None = None if kind is None else kind.value
     wait = lock_wait(lock_timeout)
-    if file == _STANDARD:
+    if str(file) == _STANDARD:
         chosen = chosen or "jsonl"
         if not (yes or dry_run):
             render.note("standard input is the file, so it cannot answer a question; pass --yes, or --dry-run")
@@ -194,7 +195,7 @@ def import_(
 
 
 @contextmanager
-def _file_for(out: Path) -> Iterator[Path]:
+def _file_for(out: str) -> Iterator[str | Path]:
     """Yields the file to write. The bytes for standard output are in a temporary file until they are complete."""
     if out != _STANDARD:
         yield out
@@ -209,7 +210,7 @@ def _file_for(out: Path) -> Iterator[Path]:
 @contextmanager
 def _file_from(file: Path) -> Iterator[Path]:
     """Yields the file to read. An import reads its file twice, so standard input goes to a temporary file first."""
-    if file != _STANDARD:
+    if str(file) != _STANDARD:
         yield file
         return
     with tempfile.TemporaryDirectory(prefix="mqstore-") as folder:

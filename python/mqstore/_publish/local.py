@@ -1,0 +1,156 @@
+"""Targets on this machine: a folder, and the memory of `fsspec` for tests.
+
+In a folder, an object of one attempt is written and synced. The manifest is written and synced under another name and
+then gets its own by a hard link, which fails if the name exists. So it is never incomplete.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import uuid
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqstore._admin.files import sync_folder
+from mqstore._remote.failure import REMOVED, WRITE_DENIED, RequestFailure
+from mqstore._remote.file_system import FileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mqstore._remote.failure import Cause, Row
+
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# A system without hard links answers EPERM too, but it has just created a file in the same folder.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_COPY_BYTES = 1 << 20
+
+# The memory of `fsspec` has no step that creates an object only if it is absent.
+_lock = threading.Lock()
+
+
+class Memory(FileSystem):
+    """Objects in the memory of this process."""
+
+    def listed(self, folder: str) -> list[Row]:
+        """Returns the objects in a folder, which ends with a slash, and in its folders."""
+        return [row for row in self.files() if row[0].startswith(folder)]
+
+    def get(self, path: str) -> bytes | None:
+        """Returns an object; None if there is none."""
+        try:
+            return bytes(self._system.cat_file(f"{self._root}/{path}"))
+        except FileNotFoundError:
+            return None
+
+    def put(self, path: str, file: Path, length: int) -> None:
+        """Writes the first bytes of a local file as an object."""
+        with file.open("rb") as content:
+            self._system.pipe_file(f"{self._root}/{path}", content.read(length))
+
+    def put_if_absent(self, path: str, content: bytes) -> bool:
+        """Writes an object unless it exists. Returns whether this call has written it."""
+        name = f"{self._root}/{path}"
+        with _lock:
+            if self._system.exists(name):
+                return False
+            self._system.pipe_file(name, content)
+            return True
+
+    def delete(self, paths: list[str]) -> None:
+        """Removes objects. Those that do not exist are no error."""
+        for path in paths:
+            with suppress(FileNotFoundError):
+                self._system.rm_file(f"{self._root}/{path}")
+
+
+class Folder(FileSystem):
+    """Files below a folder."""
+
+    def listed(self, folder: str) -> list[Row]:
+        """Returns the files in a folder, which ends with a slash, and in its folders."""
+        return [row for row in self.files() if row[0].startswith(folder)]
+
+    def get(self, path: str) -> bytes | None:
+        """Returns the content of a file; None if there is none."""
+        with _steps(path):
+            try:
+                return self._path(path).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def put(self, path: str, file: Path, length: int) -> None:
+        """Writes the first bytes of a local file to a file, durably."""
+        dest = self._path(path)
+        with _steps(path):
+            _make_folder(dest.parent)
+            with file.open("rb") as content, dest.open("xb") as copy:
+                while length > 0 and (part := content.read(min(_COPY_BYTES, length))):
+                    copy.write(part)
+                    length -= len(part)
+                copy.flush()
+                os.fsync(copy.fileno())
+            sync_folder(dest.parent)
+
+    def put_if_absent(self, path: str, content: bytes) -> bool:
+        """Writes a file unless it exists, durably. Returns whether this call has written it."""
+        dest = self._path(path)
+        new = dest.with_name(f"{dest.name}.{uuid.uuid4().hex}.new")
+        with _steps(path):
+            _make_folder(dest.parent)
+            try:
+                with new.open("xb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                try:
+                    dest.hardlink_to(new)
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                    reason = "the file system has no hard links, so a file cannot be created only if it is absent"
+                    raise RequestFailure("other", path, f"{reason}; choose another file system") from None
+            except FileExistsError:
+                return False
+            finally:
+                new.unlink(missing_ok=True)
+            sync_folder(dest.parent)
+            return True
+
+    def delete(self, paths: list[str]) -> None:
+        """Removes files, and the folders that are then empty. Files that do not exist are no error."""
+        with _steps(paths[0]):
+            for path in paths:
+                self._path(path).unlink(missing_ok=True)
+        for folder in {self._path(path).parent for path in paths}:
+            with suppress(OSError):
+                folder.rmdir()
+
+    def _path(self, path: str) -> Path:
+        return Path(self._root, path)
+
+
+def _make_folder(folder: Path) -> None:
+    """Creates a folder and its parents, durably."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+@contextmanager
+def _steps(path: str) -> Iterator[None]:
+    """Turns an error of the operating system into a failed request."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise RequestFailure("changed", path, REMOVED) from None
+    except OSError as error:
+        cause: Cause = "denied" if error.errno in _DENIED else "full" if error.errno in _FULL else "other"
+        reason = WRITE_DENIED if cause == "denied" else error.strerror or type(error).__name__
+        raise RequestFailure(cause, path, reason) from None

@@ -1,0 +1,75 @@
+"""The place to which a result is written: a URL at which an object can be created if it is absent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mqstore._paths import shown_url
+from mqstore._remote.place import object_transport_of
+from mqstore.errors import RemoteStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from mqstore._remote.failure import Row
+
+_OBJECT_STORES = ("s3", "gs", "az")
+_FOLDERS = ("file", "local")
+
+
+class Target(Protocol):
+    """The objects below a URL. Paths are relative to it. Every failed request is a `RequestFailure`."""
+
+    shown: str
+
+    def entries(self, folder: str) -> tuple[list[str], list[str]]:
+        """Returns the names of the folders and of the files in a folder; "" is the root."""
+
+    def listed(self, folder: str) -> list[Row]:
+        """Returns the objects in a folder, which ends with a slash, and in its folders."""
+
+    def get(self, path: str) -> bytes | None:
+        """Returns an object; None if there is none."""
+
+    def put(self, path: str, file: Path, length: int) -> None:
+        """Writes the first bytes of a local file as an object."""
+
+    def put_if_absent(self, path: str, content: bytes) -> bool:
+        """Writes an object unless it exists. Returns whether this call has written it."""
+
+    def delete(self, paths: list[str]) -> None:
+        """Removes objects. Those that do not exist are no error."""
+
+
+def target_of(url: str, target_options: Mapping[str, Any] | None, action: str) -> Target:
+    """Returns the target at a URL. Makes no request.
+
+    Args:
+        url: the URL.
+        target_options: credentials and settings, as `storage_options` of a store.
+        action: the verb, for the error.
+
+    Raises:
+        RemoteStoreError: mqstore knows no way to create an object at this kind of URL only if it is absent.
+        InvalidOptionError, ImportError: as for `object_transport_of`.
+    """
+    scheme = url.partition("://")[0].lower()
+    target: Target
+    if scheme in _OBJECT_STORES:
+        target = object_transport_of(url, target_options)
+    elif scheme in _FOLDERS:
+        from mqstore._publish.local import Folder
+
+        target = Folder(url, shown_url(url), dict(target_options or {}))
+    elif scheme == "memory":
+        from mqstore._publish.local import Memory
+
+        target = Memory(url, shown_url(url), dict(target_options or {}))
+    else:
+        reason = (
+            f"with {scheme}:// two writers could both publish a result, because an object cannot be created only if it "
+            "is absent; use s3://, gs://, az://, file:// or a directory"
+        )
+        raise RemoteStoreError(shown_url(url), action, reason)
+    return target

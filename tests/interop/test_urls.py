@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import mqstore
+
 from . import corpus
 from .corpus import stores
+from .shop import ask
+from .test_repair import assert_delivers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .shop import Shop
+    from .shop import Shop, Written
+    from .tally import Tally
 
 pytestmark = pytest.mark.interop
 
@@ -29,3 +34,19 @@ def test_the_answers_are_those_of_the_directory(shop: Shop, version: str, tmp_pa
     assert found.keys() == wanted.keys()
     for verb, answer in wanted.items():
         assert found[verb] == answer, verb
+
+
+@pytest.mark.scenario("front_deleted")
+def test_rocketmq_opens_what_was_fetched(written: Written, shop: Shop, tmp_path: Path, tally: Tally) -> None:
+    """A snapshot at a URL becomes a directory that RocketMQ opens, with all messages."""
+    pytest.importorskip("fsspec")
+    url = f"file://{tmp_path}/bucket/snapshot"
+    with mqstore.open(written.path) as store:
+        store.snapshot(url)
+    assert mqstore.verify(url).ok
+    mqstore.fetch(url, tmp_path / "fetched")
+    java = shop.session(written.version).open(
+        tmp_path / "fetched", config=written.scenario.config, topics=written.scenario.topics
+    )
+    assert java.report.complaints() == []
+    assert_delivers(ask(java), written, set(), tally)

@@ -471,6 +471,83 @@ def test_of_two_attempts_in_a_bucket_the_first_wins(s3: Bucket, tmp_path: Path) 
     assert not mqstore.clean("s3://stores/race", older_than=0, storage_options=s3.options).objects
 
 
+def test_large_files_are_uploaded_in_parts(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # S3 accepts no smaller parts.
+    monkeypatch.setattr("mqstore._remote.object_store._PART_BYTES", 5 << 20)
+    content = os.urandom(11 << 20)
+    (tmp_path / "file").write_bytes(content + bytes(1 << 20))
+    with Publication(target_of("s3://stores/parts", s3.options, "test"), "store") as attempt:
+        attempt.begin()
+        attempt.add("file", tmp_path / "file", trims=True)
+        attempt.commit({})
+    found = mqstore.published("s3://stores/parts", storage_options=s3.options)
+    assert 11 << 20 >= found.bytes > (11 << 20) - 10
+    mqstore.fetch("s3://stores/parts", tmp_path / "out", storage_options=s3.options)
+    assert (tmp_path / "out/file").read_bytes() == content + bytes(1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("cause", "error"),
+    [
+        ("denied", mqstore.StorePermissionError),
+        ("full", mqstore.DiskFullError),
+        ("no-bucket", mqstore.StoreIOError),
+        ("other", mqstore.StoreIOError),
+    ],
+)
+@pytest.mark.parametrize("request_", ["get", "put", "put_if_absent"])
+def test_a_failed_request_is_a_typed_error(
+    filled: Path, empty: str, cause: Any, error: type[Exception], request_: str, faults: Faults
+) -> None:
+    def setup(target: Wrapped) -> None:
+        def fail(_number: int, name: str) -> None:
+            if name == request_ and (name != "put_if_absent" or target.calls.count(name) == 3):
+                raise RequestFailure(cause, "", "as the test wants")
+
+        target.before = fail
+
+    with faults.during(setup), pytest.raises(error) as told:
+        mqstore.export(filled, empty, format="jsonl")
+    assert empty in str(told.value)
+    assert NAME not in memory(empty)
+    # Only a manifest that may still arrive keeps its objects.
+    assert bool(memory(empty)) == (request_ == "put_if_absent" and cause != "denied")
+
+
+def test_failed_writes_of_a_bucket() -> None:
+    import obstore.exceptions
+
+    from mqstore._remote.object_store import ObjectStore
+
+    store = ObjectStore("s3://b/x", "s3://b/x", {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY})
+    for error, cause in (
+        (obstore.exceptions.PermissionDeniedError("403"), "denied"),
+        (obstore.exceptions.GenericError("Server returned non-2xx status code: 403 Forbidden: "), "denied"),
+        (FileNotFoundError("NoSuchBucket"), "no-bucket"),
+        (obstore.exceptions.GenericError(f"{SECRET_KEY} status code: 500"), "other"),
+    ):
+        failure = store._write_failure(error, "x")
+        assert failure.cause == cause
+        assert SECRET_KEY not in failure.reason
+        assert "list and read" not in failure.reason
+
+    class Answers:
+        def put(self, *_arguments: Any, **_options: Any) -> None:
+            raise self.error
+
+    server: Any = Answers()
+    store._obstore = server
+    for answer in (
+        obstore.exceptions.AlreadyExistsError("412"),
+        obstore.exceptions.GenericError("Server returned non-2xx status code: 409 Conflict"),
+    ):
+        server.error = answer
+        assert not store.put_if_absent("x", b"")
+    server.error = obstore.exceptions.GenericError("status code: 500")
+    with pytest.raises(RequestFailure):
+        store.put_if_absent("x", b"")
+
+
 def test_an_attempt_whose_objects_were_removed_publishes_nothing(empty: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
     with (

@@ -1,13 +1,23 @@
-"""Stores at URLs for tests: a server with the interface of S3, the memory of `fsspec`, and a transport with faults."""
+"""Stores at URLs for tests: two servers with the interface of S3, the memory of `fsspec`, and a transport with faults.
+
+moto's server runs in this process, and a test can answer its requests instead (`Bucket.fault`). versitygw is a separate
+program, which checks signatures.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import socket
+import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import mqstore
 from mqstore import _native
@@ -19,13 +29,29 @@ ACCESS_KEY = "AKIATESTACCESSKEY"
 SECRET_KEY = "very/secret+key"
 
 
+VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+
+Fault = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes] | None]
+"""Answers a request as a WSGI application, or returns None: then the server answers."""
+
+
 class Bucket:
-    """A bucket of a server on this machine."""
+    """A bucket of a server on this machine.
+
+    Attributes:
+        options: `storage_options` for it.
+        environment: the same as environment variables.
+        fault: answers requests before the server; only for moto's server.
+    """
 
     def __init__(self, port: int) -> None:
         import obstore
 
-        self.options = {
+        self.fault: Fault | None = None
+        self._port = port
+        with self.client() as client, suppress(client.exceptions.BucketAlreadyOwnedByYou):
+            client.create_bucket(Bucket=BUCKET)
+        self.options: dict[str, Any] = {
             "endpoint": f"http://127.0.0.1:{port}",
             "access_key_id": ACCESS_KEY,
             "secret_access_key": SECRET_KEY,
@@ -42,6 +68,13 @@ class Bucket:
         self._put = obstore.put
         self.store = obstore.store.from_url(f"s3://{BUCKET}", **self.options)  # type: ignore[attr-defined]
 
+    def client(self) -> Any:
+        """Returns a client of boto3, to close after use."""
+        import boto3
+
+        keys = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY, "region_name": "us-east-1"}
+        return closing(boto3.client("s3", endpoint_url=f"http://127.0.0.1:{self._port}", **keys))
+
     def upload(self, home: Path, name: str) -> str:
         """Copies a directory to the bucket. Returns its URL."""
         for path in files_of(home):
@@ -55,29 +88,81 @@ class Bucket:
 
 @contextmanager
 def bucket() -> Iterator[Bucket]:
-    """Starts a server with an empty bucket."""
+    """Starts moto's server with an empty bucket."""
     import logging
 
-    import boto3
-    from moto.server import ThreadedMotoServer
+    from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
+    plain = DomainDispatcherApplication(create_backend_app)
+    made: Bucket | None = None
+
+    def answer(request: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        faulty = made.fault(request, start) if made is not None and made.fault is not None else None
+        return plain(request, start) if faulty is None else faulty
+
+    server = make_server("127.0.0.1", 0, answer, threaded=True, request_handler=MotoRequestHandler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     try:
-        _, port = server.get_host_and_port()
-        client = boto3.client(
-            "s3",
-            endpoint_url=f"http://127.0.0.1:{port}",
-            aws_access_key_id=ACCESS_KEY,
-            aws_secret_access_key=SECRET_KEY,
-            region_name="us-east-1",
+        made = Bucket(server.server_address[1])
+        yield made
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def versitygw() -> str | None:
+    """Returns the path of the program versitygw; None if it is not installed."""
+    return shutil.which("versitygw") or shutil.which(str(Path.home() / "go" / "bin" / "versitygw"))
+
+
+def needs_versitygw() -> None:
+    """Skips the test if versitygw is not installed. On a build machine with Go, the test fails, except if
+    `MQSTORE_WITHOUT_VERSITYGW` says that it could not be installed."""
+    if versitygw() is None:
+        told = f"versitygw is not installed: go install {VERSITYGW}"
+        is_expected = shutil.which("go") is not None and "MQSTORE_WITHOUT_VERSITYGW" not in os.environ
+        if os.environ.get("CI") == "true" and is_expected:
+            pytest.fail(told)
+        pytest.skip(told)
+
+
+@contextmanager
+def versitygw_bucket(folder: Path) -> Iterator[Bucket]:
+    """Starts versitygw with a bucket in a folder."""
+    program = versitygw()
+    assert program is not None
+    folder.mkdir(exist_ok=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    # Not in extended attributes, which not every file system has.
+    attributes = folder.with_name(f"attributes-of-{folder.name}")
+    attributes.mkdir(exist_ok=True)
+    command = [program, "--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive"]
+    command += ["posix", "--sidecar", str(attributes), str(folder)]
+    keys = {"ROOT_ACCESS_KEY_ID": ACCESS_KEY, "ROOT_SECRET_ACCESS_KEY": SECRET_KEY}
+    with (folder.parent / f"{folder.name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, env={**os.environ, **keys}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
-        client.create_bucket(Bucket=BUCKET)
-        client.close()
+    try:
+        end = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                if process.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError(Path(log.name).read_text(errors="replace")) from None
+                time.sleep(0.02)
         yield Bucket(port)
     finally:
-        server.stop()
+        # A graceful end waits for idle connections.
+        process.kill()
+        process.wait()
 
 
 def files_of(home: Path) -> list[Path]:
@@ -96,18 +181,28 @@ def in_memory(home: Path, name: str) -> str:
 
 
 class Requests:
-    """Counts the requests to S3 and the bytes of the answers."""
+    """Counts the requests to S3 and the bytes of the answers.
+
+    Attributes:
+        lists: list requests.
+        reads: read requests.
+        bytes: bytes of the answers of the read requests.
+        files: bytes of each file that was read.
+    """
 
     def __init__(self, monkeypatch: Any) -> None:
         self.lists = 0
         self.reads = 0
         self.bytes = 0
+        self.files: dict[str, int] = {}
+        self._listed: dict[str, int] = {}
         self._lock = threading.Lock()
         plain_list, plain_read = ObjectStore.files, ObjectStore._read
 
         def listed(source: ObjectStore) -> list[Row]:
             rows = plain_list(source)
             self.lists += max(1, -(-len(rows) // 1000))
+            self._listed |= {path: size for path, size, *_ in rows}
             return rows
 
         def read(source: ObjectStore, wanted: Range) -> bytes:
@@ -115,6 +210,7 @@ class Requests:
             with self._lock:
                 self.reads += 1
                 self.bytes += len(found)
+                self.files[wanted[0]] = self._listed.get(wanted[0], 0)
             return found
 
         monkeypatch.setattr(ObjectStore, "files", listed)
@@ -124,6 +220,7 @@ class Requests:
         """Returns the requests and the bytes since the last call."""
         found = self.lists + self.reads, self.bytes
         self.lists = self.reads = self.bytes = 0
+        self.files = {}
         return found
 
 

@@ -18,7 +18,19 @@ import mqstore.aio
 from conftest import SMALL, Cli, tree_hash
 from mqstore import _store
 from mqstore._paths import is_url, shown_url
-from remote_stores import ACCESS_KEY, SECRET_KEY, Bucket, Faulty, Requests, answers, bucket, failing, in_memory
+from remote_stores import (
+    ACCESS_KEY,
+    SECRET_KEY,
+    Bucket,
+    Faulty,
+    Requests,
+    answers,
+    bucket,
+    failing,
+    in_memory,
+    needs_versitygw,
+    versitygw_bucket,
+)
 
 pytest.importorskip("obstore")
 pytest.importorskip("fsspec")
@@ -31,6 +43,20 @@ def s3() -> Iterator[Bucket]:
     pytest.importorskip("moto.server")
     with bucket() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def versity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    needs_versitygw()
+    with versitygw_bucket(tmp_path_factory.mktemp("versitygw") / "objects") as made:
+        yield made
+
+
+@pytest.fixture(params=["moto", "versitygw"])
+def server(request: pytest.FixtureRequest) -> Bucket:
+    """Each of two servers with the interface of S3."""
+    found: Bucket = request.getfixturevalue("s3" if request.param == "moto" else "versity")
+    return found
 
 
 def _deleted_and_delayed(home: Path) -> None:
@@ -61,10 +87,10 @@ def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize(
-    "kind", ["memory", "file", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("s3", "cache"))]
+    "kind", ["memory", "file", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("s3", "versitygw", "cache"))]
 )
 def test_the_answers_are_those_of_the_directory(
-    golden: tuple[str, Path], kind: str, s3: Bucket, tmp_path: Path
+    golden: tuple[str, Path], kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     name, home = golden
     options: dict[str, Any] = {}
@@ -73,7 +99,8 @@ def test_the_answers_are_those_of_the_directory(
     elif kind == "file":
         url = f"file://{home}"
     else:
-        url, options["storage_options"] = s3.upload(home, name), s3.options
+        server: Bucket = request.getfixturevalue("versity" if kind == "versitygw" else "s3")
+        url, options["storage_options"] = server.upload(home, name), server.options
     if kind == "cache":
         options |= {"cache": tmp_path / "cache", "cache_size": MIB}
     wanted = answers(home)
@@ -200,8 +227,8 @@ def test_what_writes_or_waits_refuses_a_url(filled: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("url", ["memory://nothing/here", "s3://stores/nothing", "s3://no-such-bucket/store"])
-def test_a_url_without_a_store_is_told(url: str, s3: Bucket) -> None:
-    options = s3.options if url.startswith("s3") else None
+def test_a_url_without_a_store_is_told(url: str, server: Bucket) -> None:
+    options = server.options if url.startswith("s3") else None
     verbs: tuple[Callable[..., object], ...] = (mqstore.info, mqstore.verify, mqstore.open)
     for verb in verbs:
         with pytest.raises(mqstore.NotAStoreError) as told:
@@ -217,20 +244,20 @@ def test_a_log_without_a_store_can_be_read(filled: Path) -> None:
         assert sum(1 for _ in store._scan_log()) == 45
 
 
-def test_a_changed_file_is_an_error(tmp_path: Path, s3: Bucket) -> None:
+def test_a_changed_file_is_an_error(tmp_path: Path, server: Bucket) -> None:
     home = tmp_path / "large"
     with mqstore.open(home, "create", options=SMALL, segment_size=8 * MIB) as store:
         store.append_many("orders", [mqstore.Message(bytes(5000), keys="k") for _ in range(1000)], queue_id=0)
     segment = min((home / "commitlog").iterdir())
     whole = segment.read_bytes()
     for change, content in (("replaced", whole[::-1]), ("shorter", whole[:4096]), ("removed", None)):
-        url = s3.upload(home, change)
-        with mqstore.open(url, storage_options=s3.options) as store:
+        url = server.upload(home, change)
+        with mqstore.open(url, storage_options=server.options) as store:
             name = f"{change}/commitlog/{segment.name}"
             if content is None:
-                s3.store.delete(name)
+                server.store.delete(name)
             else:
-                s3.put(name, content)
+                server.put(name, content)
             with pytest.raises(mqstore.StoreChangedError, match="open the store again") as told:
                 store.scan(topics="orders").to_arrow()
             assert told.value.path == f"{url}/commitlog/{segment.name}"
@@ -395,7 +422,7 @@ def test_secrets_are_in_no_text(filled: Path, s3: Bucket, caplog: pytest.LogCapt
     assert with_password
 
 
-def test_few_requests(tmp_path: Path, s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_requests(tmp_path: Path, server: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """The open of a closed store with many segments, a look-up and a read at an offset read only what they need."""
     home = tmp_path / "many"
     options = mqstore.StoreOptions(
@@ -409,10 +436,10 @@ def test_few_requests(tmp_path: Path, s3: Bucket, monkeypatch: pytest.MonkeyPatc
             ]
             store.append_many("orders", messages, queue_id=start // 1000 % 4)
     assert len(list((home / "commitlog").iterdir())) >= 40
-    url = s3.upload(home, "many")
+    url = server.upload(home, "many")
     requests = Requests(monkeypatch)
     total = sum(path.stat().st_size for path in home.rglob("*") if path.is_file())
-    with mqstore.open(url, storage_options=s3.options) as store:
+    with mqstore.open(url, storage_options=server.options) as store:
         count, read = requests.taken()
         assert count <= 40, count
         assert read <= 4 * MIB
@@ -424,11 +451,11 @@ def test_few_requests(tmp_path: Path, s3: Bucket, monkeypatch: pytest.MonkeyPatc
         count, read = requests.taken()
         assert count <= 8, count
         assert read <= MIB
-    assert mqstore.verify(url, storage_options=s3.options).ok
+    assert mqstore.verify(url, storage_options=server.options).ok
     count, read = requests.taken()
     assert read <= 1.1 * total, (read, total)
     assert count <= 40 + total / MIB * 2
-    assert mqstore.scan(url, columns=["queue_id"], storage_options=s3.options).to_arrow().num_rows == 40_000
+    assert mqstore.scan(url, columns=["queue_id"], storage_options=server.options).to_arrow().num_rows == 40_000
     count, read = requests.taken()
     log = 46 * MIB
     assert count <= 40 + log / MIB

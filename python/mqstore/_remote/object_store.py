@@ -35,6 +35,9 @@ _PART_BYTES = 8 << 20
 _PARTS = 4
 _MOST_PARTS = 9_000
 
+# Codes for invalid credentials whose status is not 401 or 403: three of S3, and one of versitygw.
+_INVALID_CREDENTIALS = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "XAdminUserNotFound")
+
 # More files than any store has; the list of another folder would fill the memory.
 _MOST_FILES = 2_000_000
 
@@ -191,6 +194,8 @@ class ObjectStore:
         if isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError):
             return RequestFailure("denied", path, DENIED)
         text = str(error)
+        if any(f"<Code>{code}</Code>" in text for code in _INVALID_CREDENTIALS):
+            return RequestFailure("denied", path, DENIED)
         if isinstance(error, errors.PreconditionError):
             return RequestFailure("changed", path, REPLACED)
         is_missing = isinstance(error, FileNotFoundError | errors.NotFoundError) or "status code: 404" in text

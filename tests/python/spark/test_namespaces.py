@@ -1,0 +1,117 @@
+"""Executors that do not see the store's folder: their Python workers have a mount namespace with an empty folder there.
+
+So a local path fails in them, and a store at a URL is read only over the network.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqstore
+from conftest import SMALL
+from remote_stores import Bucket, bucket
+from spark_cluster import Cluster, Driver, Failed, needs_spark
+from spark_driver_side import job
+
+pytest.importorskip("obstore")
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="mount namespaces"),
+    pytest.mark.timeout(600),
+]
+
+# As root, or as root of a user namespace.
+NAMESPACES = (["unshare", "-m"], ["unshare", "-rm"])
+
+
+def _namespace() -> list[str]:
+    """Returns the command that makes a mount namespace."""
+    for command in NAMESPACES if shutil.which("unshare") else ():
+        if subprocess.run([*command, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0:
+            return command
+    pytest.skip("neither unshare -m nor unshare -rm is permitted")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hidden") / "store"
+    with mqstore.open(path, "create", options=SMALL, segment_size=1 << 20) as store:
+        store.create_topic("orders", queues=2)
+        messages = [mqstore.Message(b"%d" % number * 300, keys=f"k{number}") for number in range(1500)]
+        for queue in range(2):
+            store.append_many("orders", messages, queue_id=queue)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Bucket]:
+    pytest.importorskip("moto.server")
+    with bucket() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def driver(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """A driver whose Python workers have an empty folder instead of the store's one."""
+    needs_spark()
+    namespace = _namespace()
+    folder = tmp_path_factory.mktemp("cluster")
+    python = folder / "python-without-the-store"
+    hide = 'mount -t tmpfs none "$0" && exec "$@"'
+    words = [*namespace, "sh", "-c", hide, str(home.parent), sys.executable]
+    python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    python.chmod(0o755)
+    cluster = Cluster(folder / "spark")
+    cluster.folder.mkdir()
+    try:
+        cluster.start()
+        yield cluster.driver(**{"spark.sql.execution.pyspark.python": str(python)})
+    finally:
+        cluster.stop()
+
+
+def entries(spark: Any, folder: str) -> list[str]:
+    """The entries of a folder, as a Python worker of an executor sees them."""
+
+    def look(batches: Any) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        names = [path.name for path in Path(folder).iterdir()]
+        yield pa.RecordBatch.from_pydict({"name": names}, pa.schema([("name", pa.string())]))
+
+    return [row.name for row in spark.range(0, 1, 1, 1).mapInArrow(look, "name string").collect()]
+
+
+def read(spark: Any, path: str, **options: Any) -> list[Any]:
+    """All rows of a store."""
+    frame = spark.read.format("mqstore").options(splitBytes=1 << 20, **options).load(path)
+    rows = frame.selectExpr("queue_id", "queue_offset", "string(body)").orderBy("queue_id", "queue_offset").collect()
+    return [frame.rdd.getNumPartitions(), [tuple(row) for row in rows]]
+
+
+def test_executors_read_and_verify_a_bucket_without_the_folder(driver: Driver, home: Path, server: Bucket) -> None:
+    url = server.upload(home, "hidden")
+    assert list(home.parent.iterdir()) == [home]
+    assert driver.call(entries, str(home.parent)) == []
+    with pytest.raises(Failed, match=r"NotAStoreError|under the same path"):
+        driver.call(read, str(home))
+    options = {"storageOptions": json.dumps(server.options)}
+    parts, rows = driver.call(read, url, **options)
+    assert parts >= 2
+    with mqstore.open(home) as store:
+        wanted = [(m.queue_id, m.queue_offset, m.text()) for queue in range(2) for m in store.read("orders", queue)]
+    assert rows == wanted
+    found = driver.call(job, "verify", [url], storage_options=server.options)
+    assert found[url].ok
+    assert found[url].messages == len(wanted)

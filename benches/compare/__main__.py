@@ -23,6 +23,7 @@ from .python_rows import PYTHON_ROWS
 from .rows import ROWS, Row
 from .sides import HERE, JVMS, KAFKA_VERSION, ROOT, VERSION, MeasureError, Programs
 from .spark_rows import spark_rows
+from .url_rows import url_rows
 
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 PATH_OPTIONS = ("--folder", "--output", "--program")
@@ -33,7 +34,9 @@ QUICK_ROOM_BYTES = 8 << 30
 def main() -> int:
     """Run the rows that the command line selects."""
     arguments = _arguments()
-    there = ROWS + OTHERS_ROWS + PYTHON_ROWS + spark_rows(arguments.spark_records)
+    there = (
+        ROWS + OTHERS_ROWS + PYTHON_ROWS + spark_rows(arguments.spark_records) + url_rows(5 if arguments.full else 1)
+    )
     rows = _chosen(there, arguments.rows)
     if arguments.list:
         for row in there:
@@ -61,6 +64,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a twentieth of the work and 2 rounds: does it run?")
     parser.add_argument("--no-java", action="store_true", help="all but RocketMQ; needs no Maven")
     parser.add_argument("--spark-records", type=int, default=500_000, help="messages of the store of the rows spark-*")
+    parser.add_argument("--full", action="store_true", help="a store of 5 GB instead of 1 GB for the rows url-*")
     parser.add_argument("--program", type=Path, help="a built mqstore-compare, to measure another version than this")
     parser.add_argument("--rest", type=float, default=1.0, help="seconds of quiet before each measurement")
     parser.add_argument(

@@ -31,7 +31,7 @@ class Contender:
 
     name: str
     driver: str
-    """``rust`` (mqstore, limits), ``python`` (mqstore), ``peers`` (mqstore and other libraries), ``spark``,
+    """``rust`` (mqstore, limits), ``python`` (mqstore), ``peers`` (mqstore and other libraries), ``spark``, ``url``,
     ``java``."""
     spec: Spec = field(default_factory=dict)
 

@@ -132,14 +132,14 @@ class Programs:
         self._class_path = class_path(VERSION, HERE, "rocketmq") if java else ""
 
     def start(self, driver: str) -> Driver:
-        """Start ``rust``, ``python``, ``peers``, ``spark``, ``java``, ``kafka`` or ``port``."""
+        """Start ``rust``, ``python``, ``peers``, ``spark``, ``url``, ``java``, ``kafka`` or ``port``."""
         if driver == "rust":
             return Driver([str(self._rust)], self._scratch / "rust.txt")
         if driver == "port":
             project = HERE / "rust-port"
             cargo_build("--manifest-path", str(project / "Cargo.toml"))
             return Driver([str(target_folder(project) / "release" / "rust-port")], self._scratch / "port.txt")
-        if driver in ("python", "peers", "spark"):
+        if driver in ("python", "peers", "spark", "url"):
             return Driver([sys.executable, str(HERE / f"{driver}_side.py")], self._scratch / f"{driver}.txt")
         home = self._scratch / "home"
         (home / "tmp").mkdir(parents=True, exist_ok=True)

@@ -322,7 +322,7 @@ class DiskFullError(MQStoreError, OSError):
     """The disk or the user's disk quota is full, except for a reserve, or its used share exceeds `disk_refuse_ratio`.
 
     The action was not carried out. `requested` and `free` are bytes: those that the action needed, and those that the
-    file system had left; None if unknown. `option` is the option that makes the store need less space.
+    file system had left; None if unknown. `option` is the option that makes the store need less space, if there is one.
     """
 
     _fields = ("path", "action", "reason", "requested", "free", "option")
@@ -346,7 +346,8 @@ class DiskFullError(MQStoreError, OSError):
     ) -> None:
         known = ((requested, "requested"), (free, "free"))
         numbers = "".join(f", {count:,} bytes {what}" for count, what in known if count is not None)
-        remedy = f"free space on the disk, or change the option {option}, then try again"
+        change = f"or change the option {option}, " if option else ""
+        remedy = f"free space on the disk, {change}then try again"
         # An append that is refused before it needs space.
         what = f"cannot append: {reason}" if action == "appending" else f"{reason} while {action}"
         self._settle(

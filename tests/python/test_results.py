@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import threading
@@ -709,6 +710,56 @@ def test_empty_folders_and_strange_names_survive(filled: Path, empty: str, tmp_p
     mqstore.fetch(f"{empty}2", tmp_path / "again")
     assert (tmp_path / "again/empty/inner").is_dir()
     assert (tmp_path / "again/a b#ü?%41").read_bytes() == b"1\0\0"
+
+
+def test_a_full_disk_is_a_typed_error(
+    filled: Path, empty: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export, "_write_part", fill)
+        with pytest.raises(mqstore.DiskFullError, match="while preparing the result: free space on the disk, then"):
+            mqstore.export(filled, empty, format="parquet")
+    assert memory(empty) == {}
+    mqstore.export(filled, empty, format="parquet")
+    with monkeypatch.context() as patch:
+        patch.setattr(fetching._File, "add", fill)
+        with pytest.raises(mqstore.DiskFullError, match="while fetching the result") as told:
+            mqstore.fetch(empty, tmp_path / "out")
+    assert told.value.path == str(tmp_path / "out.partial")
+    assert mqstore.fetch(empty, tmp_path / "out").files == 1
+
+
+def test_a_link_to_a_folder_is_refused(empty: str, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/link").symlink_to(tmp_path)
+    with (
+        pytest.raises(mqstore.UnsupportedFormatError, match="symbolic link"),
+        Publication(target_of(empty, None, "test"), "store") as attempt,
+    ):
+        attempt.begin()
+        attempt.add_directory(tmp_path / "home")
+    assert memory(empty) == {}
+
+
+def test_another_process_reads_the_listed_versions(filled: Path, empty: str) -> None:
+    """A task of a job reads the list of its driver, which names the objects."""
+    from mqstore._remote.place import pinned
+
+    with mqstore.open(filled) as store:
+        store.snapshot(empty)
+    first, kept = pinned(empty, {}, None)
+    wanted = mqstore._native.verify(first, None)
+    assert wanted["ok"]
+    rows = json.loads(json.dumps(kept.rows))
+    second, _ = pinned(empty, {}, [tuple(row) for row in rows])
+    assert mqstore._native.verify(second, None) == wanted
+    victim = next(file for file in mqstore.published(empty).files if file.path.startswith("commitlog/"))
+    put(empty, victim.url.removeprefix(f"{empty}/"), b"replaced")
+    with pytest.raises(mqstore.StoreChangedError):
+        mqstore._native.verify(pinned(empty, {}, [tuple(row) for row in rows])[0], None)
 
 
 # Clean.

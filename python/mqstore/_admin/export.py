@@ -253,7 +253,8 @@ def _to_url(
                 if found.attempt == publication.attempt:
                     return report
     # The same result was published before, perhaps by a call whose end was lost.
-    return ExportReport(**{**found.report, "resumed": True})
+    known = {name: found.report[name] for name in ExportReport.__dataclass_fields__ if name in found.report}
+    return ExportReport(**{**known, "resumed": True})
 
 
 def format_of(path: Path | str, format: str | None) -> str:

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from mqstore.errors import DiskFullError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def disk_of(folder: Path, action: str) -> Iterator[None]:
+    """Turns the error of a full disk into a `DiskFullError` that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, DiskFullError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFullError(str(folder), action, option="") from None
 
 
 def replace_state(path: Path, state: dict[str, Any]) -> None:

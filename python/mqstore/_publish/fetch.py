@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore._admin.files import only_one, publish, sync_folder
+from mqstore._admin.files import disk_of, only_one, publish, sync_folder
 from mqstore._paths import home_of, is_url, shown_url, text_of
 from mqstore._publish.publication import digest_of
 from mqstore._remote.failure import RequestFailure, requests
@@ -99,6 +99,7 @@ def fetch(
         StoreChangedError: an object was replaced during the call.
         StorePermissionError, StoreIOError: a request failed.
         StoreBusyError: another fetch writes the same directory.
+        DiskFullError: no space for the directory. What was fetched is kept for the next call.
     """
     started = time.monotonic()
     home = Path(home_of(directory, "fetch to it"))
@@ -112,7 +113,7 @@ def fetch(
         msg = f"{mapping}: exists already; choose another directory"
         raise FileExistsError(msg)
     partial = Path(f"{home}.partial")
-    with _locked(partial):
+    with _locked(partial), disk_of(partial, "fetching the result"):
         kept = _tidy(partial, manifest)
         done = sum(entry.bytes for entry in kept)
         total = sum(entry.bytes for entry in manifest.objects())

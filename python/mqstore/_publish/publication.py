@@ -21,9 +21,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
+from mqstore._admin.files import disk_of
 from mqstore._remote.failure import RequestFailure, requests
 from mqstore._remote.manifest import ATTEMPT, FOLDER, NAME, Entry, Manifest, decoded, missing
-from mqstore.errors import RemoteStoreError, ResultExistsError
+from mqstore.errors import RemoteStoreError, ResultExistsError, UnsupportedFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,6 +95,8 @@ class Publication:
         names = []
         for folder, folders, files in os.walk(home):
             inner = Path(folder).relative_to(home)
+            if links := [name for name in folders if Path(folder, name).is_symlink()]:
+                raise UnsupportedFormatError(str(inner / links[0]), "a symbolic link to a folder cannot be published")
             names += [(inner / name).as_posix() for name in files]
             if not folders and not files and folder != str(home):
                 self._folders.append(inner.as_posix())
@@ -202,7 +205,7 @@ class Publication:
 @contextmanager
 def scratch() -> Iterator[Path]:
     """Yields an empty folder in the folder for temporary files (`TMPDIR`), which is removed at the end."""
-    with TemporaryDirectory(prefix="mqstore-") as folder:
+    with TemporaryDirectory(prefix="mqstore-") as folder, disk_of(Path(folder), "preparing the result"):
         yield Path(folder)
 
 

@@ -67,7 +67,7 @@ def error_of(url: str, action: str, failure: RequestFailure) -> MQStoreError:
         case "damaged":
             return CorruptionError(path, 0, failure.reason)
         case "full":
-            return DiskFullError(path, action)
+            return DiskFullError(path, action, option="")
         case "no-bucket":
             return StoreIOError(path, action, errno.ENOENT, failure.reason)
         case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,22 @@ def test_verify_of_urls_and_directories(spark: Any, tmp_path: Path, s3: Bucket, 
         assert "same path" not in text
 
 
+def test_a_published_store_is_read_and_copied_like_its_directory(spark: Any, s3: Bucket, tmp_path: Path) -> None:
+    home, url = tmp_path / "store", f"s3://{BUCKET}/published/one"
+    make(home, options=SMALL)
+    mqstore.export(home, url, format="store", target_options=s3.options)
+    columns = ["topic", "queue_id", "queue_offset", "body"]
+    wanted = mqstore.scan([url], columns=columns, storage_options=s3.options).to_arrow().to_pylist()
+    given = f"s3://{BUCKET}/published/*"
+    found = [row for rows in direct(given, columns=",".join(columns), **with_options(s3)) for row in rows]
+    key = itemgetter("topic", "queue_id", "queue_offset")
+    assert sorted(found, key=key) == sorted(wanted, key=key)
+    output = tmp_path / "copy"
+    report = mqstore.spark.compact(spark, url, output=output, storage_options=s3.options)
+    assert report.messages_before == 3000
+    assert mqstore.verify(output).ok
+
+
 def contents(folder: Path) -> list[bytes]:
     """The files of an export by the numbers of their tasks; the rest of a name differs in each attempt."""
     return [file.read_bytes() for file in sorted(folder.iterdir(), key=lambda file: file.name.partition("-")[0])]
@@ -324,10 +341,16 @@ def test_what_writes_or_waits_refuses_a_url(spark: Any, large: Path, tmp_path: P
         lambda: mqstore.spark.compact(spark, url),
         lambda: mqstore.spark.rebuild(spark, [url]),
         lambda: mqstore.spark.resume(url),
-        lambda: mqstore.spark.export(spark, large, url),
     ):
         with pytest.raises(mqstore.RemoteStoreError, match="can only be read; copy it to a directory first"):
             call()
+    for call in (
+        lambda: mqstore.spark.export(spark, large, url),
+        lambda: mqstore.spark.compact(spark, url, output="s3://user:word@stores/copy"),
+    ):
+        with pytest.raises(mqstore.RemoteStoreError, match="a folder that driver and executors share") as told:
+            call()
+        assert "word" not in str(told.value)
     assert not any(tmp_path.iterdir())
     stream = spark.readStream.format("mqstore").load(url).writeStream.format("noop")
     with pytest.raises(Exception, match="RemoteStoreError"):

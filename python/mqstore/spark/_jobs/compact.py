@@ -13,7 +13,7 @@ from mqstore._paths import is_url, shown_url, text_of
 from mqstore._reports import CompactionReport
 from mqstore.errors import InvalidOptionError, MQStoreError, RemoteStoreError
 from mqstore.spark._jobs.copies import Source, staged
-from mqstore.spark._jobs.folders import Stores, absolute, homes, is_one, texts_of
+from mqstore.spark._jobs.folders import Stores, absolute, homes, is_one, target_of, texts_of
 from mqstore.spark._jobs.reports import Reports
 from mqstore.spark._jobs.rounds import Call, Rounds, error_of, parallelism
 from mqstore.spark._session import require
@@ -116,7 +116,7 @@ def compact(
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
         FileExistsError: ``output`` exists.
-        RemoteStoreError: ``path`` is a URL, and there is no ``output``.
+        RemoteStoreError: ``path`` is a URL, and there is no ``output``; or ``output`` is a URL.
         NotAStoreError: a pattern matches no store, or `path` contains none.
         TopicNotFoundError: no such topic.
         InvalidOptionError: a topic is not a compaction topic, or an option is out of bounds.
@@ -148,7 +148,7 @@ def compact(
         return next(iter(found.values())) if one else found
     if not one:
         raise InvalidOptionError("output", "only for one store; compact the stores separately")
-    target = absolute(output)
+    target = target_of(output)
     if job_id is not None and (published := _published_before(target, job_id)) is not None:
         return published
     if dry_run:

@@ -14,7 +14,7 @@ from mqstore._admin.export import sync_folder
 from mqstore._paths import is_url, text_of
 from mqstore._reports import ExportReport, RebuildReport
 from mqstore.errors import InvalidOptionError
-from mqstore.spark._jobs.folders import Stores, absolute, homes, is_one, job_folders, log_of, texts_of
+from mqstore.spark._jobs.folders import Stores, homes, is_one, job_folders, log_of, target_of, texts_of
 from mqstore.spark._jobs.reports import Reports
 from mqstore.spark._jobs.rounds import Call, Failed, Rounds, plain
 from mqstore.spark._session import require
@@ -150,6 +150,7 @@ def export(
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
         FileExistsError: ``dest`` exists.
+        RemoteStoreError: ``dest`` is a URL.
         InvalidOptionError: an option is unknown, or its value is invalid.
         NotAStoreError: a pattern matches no store.
         MQStoreError: a task failed after all its attempts, for example because a file at a URL changed meanwhile; the
@@ -163,7 +164,7 @@ def export(
         msg = f"format must be parquet or arrow, not {format!r}"
         raise ValueError(msg)
     started = time.monotonic()
-    target = Path(absolute(dest))
+    target = Path(target_of(dest))
     _must_be_free(target, overwrite)
     places = {"path": text_of(cast("StorePath", path))} if is_one(path) else {"paths": json.dumps(texts_of(path))}
     chosen = read_options({name: _spelled(value) for name, value in {**options, **places}.items()})

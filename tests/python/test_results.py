@@ -753,13 +753,13 @@ def test_another_process_reads_the_listed_versions(filled: Path, empty: str) -> 
     first, kept = pinned(empty, {}, None)
     wanted = mqstore._native.verify(first, None)
     assert wanted["ok"]
-    rows = json.loads(json.dumps(kept.rows))
-    second, _ = pinned(empty, {}, [tuple(row) for row in rows])
+    listing = kept.listing()
+    second, _ = pinned(empty, {}, listing)
     assert mqstore._native.verify(second, None) == wanted
     victim = next(file for file in mqstore.published(empty).files if file.path.startswith("commitlog/"))
     put(empty, victim.url.removeprefix(f"{empty}/"), b"replaced")
     with pytest.raises(mqstore.StoreChangedError):
-        mqstore._native.verify(pinned(empty, {}, [tuple(row) for row in rows])[0], None)
+        mqstore._native.verify(pinned(empty, {}, listing)[0], None)
 
 
 # Clean.

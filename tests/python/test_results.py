@@ -472,6 +472,32 @@ def test_of_two_attempts_in_a_bucket_the_first_wins(s3: Bucket, tmp_path: Path) 
     assert not mqstore.clean("s3://stores/race", older_than=0, storage_options=s3.options).objects
 
 
+def test_a_conflict_with_a_request_in_progress_is_repeated(
+    filled: Path, empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server answers 409 to both of two simultaneous requests, or to one before the other has ended."""
+    from mqstore._publish.local import Memory
+
+    monkeypatch.setattr("mqstore._publish.publication._PAUSES", (0, 0))
+    plain = Memory.put_if_absent
+    conflicts = 0
+
+    def conflict(self: Memory, path: str, content: bytes) -> bool:
+        nonlocal conflicts
+        if path == NAME and conflicts > 0:
+            conflicts -= 1
+            return False
+        return plain(self, path, content)
+
+    monkeypatch.setattr(Memory, "put_if_absent", conflict)
+    conflicts = 3
+    with pytest.raises(mqstore.StoreIOError, match="does not end: try again"):
+        mqstore.export(filled, empty, format="jsonl")
+    assert NAME not in memory(empty)
+    conflicts = 2
+    assert not mqstore.export(filled, empty, format="jsonl").resumed
+
+
 def test_large_files_are_uploaded_in_parts(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # S3 accepts no smaller parts.
     monkeypatch.setattr("mqstore._remote.object_store._PART_BYTES", 5 << 20)
@@ -515,7 +541,7 @@ def test_a_failed_request_is_a_typed_error(
     assert bool(memory(empty)) == (request_ == "put_if_absent" and cause != "denied")
 
 
-def test_failed_writes_of_a_bucket() -> None:
+def test_failed_writes_of_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import obstore.exceptions
 
     from mqstore._remote.object_store import ObjectStore
@@ -533,7 +559,10 @@ def test_failed_writes_of_a_bucket() -> None:
         assert "list and read" not in failure.reason
 
     class Answers:
+        count = 0
+
         def put(self, *_arguments: Any, **_options: Any) -> None:
+            self.count += 1
             raise self.error
 
     server: Any = Answers()
@@ -547,6 +576,14 @@ def test_failed_writes_of_a_bucket() -> None:
     server.error = obstore.exceptions.GenericError("status code: 500")
     with pytest.raises(RequestFailure):
         store.put_if_absent("x", b"")
+    # An upload in conflict with another request is repeated; the transport has repeated other failures.
+    monkeypatch.setattr("mqstore._remote.object_store._PAUSES", (0, 0))
+    (tmp_path / "file").write_bytes(b"x")
+    for answer, count in ((obstore.exceptions.AlreadyExistsError("409"), 3), (server.error, 1)):
+        server.error, server.count = answer, 0
+        with pytest.raises(RequestFailure):
+            store.put("x", tmp_path / "file", 1)
+        assert server.count == count
 
 
 def test_an_attempt_whose_objects_were_removed_publishes_nothing(empty: str, tmp_path: Path) -> None:
@@ -557,7 +594,7 @@ def test_an_attempt_whose_objects_were_removed_publishes_nothing(empty: str, tmp
     ):
         attempt.begin()
         attempt.add("part", tmp_path / "file")
-        assert len(mqstore.clean(empty, older_than=0).objects) == 1
+        assert len(mqstore.clean(empty, older_than=0).objects) == 2
         attempt.commit({})
     assert memory(empty) == {}
 

@@ -37,12 +37,16 @@ _UPLOADS = 4
 
 _READ_BYTES = 1 << 20
 
+# Seconds between two requests for a manifest that conflict with requests in progress.
+_PAUSES = (0.05, 0.1, 0.2, 0.5, 1, 2, 4)
+
 
 class Publication:
     """An attempt. Use it in a `with` block, which removes the objects of an attempt that fails."""
 
     def __init__(self, target: Target, format: str, identity: str | None = None) -> None:
         self.attempt = f"{ATTEMPT}{uuid.uuid4().hex}"
+        self._probe_path = f"{FOLDER}/{self.attempt}/probe"
         self._target = target
         self._format = format
         self._identity = identity
@@ -134,12 +138,27 @@ class Publication:
             mapping=self._mapping,
         )
         with requests(self._target.shown, "publish a result"):
+            # Without the permission to remove objects, `clean` of another user removes it.
+            with suppress(RequestFailure):
+                self._target.delete([self._probe_path])
             self._check_objects(manifest)
-            self._is_named = True
+            found = self._created(manifest.encoded())
+            if found is None:
+                return manifest
+            if found.attempt == self.attempt:
+                # The answer was lost.
+                return found
+            self._is_named = False
+            return self._same(found)
+
+    def _created(self, content: bytes) -> Manifest | None:
+        """Creates the manifest. Returns None; or the manifest that exists."""
+        self._is_named = True
+        for pause in (*_PAUSES, None):
             failure: RequestFailure | None = None
             try:
-                if self._target.put_if_absent(NAME, manifest.encoded()):
-                    return manifest
+                if self._target.put_if_absent(NAME, content):
+                    return None
             except RequestFailure as error:
                 if error.cause == "denied":
                     self._is_named = False
@@ -149,14 +168,14 @@ class Publication:
                 found = self._published()
             except RequestFailure as error:
                 raise failure or error from None
-            if found is None:
-                reason = "another request for the manifest was in progress: try again"
-                raise failure or RequestFailure("other", NAME, reason)
-            if found.attempt == self.attempt:
-                # The answer was lost.
+            if found is not None:
                 return found
-            self._is_named = False
-            return self._same(found)
+            if failure is not None:
+                raise failure
+            if pause is not None:
+                # A server can refuse a request because another one for the same object has not ended yet.
+                time.sleep(pause)
+        raise RequestFailure("other", NAME, "another request for the manifest does not end: try again")
 
     def _published(self) -> Manifest | None:
         content = self._target.get(NAME)
@@ -170,15 +189,12 @@ class Publication:
 
     def _probe(self) -> None:
         """Makes sure that the second of two equal requests fails. An old server overwrites the object instead."""
-        path = f"{FOLDER}/{self.attempt}/probe"
+        path = self._probe_path
         self._has_objects = True
         self._target.put_if_absent(path, b"probe")
         if self._target.put_if_absent(path, b"probe"):
             reason = "the server overwrites an object that a request creates only if it is absent (If-None-Match)"
             raise RemoteStoreError(self._target.shown, "publish a result", f"{reason}; use another server")
-        # Without the permission to remove objects, `clean` of another user removes it.
-        with suppress(RequestFailure):
-            self._target.delete([path])
 
     def _upload(self, path: str, file: Path, number: int, trims: bool) -> Entry:
         size = file.stat().st_size

@@ -52,7 +52,7 @@ class Followed:
         filled = []
         for number, zeros in parts:
             part = b"" if number is None else found[number]
-            filled.append(part + bytes(zeros) if zeros else part)
+            filled.append(b"".join((part, bytes(zeros))) if zeros else part)
         return filled
 
 

@@ -145,7 +145,7 @@ def manifest_in(source: Source, rows: Iterable[Row]) -> Manifest | None:
     if size > _MOST_BYTES:
         raise RequestFailure("damaged", NAME, f"the manifest cannot be used: it has {size:,} bytes")
     content = source.read([(NAME, version, 0, size)])[0] if size else b""
-    return decoded(content)
+    return decoded(bytes(content))
 
 
 def decoded(content: bytes) -> Manifest:

@@ -6,6 +6,7 @@ Only `mqstore._publish` calls the methods that write.
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,9 @@ _MOST_PARTS = 9_000
 
 # Codes for invalid credentials whose status is not 401 or 403: three of S3, and one of versitygw.
 _INVALID_CREDENTIALS = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "XAdminUserNotFound")
+
+# Seconds between two uploads of an object that conflict with another request.
+_PAUSES = (0.1, 0.5, 2)
 
 # More files than any store has; the list of another folder would fill the memory.
 _MOST_FILES = 2_000_000
@@ -145,15 +149,21 @@ class ObjectStore:
     def put(self, path: str, file: Path, length: int) -> None:
         """Writes the first bytes of a local file as an object, in several parts if they are many."""
         size = max(_PART_BYTES, length // _MOST_PARTS + 1)
-        try:
-            if length <= size:
-                with file.open("rb") as content:
-                    self._obstore.put(self._store, path, content.read(length), use_multipart=False)
+        for pause in (*_PAUSES, None):
+            try:
+                if length <= size:
+                    with file.open("rb") as content:
+                        self._obstore.put(self._store, path, content.read(length), use_multipart=False)
+                else:
+                    parts = _parts(file, length, size)
+                    self._obstore.put(self._store, path, parts, chunk_size=size, max_concurrency=_PARTS)
+            except (self._errors.BaseError, OSError) as error:
+                # A server answers 409 if the request conflicts with another one, which the transport does not repeat.
+                if pause is None or not isinstance(error, self._errors.AlreadyExistsError):
+                    raise self._write_failure(error, path) from None
+                time.sleep(pause)
             else:
-                parts = _parts(file, length, size)
-                self._obstore.put(self._store, path, parts, chunk_size=size, max_concurrency=_PARTS)
-        except (self._errors.BaseError, OSError) as error:
-            raise self._write_failure(error, path) from None
+                return
 
     def put_if_absent(self, path: str, content: bytes) -> bool:
         """Writes an object unless it exists. Returns whether this call has written it.

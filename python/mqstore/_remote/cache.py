@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from mqstore._remote.failure import Range, Row
+    from mqstore._remote.failure import Part, Range, Row
 
 _BLOCK = 64 << 10
 _CHECKSUM = 4
@@ -31,7 +31,7 @@ class Source(Protocol):
     def files(self) -> list[Row]:
         """Returns all files."""
 
-    def read(self, ranges: list[Range]) -> list[bytes]:
+    def read(self, ranges: list[Range]) -> list[Part]:
         """Returns the bytes of each range."""
 
 
@@ -52,9 +52,9 @@ class Cached:
         """Returns all files, from the source."""
         return self._source.files()
 
-    def read(self, ranges: list[Range]) -> list[bytes]:
+    def read(self, ranges: list[Range]) -> list[Part]:
         """Returns the bytes of each range. The native reader asks for whole blocks, except at the end of a file."""
-        found = [self._kept(wanted) for wanted in ranges]
+        found: list[Part | None] = [self._kept(wanted) for wanted in ranges]
         missing = [number for number, bytes_ in enumerate(found) if bytes_ is None]
         if missing:
             for number, fetched in zip(missing, self._source.read([ranges[n] for n in missing]), strict=True):
@@ -88,7 +88,7 @@ class Cached:
             return None
         return b"".join(parts) if parts else None
 
-    def _keep(self, wanted: Range, fetched: bytes) -> None:
+    def _keep(self, wanted: Range, fetched: Part) -> None:
         if len(fetched) != wanted[3]:
             return
         # A cache that cannot be written is no reason to fail.

@@ -25,6 +25,9 @@ Cause: TypeAlias = Literal["denied", "no-bucket", "changed", "damaged", "full", 
 Range: TypeAlias = tuple[str, str, int, int]
 """A range to read: path below the root, version, first byte, number of bytes."""
 
+Part: TypeAlias = bytes | memoryview
+"""The bytes of a range."""
+
 Row: TypeAlias = tuple[str, int, int, str]
 """A file: path below the root, bytes, last change in epoch milliseconds, version."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mqstore._remote.failure import Range, Row
+    from mqstore._remote.failure import Part, Range, Row
 
 # Requests of one store at the same time.
 _REQUESTS = 8
@@ -97,7 +97,7 @@ class ObjectStore:
             return []
         return [("", *_row(found)[1:])]
 
-    def read(self, ranges: list[Range]) -> list[bytes]:
+    def read(self, ranges: list[Range]) -> list[Part]:
         """Returns the bytes of each range."""
         if len(ranges) == 1:
             return [self._read(ranges[0])]
@@ -106,7 +106,7 @@ class ObjectStore:
                 self._threads = ThreadPoolExecutor(_REQUESTS, "mqstore-read")
         return list(self._threads.map(self._read, ranges))
 
-    def _read(self, wanted: Range) -> bytes:
+    def _read(self, wanted: Range) -> Part:
         path, version, start, length = wanted
         options: dict[str, Any] = {"range": (start, start + length)}
         tag = version.partition("|")[0]
@@ -116,7 +116,7 @@ class ObjectStore:
             found = self._obstore.get(self._store, path, options=options)
             if not self._is_version(version, found.meta):
                 raise RequestFailure("changed", path, REPLACED)
-            return bytes(found.bytes())
+            return memoryview(found.bytes())
         except (self._errors.BaseError, OSError) as error:
             raise self._failure(error, path) from None
 

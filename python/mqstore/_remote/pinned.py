@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mqstore._remote.cache import Source
-    from mqstore._remote.failure import Range, Row
+    from mqstore._remote.failure import Part, Range, Row
 
 
 class Pinned:
@@ -29,7 +29,7 @@ class Pinned:
             self.rows = self._source.files()
         return self.rows
 
-    def read(self, ranges: list[Range]) -> list[bytes]:
+    def read(self, ranges: list[Range]) -> list[Part]:
         """Returns the bytes of each range. A file with another version than the listed one is an error."""
         return self._source.read(ranges)
 

@@ -262,7 +262,15 @@ impl Reader {
     ) -> Result<(), StoreError> {
         let mut state = self.state.lock();
         self.find_end(&mut state, live)?;
-        state.queues.recover_bounds()?;
+        let ends = match manifest.filter(|_| self.files.vfs.is_remote() && self.mark.is_some()) {
+            Some(manifest) => manifest.max_offsets(),
+            None => HashMap::new(),
+        };
+        if ends.is_empty() {
+            state.queues.recover_bounds()?;
+        } else {
+            state.queues.recover_bounds_near(|topic, queue_id| ends.get(&(topic, queue_id)).copied())?;
+        }
         let vouched = match live {
             _ if self.files.is_bare_log() => None,
             Some(live) => Some(live.dispatched),

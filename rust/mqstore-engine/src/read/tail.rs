@@ -28,6 +28,9 @@ const LOOKS: usize = 1024;
 /// Number of units that one step counts.
 const UNITS: usize = 4096;
 
+/// Number of units that a count requests from the disk before it reads them: 8 MB.
+const EXPECTED_UNITS: i64 = 400_000;
+
 /// The part of a queue that was not read yet: from `min` to `read_from`, exclusive.
 struct UnreadPart {
     queue_id: i32,
@@ -160,7 +163,12 @@ impl Store {
                 }
                 from = from.max(compacted.max_offset());
             }
+            let mut expected = from;
             loop {
+                if from >= expected {
+                    expected = from.saturating_add(EXPECTED_UNITS);
+                    view.expect_units(topic, queue_id, from, expected.min(max).saturating_sub(from));
+                }
                 units.clear();
                 view.units(topic, queue_id, from, UNITS, &mut units)?;
                 messages += units.iter().filter(|(offset, _)| *offset < max).count() as u64;

@@ -48,6 +48,9 @@ pub(crate) trait View: Send + Sync {
         units: &mut Vec<(i64, CqUnit)>,
     ) -> Result<(), StoreError>;
 
+    /// Asks the system to fetch up to `units` units from offset `from` on, which will be read soon.
+    fn expect_units(&self, _topic: &str, _queue_id: i32, _from: i64, _units: i64) {}
+
     /// Returns the queue offset of the first message of the record that contains the message at `offset`: if a record
     /// contains several messages, a read begins with a whole record.
     fn start_of(&self, _topic: &str, _queue_id: i32, offset: i64) -> Result<i64, StoreError> {

@@ -23,6 +23,9 @@ use mqstore_log::commit_log::{CutRun, Damage, LogScanner, ScanChecks, Segment, S
 /// How many bytes before a task's turn the system is asked to fetch.
 const AHEAD_BYTES: u64 = 4 * TASK_BYTES;
 
+/// The same for a store at a URL: several long requests at the same time.
+const REMOTE_AHEAD_BYTES: u64 = 24 << 20;
+
 /// Approximate maximum of units in memory, for all queues together.
 const HELD_ENTRIES: usize = 64 << 10;
 
@@ -109,8 +112,12 @@ impl LogSource {
         if let Some(segment) = self.list.find(position).filter(|_| cold)
             && let Ok(file) = segment.file()
         {
-            let begin = position.max(self.expected.min(segment.end_offset()));
-            self.expected = (position + AHEAD_BYTES).min(segment.end_offset());
+            let is_remote = self.view.files().vfs.is_remote();
+            let ahead = if is_remote { REMOTE_AHEAD_BYTES } else { AHEAD_BYTES };
+            let end = segment.end_offset().min(self.limit);
+            let begin = position.max(self.expected.min(end));
+            // A short rest is not worth another request.
+            self.expected = if end - position <= ahead + ahead / 3 { end } else { position + ahead };
             // The read finds and reports any error.
             let _ = file.expect_read(begin - segment.base_offset(), self.expected.saturating_sub(begin));
         }

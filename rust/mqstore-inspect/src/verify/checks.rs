@@ -206,7 +206,13 @@ pub(crate) fn view<'a>(
     let list = Arc::new(SegmentList::load_damaged(files)?);
     let floors = load_floors(files, &mut Vec::new());
     let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read, &floors)?;
-    queues.recover_bounds()?;
+    if files.vfs.is_remote() {
+        // The check of a queue follows its fetch, so that many queues need not be in memory together.
+        queues.for_each(|queue| queue.expect_last_file().and_then(|()| queue.recover_bounds()))?;
+        queues.batches().iter().try_for_each(|queue| queue.recover_bounds())?;
+    } else {
+        queues.recover_bounds()?;
+    }
     queues.for_each(|queue| queue.correct_min_offset(list.min_offset()))?;
     for queue in queues.batches() {
         queue.correct_min_offset(0)?;

@@ -30,6 +30,9 @@ const CLOCK_STEP_MS: i64 = 1000;
 /// Number of rows of units to request from the disk after the row just read.
 const EXPECTED_ROWS: i64 = 4;
 
+/// The same for a store at a URL, where a request should fetch the units for many parts.
+const REMOTE_EXPECTED_ROWS: i64 = 64;
+
 /// Maximum number of steps back of the store times that a part lists.
 const STEPS_BACK: usize = 16;
 
@@ -346,7 +349,9 @@ impl QueuePart {
             }
             self.look_at_extension(view, &extended);
             unless_corrupt(read)?;
-            queue.expect(begin + middle.len() as i64, EXPECTED_ROWS * middle.len() as i64);
+            let is_remote = view.files.vfs.is_remote();
+            let rows = if is_remote { REMOTE_EXPECTED_ROWS } else { EXPECTED_ROWS };
+            queue.expect(begin + middle.len() as i64, rows * middle.len() as i64);
             let rest = entries.as_slice();
             self.add_missing_units(view, begin + (middle.len() - rest.len()) as i64, rest);
         }

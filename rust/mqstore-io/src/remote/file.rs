@@ -48,8 +48,10 @@ impl VfsFile for RemoteFile {
     /// The next read that needs a request fetches these bytes too.
     fn expect_read(&self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.saturating_add(len).min(self.len()?);
-        let pages = offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
-        self.files.expect(self.number, pages);
+        if offset < end {
+            let pages = offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
+            self.files.expect(self.number, &pages);
+        }
         Ok(())
     }
 

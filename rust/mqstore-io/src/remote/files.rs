@@ -41,8 +41,8 @@ impl RemoteFiles {
     }
 
     /// Notes that a reader will read these pages of a file soon.
-    pub(super) fn expect(&self, file: usize, pages: Range<u64>) {
-        self.pages.lock().expect(PageRun { file, pages });
+    pub(super) fn expect(&self, file: usize, pages: &Range<u64>) {
+        self.pages.lock().expect(file, pages);
     }
 
     /// Returns the first failure of a request.

@@ -2,7 +2,10 @@
 //!
 //! A page has 64 KiB. A read of pages that are not in memory fetches them. Three things make a fetch larger: more
 //! missing pages of the same read, the read-ahead of a sequential read, and the ranges that readers expect to read.
-//! The least recently used pages are dropped, so the memory is bounded.
+//! The memory is bounded. Pages that were read are dropped first, the least recently used ones before others, so that
+//! pages that were fetched ahead are still there when a walk of another file reaches them.
+//!
+//! Requests cost more than bytes, so a walk of a file should need one request for about 8 MiB.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -14,14 +17,23 @@ pub(super) const PAGE_BYTES: u64 = 64 << 10;
 /// Maximum number of pages in memory: 64 MiB.
 const MOST_PAGES: usize = 1024;
 
-/// Pages of the longest read-ahead: 4 MiB.
-const MOST_AHEAD: u64 = 64;
+/// Number of pages that were read and stay in memory, even if all others were not read yet: 16 MiB.
+const LEAST_READ: usize = 256;
 
-/// Pages of the longest range: 4 MiB. Longer ones are split, so that their parts are fetched at the same time.
-const MOST_OF_A_RANGE: u64 = 64;
+/// Pages of the longest read-ahead: 8 MiB.
+const MOST_AHEAD: u64 = 128;
 
-/// Pages that one fetch takes from the expected ranges: 16 MiB.
-const MOST_EXPECTED: u64 = 256;
+/// Pages of the longest range: 8 MiB. Longer ones are split, so that their parts are fetched at the same time.
+const MOST_OF_A_RANGE: u64 = 128;
+
+/// Pages that one fetch takes from the expected ranges: 32 MiB.
+const MOST_EXPECTED: u64 = 512;
+
+/// A reader that expects at least this number of pages of a file knows what it reads, so there is no other read-ahead.
+const LARGE_HINT: u64 = 32;
+
+/// Pages of an expected range from which on it can wait, see [`Pages::take_hint`].
+const PATIENT_HINT: u64 = 8;
 
 /// Number of expected ranges that are remembered.
 const MOST_HINTS: usize = 256;
@@ -48,11 +60,20 @@ struct Stream {
     ahead: u64,
 }
 
+#[derive(Debug)]
+struct KeptPage {
+    bytes: Arc<[u8]>,
+    /// Its key in one of the orders.
+    time: u64,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Pages {
-    kept: HashMap<PageKey, (Arc<[u8]>, u64)>,
-    /// Keys by the time of their last use.
-    order: BTreeMap<u64, PageKey>,
+    kept: HashMap<PageKey, KeptPage>,
+    /// Keys of the pages that were read, by the time of their last use.
+    read: BTreeMap<u64, PageKey>,
+    /// Keys of the other pages, by the time of their fetch.
+    unread: BTreeMap<u64, PageKey>,
     /// Number of uses.
     now: u64,
     fetching: HashSet<PageKey>,
@@ -63,12 +84,13 @@ pub(super) struct Pages {
 impl Pages {
     /// Returns a page that is in memory.
     pub(super) fn get(&mut self, file: usize, page: u64) -> Option<Arc<[u8]>> {
-        let (bytes, used) = self.kept.get_mut(&(file, page))?;
+        let kept = self.kept.get_mut(&(file, page))?;
         self.now += 1;
-        self.order.remove(used);
-        self.order.insert(self.now, (file, page));
-        *used = self.now;
-        Some(Arc::clone(bytes))
+        self.unread.remove(&kept.time);
+        self.read.remove(&kept.time);
+        self.read.insert(self.now, (file, page));
+        kept.time = self.now;
+        Some(Arc::clone(&kept.bytes))
     }
 
     /// Whether a thread fetches the page now.
@@ -77,10 +99,13 @@ impl Pages {
     }
 
     /// Notes that a reader will read these pages soon.
-    pub(super) fn expect(&mut self, mut run: PageRun) {
-        run.pages.end = run.pages.end.min(run.pages.start.saturating_add(MOST_EXPECTED));
-        if self.hints.len() < MOST_HINTS && !run.pages.is_empty() {
-            self.hints.push(run);
+    pub(super) fn expect(&mut self, file: usize, pages: &Range<u64>) {
+        let end = pages.end.min(pages.start.saturating_add(MOST_EXPECTED));
+        let mut start = pages.start;
+        while start < end && self.hints.len() < MOST_HINTS {
+            let part = start..end.min(start + MOST_OF_A_RANGE);
+            start = part.end;
+            self.hints.push(PageRun { file, pages: part });
         }
     }
 
@@ -96,28 +121,38 @@ impl Pages {
         if let (Some(first), Some(last)) = (missing.first(), missing.last()) {
             let ahead = self.read_ahead(file, *first, *last + 1).min(page_counts(file));
             wanted.extend((*last + 1..ahead).map(|page| (file, page)).take_while(|key| self.is_absent(*key)));
-            self.note_stream(file, wanted.last().map_or(*last, |(_, page)| *page) + 1);
         }
         let mut room = MOST_EXPECTED;
         let mut later = Vec::new();
         for hint in std::mem::take(&mut self.hints) {
             let pages = hint.pages.start..hint.pages.end.min(page_counts(hint.file));
-            if pages.end.saturating_sub(pages.start) > room {
+            let Some(absent) = self.take_hint(hint.file, pages) else { continue };
+            if absent.len() as u64 > room {
                 later.push(hint);
                 continue;
             }
-            for page in pages {
-                if self.is_absent((hint.file, page)) {
-                    wanted.push((hint.file, page));
-                    room = room.saturating_sub(1);
-                }
-            }
+            room -= absent.len() as u64;
+            wanted.extend(absent);
         }
         self.hints = later;
         wanted.sort_unstable();
         wanted.dedup();
         self.fetching.extend(wanted.iter().copied());
-        runs_of(&wanted)
+        let runs = runs_of(&wanted);
+        for run in &runs {
+            self.follow_streams(run);
+        }
+        runs
+    }
+
+    /// Returns the pages of an expected range that are not in memory. If most pages of a long range are, returns `None`:
+    /// a request for the rest would be short, and the reader will name these pages again.
+    fn take_hint(&self, file: usize, pages: Range<u64>) -> Option<Vec<PageKey>> {
+        let count = pages.end.saturating_sub(pages.start);
+        let absent: Vec<PageKey> =
+            pages.map(|page| (file, page)).filter(|key| self.is_absent(*key)).collect();
+        let can_wait = count >= PATIENT_HINT && 4 * absent.len() as u64 <= 3 * count;
+        (!can_wait).then_some(absent)
     }
 
     fn is_absent(&self, key: PageKey) -> bool {
@@ -136,13 +171,19 @@ impl Pages {
         };
         let stream = streams.remove(at);
         streams.insert(0, Stream { next: end, ahead: (stream.ahead * 4).min(MOST_AHEAD) });
+        let is_large = |hint: &PageRun| hint.pages.end - hint.pages.start >= LARGE_HINT;
+        if self.hints.iter().any(|hint| hint.file == file && is_large(hint)) {
+            return end;
+        }
         end.max(first + stream.ahead)
     }
 
-    /// Sets the end of the sequential read that was used last.
-    fn note_stream(&mut self, file: usize, next: u64) {
-        if let Some(stream) = self.streams.get_mut(&file).and_then(|streams| streams.first_mut()) {
-            stream.next = next;
+    /// Moves the sequential reads that continue in a fetched range to its end.
+    fn follow_streams(&mut self, run: &PageRun) {
+        for stream in self.streams.get_mut(&run.file).into_iter().flatten() {
+            if (run.pages.start..=run.pages.end).contains(&stream.next) {
+                stream.next = run.pages.end;
+            }
         }
     }
 
@@ -163,12 +204,15 @@ impl Pages {
 
     fn keep(&mut self, key: PageKey, bytes: Arc<[u8]>) {
         self.now += 1;
-        self.order.insert(self.now, key);
-        if let Some((_, used)) = self.kept.insert(key, (bytes, self.now)) {
-            self.order.remove(&used);
+        self.unread.insert(self.now, key);
+        if let Some(before) = self.kept.insert(key, KeptPage { bytes, time: self.now }) {
+            self.unread.remove(&before.time);
+            self.read.remove(&before.time);
         }
         while self.kept.len() > MOST_PAGES {
-            let Some((_, oldest)) = self.order.pop_first() else { break };
+            let is_read = self.read.len() > LEAST_READ || self.unread.is_empty();
+            let order = if is_read { &mut self.read } else { &mut self.unread };
+            let Some((_, oldest)) = order.pop_first() else { break };
             self.kept.remove(&oldest);
         }
     }
@@ -224,7 +268,7 @@ mod tests {
             next = runs.last().unwrap().pages.end;
             lengths.push(runs.iter().map(|run| run.pages.end - run.pages.start).sum::<u64>());
         }
-        assert_eq!(lengths, [1, 4, 16, 64, 64]);
+        assert_eq!(lengths, [1, 4, 16, 64, 128]);
         // The end of the file limits it.
         let runs = pages.plan(0, &[next], |_| next + 2);
         assert_eq!(runs, [run(0, next..next + 2)]);
@@ -233,10 +277,48 @@ mod tests {
     #[test]
     fn expected_ranges_are_fetched_with_the_next_read_and_joined() {
         let mut pages = Pages::default();
-        pages.expect(run(0, 1..3));
-        pages.expect(run(2, 5..6));
+        pages.expect(0, &(1..3));
+        pages.expect(2, &(5..6));
         assert_eq!(fetch(&mut pages, 0, &[0]), [run(0, 0..3), run(2, 5..6)]);
         assert_eq!(fetch(&mut pages, 2, &[9]), [run(2, 9..10)], "once only");
+    }
+
+    #[test]
+    fn a_reader_that_expects_much_is_not_read_ahead_for() {
+        let mut pages = Pages::default();
+        fetch(&mut pages, 0, &[0]);
+        pages.expect(0, &(1..40));
+        assert_eq!(fetch(&mut pages, 0, &[1]), [run(0, 1..40)]);
+        pages.expect(0, &(40..340));
+        // The ranges are long, and fetched at the same time.
+        assert_eq!(fetch(&mut pages, 0, &[40]), [run(0, 40..168), run(0, 168..296), run(0, 296..340)]);
+        assert_eq!(fetch(&mut pages, 0, &[340]), [run(0, 340..404)], "it expects nothing more");
+    }
+
+    #[test]
+    fn a_sequential_read_continues_after_small_expected_ranges() {
+        let mut pages = Pages::default();
+        let mut next = 0;
+        let mut lengths = Vec::new();
+        for _ in 0..4 {
+            pages.expect(0, &(next + 1..next + 3));
+            let runs = fetch(&mut pages, 0, &[next]);
+            assert_eq!(runs.len(), 1);
+            next = runs[0].pages.end;
+            lengths.push(runs[0].pages.clone().count());
+        }
+        assert_eq!(lengths, [3, 4, 16, 64]);
+    }
+
+    #[test]
+    fn a_long_expected_range_waits_until_most_of_it_is_absent() {
+        let mut pages = Pages::default();
+        pages.expect(1, &(0..16));
+        assert_eq!(fetch(&mut pages, 0, &[0]), [run(0, 0..1), run(1, 0..16)]);
+        pages.expect(1, &(8..24));
+        assert_eq!(fetch(&mut pages, 0, &[50]), [run(0, 50..51)], "half of it is in memory");
+        pages.expect(1, &(13..29));
+        assert_eq!(fetch(&mut pages, 0, &[100]), [run(0, 100..101), run(1, 16..29)]);
     }
 
     #[test]
@@ -259,6 +341,20 @@ mod tests {
         }
         assert!(pages.get(0, 0).is_some());
         assert!(pages.get(1, 0).is_none());
-        assert_eq!((pages.kept.len(), pages.order.len()), (MOST_PAGES, MOST_PAGES));
+        assert_eq!((pages.kept.len(), pages.read.len() + pages.unread.len()), (MOST_PAGES, MOST_PAGES));
+    }
+
+    #[test]
+    fn pages_that_were_read_are_dropped_before_those_that_were_not() {
+        let mut pages = Pages::default();
+        pages.expect(2, &(0..100));
+        fetch(&mut pages, 0, &[0]);
+        for page in 0..4 * MOST_PAGES as u64 {
+            fetch(&mut pages, 1, &[3 * page]);
+            assert!(pages.get(1, 3 * page).is_some());
+        }
+        assert!((0..100).all(|page| !pages.is_absent((2, page))));
+        assert_eq!(pages.kept.len(), MOST_PAGES);
+        assert!(pages.get(1, 0).is_none());
     }
 }

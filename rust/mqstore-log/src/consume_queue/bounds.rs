@@ -63,10 +63,42 @@ impl ConsumeQueue {
     /// the first call after a load for writing, which has just listed them. [`Self::damaged`] describes the damage that
     /// it finds. If another process removes a listed file meanwhile, the files are listed again.
     pub fn recover_bounds(&self) -> Result<(), StoreError> {
-        retry_if_gone(&*self.home.files.clock, || self.find_bounds())
+        self.recover_bounds_near(None)
     }
 
-    fn find_bounds(&self) -> Result<(), StoreError> {
+    /// Like [`Self::recover_bounds`]; `max` is the maximum at the last close, if it is known. If a unit is before it and
+    /// the slots after it are empty, the queue ends there. Without holes, the empty rest of a file must otherwise be
+    /// read to find the last unit.
+    pub(super) fn recover_bounds_near(&self, max: Option<i64>) -> Result<(), StoreError> {
+        retry_if_gone(&*self.home.files.clock, || self.find_bounds(max))
+    }
+
+    /// Asks the file system to fetch what [`Self::recover_bounds_near`] reads for a queue that ends at `max`.
+    pub(super) fn expect_bounds(&self, max: i64) -> Result<(), StoreError> {
+        let bases = self.list_files()?.bases;
+        if let (Some(&first), Some(&last)) = (bases.first(), bases.last())
+            && let (Ok(begin), Ok(end)) = (self.open_once(first), self.open_once(last))
+        {
+            // The reads find and report any error.
+            let _ = begin.expect_read(0, UNIT_BYTES);
+            let position = self.position_in(last, max).saturating_sub(CHUNK_BYTES);
+            let _ = end.expect_read(position, 2 * CHUNK_BYTES);
+        }
+        Ok(())
+    }
+
+    /// Asks the file system to fetch the last file, for a caller that needs all of it after [`Self::recover_bounds`].
+    pub fn expect_last_file(&self) -> Result<(), StoreError> {
+        if let Some(&last) = self.list_files()?.bases.last()
+            && let Ok(file) = self.open_once(last)
+        {
+            // The reads find and report any error.
+            let _ = file.expect_read(0, self.layout().file_bytes());
+        }
+        Ok(())
+    }
+
+    fn find_bounds(&self, listed_max: Option<i64>) -> Result<(), StoreError> {
         let mut writing = self.writing.lock();
         let listed = writing.listed.take();
         let first_time = listed.is_some();
@@ -84,7 +116,8 @@ impl ConsumeQueue {
         while let Some(&base) = listing.bases.last() {
             // In stores with very many queues, most are not used soon. They should not fill the cache of open files.
             let file = if first_time { self.open_once(base)? } else { self.file(base)? };
-            let tail = self.tail_of(&*file, base, self.layout().file_bytes())?;
+            let listed_end = listed_max.map_or(Ok(None), |max| self.end_near(&*file, base, max))?;
+            let tail = self.tail_of(&*file, base, listed_end.unwrap_or(self.layout().file_bytes()))?;
             if let Some(odd) = tail.odd {
                 self.change_damage(|damage| _ = damage.units.get_or_insert(odd));
             }
@@ -110,6 +143,22 @@ impl ConsumeQueue {
         *self.bases.write() = listing.bases;
         self.publish(bounds);
         Ok(())
+    }
+
+    /// Returns the position of offset `max` in the file `base`, if a unit is before it and empty slots are after it.
+    fn end_near(&self, file: &dyn VfsFile, base: u64, max: i64) -> Result<Option<u64>, StoreError> {
+        let position = self.position_in(base, max);
+        if position == 0 || offset_at(base, position) != max {
+            return Ok(None);
+        }
+        let range = position - UNIT_BYTES..(position + CHUNK_BYTES).min(self.layout().file_bytes());
+        let mut buffer = Vec::new();
+        let slots = units::read_units(file, range, &mut buffer)
+            .map_err(|source| self.io(base, "reading the end of a queue", source))?;
+        let mut states = slots.iter().map(UnitState::decode);
+        let ends = matches!(states.next(), Some(UnitState::Unit(_)))
+            && states.all(|state| state == UnitState::Empty);
+        Ok(ends.then_some(position))
     }
 
     fn list_files(&self) -> Result<discover::QueueListing, StoreError> {

@@ -211,6 +211,19 @@ impl QueueSet {
         self.batches().iter().try_for_each(|queue| queue.recover_bounds())
     }
 
+    /// Like [`Self::recover_bounds`], for a file system that fetches what it reads. `max` returns the maximum of a queue
+    /// at the last close, if it is known.
+    pub fn recover_bounds_near(
+        &self,
+        max: impl Fn(&str, i32) -> Option<i64> + Sync,
+    ) -> Result<(), StoreError> {
+        let listed = |queue: &ConsumeQueue| max(queue.topic(), queue.queue_id());
+        // Many queues are fetched at the same time.
+        self.try_each(|queue| listed(queue).map_or(Ok(()), |max| queue.expect_bounds(max)))?;
+        self.for_each(|queue| queue.recover_bounds_near(listed(queue)))?;
+        self.batches().iter().try_for_each(|queue| queue.recover_bounds())
+    }
+
     /// Calls `work` for each queue except batch queues, several in parallel.
     pub fn for_each(
         &self,

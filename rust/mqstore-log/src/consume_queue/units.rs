@@ -87,6 +87,12 @@ pub(super) fn for_each_forward(
     Ok(())
 }
 
+/// Number of chunks after which a backward read expects to need the slots before them too.
+const PATIENT_CHUNKS: u64 = 2;
+
+/// Bytes that it expects to need then.
+const BACKWARD_BYTES: u64 = 8 << 20;
+
 /// Calls `visit` for the slots before `end` (a file position), last to first, until it breaks.
 pub(super) fn for_each_backward(
     file: &dyn VfsFile,
@@ -94,9 +100,16 @@ pub(super) fn for_each_backward(
     mut visit: impl FnMut(u64, UnitState) -> ControlFlow<()>,
 ) -> io::Result<()> {
     let mut buffer = Vec::new();
+    let mut expected = end.saturating_sub(PATIENT_CHUNKS * CHUNK_BYTES);
     let mut end = end;
     while end > 0 {
         let start = end.saturating_sub(CHUNK_BYTES);
+        if start < expected {
+            let from = expected.saturating_sub(BACKWARD_BYTES);
+            // The read finds and reports any error.
+            let _ = file.expect_read(from, expected - from);
+            expected = from;
+        }
         for (index, bytes) in read_units(file, start..end, &mut buffer)?.iter().enumerate().rev() {
             if visit(start + index as u64 * UNIT_BYTES, UnitState::decode(bytes)).is_break() {
                 return Ok(());

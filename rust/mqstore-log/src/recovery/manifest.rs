@@ -9,6 +9,7 @@
 //! "MQSQUEU2" log minimum:8 dispatched:8 count:4 { topic length:2 topic queue:4 min offset:8 max offset:8 }* CRC:4
 //! ```
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use mqstore_format::{Fields, crc31};
@@ -83,6 +84,11 @@ impl QueueManifest {
     /// Whether the manifest names no queue.
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
+    }
+
+    /// Returns the maximum offset of each queue.
+    pub fn max_offsets(&self) -> HashMap<(&str, i32), i64> {
+        self.queues.iter().map(|listed| ((&*listed.topic, listed.queue_id), listed.max_offset)).collect()
     }
 
     /// Compares the manifest with `queues`, which should be complete up to log offset `dispatched`.

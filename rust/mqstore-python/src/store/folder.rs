@@ -14,9 +14,10 @@ use mqstore_engine::Store;
 use mqstore_io::{
     OsVfs, RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource, RemoteVfs, SystemClock, Vfs,
 };
+use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::PyList;
 
 /// A store at a URL. Its files are listed at the first use; all later uses see the same versions.
 #[pyclass(frozen, module = "mqstore._mqstore")]
@@ -199,8 +200,7 @@ impl RemoteSource for PythonSource {
                 ranges.iter().map(|range| (range.path, range.version, range.start, range.len)).collect();
             let fetch = || -> PyResult<Vec<Vec<u8>>> {
                 let parts = self.object.bind(py).call_method1("read", (PyList::new(py, wanted)?,))?;
-                let copy =
-                    |part: PyResult<Bound<'_, PyAny>>| Ok(part?.cast::<PyBytes>()?.as_bytes().to_vec());
+                let copy = |part: PyResult<Bound<'_, PyAny>>| PyBuffer::get(&part?)?.to_vec(py);
                 parts.try_iter()?.map(copy).collect()
             };
             fetch().map_err(|error| self.failure(py, &error))

@@ -99,6 +99,13 @@ impl View for Reader {
         })
     }
 
+    fn expect_units(&self, topic: &str, queue_id: i32, from: i64, units: i64) {
+        let queue = Self::file_queue(&self.state.lock(), topic, queue_id);
+        if let Some(queue) = queue {
+            queue.expect(from, units);
+        }
+    }
+
     fn start_of(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, StoreError> {
         self.look()?;
         if !self.batch.contains(topic) {

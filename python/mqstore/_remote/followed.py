@@ -12,7 +12,7 @@ from mqstore._remote.failure import RequestFailure
 from mqstore._remote.manifest import FOLDER, Manifest, manifest_in, missing
 
 if TYPE_CHECKING:
-    from mqstore._remote.failure import Range, Row
+    from mqstore._remote.failure import Part, Range, Row
 
 _MARK = "\n"
 
@@ -34,7 +34,7 @@ class Followed:
         found: tuple[list[str], list[str]] = self._source.entries(folder)
         return found
 
-    def read(self, ranges: list[Range]) -> list[bytes]:
+    def read(self, ranges: list[Range]) -> list[Part]:
         """Returns the bytes of each range."""
         wanted: list[Range] = []
         parts: list[tuple[int | None, int]] = []
@@ -48,7 +48,7 @@ class Followed:
             parts.append((len(wanted) if stored else None, length - stored))
             if stored:
                 wanted.append((f"{FOLDER}/{name}", own, start, stored))
-        found: list[bytes] = self._source.read(wanted) if wanted else []
+        found: list[Part] = self._source.read(wanted) if wanted else []
         filled = []
         for number, zeros in parts:
             part = b"" if number is None else found[number]

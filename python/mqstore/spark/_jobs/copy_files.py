@@ -16,6 +16,7 @@ from mqstore.errors import MQStoreError
 from mqstore.spark._locks import SAME_PATH
 
 if TYPE_CHECKING:
+    from mqstore._remote.failure import Part
     from mqstore.spark._jobs.progress import Tell
 
 _READ_BYTES = 4 << 20
@@ -66,7 +67,7 @@ def copy_files(
     return json.dumps({"folder": str(folder), "files": chosen}).encode()
 
 
-def _write(file: IO[bytes], at: int, part: bytes) -> None:
+def _write(file: IO[bytes], at: int, part: Part) -> None:
     """Writes a part, without its blocks of zeros: queue and index files are mostly empty."""
     view = memoryview(part)
     for start in range(0, len(part), len(_ZEROS)):

@@ -145,13 +145,15 @@ impl Pages {
         runs
     }
 
-    /// Returns the pages of an expected range that are not in memory. If most pages of a long range are, returns `None`:
-    /// a request for the rest would be short, and the reader will name these pages again.
+    /// Returns the pages of an expected range that are not in memory. If the first quarter of a long range is, returns
+    /// `None`: the reader names the other pages again before it needs them, and a longer request can fetch them.
     fn take_hint(&self, file: usize, pages: Range<u64>) -> Option<Vec<PageKey>> {
-        let count = pages.end.saturating_sub(pages.start);
+        let (start, end) = (pages.start, pages.end);
+        let count = end.saturating_sub(start);
         let absent: Vec<PageKey> =
             pages.map(|page| (file, page)).filter(|key| self.is_absent(*key)).collect();
-        let can_wait = count >= PATIENT_HINT && 4 * absent.len() as u64 <= 3 * count;
+        let first = absent.first().map_or(end, |(_, page)| *page);
+        let can_wait = count >= PATIENT_HINT && 4 * first.saturating_sub(start) >= count;
         (!can_wait).then_some(absent)
     }
 
@@ -162,9 +164,10 @@ impl Pages {
     /// Returns the end of the read-ahead of a read of the pages `first` to `end`; `end` if it is not sequential.
     fn read_ahead(&mut self, file: usize, first: u64, end: u64) -> u64 {
         let streams = self.streams.entry(file).or_default();
-        // The page of the last fetch may have been read twice: once for its first record, once for the rest.
-        let Some(at) = streams.iter().position(|stream| (stream.next..stream.next + 2).contains(&first))
-        else {
+        // The page of the last fetch may have been read twice: once for its first record, once for the rest. Or it was
+        // dropped since then.
+        let continues = |stream: &Stream| first < stream.next + 2 && stream.next < end;
+        let Some(at) = streams.iter().position(continues) else {
             streams.truncate(MOST_STREAMS - 1);
             streams.insert(0, Stream { next: end, ahead: 4 });
             return end;
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_expected_range_waits_until_most_of_it_is_absent() {
+    fn a_long_expected_range_waits_if_its_first_pages_are_in_memory() {
         let mut pages = Pages::default();
         pages.expect(1, &(0..16));
         assert_eq!(fetch(&mut pages, 0, &[0]), [run(0, 0..1), run(1, 0..16)]);
@@ -319,6 +322,19 @@ mod tests {
         assert_eq!(fetch(&mut pages, 0, &[50]), [run(0, 50..51)], "half of it is in memory");
         pages.expect(1, &(13..29));
         assert_eq!(fetch(&mut pages, 0, &[100]), [run(0, 100..101), run(1, 16..29)]);
+        pages.expect(1, &(39..60));
+        fetch(&mut pages, 0, &[150]);
+        pages.expect(1, &(30..60));
+        assert_eq!(fetch(&mut pages, 0, &[200]), [run(0, 200..201), run(1, 30..39)], "it begins with these");
+    }
+
+    #[test]
+    fn a_sequential_read_continues_if_its_last_page_was_dropped() {
+        let mut pages = Pages::default();
+        fetch(&mut pages, 0, &[0]);
+        assert_eq!(fetch(&mut pages, 0, &[1]), [run(0, 1..5)]);
+        let again = pages.plan(0, &[4, 5], |_| 1000);
+        assert_eq!(again, [run(0, 4..20)]);
     }
 
     #[test]

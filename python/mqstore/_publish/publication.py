@@ -27,7 +27,7 @@ from mqstore._remote.manifest import ATTEMPT, FOLDER, NAME, Entry, Manifest, dec
 from mqstore.errors import RemoteStoreError, ResultExistsError, UnsupportedFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
     from mqstore._publish.target import Target
@@ -120,13 +120,16 @@ class Publication:
         """Uploads the file with old and new positions."""
         self._mapping = self._upload("mapping.jsonl", file, 999_999, False)
 
-    def commit(self, report: dict[str, Any]) -> Manifest:
-        """Publishes the uploaded files. Returns the manifest: this one, or that of the same result.
+    def commit(self, report: dict[str, Any], uploaded: Sequence[Entry] = ()) -> Manifest:
+        """Publishes the uploaded files, and those that other processes have uploaded for this attempt.
+
+        Returns the manifest: this one, or that of the same result.
 
         Raises:
             ResultExistsError: another attempt published another result.
             StoreIOError: the request failed, or an object of this attempt has disappeared.
         """
+        self._files += uploaded
         manifest = Manifest(
             format=self._format,
             attempt=self.attempt,
@@ -197,13 +200,8 @@ class Publication:
             raise RemoteStoreError(self._target.shown, "publish a result", f"{reason}; use another server")
 
     def _upload(self, path: str, file: Path, number: int, trims: bool) -> Entry:
-        size = file.stat().st_size
-        stored = _length_without_zeros(file, size) if trims else size
         name = re.sub(r"[^A-Za-z0-9._-]", "_", path.rpartition("/")[2])[-100:]
-        entry = Entry(path, f"{self.attempt}/{number:06}-{name}", stored, size - stored, digest_of(file, stored))
-        with requests(self._target.shown, "upload a file"):
-            self._target.put(f"{FOLDER}/{entry.object}", file, stored)
-        return entry
+        return upload(self._target, f"{self.attempt}/{number:06}-{name}", path, file, trims=trims)
 
     def _check_objects(self, manifest: Manifest) -> None:
         sizes = {row[0]: row[1] for row in self._target.listed(f"{FOLDER}/{self.attempt}/")}
@@ -216,6 +214,16 @@ class Publication:
         names = [row[0] for row in self._target.listed(f"{FOLDER}/{self.attempt}/")]
         if names:
             self._target.delete(names)
+
+
+def upload(target: Target, object: str, path: str, file: Path, *, trims: bool = False) -> Entry:
+    """Uploads a local file as an object of an attempt. Returns the entry of the file `path` of the result."""
+    size = file.stat().st_size
+    stored = _length_without_zeros(file, size) if trims else size
+    entry = Entry(path, object, stored, size - stored, digest_of(file, stored))
+    with requests(target.shown, "upload a file"):
+        target.put(f"{FOLDER}/{object}", file, stored)
+    return entry
 
 
 @contextmanager

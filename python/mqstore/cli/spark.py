@@ -171,7 +171,7 @@ def compact(
 @_verb
 def export(
     directory: Directory,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to create.", show_default=False)],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to create, or a URL.", show_default=False)],
     to: Annotated[str, typer.Option("--to", help="parquet or arrow.")] = "parquet",
     options: Annotated[
         list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Option of a read; repeat for more.")

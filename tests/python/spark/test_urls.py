@@ -330,6 +330,61 @@ def test_an_export_whose_source_changes_leaves_nothing(
         mqstore.spark.export(spark, large, tmp_path / "out" / "new", storage_options=s3.options)
 
 
+def test_an_export_to_a_url_is_that_to_a_folder(
+    spark: Any, large: Path, s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"s3://{BUCKET}/exported"
+    options = {"splitBytes": 2 * MIB, "columns": "queue_id,queue_offset,body"}
+    real = rounds.Rounds.run
+
+    def repeat(self: rounds.Rounds, calls: list[rounds.Call]) -> list[bytes]:
+        # As tasks whose answers are lost, or that Spark runs twice.
+        real(self, calls[:2])
+        return real(self, calls)
+
+    wanted = mqstore.spark.export(spark, large, tmp_path / "folder", **options)
+    monkeypatch.setattr(rounds.Rounds, "run", repeat)
+    seen: list[mqstore.Progress] = []
+    found = mqstore.spark.export(spark, large, url, target_options=s3.options, progress=seen.append, **options)
+    monkeypatch.undo()
+    assert {**found.to_dict(), "path": "", "seconds": 0} == {**wanted.to_dict(), "path": "", "seconds": 0}
+    assert found.path == url
+    assert seen
+    assert seen[-1].done == seen[-1].total
+    mqstore.fetch(url, tmp_path / "fetched", storage_options=s3.options)
+    assert contents(tmp_path / "fetched") == contents(tmp_path / "folder")
+    # The files of the first attempts are garbage.
+    assert len(mqstore.clean(url, older_than=0, storage_options=s3.options).objects) == 2
+    mqstore.fetch(url, tmp_path / "again", storage_options=s3.options)
+    with pytest.raises(mqstore.ResultExistsError):
+        mqstore.spark.export(spark, large, url, target_options=s3.options, **options)
+    with pytest.raises(mqstore.InvalidOptionError, match="never replaced"):
+        mqstore.spark.export(spark, large, url, target_options=s3.options, overwrite=True, **options)
+
+
+def test_an_export_to_a_url_that_fails_publishes_nothing(
+    spark: Any, large: Path, s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"s3://{BUCKET}/export-failed"
+    real = rounds.Rounds.run
+
+    def fail(self: rounds.Rounds, calls: list[rounds.Call]) -> list[bytes]:
+        real(self, calls)
+        message = "the tasks have uploaded their files"
+        raise mqstore.MQStoreError(message)
+
+    monkeypatch.setattr(rounds.Rounds, "run", fail)
+    with pytest.raises(mqstore.MQStoreError, match="uploaded"):
+        mqstore.spark.export(spark, large, url, target_options=s3.options, splitBytes=2 * MIB)
+    monkeypatch.undo()
+    with pytest.raises(mqstore.ResultNotFoundError):
+        mqstore.published(url, storage_options=s3.options)
+    assert mqstore.clean(url, older_than=0, storage_options=s3.options).objects == ()
+    # Nothing prevents the next attempt.
+    mqstore.spark.export(spark, large, url, target_options=s3.options, splitBytes=2 * MIB)
+    assert len(mqstore.published(url, storage_options=s3.options).files) >= 4
+
+
 def test_what_writes_or_waits_refuses_a_url(spark: Any, large: Path, tmp_path: Path) -> None:
     url = url_of(large)
     given = {"path": url, "topic": "orders"}
@@ -344,13 +399,13 @@ def test_what_writes_or_waits_refuses_a_url(spark: Any, large: Path, tmp_path: P
     ):
         with pytest.raises(mqstore.RemoteStoreError, match="can only be read; copy it to a directory first"):
             call()
-    for call in (
-        lambda: mqstore.spark.export(spark, large, url),
-        lambda: mqstore.spark.compact(spark, url, output="s3://user:word@stores/copy"),
-    ):
-        with pytest.raises(mqstore.RemoteStoreError, match="a folder that driver and executors share") as told:
-            call()
-        assert "word" not in str(told.value)
+    with pytest.raises(mqstore.RemoteStoreError, match="a folder that driver and executors share") as told:
+        mqstore.spark.compact(spark, url, output="s3://user:word@stores/copy")
+    assert "word" not in str(told.value)
+    with pytest.raises(mqstore.RemoteStoreError, match="only if it is absent"):
+        mqstore.spark.export(spark, large, "sftp://user:word@host/out")
+    with pytest.raises(mqstore.InvalidOptionError, match="only for a URL"):
+        mqstore.spark.export(spark, large, tmp_path / "out", target_options={})
     assert not any(tmp_path.iterdir())
     stream = spark.readStream.format("mqstore").load(url).writeStream.format("noop")
     with pytest.raises(Exception, match="RemoteStoreError"):

@@ -13,7 +13,7 @@ from mqstore._paths import is_url, shown_url, text_of
 from mqstore._reports import CompactionReport
 from mqstore.errors import InvalidOptionError, MQStoreError, RemoteStoreError
 from mqstore.spark._jobs.copies import Source, staged
-from mqstore.spark._jobs.folders import Stores, absolute, homes, is_one, target_of, texts_of
+from mqstore.spark._jobs.folders import Stores, absolute, homes, is_one, shared_folder_of, texts_of
 from mqstore.spark._jobs.reports import Reports
 from mqstore.spark._jobs.rounds import Call, Rounds, error_of, parallelism
 from mqstore.spark._session import require
@@ -148,7 +148,7 @@ def compact(
         return next(iter(found.values())) if one else found
     if not one:
         raise InvalidOptionError("output", "only for one store; compact the stores separately")
-    target = target_of(output)
+    target = shared_folder_of(output)
     if job_id is not None and (published := _published_before(target, job_id)) is not None:
         return published
     if dry_run:

@@ -39,7 +39,7 @@ def absolute(path: StorePath) -> str:
     return os.path.abspath(home_of(path, "use it with Spark"))  # noqa: PTH100
 
 
-def target_of(path: StorePath) -> str:
+def shared_folder_of(path: StorePath) -> str:
     """Returns the folder for the result of a job.
 
     Raises:
@@ -47,9 +47,7 @@ def target_of(path: StorePath) -> str:
     """
     text = text_of(path)
     if is_url(text):
-        reason = (
-            "the target must be a folder that driver and executors share; without Spark, export and compact accept it"
-        )
+        reason = "the target must be a folder that driver and executors share; without Spark, compact accepts a URL"
         raise RemoteStoreError(shown_url(text), "write the result of a Spark job there", reason)
     return absolute(text)
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import secrets
-import shutil
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from mqstore import _native
-from mqstore._admin.export import sync_folder
 from mqstore._paths import is_url, text_of
 from mqstore._reports import ExportReport, RebuildReport
 from mqstore.errors import InvalidOptionError
-from mqstore.spark._jobs.folders import Stores, homes, is_one, job_folders, log_of, target_of, texts_of
+from mqstore.spark._jobs.folders import Stores, homes, is_one, job_folders, log_of, texts_of
 from mqstore.spark._jobs.reports import Reports
+from mqstore.spark._jobs.results import result
 from mqstore.spark._jobs.rounds import Call, Failed, Rounds, plain
 from mqstore.spark._session import require
 from mqstore.spark._stores import all_of
@@ -92,6 +89,7 @@ def export(
     progress: Callable[[Progress], object] | None = ...,
     on_error: Literal["raise"] = ...,
     storage_options: Mapping[str, Any] | None = ...,
+    target_options: Mapping[str, Any] | None = ...,
     **options: object,
 ) -> ExportReport: ...
 @overload
@@ -105,6 +103,7 @@ def export(
     progress: Callable[[Progress], object] | None = ...,
     on_error: OnError = ...,
     storage_options: Mapping[str, Any] | None = ...,
+    target_options: Mapping[str, Any] | None = ...,
     **options: object,
 ) -> ExportReport | Reports[ExportReport]: ...
 def export(
@@ -117,12 +116,15 @@ def export(
     progress: Callable[[Progress], object] | None = None,
     on_error: OnError = "raise",
     storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
     **options: object,
 ) -> ExportReport | Reports[ExportReport]:
-    """Writes messages to a folder of Parquet or Arrow files, without moving them through Spark.
+    """Writes messages to a folder of Parquet or Arrow files, or to a URL, without moving them through Spark.
 
     Each task reads a part of a store and writes its own file to a temporary folder next to ``dest``. The driver
     removes the files of lost attempts and renames the folder in one step, so ``dest`` is complete or does not exist.
+    At a URL, each task uploads its file, and the driver publishes one manifest that names the files
+    (`mqstore.published`); files of lost attempts that are not in it are removed by `mqstore.clean`.
     Records of system topics are left out and counted, except those of topics that an option names. So each message is
     there once, and delayed messages that wait are not there.
 
@@ -132,16 +134,18 @@ def export(
             versions of the files that the driver listed. An iterable of them, a pattern with ``*``, or a DataFrame with
             them in its first column is several stores: all files are in one folder, and the column ``store`` comes
             first, as in a scan.
-        dest: the folder to create, under the same path on the driver and on every executor.
+        dest: the folder to create, under the same path on the driver and on every executor. Or a URL (``s3://``,
+            ``gs://``, ``az://``) at which there is no result yet.
         format: ``"parquet"`` or ``"arrow"``.
-        overwrite: whether to replace an existing folder ``dest``.
-        progress: callback with bytes of the log, or with tasks if the read follows queue units. An exception in it
-            cancels the tasks.
+        overwrite: whether to replace an existing folder ``dest``. A result at a URL is never replaced.
+        progress: callback with bytes of the log, or with tasks if the read follows queue units or ``dest`` is a URL. An
+            exception in it cancels the tasks.
         on_error: only for several stores: behaviour if one of them cannot be read. ``"raise"`` raises the error and
             writes nothing. ``"skip"`` exports the other stores; `Reports.failures` names those that failed, and
             ``dest`` has no row of them. If all of them failed, ``dest`` does not change.
         storage_options: only for URLs: credentials and settings of the transport, see `mqstore.open`. No error shows
             them.
+        target_options: only if ``dest`` is a URL: credentials and settings of its transport, as `storage_options`.
         options: options of a read: ``topic="orders"``, ``columns="tags,body"``, ``startingTimestamp=...``.
 
     Returns:
@@ -150,7 +154,8 @@ def export(
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
         FileExistsError: ``dest`` exists.
-        RemoteStoreError: ``dest`` is a URL.
+        ResultExistsError: the URL ``dest`` has a result or other objects.
+        RemoteStoreError: results cannot be written to this kind of URL.
         InvalidOptionError: an option is unknown, or its value is invalid.
         NotAStoreError: a pattern matches no store.
         MQStoreError: a task failed after all its attempts, for example because a file at a URL changed meanwhile; the
@@ -164,8 +169,6 @@ def export(
         msg = f"format must be parquet or arrow, not {format!r}"
         raise ValueError(msg)
     started = time.monotonic()
-    target = Path(target_of(dest))
-    _must_be_free(target, overwrite)
     places = {"path": text_of(cast("StorePath", path))} if is_one(path) else {"paths": json.dumps(texts_of(path))}
     chosen = read_options({name: _spelled(value) for name, value in {**options, **places}.items()})
     check_on_error(on_error, chosen["several"])
@@ -176,45 +179,29 @@ def export(
         chosen["storage"] = dict(storage_options)
     topics = chosen["topics"]
     named = {*topics.get("names", ()), *topics.get("assign", ())}
-    read = _source.batch(
-        _source.narrowed(chosen, _source.columns(chosen)),
-        lambda topic: topic not in named and _native.is_system_topic(topic),
-    )
-    stores = {path: _Exported(planned.left_out) for path, planned in read.stores.items()}
-    parts = [part for planned in read.stores.values() for part in planned.parts]
-    staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    staging.mkdir(parents=True)
-    # Folder for progress files, so that lost attempts which still run do not disturb the result.
-    attempts = staging / "attempts"
-    attempts.mkdir()
-    try:
+    with result(dest, format, overwrite, target_options) as target:
+        read = _source.batch(
+            _source.narrowed(chosen, _source.columns(chosen)),
+            lambda topic: topic not in named and _native.is_system_topic(topic),
+        )
+        stores = {path: _Exported(planned.left_out) for path, planned in read.stores.items()}
+        parts = [part for planned in read.stores.values() for part in planned.parts]
         calls = []
         for number, part in enumerate(parts):
             place = _plain_place(read.remotes.get(part.path))
-            arguments = (read.options, part.plain(), str(staging), number, format, place)
-            calls.append(Call("export", arguments, str(attempts), part.to - part.begin))
-        walked = all(part.way == "log" for part in parts)
-        total = sum(call.weight for call in calls) if walked else None
+            arguments = (read.options, part.plain(), target.place, number, format, place)
+            calls.append(Call("export", arguments, target.progress, part.to - part.begin))
+        can_measure = target.progress is not None and all(part.way == "log" for part in parts)
+        total = sum(call.weight for call in calls) if can_measure else None
         rounds = Rounds(spark, progress, total, keeps=on_error == "skip")
         for part, answer in zip(parts, rounds.run(calls), strict=True):
             stores[part.path].add(answer)
         rounds.finish()
-        shutil.rmtree(attempts)
-        kept = {name for store in stores.values() for name in store.files}
-        for file in staging.iterdir():
-            if file.name not in kept:
-                file.unlink()
-        sync_folder(staging)
         failures = {**read.failures, **{path: one.error for path, one in stores.items() if one.error is not None}}
-        reports = {path: one.report(target, format, started) for path, one in stores.items() if one.error is None}
+        reports = {path: one.report(target.shown, format, started) for path, one in stores.items() if one.error is None}
         if reports:
-            _must_be_free(target, overwrite)
-            if target.exists():
-                shutil.rmtree(target)
-            staging.rename(target)
-            sync_folder(target.parent)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+            shown = [{"store": path, **one.to_dict()} for path, one in reports.items()]
+            target.publish([file for store in stores.values() for file in store.files], {"reports": shown})
     return Reports(reports, failures.items()) if chosen["several"] else next(iter(reports.values()))
 
 
@@ -234,14 +221,14 @@ class _Exported:
             self._found.append(plain(answer))
 
     @property
-    def files(self) -> list[str]:
-        """Names of the files; none of a store that failed."""
-        return [] if self.error is not None else [each["file"] for each in self._found]
+    def files(self) -> list[dict[str, Any]]:
+        """The answers for the files; none of a store that failed."""
+        return [] if self.error is not None else self._found
 
-    def report(self, target: Path, format: str, started: float) -> ExportReport:
+    def report(self, target: str, format: str, started: float) -> ExportReport:
         """Returns the report of the store."""
         return ExportReport(
-            path=str(target),
+            path=target,
             format=format,
             messages=sum(each["rows"] for each in self._found),
             bytes=sum(each["bytes"] for each in self._found),
@@ -259,12 +246,6 @@ def _plain_place(remote: RemoteStore | None) -> tuple[str, dict[str, Any], bytes
 
 def _spelled(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _must_be_free(target: Path, overwrite: bool) -> None:
-    if target.exists() and not (overwrite and target.is_dir()):
-        msg = f"{target}: exists already; set overwrite to replace a folder"
-        raise FileExistsError(msg)
 
 
 for _function in (rebuild, export):

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import mqstore
 from mqstore import _native
-from mqstore._admin.export import column_file, sync_folder
+from mqstore._admin.export import column_file
 from mqstore._paths import is_url
 from mqstore._remote.place import pinned
 from mqstore.errors import NotAStoreError
 from mqstore.spark._jobs.copy_files import copy_files
 from mqstore.spark._jobs.progress import Tell, Teller
+from mqstore.spark._jobs.results import Place, write
 from mqstore.spark._locks import SAME_PATH, once_unlocked
 from mqstore.spark._read.rows import rows
 
@@ -103,28 +104,27 @@ def export(
     tell: Tell | None,
     options: dict[str, Any],
     part: tuple[Any, ...],
-    folder: str,
+    target: Place,
     number: int,
     kind: str,
     place: tuple[str, dict[str, Any], bytes | None] | None,
 ) -> bytes:
-    """Writes a part of a read to its own file; `place` is that of a store at a URL. Returns name, rows and bytes."""
-    home = Path(folder)
+    """Writes a part of a read to its own file; `place` is that of a store at a URL. Returns file, rows and bytes."""
     remote = None
     if place is not None:
         from mqstore.spark._remote import RemoteStore
 
         remote = RemoteStore(*place)
-    path = home / f"{number:05d}-{secrets.token_hex(8)}.{kind}"
     batches = rows(options, part, tell, remote)
     first = next(batches)
     count = 0
-    with column_file(kind, path, first.schema) as write:
+    name = f"{number:05d}-{secrets.token_hex(8)}.{kind}"
+    # The file is complete when the inner block ends.
+    with write(target, name) as (path, answer), column_file(kind, path, first.schema) as add:
         for batch in batches:
-            write(batch)
+            add(batch)
             count += batch.num_rows
-    sync_folder(home)
-    return _plain({"file": path.name, "rows": count, "bytes": path.stat().st_size})
+    return _plain({**answer, "rows": count})
 
 
 def _plain(report: dict[str, Any]) -> bytes:

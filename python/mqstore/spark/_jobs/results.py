@@ -1,0 +1,146 @@
+"""The files of an export, which become visible together.
+
+::
+
+    <parent>/.<name>.<token>/<file>              files of all attempts; the folder is renamed to <parent>/<name>
+    <parent>/.<name>.<token>/attempts/task-...   their progress
+    <URL>/_mqstore/attempt-.../<file>            or objects of all attempts; the manifest names those that count
+
+The driver keeps only the files that the answers of the tasks name. So a lost attempt that still runs changes nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from mqstore._admin.export import sync_folder
+from mqstore._paths import is_url, text_of
+from mqstore._publish.publication import Publication, upload
+from mqstore._publish.target import target_of
+from mqstore._remote.manifest import Entry
+from mqstore.errors import InvalidOptionError
+from mqstore.spark._jobs.folders import absolute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from mqstore.types import StorePath
+
+Place: TypeAlias = str | tuple[str, dict[str, Any], str]
+"""Where tasks write: a folder; or a URL, its options and the folder of the job's attempt."""
+
+
+class Result(Protocol):
+    """The result of a job on the driver."""
+
+    shown: str
+    """The name of the place in reports."""
+    place: Place
+    progress: str | None
+    """Folder for the progress of the tasks."""
+
+    def publish(self, files: Sequence[dict[str, Any]], report: dict[str, Any]) -> None:
+        """Makes these files the result: answers of `write`."""
+
+
+@contextmanager
+def result(dest: StorePath, format: str, overwrite: bool, options: Mapping[str, Any] | None) -> Iterator[Result]:
+    """Yields the result of an export. Without a call of `publish`, nothing of it stays.
+
+    Raises:
+        FileExistsError: the folder exists.
+        ResultExistsError: the URL has a result or other objects.
+        RemoteStoreError: results cannot be written to this kind of URL.
+    """
+    text = text_of(dest)
+    if is_url(text):
+        if overwrite:
+            raise InvalidOptionError("overwrite", "a result at a URL is never replaced; choose another URL")
+        target = target_of(text, options, "export to it")
+        with Publication(target, format) as publication:
+            publication.begin()
+            yield _Published(publication, target.shown, (text, dict(options or {}), publication.attempt))
+        return
+    if options is not None:
+        raise InvalidOptionError("target_options", f"only for a URL, and {text!r} is a path")
+    folder = _Folder(Path(absolute(text)), overwrite)
+    try:
+        yield folder
+    finally:
+        folder.remove()
+
+
+@contextmanager
+def write(place: Place, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yields the local path for one file of a task, and the answer for the driver, complete after the block."""
+    answer: dict[str, Any] = {}
+    if isinstance(place, str):
+        path = Path(place, name)
+        yield path, answer
+        sync_folder(path.parent)
+        answer |= {"file": name, "bytes": path.stat().st_size}
+        return
+    url, options, attempt = place
+    with TemporaryDirectory(prefix="mqstore-") as folder:
+        path = Path(folder, name)
+        yield path, answer
+        answer |= {"bytes": path.stat().st_size}
+        answer |= {"entry": asdict(upload(target_of(url, options, "export to it"), f"{attempt}/{name}", name, path))}
+
+
+class _Folder:
+    """A folder that gets its name when it is complete."""
+
+    def __init__(self, target: Path, overwrite: bool) -> None:
+        self._target = target
+        self._overwrite = overwrite
+        self._must_be_free()
+        self._staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        # Folder for progress files, so that lost attempts which still run do not disturb the result.
+        attempts = self._staging / "attempts"
+        attempts.mkdir(parents=True)
+        self.shown = str(target)
+        self.place: Place = str(self._staging)
+        self.progress: str | None = str(attempts)
+
+    def publish(self, files: Sequence[dict[str, Any]], _report: dict[str, Any]) -> None:
+        shutil.rmtree(self._staging / "attempts")
+        kept = {one["file"] for one in files}
+        for file in self._staging.iterdir():
+            if file.name not in kept:
+                file.unlink()
+        sync_folder(self._staging)
+        self._must_be_free()
+        if self._target.exists():
+            shutil.rmtree(self._target)
+        self._staging.rename(self._target)
+        sync_folder(self._target.parent)
+
+    def remove(self) -> None:
+        """Removes what was not published."""
+        shutil.rmtree(self._staging, ignore_errors=True)
+
+    def _must_be_free(self) -> None:
+        if self._target.exists() and not (self._overwrite and self._target.is_dir()):
+            msg = f"{self._target}: exists already; set overwrite to replace a folder"
+            raise FileExistsError(msg)
+
+
+class _Published:
+    """Objects at a URL that a manifest names."""
+
+    progress: str | None = None
+
+    def __init__(self, publication: Publication, shown: str, place: Place) -> None:
+        self._publication = publication
+        self.shown = shown
+        self.place = place
+
+    def publish(self, files: Sequence[dict[str, Any]], report: dict[str, Any]) -> None:
+        self._publication.commit(report, [Entry(**one["entry"]) for one in files])

@@ -267,7 +267,7 @@ def _last_line(error: BaseException) -> str | None:
     """Returns the reason from an executor's error: the text after the mark, up to the end of its line."""
     text = str(error)
     lines = [line.partition(FAILED)[2].strip() for line in text.splitlines() if FAILED in line]
-    return lines[-1] if lines else _unsuitable_python(text)
+    return lines[-1] if lines else _unsuitable_python(text) or _lost_task(text)
 
 
 def _unsuitable_python(text: str) -> str | None:
@@ -281,3 +281,11 @@ def _unsuitable_python(text: str) -> str | None:
     else:
         return None
     return f"{what}: set {_VARIABLE} to an interpreter that has mqstore[spark], before Spark starts"
+
+
+def _lost_task(text: str) -> str | None:
+    """Returns the reason if Spark gave up a task whose worker or executor ended."""
+    found = re.search(r"Job aborted due to stage failure: (.+)", text)
+    if found is None:
+        return None
+    return f"Spark gave up a task: {found[1].strip()}; the log of the executor has the cause, such as too little memory"

@@ -45,7 +45,7 @@ limit() {
         sim) echo 900 ;;
         loom) echo 300 ;;
         python) echo 900 ;;
-        spark) echo 600 ;;
+        spark) echo 900 ;;
         interop) echo 900 ;;
         threads) echo 3600 ;;
         soak-sim) echo 18000 ;;
@@ -146,9 +146,11 @@ part_spark() {
         return "$cannot_run"
     }
     export JAVA_HOME
+    local tests="spark"
+    [ -n "$SOAK" ] || tests="$tests and not soak"
     # One process, because all tests share one Spark session.
     # shellcheck disable=SC2086
-    pytest_run 0 -m spark $ARGS
+    pytest_run 0 -m "$tests" $ARGS
 }
 
 part_interop() {

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -75,6 +76,13 @@ class Bucket:
         keys = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY, "region_name": "us-east-1"}
         return closing(boto3.client("s3", endpoint_url=f"http://127.0.0.1:{self._port}", **keys))
 
+    def reset(self) -> None:
+        """Removes all objects; only for moto's server."""
+        self.fault = None
+        request = urllib.request.Request(f"http://127.0.0.1:{self._port}/moto-api/reset", method="POST")
+        with urllib.request.urlopen(request) as answer:
+            assert answer.status == 200
+
     def upload(self, home: Path, name: str) -> str:
         """Copies a directory to the bucket. Returns its URL."""
         for path in files_of(home):
@@ -109,6 +117,9 @@ def bucket() -> Iterator[Bucket]:
         made = Bucket(server.server_address[1])
         yield made
     finally:
+        # The servers of one process share their objects, and another module may use the same names.
+        if made is not None:
+            made.reset()
         server.shutdown()
         thread.join()
         server.server_close()

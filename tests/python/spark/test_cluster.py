@@ -47,7 +47,7 @@ SPECULATES = {
     "spark.speculation.quantile": "0.1",
     "spark.speculation.minTaskRuntime": "50ms",
     # The losing copy of a task lives much longer than the publication takes.
-    "spark.python.task.killTimeout": "30s",
+    "spark.python.task.killTimeout": "120s",
 }
 
 

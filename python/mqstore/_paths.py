@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import RemoteStoreError
+from mqstore.errors import InvalidOptionError, RemoteStoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mqstore.types import StorePath
 
 
@@ -30,6 +32,21 @@ def home_of(path: StorePath, action: str = "do this") -> str:
     if is_url(text):
         raise RemoteStoreError(shown_url(text), action)
     return text
+
+
+def target_url(dest: StorePath | None, target_options: Mapping[str, Any] | None) -> str | None:
+    """Returns the URL to which a result is written; None if it is a path, or if no result is wanted.
+
+    Raises:
+        InvalidOptionError: there is no URL for `target_options`.
+    """
+    text = None if dest is None else text_of(dest)
+    if text is not None and is_url(text):
+        return text
+    if target_options is not None:
+        reason = "only for a URL; omit it" if text is None else f"only for a URL, and {text!r} is a path"
+        raise InvalidOptionError("target_options", reason)
+    return None
 
 
 def is_url(text: str) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from mqstore import _native
 from mqstore._delivery.store import DeliveringStore
-from mqstore._paths import home_of, shown_url, text_of
+from mqstore._paths import home_of, shown_url, target_url, text_of
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore._times import seconds_of
 from mqstore.errors import RemoteStoreError, StoreLockedError
@@ -474,12 +474,12 @@ class Store(DeliveringStore):
         """
         from dataclasses import replace
 
-        from mqstore._admin.directories import make_at_url, must_be_new, url_of
+        from mqstore._admin.directories import make_at_url, must_be_new
         from mqstore._reports import Progress, SnapshotReport
 
         self._check()
         home_of(self.path, "make a snapshot of it")
-        if (url := url_of(dest, target_options)) is not None:
+        if (url := target_url(dest, target_options)) is not None:
 
             def make(folder: str) -> SnapshotReport:
                 return replace(self.snapshot(folder, progress=progress), path=shown_url(url))

@@ -10,10 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import mqstore
+
+if TYPE_CHECKING:
+    from remote_stores import Bucket
 
 # Small files, so that rolls, full index files and second queue files happen within a test.
 SMALL = mqstore.StoreOptions(
@@ -34,6 +38,16 @@ def _ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Bucket]:
+    """A bucket of moto's server, empty at the begin of each module."""
+    pytest.importorskip("moto.server")
+    from remote_stores import bucket
+
+    with bucket() as made:
+        yield made
 
 
 @pytest.fixture

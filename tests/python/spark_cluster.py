@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import venv
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -47,6 +48,9 @@ logger.executor.level = off
 logger.master.name = org.apache.spark.deploy.master.Master
 logger.master.level = info
 """
+SparkCli = Callable[..., tuple[int, str, str]]
+"""Runs a verb of `mqstore spark`. Returns the exit status, the output and the notes."""
+
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

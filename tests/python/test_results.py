@@ -27,20 +27,13 @@ from mqstore._publish.publication import Publication
 from mqstore._publish.target import Target, target_of
 from mqstore._remote.failure import RequestFailure
 from mqstore._remote.manifest import NAME, Entry, Manifest, ManifestError
-from remote_stores import ACCESS_KEY, SECRET_KEY, Bucket, answers, bucket
+from remote_stores import ACCESS_KEY, SECRET_KEY, Bucket, answers
 
 pytest.importorskip("obstore")
 pytest.importorskip("fsspec")
 pyarrow = pytest.importorskip("pyarrow")
 
 FORMATS: list[Any] = ["jsonl", "parquet", "arrow"]
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Bucket]:
-    pytest.importorskip("moto.server")
-    with bucket() as made:
-        yield made
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 import shutil
 import socket
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from remote_stores import (
     Faulty,
     Requests,
     answers,
-    bucket,
     files_of,
     needs_versitygw,
     versitygw_bucket,
@@ -46,13 +45,6 @@ IMPATIENT = {
 }
 
 Start = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Bucket]:
-    pytest.importorskip("moto.server")
-    with bucket() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,6 @@ from remote_stores import (
     Faulty,
     Requests,
     answers,
-    bucket,
     failing,
     in_memory,
     needs_versitygw,
@@ -36,13 +35,6 @@ pytest.importorskip("obstore")
 pytest.importorskip("fsspec")
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Bucket]:
-    pytest.importorskip("moto.server")
-    with bucket() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

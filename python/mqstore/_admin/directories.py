@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mqstore import _native
-from mqstore._paths import home_of, is_url, shown_url, text_of
+from mqstore._paths import home_of, shown_url, target_url, text_of
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore._times import count_of
-from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -195,7 +194,7 @@ def repair(
         msg = "repair() needs either output=, a folder for a repaired copy, or in_place=True"
         raise ValueError(msg)
     home = home_of(path, "repair it")
-    if (url := url_of(output, target_options)) is not None:
+    if (url := target_url(output, target_options)) is not None:
 
         def make(folder: str) -> RepairReport:
             done = repair(home, output=folder, dry_run=dry_run, options=options, progress=progress)
@@ -253,7 +252,7 @@ def compact(
     chosen = compaction.topic_list(topics)
     request, tell = compaction.request(job_id=job_id, **options)
     home = home_of(path, "compact it")
-    if (url := url_of(output, target_options)) is not None:
+    if (url := target_url(output, target_options)) is not None:
 
         def make(folder: str) -> CompactionReport:
             return compact(home, topics=topics, output=folder, job_id=job_id, **options)
@@ -265,15 +264,6 @@ def compact(
         _native.copy_store(home, copy, None)
         home = copy
     return CompactionReport._from_json(_native.compaction_run(home, chosen, *request, tell))
-
-
-def url_of(output: StorePath | None, target_options: Mapping[str, Any] | None) -> str | None:
-    """Returns the URL of a copy; None if it is a folder or not wanted."""
-    if output is not None and is_url(text_of(output)):
-        return text_of(output)
-    if target_options is not None:
-        raise InvalidOptionError("target_options", "only for a copy at a URL")
-    return None
 
 
 def make_at_url(

@@ -43,14 +43,11 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mqstore import _extras, _native
-from mqstore._admin.files import only_one, publish, replace_file
-from mqstore._admin.files import replace_state as replace_state  # noqa: PLC0414 - jobs on Spark import them from here
-from mqstore._admin.files import sync_folder as sync_folder  # noqa: PLC0414
+from mqstore._admin.files import only_one, publish, replace_file, replace_state, sync_folder
 from mqstore._admin.settings import Settings
-from mqstore._paths import home_of, is_url, shown_url, text_of
+from mqstore._paths import home_of, is_url, shown_url, target_url, text_of
 from mqstore._read.scan import BATCH_ROWS, Scan, request_of
 from mqstore._remote.place import CACHE_BYTES, place_of
-from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -198,13 +195,11 @@ def export(
     if parts and kind not in ("parquet", "arrow"):
         msg = f"parts are for Parquet and Arrow; {kind} can be resumed without them"
         raise ValueError(msg)
-    if is_url(target):
+    if (url := target_url(target, target_options)) is not None:
         if mapping is not None:
             msg = "at a URL, the mapping is a part of the result: omit mapping"
             raise ValueError(msg)
-        return _to_url(source, target, target_options, kind, (request, waiting == "keep", progress))
-    if target_options is not None:
-        raise InvalidOptionError("target_options", f"only for a URL, and {target!r} is a path")
+        return _to_url(source, url, target_options, kind, (request, waiting == "keep", progress))
     work = _Export(source, Path(target), request, waiting == "keep", overwrite, progress)
     started = time.monotonic()
     if kind == "store":

@@ -99,7 +99,7 @@ def fetch(
         StoreChangedError: an object was replaced during the call.
         StorePermissionError, StoreIOError: a request failed.
         StoreBusyError: another fetch writes the same directory.
-        DiskFullError: no space for the directory. What was fetched is kept for the next call.
+        DiskFullError: no space for the directory. The files that are complete are kept for the next call.
     """
     started = time.monotonic()
     home = Path(home_of(directory, "fetch to it"))
@@ -120,9 +120,9 @@ def fetch(
         for folder in (*manifest.folders, *{os.path.dirname(one.path) for one in manifest.files}):  # noqa: PTH120
             (partial / folder).mkdir(parents=True, exist_ok=True)
         wanted = [(entry, partial / entry.path) for entry in manifest.files if entry not in kept]
-        beside = Path(f"{home}.partial.mapping")
+        new_mapping = Path(f"{home}.partial.mapping")
         if manifest.mapping is not None:
-            wanted.append((manifest.mapping, beside))
+            wanted.append((manifest.mapping, new_mapping))
         for count in found.fetched(wanted):
             done += count
             if progress is not None:
@@ -130,7 +130,7 @@ def fetch(
         for folder, _, _ in os.walk(partial, topdown=False):
             sync_folder(Path(folder))
         if manifest.mapping is not None:
-            publish(beside, mapping)
+            publish(new_mapping, mapping)
         partial.rename(home)
         sync_folder(home.parent)
     return FetchReport(

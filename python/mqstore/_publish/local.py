@@ -33,12 +33,14 @@ _COPY_BYTES = 1 << 20
 _lock = threading.Lock()
 
 
-class Memory(FileSystem):
-    """Objects in the memory of this process."""
-
+class _Listed(FileSystem):
     def listed(self, folder: str) -> list[Row]:
         """Returns the objects in a folder, which ends with a slash, and in its folders."""
         return [row for row in self.files() if row[0].startswith(folder)]
+
+
+class Memory(_Listed):
+    """Objects in the memory of this process."""
 
     def get(self, path: str) -> bytes | None:
         """Returns an object; None if there is none."""
@@ -68,12 +70,8 @@ class Memory(FileSystem):
                 self._system.rm_file(f"{self._root}/{path}")
 
 
-class Folder(FileSystem):
+class Folder(_Listed):
     """Files below a folder."""
-
-    def listed(self, folder: str) -> list[Row]:
-        """Returns the files in a folder, which ends with a slash, and in its folders."""
-        return [row for row in self.files() if row[0].startswith(folder)]
 
     def get(self, path: str) -> bytes | None:
         """Returns the content of a file; None if there is none."""

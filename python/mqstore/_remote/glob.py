@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mqstore._paths import is_url, shown_url, text_of
-from mqstore._remote.failure import RequestFailure, error_of
+from mqstore._remote.failure import requests
 from mqstore._remote.manifest import FOLDER, manifest_in
 from mqstore._remote.place import object_transport_of, transport_of
 from mqstore.errors import NotAStoreError
@@ -83,7 +83,7 @@ def _of_url(pattern: str, storage_options: Mapping[str, Any] | None) -> list[str
     root = f"{scheme}://{'/'.join(names[:first])}"
     source = transport_of(root, storage_options)
     folders = [""]
-    try:
+    with requests(shown_url(root), "list"):
         with ThreadPoolExecutor(_LISTS, "mqstore-list") as pool:
             for name in names[first:]:
                 if not any(letter in name for letter in _LETTERS):
@@ -102,8 +102,6 @@ def _of_url(pattern: str, storage_options: Mapping[str, Any] | None) -> list[str
             for url, inner, files in places
             if _is_store(inner + files) or (FOLDER in inner and _has_published_store(url, storage_options))
         ]
-    except RequestFailure as failure:
-        raise error_of(shown_url(root), "list", failure) from None
 
 
 def _has_published_store(url: str, storage_options: Mapping[str, Any] | None) -> bool:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Requests of one store at the same time.
 _REQUESTS = 8
 
-# Bytes of a part of an upload, parts at the same time, and parts in total, of which S3 accepts 10,000.
+# Bytes of a part of an upload, parts at the same time, and parts in total: S3 accepts 10,000.
 _PART_BYTES = 8 << 20
 _PARTS = 4
 _MOST_PARTS = 9_000

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_cluster import SETTINGS, java_options, needs_spark
+from mqstore import cli
+from mqstore.cli import spark as verbs
+from spark_cluster import SETTINGS, SparkCli, java_options, needs_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,3 +46,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = builder.getOrCreate()
     yield session
     session.stop()
+
+
+@pytest.fixture
+def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> SparkCli:
+    """Runs a verb of `mqstore spark` in the session of all tests."""
+    # The session stays open.
+    monkeypatch.setattr(type(spark), "stop", lambda _session: None)
+    assert verbs.spark_app.info.help
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        status = cli.run(["spark", *map(str, arguments)])
+        return status, *capsys.readouterr()
+
+    return call

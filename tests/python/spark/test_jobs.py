@@ -12,8 +12,8 @@ import pytest
 import mqstore
 import mqstore.spark
 from compaction_rows import SIZES, hashes, make
-from mqstore import _native, cli
-from mqstore.cli import spark as verbs
+from mqstore import _native
+from spark_cluster import SparkCli
 
 
 @pytest.fixture
@@ -178,46 +178,32 @@ def test_reports_as_rows(spark: Any, stores: list[Path], tmp_path: Path) -> None
         mqstore.spark.as_dataframe(spark, {"a": 1})  # type: ignore[dict-item]
 
 
-def test_the_command_line(
-    spark: Any,
-    stores: list[Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    # The session of all tests stays open.
-    monkeypatch.setattr(type(spark), "stop", lambda _session: None)
-    assert verbs.spark_app.info.help
-
-    def run(*arguments: object) -> tuple[int, str]:
-        status = cli.run(["spark", *map(str, arguments)])
-        return status, capsys.readouterr().out
-
-    status, out = run("verify", *stores, "--format", "json", "--master", "local[2]")
+def test_the_command_line(run: SparkCli, stores: list[Path], tmp_path: Path) -> None:
+    status, out, _ = run("verify", *stores, "--format", "json", "--master", "local[2]")
     assert (status, [each["ok"] for each in json.loads(out)]) == (0, [True, True])
-    status, out = run("rebuild", stores[0])
+    status, out, _ = run("rebuild", stores[0])
     assert status == 0
     assert "300" in out
-    status, out = run("export", stores[0], tmp_path / "out", "--option", "topic=t0", "--format", "json")
+    status, out, _ = run("export", stores[0], tmp_path / "out", "--option", "topic=t0", "--format", "json")
     assert (status, json.loads(out)["messages"]) == (0, 150)
-    status, out = run("compact", stores[0], "--topic", "t0")
+    status, out, _ = run("compact", stores[0], "--topic", "t0")
     assert status == 3
     with mqstore.open(stores[0], "rw") as store:
         store.create_topic("prices", attributes={"cleanup.policy": "COMPACTION"})
         for _ in range(5):
             store.append("prices", b"x", keys="k")
-    status, out = run("compact", stores[0], "--topic", "prices", "--format", "json")
+    status, out, _ = run("compact", stores[0], "--topic", "prices", "--format", "json")
     assert (status, [each["messages_after"] for each in json.loads(out)]) == (0, [1])
     with mqstore.open(stores[0], "rw") as store:
         store.append("prices", b"y", keys="k")
-    status, out = run("compact", *stores, "--dry-run", "--strategy", "ranged", "--memory-size", 1000)
+    status, out, _ = run("compact", *stores, "--dry-run", "--strategy", "ranged", "--memory-size", 1000)
     assert status == 0
     assert (str(stores[1]) in out, " 2 " in out) == (True, True)
-    status, out = run("compact", stores[0])
+    status, out, _ = run("compact", stores[0])
     assert status == 0
-    status, out = run("compact", stores[0])
+    status, out, _ = run("compact", stores[0])
     assert status == 1
     assert run("compact", stores[0], "--strategy", "none")[0] == 3
-    status, out = run("verify", tmp_path / "nothing")
+    status, out, _ = run("verify", tmp_path / "nothing")
     assert status == 3
     assert run("export", stores[0], tmp_path / "other", "--to", "csv")[0] == 2

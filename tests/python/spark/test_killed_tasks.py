@@ -17,18 +17,11 @@ import pytest
 import mqstore
 import mqstore.spark
 from conftest import SMALL
-from remote_stores import BUCKET, Bucket, bucket
+from remote_stores import BUCKET, Bucket
 
 MIB = 1 << 20
 MESSAGES = 2000
 COLUMNS = "queue_id,queue_offset,body"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Bucket]:
-    pytest.importorskip("moto.server")
-    with bucket() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

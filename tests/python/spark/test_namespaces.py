@@ -18,7 +18,7 @@ import pytest
 
 import mqstore
 from conftest import SMALL
-from remote_stores import Bucket, bucket
+from remote_stores import Bucket
 from spark_cluster import Cluster, Driver, Failed, needs_spark
 from spark_driver_side import job
 
@@ -50,13 +50,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for queue in range(2):
             store.append_many("orders", messages, queue_id=queue)
     return path
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Bucket]:
-    pytest.importorskip("moto.server")
-    with bucket() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -100,18 +93,18 @@ def read(spark: Any, path: str, **options: Any) -> list[Any]:
     return [frame.rdd.getNumPartitions(), [tuple(row) for row in rows]]
 
 
-def test_executors_read_and_verify_a_bucket_without_the_folder(driver: Driver, home: Path, server: Bucket) -> None:
-    url = server.upload(home, "hidden")
+def test_executors_read_and_verify_a_bucket_without_the_folder(driver: Driver, home: Path, s3: Bucket) -> None:
+    url = s3.upload(home, "hidden")
     assert list(home.parent.iterdir()) == [home]
     assert driver.call(entries, str(home.parent)) == []
     with pytest.raises(Failed, match=r"NotAStoreError|under the same path"):
         driver.call(read, str(home))
-    options = {"storageOptions": json.dumps(server.options)}
+    options = {"storageOptions": json.dumps(s3.options)}
     parts, rows = driver.call(read, url, **options)
     assert parts >= 2
     with mqstore.open(home) as store:
         wanted = [(m.queue_id, m.queue_offset, m.text()) for queue in range(2) for m in store.read("orders", queue)]
     assert rows == wanted
-    found = driver.call(job, "verify", [url], storage_options=server.options)
+    found = driver.call(job, "verify", [url], storage_options=s3.options)
     assert found[url].ok
     assert found[url].messages == len(wanted)

@@ -20,8 +20,6 @@ import mqstore
 import mqstore.spark
 from compaction_rows import SIZES, hashes
 from conftest import SMALL
-from mqstore import cli
-from mqstore.cli import spark as verbs
 from mqstore.spark import _source, _stores
 from mqstore.spark._jobs import rounds
 from mqstore.spark._read import planning
@@ -29,6 +27,7 @@ from mqstore.spark._read.rows import rows_of_task
 from remote_stores import in_memory
 
 pytest.importorskip("fsspec")
+from spark_cluster import SparkCli
 
 MIB = 1 << 20
 COLUMNS = ["topic", "queue_offset", "body"]
@@ -132,7 +131,7 @@ def part(path: str, size: int) -> planning.Part:
 
 
 def test_tasks_of_a_read_are_balanced_by_bytes() -> None:
-    # A thousand stores, of which some are large. Each is divided by the same size.
+    # A thousand stores, some of them large. Each is divided by the same size.
     sizes = [1 << 30] * 20 + [3 * MIB] * 900 + [200 * MIB] * 80
     given = {"several": True, "max_records": None, "split_bytes": None, "min_partitions": 1}
     options = planning.shared_split(given, sum(sizes))
@@ -397,21 +396,7 @@ def test_a_compacted_copy_that_fails_leaves_nothing(
     assert list(output.parent.iterdir()) == []
 
 
-def test_the_command_line_takes_several_stores(
-    spark: Any,
-    homes: list[Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    # The session of all tests stays open.
-    monkeypatch.setattr(type(spark), "stop", lambda _session: None)
-    assert verbs.spark_app.info.help
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        status = cli.run(["spark", *map(str, arguments)])
-        return status, *capsys.readouterr()
-
+def test_the_command_line_takes_several_stores(run: SparkCli, homes: list[Path], tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     status, out, err = run("verify", *homes, missing, "--format", "json")
     assert (status, [each["ok"] for each in json.loads(out)]) == (3, [True] * 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from mqstore.spark import _source
 from mqstore.spark._jobs import rounds
 from mqstore.spark._read import planning
 from mqstore.spark._read.rows import rows_of_task
-from remote_stores import ACCESS_KEY, BUCKET, SECRET_KEY, Bucket, Requests, bucket
+from remote_stores import ACCESS_KEY, BUCKET, SECRET_KEY, Bucket, Requests
 
 pytest.importorskip("obstore")
 pytest.importorskip("fsspec")
@@ -38,13 +38,6 @@ STORES: dict[str, Callable[[Path], object]] = {
     "rocketmq": damaged_stores.unpacked,
     "compacted": _compacted,
 }
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Bucket]:
-    pytest.importorskip("moto.server")
-    with bucket() as made:
-        yield made
 
 
 @pytest.fixture(scope="module", params=list(STORES))

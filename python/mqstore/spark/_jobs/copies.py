@@ -20,9 +20,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._admin.export import sync_folder
+from mqstore._admin.files import sync_folder
 from mqstore._paths import is_url, shown_url
-from mqstore._remote.failure import RequestFailure, error_of
+from mqstore._remote.failure import requests
 from mqstore._remote.place import pinned
 from mqstore._store import opened
 from mqstore.errors import MQStoreError, NotAStoreError, UnsupportedFormatError
@@ -119,10 +119,8 @@ class Source:
     def _list(self, topics: list[str]) -> None:
         shown = shown_url(self._place)
         place, source = pinned(self._place, self._storage)
-        try:
+        with requests(shown, "list"):
             rows = source.files()
-        except RequestFailure as failure:
-            raise error_of(shown, "list", failure) from None
         self._listing = source.listing()
         for number, row in enumerate(rows):
             path = PurePosixPath(row[0])

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from mqstore._admin.export import sync_folder
+from mqstore._admin.files import sync_folder
 from mqstore._paths import shown_url
-from mqstore._remote.failure import RequestFailure, error_of
+from mqstore._remote.failure import RequestFailure, requests
 from mqstore._remote.pinned import unpacked
 from mqstore._remote.place import pinned
 from mqstore.errors import MQStoreError
@@ -48,14 +48,12 @@ def copy_files(
                 end = min(start + _READ_BYTES * _REQUESTS, size)
                 starts = range(start, end, _READ_BYTES)
                 wanted = [(name, version, at, min(_READ_BYTES, end - at)) for at in starts]
-                try:
+                with requests(shown_url(url), "read"):
                     parts = source.read(wanted)
-                except RequestFailure as failure:
-                    raise error_of(shown_url(url), "read", failure) from None
-                for (_, _, at, length), part in zip(wanted, parts, strict=True):
-                    if len(part) != length:
-                        reason = f"the answer has {len(part)} bytes, not {length}"
-                        raise error_of(shown_url(url), "read", RequestFailure("changed", name, reason))
+                    for (_, _, _, length), part in zip(wanted, parts, strict=True):
+                        if len(part) != length:
+                            raise RequestFailure("changed", name, f"the answer has {len(part)} bytes, not {length}")
+                for at, part in zip(starts, parts, strict=True):
                     _write(file, at, part)
                 done += end - start
                 if tell is not None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from mqstore._admin.export import sync_folder
-from mqstore._paths import is_url, text_of
+from mqstore._admin.files import sync_folder
+from mqstore._paths import target_url
 from mqstore._publish.publication import Publication, upload
 from mqstore._publish.target import target_of
 from mqstore._remote.manifest import Entry
@@ -58,18 +58,15 @@ def result(dest: StorePath, format: str, overwrite: bool, options: Mapping[str, 
         ResultExistsError: the URL has a result or other objects.
         RemoteStoreError: results cannot be written to this kind of URL.
     """
-    text = text_of(dest)
-    if is_url(text):
+    if (url := target_url(dest, options)) is not None:
         if overwrite:
             raise InvalidOptionError("overwrite", "a result at a URL is never replaced; choose another URL")
-        target = target_of(text, options, "export to it")
+        target = target_of(url, options, "export to it")
         with Publication(target, format) as publication:
             publication.begin()
-            yield _Published(publication, target.shown, (text, dict(options or {}), publication.attempt))
+            yield _Published(publication, target.shown, (url, dict(options or {}), publication.attempt))
         return
-    if options is not None:
-        raise InvalidOptionError("target_options", f"only for a URL, and {text!r} is a path")
-    folder = _Folder(Path(absolute(text)), overwrite)
+    folder = _Folder(Path(absolute(dest)), overwrite)
     try:
         yield folder
     finally:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import mqstore
 from mqstore import _native
-from mqstore._admin.export import replace_state, sync_folder
+from mqstore._admin.files import replace_state, sync_folder
 from mqstore._paths import home_of
 from mqstore.errors import CorruptionError, InvalidMessageError
 from mqstore.spark._jobs.folders import sweep

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mqstore import _native
-from mqstore._admin.export import sync_folder
+from mqstore._admin.files import sync_folder
 from mqstore._admin.nearest import nearest
 from mqstore.errors import InvalidMessageError, MQStoreError
 from mqstore.spark._locks import SAME_PATH

@@ -96,32 +96,16 @@ class Publication:
 
     def add_directory(self, home: Path) -> None:
         """Uploads all files of a directory, several at a time."""
-        names = []
-        for folder, folders, files in os.walk(home):
-            inner = Path(folder).relative_to(home)
-            if links := [name for name in folders if Path(folder, name).is_symlink()]:
-                raise UnsupportedFormatError(str(inner / links[0]), "a symbolic link to a folder cannot be published")
-            names += [(inner / name).as_posix() for name in files]
-            if not folders and not files and folder != str(home):
-                self._folders.append(inner.as_posix())
-        first = len(self._files)
-        pool = ThreadPoolExecutor(_UPLOADS, "mqstore-publish")
-        try:
-            work = [
-                pool.submit(self._upload, name, home / name, first + number, True)
-                for number, name in enumerate(sorted(names))
-            ]
-            self._files += [one.result() for one in work]
-        finally:
-            pool.shutdown(cancel_futures=True)
-        self._folders.sort()
+        files, folders = upload_directory(self._target, f"{self.attempt}/", home)
+        self._files += files
+        self._folders += folders
 
     def add_mapping(self, file: Path) -> None:
         """Uploads the file with old and new positions."""
         self._mapping = self._upload("mapping.jsonl", file, 999_999, False)
 
-    def commit(self, report: dict[str, Any], uploaded: Sequence[Entry] = ()) -> Manifest:
-        """Publishes the uploaded files, and those that other processes have uploaded for this attempt.
+    def commit(self, report: dict[str, Any], uploaded: Sequence[Entry] = (), folders: Sequence[str] = ()) -> Manifest:
+        """Publishes the uploaded files, and files and empty folders that other processes add to this attempt.
 
         Returns the manifest: this one, or that of the same result.
 
@@ -130,6 +114,7 @@ class Publication:
             StoreIOError: the request failed, or an object of this attempt has disappeared.
         """
         self._files += uploaded
+        self._folders += folders
         manifest = Manifest(
             format=self._format,
             attempt=self.attempt,
@@ -200,8 +185,7 @@ class Publication:
             raise RemoteStoreError(self._target.shown, "publish a result", f"{reason}; use another server")
 
     def _upload(self, path: str, file: Path, number: int, trims: bool) -> Entry:
-        name = re.sub(r"[^A-Za-z0-9._-]", "_", path.rpartition("/")[2])[-100:]
-        return upload(self._target, f"{self.attempt}/{number:06}-{name}", path, file, trims=trims)
+        return upload(self._target, f"{self.attempt}/{number:06}-{_object_name(path)}", path, file, trims=trims)
 
     def _check_objects(self, manifest: Manifest) -> None:
         sizes = {row[0]: row[1] for row in self._target.listed(f"{FOLDER}/{self.attempt}/")}
@@ -224,6 +208,40 @@ def upload(target: Target, object: str, path: str, file: Path, *, trims: bool = 
     with requests(target.shown, "upload a file"):
         target.put(f"{FOLDER}/{object}", file, stored)
     return entry
+
+
+def upload_directory(target: Target, prefix: str, home: Path) -> tuple[list[Entry], list[str]]:
+    """Uploads all files of a directory, several at a time. Returns the entries, and the folders without files.
+
+    Args:
+        target: the URL.
+        prefix: beginning of the objects' names: the folder of an attempt, which has no other files, or a name there.
+        home: the directory.
+
+    Raises:
+        UnsupportedFormatError: it contains a link to a folder.
+    """
+    names, empty = [], []
+    for folder, folders, files in os.walk(home):
+        inner = Path(folder).relative_to(home)
+        if links := [name for name in folders if Path(folder, name).is_symlink()]:
+            raise UnsupportedFormatError(str(inner / links[0]), "a symbolic link to a folder cannot be published")
+        names += [(inner / name).as_posix() for name in files]
+        if not folders and not files and folder != str(home):
+            empty.append(inner.as_posix())
+    pool = ThreadPoolExecutor(_UPLOADS, "mqstore-publish")
+    try:
+        work = [
+            pool.submit(upload, target, f"{prefix}{number:06}-{_object_name(name)}", name, home / name, trims=True)
+            for number, name in enumerate(sorted(names))
+        ]
+        return [one.result() for one in work], sorted(empty)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _object_name(path: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", path.rpartition("/")[2])[-100:]
 
 
 @contextmanager

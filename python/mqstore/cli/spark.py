@@ -116,7 +116,7 @@ def compact(
     directories: Directories,
     topics: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; repeat for more.")] = None,
     output: Annotated[
-        Path | None, typer.Option(help="New folder for a compacted copy of one store.", show_default=False)
+        str | None, typer.Option(help="New folder or URL for a compacted copy of one store.", show_default=False)
     ] = None,
     master: Master = "local[*]",
     job_id: Annotated[
@@ -150,7 +150,7 @@ def compact(
         if output is None:
             found = when_unlocked(wait, lambda: call(directories, on_error=_on_error(directories)))
         else:
-            found = jobs.Reports({str(output): when_unlocked(wait, lambda: call(directories[0], output=output))})
+            found = jobs.Reports({output: when_unlocked(wait, lambda: call(directories[0], output=output))})
     rows = [{"path": path, **report.to_dict()} for path, report in found.items()]
     if not render.machine(rows, form):
         columns = ("store", "messages", "kept", "keys", "time")

@@ -108,3 +108,13 @@ def test_executors_read_and_verify_a_bucket_without_the_folder(driver: Driver, h
     found = driver.call(job, "verify", [url], storage_options=s3.options)
     assert found[url].ok
     assert found[url].messages == len(wanted)
+
+
+def test_executors_publish_a_compacted_copy_without_the_folder(driver: Driver, home: Path, s3: Bucket) -> None:
+    url = s3.upload(home, "plain")
+    target = f"{url}-compacted"
+    options = {"storage_options": s3.options, "target_options": s3.options}
+    report = driver.call(job, "compact", url, ["orders"], output=target, force=True, **options)
+    assert (report.messages_before, report.messages_after) == (3000, 3000)
+    checked = mqstore.verify(target, storage_options=s3.options)
+    assert (checked.ok, checked.messages) == (True, 3000)

@@ -14,7 +14,7 @@ import pytest
 import damaged_stores
 import mqstore
 import mqstore.spark
-from compaction_rows import make
+from compaction_rows import SIZES, hashes, make
 from conftest import SMALL
 from mqstore.spark import _source
 from mqstore.spark._jobs import rounds
@@ -277,6 +277,41 @@ def test_a_published_store_is_read_and_copied_like_its_directory(spark: Any, s3:
     assert mqstore.verify(output).ok
 
 
+def test_a_compacted_copy_goes_from_url_to_url(spark: Any, s3: Bucket, tmp_path: Path) -> None:
+    home, target = tmp_path / "store", f"s3://{BUCKET}/copied/compacted"
+    make(home, options=SMALL)
+    source = s3.upload(home, "copied/store")
+    local = mqstore.compact(home, output=tmp_path / "local", **SIZES)
+    given: dict[str, Any] = {"storage_options": s3.options, "target_options": s3.options, **SIZES}
+    for place, url in ((source, target), (home, f"{target}-of-directory")):
+        options = given if place == source else {**given, "storage_options": None}
+        report = mqstore.spark.compact(spark, place, output=url, job_id="nightly", **options)
+        assert {**report.to_dict(), "job_id": "", "seconds": 0} == {**local.to_dict(), "job_id": "", "seconds": 0}
+        # A driver that is started again has nothing to do. Another job is refused.
+        assert mqstore.spark.compact(spark, place, output=url, job_id="nightly", **options) == report
+        with pytest.raises(mqstore.ResultExistsError):
+            mqstore.spark.compact(spark, place, output=url, **options)
+        assert mqstore.verify(url, storage_options=s3.options).ok
+        fetched = tmp_path / url.rpartition("/")[2]
+        mqstore.fetch(url, fetched, storage_options=s3.options)
+        for part in ("compaction", "commitlog", "consumequeue"):
+            assert hashes(fetched / part) == hashes(tmp_path / "local" / part)
+
+
+def test_a_compacted_copy_to_a_url_that_fails_leaves_nothing(spark: Any, s3: Bucket, tmp_path: Path) -> None:
+    home, folder = tmp_path / "store", "refused/compacted"
+    url = f"s3://{BUCKET}/{folder}"
+    make(home, options=SMALL)
+    given: dict[str, Any] = {"output": url, "target_options": s3.options}
+    with pytest.raises(mqstore.MQStoreError, match="TopicNotFoundError"):
+        mqstore.spark.compact(spark, home, ["unknown"], **given)
+    for wrong in ({"dry_run": True}, {"strategy": "ranged"}, {"storage_options": {}}, {"output": tmp_path / "copy"}):
+        with pytest.raises(mqstore.InvalidOptionError):
+            mqstore.spark.compact(spark, home, **{**given, **wrong})
+    with s3.client() as client:
+        assert client.list_objects_v2(Bucket=BUCKET, Prefix=folder)["KeyCount"] == 0
+
+
 def contents(folder: Path) -> list[bytes]:
     """The files of an export by the numbers of their tasks; the rest of a name differs in each attempt."""
     return [file.read_bytes() for file in sorted(folder.iterdir(), key=lambda file: file.name.partition("-")[0])]
@@ -392,11 +427,10 @@ def test_what_writes_or_waits_refuses_a_url(spark: Any, large: Path, tmp_path: P
     ):
         with pytest.raises(mqstore.RemoteStoreError, match="can only be read; copy it to a directory first"):
             call()
-    with pytest.raises(mqstore.RemoteStoreError, match="a folder that driver and executors share") as told:
-        mqstore.spark.compact(spark, url, output="s3://user:word@stores/copy")
-    assert "word" not in str(told.value)
-    with pytest.raises(mqstore.RemoteStoreError, match="only if it is absent"):
-        mqstore.spark.export(spark, large, "sftp://user:word@host/out")
+    for write in (mqstore.spark.compact, mqstore.spark.export):
+        with pytest.raises(mqstore.RemoteStoreError, match="only if it is absent") as told:
+            write(spark, large, **{"output" if write is mqstore.spark.compact else "dest": "sftp://user:word@host/out"})
+        assert "word" not in str(told.value)
     with pytest.raises(mqstore.InvalidOptionError, match="only for a URL"):
         mqstore.spark.export(spark, large, tmp_path / "out", target_options={})
     assert not any(tmp_path.iterdir())

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overl
 
 from mqstore import _native
 from mqstore._admin.compaction import check_names, options_json, topic_list
-from mqstore._paths import is_url, shown_url, text_of
+from mqstore._paths import is_url, shown_url, target_url, text_of
 from mqstore._reports import CompactionReport
 from mqstore.errors import InvalidOptionError, MQStoreError, RemoteStoreError
 from mqstore.spark._jobs.copies import Source, staged
-from mqstore.spark._jobs.folders import Stores, absolute, homes, is_one, shared_folder_of, texts_of
+from mqstore.spark._jobs.copy_to_url import published_copy
+from mqstore.spark._jobs.folders import Stores, absolute, homes, is_one, texts_of
 from mqstore.spark._jobs.reports import Reports
 from mqstore.spark._jobs.rounds import Call, Rounds, error_of, parallelism
 from mqstore.spark._session import require
@@ -45,6 +46,7 @@ def compact(  # type: ignore[overload-overlap]  # a str is no iterable of paths
     max_tasks: int | None = ...,
     strategy: Strategy = ...,
     storage_options: Mapping[str, Any] | None = ...,
+    target_options: Mapping[str, Any] | None = ...,
     **options: Unpack[CompactionOptions],
 ) -> CompactionReport: ...
 @overload
@@ -71,6 +73,7 @@ def compact(
     strategy: Strategy = "auto",
     on_error: OnError = "raise",
     storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
     **options: Unpack[CompactionOptions],
 ) -> CompactionReport | Reports[CompactionReport]:
     """Compacts topics: keeps the newest message of each key, unless its body is empty.
@@ -95,7 +98,10 @@ def compact(
         output: new folder for a compacted copy of the store, under the same path on the driver and on every executor.
             It gets its name when the copy is complete and compacted. The tasks copy a store at a URL, in the versions
             of the files that the driver listed; the driver copies a directory. `path` stays unchanged. None compacts
-            `path` itself.
+            `path` itself. With a URL at which there is no result yet, driver and executors need no shared folder: one
+            task copies the store to a temporary folder (`TMPDIR`), which needs the space of the store, compacts it with
+            the processors of the task (`spark.task.cpus`), and uploads it. The driver publishes it, as for
+            `mqstore.export`.
         job_id: name of the job; None generates one. If a job with this name was published, the call only returns its
             report. So a driver can be restarted.
         max_tasks: maximum number of Spark tasks at a time; None is the number of queues or of their parts.
@@ -107,6 +113,7 @@ def compact(
             ``"skip"`` compacts the other stores; `Reports.failures` names those that failed, which are unchanged.
         storage_options: only for a URL: credentials and settings of the transport, see `mqstore.open`. No error shows
             them.
+        target_options: only if `output` is a URL: credentials and settings of its transport.
         options: see :class:`mqstore.types.CompactionOptions`.
 
     Returns:
@@ -116,7 +123,9 @@ def compact(
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
         FileExistsError: ``output`` exists.
-        RemoteStoreError: ``path`` is a URL, and there is no ``output``; or ``output`` is a URL.
+        ResultExistsError: the URL ``output`` has another result or other objects.
+        RemoteStoreError: ``path`` is a URL, and there is no ``output``; or results cannot be written to this kind of
+            URL.
         NotAStoreError: a pattern matches no store, or `path` contains none.
         TopicNotFoundError: no such topic.
         InvalidOptionError: a topic is not a compaction topic, or an option is out of bounds.
@@ -141,6 +150,7 @@ def compact(
     request = options_json(job_id=job_id, **given)
     rounds = Rounds(spark, progress, None, max_tasks, keeps=on_error == "skip")
     job = _Compaction(rounds, chosen, request, strategy, max_tasks or parallelism(spark), dry_run, on_error)
+    url = target_url(output, target_options)
     if output is None:
         if storage_options is not None:
             raise InvalidOptionError("storage_options", "only for a store at a URL with output=; omit it")
@@ -148,18 +158,26 @@ def compact(
         return next(iter(found.values())) if one else found
     if not one:
         raise InvalidOptionError("output", "only for one store; compact the stores separately")
-    target = shared_folder_of(output)
-    if job_id is not None and (published := _published_before(target, job_id)) is not None:
-        return published
     if dry_run:
         raise InvalidOptionError("dry_run", "writes no copy; omit output")
     place = text_of(cast("StorePath", path))
     if not is_url(place) and storage_options is not None:
         raise InvalidOptionError("storage_options", f"only for a store at a URL, and {place!r} is a directory")
+
+    def source() -> Source:
+        return Source(place if is_url(place) else absolute(place), dict(storage_options or {}), chosen or [])
+
+    if url is not None:
+        if strategy == "ranged":
+            raise InvalidOptionError("strategy", "one task writes a copy to a URL; omit it")
+        return published_copy(rounds, source, (chosen, request), url, target_options, job_id)
+    target = absolute(output)
+    if job_id is not None and (published := _published_before(target, job_id)) is not None:
+        return published
     with staged(target) as staging:
-        source = Source(place if is_url(place) else absolute(place), dict(storage_options or {}), chosen or [])
-        rounds.expect(source.bytes)
-        home = source.copy(staging, rounds, max_tasks or parallelism(spark))
+        copied = source()
+        rounds.expect(copied.size)
+        home = copied.copy(staging, rounds, max_tasks or parallelism(spark))
         report = job.run([home])[home]
     # With "raise", there is no other result.
     return cast("CompactionReport", report)
@@ -172,7 +190,7 @@ def _checked(paths: Stores) -> list[str]:
 def _writable(path: str) -> str:
     """Returns the absolute path of a directory."""
     if is_url(path):
-        raise RemoteStoreError(shown_url(path), "compact it in place (output=FOLDER writes a compacted copy)")
+        raise RemoteStoreError(shown_url(path), "compact it in place (output= writes a compacted copy)")
     return absolute(path)
 
 

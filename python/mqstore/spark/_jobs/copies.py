@@ -80,9 +80,13 @@ class Source:
             self._list(topics)
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """Bytes that tasks copy; the driver copies a directory."""
         return sum(row[1] for row in self._files.values())
+
+    def for_task(self) -> tuple[str, dict[str, Any], bytes, list[int]]:
+        """Returns place, storage options, listing (empty for a directory) and the numbers of the files of the copy."""
+        return self._place, self._storage, self._listing, list(self._files)
 
     def copy(self, staging: Path, rounds: Rounds, tasks: int) -> str:
         """Copies the store into the folder `store` of `staging`, with about this number of tasks. Returns its path."""

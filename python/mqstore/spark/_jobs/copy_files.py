@@ -1,4 +1,4 @@
-"""The part of a task in a copy of a store at a URL."""
+"""Copies of files of a store at a URL, by tasks."""
 
 from __future__ import annotations
 
@@ -32,18 +32,37 @@ def copy_files(
     attempt: str, tell: Tell | None, url: str, storage: dict[str, Any], listing: bytes, chosen: list[int]
 ) -> bytes:
     """Copies files of a listing into the folder of the attempt; runs in the tasks. Returns the folder and the files."""
-    rows = unpacked(listing)
-    source = pinned(url, storage, listing)[1]
     folder = Path(attempt)
     try:
         folder.mkdir(exist_ok=True)
     except FileNotFoundError:
         msg = f"{folder.parent}: the driver has made this folder, and it does not exist here; {SAME_PATH}"
         raise MQStoreError(msg) from None
-    total, done = sum(rows[number][1] for number in chosen), 0
-    for number in chosen:
+    download(url, storage, listing, {number: folder / str(number) for number in chosen}, tell)
+    sync_folder(folder)
+    return json.dumps({"folder": str(folder), "files": chosen}).encode()
+
+
+def download(url: str, storage: dict[str, Any], listing: bytes, paths: dict[int, Path], tell: Tell | None) -> None:
+    """Copies files of a listing, in its versions, to new local files in existing folders, and syncs the files.
+
+    Args:
+        url: the store.
+        storage: credentials and settings of the transport.
+        listing: the listing.
+        paths: local path by number of the file in the listing.
+        tell: called with bytes done and bytes in total.
+
+    Raises:
+        StoreChangedError: a file is no longer the one of the listing.
+        StoreIOError, StorePermissionError: a request failed.
+    """
+    rows = unpacked(listing)
+    source = pinned(url, storage, listing)[1]
+    total, done = sum(rows[number][1] for number in paths), 0
+    for number, path in paths.items():
         name, size, _, version = rows[number]
-        with (folder / str(number)).open("xb") as file:
+        with path.open("xb") as file:
             for start in range(0, size, _READ_BYTES * _REQUESTS):
                 end = min(start + _READ_BYTES * _REQUESTS, size)
                 starts = range(start, end, _READ_BYTES)
@@ -61,8 +80,6 @@ def copy_files(
             file.truncate(size)
             file.flush()
             os.fsync(file.fileno())
-    sync_folder(folder)
-    return json.dumps({"folder": str(folder), "files": chosen}).encode()
 
 
 def _write(file: IO[bytes], at: int, part: Part) -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mqstore import _native
-from mqstore._paths import home_of, is_url, shown_url, text_of
+from mqstore._paths import home_of, is_url, text_of
 from mqstore._remote.glob import expanded, is_pattern
-from mqstore.errors import MQStoreError, RemoteStoreError
+from mqstore.errors import MQStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,19 +37,6 @@ _TRIES = 3
 def absolute(path: StorePath) -> str:
     """Returns a path for the executors too; symbolic links stay unresolved."""
     return os.path.abspath(home_of(path, "use it with Spark"))  # noqa: PTH100
-
-
-def shared_folder_of(path: StorePath) -> str:
-    """Returns the folder for the result of a job.
-
-    Raises:
-        RemoteStoreError: `path` is a URL.
-    """
-    text = text_of(path)
-    if is_url(text):
-        reason = "the target must be a folder that driver and executors share; without Spark, compact accepts a URL"
-        raise RemoteStoreError(shown_url(text), "write the result of a Spark job there", reason)
-    return absolute(text)
 
 
 def is_one(path: object) -> bool:

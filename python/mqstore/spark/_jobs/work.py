@@ -19,6 +19,7 @@ from mqstore._paths import is_url
 from mqstore._remote.place import pinned
 from mqstore.errors import NotAStoreError
 from mqstore.spark._jobs.copy_files import copy_files
+from mqstore.spark._jobs.copy_to_url import compact_copy
 from mqstore.spark._jobs.progress import Tell, Teller
 from mqstore.spark._jobs.results import Place, write
 from mqstore.spark._locks import SAME_PATH, once_unlocked
@@ -134,5 +135,5 @@ def _plain(report: dict[str, Any]) -> bytes:
 
 _VERBS: dict[str, Callable[..., Any]] = {
     each.__name__: each
-    for each in (compact, copy_files, verify, verify_plan, verify_step, verify_assemble, rebuild, export)
+    for each in (compact, compact_copy, copy_files, verify, verify_plan, verify_step, verify_assemble, rebuild, export)
 }

@@ -1,0 +1,119 @@
+"""A compacted copy of a store that is published at a URL. Driver and executors need no shared folder.
+
+::
+
+    driver      begins the publication, and lists the source if it is at a URL
+    one task    copies the store to a temporary folder, compacts it there, uploads all files
+    driver      publishes the manifest, which names the files of one attempt
+
+The temporary folder of the executor needs the space of the whole store. Objects of other attempts of the task are in no
+manifest, and `mqstore.clean` removes them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+from mqstore import _native
+from mqstore._publish.publication import Publication, scratch, upload_directory
+from mqstore._publish.target import target_of
+from mqstore._remote.manifest import Entry
+from mqstore._remote.pinned import unpacked
+from mqstore._reports import CompactionReport
+from mqstore.spark._jobs.copy_files import download
+from mqstore.spark._jobs.rounds import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from mqstore.spark._jobs.copies import Source
+    from mqstore.spark._jobs.progress import Tell
+    from mqstore.spark._jobs.rounds import Rounds
+
+_ACTION = "write the copy to it"
+
+
+def published_copy(
+    rounds: Rounds,
+    source: Callable[[], Source],
+    compaction: tuple[list[str] | None, str],
+    url: str,
+    target_options: Mapping[str, Any] | None,
+    job_id: str | None,
+) -> CompactionReport:
+    """Publishes a compacted copy at a URL.
+
+    Args:
+        rounds: the rounds of the job.
+        source: returns the store. It is not called if the result is published already.
+        compaction: the topics, and the options for the core.
+        url: the target.
+        target_options: credentials and settings of the target.
+        job_id: if it is given, and the URL has the result of this job, the call only returns its report.
+
+    Raises:
+        ResultExistsError: the URL has another result or other objects.
+        RemoteStoreError: results cannot be written to this kind of URL.
+        MQStoreError: the task failed after all its attempts.
+    """
+    target = target_of(url, target_options, _ACTION)
+    with Publication(target, "store", None if job_id is None else f"compaction {job_id}") as publication:
+        found = publication.begin()
+        if found is None:
+            chosen = source()
+            arguments = (chosen.for_task(), compaction, (url, dict(target_options or {}), publication.attempt))
+            rounds.expect(chosen.size)
+            (answer,) = rounds.run([Call("compact_copy", arguments, weight=chosen.size)])
+            rounds.finish()
+            done = json.loads(answer)
+            report = CompactionReport._from_json(done["report"])
+            found = publication.commit(report.to_dict(), [Entry(**one) for one in done["files"]], done["folders"])
+    known = {field.name: found.report[field.name] for field in fields(CompactionReport) if field.name in found.report}
+    return CompactionReport(**{**known, "skipped": tuple(known["skipped"])})
+
+
+def compact_copy(
+    _attempt: str | None,
+    tell: Tell | None,
+    source: tuple[str, dict[str, Any], bytes, list[int]],
+    compaction: tuple[list[str] | None, str],
+    target: tuple[str, dict[str, Any], str],
+) -> bytes:
+    """Copies, compacts and uploads a store; runs in a task. Returns the report, the files and the empty folders."""
+    url, options, attempt = target
+    with scratch() as folder:
+        home = folder / "store"
+        _copy(home, *source, tell)
+        topics, request = compaction
+        report = _native.compaction_run(str(home), topics, request, _threads(), 0, None)
+        prefix = f"{attempt}/{secrets.token_hex(8)}-"
+        files, folders = upload_directory(target_of(url, options, _ACTION), prefix, home)
+    done = {"report": report, "files": [asdict(one) for one in files], "folders": folders}
+    return json.dumps(done).encode()
+
+
+def _copy(
+    home: Path, place: str, storage: dict[str, Any], listing: bytes, chosen: list[int], tell: Tell | None
+) -> None:
+    """Copies a directory, or these files of the listing of a URL."""
+    if not listing:
+        _native.copy_store(place, str(home), None)
+        return
+    rows = unpacked(listing)
+    paths = {number: home / rows[number][0] for number in chosen}
+    for parent in {path.parent for path in paths.values()}:
+        parent.mkdir(parents=True, exist_ok=True)
+    download(place, storage, listing, paths, tell)
+
+
+def _threads() -> int:
+    """Returns the number of processors that Spark has given to this task (`spark.task.cpus`)."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 1 if context is None else min(context.cpus(), os.cpu_count() or 1)

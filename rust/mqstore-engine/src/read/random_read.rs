@@ -17,7 +17,7 @@ use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{RecordBytes, StoredRecord};
 use mqstore_log::commit_log::{MappedPart, RecordReader};
-use mqstore_log::consume_queue::MappedUnit;
+use mqstore_log::consume_queue::{ConsumeQueue, MappedUnit};
 
 /// Number of messages whose memory waits overlap.
 const SIDE_BY_SIDE: usize = 16;
@@ -124,29 +124,45 @@ impl Writer {
             return Ok(found);
         };
         let mut parts = Vec::new();
-        let mut reader = (offsets.len() > 1)
-            .then(|| RecordReader::new(Some(Arc::clone(&self.log)), self.log.list(), u64::MAX));
-        for offsets in offsets.chunks(SIDE_BY_SIDE) {
-            let mut units: [Option<MappedUnit>; SIDE_BY_SIDE] = Default::default();
-            for (unit, offset) in units.iter_mut().zip(offsets) {
-                *unit = queue.mapped_unit(*offset);
-            }
-            let mut places: [Option<MemoryPlace>; SIDE_BY_SIDE] = Default::default();
-            for (place, unit) in places.iter_mut().zip(&units) {
-                *place =
-                    unit.as_ref().and_then(MappedUnit::unit).and_then(|unit| self.place(unit, &mut parts));
-            }
-            if let Some(reader) = &mut reader {
-                reader.expect(places.iter().flatten().map(|place| (place.position, place.size)));
-            }
-            for (offset, place) in offsets.iter().zip(&places) {
-                found
-                    .push(place.as_ref().and_then(|place| place.message(&parts, (topic, queue_id, *offset))));
+        if let [offset] = offsets {
+            self.push_side_by_side::<1>(&queue, topic, &[*offset], (&mut parts, None), &mut found);
+        } else {
+            let mut reader = RecordReader::new(Some(Arc::clone(&self.log)), self.log.list(), u64::MAX);
+            for offsets in offsets.chunks(SIDE_BY_SIDE) {
+                let pages = (&mut parts, Some(&mut reader));
+                self.push_side_by_side::<SIDE_BY_SIDE>(&queue, topic, offsets, pages, &mut found);
             }
         }
         let hot = found.iter().flatten().count() as u64;
         self.log.read_counts().hot.fetch_add(hot, Ordering::Relaxed);
         Ok(found)
+    }
+
+    /// Adds the messages at up to `N` offsets, so that their waits for memory overlap. `reader` asks the system for
+    /// pages that are not in memory.
+    fn push_side_by_side<const N: usize>(
+        &self,
+        queue: &ConsumeQueue,
+        topic: &str,
+        offsets: &[i64],
+        (parts, reader): (&mut Vec<MappedPart>, Option<&mut RecordReader>),
+        found: &mut Vec<Option<StoredRecord>>,
+    ) {
+        let mut units: [Option<MappedUnit>; N] = [const { None }; N];
+        for (unit, offset) in units.iter_mut().zip(offsets) {
+            *unit = queue.mapped_unit(*offset);
+        }
+        let mut places: [Option<MemoryPlace>; N] = [const { None }; N];
+        for (place, unit) in places.iter_mut().zip(&units) {
+            *place = unit.as_ref().and_then(MappedUnit::unit).and_then(|unit| self.place(unit, parts));
+        }
+        if let Some(reader) = reader {
+            reader.expect(places.iter().flatten().map(|place| (place.position, place.size)));
+        }
+        for (offset, place) in offsets.iter().zip(&places) {
+            let at = (topic, queue.queue_id(), *offset);
+            found.push(place.as_ref().and_then(|place| place.message(parts, at)));
+        }
     }
 
     /// Returns the position of the record of `unit` in memory, and starts to fetch it into the cache.

@@ -63,6 +63,7 @@ from mqstore.errors import (
 )
 
 if _typing.TYPE_CHECKING:
+    from mqstore._admin.copy_topic import copy_topic
     from mqstore._admin.export import export
     from mqstore._admin.import_ import import_
     from mqstore._admin.info import (
@@ -98,6 +99,7 @@ if _typing.TYPE_CHECKING:
         ImportReport,
         LostOffsets,
         LostRange,
+        MovedGroup,
         NamespaceInfo,
         Problem,
         Progress,
@@ -112,6 +114,7 @@ if _typing.TYPE_CHECKING:
         SnapshotReport,
         StoreEvent,
         StoreStats,
+        TopicCopyReport,
         TopicQuota,
         UnusedObject,
         VerifyReport,
@@ -152,6 +155,7 @@ __all__ = [
     "MQStoreError",
     "Message",
     "MessageTooLargeError",
+    "MovedGroup",
     "NamespaceInfo",
     "NotAStoreError",
     "OffsetCommit",
@@ -197,6 +201,7 @@ __all__ = [
     "StoreWarning",
     "StoredMessage",
     "Table",
+    "TopicCopyReport",
     "TopicInfo",
     "TopicNotFoundError",
     "TopicQuota",
@@ -210,6 +215,7 @@ __all__ = [
     "__version__",
     "clean",
     "compact",
+    "copy_topic",
     "errors",
     "export",
     "fetch",
@@ -242,6 +248,7 @@ _HOMES = {
     "WorkQueue": "_delivery.work_queue",
     "WorkQueueCounts": "_delivery.work_queue",
     "clean": "_publish.clean",
+    "copy_topic": "_admin.copy_topic",
     "export": "_admin.export",
     "fetch": "_publish.fetch",
     "import_": "_admin.import_",

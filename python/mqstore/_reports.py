@@ -553,6 +553,41 @@ class ExportReport(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class MovedGroup(_Report):
+    """Offset of a group that `mqstore.copy_topic` committed in the target."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    """Offset in the target that the group reads next."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCopyReport(_Report):
+    """Result of `mqstore.copy_topic`."""
+
+    source: str
+    """Directory or URL of the source."""
+    target: str
+    """Directory of the target."""
+    mapping: str
+    """Folder with the old and new positions."""
+    messages: int
+    """Messages that this call copied; with `resumed`, also those of the interrupted call."""
+    waiting: int
+    """Delayed messages of all topics that wait in the source; copied after their delivery."""
+    undecided: int
+    """Messages of all topics in transactions of the source without a decision; copied after the commit."""
+    groups: tuple[MovedGroup, ...]
+    """Queues in which a group moved."""
+    resumed: bool
+    """Whether this call resumed an interrupted one."""
+    seconds: float
+    """Duration in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class ImportReport(_Report):
     """Result of `mqstore.import_`."""
 

@@ -23,6 +23,7 @@ import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqstore import _native
+from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore.errors import ForkedProcessError, StoreClosedError, TopicNotFoundError
 
 if TYPE_CHECKING:
@@ -293,9 +294,8 @@ class _Dead(NamedTuple):
 _UNITS = {"By": "bytes", "s": "seconds"}
 # Labels of the rows of queues and groups.
 _OWN_LABELS = ("topic", "queue_id", "group")
-# Prefix of the dead-letter topic of a group, and of the groups of a store itself.
+# Prefix of the dead-letter topic of a group.
 _DEAD_LETTERS = "%DLQ%"
-_SYSTEM_GROUPS = "CID_RMQ_SYS_"
 # For this time all metrics of OpenTelemetry show the same values of the stores; a collection takes milliseconds.
 _FRESH_SECONDS = 1.0
 
@@ -538,10 +538,10 @@ def _groups_of(store: Store) -> Iterator[tuple[tuple[_Kind, ...], dict[str, str]
         if topic == _DEAD_LETTERS + group:
             # The offset of the group there is the next dead letter that a redrive takes.
             dead[group] = lag
-        elif not group.startswith(_SYSTEM_GROUPS):
+        elif not group.startswith(SYSTEM_GROUPS):
             yield _GROUP, {"group": _text(group), "topic": _text(topic)}, _Lag(lag)
     for group, topic, ready, delayed, leased, dying in _native.work_counts(store):
-        if not group.startswith(_SYSTEM_GROUPS):
+        if not group.startswith(SYSTEM_GROUPS):
             yield _WORK, {"group": _text(group), "topic": _text(topic)}, _Work(ready, leased, delayed)
             dead[group] = dead.get(group, 0) + dying
     for group, count in dead.items():

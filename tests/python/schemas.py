@@ -32,6 +32,7 @@ REPORTS: dict[str, type] = {
     "fetch": _reports.FetchReport,
     "clean": _reports.CleanReport,
     "import": _reports.ImportReport,
+    "copy-topic": _reports.TopicCopyReport,
     "topic delete": write.DeletedTopic,
     "bench --trace": trace.Trace,
     "dead-letter redrive": groups.Redriven,

@@ -53,7 +53,7 @@ def test_arguments_and_errors_are_those_of_the_verb(name: str) -> None:
 CLASSES = ["Consumer", "Messages", "Scan", "Store", "Table", "Transaction", "WorkQueue"]
 VERBS = [
     *("open", "info", "verify", "repair", "rebuild", "compact", "export", "import_", "restore_compaction", "scan"),
-    *("fetch", "published", "clean"),
+    *("fetch", "published", "clean", "copy_topic"),
 ]
 
 

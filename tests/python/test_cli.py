@@ -199,6 +199,7 @@ def test_help(cli: Cli) -> None:
         "rebuild",
         "expire",
         "export",
+        "copy-topic",
         "import",
         "snapshot",
         "fetch",

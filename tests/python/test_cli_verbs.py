@@ -444,6 +444,7 @@ def test_every_verb_that_changes_a_store_has_a_lock_timeout() -> None:
             yield name
 
     assert sorted(verbs(typer.main.get_command(app), "")) == [
-        *("append", "compact", "dead-letter redrive", "expire", "export", "group reset", "import", "rebuild", "repair"),
+        *("append", "compact", "copy-topic", "dead-letter redrive", "expire", "export", "group reset", "import"),
+        *("rebuild", "repair"),
         *("spark compact", "spark rebuild", "topic alter", "topic create", "topic delete"),
     ]

@@ -200,7 +200,7 @@ def export(
             msg = "at a URL, the mapping is a part of the result: omit mapping"
             raise ValueError(msg)
         return _to_url(source, url, target_options, kind, (request, waiting == "keep", progress))
-    work = _Export(source, Path(target), request, waiting == "keep", overwrite, progress)
+    work = Export(source, Path(target), request, waiting == "keep", overwrite, progress)
     started = time.monotonic()
     if kind == "store":
         report = work.to_store(Path(f"{work.dest}.mapping.jsonl") if mapping is None else Path(home_of(mapping)))
@@ -229,7 +229,7 @@ def _to_url(
     request, keep_waiting, progress = chosen
     target = target_of(url, target_options, "export to it")
     with scratch() as folder:
-        work = _Export(source, folder / "store", request, keep_waiting, False, progress)
+        work = Export(source, folder / "store", request, keep_waiting, False, progress)
         rules = work.rules(work.dest)
         with Publication(target, kind, work.identity(kind, rules)) as publication:
             found = publication.begin()
@@ -265,7 +265,7 @@ def format_of(path: Path | str, format: str | None) -> str:
     return found
 
 
-def _report(path: str, kind: str, counts: _Counts, seconds: float) -> ExportReport:
+def _report(path: str, kind: str, counts: Counts, seconds: float) -> ExportReport:
     from mqstore._reports import ExportReport
 
     return ExportReport(
@@ -280,7 +280,7 @@ def _report(path: str, kind: str, counts: _Counts, seconds: float) -> ExportRepo
     )
 
 
-class _Counts:
+class Counts:
     """Counts of an export so far."""
 
     def __init__(self) -> None:
@@ -295,7 +295,7 @@ class _Counts:
             self.reasons[reason] = self.reasons.get(reason, 0) + records
 
 
-class _Rules:
+class Rules:
     """The rules of an export, stored before the first state that depends on them."""
 
     def __init__(self, dest: Path, make: Callable[[bytes | None], _native.ExportRules | None]) -> None:
@@ -328,7 +328,7 @@ class _Rules:
 class _Partial:
     """A growing file and its state file."""
 
-    def __init__(self, dest: Path, digest: str, rules: _Rules) -> None:
+    def __init__(self, dest: Path, digest: str, rules: Rules) -> None:
         self._dest = dest
         self._rules = rules
         self._path = Path(f"{dest}.partial")
@@ -366,7 +366,7 @@ class _Partial:
         return bytes_done >= _STATE_BYTES or time.monotonic() - self._when >= _STATE_SECONDS
 
     def save(
-        self, position: int | None, counts: _Counts, target: int | None = None, made: list[str] | None = None
+        self, position: int | None, counts: Counts, target: int | None = None, made: list[str] | None = None
     ) -> None:
         """Syncs the file, then records its state."""
         self._sync()
@@ -406,7 +406,7 @@ def _tidy(dest: Path) -> None:
 class _Parts:
     """A folder of complete files, and its state file."""
 
-    def __init__(self, dest: Path, kind: str, digest: str, rules: _Rules) -> None:
+    def __init__(self, dest: Path, kind: str, digest: str, rules: Rules) -> None:
         self._dest = dest
         self._kind = kind
         self._rules = rules
@@ -429,7 +429,7 @@ class _Parts:
         if self._lock is not None:
             os.close(self._lock)
 
-    def resume(self, counts: _Counts) -> int | None:
+    def resume(self, counts: Counts) -> int | None:
         """Returns the position to resume at, and removes files that the state does not count."""
         state: Any = None
         with suppress(OSError, ValueError):
@@ -450,7 +450,7 @@ class _Parts:
     def _name(self, number: int) -> str:
         return f"part-{number:05}.{self._kind}"
 
-    def add(self, schema: Any, batches: list[Any], position: int | None, counts: _Counts) -> None:
+    def add(self, schema: Any, batches: list[Any], position: int | None, counts: Counts) -> None:
         """Writes and syncs one part, then records the state."""
         path = self._folder / self._name(self.count)
         _write_part(self._kind, path, schema, batches)
@@ -490,12 +490,12 @@ class _UrlParts:
         """Returns the local path of the next part."""
         return self._folder / f"part-{self.count:05}.{self._kind}"
 
-    def add(self, schema: Any, batches: list[Any], _position: int | None, counts: _Counts) -> None:
+    def add(self, schema: Any, batches: list[Any], _position: int | None, counts: Counts) -> None:
         """Writes one part of columns and uploads it."""
         _write_part(self._kind, self.path(), schema, batches)
         self.upload(counts)
 
-    def upload(self, counts: _Counts) -> None:
+    def upload(self, counts: Counts) -> None:
         """Uploads the next part, which is complete."""
         path = self.path()
         counts.bytes += path.stat().st_size
@@ -504,7 +504,7 @@ class _UrlParts:
         self.count += 1
 
 
-class _Export:
+class Export:
     """One export."""
 
     def __init__(
@@ -515,19 +515,22 @@ class _Export:
         keep_waiting: bool,
         overwrite: bool,
         progress: Callable[[Progress], object] | None,
+        begin: int | None = None,
     ) -> None:
+        """Creates the export of records from log offset `begin` on; None is from the first one on."""
         self.source = source
         # Names the source in the state of an interrupted export.
-        self._named = os.path.realpath(source) if isinstance(source, str) else source.url
+        self.named = os.path.realpath(source) if isinstance(source, str) else source.url
         self.dest = dest
         self._request = request
         self._keep_waiting = keep_waiting
         self._overwrite = overwrite
         self._progress = progress
+        self._begin = begin
 
-    def to_lines(self) -> _Counts:
+    def to_lines(self) -> Counts:
         self._must_be_free(self.dest)
-        counts = _Counts()
+        counts = Counts()
         partial = _Partial(self.dest, self._digest("jsonl"), rules := self.rules(self.dest))
         with partial.file:
             start = self._resume(partial, counts)
@@ -550,9 +553,9 @@ class _Export:
             counts.bytes = partial.publish()
         return counts
 
-    def to_columns(self, kind: str) -> _Counts:
+    def to_columns(self, kind: str) -> Counts:
         self._must_be_free(self.dest)
-        counts = _Counts()
+        counts = Counts()
         pyarrow = _extras.pyarrow()
         path = Path(f"{self.dest}.partial")
         schema = Scan(self.source, self._request).schema
@@ -574,9 +577,9 @@ class _Export:
             raise
         return counts
 
-    def to_parts(self, kind: str) -> _Counts:
+    def to_parts(self, kind: str) -> Counts:
         self._must_be_free(self.dest, folder=True)
-        counts = _Counts()
+        counts = Counts()
         schema = Scan(self.source, self._request).schema
         parts = _Parts(self.dest, kind, self._digest(f"{kind} parts"), rules := self.rules(self.dest))
         with parts:
@@ -585,14 +588,14 @@ class _Export:
             parts.publish()
         return counts
 
-    def to_column_parts(self, parts: _UrlParts, rules: _Rules) -> _Counts:
+    def to_column_parts(self, parts: _UrlParts, rules: Rules) -> Counts:
         """Writes the columns as parts at a URL."""
-        counts = _Counts()
+        counts = Counts()
         self._add_parts(parts, Scan(self.source, self._request).schema, rules, None, counts)
         return counts
 
     def _add_parts(
-        self, parts: _Parts | _UrlParts, schema: Any, rules: _Rules, start: int | None, counts: _Counts
+        self, parts: _Parts | _UrlParts, schema: Any, rules: Rules, start: int | None, counts: Counts
     ) -> None:
         pyarrow = _extras.pyarrow()
         with _closing(_native.scan_export(self.source, self._chosen(rules, start), rules.get())) as stream:
@@ -611,9 +614,9 @@ class _Export:
             if group or not parts.count:
                 parts.add(schema, group, end, counts)
 
-    def to_line_parts(self, parts: _UrlParts, rules: _Rules) -> _Counts:
+    def to_line_parts(self, parts: _UrlParts, rules: Rules) -> Counts:
         """Writes JSON lines as parts at a URL. All parts together are the file of `to_lines`."""
-        counts = _Counts()
+        counts = Counts()
         with _closing(_native.scan_lines(self.source, self._chosen(rules, None), rules.get())) as stream:
             is_complete = False
             first = self._settings().line() if self._request["columns"] is None else b""
@@ -626,7 +629,7 @@ class _Export:
                     parts.upload(counts)
         return counts
 
-    def _fill(self, file: IO[bytes], stream: Any, counts: _Counts) -> bool:
+    def _fill(self, file: IO[bytes], stream: Any, counts: Counts) -> bool:
         """Writes the lines of one part. Returns whether it is the last one."""
         for text, rows, left_out, end in stream:
             file.write(text)
@@ -637,27 +640,19 @@ class _Export:
                 return False
         return True
 
-    def identity(self, kind: str, rules: _Rules) -> str:
+    def identity(self, kind: str, rules: Rules) -> str:
         """Returns a digest of the call and of the range of the log that it exports."""
         with _closing(_native.scan_open(self.source, self._chosen(rules, None))) as stream:
-            whole = [kind, self._named, self._told(), stream.start, stream.limit]
+            whole = [kind, self.named, self._told(), stream.start, stream.limit]
         return hashlib.sha256(json.dumps(whole, sort_keys=True, default=repr).encode()).hexdigest()
 
-    def to_store(self, mapping: Path, rules: _Rules | None = None) -> _Counts:
+    def to_store(self, mapping: Path, rules: Rules | None = None) -> Counts:
         from mqstore import _store
 
-        if self._request["columns"] is not None:
-            msg = "columns are for files; a store takes whole messages"
-            raise ValueError(msg)
-        if self._named == os.path.realpath(self.dest):
-            msg = f"{self.dest}: a store cannot be exported into itself"
-            raise ValueError(msg)
+        self.check_store()
         self._must_be_free(mapping)
-        counts = _Counts()
+        counts = Counts()
         rules = rules or self.rules(mapping)
-        # Raises an error for a wrong source before the target store is created.
-        _native.scan_schema(self._request)
-        _native.scan_open(self.source, self._request).close()
         settings = self._settings()
         with _store.open(self.dest, "create", max_message_size=_MOST_BODY) as target:
             partial = _Partial(mapping, self._digest("store"), rules)
@@ -672,12 +667,23 @@ class _Export:
                 counts.bytes = partial.publish()
         return counts
 
+    def check_store(self) -> None:
+        """Raises the error for a wrong source or a wrong selection, before the target store is created."""
+        if self._request["columns"] is not None:
+            msg = "columns are for files; a store takes whole messages"
+            raise ValueError(msg)
+        if self.named == os.path.realpath(self.dest):
+            msg = f"{self.dest}: a store cannot be exported into itself"
+            raise ValueError(msg)
+        _native.scan_schema(self._request)
+        _native.scan_open(self.source, self._request).close()
+
     def _copy(
         self,
         partial: _Partial,
-        place: tuple[_Rules, int | None, int | None],
+        place: tuple[Rules, int | None, int | None],
         target: Any,
-        counts: _Counts,
+        counts: Counts,
         made: list[str],
     ) -> None:
         """Appends the messages from a position on to the target. An interrupted call may have written some of them."""
@@ -696,7 +702,7 @@ class _Export:
                     fresh = 0
                 self._tell(stream, end)
 
-    def rules(self, dest: Path) -> _Rules:
+    def rules(self, dest: Path) -> Rules:
         """Returns the rules of an export to `dest`."""
         topics, keep = self._request["topics"], self._keep_waiting
 
@@ -705,16 +711,17 @@ class _Export:
                 return _native.ExportRules(self.source, topics, keep)
             return _native.ExportRules.decode(stored, topics, keep)
 
-        return _Rules(dest, make)
+        return Rules(dest, make)
 
-    def _chosen(self, rules: _Rules, start: int | None) -> dict[str, Any]:
+    def _chosen(self, rules: Rules, start: int | None) -> dict[str, Any]:
         """Returns the request for the records that the rules decide about."""
-        return {**self._request, "topics": rules.get().topics, "from": start, "to": rules.get().limit}
+        begin = self._begin if start is None else start
+        return {**self._request, "topics": rules.get().topics, "from": begin, "to": rules.get().limit}
 
     def _settings(self) -> Settings:
         return Settings.of(self.source, self._request["topics"])
 
-    def _resume(self, partial: _Partial, counts: _Counts) -> int | None:
+    def _resume(self, partial: _Partial, counts: Counts) -> int | None:
         """Returns the position to resume at."""
         if partial.state is None:
             return None
@@ -725,13 +732,13 @@ class _Export:
         return position
 
     def _digest(self, kind: str) -> str:
-        whole = [kind, self._named, os.path.realpath(self.dest), self._told()]
+        whole = [kind, self.named, os.path.realpath(self.dest), self._told()]
         return hashlib.sha256(json.dumps(whole, sort_keys=True, default=repr).encode()).hexdigest()
 
     def _told(self) -> dict[str, Any]:
         """Returns the arguments that select the messages and their form."""
         told = {name: value for name, value in self._request.items() if name != "threads"}
-        return {**told, "keep_waiting": self._keep_waiting}
+        return {**told, "keep_waiting": self._keep_waiting, "begin": self._begin}
 
     def _must_be_free(self, path: Path, *, folder: bool = False) -> None:
         if path.exists() and not Path(f"{path}.partial").exists():

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+SYSTEM_GROUPS = "CID_RMQ_SYS_"
+"""The names of the groups of a store itself begin with this."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueRange(_Report):
     """Offsets of one queue that can be read: from `min_offset` to `max_offset`, exclusive."""

@@ -29,6 +29,7 @@ from mqstore.aio._transaction import Transaction
 from mqstore.aio._verbs import (
     clean,
     compact,
+    copy_topic,
     export,
     fetch,
     import_,
@@ -51,6 +52,7 @@ __all__ = [
     "WorkQueue",
     "clean",
     "compact",
+    "copy_topic",
     "export",
     "fetch",
     "import_",

@@ -1,4 +1,4 @@
-"""The verbs `export` and `import`, which move messages to files and back; `-` is standard output or input."""
+"""The verbs that move messages: `export`, `import` and `copy-topic`; `-` is standard output or input."""
 
 from __future__ import annotations
 
@@ -129,6 +129,37 @@ def export(
         render.note(f"exported {done.messages} messages")
     else:
         _print(done, form)
+    return CLEAN
+
+
+@app.command("copy-topic")
+@_verb
+def copy_topic(
+    source: Annotated[
+        str, typer.Argument(metavar="SRC", help="Directory or URL of the store to read.", show_default=False)
+    ],
+    target: Annotated[
+        Path, typer.Argument(metavar="DST", help="Store to write; created if missing.", show_default=False)
+    ],
+    topics: Annotated[list[str], typer.Option("--topic", help="Topic to copy; repeat for more.", show_default=False)],
+    groups: Annotated[
+        list[str] | None, typer.Option("--group", help="Group to move, by default all; repeat for more.")
+    ] = None,
+    mapping: Annotated[Path | None, typer.Option(help="Folder with old and new positions.", show_default=False)] = None,
+    lock_timeout: LockTimeout = "0",
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Copies topics to another store, from where the last call ended, and moves their groups there."""
+    wait = lock_wait(lock_timeout)
+    with render.progress("copying") as bar, _usage():
+        run = partial(mqstore.copy_topic, source, target, topics, groups=groups or None, mapping=mapping, progress=bar)
+        done = when_unlocked(wait, run)
+    values = done.to_dict()
+    if not render.machine(values, form):
+        moved = values.pop("groups")
+        render.report(values)
+        if moved:
+            render.table(("group", "topic", "queue", "offset"), [tuple(one.values()) for one in moved])
     return CLEAN
 
 

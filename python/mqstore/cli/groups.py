@@ -11,6 +11,7 @@ from typing import Annotated, Literal, cast
 import typer
 
 import mqstore
+from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._admin.nearest import nearest
 from mqstore._reports import _Report
 from mqstore.cli import render
@@ -36,10 +37,8 @@ app.add_typer(group_app, name="group")
 dead_app = typer.Typer(help="List and redrive dead letters.", no_args_is_help=True)
 app.add_typer(dead_app, name="dead-letter")
 
-# Prefixes of the dead-letter topic of a group and of the groups of a store itself, and the properties with the topic
-# that a dead letter comes from.
+# Prefix of the dead-letter topic of a group, and the properties with the topic that a dead letter comes from.
 _DEAD_LETTERS = "%DLQ%"
-_SYSTEM_GROUPS = "CID_RMQ_SYS_"
 _ORIGINS = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)]
@@ -92,7 +91,7 @@ def lag(directory: Directory, group: AnyGroup = None, form: ReportForm = Format.
         GroupLag(one.group, one.topic, queue.queue_id, queue.offset, _end(queue), queue.lag)
         for one in mqstore.info(directory).consumers
         if group in (None, one.group)
-        if one.topic != _DEAD_LETTERS + one.group and not one.group.startswith(_SYSTEM_GROUPS)
+        if one.topic != _DEAD_LETTERS + one.group and not one.group.startswith(SYSTEM_GROUPS)
         for queue in one.queues
     ]
     if group is not None and not found:

@@ -1,0 +1,310 @@
+"""`copy_topic`: copies topics to another store, in as many calls as needed, and moves groups there.
+
+A folder next to the target has the state:
+
+::
+
+    <target>.mapping/state.json     {"source": "...", "topics": [...], "position": 4711, "limit": 8150, "calls": 2,
+                                     "runs": {"orders/0": [[17, 0, 100]]}}
+    <target>.mapping/000001.jsonl   old and new position of each message, for each call: see `mqstore._admin.export`
+
+- `position`: log offset of the source up to which the topics are copied.
+- `limit`: where the call that runs or was interrupted ends; null between calls.
+- `calls`: number of complete calls.
+- `runs`: for each queue, old offset, new offset and length of runs in which both count in the same way. They translate
+  the offsets of groups.
+
+Each call is an export to a store of the records between `position` and the end of the log, so it resumes like one. The
+state is replaced in one step when the file of positions has its name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from bisect import bisect_right
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mqstore._admin.compaction import topic_list
+from mqstore._admin.export import Export
+from mqstore._admin.files import only_one, replace_state
+from mqstore._admin.info import SYSTEM_GROUPS
+from mqstore._paths import home_of
+from mqstore._read.scan import BATCH_ROWS, request_of
+from mqstore._remote.place import CACHE_BYTES, place_of
+from mqstore.errors import InvalidOptionError, UnsupportedFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from mqstore._admin.export import Counts
+    from mqstore._admin.info import GroupInfo
+    from mqstore._reports import MovedGroup, Progress, TopicCopyReport
+    from mqstore.types import StorePath
+
+Runs: TypeAlias = list[list[int]]
+"""Runs of a queue in the order of its offsets: old offset, new offset, length."""
+
+_STATE = "state.json"
+
+
+def copy_topic(
+    source: StorePath,
+    target: StorePath,
+    topics: str | Iterable[str],
+    *,
+    groups: Iterable[str] | None = None,
+    mapping: StorePath | None = None,
+    progress: Callable[[Progress], object] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> TopicCopyReport:
+    """Copies the messages of topics to another store. A further call copies what came since the last one.
+
+    The copy keeps what an export to a store keeps: bodies, keys, tags, properties, unique ids, born times and hosts,
+    and queue ids. Offsets and store times are new; a folder has the old and the new position of each message. Missing
+    topics get the settings that they have in the source.
+
+    For a cut-over, call it while producers still write to `source`, then stop them, wait until no delayed message waits
+    (`TopicCopyReport.waiting`), stop the consumers, call it again, and start both on `target`. A group that does not
+    exist in the target, or is behind there, gets the offset that corresponds to its offset in the source, so it reads
+    each message that it has not read. Waiting messages and transactions without a decision are copied by a later call,
+    after their delivery or commit. The state of work queues does not travel.
+
+    Call an interrupted copy again with the same arguments. Until it is complete, nobody else may append to `target`.
+
+    Args:
+        source: directory of the store to read, or a URL. Another process can have it open for writing.
+        target: directory of the store to write; it is created if missing. No process may have it open for writing.
+        topics: one topic or several; no system topics.
+        groups: groups whose offsets in these topics move to the target; None is all that have any there.
+        mapping: folder for positions and state; None is `target` with `.mapping` appended. Other topics, or the same
+            topics from another source, need a folder of their own.
+        progress: callback with bytes of the log; an exception in it interrupts the copy.
+        storage_options: only for a URL: credentials and settings of the transport, see `mqstore.open`.
+
+    Raises:
+        TopicNotFoundError: the source has no such topic.
+        InvalidOptionError: a topic belongs to the system, or the folder has the state of another copy.
+        InvalidMessageError: a message cannot be copied, or somebody else has appended to the target of an interrupted
+            copy.
+        UnsupportedFormatError: the state in the folder cannot be used.
+        StoreLockedError: another process has `target` open for writing.
+    """
+    from mqstore._admin.directories import info
+    from mqstore._reports import TopicCopyReport
+
+    started = time.monotonic()
+    chosen = sorted(set(topic_list(topics, one=True) or []))
+    if not chosen:
+        raise InvalidOptionError("topics", "is empty; name at least one topic")
+    place = place_of(source, storage_options, None, CACHE_BYTES)
+    home = home_of(target, "copy to it")
+    folder = Path(f"{home}.mapping" if mapping is None else home_of(mapping, "write positions there"))
+    copied = _Copy(place, Path(home), chosen, folder, progress)
+    counts = copied.run()
+    state = info(source, storage_options=storage_options)
+    moved = _move_groups(state.consumers, home, copied, chosen, groups)
+    return TopicCopyReport(
+        source=copied.source,
+        target=home,
+        mapping=str(folder),
+        messages=counts.messages,
+        waiting=sum(one.messages for one in state.delayed),
+        undecided=sum(one.messages for one in state.undecided),
+        resumed=counts.resumed,
+        groups=tuple(moved),
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+class _Copy:
+    """The state of a copy, in its folder."""
+
+    def __init__(
+        self,
+        place: Any,
+        target: Path,
+        topics: list[str],
+        folder: Path,
+        progress: Callable[[Progress], object] | None,
+    ) -> None:
+        self._place = place
+        self._target = target
+        self._topics = topics
+        self._folder = folder
+        self._progress = progress
+        self.source = ""
+        self._position: int | None = None
+        self._limit: int | None = None
+        self._calls = 0
+        self._runs: dict[str, Runs] = {}
+
+    def run(self) -> Counts:
+        """Copies what the source has now. Returns the counts of this call, and of an interrupted one before it."""
+        checked = self._export()
+        checked.check_store()
+        self.source = checked.named
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with _held(self._folder):
+            self._load()
+            # The last call was interrupted between its last two steps.
+            if self._limit is not None and self._file().exists():
+                self._finish()
+            export = self._export()
+            rules = export.rules(self._file())
+            # An interrupted call keeps its rules, so that it ends at the same record.
+            rules.load()
+            self._limit = rules.get().limit
+            self._save()
+            counts = export.to_store(self._file(), rules)
+            self._finish()
+            return counts
+
+    def next_offset(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Returns the offset in the target of the first copied message at or after an offset of the source.
+
+        None if no message of the queue was copied.
+        """
+        runs = self._runs.get(f"{topic}/{queue_id}")
+        return None if runs is None else translated(runs, offset)
+
+    def _export(self) -> Export:
+        request = request_of(
+            topics=self._topics,
+            queue_id=None,
+            start=None,
+            end=None,
+            start_time=None,
+            end_time=None,
+            keys=None,
+            filter=None,
+            columns=None,
+            batch_size=BATCH_ROWS,
+            body="binary",
+            threads=None,
+        )
+        request["body_matches"] = None
+        return Export(self._place, self._target, request, False, False, self._progress, self._position)
+
+    def _file(self) -> Path:
+        """The positions of the call that runs."""
+        return self._folder / f"{self._calls + 1:06}.jsonl"
+
+    def _finish(self) -> None:
+        """Counts the call as complete: its messages are in the target, and its file has its name."""
+        with self._file().open("rb") as lines:
+            for line in lines:
+                row = json.loads(line)
+                runs = self._runs.setdefault(f"{row['topic']}/{row['queue_id']}", [])
+                extend(runs, row["queue_offset"], row["new_queue_offset"])
+        self._position, self._limit = self._limit, None
+        self._calls += 1
+        self._save()
+
+    def _load(self) -> None:
+        path = self._folder / _STATE
+        try:
+            state = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return
+        except ValueError as error:
+            raise UnsupportedFormatError(str(path), f"the state of a copy does not parse: {error}") from None
+        try:
+            known = (state["source"], state["target"], state["topics"])
+            self._position, self._limit, self._calls = state["position"], state["limit"], state["calls"]
+            self._runs = state["runs"]
+        except (KeyError, TypeError):
+            raise UnsupportedFormatError(str(path), "it is not the state of a copy of topics") from None
+        if known != (self.source, os.path.realpath(self._target), self._topics):
+            reason = (
+                f"{self._folder} belongs to a copy of {known[2]} from {known[0]} to {known[1]}; choose another folder"
+            )
+            raise InvalidOptionError("mapping", reason)
+
+    def _save(self) -> None:
+        state = {
+            "source": self.source,
+            "target": os.path.realpath(self._target),
+            "topics": self._topics,
+            "position": self._position,
+            "limit": self._limit,
+            "calls": self._calls,
+            "runs": self._runs,
+        }
+        replace_state(self._folder / _STATE, state)
+
+
+def extend(runs: Runs, old: int, new: int) -> None:
+    """Adds the positions of the next message of a queue."""
+    if runs and new - old == runs[-1][1] - runs[-1][0]:
+        runs[-1][2] = old + 1 - runs[-1][0]
+    else:
+        runs.append([old, new, 1])
+
+
+def translated(runs: Runs, offset: int) -> int:
+    """Returns the new offset of the first message at or after an old one.
+
+    The last record of a run may be a batch, whose later messages have no line of their own. So an offset after it
+    counts on, up to the next run: this never passes a message that was copied.
+    """
+    at = bisect_right(runs, offset, key=lambda run: run[0]) - 1
+    if at < 0:
+        return runs[0][1]
+    old, new, length = runs[at]
+    found = new + offset - old
+    if offset >= old + length and at + 1 < len(runs):
+        return min(found, runs[at + 1][1])
+    return found
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Excludes a second copy with this folder."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        only_one(lock, folder)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _move_groups(
+    consumers: Iterable[GroupInfo],
+    target: str,
+    copied: _Copy,
+    topics: list[str],
+    groups: Iterable[str] | None,
+) -> list[MovedGroup]:
+    """Commits in the target what the groups have read of the source. No group moves back."""
+    from mqstore._reports import MovedGroup
+    from mqstore._store import open as open_store
+
+    wanted = None if groups is None else set(groups)
+    offsets: dict[str, dict[tuple[str, int], int]] = {}
+    for one in consumers:
+        is_chosen = not one.group.startswith(SYSTEM_GROUPS) if wanted is None else one.group in wanted
+        if is_chosen and one.topic in topics:
+            for queue in one.queues:
+                offset = copied.next_offset(one.topic, queue.queue_id, queue.offset)
+                if offset is not None:
+                    offsets.setdefault(one.group, {})[one.topic, queue.queue_id] = offset
+    moved = []
+    if offsets:
+        with open_store(target, "rw") as store:
+            ends = {(topic, queue.queue_id): queue.max_offset for topic in topics for queue in store.queues(topic)}
+            for group, found in sorted(offsets.items()):
+                with store.consumer(group, sorted({topic for topic, _ in found})) as consumer:
+                    new = {queue: min(offset, ends.get(queue, 0)) for queue, offset in found.items()}
+                    new = {queue: offset for queue, offset in new.items() if (consumer.committed(*queue) or 0) < offset}
+                    consumer.commit(new, durable=True)
+                moved += [
+                    MovedGroup(group, topic, queue_id, offset) for (topic, queue_id), offset in sorted(new.items())
+                ]
+    return moved
+
+
+copy_topic.__module__ = "mqstore"

@@ -186,10 +186,10 @@ def test_several_stores_and_empty_ones(spark: Any, made: Path, tmp_path: Path) -
     assert read(spark, tmp_path / "empty").columns == list(_options.COLUMNS)
 
 
-def damage(path: Path) -> int:
-    """Changes a byte of a body in the middle. Returns the number of the message."""
+def damage(path: Path, offset: int) -> int:
+    """Changes a byte in the body of a message of queue 1. Returns the number of the message."""
     with mqstore.open(path) as store:
-        message = next(store.read("orders", 1, 70))
+        message = next(store.read("orders", 1, offset))
     segments = sorted((path / "commitlog").iterdir())
     segment = next(each for each in reversed(segments) if int(each.name) <= message.commit_log_offset)
     data = bytearray(segment.read_bytes())
@@ -199,8 +199,12 @@ def damage(path: Path) -> int:
     return int(message.body.split(b":")[0])
 
 
-def test_damage_by_mode(spark: Any, made: Path) -> None:
-    lost = damage(made)
+# The first message, one in the middle, and the last one of the queue: the plan looks at the first and the last one.
+@pytest.mark.parametrize("offset", [0, 70, -1])
+def test_damage_by_mode(spark: Any, made: Path, offset: int) -> None:
+    with mqstore.open(made) as store:
+        queue = store.queues("orders")[1]
+    lost = damage(made, queue.max_offset - 1 if offset < 0 else queue.min_offset + offset)
     with pytest.raises(Exception, match=r"commitlog/0.* at offset \d+: .*DROPMALFORMED"):
         read(spark, made).count()
     frame = read(spark, made, mode="DROPMALFORMED", bodyFormat="text", splitBytes=20_000)
@@ -212,6 +216,8 @@ def test_damage_by_mode(spark: Any, made: Path) -> None:
     assert "commitlog" in bad[0]._corrupt_record
     assert (bad[0].topic, bad[0].body) == (None, None)
     assert frame.count() == 480
+    few = read(spark, made, mode="DROPMALFORMED", topic="orders", maxRecordsPerPartition=60)
+    assert few.count() == 479
 
 
 def test_bodies_that_do_not_unpack(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from mqstore import _native
 from mqstore._remote.failure import RequestFailure
 from mqstore._remote.place import pinned
 from mqstore._store import opened
-from mqstore.errors import MQStoreError, OffsetOutOfRangeError, TopicNotFoundError
+from mqstore.errors import CorruptionError, MQStoreError, OffsetOutOfRangeError, TopicNotFoundError
 from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import _EARLIEST, _LATEST
 from mqstore.spark._stores import FAILURES, each, told
@@ -48,6 +48,9 @@ _LIGHT = "%LMQ%"
 _OPEN_BYTES = 4 << 20
 
 _SEGMENT_DIGITS = 20
+
+# Assumed size of a damaged record.
+_DAMAGED_BYTES = 1024
 
 Bounds = dict[tuple[str, int], tuple[int, int]]
 """Smallest offset and next offset of each queue."""
@@ -216,20 +219,45 @@ def _batch_rows(options: dict[str, Any], sizes: list[int]) -> int:
     return max(16, min(16_384, most * len(sizes) // max(1, sum(sizes))))
 
 
-def _first(store: mqstore.Store, part: Range) -> mqstore.StoredMessage | None:
-    """Returns the first message of a range that the log still has."""
-    try:
-        return next(store.read(part.topic, part.queue_id, part.start, part.end), None)
-    except OffsetOutOfRangeError as error:
-        # Messages expired since the bounds were read. The task reports what is missing.
-        if error.min_offset >= part.end:
-            return None
-        return next(store.read(part.topic, part.queue_id, error.min_offset, part.end), None)
+class _Place(NamedTuple):
+    """The place of the first record of a range, or one before it."""
+
+    commit_log_offset: int
+    size: int
+
+
+def _first(store: mqstore.Store, part: Range) -> _Place | None:
+    """Returns the place of the first record of a range that the log still has.
+
+    If that record is damaged, this is the start of its segment. The task that walks over it reports the damage.
+    """
+    start = part.start
+    while start < part.end:
+        try:
+            found = next(store.read(part.topic, part.queue_id, start, part.end), None)
+        except OffsetOutOfRangeError as error:
+            # Messages expired since the bounds were read. The task reports what is missing.
+            start = max(start + 1, error.min_offset)
+        except CorruptionError as error:
+            return _Place(_segment_start(store, error.path), _DAMAGED_BYTES)
+        else:
+            return None if found is None else _Place(found.commit_log_offset, found.size)
+    return None
+
+
+def _segment_start(store: mqstore.Store, path: str) -> int:
+    """Returns the log offset at which a segment starts; the start of the log for another file."""
+    name = path.rpartition("/")[2]
+    least = store.stats().log_min_offset
+    return max(least, int(name)) if _is_segment(f"commitlog/{name}") else least
 
 
 def _end(store: mqstore.Store, part: Range) -> int:
     """Returns the end of a range in the log."""
-    last = store.message_at(part.topic, part.queue_id, part.end - 1)
+    try:
+        last = store.message_at(part.topic, part.queue_id, part.end - 1)
+    except CorruptionError:
+        last = None
     return store.stats().log_max_offset if last is None else last.commit_log_offset + last.size
 
 

@@ -271,6 +271,11 @@ impl StoreFiles {
         self.side().join("groups")
     }
 
+    /// `mqstore/archive`: the settings of the archive, and the log offset up to which it covers the log.
+    pub fn archive(&self) -> PathBuf {
+        self.side().join("archive")
+    }
+
     /// `mqstore/live`: the positions of the running writer.
     pub fn live(&self) -> PathBuf {
         self.home().join("mqstore").join("live")

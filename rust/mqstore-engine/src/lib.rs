@@ -1,8 +1,8 @@
 //! The store: one handle for all operations on a directory.
 //!
 //! `store` opens and closes it and runs its threads, `write` appends, `read` and `scan` find messages, `compact` runs
-//! compactions of an open store, `retention` removes due segments, `open_loop` times appends. A [`Store`] for writing
-//! holds RocketMQ's lock.
+//! compactions of an open store, `retention` removes due segments, `archive` finds those that an archive may contain,
+//! `open_loop` times appends. A [`Store`] for writing holds RocketMQ's lock.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -13,6 +13,7 @@
     )
 )]
 
+pub(crate) mod archive;
 pub(crate) mod compact;
 pub(crate) mod open_loop;
 pub(crate) mod read;
@@ -33,6 +34,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use archive::{ArchiveState, SealedSegment};
 pub use compact::restore::restore_compaction;
 pub use open_loop::{
     AppendTrace, Cause, CauseTotal, Latencies, SlowStep, TraceCheck, TraceRequest, trace_copies,

@@ -20,7 +20,8 @@ use super::preview::preview;
 use super::report::{self, ExpireReport};
 use super::segment_times::{SegmentTimes, times_of};
 use super::stalled_groups::{StalledGroups, known_holders};
-use super::{uncompacted, wipe};
+use super::{unarchived, uncompacted, wipe};
+use crate::archive::state::{ArchiveLookup, ArchiveState};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::events::{DeleteVerdict, ExpiredFile, ExpiredKind, is_in_hook};
 use mqstore_base::options::{Durability, StoreOptions};
@@ -82,6 +83,8 @@ pub(crate) struct Cleaner {
     /// Removed segments that something still uses, so that their space is not free. Apart from the state, which is
     /// locked while hooks run.
     held: Mutex<Vec<Arc<Segment>>>,
+    /// Locked while a segment is removed and while the archive changes, never while a hook runs.
+    archive: Mutex<()>,
     state: Mutex<CleanerState>,
 }
 
@@ -183,6 +186,7 @@ impl Cleaner {
             kept_by: Mutex::default(),
             rest_ms: AtomicU64::new(LOOK.as_millis() as u64),
             held: Mutex::default(),
+            archive: Mutex::default(),
             state: Mutex::default(),
         }
     }
@@ -368,6 +372,29 @@ impl Cleaner {
         Ok(self.kept_by.lock().clone())
     }
 
+    /// Replaces the archive of the store by the result of `change`, which gets the present one.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] inside a hook; errors of `change` and of the system.
+    pub(crate) fn set_archive(
+        &self,
+        change: &mut dyn FnMut(ArchiveLookup) -> ArchiveLookup,
+    ) -> Result<(), StoreError> {
+        if is_in_hook() {
+            let reason =
+                "a hook cannot change the archive: a removal of segments may be waiting for it".into();
+            return Err(StoreError::Busy { reason });
+        }
+        let _archive = self.archive.lock();
+        let known = ArchiveState::load(&self.files);
+        let before = known.as_ref().ok().cloned();
+        let new = change(known)?;
+        if before.is_some_and(|before| before == new) {
+            return Ok(());
+        }
+        new.unwrap_or_else(ArchiveState::removed).save(&self.files)
+    }
+
     /// Rests between two removals, in slices, so that a waiting caller can be interrupted.
     fn pause(&self, carry_on: &mut dyn FnMut() -> Result<(), StoreError>) -> Result<(), StoreError> {
         let mut left = Duration::from_millis(self.options.delete_interval_ms);
@@ -461,6 +488,12 @@ impl Cleaner {
             return Ok(DeleteOutcome::Kept(reason));
         }
         let aside = self.wipe_place(segment)?;
+        let archive = self.archive.lock();
+        if let Some(why) = unarchived::why(&self.files, segment) {
+            // The archive changed after the first look.
+            drop(archive);
+            return Ok(DeleteOutcome::Kept(self.report_kept(state, &file, segment.base_offset(), &why)));
+        }
         // In memory only: from here on, no read starts below the new minimum or uses the segment.
         self.queues.correct_min_offsets(segment.end_offset())?;
         let gone = self
@@ -470,6 +503,7 @@ impl Cleaner {
                 None => segment.retire(),
             })
             .at_file(|| file.path.clone(), "deleting a log segment")?;
+        drop(archive);
         state.waiting = None;
         state.deleted_at = Some(self.files.clock.monotonic());
         if !gone {
@@ -504,6 +538,9 @@ impl Cleaner {
                 base,
                 "some of its records are not yet synced and dispatched",
             )));
+        }
+        if let Some(why) = unarchived::why(&self.files, segment) {
+            return Ok(Some(self.report_kept(state, file, base, &why)));
         }
         if let Some(text) = self.uncompacted(state, segment, file, asked)? {
             return Ok(Some(text));

@@ -19,6 +19,7 @@ mod segment_times;
 mod stalled_groups;
 #[cfg(test)]
 mod tests;
+mod unarchived;
 mod uncompacted;
 mod wipe;
 
@@ -27,3 +28,4 @@ pub use holders::{HolderKind, SegmentHolder};
 pub(crate) use holders::{UnfinishedMessages, holding_groups};
 pub(crate) use preview::preview_of;
 pub use report::ExpireReport;
+pub(crate) use segment_times::times_of;

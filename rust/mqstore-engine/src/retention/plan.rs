@@ -17,6 +17,7 @@
 //!   check the disks        -> refuse appends, or accept them again; new segments go to disks with space
 //!   the oldest segment     -> due? by age, size or disk; not the last one; below the durable mark
 //!   unfinished messages    -> a segment that is due by age stays for them
+//!   the archive            -> a segment that the store's archive does not contain yet stays, whatever the reason
 //!   compaction topics      -> a segment with keyed messages that no compaction has read stays
 //!   call the hook          -> keep, later, or continue; a segment that readers use waits for a limited time
 //!   minimum of all queues  -> moved in memory, so that no read starts below it

@@ -8,7 +8,7 @@ use super::plan::{DeletionPlan, ExpiryTrigger, PlanInput, RetentionRules, plan};
 use super::report::{self, ExpireReport};
 use super::segment_times::times_of;
 use super::stalled_groups::{StalledGroups, known_holders};
-use super::uncompacted;
+use super::{unarchived, uncompacted};
 use crate::store::topics::load_floors;
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
@@ -26,8 +26,9 @@ pub(super) fn preview(
     plan: &DeletionPlan,
     report: &mut ExpireReport,
 ) -> Result<(), StoreError> {
-    let (going, kept) = check.split(&plan.deletions)?;
-    match (kept, &plan.held) {
+    let (archived, unarchived) = unarchived::split(check.files, &plan.deletions);
+    let (going, kept) = check.split(archived)?;
+    match (kept.or(unarchived), &plan.held) {
         (None, Some(held)) => report.add_held(held),
         (kept, _) => report.kept.extend(kept),
     }

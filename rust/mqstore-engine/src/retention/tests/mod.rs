@@ -5,6 +5,7 @@ mod model;
 mod paths;
 mod readers;
 mod rules;
+mod unarchived;
 mod uncompacted;
 mod unfinished;
 

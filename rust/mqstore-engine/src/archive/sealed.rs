@@ -1,0 +1,131 @@
+//! Segments that never change again, and their bytes.
+//!
+//! A segment is sealed if it is not the last one, and if all its bytes are synced and dispatched. A store open for
+//! writing syncs first. A store open for reading trusts the durable mark, or the checkpoint of the program that writes:
+//! RocketMQ writes the store time of a record there when the record is synced.
+
+use mqstore_base::durable_mark::DurableMarkFile;
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_log::checkpoint::CheckpointFile;
+
+use super::state::ArchiveState;
+use crate::retention::times_of;
+use crate::store::{OpenSide, Store};
+
+/// Maximum bytes of one call of [`Store::read_log_bytes`].
+const MOST_BYTES: u64 = 256 << 20;
+
+/// A segment that never changes again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SealedSegment {
+    /// Log offset of its first byte.
+    pub base_offset: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Store time of the first record in epoch milliseconds, if it can be read.
+    pub first_ms: Option<i64>,
+    /// Store time of the last record in epoch milliseconds; of the file if no record can be read.
+    pub newest_ms: i64,
+}
+
+impl Store {
+    /// Returns the sealed segments that end after log offset `from`, oldest first. Syncs a store that is open for
+    /// writing.
+    ///
+    /// # Errors
+    /// Errors of the sync and of reads.
+    pub fn sealed_segments(&self, from: u64) -> Result<Vec<SealedSegment>, StoreError> {
+        self.check()?;
+        let files = self.files();
+        let (end, synced_ms) = match &self.inner.side {
+            OpenSide::Writer(writer, _) => {
+                let end = self.settle()?;
+                self.view().catch_up()?;
+                (end.min(writer.dispatcher.position()), i64::MIN)
+            }
+            OpenSide::Reader(_) => {
+                self.view().catch_up()?;
+                let mark = DurableMarkFile::new(files).try_load()?;
+                let synced_ms = CheckpointFile::new(files).load().physic_msg_timestamp;
+                (mark.map_or(0, |mark| mark.position), synced_ms)
+            }
+        };
+        let list = self.segments();
+        let Some((_, older)) = list.segments().split_last() else { return Ok(Vec::new()) };
+        let mut sealed = Vec::new();
+        for segment in older.iter().filter(|segment| segment.end_offset() > from) {
+            let times = times_of(files, &list, segment);
+            if segment.end_offset() > end && times.newest_ms() > synced_ms {
+                break;
+            }
+            sealed.push(SealedSegment {
+                base_offset: segment.base_offset(),
+                bytes: segment.len(),
+                first_ms: times.first_ms,
+                newest_ms: times.newest_ms(),
+            });
+        }
+        Ok(sealed)
+    }
+
+    /// Returns `bytes` bytes of the log from log offset `offset` on, whatever they contain. They must be in one segment.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidOption`] if no segment contains them, or for more than 256 MiB; errors of the system.
+    pub fn read_log_bytes(&self, offset: u64, bytes: u64) -> Result<Vec<u8>, StoreError> {
+        self.check()?;
+        let list = self.segments();
+        let end = offset.checked_add(bytes).filter(|_| bytes <= MOST_BYTES);
+        let segment = list.find(offset).filter(|segment| end.is_some_and(|end| end <= segment.end_offset()));
+        let Some(segment) = segment else {
+            let reason = format!("no segment contains the {bytes} bytes at log offset {offset}");
+            return Err(StoreError::InvalidOption { option: "offset", reason });
+        };
+        let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
+        let mut found = vec![0; bytes as usize];
+        file.read_exact_at(&mut found, offset - segment.base_offset())
+            .at_file(|| segment.path(), "reading the log")?;
+        Ok(found)
+    }
+
+    /// Returns the archive of the store; `None` if it has none.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] for a damaged file; errors of the system.
+    pub fn archive(&self) -> Result<Option<ArchiveState>, StoreError> {
+        self.check()?;
+        ArchiveState::load(self.files())
+    }
+
+    /// Sets the archive of the store, also if its file is damaged; `None` removes it. The change is durable when the call returns, and a removal of
+    /// segments that starts after it obeys it.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`]; [`StoreError::Busy`] inside a hook; errors of the system.
+    pub fn set_archive(&self, archive: Option<&ArchiveState>) -> Result<(), StoreError> {
+        self.writer("configure the archive")?.cleaner.set_archive(&mut |_| Ok(archive.cloned()))
+    }
+
+    /// Moves the log offset of the archive forward to `archived_to`, if the archive still has the settings `settings`.
+    /// Returns the archive as it is then.
+    ///
+    /// # Errors
+    /// As for [`Self::set_archive`].
+    pub fn advance_archive(
+        &self,
+        settings: &str,
+        archived_to: u64,
+    ) -> Result<Option<ArchiveState>, StoreError> {
+        let mut outcome = None;
+        self.writer("record the end of the archive")?.cleaner.set_archive(&mut |known| {
+            outcome = known?.map(|known| {
+                let is_same = known.settings == settings;
+                let archived_to =
+                    if is_same { archived_to.max(known.archived_to) } else { known.archived_to };
+                ArchiveState { archived_to, ..known }
+            });
+            Ok(outcome.clone())
+        })?;
+        Ok(outcome)
+    }
+}

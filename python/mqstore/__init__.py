@@ -79,6 +79,14 @@ if _typing.TYPE_CHECKING:
         UndecidedInfo,
     )
     from mqstore._admin.restore import restore_compaction
+    from mqstore._archive.archive import Archive, StoreArchive
+    from mqstore._archive.reports import (
+        ArchiveFile,
+        ArchiveQueue,
+        ArchiveReport,
+        ArchiveRestoreReport,
+        ArchiveVerifyReport,
+    )
     from mqstore._delivery.consumer import Consumer, OffsetCommit
     from mqstore._delivery.delays import DelayStats
     from mqstore._delivery.transactions import PendingTransaction, Transaction
@@ -123,6 +131,12 @@ if _typing.TYPE_CHECKING:
 __all__ = [
     "AppendResult",
     "AppendResults",
+    "Archive",
+    "ArchiveFile",
+    "ArchiveQueue",
+    "ArchiveReport",
+    "ArchiveRestoreReport",
+    "ArchiveVerifyReport",
     "BrokerOptions",
     "Change",
     "CleanReport",
@@ -185,6 +199,7 @@ __all__ = [
     "SnapshotReport",
     "SqlFilter",
     "Store",
+    "StoreArchive",
     "StoreBusyError",
     "StoreChangedError",
     "StoreClosedError",
@@ -234,6 +249,12 @@ __all__ = [
 
 
 _HOMES = {
+    "Archive": "_archive.archive",
+    "StoreArchive": "_archive.archive",
+    **dict.fromkeys(
+        ("ArchiveFile", "ArchiveQueue", "ArchiveReport", "ArchiveRestoreReport", "ArchiveVerifyReport"),
+        "_archive.reports",
+    ),
     "Change": "_read.table",
     "Consumer": "_delivery.consumer",
     "DelayStats": "_delivery.delays",

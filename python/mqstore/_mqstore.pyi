@@ -6,6 +6,17 @@ from typing import Any, Final, Literal, Self, final, overload
 
 from typing_extensions import disjoint_base
 
+from mqstore._stubs.archive import (
+    ArchiveLog,
+    ArchiveStream,
+    advance_archive,
+    archive_checksum,
+    archive_state,
+    read_log,
+    scan_archive,
+    sealed_segments,
+    set_archive,
+)
 from mqstore._stubs.delivery import (
     LeasedMessage,
     NativeConsumer,
@@ -73,19 +84,20 @@ from mqstore.types import (
 )
 
 __all__ = [
-    "AppendResult", "AppendResults", "CompactionJob", "CopyStream", "ExportRules", "ExportStream", "LeasedMessage",
-    "LineStream", "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue", "Message", "MessageIterator",
-    "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction", "NativeWorkQueue", "QueuedAppend",
-    "RemoteDirectory", "ScanRows", "ScanStream", "SqlFilter", "Stager", "StoredMessage", "TableLoad", "TableRows",
-    "TestClock", "TestFaults", "__version__", "_after_fork_in_child", "_restore_message", "adopt_settings",
-    "append_rows", "append_staged",
-    "cancel_delayed", "check_options", "check_rows", "check_settings", "check_staged", "compaction_end",
-    "compaction_read", "compaction_report", "compaction_restore", "compaction_run", "compaction_run_step", "copy_store",
-    "decode_records", "delay_counts", "delete_namespace", "delete_topic", "expire_after_ms", "expired_to_ms",
-    "export_settings", "group_lags", "groups", "info", "is_held", "is_reserved", "is_settled", "is_system_topic",
-    "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history", "pending_transactions", "pop_record",
-    "quotas", "reason_of", "rebuild", "repair", "reschedule_delayed", "scan_copy", "scan_cuts", "scan_export",
-    "scan_lines", "scan_open", "scan_schema", "staged_ids", "sync_groups", "tags_codes", "trace_map", "trace_store",
+    "AppendResult", "AppendResults", "ArchiveLog", "ArchiveStream", "CompactionJob", "CopyStream", "ExportRules",
+    "ExportStream", "LeasedMessage", "LineStream", "LoopConsumer", "LoopLink", "LoopPut", "LoopWait", "LoopWorkQueue",
+    "Message", "MessageIterator", "NativeChecks", "NativeConsumer", "NativeStore", "NativeTransaction",
+    "NativeWorkQueue", "QueuedAppend", "RemoteDirectory", "ScanRows", "ScanStream", "SqlFilter", "Stager",
+    "StoredMessage", "TableLoad", "TableRows", "TestClock", "TestFaults", "__version__", "_after_fork_in_child",
+    "_restore_message", "adopt_settings", "advance_archive", "append_rows", "append_staged", "archive_checksum",
+    "archive_state", "cancel_delayed", "check_options", "check_rows", "check_settings", "check_staged",
+    "compaction_end", "compaction_read", "compaction_report", "compaction_restore", "compaction_run",
+    "compaction_run_step", "copy_store", "decode_records", "delay_counts", "delete_namespace", "delete_topic",
+    "expire_after_ms", "expired_to_ms", "export_settings", "group_lags", "groups", "info", "is_held", "is_reserved",
+    "is_settled", "is_system_topic", "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history",
+    "pending_transactions", "pop_record", "quotas", "read_log", "reason_of", "rebuild", "repair", "reschedule_delayed",
+    "scan_archive", "scan_copy", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema",
+    "sealed_segments", "set_archive", "staged_ids", "sync_groups", "tags_codes", "trace_map", "trace_store",
     "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps",
     "waiting_record", "work_counts", "writer_pid",
 ]  # fmt: skip

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
+    from mqstore._archive.archive import StoreArchive
     from mqstore._options import StoreOptions
     from mqstore._read.scan import BodyForm, Scan
     from mqstore._read.table import Bodies, Table
@@ -440,6 +441,14 @@ class Store(DeliveringStore):
 
         self._check()
         return Table(self, topic, bodies, on_damage, expire_after)
+
+    @property
+    def archive(self) -> StoreArchive:
+        """The archive of the store: its configuration, runs, files, verification and restore."""
+        from mqstore._archive.archive import StoreArchive
+
+        self._check()
+        return StoreArchive(self)
 
     def snapshot(
         self,

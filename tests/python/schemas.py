@@ -16,6 +16,7 @@ from typing import Any
 
 from mqstore import _reports
 from mqstore._admin import info as _info
+from mqstore._archive import reports as _archive
 from mqstore.cli import groups, settings, write
 from mqstore.cli.measure import bench, trace
 
@@ -29,6 +30,10 @@ REPORTS: dict[str, type] = {
     "snapshot": _reports.SnapshotReport,
     "stats": _reports.StoreStats,
     "export": _reports.ExportReport,
+    "archive": _archive.ArchiveReport,
+    "archive-verify": _archive.ArchiveVerifyReport,
+    "archive-restore": _archive.ArchiveRestoreReport,
+    "archive-clean": _reports.CleanReport,
     "fetch": _reports.FetchReport,
     "clean": _reports.CleanReport,
     "import": _reports.ImportReport,
@@ -38,12 +43,13 @@ REPORTS: dict[str, type] = {
     "dead-letter redrive": groups.Redriven,
 }
 LISTS: dict[str, type] = {
+    "archive-files": _archive.ArchiveFile,
     "bench": bench.Line,
     "config show": settings.Shown,
     "group lag": groups.GroupLag,
     "group reset": groups.OffsetReset,
 }
-_MODULES = (_reports, _info, bench, groups, settings, trace, write)
+_MODULES = (_archive, _reports, _info, bench, groups, settings, trace, write)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
 SIMPLE = {int: "integer", str: "string", bool: "boolean", float: "number"}

@@ -50,7 +50,7 @@ def test_arguments_and_errors_are_those_of_the_verb(name: str) -> None:
     assert twin.partition("\n\nArgs:")[2] == own.partition("\n\nArgs:")[2]
 
 
-CLASSES = ["Consumer", "Messages", "Scan", "Store", "Table", "Transaction", "WorkQueue"]
+CLASSES = ["Consumer", "Messages", "Scan", "Store", "StoreArchive", "Table", "Transaction", "WorkQueue"]
 VERBS = [
     *("open", "info", "verify", "repair", "rebuild", "compact", "export", "import_", "restore_compaction", "scan"),
     *("fetch", "published", "clean", "copy_topic"),

@@ -471,7 +471,7 @@ def test_a_conflict_with_a_request_in_progress_is_repeated(
     """A server answers 409 to both of two simultaneous requests, or to one before the other has ended."""
     from mqstore._publish.local import Memory
 
-    monkeypatch.setattr("mqstore._publish.publication._PAUSES", (0, 0))
+    monkeypatch.setattr("mqstore._publish.create._PAUSES", (0, 0))
     plain = Memory.put_if_absent
     conflicts = 0
 

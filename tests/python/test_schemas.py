@@ -47,6 +47,7 @@ def test_the_page_is_current() -> None:
         ["compact", "DIR", "--dry-run"],
         ["snapshot", "DIR", "OUT/snapshot"],
         ["export", "DIR", "OUT/all.jsonl"],
+        ["archive", "DIR", "OUT/cold"],
         ["fetch", "URL", "OUT/fetched"],
         ["clean", "URL", "--dry-run"],
         ["import", "DIR", "JSONL", "--dry-run"],

@@ -19,6 +19,12 @@ from conftest import python
 PUBLIC = {
     "AppendResult",
     "AppendResults",
+    "Archive",
+    "ArchiveFile",
+    "ArchiveQueue",
+    "ArchiveReport",
+    "ArchiveRestoreReport",
+    "ArchiveVerifyReport",
     "BrokerOptions",
     "Change",
     "CleanReport",
@@ -80,6 +86,7 @@ PUBLIC = {
     "Scan",
     "SegmentHolder",
     "Store",
+    "StoreArchive",
     "StoreBusyError",
     "StoreChangedError",
     "StoreClosedError",
@@ -168,6 +175,10 @@ SIGNATURES = {
     "Store.namespaces": "(self)",
     "Store.delete_namespace": "(self, namespace)",
     "Store.expire": "(self, *, dry_run=False, compact=False)",
+    "Archive": "(target, *, target_options=None)",
+    "Archive.restore": "(self, directory, *, topics=None, since=None, until=None, progress=None)",
+    "StoreArchive.configure": "(self, target, *, older_than=0, topics=None, level=3, target_options=None)",
+    "StoreArchive.run": "(self, *, target_options=None, progress=None)",
     "Store.set_confirm_offset": "(self, /, offset)",
     "Store.flush": "(self, /)",
     "Store.consumer": "(self, group, topics, filter=None, start='earliest', *, ordered=False, broadcast=False, "
@@ -286,6 +297,8 @@ def _bare_signature(thing: Any) -> str:
         mqstore.Consumer,
         mqstore.WorkQueue,
         mqstore.LeasedMessage,
+        mqstore.Archive,
+        mqstore.StoreArchive,
     ],
 )
 def test_members_are_documented(kind: type) -> None:

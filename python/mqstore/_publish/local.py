@@ -1,4 +1,4 @@
-"""Targets on this machine: a folder, and the memory of `fsspec` for tests.
+"""Targets on this machine: a folder, by its URL or its path, and the memory of `fsspec` for tests.
 
 In a folder, an object of one attempt is written and synced. The manifest is written and synced under another name and
 then gets its own by a hard link, which fails if the name exists. So it is never incomplete.
@@ -128,8 +128,51 @@ class Folder(_Listed):
             with suppress(OSError):
                 folder.rmdir()
 
+    def local(self, path: str) -> Path:
+        """Returns the path of a file for the operating system."""
+        return self._path(path)
+
     def _path(self, path: str) -> Path:
         return Path(self._root, path)
+
+
+class Directory(Folder):
+    """Files below a folder that is given by its path. Needs no other package."""
+
+    def __init__(self, path: str) -> None:
+        self.shown = path
+        self._root = path
+
+    def files(self) -> list[Row]:
+        """Returns all files."""
+        return self.listed("")
+
+    def entries(self, folder: str) -> tuple[list[str], list[str]]:
+        """Returns the names of the folders and of the files in a folder, which ends with a slash; "" is the root."""
+        names: tuple[list[str], list[str]] = [], []
+        with _steps(folder.rstrip("/")), suppress(FileNotFoundError, NotADirectoryError):
+            for one in os.scandir(self._path(folder)):
+                names[not one.is_dir()].append(one.name)
+        return names
+
+    def listed(self, folder: str) -> list[Row]:
+        """Returns the files in a folder, which ends with a slash, and in its folders."""
+        rows: list[Row] = []
+        with _steps(folder.rstrip("/")):
+            for inner, _, names in os.walk(self._path(folder), onerror=_raise_unless_missing):
+                for name in names:
+                    path = Path(inner, name)
+                    with suppress(FileNotFoundError):
+                        found = path.stat()
+                        time_ms = found.st_mtime_ns // 1_000_000
+                        version = f"{found.st_size}-{found.st_mtime_ns}"
+                        rows.append((path.relative_to(self._root).as_posix(), found.st_size, time_ms, version))
+        return rows
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _make_folder(folder: Path) -> None:

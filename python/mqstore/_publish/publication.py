@@ -22,9 +22,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 from mqstore._admin.files import disk_of
+from mqstore._publish.create import WriteRefused, create, probe
 from mqstore._remote.failure import RequestFailure, requests
 from mqstore._remote.manifest import ATTEMPT, FOLDER, NAME, Entry, Manifest, decoded, missing
-from mqstore.errors import RemoteStoreError, ResultExistsError, UnsupportedFormatError
+from mqstore.errors import ResultExistsError, UnsupportedFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 _UPLOADS = 4
 
 _READ_BYTES = 1 << 20
-
-# Seconds between two requests for a manifest that conflict with requests in progress.
-_PAUSES = (0.05, 0.1, 0.2, 0.5, 1, 2, 4)
 
 
 class Publication:
@@ -142,28 +140,12 @@ class Publication:
     def _created(self, content: bytes) -> Manifest | None:
         """Creates the manifest. Returns None; or the manifest that exists."""
         self._is_named = True
-        for pause in (*_PAUSES, None):
-            failure: RequestFailure | None = None
-            try:
-                if self._target.put_if_absent(NAME, content):
-                    return None
-            except RequestFailure as error:
-                if error.cause == "denied":
-                    self._is_named = False
-                    raise
-                failure = error
-            try:
-                found = self._published()
-            except RequestFailure as error:
-                raise failure or error from None
-            if found is not None:
-                return found
-            if failure is not None:
-                raise failure
-            if pause is not None:
-                # A server can refuse a request because another one for the same object has not ended yet.
-                time.sleep(pause)
-        raise RequestFailure("other", NAME, "another request for the manifest does not end: try again")
+        try:
+            found = create(self._target, NAME, content)
+        except WriteRefused:
+            self._is_named = False
+            raise
+        return None if found is None else decoded(found)
 
     def _published(self) -> Manifest | None:
         content = self._target.get(NAME)
@@ -176,13 +158,8 @@ class Publication:
         raise ResultExistsError(self._target.shown, f"a result in the format {found.format} is there since {when}")
 
     def _probe(self) -> None:
-        """Makes sure that the second of two equal requests fails. An old server overwrites the object instead."""
-        path = self._probe_path
         self._has_objects = True
-        self._target.put_if_absent(path, b"probe")
-        if self._target.put_if_absent(path, b"probe"):
-            reason = "the server overwrites an object that a request creates only if it is absent (If-None-Match)"
-            raise RemoteStoreError(self._target.shown, "publish a result", f"{reason}; use another server")
+        probe(self._target, self._probe_path, "publish a result")
 
     def _upload(self, path: str, file: Path, number: int, trims: bool) -> Entry:
         return upload(self._target, f"{self.attempt}/{number:06}-{_object_name(path)}", path, file, trims=trims)

@@ -20,6 +20,7 @@ loop.
 
 from __future__ import annotations
 
+from mqstore.aio._archive import StoreArchive
 from mqstore.aio._consumer import Consumer
 from mqstore.aio._reads import Messages
 from mqstore.aio._scan import Scan, scan
@@ -47,6 +48,7 @@ __all__ = [
     "Messages",
     "Scan",
     "Store",
+    "StoreArchive",
     "Table",
     "Transaction",
     "WorkQueue",

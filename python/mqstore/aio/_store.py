@@ -28,6 +28,7 @@ from mqstore._remote.place import CACHE_BYTES
 from mqstore._store import lists_options, lock_pauses
 from mqstore._times import seconds_of
 from mqstore.aio import _bridge
+from mqstore.aio._archive import StoreArchive
 from mqstore.aio._consumer import Consumer
 from mqstore.aio._delivery import Making, making
 from mqstore.aio._ending import Ending
@@ -448,6 +449,12 @@ class Store:
     scan = of_store(mqstore.Store.scan)
     consumer = making(mqstore.Store.consumer, Consumer)
     work_queue = making(mqstore.Store.work_queue, WorkQueue)
+
+    @property
+    def archive(self) -> StoreArchive:
+        """The archive of the store: its configuration, runs, files, verification and restore."""
+        self._bridge.check()
+        return StoreArchive(self._bridge)
 
     @property
     def confirm_offset(self) -> int | None:

@@ -1,6 +1,7 @@
 """The verbs of the command line. Only `expire`, `rebuild` and `repair` change bytes; the others open for reading.
 
-`compact`, `export`, `import`, `fetch`, `clean`, `append`, `topic`, `group` and `dead-letter` have their own files.
+`archive`, `compact`, `export`, `import`, `fetch`, `clean`, `append`, `topic`, `group` and `dead-letter` have their own
+files.
 """
 
 from __future__ import annotations

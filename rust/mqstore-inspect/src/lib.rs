@@ -1,8 +1,9 @@
 //! Tools for store directories: verify, repair, rebuild, copy, snapshot and describe.
 //!
 //! Each command has its own folder or file: [`verify`], [`repair`], [`rebuild`], [`info`], [`copy_store`] and
-//! [`snapshot`]. `distributed` divides a verification among several processes. The tools use the same decoders as
-//! an open store. Only repair and rebuild write into RocketMQ's folders.
+//! [`snapshot`]. `distributed` divides a verification among several processes, [`RestoredLog`] writes the log of a store
+//! that is restored. The tools use the same decoders as an open store. Only repair and rebuild write into RocketMQ's
+//! folders.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -20,6 +21,7 @@ pub(crate) mod info;
 pub(crate) mod problem;
 pub(crate) mod rebuild;
 pub(crate) mod repair;
+pub(crate) mod restored_log;
 pub(crate) mod snapshot;
 pub(crate) mod verify;
 
@@ -34,5 +36,6 @@ pub use rebuild::rebuild;
 pub use repair::loss_report::LostRange;
 pub use repair::used_offsets::LostOffsets;
 pub use repair::{RepairReport, RepairTarget, repair};
+pub use restored_log::RestoredLog;
 pub use snapshot::{SnapshotReport, snapshot};
 pub use verify::verify;

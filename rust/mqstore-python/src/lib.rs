@@ -64,6 +64,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(store::pop::pop_record, module)?)?;
     module.add_function(wrap_pyfunction!(store::pending::waiting_record, module)?)?;
     store::append_trace::register(module)?;
+    store::archive::register(module)?;
     store::compaction::register(module)?;
     delivery::delay::register(module)?;
     scan::register(module)?;

@@ -31,6 +31,14 @@ const SPARE: [(&str, &str); 29] = [
     ("repair.sync_log_folder", "the sync of the log's folders before the mark covers it"),
     ("snapshot.sync_last", "the sync of the log before the mark covers it"),
     ("snapshot.sync_cut", "no simulated snapshot is made between a record of a compacted queue and its unit"),
+    (
+        "restored_log.sync_segment",
+        "no simulated archive is restored; the tests of `mqstore-inspect` restore one",
+    ),
+    (
+        "restored_log.sync_names",
+        "no simulated archive is restored; the tests of `mqstore-inspect` restore one",
+    ),
     ("snapshot.sync_linked", "a writer has synced its full segments before"),
     ("compaction.sync_cleared_job", "what a job leaves is swept by the next one"),
     ("compaction.sync_swept_jobs", "what a job leaves is swept by the next one"),

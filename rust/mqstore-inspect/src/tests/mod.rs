@@ -10,6 +10,7 @@ mod metadata_log;
 mod missing_ends;
 mod rebuild;
 mod repair;
+mod restored_log;
 mod same_name;
 mod snapshot;
 mod verify;

@@ -7,6 +7,7 @@
 //! A consumer of the C stream needs no interpreter. Between two batches the stream takes the interpreter for a moment
 //! if there is a warning to emit, or to check for Ctrl-C.
 
+mod archive;
 mod arrow_input;
 mod buffer_pool;
 mod column_builder;
@@ -226,6 +227,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ScanRows>()?;
     module.add_class::<export_rules::ExportRules>()?;
     module.add_class::<export_rules::ExportStream>()?;
+    archive::register(module)?;
     transfer::register(module)?;
     staged_rows::register(module)?;
     expressions::register(module)?;

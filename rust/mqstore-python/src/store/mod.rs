@@ -3,6 +3,7 @@
 //! The subclass `mqstore.Store` adds the methods that need no speed. The signatures are those that users see.
 
 pub(crate) mod append_trace;
+pub(crate) mod archive;
 pub(crate) mod compaction;
 pub(crate) mod directory;
 pub(crate) mod folder;

@@ -2,4 +2,4 @@
 
 pub(crate) mod append_stream;
 pub(crate) mod message_columns;
-mod values;
+pub(super) mod values;

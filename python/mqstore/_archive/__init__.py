@@ -1,0 +1,16 @@
+"""Archives: sealed segments of the log as Parquet files, and back to the same bytes.
+
+::
+
+    <archive>/v1/topic=orders/<first>-<last>-<8 hex digits>.parquet    records of one topic in one range of the log
+    <archive>/v1/_bytes/<first>-<last>-<8 hex digits>.parquet          other bytes, if there are any
+    <archive>/v1/_manifest/<20 digits>.json                            the newest one is the archive
+
+`<first>` is the log offset of the range, `<last>` that of its last byte. Objects are never written again. Each manifest
+is created by a request that fails if it exists, so of two runs at the same time one publishes its files. The layout is
+the same in a folder and at a URL.
+
+The steps of a run are: scan, write to a local file, decode this file again and compare it with the log, upload, read
+the object back, create the next manifest, move the log offset in `mqstore/archive` of the store. Retention removes no
+segment after that log offset.
+"""

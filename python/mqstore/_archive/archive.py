@@ -1,0 +1,432 @@
+"""`Archive`: verify, restore and list an archive; `StoreArchive`: the archive of an open store."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mqstore import _extras, _native
+from mqstore._archive.columns import RecordFile, read_bytes
+from mqstore._archive.layout import MANIFESTS, ROOT, is_file_path, manifest_number
+from mqstore._archive.place import ArchivePlace
+from mqstore._archive.reports import ArchiveFile, ArchiveQueue, ArchiveReport, ArchiveRestoreReport, ArchiveVerifyReport
+from mqstore._archive.restore import Restore
+from mqstore._archive.run import Run, Settings, checked
+from mqstore._paths import home_of
+from mqstore._reports import CleanReport, Progress, UnusedObject
+from mqstore._times import duration_of, milliseconds_of
+from mqstore.errors import CorruptionError, InvalidOptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mqstore._archive.manifest import ArchivedFile
+    from mqstore.types import Duration, StorePath, Time
+
+_MOST_LEVEL = 19
+
+# Objects of one request.
+_MOST_REMOVED = 1000
+
+
+class Archive:
+    """An archive in a folder or at a URL. It needs no store, and no process that writes it.
+
+    Args:
+        target: the folder, or a URL (`s3://`, `gs://`, `az://`, `file://`).
+        target_options: only for a URL: credentials and settings of the transport, as `storage_options` of
+            `mqstore.open`. They are never stored.
+
+    Raises:
+        InvalidOptionError: `target_options` for a folder.
+        RemoteStoreError: archives cannot be written to this kind of URL.
+        ImportError: the package for this kind of URL is not installed.
+    """
+
+    def __init__(self, target: StorePath, *, target_options: Mapping[str, Any] | None = None) -> None:
+        self._place = ArchivePlace(target, target_options)
+
+    def __repr__(self) -> str:
+        return f"<mqstore.Archive {self._place.shown!r}>"
+
+    @property
+    def target(self) -> str:
+        """The folder, or the URL without secrets."""
+        return self._place.shown
+
+    def files(self, topic: str | None = None) -> tuple[ArchiveFile, ...]:
+        """Returns the files of the archive, in the order of the log.
+
+        Args:
+            topic: only files with records of this topic; None is all.
+
+        Raises:
+            ResultNotFoundError: there is no archive.
+            CorruptionError: the manifest is damaged.
+            StorePermissionError, StoreIOError: a request failed.
+        """
+        files = self._place.must_have().files
+        return tuple(self._file(one) for one in files if topic is None or one.topic == topic)
+
+    def paths(self, topic: str | None = None) -> list[str]:
+        """Returns the paths or URLs of the Parquet files with records, for other programs.
+
+        `polars.scan_parquet`, `pyarrow.dataset.dataset`, DuckDB's `read_parquet` and `spark.read.parquet` accept the
+        list. It has each record once. A pattern for the folder may also match files of a run that failed.
+
+        Args:
+            topic: only files with records of this topic; None is all topics.
+
+        Raises:
+            ResultNotFoundError, CorruptionError, StorePermissionError, StoreIOError: as for `files`.
+        """
+        files = self._place.must_have().files
+        wanted = (one for one in files if one.topic is not None and topic in (None, one.topic))
+        return [self._place.full_path(one) for one in wanted]
+
+    def verify(self, *, progress: Callable[[Progress], object] | None = None) -> ArchiveVerifyReport:
+        """Reads all files of the archive, and encodes all their records again.
+
+        The length, the digest, the number of records and their checksums must be those of the time when the records
+        were in the log.
+
+        Args:
+            progress: callback with bytes of the files. An exception in it ends the call.
+
+        Raises:
+            ResultNotFoundError: there is no archive.
+            CorruptionError: the manifest is damaged. Problems of the files are in the report.
+            StorePermissionError, StoreIOError: a request failed.
+        """
+        _extras.module("pyarrow.parquet", "arrow")
+        started = time.monotonic()
+        manifest = self._place.must_have()
+        total, done, records = sum(one.bytes for one in manifest.files), 0, 0
+        problems: list[str] = []
+        for one in manifest.files:
+            try:
+                records += self._check(one)
+            except CorruptionError as error:
+                problems.append(str(error))
+            done += one.bytes
+            if progress is not None:
+                progress(Progress(done, total))
+        return ArchiveVerifyReport(
+            target=self._place.shown,
+            ok=not problems,
+            files=len(manifest.files),
+            records=records,
+            bytes=total,
+            problems=tuple(problems),
+            seconds=round(time.monotonic() - started, 3),
+        )
+
+    def restore(
+        self,
+        directory: StorePath,
+        *,
+        topics: str | Iterable[str] | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> ArchiveRestoreReport:
+        """Makes a new store directory from the archive.
+
+        Its segments have the bytes of the archived segments. Queues, key index and checkpoint are built from them, so
+        that mqstore and brokers can open the directory. Topics and groups have default settings, and committed offsets
+        are not in an archive. Until it is complete, the directory is `DIR.partial`.
+
+        Args:
+            directory: the directory; it must not exist, or be empty.
+            topics: only records of these topics, at their old log offsets and queue offsets. Placeholders, which no
+                reader sees, take the places of all other records.
+            since: only segments with records stored at or after this time. Segments are restored as a whole.
+            until: only segments with records stored before this time.
+            progress: callback with bytes of the files. An exception in it ends the call.
+
+        Raises:
+            FileExistsError: the directory is not empty.
+            ResultNotFoundError: there is no archive.
+            TopicNotFoundError: the archive has no records of a topic.
+            InvalidOptionError: the archive has no segment of this time, or lacks segments between them.
+            CorruptionError: the manifest or a file is damaged.
+            StorePermissionError, StoreIOError: a request failed.
+            StoreBusyError: another call writes the same directory.
+            DiskFullError: no space for the directory.
+        """
+        first = None if since is None else milliseconds_of("since", since)
+        last = None if until is None else milliseconds_of("until", until)
+        chosen = _topics(topics)
+        home = Path(home_of(directory, "restore to it"))
+        manifest = self._place.must_have()
+        if not manifest.segments:
+            raise InvalidOptionError("since", f"{self._place.shown} has no segments")
+        wanted = None if chosen is None else frozenset(chosen)
+        return Restore(self._place, manifest, home, wanted, (first, last), progress).restore()
+
+    def clean(self, *, older_than: Duration = "7d", dry_run: bool = False) -> CleanReport:
+        """Removes files that failed runs left, and manifests that newer ones have replaced.
+
+        Args:
+            older_than: minimum age of an object. A run can be in progress, and a program can still read an old list of
+                files, so use more than both take; seven days by default.
+            dry_run: whether to report the objects only.
+
+        Raises:
+            ResultNotFoundError, CorruptionError, StorePermissionError, StoreIOError: as for `files`.
+        """
+        newest_ms = time.time_ns() // 1_000_000 - int(duration_of("older_than", older_than) * 1000)
+        rows = self._place.objects()
+        # After the list, so that the files of a run that ends meanwhile are named.
+        manifest = self._place.must_have()
+        named = {f"{ROOT}/{one.path}" for one in manifest.files}
+
+        def is_unused(path: str) -> bool:
+            if path.startswith(MANIFESTS):
+                number = manifest_number(path)
+                return number < manifest.number if number is not None else "/probe-" in path
+            return path not in named and is_file_path(path.removeprefix(f"{ROOT}/"))
+
+        unused = [row for row in rows if is_unused(row[0])]
+        due = [row for row in unused if row[2] <= newest_ms]
+        for start in range(0, 0 if dry_run else len(due), _MOST_REMOVED):
+            self._place.delete([row[0] for row in due[start : start + _MOST_REMOVED]])
+        objects = tuple(UnusedObject(path, size, changed_ms) for path, size, changed_ms, _ in due)
+        return CleanReport(
+            url=self._place.shown,
+            dry_run=dry_run,
+            bytes=sum(one.bytes for one in objects),
+            objects=objects,
+            kept=len(unused) - len(due),
+        )
+
+    def _file(self, one: ArchivedFile) -> ArchiveFile:
+        return ArchiveFile(
+            path=self._place.full_path(one),
+            topic=one.topic,
+            first_log_offset=one.start,
+            end_log_offset=one.end,
+            rows=one.rows,
+            bytes=one.bytes,
+            sha256=one.sha256,
+            record_bytes=one.record_bytes,
+            first_timestamp=one.first_timestamp,
+            last_timestamp=one.last_timestamp,
+            queues=tuple(ArchiveQueue(each.queue_id, each.first, each.last, each.rows) for each in one.queues),
+        )
+
+    def _check(self, one: ArchivedFile) -> int:
+        """Checks a file. Returns the number of its records."""
+        with self._place.opened(one) as path:
+            if one.topic is None:
+                sizes = [len(content) for _, content in read_bytes(path)]
+                found = (len(sizes), 0, sum(sizes))
+            else:
+                found = RecordFile(path).checksum()
+        if found != (one.rows, one.crc_sum, one.record_bytes):
+            reason = "its records are not those of the log: restore the file from a copy"
+            raise CorruptionError(self._place.full_path(one), 0, reason)
+        return 0 if one.topic is None else one.rows
+
+
+class StoreArchive:
+    """The archive of an open store, from `Store.archive`."""
+
+    def __init__(self, store: _native.NativeStore) -> None:
+        self._store = store
+
+    def __repr__(self) -> str:
+        return f"<mqstore.StoreArchive of {self._store.path!r}>"
+
+    @property
+    def target(self) -> str | None:
+        """The folder or URL of the archive; None if the store has none."""
+        state = _native.archive_state(self._store)
+        return None if state is None else str(json.loads(state[1])["target"])
+
+    @property
+    def archived_to(self) -> int | None:
+        """The log offset up to which segments may be deleted; None if the store has no archive."""
+        state = _native.archive_state(self._store)
+        return None if state is None else state[0]
+
+    def configure(
+        self,
+        target: StorePath | None,
+        *,
+        older_than: Duration = 0,
+        topics: str | Iterable[str] | None = None,
+        level: int = 3,
+        target_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Sets the archive of the store. The change is durable when this returns.
+
+        From then on, retention removes no segment that the archive does not contain, whatever the reason, also if the
+        disk is nearly full. So call `run` regularly.
+
+        Args:
+            target: the folder, or a URL (`s3://`, `gs://`, `az://`, `file://`). None removes the configuration; the
+                archive stays.
+            older_than: minimum age of the last record of a segment that `run` archives; 0 by default: each full
+                segment.
+            topics: only records of these topics; None is everything in the log. Only then a restore is complete.
+            level: compression level of zstd, 1 to 19. Levels above 9 are slow.
+            target_options: only for a URL: credentials and settings of the transport. They are not stored: give them to
+                each call that needs them, or use the environment variables of the transport.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading.
+            StoreBusyError: a hook of the store made the call.
+            ResultExistsError: the target has the archive of another store, or of other topics.
+            InvalidOptionError: an option is out of bounds.
+            RemoteStoreError: archives cannot be written to this kind of URL.
+            StorePermissionError, StoreIOError: a request failed.
+        """
+        if target is None:
+            _native.set_archive(self._store, None)
+            return
+        if type(level) is not int or not 1 <= level <= _MOST_LEVEL:
+            raise InvalidOptionError("level", f"must be an int from 1 to {_MOST_LEVEL}, not {level!r}")
+        place = ArchivePlace(target, target_options)
+        values = {
+            "target": place.text,
+            "older_than": duration_of("older_than", older_than),
+            "topics": _topics(topics),
+            "level": level,
+        }
+        settings = _settings_of(values)
+        manifest = checked(self._store, place, settings.topics)
+        start = self._store._stats()["log_min_offset"]
+        end = start if manifest is None else manifest.covered_from(start)
+        _native.set_archive(self._store, (end, json.dumps(values, sort_keys=True)))
+
+    def run(
+        self,
+        *,
+        target_options: Mapping[str, Any] | None = None,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> ArchiveReport:
+        """Archives all full segments that the archive does not contain yet and that are old enough.
+
+        A segment is archived when it is full, synced, and no longer the last one. Each file is written, decoded again,
+        compared with the log, uploaded, and read back, before a manifest names it. After an error or a kill, the
+        archive is that of the last manifest; a later run continues there. This also works in a store that is open for
+        reading, beside its writer. The segments can then be deleted after the next run of the writer.
+
+        Args:
+            target_options: only for a URL: credentials and settings of the transport.
+            progress: callback with bytes of the log. An exception in it ends the run.
+
+        Returns:
+            The report.
+
+        Raises:
+            InvalidOptionError: the store has no archive: call `configure` first.
+            StoreBusyError: another run has extended the archive meanwhile. No message is lost: run it again.
+            ResultExistsError: the target has the archive of another store, or of other topics.
+            StorePermissionError, StoreIOError: a request failed.
+            DiskFullError: no space in the target, or in the folder for temporary files (`TMPDIR`).
+            ImportError: pyarrow is not installed.
+        """
+        state = self._configured()
+        values = json.loads(state[1])
+        place = ArchivePlace(values["target"], target_options)
+        is_writer = self._store.mode != "r"
+
+        def advance(end: int) -> None:
+            _native.advance_archive(self._store, state[1], end)
+
+        return Run(self._store, place, _settings_of(values), advance if is_writer else None, progress).archive()
+
+    def run_to(
+        self,
+        target: StorePath,
+        *,
+        older_than: Duration = 0,
+        topics: str | Iterable[str] | None = None,
+        level: int = 3,
+        target_options: Mapping[str, Any] | None = None,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> ArchiveReport:
+        """Archives to another place than the configured one, or without a configuration.
+
+        The arguments are those of `configure` and `run`. Retention does not wait for this archive.
+        """
+        place = ArchivePlace(target, target_options)
+        settings = Settings(duration_of("older_than", older_than), _as_tuple(_topics(topics)), level)
+        return Run(self._store, place, settings, None, progress).archive()
+
+    def files(
+        self, topic: str | None = None, *, target_options: Mapping[str, Any] | None = None
+    ) -> tuple[ArchiveFile, ...]:
+        """Returns the files of the archive, see `Archive.files`."""
+        return self._archive(target_options).files(topic)
+
+    def paths(self, topic: str | None = None, *, target_options: Mapping[str, Any] | None = None) -> list[str]:
+        """Returns the paths or URLs of the Parquet files, see `Archive.paths`."""
+        return self._archive(target_options).paths(topic)
+
+    def verify(
+        self,
+        *,
+        progress: Callable[[Progress], object] | None = None,
+        target_options: Mapping[str, Any] | None = None,
+    ) -> ArchiveVerifyReport:
+        """Checks all files of the archive, see `Archive.verify`."""
+        return self._archive(target_options).verify(progress=progress)
+
+    def restore(
+        self,
+        directory: StorePath,
+        *,
+        topics: str | Iterable[str] | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        progress: Callable[[Progress], object] | None = None,
+        target_options: Mapping[str, Any] | None = None,
+    ) -> ArchiveRestoreReport:
+        """Makes a new store directory from the archive, see `Archive.restore`."""
+        archive = self._archive(target_options)
+        return archive.restore(directory, topics=topics, since=since, until=until, progress=progress)
+
+    def _configured(self) -> tuple[int, str]:
+        state = _native.archive_state(self._store)
+        if state is None:
+            raise InvalidOptionError("archive", f"{self._store.path} has no archive: call archive.configure first")
+        return state
+
+    def _archive(self, target_options: Mapping[str, Any] | None) -> Archive:
+        return Archive(json.loads(self._configured()[1])["target"], target_options=target_options)
+
+
+def _settings_of(values: Mapping[str, Any]) -> Settings:
+    return Settings(values["older_than"], _as_tuple(values["topics"]), values["level"])
+
+
+def _as_tuple(topics: list[str] | None) -> tuple[str, ...] | None:
+    return None if topics is None else tuple(topics)
+
+
+def _topics(topics: Any) -> list[str] | None:
+    """Returns the names of topics, sorted."""
+    if topics is None:
+        return None
+    if isinstance(topics, bytes) or not isinstance(topics, Iterable):
+        msg = f"topics must be a str or an iterable of str, not {type(topics).__name__}"
+        raise TypeError(msg)
+    found = {topics} if isinstance(topics, str) else set(topics)
+    for one in found:
+        if not isinstance(one, str):
+            msg = f"a topic must be a str, not {type(one).__name__}"
+            raise TypeError(msg)
+    if not found:
+        raise InvalidOptionError("topics", "names no topic; use None for all topics")
+    return sorted(found)
+
+
+for _class in (Archive, StoreArchive):
+    _class.__module__ = "mqstore"
+del _class

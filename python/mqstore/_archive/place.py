@@ -1,0 +1,171 @@
+"""The place of an archive: a folder or a URL, with the requests that an archive needs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any
+
+from mqstore._archive.layout import MANIFESTS, ROOT, manifest_number, manifest_path
+from mqstore._archive.manifest import decoded
+from mqstore._paths import is_url, shown_url, text_of
+from mqstore._publish.create import create, probe
+from mqstore._publish.local import Directory, Folder
+from mqstore._publish.publication import digest_of
+from mqstore._publish.target import target_of
+from mqstore._remote.failure import RequestFailure, requests
+from mqstore.errors import InvalidOptionError, ResultNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mqstore._archive.manifest import ArchivedFile, ArchiveManifest
+    from mqstore._publish.target import Target
+    from mqstore._remote.failure import Row
+    from mqstore.types import StorePath
+
+
+class ArchivePlace:
+    """The objects of an archive. Failed requests raise the errors of the package."""
+
+    def __init__(self, place: StorePath, target_options: Mapping[str, Any] | None) -> None:
+        text = text_of(place)
+        self._target: Target
+        if is_url(text):
+            self.text = text
+            self.shown = shown_url(text)
+            self._target = target_of(text, target_options, "archive to it")
+        elif target_options is not None:
+            raise InvalidOptionError("target_options", f"only for a URL, and {text!r} is a path")
+        else:
+            self.text = self.shown = os.path.abspath(text)  # noqa: PTH100 - keeps the text of the path
+            self._target = Directory(self.text)
+
+    def newest(self) -> ArchiveManifest | None:
+        """Returns the newest manifest; None if there is no archive."""
+        with requests(self.shown, "read the archive"):
+            numbers = [manifest_number(row[0]) for row in self._target.listed(MANIFESTS)]
+            newest = max((number for number in numbers if number is not None), default=None)
+            if newest is None:
+                return None
+            path = manifest_path(newest)
+            content = self._target.get(path)
+            if content is None:
+                raise RequestFailure("changed", path, "the manifest was removed meanwhile: try again")
+            found = decoded(path, content)
+            if found.number != newest:
+                raise RequestFailure("damaged", path, f"the manifest says that its number is {found.number}")
+            return found
+
+    def must_have(self) -> ArchiveManifest:
+        """Returns the newest manifest.
+
+        Raises:
+            ResultNotFoundError: there is no archive.
+        """
+        found = self.newest()
+        if found is None:
+            raise ResultNotFoundError(self.shown)
+        return found
+
+    def probe(self) -> None:
+        """Makes sure that the place creates an object only if it is absent."""
+        path = f"{MANIFESTS}probe-{uuid.uuid4().hex}"
+        with requests(self.shown, "archive to it"):
+            try:
+                probe(self._target, path, "archive to it")
+            finally:
+                # Without the permission to remove objects, the probe stays; it is no manifest.
+                with suppress(RequestFailure):
+                    self._target.delete([path])
+
+    def create(self, manifest: ArchiveManifest) -> ArchiveManifest | None:
+        """Creates a manifest. Returns None; or the manifest of another run with this number.
+
+        Raises:
+            WriteRefused: the access was denied, so the manifest will not appear.
+            RequestFailure: the request failed, and the manifest may appear later.
+        """
+        path = manifest_path(manifest.number)
+        content = create(self._target, path, manifest.encoded())
+        if content is None:
+            return None
+        found = decoded(path, content)
+        # After an answer that was lost, the manifest is the own one.
+        return None if found.run == manifest.run else found
+
+    def upload(self, path: str, file: Path) -> tuple[int, str]:
+        """Writes a local file as an object and reads the object back. Returns its length and its digest."""
+        length = file.stat().st_size
+        digest = digest_of(file, length)
+        with requests(self.shown, "archive to it"):
+            self._target.put(f"{ROOT}/{path}", file, length)
+            self._compare(path, length, digest, self._content(path))
+        return length, digest
+
+    @contextmanager
+    def opened(self, entry: ArchivedFile) -> Iterator[Path]:
+        """Yields a local path of a file whose bytes match the manifest. The path of an object ends with the block."""
+        with requests(self.shown, "read the archive"):
+            if isinstance(self._target, Folder):
+                path = self._target.local(f"{ROOT}/{entry.path}")
+                try:
+                    digest = digest_of(path, entry.bytes)
+                    size = path.stat().st_size
+                except OSError as error:
+                    raise _lost(entry.path, error.strerror or "it cannot be read") from None
+                if (size, digest) != (entry.bytes, entry.sha256):
+                    raise _differs(entry.path)
+                yield path
+                return
+            content = self._content(entry.path)
+            self._compare(entry.path, entry.bytes, entry.sha256, content)
+            with NamedTemporaryFile(prefix="mqstore-", suffix=".parquet") as copy:
+                copy.write(content)
+                copy.flush()
+                del content
+                yield Path(copy.name)
+
+    def full_path(self, entry: ArchivedFile) -> str:
+        """Returns the path or URL of a file for other programs."""
+        return f"{self.text.rstrip('/')}/{ROOT}/{entry.path}"
+
+    def objects(self) -> list[Row]:
+        """Returns all objects of the archive."""
+        with requests(self.shown, "list the archive"):
+            return self._target.listed(f"{ROOT}/")
+
+    def delete(self, paths: list[str]) -> None:
+        """Removes objects; the paths are those of `objects`."""
+        with requests(self.shown, "clean the archive"):
+            self._target.delete(paths)
+
+    def discard(self, paths: list[str]) -> None:
+        """Removes files of a run that failed, as far as possible."""
+        if paths:
+            # The error of the run is the interesting one.
+            with suppress(RequestFailure):
+                self._target.delete([f"{ROOT}/{path}" for path in paths])
+
+    def _content(self, path: str) -> bytes:
+        content = self._target.get(f"{ROOT}/{path}")
+        if content is None:
+            raise _lost(path, "it is missing")
+        return content
+
+    def _compare(self, path: str, length: int, digest: str, content: bytes) -> None:
+        if len(content) != length or hashlib.sha256(content).hexdigest() != digest:
+            raise _differs(path)
+
+
+def _lost(path: str, reason: str) -> RequestFailure:
+    return RequestFailure("damaged", f"{ROOT}/{path}", f"the archive needs this file, and {reason}")
+
+
+def _differs(path: str) -> RequestFailure:
+    reason = "the length or the digest of the file differs from what was written: restore the file, or archive again"
+    return RequestFailure("damaged", f"{ROOT}/{path}", reason)

@@ -1,0 +1,52 @@
+"""Stubs of the native module for archives; a part of `_mqstore.pyi`."""
+
+from collections.abc import Iterator
+from typing import Self, final
+
+from mqstore._mqstore import NativeStore, ScanRows
+from mqstore.types import ArrowStream
+
+__all__ = [
+    "ArchiveLog", "ArchiveStream", "advance_archive", "archive_checksum", "archive_state", "read_log", "scan_archive",
+    "sealed_segments", "set_archive",
+]  # fmt: skip
+
+@final
+class ArchiveStream(Iterator[ScanRows]):
+    """One pass over the records of a range of the log; created by `scan_archive`."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> ScanRows: ...
+    def close(self) -> None:
+        """Ends the pass. Its threads have stopped when this returns."""
+
+@final
+class ArchiveLog:
+    """The segments of a log that is restored from an archive."""
+
+    def __new__(cls, folder: str) -> Self: ...
+    def add(self, base_offset: int, length: int) -> None:
+        """Creates the segment with this log offset and length; all its bytes are zero."""
+    def write_rows(self, rows: ArrowStream) -> int:
+        """Writes the records of rows of an archive.
+
+        Leaves out those of segments that were not added. Returns the number of the records written.
+        """
+    def write(self, offset: int, content: bytes) -> None:
+        """Writes other bytes."""
+    def complete(self, start: int, end: int, placeholder_ms: int | None) -> list[tuple[int, int]]:
+        """Completes the log between two log offsets.
+
+        Writes the filler at the end of each segment, and with `placeholder_ms`, the store time of placeholders,
+        replaces all other missing records. Returns the missing ranges that are left: log offset and length.
+        """
+    def sync(self) -> None:
+        """Syncs all segments and their folder."""
+
+def scan_archive(store: NativeStore, start: int, end: int, threads: int) -> ArchiveStream: ...
+def archive_checksum(rows: ArrowStream) -> tuple[int, int, int]: ...
+def sealed_segments(store: NativeStore, start: int) -> list[tuple[int, int, int | None, int]]: ...
+def read_log(store: NativeStore, offset: int, length: int) -> bytes: ...
+def archive_state(store: NativeStore) -> tuple[int, str] | None: ...
+def set_archive(store: NativeStore, archive: tuple[int, str] | None) -> None: ...
+def advance_archive(store: NativeStore, settings: str, archived_to: int) -> bool: ...

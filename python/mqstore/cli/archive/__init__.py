@@ -1,0 +1,1 @@
+"""The verbs `archive`, `archive-files`, `archive-verify`, `archive-restore` and `archive-clean`."""

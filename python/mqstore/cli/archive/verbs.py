@@ -1,0 +1,174 @@
+"""Verbs on archives. `archive` writes; the other verbs need no store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import mqstore
+from mqstore._admin.tables import moment, size
+from mqstore._archive.place import ArchivePlace
+from mqstore._store import when_unlocked
+from mqstore.cli import render
+from mqstore.cli.app import LockTimeout, ReportForm, Since, Until, _age, _moment, _verb, app, lock_wait
+from mqstore.cli.render import Format
+from mqstore.cli.status import CLEAN, PROBLEMS, USAGE
+
+# Not a Path, which would change a URL.
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="Folder or URL of the archive.", show_default=False)]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topics", metavar="TOPIC", help="Only records of this topic; repeatable.", show_default=False),
+]
+
+
+@app.command()
+@_verb
+def archive(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="Directory of the store.", show_default=False)],
+    target: Annotated[
+        str | None, typer.Argument(metavar="TARGET", help="Folder or URL of the archive.", show_default=False)
+    ] = None,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help='Minimum age of the last record of a segment: "2d".')
+    ] = "0",
+    topics: Topics = None,
+    level: Annotated[int, typer.Option(min=1, max=19, help="Compression level of zstd.")] = 3,
+    remove: Annotated[bool, typer.Option("--remove", help="Only remove the configuration; the archive stays.")] = False,
+    lock_timeout: LockTimeout = "0",
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Archives full segments as Parquet files; from then on, retention keeps segments until they are archived.
+
+    If another process has the store open for writing, the segments are archived too, and the configuration stays as it
+    is.
+    """
+    age = _age("--older-than", older_than)
+    wait = lock_wait(lock_timeout)
+    if remove:
+        with when_unlocked(wait, lambda: mqstore.open(directory, "rw")) as store:
+            store.archive.configure(None)
+        render.note("the store has no archive now; retention does not wait for one")
+        return CLEAN
+    if target is None:
+        raise typer.BadParameter("give TARGET, the folder or URL of the archive")
+    with render.progress("archiving") as bar:
+        try:
+            store = when_unlocked(wait, lambda: mqstore.open(directory, "rw"))
+        except mqstore.StoreLockedError as error:
+            render.note_later(f"{error}; so the retention of the store does not know what was archived")
+            with mqstore.open(directory) as store:
+                report = store.archive.run_to(target, older_than=age, topics=topics or None, level=level, progress=bar)
+        else:
+            with store:
+                known, wanted = store.archive.target, ArchivePlace(target, None).text
+                if known not in (None, wanted):
+                    raise typer.BadParameter(f"the archive of the store is {known}; remove it with --remove first")
+                store.archive.configure(target, older_than=age, topics=topics or None, level=level)
+                report = store.archive.run(progress=bar)
+    if not render.machine(report.to_dict(), form):
+        render.report(report.to_dict())
+    if report.missing_bytes:
+        render.note(f"{report.missing_bytes:,} bytes of the log were deleted before they were archived")
+    return CLEAN
+
+
+@app.command("archive-files")
+@_verb
+def archive_files(
+    target: Target,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default=False)] = None,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Lists the files of an archive."""
+    files = mqstore.Archive(target).files(topic)
+    if not render.machine([one.to_dict() for one in files], form):
+        rows = [
+            (
+                one.topic or "",
+                one.rows,
+                size(one.bytes),
+                _moment_of(one.first_timestamp),
+                _moment_of(one.last_timestamp),
+                one.path,
+            )
+            for one in files
+        ]
+        render.table(("topic", "records", "bytes", "first", "last", "file"), rows)
+    return CLEAN
+
+
+@app.command("archive-verify")
+@_verb
+def archive_verify(target: Target, form: ReportForm = Format.TABLE) -> int:
+    """Reads all files of an archive and compares their records with what was archived."""
+    with render.progress("reading the archive") as bar:
+        report = mqstore.Archive(target).verify(progress=bar)
+    if not render.machine(report.to_dict(), form):
+        for problem in report.problems:
+            print(render.plain(problem))
+        render.report(report.to_dict(), ("problems",))
+    return CLEAN if report.ok else PROBLEMS
+
+
+@app.command("archive-restore")
+@_verb
+def archive_restore(
+    target: Target,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory.", show_default=False)],
+    topics: Topics = None,
+    since: Since = None,
+    until: Until = None,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Makes a store directory from an archive; its segments have the bytes of the archived ones."""
+    first, last = _moment("--since", since), _moment("--until", until)
+    with render.progress("restoring") as bar:
+        report = mqstore.Archive(target).restore(
+            directory, topics=topics or None, since=first, until=last, progress=bar
+        )
+    if not render.machine(report.to_dict(), form):
+        render.report(report.to_dict())
+    return CLEAN
+
+
+@app.command("archive-clean")
+@_verb
+def archive_clean(
+    target: Target,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help='Minimum age of an object: "7d", "12h".')
+    ] = "7d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the objects.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Removes the files that failed runs left in an archive, and manifests that newer ones have replaced."""
+    age = _age("--older-than", older_than)
+    found = mqstore.Archive(target)
+    plan = found.clean(older_than=age, dry_run=True)
+    if not dry_run and plan.objects:
+        question = f"Remove these {len(plan.objects)} objects?"
+        otherwise = f"{len(plan.objects)} objects would be removed; pass --yes to do it, or --dry-run to list them"
+        if form is Format.TABLE:
+            _clean_report(plan, form)
+        if not render.confirmed(question, otherwise, yes=yes):
+            return USAGE
+        plan = found.clean(older_than=age)
+    _clean_report(plan, form)
+    if dry_run:
+        render.dry_run()
+    return CLEAN
+
+
+def _clean_report(report: mqstore.CleanReport, form: Format) -> None:
+    if not render.machine(report.to_dict(), form):
+        rows = [(one.path, size(one.bytes), moment(one.changed_timestamp)) for one in report.objects]
+        render.table(("object", "bytes", "changed"), rows)
+        render.facts({"objects": len(rows), "bytes": report.bytes, "kept": report.kept})
+
+
+def _moment_of(time_ms: int | None) -> str:
+    return "" if time_ms is None else moment(time_ms)

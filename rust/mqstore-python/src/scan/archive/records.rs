@@ -1,0 +1,162 @@
+//! Encodes rows of an archive to the bytes of their records.
+//!
+//! The rows come from files that may be damaged: every value is checked before it is used.
+
+use std::str::FromStr;
+
+use arrow_array::ffi_stream::RecordBatchStreamReader;
+use arrow_array::{Array, RecordBatch};
+use mqstore_base::error::StoreError;
+use mqstore_format::{Host, RecordView, StoredFields, SysFlag, Version, crc32};
+
+use super::super::input::values::{BytesColumn, Numbers, integers, times_ms};
+
+/// The error for rows that are not those of an archive.
+pub(super) fn wrong(reason: impl std::fmt::Display) -> StoreError {
+    StoreError::InvalidMessage { reason: format!("the rows are not those of an archive: {reason}") }
+}
+
+/// The columns of a batch.
+pub(super) struct ArchiveRows<'a> {
+    topic: BytesColumn<'a>,
+    queue_id: Numbers<'a>,
+    queue_offset: Numbers<'a>,
+    commit_log_offset: Numbers<'a>,
+    size: Numbers<'a>,
+    store_timestamp: Numbers<'a>,
+    born_timestamp: Numbers<'a>,
+    flag: Numbers<'a>,
+    sys_flag: Numbers<'a>,
+    reconsume_times: Numbers<'a>,
+    prepared_transaction_offset: Numbers<'a>,
+    born_host: BytesColumn<'a>,
+    store_host: BytesColumn<'a>,
+    body_crc: Numbers<'a>,
+    magic: Numbers<'a>,
+    properties_raw: BytesColumn<'a>,
+    body: BytesColumn<'a>,
+    raw: BytesColumn<'a>,
+}
+
+impl<'a> ArchiveRows<'a> {
+    pub(super) fn of(batch: &'a RecordBatch) -> Result<Self, StoreError> {
+        fn column<'a, T>(
+            batch: &'a RecordBatch,
+            name: &str,
+            convert: impl FnOnce(&'a dyn Array) -> Option<T>,
+        ) -> Result<T, StoreError> {
+            let array = batch.column_by_name(name).ok_or_else(|| wrong(format!("no column {name}")))?;
+            convert(array.as_ref())
+                .ok_or_else(|| wrong(format!("column {name} has the type {}", array.data_type())))
+        }
+        Ok(Self {
+            topic: column(batch, "topic", BytesColumn::text)?,
+            queue_id: column(batch, "queue_id", integers)?,
+            queue_offset: column(batch, "queue_offset", integers)?,
+            commit_log_offset: column(batch, "commit_log_offset", integers)?,
+            size: column(batch, "size", integers)?,
+            store_timestamp: column(batch, "store_timestamp", times_ms)?,
+            born_timestamp: column(batch, "born_timestamp", times_ms)?,
+            flag: column(batch, "flag", integers)?,
+            sys_flag: column(batch, "sys_flag", integers)?,
+            reconsume_times: column(batch, "reconsume_times", integers)?,
+            prepared_transaction_offset: column(batch, "prepared_transaction_offset", integers)?,
+            born_host: column(batch, "born_host", BytesColumn::text)?,
+            store_host: column(batch, "store_host", BytesColumn::text)?,
+            body_crc: column(batch, "body_crc", integers)?,
+            magic: column(batch, "magic", integers)?,
+            properties_raw: column(batch, "properties_raw", BytesColumn::of)?,
+            body: column(batch, "body", BytesColumn::of)?,
+            raw: column(batch, "raw", BytesColumn::of)?,
+        })
+    }
+
+    /// Returns the log offset of a row.
+    pub(super) fn log_offset(&self, row: usize) -> Result<u64, StoreError> {
+        let offset = (self.commit_log_offset)(row).and_then(|offset| u64::try_from(offset).ok());
+        offset.ok_or_else(|| wrong(format!("row {row} has no log offset")))
+    }
+
+    /// Appends the record of a row to `out` and returns its length.
+    pub(super) fn encode(&self, row: usize, out: &mut Vec<u8>) -> Result<usize, StoreError> {
+        let size = long(&self.size, row, "size")?;
+        let written = match self.raw.get(row) {
+            Some(raw) => {
+                let view = RecordView::decode(raw).map_err(wrong)?;
+                if (view.bytes.len(), view.physical_offset.cast_unsigned())
+                    != (raw.len(), self.log_offset(row)?)
+                {
+                    return Err(wrong(format!("row {row} has another record in its column raw")));
+                }
+                out.extend_from_slice(raw);
+                raw.len()
+            }
+            None => self.fields(row)?.encode_into(out).map_err(wrong)?,
+        };
+        if i64::try_from(written) != Ok(size) {
+            return Err(wrong(format!("the record of row {row} has {written} bytes, not {size}")));
+        }
+        Ok(written)
+    }
+
+    fn fields(&self, row: usize) -> Result<StoredFields<'a>, StoreError> {
+        let topic = bytes(&self.topic, row, "topic")?;
+        Ok(StoredFields {
+            version: Version::from_magic(int(&self.magic, row, "magic")?.cast_unsigned())
+                .ok_or_else(|| wrong(format!("row {row} has an unknown magic")))?,
+            body_crc: int(&self.body_crc, row, "body_crc")?.cast_unsigned(),
+            queue_id: int(&self.queue_id, row, "queue_id")?,
+            flag: int(&self.flag, row, "flag")?,
+            queue_offset: long(&self.queue_offset, row, "queue_offset")?,
+            physical_offset: self.log_offset(row)?.cast_signed(),
+            sys_flag: SysFlag(int(&self.sys_flag, row, "sys_flag")?),
+            born_timestamp: long(&self.born_timestamp, row, "born_timestamp")?,
+            born_host: host(&self.born_host, row, "born_host")?,
+            store_timestamp: long(&self.store_timestamp, row, "store_timestamp")?,
+            store_host: host(&self.store_host, row, "store_host")?,
+            reconsume_times: int(&self.reconsume_times, row, "reconsume_times")?,
+            prepared_transaction_offset: long(
+                &self.prepared_transaction_offset,
+                row,
+                "prepared_transaction_offset",
+            )?,
+            body: bytes(&self.body, row, "body")?,
+            topic: std::str::from_utf8(topic).map_err(wrong)?,
+            properties: bytes(&self.properties_raw, row, "properties_raw")?,
+        })
+    }
+}
+
+fn long(column: &Numbers<'_>, row: usize, name: &str) -> Result<i64, StoreError> {
+    column(row).ok_or_else(|| wrong(format!("row {row}, column {name}: it is null")))
+}
+
+fn int(column: &Numbers<'_>, row: usize, name: &str) -> Result<i32, StoreError> {
+    i32::try_from(long(column, row, name)?).map_err(|_| wrong(format!("row {row}, column {name}: too large")))
+}
+
+fn bytes<'a>(column: &BytesColumn<'a>, row: usize, name: &str) -> Result<&'a [u8], StoreError> {
+    column.get(row).ok_or_else(|| wrong(format!("row {row}, column {name}: it is null")))
+}
+
+fn host(column: &BytesColumn<'_>, row: usize, name: &str) -> Result<Host, StoreError> {
+    let text = std::str::from_utf8(bytes(column, row, name)?).map_err(wrong)?;
+    Host::from_str(text).map_err(wrong)
+}
+
+/// Encodes all rows. Returns their number, the sum of the CRC-32 of each record, and the sum of their bytes.
+pub(super) fn checksum(stream: RecordBatchStreamReader) -> Result<(u64, u64, u64), StoreError> {
+    let (mut records, mut sum, mut total) = (0_u64, 0_u64, 0_u64);
+    let mut buffer = Vec::new();
+    for batch in stream {
+        let batch = batch.map_err(wrong)?;
+        let rows = ArchiveRows::of(&batch)?;
+        for row in 0..batch.num_rows() {
+            buffer.clear();
+            total += rows.encode(row, &mut buffer)? as u64;
+            sum = sum.wrapping_add(u64::from(crc32(&buffer)));
+            records += 1;
+        }
+    }
+    Ok((records, sum, total))
+}

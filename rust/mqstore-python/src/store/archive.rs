@@ -1,0 +1,60 @@
+//! The store's side of an archive: sealed segments, bytes of the log, and the durable state.
+
+use mqstore_engine::ArchiveState;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::runtime::detached;
+use crate::store::NativeStore;
+
+/// Log offset, length, and the store times of the first and the last record of a segment.
+type SegmentRow = (u64, u64, Option<i64>, i64);
+
+/// Returns the sealed segments that end after log offset `start`, oldest first. Syncs a store that is open for writing.
+#[pyfunction]
+fn sealed_segments(store: &Bound<'_, NativeStore>, start: u64) -> PyResult<Vec<SegmentRow>> {
+    let core = store.get().core()?;
+    let found = detached(store.py(), || core.sealed_segments(start))?;
+    Ok(found.iter().map(|one| (one.base_offset, one.bytes, one.first_ms, one.newest_ms)).collect())
+}
+
+/// Returns bytes of the log, whatever they contain; all of them must be in one segment.
+#[pyfunction]
+fn read_log<'py>(store: &Bound<'py, NativeStore>, offset: u64, length: u64) -> PyResult<Bound<'py, PyBytes>> {
+    let core = store.get().core()?;
+    let found = detached(store.py(), || core.read_log_bytes(offset, length))?;
+    Ok(PyBytes::new(store.py(), &found))
+}
+
+/// Returns the log offset up to which the archive covers the log, and its settings; None without an archive.
+#[pyfunction]
+fn archive_state(store: &Bound<'_, NativeStore>) -> PyResult<Option<(u64, String)>> {
+    let core = store.get().core()?;
+    let found = detached(store.py(), || core.archive())?;
+    Ok(found.map(|archive| (archive.archived_to, archive.settings)))
+}
+
+/// Sets the archive of the store, durably; None removes it.
+#[pyfunction]
+fn set_archive(store: &Bound<'_, NativeStore>, archive: Option<(u64, String)>) -> PyResult<()> {
+    let core = store.get().core()?;
+    let archive = archive.map(|(archived_to, settings)| ArchiveState { archived_to, settings });
+    detached(store.py(), || core.set_archive(archive.as_ref()))
+}
+
+/// Moves the log offset of the archive forward, durably, if it has these settings. Returns whether it has them.
+#[pyfunction]
+fn advance_archive(store: &Bound<'_, NativeStore>, settings: &str, archived_to: u64) -> PyResult<bool> {
+    let core = store.get().core()?;
+    let found = detached(store.py(), || core.advance_archive(settings, archived_to))?;
+    Ok(found.is_some_and(|archive| archive.settings == settings))
+}
+
+/// Adds the functions.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(sealed_segments, module)?)?;
+    module.add_function(wrap_pyfunction!(read_log, module)?)?;
+    module.add_function(wrap_pyfunction!(archive_state, module)?)?;
+    module.add_function(wrap_pyfunction!(set_archive, module)?)?;
+    module.add_function(wrap_pyfunction!(advance_archive, module)?)
+}

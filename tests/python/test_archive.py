@@ -600,6 +600,51 @@ def test_whichever_request_fails_nothing_is_lost(way: str, tmp_path: Path, monke
             shutil.rmtree(one)
 
 
+@pytest.mark.parametrize(
+    ("cause", "error"),
+    [("denied", mqstore.StorePermissionError), ("full", mqstore.DiskFullError), ("other", mqstore.StoreIOError)],
+)
+@pytest.mark.parametrize("name", ["listed", "get", "put", "put_if_absent"])
+def test_a_failed_request_is_a_typed_error(
+    store: mqstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Any, error: type[Exception], name: str
+) -> None:
+    from mqstore._publish.local import Directory
+
+    def fail(_self: object, *_arguments: object) -> None:
+        raise RequestFailure(cause, "", "as the test wants")
+
+    monkeypatch.setattr("mqstore._publish.create._PAUSES", (0,))
+    with monkeypatch.context() as failing:
+        failing.setattr(Directory, name, fail)
+        with pytest.raises(error):
+            store.archive.run_to(tmp_path / "archive")
+    with pytest.raises(mqstore.ResultNotFoundError):
+        mqstore.Archive(tmp_path / "archive").files()
+    assert store.archive.run_to(tmp_path / "archive").segments > 0
+
+
+def test_a_target_that_returns_half_a_file_gets_no_manifest(
+    store: mqstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mqstore._publish.local import Directory
+
+    plain = Directory.get
+
+    def half(self: Directory, path: str) -> bytes | None:
+        content = plain(self, path)
+        return content[: len(content) // 2] if content and path.endswith(".parquet") else content
+
+    store.archive.configure(tmp_path / "archive")
+    with monkeypatch.context() as failing:
+        failing.setattr(Directory, "get", half)
+        with pytest.raises(mqstore.CorruptionError, match="differs from what was written"):
+            store.archive.run()
+    assert store.archive.archived_to == 0
+    with pytest.raises(mqstore.ResultNotFoundError):
+        store.archive.files()
+    assert not list((tmp_path / "archive").rglob("*.parquet"))
+
+
 def test_of_two_runs_one_wins(store: mqstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = Requests(monkeypatch)
     meeting = threading.Barrier(2, timeout=60)

@@ -332,6 +332,32 @@ def test_a_short_range_and_a_strange_exception_are_errors(filled: Path) -> None:
         mqstore._native.info(transport.place())
 
 
+def read_only(found: bytes) -> memoryview:
+    """Returns a view of memory that can still change."""
+    return memoryview(bytearray(found)).toreadonly()
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, read_only])
+def test_a_transport_can_return_any_buffer(filled: Path, kind: Callable[[bytes], Any]) -> None:
+    """Memory that can change is copied: this transport overwrites what it returned before."""
+    returned: list[Any] = []
+
+    class Reusing(Faulty):
+        def read(self, ranges: list[Any]) -> list[Any]:
+            for earlier in returned:
+                owner = earlier.obj if isinstance(earlier, memoryview) else earlier
+                if isinstance(owner, bytearray):
+                    owner[:] = bytes(len(owner))
+            found = [kind(part) for part in super().read(ranges)]
+            returned.extend(found)
+            return found
+
+    with _store.opened(Reusing(filled).place(), "r", None, {}) as store, mqstore.open(filled) as local:
+        for topic in local.topics():
+            assert [m.body for m in store.read(topic)] == [m.body for m in local.read(topic)]
+    assert len(returned) > 1
+
+
 def test_wrong_credentials_are_a_permission_error(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import obstore.exceptions
 

@@ -33,7 +33,9 @@ pub use mapped_file_queue::{FileLength, LoadReport, MappedFileQueue, PushError, 
 pub use os::{OsVfs, WakeDescriptor};
 pub use pool::{Jobs, Pool, parallel_map};
 pub use region::{Advice, MapAccess, Region, RegionError, RegionView, expect_read};
-pub use remote::{RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource, RemoteVfs};
+pub use remote::{
+    PendingRange, RangeBytes, RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource, RemoteVfs,
+};
 #[cfg(feature = "sim")]
 pub use sim::{Fault, SimOptions, SimVfs};
 pub use vfs::{

@@ -361,6 +361,12 @@ pub trait Vfs: Send + Sync + Debug {
         false
     }
 
+    /// Returns the length of a read that costs least for each byte, if the file system fetches what it reads, so that
+    /// each read is a request; `None` if shorter reads cost about the same.
+    fn best_read_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns the first failed request of a remote file system; `None` for all others. A caller may have taken the
     /// failure for a missing or damaged file, so an answer that does not fit it is not complete.
     fn failure(&self) -> Option<io::Error> {

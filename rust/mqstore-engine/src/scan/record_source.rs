@@ -23,8 +23,8 @@ use mqstore_log::commit_log::{CutRun, Damage, LogScanner, ScanChecks, Segment, S
 /// How many bytes before a task's turn the system is asked to fetch.
 const AHEAD_BYTES: u64 = 4 * TASK_BYTES;
 
-/// The same for a store at a URL: several long requests at the same time.
-const REMOTE_AHEAD_BYTES: u64 = 24 << 20;
+/// Requests of the best length that fetch the next tasks at the same time.
+const REQUESTS_AHEAD: u64 = 3;
 
 /// Approximate maximum of units in memory, for all queues together.
 const HELD_ENTRIES: usize = 64 << 10;
@@ -105,21 +105,47 @@ impl LogSource {
     /// Asks the system to fetch the bytes of the next tasks, each page once, because each request takes time.
     fn expect(&mut self) {
         let position = self.scanner.position();
-        if position + TASK_BYTES <= self.expected || position >= self.limit {
+        if position >= self.limit {
+            return;
+        }
+        if let Some(best) = self.view.files().vfs.best_read_bytes() {
+            return self.request(position, best);
+        }
+        if position + TASK_BYTES <= self.expected {
             return;
         }
         let cold = self.view.log().is_none_or(|log| log.may_be_cold(position));
         if let Some(segment) = self.list.find(position).filter(|_| cold)
             && let Ok(file) = segment.file()
         {
-            let is_remote = self.view.files().vfs.is_remote();
-            let ahead = if is_remote { REMOTE_AHEAD_BYTES } else { AHEAD_BYTES };
             let end = segment.end_offset().min(self.limit);
             let begin = position.max(self.expected.min(end));
             // A short rest is not worth another request.
-            self.expected = if end - position <= ahead + ahead / 3 { end } else { position + ahead };
+            self.expected =
+                if end - position <= AHEAD_BYTES + AHEAD_BYTES / 3 { end } else { position + AHEAD_BYTES };
             // The read finds and reports any error.
             let _ = file.expect_read(begin - segment.base_offset(), self.expected.saturating_sub(begin));
+        }
+    }
+
+    /// Requests the bytes after `position`, so that they arrive while the tasks before them are decoded. Each request
+    /// begins at a multiple of `best` in its segment, and there are always some ahead.
+    fn request(&mut self, position: u64, best: u64) {
+        let until = self.limit.min(position.saturating_add(REQUESTS_AHEAD * best));
+        self.expected = self.expected.max(position);
+        while self.expected < until
+            && let Some(segment) = self.list.find(self.expected)
+            && let Ok(file) = segment.file()
+        {
+            let from = self.expected - segment.base_offset();
+            let len = segment.end_offset().min(self.limit) - segment.base_offset();
+            let to = len.min((from / best + 1) * best);
+            if from >= to {
+                return;
+            }
+            // The read finds and reports any error.
+            let _ = file.expect_read(from, to - from);
+            self.expected = segment.base_offset() + to;
         }
     }
 

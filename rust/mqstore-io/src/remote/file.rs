@@ -45,12 +45,12 @@ impl VfsFile for RemoteFile {
         self.files.read(self.number, buf, offset)
     }
 
-    /// The next read that needs a request fetches these bytes too.
+    /// The fetch of a long range begins now. The next read that needs a request fetches a short one too.
     fn expect_read(&self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.saturating_add(len).min(self.len()?);
         if offset < end {
             let pages = offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
-            self.files.expect(self.number, &pages);
+            self.files.expect(self.number, &pages)?;
         }
         Ok(())
     }

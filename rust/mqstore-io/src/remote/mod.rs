@@ -26,8 +26,10 @@ use crate::vfs::{
 };
 
 use file::RemoteFile;
-use files::{RemoteFiles, read_only, read_only_error};
-pub use source::{RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource};
+use files::{BEST_READ_BYTES, RemoteFiles, read_only, read_only_error};
+pub use source::{
+    PendingRange, RangeBytes, RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource,
+};
 
 /// See the header of this module.
 #[derive(Debug)]
@@ -177,6 +179,10 @@ impl Vfs for RemoteVfs {
 
     fn is_remote(&self) -> bool {
         true
+    }
+
+    fn best_read_bytes(&self) -> Option<u64> {
+        Some(BEST_READ_BYTES)
     }
 
     fn failure(&self) -> Option<io::Error> {

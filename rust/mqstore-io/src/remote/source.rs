@@ -80,6 +80,18 @@ impl From<RemoteError> for io::Error {
     }
 }
 
+/// The bytes of a range. They never change.
+pub type RangeBytes = Box<dyn AsRef<[u8]> + Send + Sync>;
+
+/// A read of one range that was started.
+pub trait PendingRange: Send {
+    /// Waits for the bytes.
+    ///
+    /// # Errors
+    /// The request failed, or the file has another version.
+    fn wait(self: Box<Self>) -> Result<RangeBytes, RemoteError>;
+}
+
 /// A folder of an object store or of another remote file system, for reading. Any thread can call it.
 pub trait RemoteSource: Send + Sync + Debug {
     /// Returns all files at and below the root, in any order.
@@ -92,5 +104,11 @@ pub trait RemoteSource: Send + Sync + Debug {
     ///
     /// # Errors
     /// One of the requests failed, or a file has another version.
-    fn read(&self, ranges: &[RemoteRange<'_>]) -> Result<Vec<Vec<u8>>, RemoteError>;
+    fn read(&self, ranges: &[RemoteRange<'_>]) -> Result<Vec<RangeBytes>, RemoteError>;
+
+    /// Starts the read of a range, and returns before the bytes are there. If nobody waits for them, they are dropped.
+    ///
+    /// # Errors
+    /// The read could not be started.
+    fn start(&self, range: &RemoteRange<'_>) -> Result<Box<dyn PendingRange>, RemoteError>;
 }

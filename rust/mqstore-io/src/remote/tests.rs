@@ -13,7 +13,10 @@ struct Memory {
     files: Vec<(&'static str, Vec<u8>)>,
     ranges: AtomicUsize,
     bytes: AtomicUsize,
+    started: AtomicUsize,
     fails: AtomicBool,
+    /// Whether started reads fail.
+    fails_late: AtomicBool,
     short: AtomicBool,
 }
 
@@ -28,10 +31,9 @@ impl RemoteSource for Memory {
         Ok(self.files.iter().map(entry).collect())
     }
 
-    fn read(&self, ranges: &[RemoteRange<'_>]) -> Result<Vec<Vec<u8>>, RemoteError> {
+    fn read(&self, ranges: &[RemoteRange<'_>]) -> Result<Vec<RangeBytes>, RemoteError> {
         if self.fails.load(Ordering::Relaxed) {
-            let (cause, path) = (RemoteCause::Denied, PathBuf::from("s3://b/s/a"));
-            return Err(RemoteError { cause, path, reason: "no".to_owned() });
+            return Err(denied());
         }
         let read = |range: &RemoteRange<'_>| {
             let (_, bytes) = self.files.iter().find(|(path, _)| *path == range.path).unwrap();
@@ -41,10 +43,30 @@ impl RemoteSource for Memory {
             if self.short.load(Ordering::Relaxed) {
                 part.pop();
             }
-            part
+            Box::new(part) as RangeBytes
         };
         Ok(ranges.iter().map(read).collect())
     }
+
+    fn start(&self, range: &RemoteRange<'_>) -> Result<Box<dyn PendingRange>, RemoteError> {
+        self.started.fetch_add(1, Ordering::Relaxed);
+        let answer = self.read(&[*range]).map(|mut parts| parts.remove(0));
+        let answer = if self.fails_late.load(Ordering::Relaxed) { Err(denied()) } else { answer };
+        Ok(Box::new(Ready(answer)))
+    }
+}
+
+/// A read that has ended.
+struct Ready(Result<RangeBytes, RemoteError>);
+
+impl PendingRange for Ready {
+    fn wait(self: Box<Self>) -> Result<RangeBytes, RemoteError> {
+        self.0
+    }
+}
+
+fn denied() -> RemoteError {
+    RemoteError { cause: RemoteCause::Denied, path: PathBuf::from("s3://b/s/a"), reason: "no".to_owned() }
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -167,4 +189,52 @@ fn a_short_range_is_a_change_of_the_file() {
     let error = vfs.read_file(Path::new("s3://b/s/a"), 1000).unwrap_err();
     assert_eq!(RemoteError::of(&error).unwrap().cause, RemoteCause::Changed);
     assert_eq!(RemoteError::of(&error).unwrap().path, Path::new("s3://b/s/a"));
+}
+
+#[test]
+fn a_long_expected_range_is_fetched_before_it_is_read() {
+    let bytes = pattern(20 << 20);
+    let (vfs, memory) = remote(vec![("f", bytes.clone())]);
+    let file = vfs.open(Path::new("s3://b/s/f"), Access::Read).unwrap();
+    file.expect_read(0, 8 << 20).unwrap();
+    assert_eq!(memory.started.load(Ordering::Relaxed), 1);
+    assert_eq!(memory.bytes.load(Ordering::Relaxed), 8 << 20);
+    let mut read = vec![0; 8 << 20];
+    file.read_exact_at(&mut read, 0).unwrap();
+    assert_eq!(read, bytes[..8 << 20]);
+    assert_eq!(memory.ranges.load(Ordering::Relaxed), 1);
+    // A short one waits for the next read.
+    file.expect_read(10 << 20, 1 << 20).unwrap();
+    assert_eq!(memory.ranges.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_failure_of_a_started_read_counts_once_its_bytes_are_needed() {
+    let (vfs, memory) = remote(vec![("f", pattern(20 << 20))]);
+    let file = vfs.open(Path::new("s3://b/s/f"), Access::Read).unwrap();
+    memory.fails_late.store(true, Ordering::Relaxed);
+    file.expect_read(0, 8 << 20).unwrap();
+    file.read_exact_at(&mut [0; 9], 9 << 20).unwrap();
+    assert!(vfs.failure().is_none());
+    let error = file.read_at(&mut [0; 9], 5).unwrap_err();
+    assert_eq!(RemoteError::of(&error).unwrap().cause, RemoteCause::Denied);
+    assert!(vfs.failure().is_some());
+}
+
+#[test]
+fn threads_share_a_started_read() {
+    let bytes = pattern(8 << 20);
+    let (vfs, memory) = remote(vec![("f", bytes.clone())]);
+    let file = vfs.open(Path::new("s3://b/s/f"), Access::Read).unwrap();
+    file.expect_read(0, 8 << 20).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut read = vec![0; 8 << 20];
+                file.read_exact_at(&mut read, 0).unwrap();
+                assert_eq!(read, bytes);
+            });
+        }
+    });
+    assert_eq!(memory.bytes.load(Ordering::Relaxed), 8 << 20);
 }

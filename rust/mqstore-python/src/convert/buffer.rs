@@ -1,4 +1,5 @@
-//! Memory that Python and this module share without a copy: bodies of stored messages, and Arrow streams.
+//! Memory that Python and this module share without a copy: bodies of stored messages, Arrow streams, and the answers of
+//! transports.
 //!
 //! `StoredMessage.body_view` is a `memoryview` of a read-only buffer. It keeps the record's bytes and their mapping
 //! alive. As long as a view exists, its segment stays mapped; the segment's file can still be deleted.
@@ -13,11 +14,13 @@ use std::ops::Range;
 
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use mqstore_base::message::StoredRecord;
+use mqstore_io::RangeBytes;
+use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::with_critical_section;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyBytes, PyCapsule, PyMemoryView};
 
 /// Part of a record's bytes, for the buffer protocol.
 #[pyclass(frozen, module = "mqstore._mqstore")]
@@ -71,4 +74,40 @@ pub(crate) fn take_stream(capsule: &Bound<'_, PyCapsule>) -> PyResult<FFI_ArrowA
         // a free-threaded one the critical section excludes the others.
         unsafe { FFI_ArrowArrayStream::from_raw(stream.as_ptr()) }
     }))
+}
+
+/// The memory of an object whose bytes never change.
+struct UnchangingBytes(PyBuffer<u8>);
+
+impl UnchangingBytes {
+    /// Returns the memory of `found` if nothing can change it: a `bytes`, or a view of one or of a `Bytes` of obstore,
+    /// which is immutable too. A read-only view of any other object says nothing about changes by others.
+    fn of(found: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        let owner = match found.cast::<PyMemoryView>() {
+            Ok(view) => view.getattr("obj")?,
+            Err(_) => found.clone(),
+        };
+        let owner_type = owner.get_type();
+        let is_immutable = owner.is_exact_instance_of::<PyBytes>()
+            || owner_type.name()? == "Bytes" && owner_type.module()? == "obstore";
+        let buffer = PyBuffer::get(found)?;
+        Ok((is_immutable && buffer.as_slice_ptr().is_some()).then_some(Self(buffer)))
+    }
+}
+
+impl AsRef<[u8]> for UnchangingBytes {
+    fn as_ref(&self) -> &[u8] {
+        let bytes = self.0.as_slice_ptr();
+        // SAFETY: the buffer keeps its exporter and the memory alive as long as `self`, the memory is one initialized
+        // range, and nothing changes the bytes of the types that `of` accepts.
+        bytes.map(|bytes| unsafe { bytes.as_ref() }).unwrap_or_default()
+    }
+}
+
+/// Returns the bytes of an answer of a transport; copies them only if they could change.
+pub(crate) fn range_bytes(found: &Bound<'_, PyAny>) -> PyResult<RangeBytes> {
+    Ok(match UnchangingBytes::of(found)? {
+        Some(bytes) => Box::new(bytes),
+        None => Box::new(PyBuffer::<u8>::get(found)?.to_vec(found.py())?),
+    })
 }

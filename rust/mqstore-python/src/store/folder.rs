@@ -12,12 +12,18 @@ use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::Store;
 use mqstore_io::{
-    OsVfs, RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource, RemoteVfs, SystemClock, Vfs,
+    OsVfs, PendingRange, RangeBytes, RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource,
+    RemoteVfs, SystemClock, Vfs,
 };
-use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyList;
+
+use crate::convert::buffer::range_bytes;
+
+/// Reads of one store at the same time, in addition to those that threads wait for.
+const READS_AT_ONCE: u32 = 8;
 
 /// A store at a URL. Its files are listed at the first use; all later uses see the same versions.
 #[pyclass(frozen, module = "mqstore._mqstore")]
@@ -30,7 +36,7 @@ impl RemoteDirectory {
     /// Takes the URL to show and the transport, which has the methods `files` and `read`.
     #[new]
     fn new(url: String, source: Py<PyAny>) -> Self {
-        let source = Arc::new(PythonSource { root: PathBuf::from(&url), object: source });
+        let source = Arc::new(PythonSource::new(PathBuf::from(&url), source));
         Self { folder: StoreFolder { path: PathBuf::from(url), remote: Some(Remote::new(source)) } }
     }
 
@@ -146,6 +152,8 @@ impl StoreFolder {
 struct PythonSource {
     root: PathBuf,
     object: Py<PyAny>,
+    /// The executor of the reads that nobody waits for yet.
+    threads: PyOnceLock<Py<PyAny>>,
 }
 
 impl fmt::Debug for PythonSource {
@@ -156,29 +164,42 @@ impl fmt::Debug for PythonSource {
 }
 
 impl PythonSource {
-    /// Converts an exception of the transport, which names the kind of the failure.
-    fn failure(&self, py: Python<'_>, error: &PyErr) -> RemoteError {
-        let value = error.value(py);
-        let told = |name: &str| value.getattr(name).and_then(|found| found.extract::<String>()).ok();
-        if error.is_instance_of::<PyKeyboardInterrupt>(py) {
-            let reason = "interrupted; open the store again".to_owned();
-            return RemoteError { cause: RemoteCause::Interrupted, path: self.root.clone(), reason };
-        }
-        let cause = match told("cause").as_deref() {
-            Some("denied") => RemoteCause::Denied,
-            Some("no-bucket") => RemoteCause::NoBucket,
-            Some("changed") => RemoteCause::Changed,
-            _ => RemoteCause::Other,
-        };
-        let path = told("path")
-            .filter(|path| !path.is_empty())
-            .map_or(self.root.clone(), |path| self.root.join(path));
-        // The text of any other exception may contain secrets.
-        let reason = told("reason").unwrap_or_else(|| {
-            value.get_type().name().map_or_else(|_| "failed".to_owned(), |name| name.to_string())
-        });
-        RemoteError { cause, path, reason }
+    fn new(root: PathBuf, object: Py<PyAny>) -> Self {
+        Self { root, object, threads: PyOnceLock::new() }
     }
+
+    /// Calls the transport for a range, in a thread of the executor. Returns the future of the answer.
+    fn submit(&self, py: Python<'_>, range: &RemoteRange<'_>) -> PyResult<Py<PyAny>> {
+        let threads = self.threads.get_or_try_init(py, || -> PyResult<Py<PyAny>> {
+            let executor = py.import("concurrent.futures")?.getattr("ThreadPoolExecutor")?;
+            Ok(executor.call1((READS_AT_ONCE, "mqstore-read"))?.unbind())
+        })?;
+        let read = self.object.bind(py).getattr("read")?;
+        let wanted = PyList::new(py, [row(range)])?;
+        Ok(threads.bind(py).call_method1("submit", (read, wanted))?.unbind())
+    }
+}
+
+/// Converts an exception of the transport of the store at `root`. It names the kind of the failure.
+fn failure(root: &Path, py: Python<'_>, error: &PyErr) -> RemoteError {
+    let value = error.value(py);
+    let told = |name: &str| value.getattr(name).and_then(|found| found.extract::<String>()).ok();
+    if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+        let reason = "interrupted; open the store again".to_owned();
+        return RemoteError { cause: RemoteCause::Interrupted, path: root.to_owned(), reason };
+    }
+    let cause = match told("cause").as_deref() {
+        Some("denied") => RemoteCause::Denied,
+        Some("no-bucket") => RemoteCause::NoBucket,
+        Some("changed") => RemoteCause::Changed,
+        _ => RemoteCause::Other,
+    };
+    let path = told("path").filter(|path| !path.is_empty()).map_or(root.to_owned(), |path| root.join(path));
+    // The text of any other exception may contain secrets.
+    let reason = told("reason").unwrap_or_else(|| {
+        value.get_type().name().map_or_else(|_| "failed".to_owned(), |name| name.to_string())
+    });
+    RemoteError { cause, path, reason }
 }
 
 impl RemoteSource for PythonSource {
@@ -188,22 +209,50 @@ impl RemoteSource for PythonSource {
                 let rows: Vec<(String, u64, i64, String)> = found.extract(py)?;
                 Ok(rows)
             });
-            let rows = listed.map_err(|error| self.failure(py, &error))?;
+            let rows = listed.map_err(|error| failure(&self.root, py, &error))?;
             let entry = |(path, len, modified_ms, version)| RemoteEntry { path, len, modified_ms, version };
             Ok(rows.into_iter().map(entry).collect())
         })
     }
 
-    fn read(&self, ranges: &[RemoteRange<'_>]) -> Result<Vec<Vec<u8>>, RemoteError> {
+    fn read(&self, ranges: &[RemoteRange<'_>]) -> Result<Vec<RangeBytes>, RemoteError> {
         Python::attach(|py| {
-            let wanted: Vec<_> =
-                ranges.iter().map(|range| (range.path, range.version, range.start, range.len)).collect();
-            let fetch = || -> PyResult<Vec<Vec<u8>>> {
+            let wanted: Vec<_> = ranges.iter().map(row).collect();
+            let fetch = || -> PyResult<Vec<RangeBytes>> {
                 let parts = self.object.bind(py).call_method1("read", (PyList::new(py, wanted)?,))?;
-                let copy = |part: PyResult<Bound<'_, PyAny>>| PyBuffer::get(&part?)?.to_vec(py);
-                parts.try_iter()?.map(copy).collect()
+                parts.try_iter()?.map(|part| range_bytes(&part?)).collect()
             };
-            fetch().map_err(|error| self.failure(py, &error))
+            fetch().map_err(|error| failure(&self.root, py, &error))
         })
     }
+
+    fn start(&self, range: &RemoteRange<'_>) -> Result<Box<dyn PendingRange>, RemoteError> {
+        Python::attach(|py| {
+            let future = self.submit(py, range).map_err(|error| failure(&self.root, py, &error))?;
+            Ok(Box::new(FutureRange { root: self.root.clone(), future }) as Box<dyn PendingRange>)
+        })
+    }
+}
+
+/// A read that a thread of the transport does.
+struct FutureRange {
+    root: PathBuf,
+    future: Py<PyAny>,
+}
+
+impl PendingRange for FutureRange {
+    fn wait(self: Box<Self>) -> Result<RangeBytes, RemoteError> {
+        Python::attach(|py| {
+            let result = || -> PyResult<RangeBytes> {
+                let parts = self.future.bind(py).call_method0("result")?;
+                range_bytes(&parts.get_item(0)?)
+            };
+            result().map_err(|error| failure(&self.root, py, &error))
+        })
+    }
+}
+
+/// Returns a range as the transport takes it.
+fn row<'a>(range: &RemoteRange<'a>) -> (&'a str, &'a str, u64, u64) {
+    (range.path, range.version, range.start, range.len)
 }

@@ -145,18 +145,24 @@ fn check(
     let helpers = options.dispatch_workers(&files.vfs.environment()).saturating_sub(1);
     let index = Arc::new(load_index(files, options)?);
     let wrong_files = Mutex::new(Ok(Vec::new()));
+    // If each read is a request, the walk of the keys checks the files too. It does so in one thread.
+    let reads_once = files.vfs.best_read_bytes().is_some() && !bounds.beside;
     let aside = || {
-        let found = index.wrong_files(&index.finished_files(bounds.beside));
-        *wrong_files.lock() = found;
+        if !reads_once {
+            *wrong_files.lock() = index.wrong_files(&index.finished_files(bounds.beside));
+        }
     };
-    let keys = KeyWalk::new(&index, index.entries(), bounds.beside)?;
+    let entries = if reads_once { index.checked_entries() } else { index.entries() };
+    let keys = KeyWalk::new(&index, entries, bounds.beside)?;
     let mut book = MergedReport::new(&view, &index, progress);
     let start = view.list.min_offset();
     let mut log = LogWalk::new(&view, keys, Some(start), &mut book);
     walk(&view, LogPieces::default(), helpers, &aside, &mut log)?;
     log.finish()?;
     let end = log.end().0.unwrap_or(start);
-    check_other_files(&view, book, end, wrong_files.into_inner()?, bounds.beside, &positions)
+    let checked = log.finish_keys()?;
+    let wrong_files = if reads_once { checked } else { wrong_files.into_inner()? };
+    check_other_files(&view, book, end, wrong_files, bounds.beside, &positions)
 }
 
 /// Runs the checks after the one of the log, which ends at `end`.
@@ -206,7 +212,7 @@ pub(crate) fn view<'a>(
     let list = Arc::new(SegmentList::load_damaged(files)?);
     let floors = load_floors(files, &mut Vec::new());
     let queues = QueueSet::load(files, options.queue_file_bytes(), Access::Read, &floors)?;
-    if files.vfs.is_remote() {
+    if files.vfs.best_read_bytes().is_some() {
         // The check of a queue follows its fetch, so that many queues need not be in memory together.
         queues.for_each(|queue| queue.expect_last_file().and_then(|()| queue.recover_bounds()))?;
         queues.batches().iter().try_for_each(|queue| queue.recover_bounds())?;

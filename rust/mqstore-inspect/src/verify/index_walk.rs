@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use mqstore_base::error::StoreError;
-use mqstore_log::index::{IndexEntries, IndexSet, IndexedEntry, NewEntry};
+use mqstore_log::index::{BadIndexFile, IndexEntries, IndexSet, IndexedEntry, NewEntry};
 
 /// Maximum number of keys that are looked up one by one, as a reader would, because their entry is not at its place.
 /// After them, the order of the entries alone decides.
@@ -169,6 +169,11 @@ impl KeyWalk {
             same: Vec::new(),
             told: LastReported::default(),
         })
+    }
+
+    /// Reads the entries after those of the walk. Returns the damaged files of [`IndexSet::checked_entries`].
+    pub(super) fn finish_check(self) -> Result<Vec<BadIndexFile>, StoreError> {
+        self.entries.finish_check()
     }
 
     /// Compares the keys of the next records and adds the events. Records from `dispatched` on may lack their entries.

@@ -30,8 +30,9 @@ const CLOCK_STEP_MS: i64 = 1000;
 /// Number of rows of units to request from the disk after the row just read.
 const EXPECTED_ROWS: i64 = 4;
 
-/// The same for a store at a URL, where a request should fetch the units for many parts.
-const REMOTE_EXPECTED_ROWS: i64 = 64;
+/// Bytes of the ranges of units of all queues of a part together, if the file system fetches what it reads: a request
+/// should fetch the units for many parts, and they must stay in memory until then.
+const EXPECTED_UNIT_BYTES: u64 = 8 << 20;
 
 /// Maximum number of steps back of the store times that a part lists.
 const STEPS_BACK: usize = 16;
@@ -254,6 +255,8 @@ impl PartFindings {
 
     /// Compares the added records with the units of the queues.
     pub(super) fn compare(&mut self, view: &View<'_>) -> Result<(), StoreError> {
+        let share = EXPECTED_UNIT_BYTES / self.output.queues().count().max(1) as u64;
+        let range_bytes = view.files.vfs.best_read_bytes().map(|best| share.min(best));
         for (topic, run) in self.output.queues() {
             let queue_id = run.queue_id();
             let mut found = QueuePart { topic: topic.into(), queue_id, ..QueuePart::default() };
@@ -261,7 +264,7 @@ impl PartFindings {
             for (offset, units) in run.rows() {
                 found.rows.extend(MisorderedRange::of_row(offset, units));
                 match &queue {
-                    Some(queue) => found.compare(view, queue, offset, units)?,
+                    Some(queue) => found.compare(view, queue, (offset, units), range_bytes)?,
                     None => found.add_missing_units(view, offset, units),
                 }
             }
@@ -317,13 +320,14 @@ impl QueuePart {
         }
     }
 
-    /// Compares the queue's units from offset `from` on with `units`, which the records require.
+    /// Compares the queue's units from offset `from` on with `units`, which the records require. Then requests the next
+    /// units; if the file system fetches what it reads, in ranges of `range_bytes`.
     fn compare(
         &mut self,
         view: &View<'_>,
         queue: &ConsumeQueue,
-        from: i64,
-        units: &[CqUnit],
+        (from, units): (i64, &[CqUnit]),
+        range_bytes: Option<u64>,
     ) -> Result<(), StoreError> {
         let below = queue.min_offset().saturating_sub(from).clamp(0, units.len() as i64) as usize;
         let inside = queue.max_offset().saturating_sub(from).clamp(0, units.len() as i64) as usize;
@@ -332,7 +336,12 @@ impl QueuePart {
         self.add_missing_units(view, from, front);
         let mut entries = middle.iter();
         let begin = from + below as i64;
+        let ahead = EXPECTED_ROWS * middle.len() as i64;
         if !middle.is_empty() {
+            if let Some(bytes) = range_bytes {
+                queue.expect_range(begin, bytes);
+                queue.expect_range(begin + ahead, bytes);
+            }
             let mut differ = Vec::new();
             let mut extended = Vec::new();
             let read = queue.read_each(begin, middle.len(), |offset, entry| match entries.next() {
@@ -349,9 +358,9 @@ impl QueuePart {
             }
             self.look_at_extension(view, &extended);
             unless_corrupt(read)?;
-            let is_remote = view.files.vfs.is_remote();
-            let rows = if is_remote { REMOTE_EXPECTED_ROWS } else { EXPECTED_ROWS };
-            queue.expect(begin + middle.len() as i64, rows * middle.len() as i64);
+            if range_bytes.is_none() {
+                queue.expect(begin + middle.len() as i64, ahead);
+            }
             let rest = entries.as_slice();
             self.add_missing_units(view, begin + (middle.len() - rest.len()) as i64, rest);
         }

@@ -12,6 +12,7 @@ use super::parallel_walk::{Assembler, WalkControl, add_records};
 use crate::problem::{Finding, ProblemKind};
 use mqstore_base::error::StoreError;
 use mqstore_log::commit_log::{Damage, LogScanner, ScanChecks, ScanItem};
+use mqstore_log::index::BadIndexFile;
 
 /// Maximum bytes of a part that is walked here, so that memory stays bounded.
 const BY_HAND_BYTES: u64 = 4 << 20;
@@ -54,6 +55,11 @@ impl<'a> LogWalk<'a> {
     /// Walks the rest after the last piece: some file systems hold data there that they do not report as data.
     pub(crate) fn finish(&mut self) -> Result<(), StoreError> {
         self.walk_sequentially(u64::MAX).map(drop)
+    }
+
+    /// Ends the walk of the keys: see [`KeyWalk::finish_check`].
+    pub(super) fn finish_keys(self) -> Result<Vec<BadIndexFile>, StoreError> {
+        self.keys.finish_check()
     }
 
     /// Returns the log offset of the next record if there were one, and whether the log ends there.

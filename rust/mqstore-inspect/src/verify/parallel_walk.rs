@@ -33,7 +33,11 @@ const PIECE_BYTES: u64 = if cfg!(test) { 1 << 10 } else { 8 << 20 };
 /// Distance before a piece's turn at which its bytes are requested from the disk.
 const AHEAD_BYTES: u64 = 24 << 20;
 
-/// Maximum number of pieces that are in the pool or finished and not taken.
+/// The same in requests, if the file system fetches what it reads: queues and index need memory too.
+const REQUESTS_AHEAD: u64 = 2;
+
+/// Maximum number of pieces that are in the pool or finished and not taken. If the file system fetches what it reads, there
+/// are fewer: the walk reads the bytes after the end of the log again.
 const PIECES_OUT: usize = 16;
 
 /// Consecutive bytes of one segment.
@@ -57,6 +61,8 @@ pub(crate) struct LogPieces {
     planned: VecDeque<(u64, u64)>,
     /// Position in the segment before which all bytes were requested from the disk.
     asked: u64,
+    /// Bytes after a piece that are requested with it.
+    ahead_bytes: u64,
 }
 
 impl LogPieces {
@@ -133,7 +139,7 @@ impl LogPieces {
     /// and length.
     fn ahead(&mut self, base: u64, start: u64, end: u64) -> Option<(u64, u64)> {
         let last = self.planned.back().map_or(end, |(_, end)| *end);
-        let (from, to) = (self.asked.max(start), last.min(end.saturating_add(AHEAD_BYTES)));
+        let (from, to) = (self.asked.max(start), last.min(end.saturating_add(self.ahead_bytes)));
         self.asked = self.asked.max(to);
         to.checked_sub(from).filter(|len| *len > 0).map(|len| (from - base, len))
     }
@@ -165,6 +171,9 @@ pub(crate) fn walk(
     aside: &(dyn Fn() + Sync),
     assembler: &mut dyn Assembler,
 ) -> Result<(), StoreError> {
+    let best = view.files.vfs.best_read_bytes();
+    pieces.ahead_bytes = best.map_or(AHEAD_BYTES, |best| REQUESTS_AHEAD * best);
+    let pieces_out = best.map_or(PIECES_OUT, |_| helpers as usize + 2);
     // Scanners and parts keep their buffers from one piece to the next.
     let scanners = Mutex::new(Vec::new());
     let spare_parts = Mutex::new(Vec::new());
@@ -185,7 +194,7 @@ pub(crate) fn walk(
     };
     let pool = Pool::new(helpers, "mq-verify");
     pool.run_alongside(aside, || {
-        pool.in_order(PIECES_OUT - 1, &work, |jobs| {
+        pool.in_order(pieces_out - 1, &work, |jobs| {
             while let Some(piece) = pieces.take(&view.list, view.limit) {
                 jobs.give(piece);
                 while let Some(made) = jobs.take_ready() {

@@ -298,7 +298,7 @@ impl ConsumeQueue {
     }
 
     /// Returns the position of `offset` in the file `base`, or the nearest end of the file.
-    fn position_in(&self, base: u64, offset: i64) -> u64 {
+    pub(super) fn position_in(&self, base: u64, offset: i64) -> u64 {
         let units = offset.saturating_sub(offset_at(base, 0));
         units.clamp(0, self.layout().units_per_file()) as u64 * UNIT_BYTES
     }

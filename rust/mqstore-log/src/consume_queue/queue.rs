@@ -321,6 +321,24 @@ impl ConsumeQueue {
         }
     }
 
+    /// Like [`Self::expect`], for a file system that fetches what it reads: a file is divided into equal ranges of at most
+    /// `most_bytes`, and the range of the unit at `offset` is fetched. A reader that names one offset after another needs
+    /// one request for each range.
+    pub fn expect_range(&self, offset: i64, most_bytes: u64) {
+        let max = self.max_offset();
+        if !(self.min_offset()..max).contains(&offset) || most_bytes == 0 {
+            return;
+        }
+        let (layout, base) = (self.layout(), self.layout().base_of(offset));
+        let range_bytes = layout.file_bytes().div_ceil(layout.file_bytes().div_ceil(most_bytes));
+        let start = layout.position_of(offset) / range_bytes * range_bytes;
+        let end = self.position_in(base, max).min(start + range_bytes);
+        // The read itself will find and report this error.
+        if let Ok(file) = self.file(base) {
+            let _ = file.expect_read(start, end.saturating_sub(start));
+        }
+    }
+
     fn check_range(&self, offset: i64) -> Result<(), StoreError> {
         let (min_offset, max_offset) = (self.min_offset(), self.max_offset());
         if (min_offset..=max_offset).contains(&offset) {

@@ -16,8 +16,11 @@ use super::set::IndexSet;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::retry::unless_gone;
 
-/// Maximum entries of one read: a little less than 1 MiB.
+/// Maximum entries, or slots, of one read: a little less than 1 MiB of entries.
 const ENTRIES_AT_ONCE: u32 = 52_000;
+
+/// Their bytes.
+const ENTRY_BYTES_AT_ONCE: u64 = ENTRIES_AT_ONCE as u64 * INDEX_ENTRY_BYTES as u64;
 
 /// Maximum slots of one step: 64 MiB.
 const SLOTS_AT_ONCE: u32 = 16 << 20;
@@ -86,6 +89,19 @@ pub struct IndexEntries {
     buffer: Vec<u8>,
     /// Bytes of `buffer` that were returned.
     used: usize,
+    /// See [`Vfs::best_read_bytes`].
+    best_read_bytes: Option<u64>,
+    check: Option<EntriesCheck>,
+}
+
+/// The check of the files while their entries are read.
+#[derive(Debug, Default)]
+struct EntriesCheck {
+    /// The check of the open file.
+    chains: Option<ChainCheck>,
+    bad: Vec<BadIndexFile>,
+    /// Files with so many slots that they are read several times.
+    left: Vec<Arc<IndexFile>>,
 }
 
 /// The file that is being read.
@@ -102,7 +118,17 @@ struct OpenFile {
 impl IndexSet {
     /// Returns all entries that the headers count, oldest file first.
     pub fn entries(&self) -> IndexEntries {
-        IndexEntries::of(self.files())
+        IndexEntries::of(self.files(), self.best_read_bytes())
+    }
+
+    /// Like [`Self::entries`], and checks the files like [`Self::wrong_files`], so that each is read once: see
+    /// [`IndexEntries::finish_check`].
+    pub fn checked_entries(&self) -> IndexEntries {
+        IndexEntries { check: Some(EntriesCheck::default()), ..self.entries() }
+    }
+
+    fn best_read_bytes(&self) -> Option<u64> {
+        self.store_files().vfs.best_read_bytes()
     }
 
     /// Returns the entries from `from` on; none for `None`.
@@ -139,8 +165,8 @@ impl IndexSet {
         files.iter().map(|file| name_of(&file.path)).collect()
     }
 
-    /// Checks each named file on its own, except files that expired meanwhile, and describes the damaged ones: entries that their slots do not lead to (the
-    /// first one and their number), and the log offsets of the header.
+    /// Checks each named file on its own, except files that expired meanwhile, and describes the damaged ones: entries
+    /// that their slots do not lead to (the first one and their number), and the log offsets of the header.
     ///
     /// # Errors
     /// [`StoreError::Busy`] if a file does not exist, and errors of the system.
@@ -150,11 +176,7 @@ impl IndexSet {
         for name in names {
             let file = files.iter().find(|file| name_of(&file.path) == *name);
             let file = file.ok_or_else(|| self.lost(name))?;
-            let checked = broken_chains(file).and_then(|chains| Ok((chains, wrong_header(file)?)));
-            let Some((chains, header)) = unless_gone(checked)? else { continue };
-            if chains.is_some() || header.is_some() {
-                found.push(BadIndexFile { path: file.path.clone(), chains, header });
-            }
+            found.extend(unless_gone(check_file(file, self.best_read_bytes()))?.flatten());
         }
         Ok(found)
     }
@@ -187,8 +209,25 @@ impl OpenFile {
 
 impl IndexEntries {
     /// Creates a walk over these files, oldest first.
-    fn of(files: Vec<Arc<IndexFile>>) -> Self {
-        Self { files: files.into_iter(), file: None, headers: Vec::new(), buffer: Vec::new(), used: 0 }
+    fn of(files: Vec<Arc<IndexFile>>, best_read_bytes: Option<u64>) -> Self {
+        let (files, buffer, used) = (files.into_iter(), Vec::new(), 0);
+        Self { files, file: None, headers: Vec::new(), buffer, used, best_read_bytes, check: None }
+    }
+
+    /// Reads the rest of the entries. Returns the damaged files of [`IndexSet::checked_entries`].
+    pub fn finish_check(mut self) -> Result<Vec<BadIndexFile>, StoreError> {
+        loop {
+            self.used = self.buffer.len() / INDEX_ENTRY_BYTES * INDEX_ENTRY_BYTES;
+            if !self.fill()? {
+                break;
+            }
+        }
+        let Some(EntriesCheck { mut bad, left, .. }) = self.check else { return Ok(Vec::new()) };
+        for file in left {
+            bad.extend(unless_gone(check_file(&file, self.best_read_bytes))?.flatten());
+        }
+        bad.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+        Ok(bad)
     }
 
     /// Compares the times of an entry of this walk with `store_timestamp` of its record, and describes the difference;
@@ -212,7 +251,7 @@ impl IndexEntries {
     /// Returns the next entry; `None` after the last one.
     #[inline]
     pub fn next_entry(&mut self) -> Result<Option<IndexedEntry>, StoreError> {
-        while self.used >= self.buffer.len() {
+        while self.buffer.len() - self.used < INDEX_ENTRY_BYTES {
             if !self.fill()? {
                 return Ok(None);
             }
@@ -229,26 +268,61 @@ impl IndexEntries {
 
     #[cold]
     fn fill(&mut self) -> Result<bool, StoreError> {
-        (self.used, self.buffer) = (0, std::mem::take(&mut self.buffer));
-        self.buffer.clear();
+        // The start of an entry whose rest is read now.
+        self.buffer.drain(..self.used.min(self.buffer.len()));
+        self.used = 0;
         if !matches!(&self.file, Some(open) if open.next < open.end) {
+            self.end_file()?;
             let Some(file) = self.files.next() else { return Ok(false) };
             // Without the file, its entries are missing, unless their records expired too.
             let Some(open) = unless_gone(OpenFile::new(file, 1))? else { return Ok(true) };
             self.enter(open);
+            self.begin_file()?;
         }
         if let Some(OpenFile { file, bytes, next, end, .. }) = &mut self.file {
-            let count = ENTRIES_AT_ONCE.min(end.saturating_sub(*next));
-            self.buffer.resize(count as usize * INDEX_ENTRY_BYTES, 0);
-            bytes
-                .read_exact_at(&mut self.buffer, file.geometry.entry_position(*next))
-                .at(&file.path, "reading an index file")?;
-            *next += count;
-            // The next read will find and report this error.
-            let ahead = u64::from(ENTRIES_AT_ONCE) * INDEX_ENTRY_BYTES as u64;
-            let _ = bytes.expect_read(file.geometry.entry_position(*next), ahead);
+            let (start, end) = (file.geometry.entry_position(*next), file.geometry.entry_position(*end));
+            let rest = self.buffer.len();
+            let from = start + rest as u64;
+            let to = match self.best_read_bytes {
+                // Each request begins where the last one ended, and may end in an entry.
+                Some(best) => end.min((from / best + 1) * best),
+                None => end.min(start + ENTRY_BYTES_AT_ONCE),
+            };
+            self.buffer.resize(rest + to.saturating_sub(from) as usize, 0);
+            let unread = self.buffer.get_mut(rest..).unwrap_or_default();
+            bytes.read_exact_at(unread, from).at(&file.path, "reading an index file")?;
+            *next += (self.buffer.len() / INDEX_ENTRY_BYTES) as u32;
+            if self.best_read_bytes.is_none() {
+                // The next read will find and report this error.
+                let _ = bytes.expect_read(to, ENTRY_BYTES_AT_ONCE);
+            }
+        }
+        if let Some(chains) = self.check.as_mut().and_then(|check| check.chains.as_mut()) {
+            let (entries, _) = self.buffer.as_chunks();
+            entries.iter().try_for_each(|entry| chains.add(&IndexEntry::decode(entry)))?;
         }
         Ok(true)
+    }
+
+    /// Begins the check of the file that was opened.
+    fn begin_file(&mut self) -> Result<(), StoreError> {
+        let (Some(check), Some(OpenFile { file, .. })) = (&mut self.check, &self.file) else { return Ok(()) };
+        if file.geometry.slots > SLOTS_AT_ONCE {
+            check.left.push(Arc::clone(file));
+            return Ok(());
+        }
+        check.chains = unless_gone(ChainCheck::new(file, 0, Vec::new(), BrokenChains::default()))?;
+        Ok(())
+    }
+
+    /// Ends the check of the file whose entries were read.
+    fn end_file(&mut self) -> Result<(), StoreError> {
+        if let Some(check) = &mut self.check
+            && let Some(chains) = check.chains.take()
+        {
+            check.bad.extend(unless_gone(chains.finish(self.best_read_bytes))?.flatten());
+        }
+        Ok(())
     }
 }
 
@@ -262,61 +336,151 @@ fn read_entries(file: &IndexFile, from: u32, end: u32) -> Result<Vec<IndexEntry>
     Ok(entries.iter().map(IndexEntry::decode).collect())
 }
 
-/// Compares the log offsets in the header with those of the first and the last entry.
-fn wrong_header(file: &IndexFile) -> Result<Option<String>, StoreError> {
-    let header = file.header()?;
-    let end = header.next_entry().min(file.geometry.entries);
-    if end <= 1 {
-        return Ok(None);
-    }
-    let (first, last) = (read_entries(file, 1, 2)?, read_entries(file, end - 1, end)?);
-    let wrong = |what: &str, known: i64, entries: &[IndexEntry]| {
-        let entry = entries.first().filter(|entry| entry.physical_offset != known)?;
-        Some(format!("its header {what} at log offset {known}, but its entries at {}", entry.physical_offset))
-    };
-    let begin = wrong("begins", header.begin_physical, &first);
-    Ok(begin.or_else(|| wrong("ends", header.end_physical, &last)))
+/// Checks that the slots of a file lead to its entries. The entries arrive in the order in which they were added. Each
+/// must lead to the entry that its slot named before, and at the end the slot must name the last one.
+#[derive(Debug)]
+struct ChainCheck {
+    file: Arc<IndexFile>,
+    bytes: Arc<dyn VfsFile>,
+    /// The first slot of the check; entries of other slots are passed over.
+    begin: u32,
+    /// Number of the newest entry of each slot so far.
+    newest: Vec<u32>,
+    /// Number of entries so far.
+    number: u32,
+    ends: Option<(IndexEntry, IndexEntry)>,
+    broken: BrokenChains,
 }
 
-/// Walks the entries of a file in the order in which they were added. Each must lead to the entry that its slot named
-/// before, and at the end the slot must name the last one.
-fn broken_chains(file: &Arc<IndexFile>) -> Result<Option<String>, StoreError> {
-    let (mut broken, mut first) = (0_u64, String::new());
-    let mut tell = |what: String| {
-        if broken == 0 {
-            first = what;
+/// The damage of the chains of a file: the first one, and their number.
+#[derive(Debug, Default)]
+struct BrokenChains {
+    first: String,
+    count: u64,
+}
+
+impl BrokenChains {
+    fn tell(&mut self, what: impl FnOnce() -> String) {
+        if self.count == 0 {
+            self.first = what();
         }
-        broken += 1;
-    };
-    let bytes = file.open()?;
-    let mut newest: Vec<u32> = Vec::new();
-    let mut begin = 0;
-    while begin < file.geometry.slots {
+        self.count += 1;
+    }
+
+    fn into_text(self) -> Option<String> {
+        match self.count {
+            0 => None,
+            1 => Some(self.first),
+            count => Some(format!("{}; {} more", self.first, count - 1)),
+        }
+    }
+}
+
+impl ChainCheck {
+    fn new(
+        file: &Arc<IndexFile>,
+        begin: u32,
+        mut newest: Vec<u32>,
+        broken: BrokenChains,
+    ) -> Result<Self, StoreError> {
         let count = SLOTS_AT_ONCE.min(file.geometry.slots - begin);
         newest.clear();
         newest.resize(count as usize, 0);
-        let mut entries = IndexEntries::of(vec![Arc::clone(file)]);
-        let mut number = 0_u32;
-        while let Some(IndexedEntry { entry, .. }) = entries.next_entry()? {
-            number += 1;
-            let slot = file.geometry.slot_of(entry.hash);
-            let Some(known) = slot.checked_sub(begin).and_then(|slot| newest.get_mut(slot as usize)) else {
-                continue;
-            };
-            if u32::try_from(entry.previous) != Ok(*known)
-                && !is_duplicate_after_kill(file, &bytes, *known, &entry)?
-            {
-                tell(format!("entry {number} is followed by entry {}, not by {known}", entry.previous));
-            }
-            *known = number;
-        }
-        compare_slots(file, &*bytes, begin, &newest, &mut tell)?;
-        begin += count;
+        Ok(Self { file: Arc::clone(file), bytes: file.open()?, begin, newest, number: 0, ends: None, broken })
     }
-    Ok((broken > 0).then(|| match broken {
-        1 => first,
-        _ => format!("{first}; {} more", broken - 1),
-    }))
+
+    fn add(&mut self, entry: &IndexEntry) -> Result<(), StoreError> {
+        self.number += 1;
+        self.ends = Some((self.ends.map_or(*entry, |(first, _)| first), *entry));
+        let slot = self.file.geometry.slot_of(entry.hash);
+        let newest = slot.checked_sub(self.begin).and_then(|slot| self.newest.get_mut(slot as usize));
+        let Some(newest) = newest else { return Ok(()) };
+        let (known, number) = (*newest, self.number);
+        *newest = number;
+        if u32::try_from(entry.previous) != Ok(known)
+            && !is_duplicate_after_kill(&self.file, &self.bytes, known, entry)?
+        {
+            let tell = || format!("entry {number} is followed by entry {}, not by {known}", entry.previous);
+            self.broken.tell(tell);
+        }
+        Ok(())
+    }
+
+    /// Compares the slots with the entries that they should name.
+    fn compare_slots(&mut self, best_read_bytes: Option<u64>) -> Result<(), StoreError> {
+        let mut buffer = Vec::new();
+        let mut slot = self.begin;
+        let end = self.file.geometry.slot_position(slot + self.newest.len() as u32);
+        let mut expected = self.file.geometry.slot_position(slot);
+        for part in self.newest.chunks(ENTRIES_AT_ONCE as usize) {
+            buffer.resize(part.len() * INDEX_SLOT_BYTES, 0);
+            if let Some(ahead) =
+                best_read_bytes.filter(|_| self.file.geometry.slot_position(slot) >= expected)
+            {
+                // The read finds and reports any error.
+                let _ = self.bytes.expect_read(expected, ahead.min(end - expected));
+                expected = end.min(expected + ahead);
+            }
+            self.bytes
+                .read_exact_at(&mut buffer, self.file.geometry.slot_position(slot))
+                .at(&self.file.path, "reading index slots")?;
+            let (slots, _) = buffer.as_chunks::<INDEX_SLOT_BYTES>();
+            for (found, wanted) in slots.iter().zip(part) {
+                let found = u32::from_be_bytes(*found);
+                if found != *wanted {
+                    let found = found.cast_signed();
+                    self.broken.tell(|| format!("slot {slot} names entry {found}, not {wanted}"));
+                }
+                slot += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the log offsets in the header with those of the first and the last entry.
+    fn wrong_header(&self) -> Result<Option<String>, StoreError> {
+        let Some((first, last)) = self.ends else { return Ok(None) };
+        let header = self.file.header()?;
+        let wrong = |what: &str, known: i64, entry: IndexEntry| {
+            (entry.physical_offset != known).then(|| {
+                format!(
+                    "its header {what} at log offset {known}, but its entries at {}",
+                    entry.physical_offset
+                )
+            })
+        };
+        let begin = wrong("begins", header.begin_physical, first);
+        Ok(begin.or_else(|| wrong("ends", header.end_physical, last)))
+    }
+
+    /// Ends the check of a file whose slots all took part; returns the damage.
+    fn finish(mut self, best_read_bytes: Option<u64>) -> Result<Option<BadIndexFile>, StoreError> {
+        self.compare_slots(best_read_bytes)?;
+        let header = self.wrong_header()?;
+        let chains = self.broken.into_text();
+        let is_bad = chains.is_some() || header.is_some();
+        Ok(is_bad.then(|| BadIndexFile { path: self.file.path.clone(), chains, header }))
+    }
+}
+
+/// Checks one file; walks its entries once for each step of slots.
+fn check_file(
+    file: &Arc<IndexFile>,
+    best_read_bytes: Option<u64>,
+) -> Result<Option<BadIndexFile>, StoreError> {
+    let mut check = ChainCheck::new(file, 0, Vec::new(), BrokenChains::default())?;
+    loop {
+        let mut entries = IndexEntries::of(vec![Arc::clone(file)], best_read_bytes);
+        while let Some(IndexedEntry { entry, .. }) = entries.next_entry()? {
+            check.add(&entry)?;
+        }
+        let next = check.begin.saturating_add(SLOTS_AT_ONCE);
+        if next >= file.geometry.slots {
+            return check.finish(best_read_bytes);
+        }
+        check.compare_slots(best_read_bytes)?;
+        check = ChainCheck::new(file, next, check.newest, check.broken)?;
+    }
 }
 
 /// Whether `entry` is a repeated entry after a kill: the writer counted entry `known` but did not link it, and later
@@ -333,31 +497,4 @@ fn is_duplicate_after_kill(
     let source = IndexBytes::File(Arc::clone(bytes));
     let left = source.entry(file.geometry, known).at(&file.path, "reading an index file")?;
     Ok((left.previous, left.physical_offset) == (entry.previous, entry.physical_offset))
-}
-
-/// Compares the slots from `begin` on with the entries that they should name.
-fn compare_slots(
-    file: &IndexFile,
-    bytes: &dyn VfsFile,
-    begin: u32,
-    newest: &[u32],
-    tell: &mut dyn FnMut(String),
-) -> Result<(), StoreError> {
-    let mut buffer = Vec::new();
-    let mut slot = begin;
-    for part in newest.chunks(ENTRIES_AT_ONCE as usize) {
-        buffer.resize(part.len() * INDEX_SLOT_BYTES, 0);
-        bytes
-            .read_exact_at(&mut buffer, file.geometry.slot_position(slot))
-            .at(&file.path, "reading index slots")?;
-        let (slots, _) = buffer.as_chunks::<INDEX_SLOT_BYTES>();
-        for (found, wanted) in slots.iter().zip(part) {
-            let found = u32::from_be_bytes(*found);
-            if found != *wanted {
-                tell(format!("slot {slot} names entry {}, not {wanted}", found.cast_signed()));
-            }
-            slot += 1;
-        }
-    }
-    Ok(())
 }

@@ -155,7 +155,7 @@ pub fn info_with<T>(
         },
         clean: files.vfs.stat(&files.abort()).is_err(),
         segment_size: stats.segment_bytes,
-        geometry: store.geometry(),
+        geometry: store.geometry()?,
         log_min_offset: stats.log_min_offset,
         log_max_offset: stats.log_max_offset,
         min_store_timestamp_ms,

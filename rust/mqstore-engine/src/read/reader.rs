@@ -10,6 +10,8 @@
 
 pub(crate) mod accessors;
 mod random;
+mod unread;
+mod unread_queues;
 mod view;
 
 use std::collections::{BTreeSet, HashMap};
@@ -20,6 +22,8 @@ use std::sync::atomic::AtomicU64;
 use mqstore_format::{EntryFields, IndexGeometry, RecordView};
 use mqstore_io::Access;
 use mqstore_io::sync::{Mutex, RwLock};
+
+use unread_queues::Unread;
 
 use super::live_reader::confirm_problems;
 use crate::store::damage_notes::damage_notes;
@@ -55,6 +59,12 @@ const OVERLAY_BYTES: u64 = 64 << 20;
 /// Maximum number of queues for which a note names each queue.
 const MOST_NAMED: usize = 8;
 
+/// The reason why the files of a queue are not used.
+const ODD_FILES: &str = "its files have changed or are damaged";
+
+/// Topics and ids of queues whose files are not used.
+type Suspects = BTreeSet<(String, i32)>;
+
 /// See the header of this module.
 pub(crate) struct Reader {
     files: StoreFiles,
@@ -71,8 +81,8 @@ pub(crate) struct Reader {
     notes: Mutex<Vec<String>>,
     /// Number of damaged records that reads skipped.
     skipped: AtomicU64,
-    /// The state read before the queues were listed; `None` after the first look at the queues.
-    unseen: Mutex<Option<(Option<LiveState>, Option<QueueManifest>)>>,
+    /// The queues that were not read yet. Lock it before `state`.
+    unread: Mutex<Unread>,
 }
 
 /// The inode of the live page and, while its writer runs, its token and how often it changed topics so that readers must
@@ -94,7 +104,7 @@ struct ReaderState {
     overlay_from: u64,
     /// Derived queues whose files are not used at all.
     replaced: DerivedQueues,
-    replaced_ids: BTreeSet<(String, i32)>,
+    replaced_ids: Suspects,
     /// Whether `replaced` contains every queue.
     all_replaced: bool,
     index_complete_to: u64,
@@ -191,18 +201,8 @@ impl Reader {
             state: Mutex::new(state),
             notes: Mutex::new(notes),
             skipped: AtomicU64::new(0),
-            unseen: Mutex::new(Some((live, manifest))),
+            unread: Mutex::new(Unread::All(live, manifest)),
         })
-    }
-
-    /// Reads the queues, unless that happened already.
-    fn look(&self) -> Result<(), StoreError> {
-        let mut unseen = self.unseen.lock();
-        if let Some((live, manifest)) = &*unseen {
-            self.load_first_view(*live, manifest.as_ref())?;
-            *unseen = None;
-        }
-        Ok(())
     }
 
     /// Returns the inode of the live page. Each open for writing makes a new page.
@@ -255,36 +255,28 @@ impl Reader {
         Ok(())
     }
 
+    /// Returns the queues that are read later.
     fn load_first_view(
         &self,
         live: Option<LiveState>,
         manifest: Option<&QueueManifest>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Unread, StoreError> {
         let mut state = self.state.lock();
         self.find_end(&mut state, live)?;
-        let ends = match manifest.filter(|_| self.files.vfs.is_remote() && self.mark.is_some()) {
-            Some(manifest) => manifest.max_offsets(),
-            None => HashMap::new(),
-        };
-        if ends.is_empty() {
-            state.queues.recover_bounds()?;
-        } else {
-            state.queues.recover_bounds_near(|topic, queue_id| ends.get(&(topic, queue_id)).copied())?;
-        }
         let vouched = match live {
             _ if self.files.is_bare_log() => None,
             Some(live) => Some(live.dispatched),
             None => self.mark.filter(|_| manifest.is_some()).map(|mark| mark.dispatched),
         };
-        match vouched.map(|complete_to| complete_to.min(state.end)) {
-            Some(complete_to) => self.use_queue_files(&mut state, complete_to, manifest, live.is_some())?,
-            None if state.end - state.list.min_offset() <= FULL_WALK_BYTES => self.walk_all(&mut state)?,
-            None => {
-                let furthest = state.queues.all().iter().map(|queue| queue.max_physical_end()).max();
-                let complete_to = u64::try_from(furthest.unwrap_or(0)).unwrap_or(0).min(state.end);
-                let complete_to = complete_to.max(state.list.min_offset());
-                self.use_queue_files(&mut state, complete_to, manifest, false)?;
-                state.index_complete_to = self.index.end_physical().max(0) as u64;
+        let vouched = vouched.map(|complete_to| complete_to.min(state.end));
+        let mut unread = Unread::Nothing;
+        match vouched.zip(manifest) {
+            Some((complete_to, manifest)) if live.is_none() && self.files.vfs.is_remote() => {
+                unread = self.use_queue_files_later(&mut state, complete_to, manifest)?;
+            }
+            _ => {
+                state.queues.recover_bounds()?;
+                self.use_complete_files(&mut state, vouched, manifest, live.is_some())?;
             }
         }
         let as_left =
@@ -293,6 +285,28 @@ impl Reader {
         if live.is_none() && !as_left && missed()?.is_some() {
             self.note("index files are missing; look-ups read the whole log".to_owned());
             state.index_complete_to = 0;
+        }
+        Ok(unread)
+    }
+
+    /// Uses the queue files up to `vouched`; without it, as far as they reach, or not at all.
+    fn use_complete_files(
+        &self,
+        state: &mut ReaderState,
+        vouched: Option<u64>,
+        manifest: Option<&QueueManifest>,
+        beside: bool,
+    ) -> Result<(), StoreError> {
+        match vouched {
+            Some(complete_to) => self.use_queue_files(state, complete_to, manifest, beside)?,
+            None if state.end - state.list.min_offset() <= FULL_WALK_BYTES => self.walk_all(state)?,
+            None => {
+                let furthest = state.queues.all().iter().map(|queue| queue.max_physical_end()).max();
+                let complete_to = u64::try_from(furthest.unwrap_or(0)).unwrap_or(0).min(state.end);
+                let complete_to = complete_to.max(state.list.min_offset());
+                self.use_queue_files(state, complete_to, manifest, false)?;
+                state.index_complete_to = self.index.end_physical().max(0) as u64;
+            }
         }
         Ok(())
     }
@@ -307,6 +321,20 @@ impl Reader {
         manifest: Option<&QueueManifest>,
         beside: bool,
     ) -> Result<(), StoreError> {
+        self.derive_overlay(state, complete_to)?;
+        let mut suspects = self.damaged_queues(state, state.queues.all(), beside)?;
+        suspects.extend(self.damaged_batch_queues(state, beside)?);
+        if let Some(manifest) = manifest {
+            let log_min = state.list.min_offset();
+            state.queues.correct_min_offsets(log_min)?;
+            let lost = manifest.compare(&state.queues, log_min, complete_to).lost;
+            suspects.extend(lost.into_iter().map(|(topic, queue_id)| (topic.to_owned(), queue_id)));
+        }
+        self.replace(state, &suspects, ODD_FILES)
+    }
+
+    /// Derives the units of the records from `complete_to` on.
+    fn derive_overlay(&self, state: &mut ReaderState, complete_to: u64) -> Result<(), StoreError> {
         state.overlay_from = complete_to;
         state.overlay = self.no_queues();
         let end = state.end;
@@ -315,26 +343,27 @@ impl Reader {
             Some(mark) if self.index.end_physical() < mark.index.end => 0,
             _ => complete_to,
         };
-        let mut suspects: BTreeSet<(String, i32)> = BTreeSet::new();
+        Ok(())
+    }
+
+    /// Returns those of `queues` whose files are damaged, as far as they are used.
+    fn damaged_queues(
+        &self,
+        state: &ReaderState,
+        queues: Vec<Arc<ConsumeQueue>>,
+        beside: bool,
+    ) -> Result<Suspects, StoreError> {
+        let complete_to = state.overlay_from;
         let is_odd = |queue: &ConsumeQueue| Ok(queue.damaged_before(complete_to)?.is_some());
-        for queue in
-            confirm_problems(&self.files, beside, state.queues.all(), is_odd, ConsumeQueue::recover_bounds)?
-        {
-            suspects.insert((queue.topic().to_owned(), queue.queue_id()));
-        }
+        let odd = confirm_problems(&self.files, beside, queues, is_odd, ConsumeQueue::recover_bounds)?;
+        Ok(odd.iter().map(|queue| (queue.topic().to_owned(), queue.queue_id())).collect())
+    }
+
+    fn damaged_batch_queues(&self, state: &ReaderState, beside: bool) -> Result<Suspects, StoreError> {
+        let queues = state.queues.batches();
         let is_odd = |queue: &BatchQueue| Ok(queue.damaged().is_some());
-        for queue in
-            confirm_problems(&self.files, beside, state.queues.batches(), is_odd, BatchQueue::recover_bounds)?
-        {
-            suspects.insert((queue.topic().to_owned(), queue.queue_id()));
-        }
-        if let Some(manifest) = manifest {
-            let log_min = state.list.min_offset();
-            state.queues.correct_min_offsets(log_min)?;
-            let lost = manifest.compare(&state.queues, log_min, complete_to).lost;
-            suspects.extend(lost.into_iter().map(|(topic, queue_id)| (topic.to_owned(), queue_id)));
-        }
-        self.replace(state, &suspects, "its files have changed or are damaged")
+        let odd = confirm_problems(&self.files, beside, queues, is_odd, BatchQueue::recover_bounds)?;
+        Ok(odd.iter().map(|queue| (queue.topic().to_owned(), queue.queue_id())).collect())
     }
 
     fn no_queues(&self) -> DerivedQueues {
@@ -461,12 +490,7 @@ impl Reader {
     }
 
     /// Derives some queues from the log, all in one walk, and stops using their files.
-    fn replace(
-        &self,
-        state: &mut ReaderState,
-        queues: &BTreeSet<(String, i32)>,
-        reason: &str,
-    ) -> Result<(), StoreError> {
+    fn replace(&self, state: &mut ReaderState, queues: &Suspects, reason: &str) -> Result<(), StoreError> {
         for (topic, queue_id) in queues.iter().take(MOST_NAMED) {
             self.note(format!("queue {topic}/{queue_id}: {reason}; it is derived from the log in memory"));
         }

@@ -18,10 +18,16 @@ impl Store {
     }
 
     /// Returns the geometry of queue and index files of a store open for reading; a default for a writer.
-    pub fn geometry(&self) -> Geometry {
+    ///
+    /// # Errors
+    /// The queues cannot be read.
+    pub fn geometry(&self) -> Result<Geometry, StoreError> {
         match &self.inner.side {
-            OpenSide::Reader(reader) => reader.geometry(),
-            OpenSide::Writer(..) => Geometry::default(),
+            OpenSide::Reader(reader) => {
+                reader.look_at_all()?;
+                Ok(reader.geometry())
+            }
+            OpenSide::Writer(..) => Ok(Geometry::default()),
         }
     }
 

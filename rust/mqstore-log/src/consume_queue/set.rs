@@ -23,6 +23,9 @@ use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::TopicFloors;
 
+/// Queues whose bounds are fetched at the same time, so that the fetched parts are in memory until they are used.
+const QUEUES_AT_ONCE: usize = 100;
+
 /// Creates the cache of queue files. If appends alternate between more queues than it holds, each append opens a file.
 fn open_queue_files(files: &StoreFiles) -> Arc<FileCache> {
     let (queue_files, _) = files.kept_files();
@@ -211,17 +214,21 @@ impl QueueSet {
         self.batches().iter().try_for_each(|queue| queue.recover_bounds())
     }
 
-    /// Like [`Self::recover_bounds`], for a file system that fetches what it reads. `max` returns the maximum of a queue
-    /// at the last close, if it is known.
+    /// Finds the bounds of some queues like [`Self::recover_bounds`], in a file system that fetches what it reads. `max`
+    /// returns the maximum of a queue at the last close, if it is known.
     pub fn recover_bounds_near(
         &self,
+        queues: &[Arc<ConsumeQueue>],
         max: impl Fn(&str, i32) -> Option<i64> + Sync,
     ) -> Result<(), StoreError> {
         let listed = |queue: &ConsumeQueue| max(queue.topic(), queue.queue_id());
-        // Many queues are fetched at the same time.
-        self.try_each(|queue| listed(queue).map_or(Ok(()), |max| queue.expect_bounds(max)))?;
-        self.for_each(|queue| queue.recover_bounds_near(listed(queue)))?;
-        self.batches().iter().try_for_each(|queue| queue.recover_bounds())
+        queues.chunks(QUEUES_AT_ONCE).try_for_each(|queues| {
+            for queue in queues {
+                listed(queue).map_or(Ok(()), |max| queue.expect_bounds(max))?;
+            }
+            let work = |queue: &Arc<ConsumeQueue>| queue.recover_bounds_near(listed(queue));
+            parallel_map(self.home.helpers, "mq-queues", queues, work).map(drop)
+        })
     }
 
     /// Calls `work` for each queue except batch queues, several in parallel.

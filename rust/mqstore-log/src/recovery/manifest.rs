@@ -9,7 +9,7 @@
 //! "MQSQUEU2" log minimum:8 dispatched:8 count:4 { topic length:2 topic queue:4 min offset:8 max offset:8 }* CRC:4
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use mqstore_format::{Fields, crc31};
@@ -97,6 +97,30 @@ impl QueueManifest {
     /// queue folders after it read this manifest. If the manifest is ahead of `dispatched` (a stop came between both
     /// writes), its ends are not used. But each queue that it names was on disk before it.
     pub fn compare(&self, queues: &QueueSet, log_min: u64, dispatched: u64) -> ManifestComparison<'_> {
+        let (lost, there) = self.compare_some(queues, log_min, dispatched, |_, _| true);
+        ManifestComparison { lost, complete: there == self.len() && there == queues.count() }
+    }
+
+    /// Returns those of [`ManifestComparison::lost`] that `is_wanted` names by topic and id. The rules of [`Self::compare`]
+    /// apply to these queues only.
+    pub fn lost(
+        &self,
+        queues: &QueueSet,
+        log_min: u64,
+        dispatched: u64,
+        is_wanted: impl Fn(&str, i32) -> bool,
+    ) -> Vec<(&str, i32)> {
+        self.compare_some(queues, log_min, dispatched, is_wanted).0
+    }
+
+    /// Returns the wanted queues that are lost, and how many of the listed and wanted ones exist.
+    fn compare_some(
+        &self,
+        queues: &QueueSet,
+        log_min: u64,
+        dispatched: u64,
+        is_wanted: impl Fn(&str, i32) -> bool,
+    ) -> (Vec<(&str, i32)>, usize) {
         let ahead = self.dispatched > dispatched;
         let floors = queues.floors().now();
         // Written before the topic was deleted: all listed units were deleted with it.
@@ -110,16 +134,23 @@ impl QueueManifest {
                 begins && (ahead || max >= listed.max_offset)
             })
         };
-        let names = self.queues.iter().map(|listed| (&*listed.topic, listed.queue_id));
-        let bounds = queues.bounds_of(&names.collect::<Vec<_>>());
+        let wanted: Vec<_> =
+            self.queues.iter().filter(|listed| is_wanted(&listed.topic, listed.queue_id)).collect();
+        let names: Vec<_> = wanted.iter().map(|listed| (&*listed.topic, listed.queue_id)).collect();
+        let bounds = queues.bounds_of(&names);
         let there = bounds.iter().flatten().count();
-        let lost = self
-            .queues
-            .iter()
-            .zip(bounds)
-            .filter(|(listed, bounds)| !is_deleted(listed) && !whole(listed, *bounds));
-        let lost = lost.map(|(listed, _)| (&*listed.topic, listed.queue_id)).collect();
-        ManifestComparison { lost, complete: there == self.len() && there == queues.count() }
+        let is_lost = |listed: &ListedQueue, bounds| !is_deleted(listed) && !whole(listed, bounds);
+        let lost = wanted.into_iter().zip(bounds).filter(|(listed, bounds)| is_lost(listed, *bounds));
+        (lost.map(|(listed, _)| (&*listed.topic, listed.queue_id)).collect(), there)
+    }
+
+    /// Returns the ids of the listed queues of each topic, sorted.
+    pub fn ids(&self) -> BTreeMap<&str, BTreeSet<i32>> {
+        let mut ids: BTreeMap<&str, BTreeSet<i32>> = BTreeMap::new();
+        for listed in &self.queues {
+            ids.entry(&listed.topic).or_default().insert(listed.queue_id);
+        }
+        ids
     }
 
     /// Reads the manifest; `None` if the file is missing or its checksum is wrong.

@@ -31,7 +31,7 @@ impl Reader {
         &self.delays
     }
 
-    /// Returns the geometry of queue and index files, and the bytes of readable units.
+    /// Returns the geometry of queue and index files, and the bytes of readable units in the queues that were read.
     pub(crate) fn geometry(&self) -> Geometry {
         let queues = Arc::clone(&self.state.lock().queues);
         let all = queues.all();

@@ -22,7 +22,7 @@ impl Reader {
         queue_id: i32,
         offsets: &[i64],
     ) -> Option<Vec<Option<StoredRecord>>> {
-        if self.keeps_newest(topic) || self.listed().removed.contains(topic) || self.unseen.lock().is_some() {
+        if self.keeps_newest(topic) || self.listed().removed.contains(topic) || !self.has_looked() {
             return None;
         }
         let (page, live) = self.live.look(&self.files);

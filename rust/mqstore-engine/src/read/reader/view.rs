@@ -79,7 +79,7 @@ impl View for Reader {
     }
 
     fn bounds(&self, topic: &str, queue_id: i32) -> Result<Option<(i64, i64)>, StoreError> {
-        self.look()?;
+        self.look_at(topic, queue_id)?;
         self.look_at_queue(topic, queue_id, || self.bounds_once(topic, queue_id))
     }
 
@@ -91,7 +91,7 @@ impl View for Reader {
         max: usize,
         units: &mut Vec<(i64, CqUnit)>,
     ) -> Result<(), StoreError> {
-        self.look()?;
+        self.look_at(topic, queue_id)?;
         let had = units.len();
         self.look_at_queue(topic, queue_id, || {
             units.truncate(had);
@@ -107,7 +107,7 @@ impl View for Reader {
     }
 
     fn start_of(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, StoreError> {
-        self.look()?;
+        self.look_at(topic, queue_id)?;
         if !self.batch.contains(topic) {
             return Ok(offset);
         }
@@ -123,7 +123,7 @@ impl View for Reader {
     }
 
     fn distrust(&self, topic: &str, queue_id: i32, reason: &str) -> Result<bool, StoreError> {
-        self.look()?;
+        self.look_at(topic, queue_id)?;
         let mut state = self.state.lock();
         if Self::is_derived(&state, topic, queue_id) {
             return Ok(false);
@@ -196,7 +196,7 @@ fn end_in_files(queue: &ConsumeQueue, log_end: u64) -> Result<i64, StoreError> {
 
 impl Reader {
     fn catch_up_once(&self) -> Result<u64, StoreError> {
-        let seen = self.unseen.lock().is_none();
+        let seen = self.has_looked();
         let mut state = self.state.lock();
         let (page, live) = self.live.look(&self.files);
         self.follow_expiry(&mut state, live)?;

@@ -386,6 +386,10 @@ impl VfsFile for FaultFile {
         self.inner.expect_read(offset, len)
     }
 
+    fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.inner.read_once_at(buf, offset)
+    }
+
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.grow(offset.saturating_add(buf.len() as u64), || self.inner.write_all_at(buf, offset))
     }

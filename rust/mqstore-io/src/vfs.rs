@@ -443,6 +443,23 @@ pub fn parent_dir(path: &Path) -> &Path {
     }
 }
 
+/// Fills `buf` with calls of `read`, which gets the rest of `buf` and its offset, and returns the number of bytes.
+fn fill(
+    mut buf: &mut [u8],
+    mut offset: u64,
+    read: impl Fn(&mut [u8], u64) -> io::Result<usize>,
+) -> io::Result<()> {
+    while !buf.is_empty() {
+        let count = read(buf, offset)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        offset += count as u64;
+        buf = buf.get_mut(count..).unwrap_or_default();
+    }
+    Ok(())
+}
+
 /// An open regular file. It is closed when the last clone of its [`Arc`] is dropped; its maps stay valid.
 #[expect(clippy::len_without_is_empty, reason = "the length of a file on disk, and a call that can fail")]
 pub trait VfsFile: Send + Sync + Debug {
@@ -491,17 +508,21 @@ pub trait VfsFile: Send + Sync + Debug {
         Ok(())
     }
 
+    /// Like [`VfsFile::read_at`], for bytes that the caller reads once, such as a pass over a whole log. Pages that are
+    /// in memory stay there. Pages that the read brings into memory are dropped again, if the file system offers that;
+    /// otherwise they stay as after any read.
+    fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read_at(buf, offset)
+    }
+
     /// Fills `buf` from `offset`, or returns `UnexpectedEof`.
-    fn read_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
-        while !buf.is_empty() {
-            let count = self.read_at(buf, offset)?;
-            if count == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            offset += count as u64;
-            buf = buf.get_mut(count..).unwrap_or_default();
-        }
-        Ok(())
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        fill(buf, offset, |rest, at| self.read_at(rest, at))
+    }
+
+    /// Like [`VfsFile::read_exact_at`], by [`VfsFile::read_once_at`].
+    fn read_exact_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        fill(buf, offset, |rest, at| self.read_once_at(rest, at))
     }
 
     /// Writes all of `buf` at `offset`, normally in one system call, and extends the file if needed. All maps and

@@ -45,7 +45,7 @@ pub(crate) fn copy_bytes(
         step(data - at)?;
         at = at.max(data);
         buffer.resize(((range.end - at) as usize).min(CHUNK_BYTES), 0);
-        from.read_exact_at(&mut buffer, at).at(source, "reading what is copied")?;
+        from.read_exact_once_at(&mut buffer, at).at(source, "reading what is copied")?;
         for (page, start) in buffer.chunks(PAGE_BYTES).zip((at - range.start..).step_by(PAGE_BYTES)) {
             if page.iter().fold(0, |all, byte| all | byte) != 0 {
                 some = true;

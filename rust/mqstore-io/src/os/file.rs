@@ -8,6 +8,8 @@ use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::descriptor::{file_stat, retry};
+#[cfg(target_os = "linux")]
+use super::read_once::{self, ReadOnce};
 use super::{lock, mmap};
 use crate::region::{MapAccess, Region};
 use crate::vfs::{FileStat, LockHolder, NoSpace, VfsFile};
@@ -19,11 +21,17 @@ static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 #[derive(Debug)]
 pub(super) struct OsFile {
     file: File,
+    #[cfg(target_os = "linux")]
+    once: ReadOnce,
 }
 
 impl OsFile {
     pub(super) fn new(file: File) -> Self {
-        Self { file }
+        Self {
+            file,
+            #[cfg(target_os = "linux")]
+            once: ReadOnce::default(),
+        }
     }
 
     /// Reserves the space from `old_len` by writes, for a file system without `fallocate`.
@@ -103,6 +111,18 @@ impl VfsFile for OsFile {
         // A length of 0 would mean the whole file.
         let Some(len) = std::num::NonZeroU64::new(len) else { return Ok(()) };
         Ok(retry(|| rustix::fs::fadvise(&self.file, offset, Some(len), rustix::fs::Advice::WillNeed))?)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.once.is_offered(&self.file) {
+            match read_once::read_at(&self.file, buf, offset) {
+                // Another file system got the number of the device that was asked.
+                Err(Errno::OPNOTSUPP) => {}
+                result => return Ok(result?),
+            }
+        }
+        self.read_at(buf, offset)
     }
 
     #[cfg(target_os = "linux")]

@@ -30,6 +30,8 @@ mod file;
 mod lock;
 mod mmap;
 mod priority;
+#[cfg(target_os = "linux")]
+mod read_once;
 #[cfg(test)]
 mod tests;
 mod thread_usage;

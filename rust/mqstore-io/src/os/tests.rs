@@ -367,3 +367,55 @@ fn the_files_of_a_process_are_counted() {
     drop(opened);
     assert_eq!(OsVfs.files_of_process(u32::MAX), None);
 }
+
+/// Returns how many bytes of a file are in memory, by the tool `fincore`; `None` without it.
+#[cfg(target_os = "linux")]
+fn bytes_in_memory(path: &Path) -> Option<u64> {
+    let found = Command::new("fincore").args(["-b", "-n", "-r", "-o", "RES"]).arg(path).output().ok()?;
+    String::from_utf8_lossy(&found.stdout).trim().parse().ok()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_read_once_leaves_the_pages_in_memory_as_they_were() {
+    const LEN: usize = 4 << 20;
+    let (_, dir) = temp();
+    let (path, file) = file_with(&dir, "segment", &vec![7; LEN]);
+    file.sync_all().unwrap();
+    // Drops the pages, which are clean now.
+    file.start_writing(0, LEN as u64).unwrap();
+    let offered = read_once::ReadOnce::default().is_offered(&fs::File::open(&path).unwrap());
+    if !offered || bytes_in_memory(&path) != Some(0) {
+        eprintln!("not checked: no fincore, or the file system at {} keeps the pages", dir.path().display());
+        return;
+    }
+    let mut bytes = vec![0; LEN];
+    file.read_exact_once_at(&mut bytes, 0).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 7));
+    assert_eq!(bytes_in_memory(&path), Some(0));
+    file.read_exact_at(&mut vec![0; 4096 * 16], 2 << 20).unwrap();
+    let warm = bytes_in_memory(&path).unwrap();
+    assert!((16 * 4096..LEN as u64).contains(&warm), "{warm} bytes");
+    file.read_exact_once_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes_in_memory(&path), Some(warm));
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes_in_memory(&path), Some(LEN as u64));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_system_without_reads_once_reads_as_usual() {
+    // Source: tmpfs has no `FOP_DONTCACHE`.
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return };
+    let path = dir.path().join("segment");
+    let file = OsVfs.create_new(&path).unwrap();
+    file.write_all_at(b"0123456789", 0).unwrap();
+    for _ in 0..2 {
+        let mut bytes = [0; 4];
+        assert_eq!(file.read_once_at(&mut bytes, 3).unwrap(), 4);
+        assert_eq!(&bytes, b"3456");
+        assert_eq!(file.read_once_at(&mut bytes, 8).unwrap(), 2);
+        assert_eq!(file.read_once_at(&mut bytes, 10).unwrap(), 0);
+    }
+    assert_eq!(file.read_exact_once_at(&mut [0; 4], 8).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+}

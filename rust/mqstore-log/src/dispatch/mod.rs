@@ -191,6 +191,11 @@ impl Dispatcher {
         }
     }
 
+    /// Passes over the log once from now on: see [`LogScanner::read_once`].
+    pub fn read_once(&self) {
+        self.cutter.lock().scanner.read_once();
+    }
+
     /// Scans mapped segments in place from now on instead of reading them. For the process that writes the log.
     pub fn look_at_maps(&self) {
         self.cutter.lock().scanner.look_at_maps();

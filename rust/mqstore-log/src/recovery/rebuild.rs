@@ -102,6 +102,7 @@ impl RebuildRun {
             what.list.min_offset(),
             0,
         );
+        dispatcher.read_once();
         Ok(Self { files: files.clone(), staged, what, queues, index, dispatcher })
     }
 

@@ -9,7 +9,8 @@ use mqstore_format::{Peek, RecordOutline, RecordView, peek};
 use mqstore_io::{RegionView, expect_read};
 
 use super::{
-    Damage, LogScanner, ScanItem, Segment, candidates, check_full, check_to_read, damage, is_at, read_up_to,
+    Damage, LogScanner, ScanItem, Segment, candidates, check_full, check_to_read, damage, is_at,
+    read_once_up_to, read_up_to,
 };
 use mqstore_base::error::{IoContext, StoreError};
 
@@ -121,7 +122,8 @@ impl LogScanner {
         }
         buffer.resize((end - start).min(most) as usize, 0);
         let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
-        let read = read_up_to(file.as_ref(), &mut buffer, start - segment.base_offset())
+        let read = if self.reads_once(segment) { read_once_up_to } else { read_up_to };
+        let read = read(file.as_ref(), &mut buffer, start - segment.base_offset())
             .at_file(|| segment.path(), "reading the log")?;
         buffer.truncate(read);
         Ok(RunBytes::Read(buffer))

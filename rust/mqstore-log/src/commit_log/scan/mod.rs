@@ -110,6 +110,8 @@ pub struct LogScanner {
     window: Window,
     /// Whether [`Self::cut`] uses mapped segments in place.
     maps: bool,
+    /// Whether the walk passes over old segments once.
+    once: bool,
     /// The buffer of [`Self::rows`].
     row: Vec<u8>,
 }
@@ -117,7 +119,27 @@ pub struct LogScanner {
 impl LogScanner {
     /// Creates a scan from `start`, which must be the start of a record, a filler or a segment, up to `limit`.
     pub fn new(list: Arc<SegmentList>, start: u64, limit: u64, checks: ScanChecks) -> Self {
-        Self { list, checks, position: start, limit, window: Window::default(), maps: false, row: Vec::new() }
+        Self {
+            list,
+            checks,
+            position: start,
+            limit,
+            window: Window::default(),
+            maps: false,
+            once: false,
+            row: Vec::new(),
+        }
+    }
+
+    /// Leaves no new pages of old segments in memory from now on. For a walk that passes over a log once. It reads the
+    /// newest segment as usual, because consumers and the writer use its pages.
+    pub fn read_once(&mut self) {
+        self.once = true;
+    }
+
+    /// Whether reads of `segment` leave no new pages in memory.
+    fn reads_once(&self, segment: &Segment) -> bool {
+        self.once && segment.end_offset() < self.list.end_offset()
     }
 
     /// Log offset of the next item.
@@ -197,6 +219,7 @@ impl LogScanner {
                 "fewer than the 8 bytes of a filler are left in the segment",
             )));
         }
+        self.window.once = self.reads_once(&segment);
         let head = self.window.bytes(&segment, position, BLANK_HEADER_BYTES, end)?;
         match peek(head) {
             Ok(Peek::Zero) if self.limit == u64::MAX => Ok(ScanItem::End { offset: position }),
@@ -336,6 +359,7 @@ impl LogScanner {
     ) -> Result<Option<u64>, StoreError> {
         let end = segment.end_offset().min(self.limit);
         let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
+        self.window.once = self.reads_once(segment);
         let mut position = from;
         while position < before && position + MIN_RECORD_BYTES as u64 <= end {
             // Holes and unwritten blocks hold no record; skipping them keeps a nearly empty segment cheap.
@@ -400,6 +424,8 @@ struct Window {
     keep: bool,
     left: Option<(u64, Vec<u8>)>,
     spare: Vec<u8>,
+    /// Whether the next read leaves no new pages in memory.
+    once: bool,
 }
 
 impl Window {
@@ -435,7 +461,9 @@ impl Window {
             self.left = Some((self.start, left));
         }
         self.buffer.resize(size, 0);
-        let read = read_up_to(file.as_ref(), &mut self.buffer, offset - segment.base_offset());
+        let at = offset - segment.base_offset();
+        let read = if self.once { read_once_up_to } else { read_up_to };
+        let read = read(file.as_ref(), &mut self.buffer, at);
         // After an error nothing was read, and the next try must not take these zeros for the log.
         self.buffer.truncate(*read.as_ref().unwrap_or(&0));
         read.at_file(|| segment.path(), "reading the log")?;
@@ -449,11 +477,25 @@ pub(super) fn read_up_to(
     buffer: &mut [u8],
     offset: u64,
 ) -> std::io::Result<usize> {
+    fill_from(buffer, offset, |rest, at| file.read_at(rest, at))
+}
+
+/// Like [`read_up_to`], but leaves no new pages in memory if the file system offers that.
+fn read_once_up_to(file: &dyn mqstore_io::VfsFile, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
+    fill_from(buffer, offset, |rest, at| file.read_once_at(rest, at))
+}
+
+/// Fills `buffer` with calls of `read`, up to the end of the file; returns the number of bytes.
+fn fill_from(
+    buffer: &mut [u8],
+    offset: u64,
+    read: impl Fn(&mut [u8], u64) -> std::io::Result<usize>,
+) -> std::io::Result<usize> {
     let mut done = 0;
     while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, offset + done as u64)? {
+        match read(rest, offset + done as u64)? {
             0 => break,
-            read => done += read,
+            count => done += count,
         }
     }
     Ok(done)

@@ -245,6 +245,12 @@ class StoreOptions:
     store. The store remembers them. Empty, the default, uses the remembered folders, or `commitlog` if there are none.
     RocketMQ: `storePathCommitLog` (separated by commas)."""
 
+    derived_path: StorePath | None = None
+    """Folder on another disk for the queues and the key index, in modes `"rw"` and `"create"`: `consumequeue` and
+    `index` of the directory become symbolic links into it, which brokers follow. A relative path starts at the
+    directory of the store. The links remain, so later opens need not name it. The open refuses folders that have files
+    already and says how to move them. None, the default, leaves these folders as they are."""
+
     on_event: Callable[[StoreEvent], object] | None = None
     """Hook for each `StoreEvent`, such as deleted files, or refused and resumed appends. A thread of the store calls
     it; an exception from it goes to `sys.unraisablehook`."""
@@ -437,6 +443,13 @@ def _delay_levels(name: str, value: object) -> str:
     return " ".join(f"{int(delay)}s" for delay in delays)
 
 
+def _path(name: str, value: object) -> str:
+    found = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(found, str) or not found:
+        raise InvalidOptionError(name, f"{value!r} is not a path")
+    return found
+
+
 def _paths(name: str, value: object) -> tuple[str, ...]:
     given = (value,) if isinstance(value, str | os.PathLike) else value
     if isinstance(given, bytes) or not isinstance(given, Iterable):
@@ -475,6 +488,7 @@ _CONVERSIONS: dict[str, Callable[[str, object], object]] = {
     "Duration": _duration,
     "Duration | None": _or_none(_duration),
     "str | Iterable[Duration] | None": _or_none(_delay_levels),
+    "StorePath | None": _or_none(_path),
     "StorePath | Iterable[StorePath]": _paths,
     "Callable[[StoreEvent], object] | None": _or_none(_call),
     "Callable[[ExpiredFile], bool | Duration | None] | None": _or_none(_call),

@@ -208,6 +208,7 @@ class StoreOptionsDict(TypedDict, total=False):
     compaction_feed: bool
     delay_levels: str | Iterable[Duration] | None
     commit_log_paths: StorePath | Iterable[StorePath]
+    derived_path: StorePath | None
     on_event: Callable[[StoreEvent], object] | None
     before_delete: Callable[[ExpiredFile], bool | Duration | None] | None
     store_host: str

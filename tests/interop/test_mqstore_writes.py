@@ -318,3 +318,34 @@ def test_rocketmq_goes_on_after_an_expiry(shop: Shop, version: str, tmp_path: Pa
         used = [sum(each.is_file() for each in folder.iterdir()) for folder in folders]
         assert min(used) >= 2, used
     assert mqstore.verify(path).ok
+
+
+def test_rocketmq_follows_the_links_of_derived_path(shop: Shop, version: str, tmp_path: Path, tally: Tally) -> None:
+    """RocketMQ reads and extends queues and index on another disk, and leaves the links as they are."""
+    path, disk = tmp_path / "store", tmp_path / "disk"
+    sizes: dict[str, Any] = {
+        "segment_size": 16 * 1024,
+        "queue_file_entries": 20,
+        "index_slots": 30,
+        "index_entries": 90,
+    }
+    with mqstore.open(path, "create", derived_path=disk, **sizes) as store:
+        store.create_topic("orders", 3)
+        for number in range(100):
+            store.append("orders", bytes(400), keys=f"key-{number}", tags="t", queue_id=number % 3)
+    java = shop.session(version).open(path, config=java_config(sizes), topics={"orders": topic(3)})
+    # RocketMQ logs that the name `.mqstore` in the folder of the index is no index file.
+    assert [line for line in java.report.complaints() if ".mqstore" not in line.message] == []
+    assert len(ask(java).log) == 100
+    puts = java.put([{"topic": "orders", "queue_id": n % 3, "body": "eHh4" * 100} for n in range(60)])
+    assert {put.queue_offset for put in puts} == {*range(33, 54)}
+    java.await_dispatch()
+    after = ask(java)
+    java.close()
+    assert_same_store(path, after, tally)
+    for name in ("consumequeue", "index"):
+        assert (path / name).readlink() == disk / name
+    assert len(list((disk / "consumequeue" / "orders" / "0").iterdir())) == 3
+    with mqstore.open(path, "rw", derived_path=disk) as store:
+        assert store.count("orders") == 160
+    assert mqstore.verify(path).ok

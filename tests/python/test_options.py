@@ -70,6 +70,7 @@ DEFAULTS = {
     "compaction_feed": True,
     "delay_levels": None,
     "commit_log_paths": (),
+    "derived_path": None,
     "on_event": None,
     "before_delete": None,
     "advanced": TUNING,

@@ -44,6 +44,8 @@ class PartSize(_Report):
     """Total length of the files, holes included."""
     disk_bytes: int
     """Bytes that the files occupy on the disk."""
+    link: str | None = None
+    """Folder to which the part leads, if it is a symbolic link, for example to another disk; else None."""
 
 
 @dataclass(frozen=True, slots=True)

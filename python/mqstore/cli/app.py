@@ -648,8 +648,10 @@ def _info_tables(report: mqstore.StoreInfo) -> None:
         sum(part.disk_bytes for part in report.disk),
     )
     disk = (*report.disk, total)
-    rows = [(part.part, part.files, size(part.bytes), size(part.disk_bytes)) for part in disk]
-    render.table(("part", "files", "logical size", "allocated"), rows)
+    rows = [(part.part, part.files, size(part.bytes), size(part.disk_bytes), part.link or "") for part in disk]
+    columns = ("part", "files", "logical size", "allocated", "leads to")
+    shown = len(columns) if any(part.link for part in disk) else len(columns) - 1
+    render.table(columns[:shown], [row[:shown] for row in rows])
     if report.hours:
         most = max(hour.bytes for hour in report.hours)
         bars = [

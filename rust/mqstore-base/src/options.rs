@@ -234,6 +234,9 @@ pub struct StoreOptions {
     /// Folders with older segments that receive no new ones; needs `commit_log_paths`.
     /// `readOnlyCommitLogStorePaths`.
     pub read_only_commit_log_paths: Vec<PathBuf>,
+    /// Folder on another disk for `consumequeue` and `index`, which become symbolic links; a relative path starts at the
+    /// root of the store. `None`, the default, leaves them as they are. Not a setting of RocketMQ, which follows links.
+    pub derived_path: Option<PathBuf>,
     /// The hooks of the program; none by default.
     pub hooks: Hooks,
 }
@@ -291,6 +294,7 @@ impl Default for StoreOptions {
             delay_levels: None,
             commit_log_paths: Vec::new(),
             read_only_commit_log_paths: Vec::new(),
+            derived_path: None,
             hooks: Hooks::default(),
         }
     }

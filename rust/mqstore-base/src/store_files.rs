@@ -8,6 +8,7 @@
 mod bare_log;
 mod config_file;
 mod delay_level_tables;
+mod derived_folder;
 mod linked_folders;
 mod links;
 mod log_folders;

@@ -1,6 +1,6 @@
 //! Describes a directory: contents, sizes and last writer.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mqstore_io::vfs::ProcessFiles;
@@ -71,6 +71,8 @@ pub struct PartSize {
     pub bytes: u64,
     /// Bytes that they use on the disk.
     pub disk_bytes: u64,
+    /// The folder to which it leads, if it is a symbolic link.
+    pub link: Option<PathBuf>,
 }
 
 const PARTS: [&str; 15] = [
@@ -180,7 +182,8 @@ pub fn info_with<T>(
 
 /// Sums up the files of a part in all of its folders; files that disappear meanwhile are skipped.
 fn part_size(files: &StoreFiles, part: &'static str) -> PartSize {
-    let mut size = PartSize { part, files: 0, bytes: 0, disk_bytes: 0 };
+    let link = files.link_target(part).map(Path::to_path_buf);
+    let mut size = PartSize { part, files: 0, bytes: 0, disk_bytes: 0, link };
     let mut add = |path: &Path| {
         if let Ok(stat) = files.vfs.stat(path)
             && stat.kind == FileKind::File

@@ -233,6 +233,15 @@ impl Vfs for FaultVfs {
         self.inner.linked_folder(path)
     }
 
+    fn link_folder(&self, target: &Path, link: &Path) -> io::Result<()> {
+        self.gate.name()?;
+        self.inner.link_folder(target, link)
+    }
+
+    fn is_same_folder(&self, a: &Path, b: &Path) -> bool {
+        self.inner.is_same_folder(a, b)
+    }
+
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         self.inner.list(dir)
     }

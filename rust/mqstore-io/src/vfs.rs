@@ -270,6 +270,17 @@ pub trait Vfs: Send + Sync + Debug {
         None
     }
 
+    /// Creates the symbolic link `link`, whose name must be free, to the folder `target`. A relative `target` starts at
+    /// the folder of the link. Durable after [`Vfs::sync_dir`] of that folder.
+    fn link_folder(&self, _target: &Path, _link: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Returns whether two paths lead to one folder, over any number of links; `false` if one of them leads to none.
+    fn is_same_folder(&self, a: &Path, b: &Path) -> bool {
+        a == b
+    }
+
     /// Returns all names in `dir`, sorted by their bytes, without `.` and `..`. Skips a name that vanishes during the
     /// read.
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>>;

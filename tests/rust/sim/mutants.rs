@@ -14,7 +14,7 @@ use crate::workload::Case;
 use crate::{compacting, decay, faults, feeding, foreign, keeping, remaking, repairing, switches, timing};
 
 /// Switches whose absence this suite cannot notice, with the reasons. The soak tries them too.
-const SPARE: [(&str, &str); 29] = [
+const SPARE: [(&str, &str); 30] = [
     (
         "delay.sync_new_file",
         "a timer log or wheel that is too short is made anew from the records of its topic",
@@ -26,6 +26,7 @@ const SPARE: [(&str, &str); 29] = [
         "repair.sync_config_aside",
         "a file that comes back does not parse, and goes again with the next repair",
     ),
+    ("files.sync_derived_link", "no simulated store makes links to another disk"),
     ("recovery.sync_linked_aside", "no simulated store has a folder that is a link to another disk"),
     ("repair.sync_log", "a log with a mark is written again, and the rebuild that follows syncs one without"),
     ("repair.sync_log_folder", "the sync of the log's folders before the mark covers it"),

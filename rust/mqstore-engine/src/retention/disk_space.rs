@@ -3,12 +3,12 @@
 //! Computed as in RocketMQ: used / (used + space that an ordinary user can still use), in whole percent, rounded up,
 //! and compared with "more than". Of several log folders the emptiest counts, because new segments go to folders with
 //! space. A folder that cannot take a segment, or is above `disk_force_ratio`, receives none while another one has
-//! space.
+//! space. Queues and index on disks of their own count like the root.
 //!
 //! Source: `UtilAll#getDiskPartitionSpaceUsedPercent`, `CleanCommitLogService#isSpaceToDelete`.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use mqstore_io::SpaceInfo;
 
@@ -20,8 +20,8 @@ use mqstore_base::store_files::StoreFiles;
 pub(crate) struct DiskSpace {
     /// The folders for new segments.
     logs: Vec<(PathBuf, SpaceInfo)>,
-    /// The root, which contains queues and index.
-    root: Option<SpaceInfo>,
+    /// The root, and the disks of queues and index if these are links.
+    others: Vec<(PathBuf, SpaceInfo)>,
 }
 
 /// Returns the used part of a disk in whole percent, rounded up; 0 for a disk of size 0.
@@ -40,16 +40,19 @@ pub(super) fn exceeds(percent: u64, ratio: f64) -> bool {
 impl DiskSpace {
     /// Measures the disks.
     pub(crate) fn look(files: &StoreFiles) -> Result<Self, StoreError> {
-        let measure = |path: &PathBuf| files.vfs.free_space(path).ok();
-        let folders = files.log_folders()?.for_new();
-        let logs = folders.into_iter().filter_map(|path| measure(&path).map(|space| (path, space))).collect();
-        Ok(Self { logs, root: measure(&files.root) })
+        let measure = |path: &Path| Some((path.to_path_buf(), files.vfs.free_space(path).ok()?));
+        let logs = files.log_folders()?.for_new();
+        let others = std::iter::once(files.root.as_path()).chain(files.derived_targets());
+        Ok(Self {
+            logs: logs.iter().filter_map(|path| measure(path)).collect(),
+            others: others.filter_map(measure).collect(),
+        })
     }
 
-    /// Returns the used percent of the emptiest disk for segments, or of the root's disk if that is fuller.
+    /// Returns the used percent of the emptiest disk for segments, or of a fuller disk of the other files.
     pub(crate) fn used_percent(&self) -> u64 {
         let logs = self.logs.iter().map(|(_, space)| used_percent(*space)).min().unwrap_or(0);
-        logs.max(self.root.map_or(0, used_percent))
+        self.others.iter().map(|(_, space)| used_percent(*space)).fold(logs, u64::max)
     }
 
     /// Returns the folders for segments whose disk is fuller than `ratio`, or cannot take `segment_bytes` more.
@@ -60,23 +63,23 @@ impl DiskSpace {
         self.logs.iter().filter(|(_, space)| is_full(space)).map(|(path, _)| path.clone()).collect()
     }
 
-    /// Returns how much space is left if the root's disk, or each disk for segments, has less than its reserve.
+    /// Returns how much space is left if a disk of the other files, or each disk for segments, has less than its reserve.
     pub(crate) fn below_reserve(&self) -> Option<String> {
-        let log = self.logs.iter().map(|(_, space)| space).max_by_key(|space| space.available);
-        let short = log.into_iter().chain(&self.root).find(|space| !space.can_take(0))?;
-        let (available, reserve) = (short.available, short.reserve_bytes());
+        let log = self.logs.iter().max_by_key(|(_, space)| space.available);
+        let (path, short) = log.into_iter().chain(&self.others).find(|(_, space)| !space.can_take(0))?;
+        let (path, available, reserve) = (path.display(), short.available, short.reserve_bytes());
         Some(format!(
-            "{available} bytes of the disk are free, and the reserve for metadata is {reserve} bytes"
+            "{available} bytes of the disk of {path} are free, and the reserve for metadata is {reserve} bytes"
         ))
     }
 
     /// Adds the space of a removed file of `bytes` bytes in `folder`: for plans.
-    pub(super) fn give_back(&mut self, folder: &std::path::Path, bytes: u64) {
+    pub(super) fn give_back(&mut self, folder: &Path, bytes: u64) {
         let Some(disk) = self.logs.iter().find(|(path, _)| path == folder).map(|(_, space)| *space) else {
             return;
         };
         // Folders on one disk have the same numbers.
-        let disks = self.logs.iter_mut().map(|(_, space)| space).chain(&mut self.root);
+        let disks = self.logs.iter_mut().chain(&mut self.others).map(|(_, space)| space);
         for space in disks.filter(|space| **space == disk) {
             space.free = space.free.saturating_add(bytes).min(space.total);
             space.available = space.available.saturating_add(bytes).min(space.total);
@@ -107,20 +110,26 @@ mod tests {
     }
 
     #[test]
-    fn the_emptiest_log_disk_counts_and_the_root_too() {
+    fn the_emptiest_log_disk_counts_and_the_others_too() {
         let disk = |path: &str, free| (PathBuf::from(path), space(100, free, free));
         let logs = vec![disk("/a", 5), disk("/b", 50)];
-        let mut both = DiskSpace { logs, root: Some(space(100, 60, 60)) };
+        let mut both = DiskSpace { logs, others: vec![disk("/root", 60)] };
         assert_eq!(both.used_percent(), 50);
         assert_eq!(both.full(Some(0.85), 1), BTreeSet::from(["/a".into()]));
         assert_eq!(both.full(None, 5), BTreeSet::from(["/a".into()]), "one of a hundred is its reserve");
         assert_eq!(both.below_reserve(), None);
-        both.root = Some(space(100, 7, 7));
-        assert_eq!(both.used_percent(), 93);
+        both.others = vec![disk("/root", 60), disk("/index", 7)];
+        assert_eq!(both.used_percent(), 93, "the index is on a full disk");
+        both.others = vec![disk("/root", 60), disk("/index", 0)];
+        assert!(
+            both.below_reserve()
+                .is_some_and(|text| text.starts_with("0 bytes of the disk of /index are free"))
+        );
+        both.others = vec![disk("/root", 60), disk("/index", 7)];
         both.give_back(std::path::Path::new("/a"), 40);
         assert!(both.full(Some(0.85), 1).is_empty());
-        assert_eq!(both.used_percent(), 93, "the root is another disk");
-        both.root = Some(space(100, 50, 50));
+        assert_eq!(both.used_percent(), 93, "the index is on another disk");
+        both.others = vec![disk("/root", 50)];
         both.give_back(std::path::Path::new("/b"), 20);
         assert_eq!(both.used_percent(), 30, "one disk for both");
     }

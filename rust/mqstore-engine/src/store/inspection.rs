@@ -69,6 +69,7 @@ impl Store {
         options.delay_levels = Some(self.delay_tables().latest().clone());
         options.commit_log_paths.clear();
         options.read_only_commit_log_paths.clear();
+        options.derived_path = None;
         options
     }
 

@@ -178,8 +178,10 @@ impl Store {
             if mode == OpenMode::Create {
                 files.make_log_folders()?;
             }
+            let lock;
+            (files, lock) = open::begin_writing(files, options)?;
             let mut watch = ProgressReporter::new(&files.clock, watcher);
-            match open::open_writer(&files, options, &mut watch) {
+            match open::open_writer(&files, options, lock, &mut watch) {
                 Ok(writer) => {
                     let services = Services::start(&writer)?;
                     OpenSide::Writer(writer, services)

@@ -28,15 +28,29 @@ use mqstore_log::flush::{FlushPolicy, Flusher};
 use mqstore_log::recovery::{ProgressReporter, RecoveredLog, RecoveryInput, recover_derived, recover_log};
 use mqstore_meta::{FoundLog, MetaLog};
 
-/// Opens the store at `files` for writing: takes the lock and recovers.
+/// Takes the lock of the store at `files` for writing. Returns the files with their links, some of which are new: see
+/// [`StoreFiles::with_derived_at`].
+pub(super) fn begin_writing(
+    files: StoreFiles,
+    options: &StoreOptions,
+) -> Result<(StoreFiles, Box<dyn StoreLock>), StoreError> {
+    files.check_is_store()?;
+    refuse_rocksdb(&files)?;
+    let lock = take_lock(&files)?;
+    let files = match &options.derived_path {
+        Some(folder) => files.with_derived_at(folder)?,
+        None => files,
+    };
+    Ok((files, lock))
+}
+
+/// Opens the store at `files` for writing under its lock: recovers it.
 pub(super) fn open_writer(
     files: &StoreFiles,
     options: &StoreOptions,
+    lock: Box<dyn StoreLock>,
     watch: &mut ProgressReporter<'_>,
 ) -> Result<Arc<Writer>, StoreError> {
-    files.check_is_store()?;
-    refuse_rocksdb(files)?;
-    let lock = take_lock(files)?;
     let input = RecoveryInput {
         mark: DurableMarkFile::new(files).try_load()?,
         aborted: files.vfs.stat(&files.abort()).is_ok(),

@@ -11,6 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -86,6 +87,18 @@ impl Vfs for OsVfs {
         let is_kind = |path: &Path, kind| descriptor::stat(path).is_ok_and(|stat| stat.kind == kind);
         let target = is_kind(path, FileKind::Symlink).then(|| fs::canonicalize(path).ok()).flatten();
         target.filter(|target| is_kind(target, FileKind::Directory))
+    }
+
+    fn link_folder(&self, target: &Path, link: &Path) -> io::Result<()> {
+        retry(|| std::os::unix::fs::symlink(target, link))
+    }
+
+    fn is_same_folder(&self, a: &Path, b: &Path) -> bool {
+        let identity = |path: &Path| {
+            let folder = retry(|| fs::metadata(path)).ok().filter(fs::Metadata::is_dir)?;
+            Some((folder.dev(), folder.ino()))
+        };
+        identity(a).is_some_and(|folder| identity(b) == Some(folder))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {

@@ -68,6 +68,7 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
             "delay_levels" => options.delay_levels = delay_levels(value.extract()?)?,
             "commit_log_paths" => options.commit_log_paths = value.extract()?,
             "read_only_commit_log_paths" => options.read_only_commit_log_paths = value.extract()?,
+            "derived_path" => options.derived_path = value.extract()?,
             "on_event" | "before_delete" => crate::convert::hooks::set(&mut options.hooks, name, &value)?,
             _ => return Err(bad(name, "no such option")),
         }

@@ -185,7 +185,10 @@ pub(crate) fn info<'py>(py: Python<'py>, path: &Bound<'py, PyAny>) -> PyResult<B
     }
     found.set_item("topics", topics)?;
     found.set_item("parts", report.parts)?;
-    let disk = report.disk.iter().map(|part| (part.part, part.files, part.bytes, part.disk_bytes));
+    let disk = report.disk.iter().map(|part| {
+        let link = part.link.as_ref().map(|folder| folder.display().to_string());
+        (part.part, part.files, part.bytes, part.disk_bytes, link)
+    });
     found.set_item("disk", disk.collect::<Vec<_>>())?;
     let consumers = PyList::empty(py);
     for group in report.consumers {

@@ -1,8 +1,10 @@
 //! Segments that never change again, and their bytes.
 //!
 //! A segment is sealed if it is not the last one, and if all its bytes are synced and dispatched. A store open for
-//! writing syncs first. A store open for reading trusts the durable mark, or the checkpoint of the program that writes:
-//! RocketMQ writes the store time of a record there when the record is synced.
+//! writing syncs first. A store open for reading trusts a clean close, the durable mark, or the checkpoint of the program
+//! that writes: RocketMQ writes the store time of a record there some seconds after the record is synced.
+
+use std::io::ErrorKind;
 
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::{IoContext, StoreError};
@@ -47,7 +49,10 @@ impl Store {
                 self.view().catch_up()?;
                 let mark = DurableMarkFile::new(files).try_load()?;
                 let synced_ms = CheckpointFile::new(files).load().physic_msg_timestamp;
-                (mark.map_or(0, |mark| mark.position), synced_ms)
+                match files.vfs.stat(&files.abort()) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => (u64::MAX, synced_ms),
+                    _ => (mark.map_or(0, |mark| mark.position), synced_ms),
+                }
             }
         };
         let list = self.segments();

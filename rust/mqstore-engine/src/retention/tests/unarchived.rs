@@ -189,5 +189,13 @@ fn sealed_segments_are_full_synced_and_not_the_last() {
     assert_eq!(bytes.len(), 100);
     assert!(matches!(store.read_log_bytes(SEGMENT - 100, 101), Err(StoreError::InvalidOption { .. })));
     assert!(matches!(store.read_log_bytes(0, u64::MAX), Err(StoreError::InvalidOption { .. })));
+    fill(&bench, &store, 9);
     store.close().unwrap();
+    // A broker leaves no durable mark, and its checkpoint is older than the last sync.
+    for name in ["mqstore/state.a", "mqstore/state.b", "checkpoint"] {
+        bench.sim.remove_file(&std::path::Path::new("/data/store").join(name)).unwrap();
+    }
+    assert_eq!(bench.read_only().sealed_segments(0).unwrap().len(), 8);
+    bench.sim.create_new("/data/store/abort".as_ref()).unwrap();
+    assert_eq!(bench.read_only().sealed_segments(0).unwrap().len(), 0);
 }

@@ -29,7 +29,16 @@ def test_rocketmq_opens_what_was_restored(written: Written, shop: Shop, tmp_path
         report = store.archive.run_to(tmp_path / "archive")
     assert report.segments > 1
     restored = tmp_path / "restored"
-    done = mqstore.Archive(tmp_path / "archive").restore(restored)
+    geometry = mqstore.info(written.path)
+    assert geometry.queue_file_size is not None
+    assert geometry.index_slots is not None
+    assert geometry.index_entries is not None
+    options = mqstore.StoreOptions(
+        queue_file_entries=geometry.queue_file_size // 20,
+        index_slots=geometry.index_slots,
+        index_entries=geometry.index_entries,
+    )
+    done = mqstore.Archive(tmp_path / "archive").restore(restored, options=options)
     assert done.identical
     assert len(segments(restored)) == report.segments
     for one in segments(restored):

@@ -176,7 +176,7 @@ SIGNATURES = {
     "Store.delete_namespace": "(self, namespace)",
     "Store.expire": "(self, *, dry_run=False, compact=False)",
     "Archive": "(target, *, target_options=None)",
-    "Archive.restore": "(self, directory, *, topics=None, since=None, until=None, progress=None)",
+    "Archive.restore": "(self, directory, *, topics=None, since=None, until=None, options=None, progress=None)",
     "StoreArchive.configure": "(self, target, *, older_than=0, topics=None, level=3, target_options=None)",
     "StoreArchive.run": "(self, *, target_options=None, progress=None)",
     "Store.set_confirm_offset": "(self, /, offset)",

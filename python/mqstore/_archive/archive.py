@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mqstore._archive.manifest import ArchivedFile
+    from mqstore._options import StoreOptions
     from mqstore.types import Duration, StorePath, Time
 
 _MOST_LEVEL = 19
@@ -131,6 +132,7 @@ class Archive:
         topics: str | Iterable[str] | None = None,
         since: Time | None = None,
         until: Time | None = None,
+        options: StoreOptions | None = None,
         progress: Callable[[Progress], object] | None = None,
     ) -> ArchiveRestoreReport:
         """Makes a new store directory from the archive.
@@ -145,6 +147,8 @@ class Archive:
                 reader sees, take the places of all other records.
             since: only segments with records stored at or after this time. Segments are restored as a whole.
             until: only segments with records stored before this time.
+            options: lengths of the new queue and index files. A broker refuses files of other lengths than its own:
+                see `StoreOptions.from_broker_conf`. None is RocketMQ's default.
             progress: callback with bytes of the files. An exception in it ends the call.
 
         Raises:
@@ -165,7 +169,7 @@ class Archive:
         if not manifest.segments:
             raise InvalidOptionError("since", f"{self._place.shown} has no segments")
         wanted = None if chosen is None else frozenset(chosen)
-        return Restore(self._place, manifest, home, wanted, (first, last), progress).restore()
+        return Restore(self._place, manifest, home, wanted, (first, last), options, progress).restore()
 
     def clean(self, *, older_than: Duration = "7d", dry_run: bool = False) -> CleanReport:
         """Removes files that failed runs left, and manifests that newer ones have replaced.
@@ -385,12 +389,13 @@ class StoreArchive:
         topics: str | Iterable[str] | None = None,
         since: Time | None = None,
         until: Time | None = None,
+        options: StoreOptions | None = None,
         progress: Callable[[Progress], object] | None = None,
         target_options: Mapping[str, Any] | None = None,
     ) -> ArchiveRestoreReport:
         """Makes a new store directory from the archive, see `Archive.restore`."""
         archive = self._archive(target_options)
-        return archive.restore(directory, topics=topics, since=since, until=until, progress=progress)
+        return archive.restore(directory, topics=topics, since=since, until=until, options=options, progress=progress)
 
     def _configured(self) -> tuple[int, str]:
         state = _native.archive_state(self._store)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from mqstore._archive.manifest import ArchivedFile, ArchivedSegment, ArchiveManifest
     from mqstore._archive.place import ArchivePlace
+    from mqstore._options import StoreOptions
 
 
 class Restore:
@@ -42,12 +43,14 @@ class Restore:
         home: Path,
         topics: frozenset[str] | None,
         times: tuple[int | None, int | None],
+        options: StoreOptions | None,
         progress: Callable[[Progress], object] | None,
     ) -> None:
         _extras.module("pyarrow.parquet", "arrow")
         self._place = place
         self._home = home
         self._topics = topics
+        self._options = options
         self._progress = progress
         self._segments = _chosen(place.shown, manifest, times)
         known = {file.topic for file in manifest.files}
@@ -77,7 +80,7 @@ class Restore:
                     shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
                 records = self._write_log(partial / "commitlog")
                 # Builds queues, key index and checkpoint.
-                rebuild(partial)
+                rebuild(partial, options=self._options)
                 for folder, _, _ in os.walk(partial, topdown=False):
                     sync_folder(Path(folder))
                 partial.rename(home)

@@ -12,7 +12,19 @@ from mqstore._admin.tables import moment, size
 from mqstore._archive.place import ArchivePlace
 from mqstore._store import when_unlocked
 from mqstore.cli import render
-from mqstore.cli.app import LockTimeout, ReportForm, Since, Until, _age, _moment, _verb, app, lock_wait
+from mqstore.cli.app import (
+    BrokerConf,
+    LockTimeout,
+    ReportForm,
+    Since,
+    Until,
+    _age,
+    _moment,
+    _options_of,
+    _verb,
+    app,
+    lock_wait,
+)
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS, USAGE
 
@@ -121,13 +133,14 @@ def archive_restore(
     topics: Topics = None,
     since: Since = None,
     until: Until = None,
+    conf: BrokerConf = None,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Makes a store directory from an archive; its segments have the bytes of the archived ones."""
     first, last = _moment("--since", since), _moment("--until", until)
     with render.progress("restoring") as bar:
         report = mqstore.Archive(target).restore(
-            directory, topics=topics or None, since=first, until=last, progress=bar
+            directory, topics=topics or None, since=first, until=last, options=_options_of(conf), progress=bar
         )
     if not render.machine(report.to_dict(), form):
         render.report(report.to_dict())

@@ -13,29 +13,21 @@ manifest, and `mqstore.clean` removes them.
 from __future__ import annotations
 
 import json
-import os
-import secrets
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from mqstore import _native
-from mqstore._publish.publication import Publication, scratch, upload_directory
+from mqstore._publish.publication import Publication
 from mqstore._publish.target import target_of
 from mqstore._remote.manifest import Entry
-from mqstore._remote.pinned import unpacked
 from mqstore._reports import CompactionReport
-from mqstore.spark._jobs.copy_files import download
+from mqstore.spark._jobs.compact_copy import ACTION
 from mqstore.spark._jobs.rounds import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from mqstore.spark._jobs.copies import Source
-    from mqstore.spark._jobs.progress import Tell
     from mqstore.spark._jobs.rounds import Rounds
-
-_ACTION = "write the copy to it"
 
 
 def published_copy(
@@ -61,7 +53,7 @@ def published_copy(
         RemoteStoreError: results cannot be written to this kind of URL.
         MQStoreError: the task failed after all its attempts.
     """
-    target = target_of(url, target_options, _ACTION)
+    target = target_of(url, target_options, ACTION)
     with Publication(target, "store", None if job_id is None else f"compaction {job_id}") as publication:
         found = publication.begin()
         if found is None:
@@ -75,45 +67,3 @@ def published_copy(
             found = publication.commit(report.to_dict(), [Entry(**one) for one in done["files"]], done["folders"])
     known = {field.name: found.report[field.name] for field in fields(CompactionReport) if field.name in found.report}
     return CompactionReport(**{**known, "skipped": tuple(known["skipped"])})
-
-
-def compact_copy(
-    _attempt: str | None,
-    tell: Tell | None,
-    source: tuple[str, dict[str, Any], bytes, list[int]],
-    compaction: tuple[list[str] | None, str],
-    target: tuple[str, dict[str, Any], str],
-) -> bytes:
-    """Copies, compacts and uploads a store; runs in a task. Returns the report, the files and the empty folders."""
-    url, options, attempt = target
-    with scratch() as folder:
-        home = folder / "store"
-        _copy(home, *source, tell)
-        topics, request = compaction
-        report = _native.compaction_run(str(home), topics, request, _threads(), 0, None)
-        prefix = f"{attempt}/{secrets.token_hex(8)}-"
-        files, folders = upload_directory(target_of(url, options, _ACTION), prefix, home)
-    done = {"report": report, "files": [asdict(one) for one in files], "folders": folders}
-    return json.dumps(done).encode()
-
-
-def _copy(
-    home: Path, place: str, storage: dict[str, Any], listing: bytes, chosen: list[int], tell: Tell | None
-) -> None:
-    """Copies a directory, or these files of the listing of a URL."""
-    if not listing:
-        _native.copy_store(place, str(home), None)
-        return
-    rows = unpacked(listing)
-    paths = {number: home / rows[number][0] for number in chosen}
-    for parent in {path.parent for path in paths.values()}:
-        parent.mkdir(parents=True, exist_ok=True)
-    download(place, storage, listing, paths, tell)
-
-
-def _threads() -> int:
-    """Returns the number of processors that Spark has given to this task (`spark.task.cpus`)."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return 1 if context is None else min(context.cpus(), os.cpu_count() or 1)

@@ -18,8 +18,8 @@ from mqstore._admin.export import column_file
 from mqstore._paths import is_url
 from mqstore._remote.place import pinned
 from mqstore.errors import NotAStoreError
+from mqstore.spark._jobs.compact_copy import compact_copy
 from mqstore.spark._jobs.copy_files import copy_files
-from mqstore.spark._jobs.copy_to_url import compact_copy
 from mqstore.spark._jobs.progress import Tell, Teller
 from mqstore.spark._jobs.results import Place, write
 from mqstore.spark._locks import SAME_PATH, once_unlocked

@@ -68,6 +68,8 @@ if _typing.TYPE_CHECKING:
     from mqstore._admin.import_ import import_
     from mqstore._admin.info import (
         DelayedInfo,
+        DledgerInfo,
+        DledgerTerm,
         GroupInfo,
         GroupOffset,
         HourRate,
@@ -147,6 +149,8 @@ __all__ = [
     "DelayStats",
     "DelayedInfo",
     "DiskFullError",
+    "DledgerInfo",
+    "DledgerTerm",
     "Empty",
     "ExpireReport",
     "ExpiredFile",
@@ -280,6 +284,8 @@ _HOMES = {
     **dict.fromkeys(
         (
             "DelayedInfo",
+            "DledgerInfo",
+            "DledgerTerm",
             "GroupInfo",
             "GroupOffset",
             "HourRate",

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 
     from mqstore._broker_conf import Found
     from mqstore._reports import ExpiredFile, StoreEvent
-    from mqstore.types import Compression, Durability, Duration, Recovery, RetentionPolicy, StorePath, Visibility
+    from mqstore.types import (
+        Compression,
+        DledgerEnd,
+        Durability,
+        Duration,
+        Recovery,
+        RetentionPolicy,
+        StorePath,
+        Visibility,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +259,12 @@ class StoreOptions:
     `index` of the directory become symbolic links into it, which brokers follow. A relative path starts at the
     directory of the store. The links remain, so later opens need not name it. The open refuses folders that have files
     already and says how to move them. None, the default, leaves these folders as they are."""
+
+    dledger_end: DledgerEnd = "queues"
+    """Only for a directory of a broker that ran with DLedger: the last entry that is read. `"queues"`, the default, is
+    the last entry that a consume queue names: it was committed. `"committed"` is the last entry that the checkpoint of
+    DLedger calls committed, which can lack those of the last three seconds. `"all"` is the last written entry: the log
+    may then contain messages that were never acknowledged. RocketMQ has no such option: the group knows the entry."""
 
     on_event: Callable[[StoreEvent], object] | None = None
     """Hook for each `StoreEvent`, such as deleted files, or refused and resumed appends. A thread of the store calls
@@ -484,6 +499,7 @@ _CONVERSIONS: dict[str, Callable[[str, object], object]] = {
     "Recovery": _text,
     "Durability": _text,
     "Visibility": _text,
+    "DledgerEnd": _text,
     "RetentionPolicy": _text,
     "Duration": _duration,
     "Duration | None": _or_none(_duration),

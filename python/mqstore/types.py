@@ -26,6 +26,7 @@ __all__ = [
     "Check",
     "CompactionOptions",
     "Compression",
+    "DledgerEnd",
     "Durability",
     "Duration",
     "Filter",
@@ -120,6 +121,9 @@ ignores groups."""
 Visibility: TypeAlias = Literal["appended", "durable"]
 """What readers can see: see `StoreOptions.visibility`."""
 
+DledgerEnd: TypeAlias = Literal["committed", "queues", "all"]
+"""Last entry that is read of the log of a broker with DLedger: see `StoreOptions.dledger_end`."""
+
 Keyless: TypeAlias = Literal["drop", "keep", "refuse"]
 """Treatment of messages without a key by a compaction: see `CompactionOptions`."""
 
@@ -209,6 +213,7 @@ class StoreOptionsDict(TypedDict, total=False):
     delay_levels: str | Iterable[Duration] | None
     commit_log_paths: StorePath | Iterable[StorePath]
     derived_path: StorePath | None
+    dledger_end: DledgerEnd
     on_event: Callable[[StoreEvent], object] | None
     before_delete: Callable[[ExpiredFile], bool | Duration | None] | None
     store_host: str

@@ -71,6 +71,7 @@ DEFAULTS = {
     "delay_levels": None,
     "commit_log_paths": (),
     "derived_path": None,
+    "dledger_end": "queues",
     "on_event": None,
     "before_delete": None,
     "advanced": TUNING,

@@ -35,6 +35,8 @@ PUBLIC = {
     "DelayStats",
     "DelayedInfo",
     "DiskFullError",
+    "DledgerInfo",
+    "DledgerTerm",
     "Empty",
     "ExpireReport",
     "ExpiredFile",

@@ -187,7 +187,7 @@ class _Copy:
             threads=None,
         )
         request["body_matches"] = None
-        return Export(self._place, self._target, request, False, False, self._progress, self._position)
+        return Export((self._place, "queues"), self._target, request, False, False, self._progress, self._position)
 
     def _file(self) -> Path:
         """The positions of the call that runs."""

@@ -54,13 +54,16 @@ if TYPE_CHECKING:
 
     from mqstore._publish.publication import Publication
     from mqstore._reports import ExportReport, Progress
-    from mqstore.types import Filter, Keys, StorePath, Time
+    from mqstore.types import DledgerEnd, Filter, Keys, StorePath, Time
 
 ExportFormat: TypeAlias = Literal["jsonl", "parquet", "arrow", "store"]
 """Format of an export; of an import too, except `"store"`."""
 
 Waiting: TypeAlias = Literal["keep", "drop"]
 """Whether an export contains delayed messages that wait for their delivery."""
+
+_Place: TypeAlias = "tuple[str | _native.RemoteDirectory, DledgerEnd]"
+"""Directory or URL, and the last Raft entry that is read."""
 
 _REPEATED = [
     "store",
@@ -114,6 +117,7 @@ def export(
     cache: StorePath | None = None,
     cache_size: int = CACHE_BYTES,
     target_options: Mapping[str, Any] | None = None,
+    dledger_end: DledgerEnd = "queues",
 ) -> ExportReport:
     """Writes messages of the directory `path` to a file, to another store, or to a URL.
 
@@ -153,6 +157,8 @@ def export(
         cache: only for a URL: a local folder that keeps blocks of the files; None keeps nothing.
         cache_size: maximum bytes in `cache`, at least 1 MiB.
         target_options: only if `dest` is a URL: credentials and settings of its transport, as `storage_options`.
+        dledger_end: only for a directory of a broker that ran with DLedger: the last entry that is exported, see
+            `StoreOptions.dledger_end`.
 
     Returns:
         The report, with the numbers of records that were left out.
@@ -199,8 +205,8 @@ def export(
         if mapping is not None:
             msg = "at a URL, the mapping is a part of the result: omit mapping"
             raise ValueError(msg)
-        return _to_url(source, url, target_options, kind, (request, waiting == "keep", progress))
-    work = Export(source, Path(target), request, waiting == "keep", overwrite, progress)
+        return _to_url((source, dledger_end), url, target_options, kind, (request, waiting == "keep", progress))
+    work = Export((source, dledger_end), Path(target), request, waiting == "keep", overwrite, progress)
     started = time.monotonic()
     if kind == "store":
         report = work.to_store(Path(f"{work.dest}.mapping.jsonl") if mapping is None else Path(home_of(mapping)))
@@ -214,7 +220,7 @@ def export(
 
 
 def _to_url(
-    source: str | _native.RemoteDirectory,
+    source: _Place,
     url: str,
     target_options: Mapping[str, Any] | None,
     kind: str,
@@ -509,7 +515,7 @@ class Export:
 
     def __init__(
         self,
-        source: str | _native.RemoteDirectory,
+        source: _Place,
         dest: Path,
         request: dict[str, Any],
         keep_waiting: bool,
@@ -520,7 +526,8 @@ class Export:
         """Creates the export of records from log offset `begin` on; None is from the first one on."""
         self.source = source
         # Names the source in the state of an interrupted export.
-        self.named = os.path.realpath(source) if isinstance(source, str) else source.url
+        self._place, self._dledger_end = source
+        self.named = os.path.realpath(self._place) if isinstance(self._place, str) else self._place.url
         self.dest = dest
         self._request = request
         self._keep_waiting = keep_waiting
@@ -558,7 +565,7 @@ class Export:
         counts = Counts()
         pyarrow = _extras.pyarrow()
         path = Path(f"{self.dest}.partial")
-        schema = Scan(self.source, self._request).schema
+        schema = Scan(self._place, self._request).schema
         rules = self.rules(self.dest)
         stream = _native.scan_export(self.source, self._chosen(rules, None), rules.get())
         try:
@@ -580,7 +587,7 @@ class Export:
     def to_parts(self, kind: str) -> Counts:
         self._must_be_free(self.dest, folder=True)
         counts = Counts()
-        schema = Scan(self.source, self._request).schema
+        schema = Scan(self._place, self._request).schema
         parts = _Parts(self.dest, kind, self._digest(f"{kind} parts"), rules := self.rules(self.dest))
         with parts:
             self._add_parts(parts, schema, rules, parts.resume(counts), counts)
@@ -591,7 +598,7 @@ class Export:
     def to_column_parts(self, parts: _UrlParts, rules: Rules) -> Counts:
         """Writes the columns as parts at a URL."""
         counts = Counts()
-        self._add_parts(parts, Scan(self.source, self._request).schema, rules, None, counts)
+        self._add_parts(parts, Scan(self._place, self._request).schema, rules, None, counts)
         return counts
 
     def _add_parts(
@@ -738,7 +745,8 @@ class Export:
     def _told(self) -> dict[str, Any]:
         """Returns the arguments that select the messages and their form."""
         told = {name: value for name, value in self._request.items() if name != "threads"}
-        return {**told, "keep_waiting": self._keep_waiting, "begin": self._begin}
+        mine = {"keep_waiting": self._keep_waiting, "begin": self._begin, "dledger_end": self._dledger_end}
+        return {**told, **mine}
 
     def _must_be_free(self, path: Path, *, folder: bool = False) -> None:
         if path.exists() and not Path(f"{path}.partial").exists():

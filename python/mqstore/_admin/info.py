@@ -137,6 +137,37 @@ class HourRate(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class DledgerTerm(_Report):
+    """Raft entries of one term of `DledgerInfo`: from `first_index` to `last_index`, inclusive."""
+
+    term: int
+    first_index: int
+    last_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class DledgerInfo(_Report):
+    """Raft entries in the directory of a broker that ran with DLedger."""
+
+    member_id: str
+    """Id of the member of the group: the folder is `dledger-<id>`."""
+    data_files: int
+    """Number of data files."""
+    data_min_offset: int
+    """Log offset of the first data file. Messages before it are from before the upgrade to DLedger."""
+    first_index: int | None
+    """Number of the first entry; None without entries."""
+    last_index: int | None
+    """Number of the last entry that is read; None without entries."""
+    committed_index: int | None
+    """Number of the last committed entry according to DLedger's checkpoint; None if it does not say."""
+    current_term: int | None
+    """Term of the member; None if it is not known."""
+    terms: tuple[DledgerTerm, ...]
+    """Terms of the entries, in order; empty if the Raft index does not have them."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreInfo(_Report):
     """Result of `mqstore.info`."""
 
@@ -186,6 +217,8 @@ class StoreInfo(_Report):
     segments_kept_by: tuple[SegmentHolder, ...]
     """Messages that keep segments before the active one from a deletion by age, by log offset: of each group in each
     topic the first unfinished one, and the first delayed message and half message."""
+    dledger: tuple[DledgerInfo, ...]
+    """Raft entries: one item if a broker with DLedger wrote the directory, else none."""
     rocksdb: bool
     """Whether RocksDB contains a part of the store."""
     locked: bool
@@ -208,7 +241,12 @@ class StoreInfo(_Report):
             GroupInfo(group, topic, tuple(GroupOffset(*queue) for queue in queues))
             for group, topic, queues in values["consumers"]
         )
+        dledger = tuple(
+            DledgerInfo(*(*places, committed, current, tuple(DledgerTerm(*term) for term in terms)))
+            for places, (committed, current, terms) in values["dledger"]
+        )
         lists = {
+            "dledger": dledger,
             "hours": tuple(HourRate(*hour) for hour in values["hours"]),
             "topics": topics,
             "parts": tuple(values["parts"]),
@@ -235,6 +273,8 @@ for _class in (
     DelayedInfo,
     UndecidedInfo,
     HourRate,
+    DledgerTerm,
+    DledgerInfo,
     StoreInfo,
 ):
     _class.__module__ = "mqstore"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from mqstore.types import DledgerEnd
+
 _NAME = "mqstore"
 _VERSION = 1
 
@@ -33,7 +35,11 @@ class Settings(NamedTuple):
     groups: dict[str, str]
 
     @classmethod
-    def of(cls, path: str | _native.RemoteDirectory, topics: list[str] | None) -> Settings:
+    def of(
+        cls,
+        path: str | _native.RemoteDirectory | tuple[str | _native.RemoteDirectory, DledgerEnd],
+        topics: list[str] | None,
+    ) -> Settings:
         """Returns the settings of a directory: of these topics, or of all that are not the system's."""
         return cls(*_native.export_settings(path, topics))
 

@@ -75,6 +75,7 @@ _IN_TABLES = (
     "delayed",
     "undecided",
     "segments_kept_by",
+    "dledger",
     "notes",
 )
 
@@ -658,6 +659,12 @@ def _info_tables(report: mqstore.StoreInfo) -> None:
             (render.hour(one.start_timestamp), render.bar(one.bytes, most), size(one.bytes)) for one in report.hours
         ]
         render.table(("hour", "written", ""), bars)
+    for member in report.dledger:
+        found = member.to_dict()
+        terms = found.pop("terms")
+        render.facts({f"dledger {name}": value for name, value in found.items()})
+        by_term = [(one["term"], one["first_index"], one["last_index"]) for one in terms]
+        render.table(("term", "first entry", "last entry"), by_term)
     _topic_table(tables["topics"])
     if report.consumers:
         groups = [(one.group, one.topic, len(one.queues), one.lag) for one in report.consumers]

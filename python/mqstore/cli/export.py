@@ -56,6 +56,14 @@ class Waits(StrEnum):
     DROP = "drop"
 
 
+class DledgerEnd(StrEnum):
+    """Last exported entry of a directory of a broker that ran with DLedger."""
+
+    COMMITTED = "committed"
+    QUEUES = "queues"
+    ALL = "all"
+
+
 class From(StrEnum):
     """Format of an import."""
 
@@ -96,6 +104,9 @@ def export(
     ] = False,
     waiting: Annotated[Waits, typer.Option("--waiting", help="Keep or drop delayed messages that wait.")] = Waits.KEEP,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    dledger_end: Annotated[
+        DledgerEnd, typer.Option("--dledger-end", help="For a directory of DLedger: the last exported entry.")
+    ] = DledgerEnd.QUEUES,
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
@@ -122,6 +133,7 @@ def export(
             overwrite=overwrite,
             mapping=mapping,
             waiting=waiting.value,
+            dledger_end=dledger_end.value,
             progress=bar,
         )
         done = when_unlocked(wait, run)

@@ -80,6 +80,18 @@ pub enum DamagePolicy {
     Skip,
 }
 
+/// Up to which Raft entry a reader reads the log of a broker that ran with DLedger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DledgerEnd {
+    /// The last entry that the checkpoint of DLedger calls committed. It can lack the entries of the last three seconds.
+    Committed,
+    /// The last entry that a consume queue names: it was committed when it was dispatched.
+    #[default]
+    Queues,
+    /// The last entry that is written completely. It may never have been committed, or acknowledged.
+    All,
+}
+
 /// Which old segments a retention by age may remove.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetentionPolicy {
@@ -237,6 +249,9 @@ pub struct StoreOptions {
     /// Folder on another disk for `consumequeue` and `index`, which become symbolic links; a relative path starts at the
     /// root of the store. `None`, the default, leaves them as they are. Not a setting of RocketMQ, which follows links.
     pub derived_path: Option<PathBuf>,
+    /// Up to which Raft entry a reader reads the log of a broker that ran with DLedger. Default
+    /// [`DledgerEnd::Queues`]. RocketMQ has no such option: it learns the last committed entry from its group.
+    pub dledger_end: DledgerEnd,
     /// The hooks of the program; none by default.
     pub hooks: Hooks,
 }
@@ -295,6 +310,7 @@ impl Default for StoreOptions {
             commit_log_paths: Vec::new(),
             read_only_commit_log_paths: Vec::new(),
             derived_path: None,
+            dledger_end: DledgerEnd::default(),
             hooks: Hooks::default(),
         }
     }

@@ -13,6 +13,7 @@ mod linked_folders;
 mod links;
 mod log_folders;
 mod log_paths;
+mod raft_log;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ pub use delay_level_tables::DELAY_LEVELS_FILE;
 pub use delay_level_tables::DelayTables;
 pub use linked_folders::OWN_FOLDER;
 pub use log_folders::LogFolders;
+pub use raft_log::{CommittedIndex, RaftLog};
 
 use bare_log::BareLog;
 use linked_folders::LinkedFolders;
@@ -51,6 +53,20 @@ pub struct OldFile {
     pub first_offset: i64,
     /// The last offset that it covers.
     pub last_offset: i64,
+}
+
+/// Why a part of the log of a DLedger member cannot be opened.
+const INSIDE_RAFT_LOG: &str = "it is a part of the log of a broker that ran with DLedger; name the folder above dledger-*, \
+                               which has the queues too";
+
+/// What the folder of a store contains.
+enum RootParts {
+    /// A log with the folders of RocketMQ.
+    Store,
+    /// The log of a broker that ran with DLedger.
+    Raft(RaftLog),
+    /// Not a store, with the reason.
+    Missing(String),
 }
 
 /// Maximum number of index files that a store keeps open; the one that is written does not count.
@@ -92,6 +108,8 @@ pub struct StoreFiles {
     logs: Option<Arc<LogFolders>>,
     /// Set if the root is no store, but a log without one.
     alone: Option<Arc<BareLog>>,
+    /// Set for readers of the store of a broker that ran with DLedger.
+    raft: Option<Arc<RaftLog>>,
     /// The option of that name.
     pub max_open_files: Option<u32>,
     /// The times of work that can delay an append.
@@ -109,6 +127,7 @@ impl StoreFiles {
             links,
             logs: None,
             alone: None,
+            raft: None,
             max_open_files: None,
             work_times: Arc::default(),
         }
@@ -291,12 +310,23 @@ impl StoreFiles {
     ///
     /// # Errors
     /// [`StoreError::NotAStore`] with the missing part.
+    /// [`StoreError::Unsupported`] for the store of a broker that ran with DLedger.
     pub fn check_is_store(&self) -> Result<(), StoreError> {
-        match (self.missing_parts()?, BareLog::find(&*self.vfs, &self.root)) {
-            (None, _) => Ok(()),
-            (Some(_), Ok(Some(_))) => Err(self.no_store(bare_log::NEEDS_A_STORE)),
-            (Some(reason), _) => Err(self.no_store(&reason)),
+        match (self.root_parts()?, BareLog::find(&*self.vfs, &self.root)) {
+            (RootParts::Store, _) => Ok(()),
+            (RootParts::Raft(log), _) => Err(log.refusal()),
+            (RootParts::Missing(_), Ok(Some(_))) => Err(self.no_store(bare_log::NEEDS_A_STORE)),
+            (RootParts::Missing(reason), _) => Err(self.no_store(&reason)),
         }
+    }
+
+    /// Refuses the store of a broker that ran with DLedger; any other path passes, also one that does not exist.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`].
+    pub fn refuse_raft_log(&self) -> Result<(), StoreError> {
+        let entries = self.vfs.list(&self.root).unwrap_or_default();
+        RaftLog::among(&*self.vfs, &self.root, &entries)?.map_or(Ok(()), |log| Err(log.refusal()))
     }
 
     /// Returns the files for reading: those of a store, or of a log alone.
@@ -304,10 +334,20 @@ impl StoreFiles {
     /// # Errors
     /// [`StoreError::NotAStore`] if the path is neither; I/O errors.
     pub fn for_reading(mut self) -> Result<Self, StoreError> {
-        if self.alone.is_some() {
+        if self.alone.is_some() || self.raft.is_some() {
             return Ok(self);
         }
-        let Some(reason) = self.missing_parts()? else { return Ok(self) };
+        let reason = match self.root_parts()? {
+            RootParts::Store => return Ok(self),
+            RootParts::Raft(log) => {
+                self.raft = Some(Arc::new(log));
+                return Ok(self);
+            }
+            RootParts::Missing(reason) => reason,
+        };
+        if raft_log::is_inside(&self.root) {
+            return Err(self.no_store(INSIDE_RAFT_LOG));
+        }
         let Some(alone) = BareLog::find(&*self.vfs, &self.root)? else {
             let is_file = self.vfs.stat(&self.root).is_ok_and(|stat| stat.kind == FileKind::File);
             return Err(self.no_store(if is_file { bare_log::NO_SEGMENT } else { &reason }));
@@ -318,6 +358,11 @@ impl StoreFiles {
         }
         self.alone = Some(Arc::new(alone));
         Ok(self)
+    }
+
+    /// Returns the log of the broker, if these are the files of a broker that ran with DLedger, for reading.
+    pub fn raft_log(&self) -> Option<&RaftLog> {
+        self.raft.as_deref()
     }
 
     /// Whether this is a log without a store.
@@ -344,9 +389,9 @@ impl StoreFiles {
         StoreError::NotAStore { path: self.root.clone(), reason: reason.to_owned() }
     }
 
-    /// The reason why the root is not a store; `None` if it is one.
-    fn missing_parts(&self) -> Result<Option<String>, StoreError> {
-        let refuse = |reason: &str| Ok(Some(reason.to_owned()));
+    /// Returns the parts of a store that the root has.
+    fn root_parts(&self) -> Result<RootParts, StoreError> {
+        let refuse = |reason: &str| Ok(RootParts::Missing(reason.to_owned()));
         let entries = match self.vfs.list(&self.root) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.vfs.is_remote() => {
                 return refuse(
@@ -365,19 +410,22 @@ impl StoreFiles {
             Err(error) => return Err(StoreError::io(&self.root, "opening the store's folder", error)),
             Ok(entries) => entries,
         };
+        if let Some(log) = RaftLog::among(&*self.vfs, &self.root, &entries)? {
+            return Ok(RootParts::Raft(log));
+        }
         match self.vfs.stat(&self.commit_log()) {
-            Ok(stat) if stat.kind == FileKind::Directory => Ok(None),
+            Ok(stat) if stat.kind == FileKind::Directory => Ok(RootParts::Store),
             Ok(stat) if stat.kind == FileKind::Symlink => refuse(
                 "its commitlog is a symbolic link that leads to no folder; mount its disk, or correct the link",
             ),
             Ok(_) => refuse("its commitlog is not a folder"),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 if self.has_listed_logs()? {
-                    Ok(None)
+                    Ok(RootParts::Store)
                 } else {
                     let advice = self.store_below(&entries);
                     let advice = advice.as_deref().unwrap_or("; name the folder that contains commitlog");
-                    Ok(Some(format!("it has no commitlog folder{advice}")))
+                    Ok(RootParts::Missing(format!("it has no commitlog folder{advice}")))
                 }
             }
             Err(error) => Err(StoreError::io(&self.commit_log(), "looking for the log", error)),

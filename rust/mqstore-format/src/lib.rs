@@ -5,9 +5,9 @@
 //!
 //! `commitlog/`: [`record`], [`properties`], [`batch`], [`compression`]. Queues: [`CqUnit`], [`CqExtUnit`] for
 //! `consumequeue_ext/`, [`BatchCqUnit`] also for `compaction/compactionCq/`. `index/`: [`IndexHeader`], [`IndexEntry`].
-//! `checkpoint`: [`Checkpoint`]. Side files: [`json`]. File names: [`names`]. Filters: [`sql`]. [`RecordSpec`] has an
-//! example. Integers in files are big-endian and signed. Numbers have the type of their field (offsets `i64`, sizes
-//! `i32`), because a file may contain negative ones; times are epoch milliseconds.
+//! `checkpoint`: [`Checkpoint`]. `dledger-*/`: [`dledger`]. Side files: [`json`]. File names: [`names`]. Filters:
+//! [`sql`]. [`RecordSpec`] has an example. Integers in files are big-endian and signed. Numbers have the type of their
+//! field (offsets `i64`, sizes `i32`), because a file may contain negative ones; times are epoch milliseconds.
 #![forbid(unsafe_code)]
 
 pub mod batch;
@@ -16,6 +16,7 @@ pub mod checkpoint;
 pub mod compression;
 pub mod consume_queue;
 pub mod delays;
+pub mod dledger;
 mod error;
 pub mod hash;
 pub mod ids;
@@ -40,6 +41,9 @@ pub use consume_queue::batch_unit::{BATCH_CQ_UNIT_BYTES, BatchCqUnit, END_MARKER
 pub use consume_queue::extension_unit::{CqExtUnit, ext_address, ext_offset};
 pub use consume_queue::unit::{BLANK_UNIT, CQ_UNIT_BYTES, CqUnit};
 pub use delays::delay_levels::{DEFAULT_DELAY_LEVELS, DelayLevels, SCHEDULE_TOPIC};
+pub use dledger::{
+    DLEDGER_PREFIX, RAFT_HEADER_BYTES, RAFT_UNIT_BYTES, RaftHeader, RaftUnit, java_property, raft_blank,
+};
 pub use error::FormatError;
 pub use hash::{
     Crc31, IndexHasher, crc31, crc32, index_key_hash, index_tag_hash, java_hash, key_digest, tags_code,

@@ -7,6 +7,7 @@ use mqstore_io::vfs::ProcessFiles;
 use mqstore_io::{Clock, FileKind, Vfs};
 
 use super::hourly_rates::{HourRate, hours};
+use super::raft_info::{RaftInfo, raft_info};
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::writer_pid;
@@ -50,6 +51,8 @@ pub struct InfoReport {
     pub consumers: Vec<GroupOffsets>,
     /// Messages that a broker popped for groups and that no worker acknowledged or took over.
     pub popped: Vec<PoppedQueue>,
+    /// The Raft entries, for the directory of a broker that ran with DLedger.
+    pub raft: Option<RaftInfo>,
     /// Whether a part of the store is in `RocksDB`.
     pub rocksdb: bool,
     /// The process that has the store open for writing, if there is one: its pid, or `None` if that is unknown.
@@ -74,6 +77,9 @@ pub struct PartSize {
     /// The folder to which it leads, if it is a symbolic link.
     pub link: Option<PathBuf>,
 }
+
+/// The folder of a member of a DLedger group, whose name ends with the id of the member.
+const RAFT_PART: &str = "dledger";
 
 const PARTS: [&str; 15] = [
     "commitlog",
@@ -130,7 +136,14 @@ pub fn info_with<T>(
     let rocksdb_queues = has("consumequeue/CURRENT") || has("consumequeue_rocksdb");
     let holder = files.vfs.lock_holder(&files.lock()).ok().flatten();
     let is_part = |name: &&str| if files.is_bare_log() { *name == "commitlog" } else { has(name) };
-    let parts: Vec<&'static str> = PARTS.into_iter().filter(is_part).collect();
+    let mut parts: Vec<&'static str> = PARTS.into_iter().filter(is_part).collect();
+    let raft = match files.raft_log() {
+        Some(log) => {
+            parts.insert(usize::from(has("commitlog")), RAFT_PART);
+            Some(raft_info(&files, log, &store.segments(), stats.log_max_offset)?)
+        }
+        None => None,
+    };
     let mut notes = store.notes();
     if files.is_bare_log() {
         notes.insert(0, "a log without a store: no other files were read".to_owned());
@@ -172,6 +185,7 @@ pub fn info_with<T>(
         parts,
         consumers,
         popped: popped.queues,
+        raft,
         rocksdb: rocksdb_queues || has("rocksdbstore") || has("kvStore"),
         writer,
         writer_files: writer.flatten().and_then(|pid| files.vfs.files_of_process(u32::try_from(pid).ok()?)),
@@ -193,7 +207,11 @@ fn part_size(files: &StoreFiles, part: &'static str) -> PartSize {
             size.disk_bytes += stat.allocated_bytes;
         }
     };
-    let home = if part == "commitlog" { files.commit_log() } else { files.folder(part) };
+    let home = match files.raft_log() {
+        Some(log) if part == RAFT_PART => log.folder().to_path_buf(),
+        _ if part == "commitlog" => files.commit_log(),
+        _ => files.folder(part),
+    };
     add(&home);
     let mut folders = vec![home];
     if part == "commitlog"

@@ -140,6 +140,10 @@ pub(crate) enum ProblemKind {
     TimerWheel,
     TimerLog,
     TimerCheckpoint,
+    RaftHeader,
+    RaftIndexWrong,
+    RaftIndexMissing,
+    RaftCheckpointAhead,
 }
 
 impl ProblemKind {
@@ -329,6 +333,26 @@ impl ProblemKind {
                 "RocketMQ drops the rest of the timer log, and reads its queue of timer messages again",
                 "nothing: move timerwheel and timerlog away, and the next open for writing builds them again from \
                  their topic",
+            ),
+            Self::RaftHeader => (
+                "raft_header_wrong",
+                "DLedger may end its log before this entry when it recovers; mqstore reads the record",
+                "nothing: mqstore does not write this directory; copy its messages: mqstore export DIR OUT --to store",
+            ),
+            Self::RaftIndexWrong => (
+                "raft_index_wrong",
+                "none for readers: DLedger builds this index again from its entries, and mqstore does not use it",
+                "nothing: mqstore does not write this directory",
+            ),
+            Self::RaftIndexMissing => (
+                "raft_index_missing",
+                "none for readers: DLedger builds this index again from its entries, and mqstore does not use it",
+                "nothing: mqstore does not write this directory",
+            ),
+            Self::RaftCheckpointAhead => (
+                "raft_checkpoint_ahead",
+                "committed messages are missing at the end of the log",
+                "nothing: another member of the group may have them",
             ),
             // The last kind: a kind that neither match lists would get its words.
             _ => (

@@ -71,6 +71,9 @@ pub fn snapshot(
     store.check()?;
     let files = store.files();
     refuse_rocksdb(files)?;
+    if let Some(log) = files.raft_log() {
+        return Err(log.refusal());
+    }
     let copy = StagedCopy::begin(files, output)?;
     let filled = copy.fill_with(|copy| {
         let end = store.settle()?;

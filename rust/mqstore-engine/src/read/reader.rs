@@ -9,6 +9,7 @@
 //! uses the files up to the furthest unit and checks each unit when it uses it.
 
 pub(crate) mod accessors;
+mod raft;
 mod random;
 mod unread;
 mod unread_queues;
@@ -116,6 +117,8 @@ struct ReaderState {
     page: Option<u64>,
     /// Whether files and derived units together cover the log up to `end`: not after a catch-up that failed.
     is_complete: bool,
+    /// The last look at the end of a log of DLedger.
+    raft: Option<raft::LastLook>,
 }
 
 impl Reader {
@@ -187,6 +190,7 @@ impl Reader {
             topics_version: topics_version(page, live),
             page,
             is_complete: true,
+            raft: None,
         };
         Ok(Self {
             files: files.clone(),
@@ -236,6 +240,9 @@ impl Reader {
     /// Moves `state.end` to the current end of the visible log: while a writer of ours runs, to the published offset,
     /// else to the end of the last valid record.
     fn find_end(&self, state: &mut ReaderState, live: Option<LiveState>) -> Result<(), StoreError> {
+        if let Some(log) = self.files.raft_log() {
+            return self.find_raft_end(state, log);
+        }
         if let Some(live) = live {
             let known = state.list.end_offset();
             if live.visible > known {

@@ -183,7 +183,7 @@ pub(super) fn span(view: &dyn View, request: &ScanRequest, limit: u64) -> (u64, 
     let list = view.list();
     let (mut from, mut to) = (list.min_offset(), limit);
     let begins = |segment: &Arc<Segment>| {
-        let bytes = read_record(view.files(), &list, segment.base_offset(), 0).ok()?;
+        let bytes = read_record(view.files(), &list, list.first_record_of(segment.base_offset()), 0).ok()?;
         RecordView::decode(bytes.as_slice()).ok().map(|record| record.store_timestamp)
     };
     let segments = list.segments().iter().filter(|segment| segment.base_offset() < limit);

@@ -264,6 +264,7 @@ pub fn refuse_rocksdb(files: &StoreFiles) -> Result<(), StoreError> {
 /// A new folder is made under another name and renamed when it is complete. An existing empty folder becomes a store
 /// when it gets its `commitlog` folder. So a stop at any moment leaves no folder, the empty folder, or a store.
 pub(super) fn create(files: &StoreFiles) -> Result<(), StoreError> {
+    files.refuse_raft_log()?;
     match files.vfs.list(&files.root) {
         Ok(entries) if entries.iter().any(|entry| entry.name == "commitlog") => Ok(()),
         Ok(entries) if entries.iter().all(|entry| is_ours(&entry.name.to_string_lossy())) => {

@@ -13,6 +13,7 @@ use crate::verify::index_walk::KeyWalk;
 use crate::verify::log_part::View;
 use crate::verify::log_walk::{Findings, LogWalk};
 use crate::verify::merged::MergedReport;
+use crate::verify::raft;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::ProgressWatcher;
@@ -62,7 +63,8 @@ pub fn assemble(
         let from = entries.replace(stretch.entries.as_ref()).unwrap_or(stretch.entries.as_ref());
         join.stretch(stretch, from, open(answer)?)?;
     }
-    let ReportMerger { book, position, .. } = join;
+    let ReportMerger { mut book, position, .. } = join;
+    raft::check(&view, &mut book)?;
     check_other_files(&view, book, position, wrong_files, beside, &positions)
 }
 

@@ -18,6 +18,7 @@ use super::op_messages;
 use super::other_files::OtherFilesCheck;
 use super::parallel_walk::{LogPieces, walk};
 use super::queue_extension::Extensions;
+use super::raft;
 use super::timer_files;
 use crate::problem::{ProblemKind, VerifyReport};
 use crate::repair::log::LossReport;
@@ -32,7 +33,7 @@ use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::{BatchTopics, DispatchRules};
 use mqstore_log::index::{BadIndexFile, IndexSet};
-use mqstore_log::recovery::mark_fits;
+use mqstore_log::recovery::{known_committed_end, mark_fits};
 
 /// Number of further checks that must find a problem too, if a writer has the store open: while it makes, removes and
 /// cuts files, a check can compare a new file with an old one.
@@ -161,6 +162,7 @@ fn check(
     log.finish()?;
     let end = log.end().0.unwrap_or(start);
     let checked = log.finish_keys()?;
+    raft::check(&view, &mut book)?;
     let wrong_files = if reads_once { checked } else { wrong_files.into_inner()? };
     check_other_files(&view, book, end, wrong_files, bounds.beside, &positions)
 }
@@ -223,6 +225,15 @@ pub(crate) fn view<'a>(
     for queue in queues.batches() {
         queue.correct_min_offset(0)?;
     }
+    let (list, limit) = match files.raft_log() {
+        Some(log) => {
+            // A broker may have added a data file since, and its queues then name records in it.
+            let list = Arc::new(SegmentList::load_damaged(files)?);
+            let limit = known_committed_end(files, log, &list, &queues)?;
+            (list, limit)
+        }
+        None => (list, bounds.limit),
+    };
     let batch_topics = BatchTopics::with_folders(files);
     let delays = match files.delay_tables(options.delay_levels.as_ref()) {
         // The check of the configuration reports the damage.
@@ -237,7 +248,7 @@ pub(crate) fn view<'a>(
         rules: DispatchRules { batch_topics, index_tags: true, delays, floors, ..DispatchRules::default() },
         repairs: LossReport::load(files)?,
         extensions: Extensions::load(files),
-        limit: bounds.limit,
+        limit,
         // A log without any other files lacks no units and no entries.
         dispatched: if files.is_bare_log() { 0 } else { bounds.dispatched },
     })

@@ -20,6 +20,7 @@ mod other_files;
 pub(crate) mod parallel_walk;
 mod queue_extension;
 mod queues;
+pub(crate) mod raft;
 mod timer_files;
 
 pub(crate) use crate::problem::{Problem, VerifyReport};

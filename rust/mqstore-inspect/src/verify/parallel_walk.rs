@@ -20,6 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
+use mqstore_format::RAFT_HEADER_BYTES;
 use mqstore_io::Pool;
 use mqstore_io::sync::Mutex;
 
@@ -188,7 +189,7 @@ pub(crate) fn walk(
     };
     let work = |piece| catch_panic(&view.files.root, || make(piece));
     let mut put = |(end, mut part): (u64, PartFindings)| {
-        let go = assemble(assembler, &mut part, end)?;
+        let go = assemble(view, assembler, &mut part, end)?;
         spare_parts.lock().push(part);
         Ok::<_, StoreError>(go)
     };
@@ -231,6 +232,7 @@ fn catch_panic<T>(root: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> 
 
 /// Joins the part of a piece that ends at `end` to the earlier parts.
 fn assemble(
+    view: &View<'_>,
     assembler: &mut dyn Assembler,
     part: &mut PartFindings,
     end: u64,
@@ -240,7 +242,12 @@ fn assemble(
     if position.is_none_or(|position| position >= end) {
         return Ok(WalkControl::On);
     }
-    if part.first == position {
+    let follows = |(first, position): (u64, u64)| {
+        // A search for a record passes the header before it.
+        let header = if view.list.has_entries(position) { RAFT_HEADER_BYTES as u64 } else { 0 };
+        first == position || first == position + header
+    };
+    if part.first.zip(position).is_some_and(follows) {
         assembler.take_over(part)?;
     }
     assembler.walk_sequentially(end)

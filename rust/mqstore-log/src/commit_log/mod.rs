@@ -33,7 +33,7 @@ pub use read::{RecordReader, read_record};
 pub use read_maps::ReadCounts;
 pub use scan::check_full;
 pub use scan::{
-    CutRun, Damage, LogScanner, RecordRun, ScanChecks, ScanItem, check_record, damaged_place_note,
-    has_damaged_place,
+    CutRun, Damage, LogScanner, RaftEntry, RaftItem, RaftWalk, RecordRun, ScanChecks, ScanItem, check_record,
+    damaged_place_note, has_damaged_place,
 };
-pub use segment_list::{Segment, SegmentList, prefers_second};
+pub use segment_list::{Segment, SegmentList, is_unwritten, prefers_second};

@@ -6,6 +6,7 @@
 //!
 //! Source: `MappedFileQueue#doLoad`, `#findMappedFileByOffset`, `MultiPathMappedFileQueue#load`.
 
+mod raft;
 mod same_name;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,11 +18,14 @@ use mqstore_io::sync::RwLock;
 #[cfg(loom)]
 use mqstore_io::sync::model::RwLock;
 
+use mqstore_format::RAFT_HEADER_BYTES;
 use mqstore_io::{FileLength, LoadReport, MapAccess, MappedFile, MappedFileQueue, StrayKind};
 
 use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
 
+pub use raft::is_unwritten;
+use raft::is_without_folders;
 pub use same_name::prefers_second;
 
 /// Maximum number of repeated listings for a log with a gap. A real gap needs one; a busy writer can cause more.
@@ -38,6 +42,8 @@ pub struct SegmentList {
     pub strays: Vec<Stray>,
     /// Gaps between neighbours: the log offsets at which the log stops and continues.
     pub gaps: Vec<(u64, u64)>,
+    /// Log offset from which the segments contain Raft entries.
+    pub(super) entries_from: Option<u64>,
 }
 
 impl SegmentList {
@@ -47,6 +53,9 @@ impl SegmentList {
             let segment = MappedFile::open(&files.vfs, path, base, MapAccess::Read)
                 .at(path, "opening a log segment")?;
             return Ok(Self::of_files(vec![segment]));
+        }
+        if let Some(log) = files.raft_log() {
+            return list_consistently(|| Self::load_raft(files, log));
         }
         list_consistently(|| Self::load_contiguous(files, 1, MapAccess::Read).map(|(_, list)| list))
     }
@@ -68,10 +77,10 @@ impl SegmentList {
     /// Like [`Self::load`], but a log without any of its folders is empty. A copy that kept only compacted topics is
     /// such a store.
     pub fn load_if_any(files: &StoreFiles) -> Result<Self, StoreError> {
-        let missing = |folder: &PathBuf| {
-            files.vfs.stat(folder).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-        };
-        if files.log_folders()?.all().iter().all(missing) { Ok(Self::default()) } else { Self::load(files) }
+        if files.raft_log().is_none() && is_without_folders(files)? {
+            return Ok(Self::default());
+        }
+        Self::load(files)
     }
 
     /// Lists the log's folders. If no segment exists, new segments get `segment_bytes`.
@@ -104,6 +113,7 @@ impl SegmentList {
             segments: row.snapshot(),
             strays: strays.map(|stray| Stray { path: stray.path, reason: stray.kind.to_string() }).collect(),
             gaps: report.gaps.into_iter().map(|gap| (gap.start, gap.end)).collect(),
+            entries_from: None,
         }
     }
 
@@ -115,6 +125,22 @@ impl SegmentList {
     /// Returns the current state of `row`.
     pub fn of(row: &MappedFileQueue) -> Self {
         Self { segments: row.snapshot(), ..Self::default() }
+    }
+
+    /// Returns the log offset from which the segments contain Raft entries; `None` if none of them does.
+    pub fn entries_from(&self) -> Option<u64> {
+        self.entries_from
+    }
+
+    /// Whether the segment at `offset` contains Raft entries, with records in them.
+    #[inline]
+    pub fn has_entries(&self, offset: u64) -> bool {
+        self.entries_from.is_some_and(|from| offset >= from)
+    }
+
+    /// Returns the log offset of the first record of a segment that begins at `base`, unless something precedes it.
+    pub fn first_record_of(&self, base: u64) -> u64 {
+        if self.has_entries(base) { base + RAFT_HEADER_BYTES as u64 } else { base }
     }
 
     /// Returns the segments in ascending order of offset.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use mqstore_format::crc31;
 
-use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList, read_record};
+use crate::commit_log::{LogScanner, ScanChecks, ScanItem, SegmentList, is_unwritten, read_record};
 use mqstore_base::durable_mark::DurableMark;
-use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::error::StoreError;
 use mqstore_base::store_files::StoreFiles;
 
 /// The end of a log, and the damage that ended it; zeros are no damage.
@@ -85,13 +85,7 @@ fn scan_start(list: &SegmentList, mark: Option<&DurableMark>, known: u64) -> Res
         if segment.base_offset() <= start {
             break;
         }
-        let mut head = [0; 8];
-        segment
-            .file()
-            .at_file(|| segment.path(), "opening a log segment")?
-            .read_exact_at(&mut head, 0)
-            .at(&segment.path(), "reading the start of a segment")?;
-        if head != [0; 8] {
+        if !is_unwritten(segment)? {
             return Ok(segment.base_offset());
         }
     }

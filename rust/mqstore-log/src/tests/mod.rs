@@ -2,3 +2,5 @@
 
 #[cfg(test)]
 pub(crate) mod log_paths;
+#[cfg(test)]
+pub(crate) mod raft;

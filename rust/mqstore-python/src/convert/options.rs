@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use mqstore_base::body_compression::BodyCompression;
 use mqstore_base::options::{
-    DamagePolicy, Durability, OpenMode, RecoveryMode, RetentionPolicy, StoreOptions, Visibility,
+    DamagePolicy, DledgerEnd, Durability, OpenMode, RecoveryMode, RetentionPolicy, StoreOptions, Visibility,
 };
 use mqstore_format::{Compression, DelayLevels, Host};
 use pyo3::exceptions::PyValueError;
@@ -69,6 +69,7 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
             "commit_log_paths" => options.commit_log_paths = value.extract()?,
             "read_only_commit_log_paths" => options.read_only_commit_log_paths = value.extract()?,
             "derived_path" => options.derived_path = value.extract()?,
+            "dledger_end" => options.dledger_end = dledger_end(&value.extract::<String>()?)?,
             "on_event" | "before_delete" => crate::convert::hooks::set(&mut options.hooks, name, &value)?,
             _ => return Err(bad(name, "no such option")),
         }
@@ -161,6 +162,16 @@ fn retention_policy(text: &str) -> PyResult<RetentionPolicy> {
         "finished" => Ok(RetentionPolicy::Finished),
         "time" => Ok(RetentionPolicy::Time),
         _ => Err(bad("retention_policy", &format!("{text:?} is not one of \"finished\", \"time\""))),
+    }
+}
+
+/// Converts the option `dledger_end`.
+pub(crate) fn dledger_end(text: &str) -> PyResult<DledgerEnd> {
+    match text {
+        "committed" => Ok(DledgerEnd::Committed),
+        "queues" => Ok(DledgerEnd::Queues),
+        "all" => Ok(DledgerEnd::All),
+        _ => Err(bad("dledger_end", &format!("{text:?} is not one of \"committed\", \"queues\", \"all\""))),
     }
 }
 

@@ -13,6 +13,7 @@ use mqstore_delivery::{PendingDeliveries, first_unfinished};
 use mqstore_engine::{Stats, Store};
 use mqstore_inspect::LostRange;
 use mqstore_inspect::Problem;
+use mqstore_inspect::RaftInfo;
 use mqstore_inspect::RepairTarget;
 use mqstore_io::{OsVfs, SystemClock};
 use mqstore_log::recovery::RebuildReport;
@@ -200,6 +201,14 @@ pub(crate) fn info<'py>(py: Python<'py>, path: &Bound<'py, PyAny>) -> PyResult<B
     found.set_item("popped", popped.collect::<Vec<_>>())?;
     found.set_item("segments_kept_by", holder_rows(&holders))?;
     crate::store::pending::add_waiting(&found, waiting)?;
+    let raft = report.raft.map(|raft| {
+        let RaftInfo { member, data_files, data_min_offset, first_index, last_index, .. } = raft;
+        (
+            (member, data_files, data_min_offset, first_index, last_index),
+            (raft.committed_index, raft.current_term, raft.terms),
+        )
+    });
+    found.set_item("dledger", raft.into_iter().collect::<Vec<_>>())?;
     found.set_item("rocksdb", report.rocksdb)?;
     found.set_item("locked", report.writer.is_some())?;
     found.set_item("writer_pid", report.writer.flatten())?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mqstore_base::error::{IoContext, StoreError};
-use mqstore_base::options::StoreOptions;
+use mqstore_base::options::{DledgerEnd, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
 use mqstore_engine::Store;
 use mqstore_io::{
@@ -21,6 +21,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyList;
 
 use crate::convert::buffer::range_bytes;
+use crate::convert::options::dledger_end;
 
 /// Reads of one store at the same time, in addition to those that threads wait for.
 const READS_AT_ONCE: u32 = 8;
@@ -37,7 +38,8 @@ impl RemoteDirectory {
     #[new]
     fn new(url: String, source: Py<PyAny>) -> Self {
         let source = Arc::new(PythonSource::new(PathBuf::from(&url), source));
-        Self { folder: StoreFolder { path: PathBuf::from(url), remote: Some(Remote::new(source)) } }
+        let (path, remote) = (PathBuf::from(url), Some(Remote::new(source)));
+        Self { folder: StoreFolder { path, remote, dledger_end: DledgerEnd::default() } }
     }
 
     /// The URL, without secrets.
@@ -49,7 +51,7 @@ impl RemoteDirectory {
     /// Returns the same store, whose files are listed again.
     fn again(&self) -> Self {
         let remote = self.folder.remote.as_ref().map(|remote| Remote::new(Arc::clone(&remote.source)));
-        Self { folder: StoreFolder { path: self.folder.path.clone(), remote } }
+        Self { folder: StoreFolder { remote, ..self.folder.clone() } }
     }
 
     fn __repr__(&self) -> String {
@@ -63,6 +65,8 @@ pub(crate) struct StoreFolder {
     path: PathBuf,
     /// Set for a URL.
     remote: Option<Arc<Remote>>,
+    /// The option of that name, for verbs that read the log.
+    dledger_end: DledgerEnd,
 }
 
 struct Remote {
@@ -77,11 +81,15 @@ impl Remote {
 }
 
 impl StoreFolder {
-    /// Converts the argument of a verb: a path, or a [`RemoteDirectory`].
+    /// Converts the argument of a verb: a path, or a [`RemoteDirectory`]; or a tuple of one of them and the option
+    /// `dledger_end`.
     pub(crate) fn of(place: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if let Ok((place, end)) = place.extract::<(Bound<'_, PyAny>, String)>() {
+            return Ok(Self { dledger_end: dledger_end(&end)?, ..Self::of(&place)? });
+        }
         match place.cast::<RemoteDirectory>() {
             Ok(remote) => Ok(remote.get().folder.clone()),
-            Err(_) => Ok(Self { path: place.extract()?, remote: None }),
+            Err(_) => Ok(Self { path: place.extract()?, remote: None, dledger_end: DledgerEnd::default() }),
         }
     }
 
@@ -136,7 +144,8 @@ impl StoreFolder {
     ) -> Result<T, StoreError> {
         self.read(|vfs| {
             let clock = Arc::new(SystemClock::new());
-            call(Store::open_log(vfs, clock, &self.path, &StoreOptions::default())?)
+            let options = StoreOptions { dledger_end: self.dledger_end, ..StoreOptions::default() };
+            call(Store::open_log(vfs, clock, &self.path, &options)?)
         })
     }
 

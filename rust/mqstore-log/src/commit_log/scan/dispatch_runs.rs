@@ -8,6 +8,7 @@ use std::sync::Arc;
 use mqstore_format::{Peek, RecordOutline, RecordView, peek};
 use mqstore_io::{RegionView, expect_read};
 
+use super::raft_entries::{LEAD_BYTES, lead_in};
 use super::{
     Damage, LogScanner, ScanItem, Segment, candidates, check_full, check_to_read, damage, is_at,
     read_once_up_to, read_up_to,
@@ -31,6 +32,8 @@ pub struct RecordRun {
     start: u64,
     end: u64,
     bytes: RunBytes,
+    /// Whether the records are in Raft entries.
+    in_entries: bool,
 }
 
 /// The result of `LogScanner::cut`.
@@ -68,10 +71,16 @@ impl LogScanner {
         if let Some(segment) = segment {
             let end = segment.end_offset().min(self.limit);
             let bytes = self.fetch(&segment, start, end, most, buffer)?;
-            let whole = whole_records(bytes.as_slice(), start, most);
+            let in_entries = self.list.has_entries(start);
+            let whole = if in_entries {
+                whole_entries(bytes.as_slice(), start, segment.end_offset(), most)
+            } else {
+                whole_records(bytes.as_slice(), start, most)
+            };
             if whole > 0 {
                 self.position = start + whole;
-                return Ok(CutRun::Stretch(RecordRun::new(&segment, start, whole, bytes)));
+                let run = RecordRun::new(&segment, start, whole, bytes);
+                return Ok(CutRun::Stretch(RecordRun { in_entries, ..run }));
             }
             return self.single_record_run(&segment, start, bytes);
         }
@@ -158,6 +167,29 @@ fn whole_records(bytes: &[u8], start: u64, most: u64) -> u64 {
     whole
 }
 
+/// Returns how many of `bytes`, which are at log offset `start` of a data file that ends at `end`, belong to consecutive
+/// Raft entries that begin in the first `most` bytes. A header at the end counts only with its record.
+fn whole_entries(bytes: &[u8], start: u64, end: u64, most: u64) -> u64 {
+    let (mut rest, mut whole) = (bytes, 0_u64);
+    while whole < most {
+        let at = start + (bytes.len() - rest.len()) as u64;
+        let own = rest.get(OWN_POSITION).and_then(|own| own.try_into().ok());
+        let is_own = |own| is_at(i64::from_be_bytes(own), at);
+        let (size, is_record) = match peek(rest) {
+            Ok(Peek::Record { size, .. }) => (own.is_some_and(is_own).then_some(size as usize), true),
+            // With fewer bytes, the next run shows whether a record follows the header.
+            _ if rest.len() < LEAD_BYTES => break,
+            _ => (lead_in(rest, at, end - at), false),
+        };
+        let Some(later) = size.and_then(|size| rest.get(size..)) else { break };
+        rest = later;
+        if is_record {
+            whole = (bytes.len() - rest.len()) as u64;
+        }
+    }
+    whole
+}
+
 impl RecordRun {
     fn new(segment: &Arc<Segment>, start: u64, len: u64, bytes: RunBytes) -> Self {
         let bytes = match bytes {
@@ -170,12 +202,13 @@ impl RecordRun {
                 RunBytes::Read(bytes)
             }
         };
-        Self { segment: Some(Arc::clone(segment)), start, end: start + len, bytes }
+        Self { segment: Some(Arc::clone(segment)), start, end: start + len, bytes, in_entries: false }
     }
 
     /// Creates a run without bytes at log offset `position`.
     pub fn empty(position: u64) -> Self {
-        Self { segment: None, start: position, end: position, bytes: RunBytes::Read(Vec::new()) }
+        let bytes = RunBytes::Read(Vec::new());
+        Self { segment: None, start: position, end: position, bytes, in_entries: false }
     }
 
     /// Log offset of the first record.
@@ -219,6 +252,16 @@ impl RecordRun {
         let (mut rest, mut position) = (self.bytes.as_slice(), self.start);
         let mut last = 0;
         while !rest.is_empty() {
+            if self.in_entries
+                && let Some(later) = self.segment.as_ref().and_then(|segment| {
+                    lead_in(rest, position, segment.end_offset() - position)
+                        .and_then(|skipped| rest.get(skipped..))
+                })
+            {
+                position += (rest.len() - later.len()) as u64;
+                rest = later;
+                continue;
+            }
             // Prefetches the next record, assuming that it is as long as the last one.
             expect_read(rest.get(last..2 * last).unwrap_or_default());
             let step = match decode(rest, position) {

@@ -9,6 +9,8 @@
 
 mod dispatch_runs;
 mod outlines;
+mod raft_entries;
+mod raft_walk;
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -19,6 +21,9 @@ use mqstore_format::{
 };
 
 pub use dispatch_runs::{CutRun, RecordRun};
+pub use raft_walk::{RaftEntry, RaftItem, RaftWalk};
+
+use raft_entries::{LEAD_BYTES, Lead, lead};
 
 use super::segment_list::{Segment, SegmentList};
 use mqstore_base::error::{IoContext, StoreError};
@@ -41,7 +46,7 @@ const FIRST_LOOK_BYTES: usize = 16 << 10;
 pub enum ScanItem<'a> {
     /// A whole record whose requested checksums are correct.
     Record(RecordView<'a>),
-    /// The filler at the end of a segment.
+    /// The filler at the end of a segment; in data files of DLedger also a header, a blank or an entry without a record.
     Filler {
         /// Log offset of the filler.
         offset: u64,
@@ -97,6 +102,9 @@ pub struct ScanChecks {
 /// ```
 ///
 /// If the caller knows the end of the log, zeros before it are damage too: a lost page.
+///
+/// In a data file of DLedger, a header of 48 bytes precedes each record: see `raft_entries`. The scan passes it as a
+/// filler, so the position before a record is the log offset of the record in every segment.
 ///
 /// Only the dispatcher of the process that writes the log reads its newest segments through their maps
 /// (`look_at_maps`). If such a file shrinks, its writer gets a signal in any case. The bytes before the limit of the
@@ -221,7 +229,18 @@ impl LogScanner {
         }
         self.window.once = self.reads_once(&segment);
         let head = self.window.bytes(&segment, position, BLANK_HEADER_BYTES, end)?;
-        match peek(head) {
+        let peeked = peek(head);
+        if self.list.has_entries(position) && !matches!(peeked, Ok(Peek::Record { .. } | Peek::Zero)) {
+            let len = (LEAD_BYTES as u64).min(end - position) as usize;
+            return Ok(match lead(self.window.bytes(&segment, position, len, end)?, position, rest) {
+                Lead::Skip(bytes) => {
+                    self.position = position + bytes;
+                    ScanItem::Filler { offset: position }
+                }
+                Lead::Other(reason) => ScanItem::Damaged(damage(&segment, position, None, reason)),
+            });
+        }
+        match peeked {
             Ok(Peek::Zero) if self.limit == u64::MAX => Ok(ScanItem::End { offset: position }),
             Ok(Peek::Zero) => {
                 let reason = format!("zeros, although the log continues to offset {}", self.limit);

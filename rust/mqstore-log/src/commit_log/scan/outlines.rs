@@ -3,6 +3,7 @@
 use mqstore_format::{Peek, RecordOutline, peek};
 use mqstore_io::expect_read;
 
+use super::raft_entries::{LEAD_BYTES, lead_in};
 use super::{LogScanner, check_position, check_sums, read_up_to};
 use mqstore_base::error::{IoContext, StoreError};
 
@@ -28,7 +29,8 @@ impl LogScanner {
             let read = read_up_to(file.as_ref(), &mut buffer, self.position - segment.base_offset());
             let read = read.at_file(|| segment.path(), "reading the log")?;
             let bytes = buffer.get(..read).unwrap_or_default();
-            let (used, next) = for_each_in_buffer(bytes, self.position, end, &mut visit);
+            let entries_end = self.list.has_entries(self.position).then(|| segment.end_offset());
+            let (used, next) = for_each_in_buffer(bytes, self.position, end, entries_end, &mut visit);
             self.position += used;
             match next {
                 // The record is longer than the buffer, but fits the segment and the limit.
@@ -50,15 +52,29 @@ enum NextBytes {
     Other,
 }
 
-/// Calls `visit` with the records in `bytes`, which are at log offset `start`, that begin before `end`.
+/// Calls `visit` with the records in `bytes`, which are at log offset `start`, that begin before `end`. In a data file of
+/// DLedger, `entries_end` is the end of the file.
 fn for_each_in_buffer(
     bytes: &[u8],
     start: u64,
     end: u64,
+    entries_end: Option<u64>,
     visit: &mut impl FnMut(&RecordOutline<'_>, u64, bool),
 ) -> (u64, NextBytes) {
     let (mut rest, mut position) = (bytes, start);
     while position < end {
+        if let Some(file_end) = entries_end {
+            // With fewer bytes, the next read shows whether a record follows the header.
+            if rest.len() < LEAD_BYTES && rest.len() < bytes.len() {
+                return (position - start, NextBytes::Longer(0));
+            }
+            if let Some(skipped) = lead_in(rest, position, file_end - position) {
+                let Some(later) = rest.get(skipped..) else { return (position - start, NextBytes::Other) };
+                position += skipped as u64;
+                rest = later;
+                continue;
+            }
+        }
         let size = match peek(rest) {
             Ok(Peek::Record { size, .. }) => size as usize,
             // Too few bytes for a head: the caller reads again with the bytes after them.

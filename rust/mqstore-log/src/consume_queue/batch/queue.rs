@@ -137,6 +137,12 @@ impl BatchQueue {
         }
     }
 
+    /// Log offset at which the record of the last unit in the files ends; 0 without a unit.
+    pub fn max_physical_end(&self) -> i64 {
+        let last = self.writing.lock().last;
+        last.map_or(0, |unit| unit.physical_offset.saturating_add(i64::from(unit.size)))
+    }
+
     /// Whether no unit can be read.
     pub fn is_empty(&self) -> bool {
         self.max.load(Ordering::Acquire) == 0

@@ -1,0 +1,58 @@
+//! The end of the visible log of a broker that ran with DLedger.
+//!
+//! While the broker runs, no page shows which entries are committed. Its consume queues do, because it dispatches only
+//! committed entries. So each look at the end lists the queues again.
+
+use std::sync::Arc;
+
+use mqstore_io::Access;
+
+use super::{Reader, ReaderState};
+use mqstore_base::error::StoreError;
+use mqstore_base::options::DledgerEnd;
+use mqstore_base::store_files::RaftLog;
+use mqstore_log::commit_log::SegmentList;
+use mqstore_log::consume_queue::QueueSet;
+use mqstore_log::recovery::{has_entry, raft_end};
+
+/// The state of the files when a reader last looked for the end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LastLook {
+    /// Whether a broker had the store open.
+    beside: bool,
+    /// Whether an entry was written after the end.
+    more: bool,
+}
+
+impl Reader {
+    /// Moves `state.end` to the current end of the visible log, as the option `dledger_end` says.
+    pub(super) fn find_raft_end(&self, state: &mut ReaderState, log: &RaftLog) -> Result<(), StoreError> {
+        let beside = self.files.vfs.lock_holder(&self.files.lock()).ok().flatten().is_some();
+        if let Some(last) = state.raft {
+            state.list = Arc::new(SegmentList::load(&self.files)?);
+            // A broker that was stopped in the meantime may have written until then.
+            let may_differ = beside || last.beside || !last.more && has_entry(&state.list, state.end)?;
+            if !may_differ {
+                return Ok(());
+            }
+            let file_bytes = state.queues.file_bytes();
+            state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read, &self.floors)?);
+        }
+        state.queues.recover_bounds()?;
+        let found = raft_end(&self.files, log, &state.list, &state.queues, self.options.dledger_end)?;
+        state.end = state.end.max(found.end);
+        let more = has_entry(&state.list, state.end)?;
+        state.raft = Some(LastLook { beside, more });
+        if let Some(damage) = found.damage {
+            self.note(damage);
+        } else if more && !beside && self.options.dledger_end != DledgerEnd::All {
+            self.note(format!(
+                "{}: the entries from log offset {} on may never have been committed and are not read; dledger_end=\"all\" \
+                 reads them",
+                log.data().display(),
+                state.end
+            ));
+        }
+        Ok(())
+    }
+}

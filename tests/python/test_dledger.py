@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import feather
 
 import mqstore
 from conftest import Cli, tree_hash
@@ -284,7 +285,7 @@ def test_damage_of_other_bytes(plain: Path, tmp_path: Path) -> None:
     found = ["record_damaged", "queue_gap", "queue_entry_dangling"]
     assert kinds(member.root) == found
     assert mqstore.verify(member.root).problems[0].offset == member.place(entry.position + HEADER.size)[1]
-    with mqstore.open(member.root) as store:
+    with mqstore.open(member.root) as store, pytest.warns(mqstore.StoreWarning, match="body CRC"):
         assert len(list(store.read("orders", on_damage="skip"))) == 149
         assert store.stats().skipped_damage == 1
     unit = 101 * 32 + 8
@@ -325,10 +326,14 @@ def test_export(plain: Path, tmp_path: Path, split: int, cli: Cli) -> None:
         columns = ["topic", "queue_id", "queue_offset", "body", "tags", "keys"]
         assert mqstore.export(member.root, one, columns=columns).messages == 180
         mqstore.export(plain, other, columns=columns)
-        assert one.read_bytes() == other.read_bytes()
+        if ending == "arrow":
+            # The gaps between the columns of an Arrow file can contain anything.
+            assert feather.read_table(one) == feather.read_table(other)
+        else:
+            assert one.read_bytes() == other.read_bytes()
     mqstore.export(member.root, tmp_path / "all.jsonl")
     mqstore.open(tmp_path / "imported", "create", options=GEOMETRY).close()
-    mqstore.import_(tmp_path / "all.jsonl", tmp_path / "imported")
+    mqstore.import_(tmp_path / "imported", tmp_path / "all.jsonl")
     assert offsets(tmp_path / "imported") == offsets(plain)
     assert tree_hash(member.root) == before
 

@@ -171,16 +171,16 @@ pub fn java_property<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::hex;
 
     /// The first entry of a log, with a record of 92 bytes, and its unit.
     #[test]
     fn a_header_and_a_unit_have_these_bytes() {
         let header = RaftHeader::encode_normal(0, 1, 0, 92);
-        let hex: String = header.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(
-            hex,
-            "000000010000008c000000000000000000000000000000010000000000000000000000000000000000000000\
-             0000005c"
+            header.to_vec(),
+            hex("000000010000008c000000000000000000000000000000010000000000000000000000000000000000000000\
+                 0000005c")
         );
         let decoded = RaftHeader::decode(&header).unwrap();
         assert_eq!(
@@ -189,8 +189,7 @@ mod tests {
         );
         assert_eq!(decoded.fault(0), None);
         let unit = RaftUnit::of(&decoded).encode();
-        let hex: String = unit.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "0000000100000000000000000000008c00000000000000000000000000000001");
+        assert_eq!(unit.to_vec(), hex("0000000100000000000000000000008c00000000000000000000000000000001"));
         assert_eq!(RaftUnit::decode(&unit).unwrap(), RaftUnit::of(&decoded));
         assert!(RaftHeader::decode(&header[..47]).is_err() && RaftUnit::decode(&unit[..31]).is_err());
     }

@@ -33,7 +33,7 @@ pub use copy::copy_store;
 pub use hourly_rates::HourRate;
 pub use info::{InfoReport, PartSize, info, info_with};
 pub use problem::{Problem, VerifyReport};
-pub use raft_info::RaftInfo;
+pub use raft_info::{RaftInfo, RaftTerm};
 pub use rebuild::rebuild;
 pub use repair::loss_report::LostRange;
 pub use repair::used_offsets::LostOffsets;

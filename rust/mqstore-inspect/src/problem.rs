@@ -334,6 +334,13 @@ impl ProblemKind {
                 "nothing: move timerwheel and timerlog away, and the next open for writing builds them again from \
                  their topic",
             ),
+            _ => self.describe_raft_files(),
+        }
+    }
+
+    /// The words for the files of a broker with DLedger.
+    fn describe_raft_files(self) -> (&'static str, &'static str, &'static str) {
+        match self {
             Self::RaftHeader => (
                 "raft_header_wrong",
                 "DLedger may end its log before this entry when it recovers; mqstore reads the record",
@@ -354,7 +361,7 @@ impl ProblemKind {
                 "committed messages are missing at the end of the log",
                 "nothing: another member of the group may have them",
             ),
-            // The last kind: a kind that neither match lists would get its words.
+            // The last kind: a kind that no match lists would get its words.
             _ => (
                 "timer_checkpoint_ahead",
                 "RocketMQ may skip timer messages that are sent from now on",

@@ -12,6 +12,9 @@ use mqstore_log::commit_log::{RaftItem, RaftWalk, SegmentList};
 /// Maximum number of terms that are listed.
 const MOST_TERMS: usize = 1000;
 
+/// A term, with the numbers of its first and its last entry.
+pub type RaftTerm = (i64, i64, i64);
+
 /// The log of a member of a DLedger group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RaftInfo {
@@ -30,7 +33,7 @@ pub struct RaftInfo {
     /// Term of the member.
     pub current_term: Option<i64>,
     /// Terms in order, each with its first and last entry; empty if the Raft index does not have them.
-    pub terms: Vec<(i64, i64, i64)>,
+    pub terms: Vec<RaftTerm>,
 }
 
 /// Describes the entries before log offset `end`.
@@ -99,7 +102,7 @@ fn terms(
     units: &mut RaftUnits,
     first: (i64, i64),
     last: (i64, i64),
-) -> Result<Option<Vec<(i64, i64, i64)>>, StoreError> {
+) -> Result<Option<Vec<RaftTerm>>, StoreError> {
     let mut found = Vec::new();
     let (mut index, mut term) = first;
     while term < last.1 && found.len() < MOST_TERMS {

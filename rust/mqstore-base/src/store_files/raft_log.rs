@@ -112,7 +112,7 @@ impl RaftLog {
     /// # Errors
     /// The system has no descriptor or memory for the call.
     pub fn committed_index(&self, files: &StoreFiles) -> Result<CommittedIndex, StoreError> {
-        let found = self.state(files, &self.checkpoint(), "committedIndex")?;
+        let found = property(files, &self.checkpoint(), "committedIndex")?;
         let index = found.and_then(|text| text.parse().ok()).filter(|index| *index >= -1);
         Ok(index.map_or(CommittedIndex::Unknown, CommittedIndex::Saved))
     }
@@ -122,20 +122,21 @@ impl RaftLog {
     /// # Errors
     /// The system has no descriptor or memory for the call.
     pub fn current_term(&self, files: &StoreFiles) -> Result<Option<i64>, StoreError> {
-        let found = self.state(files, &self.folder.join("currterm"), "currTerm")?;
+        let found = property(files, &self.folder.join("currterm"), "currTerm")?;
         Ok(found.and_then(|text| text.parse().ok()))
-    }
-
-    fn state(&self, files: &StoreFiles, path: &Path, key: &str) -> Result<Option<String>, StoreError> {
-        let bytes = files.read_state(path, STATE_BYTES)?;
-        let text = String::from_utf8_lossy(&bytes);
-        Ok(java_property(&text, key).map(str::to_owned))
     }
 
     /// The error of an open for writing.
     pub fn refusal(&self) -> StoreError {
         StoreError::Unsupported { path: self.data(), reason: ONLY_FOR_READING.to_owned() }
     }
+}
+
+/// Returns the value of `key` in a file of properties, if the file exists and has it.
+fn property(files: &StoreFiles, path: &Path, key: &str) -> Result<Option<String>, StoreError> {
+    let bytes = files.read_state(path, STATE_BYTES)?;
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(java_property(&text, key).map(str::to_owned))
 }
 
 /// Whether `path` is the folder of the data files of a DLedger member, or a file in it.

@@ -339,6 +339,11 @@ class JavaStore:
         """Wait until queues and index hold every record of the log."""
         self.session.call("await", store=self.name)
 
+    def is_leader(self) -> bool:
+        """Return whether this store is the leader of its DLedger group."""
+        _, result = self._session.call("leader", store=self.name)
+        return bool(result["leader"])
+
     def read(self) -> JavaView:
         """Read every message of every queue."""
         rows, _ = self.session.call("read", store=self.name)
@@ -587,6 +592,20 @@ def _free_broker_ports() -> tuple[int, int]:
         if all(_is_free(port) for port in wanted):
             return listen, listen + 5
     reason = "no free ports between 20000 and 32000"
+    raise JavaError(reason)
+
+
+def free_ports(count: int) -> list[int]:
+    """Find ports for the members of a DLedger group. All are below 32768, where Linux assigns no ports by itself."""
+    chooser = random.Random(os.getpid() ^ time.monotonic_ns())
+    found: list[int] = []
+    for _ in range(200):
+        port = chooser.randrange(20_000, 32_000)
+        if port not in found and _is_free(port):
+            found.append(port)
+        if len(found) == count:
+            return found
+    reason = f"no {count} free ports between 20000 and 32000"
     raise JavaError(reason)
 
 

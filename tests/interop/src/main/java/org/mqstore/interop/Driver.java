@@ -27,6 +27,7 @@ import org.apache.rocketmq.store.PutMessageResult;
  *   open   store path config topics write_topics start      load and start a store under a name of the caller's
  *   put    store messages|file flush_each                   a row for each put with its result
  *   await  store                                            until dispatch has caught up
+ *   leader store                                            whether it is the leader of its DLedger group
  *   read   store [topic queue_id from]                      rows of all queues, or of one
  *   log    store                                            rows of all records in log order
  *   pull   store topic queue_id offset most                 one pull
@@ -83,6 +84,8 @@ public final class Driver {
             case "await":
                 stores.get(name(args)).awaitDispatch();
                 return new JsonObject();
+            case "leader":
+                return leader(args);
             case "read":
                 return read(args);
             case "log":
@@ -162,6 +165,12 @@ public final class Driver {
             row.addProperty("messages", appended.getMsgNum());
         }
         return row;
+    }
+
+    private JsonObject leader(JsonObject args) {
+        JsonObject result = new JsonObject();
+        result.addProperty("leader", stores.get(name(args)).isLeader());
+        return result;
     }
 
     private JsonObject read(JsonObject args) throws IOException {

@@ -21,6 +21,7 @@ import org.apache.rocketmq.remoting.protocol.DataVersion;
 import org.apache.rocketmq.remoting.protocol.body.TopicConfigSerializeWrapper;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.dledger.DLedgerCommitLog;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /** One RocketMQ store on a directory, opened as a broker opens it, but without a broker. */
@@ -109,6 +110,7 @@ final class OpenStore {
         result.addProperty("loaded", loaded);
         if (loaded && start) {
             store.start();
+            awaitLeader();
             awaitDispatch();
         }
         result.addProperty("seconds", (System.nanoTime() - begin) / 1e9);
@@ -116,6 +118,27 @@ final class OpenStore {
         result.addProperty("max_physical", store.getMaxPhyOffset());
         result.add("logs", LogCapture.drain(Thread.currentThread().getThreadGroup()));
         return result;
+    }
+
+    /** Waits until a member of a DLedger group that elects itself is the leader. */
+    private void awaitLeader() throws InterruptedException {
+        if (!(store.getCommitLog() instanceof DLedgerCommitLog log)
+            || log.getdLedgerServer().getMemberState().peerSize() != 1) {
+            return;
+        }
+        long deadline = System.nanoTime() + 60_000_000_000L;
+        while (!log.getdLedgerServer().getMemberState().isLeader()) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("the only member of the group is still not its leader");
+            }
+            Thread.sleep(5);
+        }
+    }
+
+    /** Tells whether this store is the leader of its DLedger group. */
+    boolean isLeader() {
+        return store.getCommitLog() instanceof DLedgerCommitLog log
+            && log.getdLedgerServer().getMemberState().isLeader();
     }
 
     /** Waits until every stored record has reached queues and index. */

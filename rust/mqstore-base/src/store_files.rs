@@ -14,6 +14,7 @@ mod links;
 mod log_folders;
 mod log_paths;
 mod raft_log;
+mod raft_state;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

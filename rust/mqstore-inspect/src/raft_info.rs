@@ -55,7 +55,7 @@ pub(crate) fn raft_info(
             break;
         }
     }
-    let committed = log.committed_index(files)?;
+    let committed = files.committed_index(log)?;
     Ok(RaftInfo {
         member: log.id(),
         data_files: data.len(),
@@ -66,7 +66,7 @@ pub(crate) fn raft_info(
             CommittedIndex::Saved(index) => Some(index),
             CommittedIndex::Unknown => None,
         },
-        current_term: log.current_term(files)?,
+        current_term: files.current_term(log)?,
         terms: match first.zip(last) {
             Some((first, last)) => terms(&mut RaftUnits::load(files, log)?, first, last)?.unwrap_or_default(),
             None => Vec::new(),

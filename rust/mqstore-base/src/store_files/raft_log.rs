@@ -14,15 +14,11 @@
 
 use std::path::{Path, PathBuf};
 
-use mqstore_format::{DLEDGER_PREFIX, java_property};
+use mqstore_format::DLEDGER_PREFIX;
 use mqstore_io::vfs::DirEntry;
 use mqstore_io::{FileKind, Vfs};
 
-use super::StoreFiles;
 use crate::error::StoreError;
-
-/// Maximum bytes of the small files of a member.
-const STATE_BYTES: u64 = 64 << 10;
 
 /// Why a store with such a log cannot be written.
 const ONLY_FOR_READING: &str = "contains the log of a broker that ran with DLedger; mqstore reads such a store and never \
@@ -107,36 +103,15 @@ impl RaftLog {
         self.folder.join("checkpoint")
     }
 
-    /// Returns the last committed entry according to DLedger's checkpoint.
-    ///
-    /// # Errors
-    /// The system has no descriptor or memory for the call.
-    pub fn committed_index(&self, files: &StoreFiles) -> Result<CommittedIndex, StoreError> {
-        let found = property(files, &self.checkpoint(), "committedIndex")?;
-        let index = found.and_then(|text| text.parse().ok()).filter(|index| *index >= -1);
-        Ok(index.map_or(CommittedIndex::Unknown, CommittedIndex::Saved))
-    }
-
-    /// Returns the current term of the member, if it saved one.
-    ///
-    /// # Errors
-    /// The system has no descriptor or memory for the call.
-    pub fn current_term(&self, files: &StoreFiles) -> Result<Option<i64>, StoreError> {
-        let found = property(files, &self.folder.join("currterm"), "currTerm")?;
-        Ok(found.and_then(|text| text.parse().ok()))
+    /// Returns the path of the file with the member's term.
+    pub(super) fn term_file(&self) -> PathBuf {
+        self.folder.join("currterm")
     }
 
     /// The error of an open for writing.
     pub fn refusal(&self) -> StoreError {
         StoreError::Unsupported { path: self.data(), reason: ONLY_FOR_READING.to_owned() }
     }
-}
-
-/// Returns the value of `key` in a file of properties, if the file exists and has it.
-fn property(files: &StoreFiles, path: &Path, key: &str) -> Result<Option<String>, StoreError> {
-    let bytes = files.read_state(path, STATE_BYTES)?;
-    let text = String::from_utf8_lossy(&bytes);
-    Ok(java_property(&text, key).map(str::to_owned))
 }
 
 /// Whether `path` is the folder of the data files of a DLedger member, or a file in it.

@@ -9,6 +9,7 @@
 //! uses the files up to the furthest unit and checks each unit when it uses it.
 
 pub(crate) mod accessors;
+mod last_look;
 mod raft;
 mod random;
 mod unread;
@@ -118,7 +119,7 @@ struct ReaderState {
     /// Whether files and derived units together cover the log up to `end`: not after a catch-up that failed.
     is_complete: bool,
     /// The last look at the end of a log of DLedger.
-    raft: Option<raft::LastLook>,
+    raft: Option<last_look::LastLook>,
 }
 
 impl Reader {

@@ -6,6 +6,7 @@
 //!
 //! Source: `MappedFileQueue#doLoad`, `#findMappedFileByOffset`, `MultiPathMappedFileQueue#load`.
 
+mod files;
 mod raft;
 mod same_name;
 
@@ -24,8 +25,8 @@ use mqstore_io::{FileLength, LoadReport, MapAccess, MappedFile, MappedFileQueue,
 use mqstore_base::error::{IoContext, StoreError, Stray};
 use mqstore_base::store_files::StoreFiles;
 
-pub use raft::is_unwritten;
-use raft::is_without_folders;
+pub use files::is_unwritten;
+use files::is_without_folders;
 pub use same_name::prefers_second;
 
 /// Maximum number of repeated listings for a log with a gap. A real gap needs one; a busy writer can cause more.

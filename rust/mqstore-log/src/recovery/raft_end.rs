@@ -96,7 +96,7 @@ fn committed_end(
     start: u64,
     because: &str,
 ) -> Result<LogEnd, StoreError> {
-    let CommittedIndex::Saved(committed) = log.committed_index(files)? else {
+    let CommittedIndex::Saved(committed) = files.committed_index(log)? else {
         return Err(StoreError::Unsupported {
             path: log.checkpoint(),
             reason: format!(

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use mqstore_io::Access;
 
+use super::last_look::LastLook;
 use super::{Reader, ReaderState};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::DledgerEnd;
@@ -14,15 +15,6 @@ use mqstore_base::store_files::RaftLog;
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::recovery::{has_entry, raft_end};
-
-/// The state of the files when a reader last looked for the end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LastLook {
-    /// Whether a broker had the store open.
-    beside: bool,
-    /// Whether an entry was written after the end.
-    more: bool,
-}
 
 impl Reader {
     /// Moves `state.end` to the current end of the visible log, as the option `dledger_end` says.

@@ -158,7 +158,7 @@ impl EntryCheck<'_> {
             findings.problem(problem(ProblemKind::RaftIndexMissing, &log.index(), detail))?;
         }
         let last = self.next.map_or(-1, |(next, _)| next - 1);
-        if let CommittedIndex::Saved(committed) = log.committed_index(self.view.files)?
+        if let CommittedIndex::Saved(committed) = self.view.files.committed_index(log)?
             && committed > last
         {
             let detail = format!("index {committed} is committed, but the last entry has index {last}");

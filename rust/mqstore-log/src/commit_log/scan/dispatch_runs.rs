@@ -8,10 +8,11 @@ use std::sync::Arc;
 use mqstore_format::{Peek, RecordOutline, RecordView, peek};
 use mqstore_io::{RegionView, expect_read};
 
+use super::own_offset::is_at;
 use super::raft_entries::{LEAD_BYTES, lead_in};
 use super::{
-    Damage, LogScanner, ScanItem, Segment, candidates, check_full, check_to_read, damage, is_at,
-    read_once_up_to, read_up_to,
+    Damage, LogScanner, ScanItem, Segment, candidates, check_full, check_to_read, damage, read_once_up_to,
+    read_up_to,
 };
 use mqstore_base::error::{IoContext, StoreError};
 

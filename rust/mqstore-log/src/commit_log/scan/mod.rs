@@ -9,6 +9,7 @@
 
 mod dispatch_runs;
 mod outlines;
+mod own_offset;
 mod raft_entries;
 mod raft_walk;
 
@@ -23,6 +24,7 @@ use mqstore_format::{
 pub use dispatch_runs::{CutRun, RecordRun};
 pub use raft_walk::{RaftEntry, RaftItem, RaftWalk};
 
+use own_offset::is_at;
 use raft_entries::{LEAD_BYTES, Lead, lead};
 
 use super::segment_list::{Segment, SegmentList};
@@ -587,12 +589,6 @@ pub fn damaged_place_note(offset: u64, bytes: u64) -> String {
         "the record at log offset {offset}: its checksum is wrong, so its topic and queue offset are unknown; skipped \
          {bytes} bytes"
     )
-}
-
-/// Whether a record at log offset `offset` names this offset.
-#[inline]
-fn is_at(physical_offset: i64, offset: u64) -> bool {
-    !switch::on("scan.own_position") || u64::try_from(physical_offset) == Ok(offset)
 }
 
 fn check_position(physical_offset: i64, offset: u64) -> Result<(), String> {

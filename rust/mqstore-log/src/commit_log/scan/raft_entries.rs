@@ -11,7 +11,7 @@
 
 use mqstore_format::{Peek, RAFT_HEADER_BYTES, RaftHeader, peek, raft_blank};
 
-use super::is_at;
+use super::own_offset::is_at;
 
 /// Range, from the start of the header, of the field with the log offset of the record.
 const OWN_POSITION: std::ops::Range<usize> = RAFT_HEADER_BYTES + 28..RAFT_HEADER_BYTES + 36;

@@ -8,12 +8,11 @@
 //! Source: `DLedgerCommitLog#recover` (`dividedCommitlogOffset`).
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
-use mqstore_format::BLANK_HEADER_BYTES;
 use mqstore_io::{FileLength, MapAccess, MappedFileQueue};
 
-use super::{Segment, SegmentList};
+use super::SegmentList;
+use super::files::{is_unwritten, is_without_folders};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::store_files::{RaftLog, StoreFiles};
 
@@ -78,23 +77,4 @@ impl SegmentList {
         let strays = self.strays.into_iter().chain(entries.strays).collect();
         Ok(Self { segments: segments.into(), strays, gaps, entries_from: Some(divided) })
     }
-}
-
-/// Whether nothing was written to `segment`.
-///
-/// # Errors
-/// I/O errors.
-pub fn is_unwritten(segment: &Segment) -> Result<bool, StoreError> {
-    let mut head = [0; BLANK_HEADER_BYTES];
-    let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
-    file.read_exact_at(&mut head, 0).at_file(|| segment.path(), "reading the start of a segment")?;
-    Ok(head == [0; BLANK_HEADER_BYTES])
-}
-
-/// Whether none of the folders of the log exists.
-pub(super) fn is_without_folders(files: &StoreFiles) -> Result<bool, StoreError> {
-    let is_missing = |folder: &PathBuf| {
-        files.vfs.stat(folder).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-    };
-    Ok(files.log_folders()?.all().iter().all(is_missing))
 }

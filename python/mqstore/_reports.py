@@ -725,6 +725,8 @@ for _class in (
     RebuildReport,
     LostRange,
     LostOffsets,
+    MovedGroup,
+    TopicCopyReport,
     RepairReport,
     SnapshotReport,
 ):

@@ -334,6 +334,11 @@ impl ProblemKind {
                 "nothing: move timerwheel and timerlog away, and the next open for writing builds them again from \
                  their topic",
             ),
+            Self::TimerCheckpoint => (
+                "timer_checkpoint_ahead",
+                "RocketMQ may skip timer messages that are sent from now on",
+                "nothing: RocketMQ uses the timer log and the queue",
+            ),
             _ => self.describe_raft_files(),
         }
     }
@@ -356,16 +361,11 @@ impl ProblemKind {
                 "none for readers: DLedger builds this index again from its entries, and mqstore does not use it",
                 "nothing: mqstore does not write this directory",
             ),
-            Self::RaftCheckpointAhead => (
+            // The last kind: a kind that no match lists would get its words.
+            _ => (
                 "raft_checkpoint_ahead",
                 "committed messages are missing at the end of the log",
                 "nothing: another member of the group may have them",
-            ),
-            // The last kind: a kind that no match lists would get its words.
-            _ => (
-                "timer_checkpoint_ahead",
-                "RocketMQ may skip timer messages that are sent from now on",
-                "nothing: RocketMQ uses the timer log and the queue",
             ),
         }
     }

@@ -101,7 +101,7 @@ impl QueueManifest {
         ManifestComparison { lost, complete: there == self.len() && there == queues.count() }
     }
 
-    /// Returns those of [`ManifestComparison::lost`] that `is_wanted` names by topic and id. The rules of [`Self::compare`]
+    /// Returns those of `ManifestComparison::lost` that `is_wanted` names by topic and id. The rules of [`Self::compare`]
     /// apply to these queues only.
     pub fn lost(
         &self,

@@ -258,7 +258,7 @@ class StoreOptions:
     """Folder on another disk for the queues and the key index, in modes `"rw"` and `"create"`: `consumequeue` and
     `index` of the directory become symbolic links into it, which brokers follow. A relative path starts at the
     directory of the store. The links remain, so later opens need not name it. The open refuses folders that have files
-    already and says how to move them. None, the default, leaves these folders as they are."""
+    already and says how to move them. None, the default, changes nothing."""
 
     dledger_end: DledgerEnd = "queues"
     """Only for a directory of a broker that ran with DLedger: the last entry that is read. `"queues"`, the default, is

@@ -321,7 +321,7 @@ def test_rocketmq_goes_on_after_an_expiry(shop: Shop, version: str, tmp_path: Pa
 
 
 def test_rocketmq_follows_the_links_of_derived_path(shop: Shop, version: str, tmp_path: Path, tally: Tally) -> None:
-    """RocketMQ reads and extends queues and index on another disk, and leaves the links as they are."""
+    """RocketMQ reads and extends queues and index on another disk, and keeps the links."""
     path, disk = tmp_path / "store", tmp_path / "disk"
     sizes: dict[str, Any] = {
         "segment_size": 16 * 1024,

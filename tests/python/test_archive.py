@@ -17,6 +17,7 @@ import pytest
 
 import mqstore
 from conftest import SMALL, Cli
+from failing_requests import WAYS, KilledError, failing
 from mqstore._archive import columns, run
 from mqstore._archive.manifest import decoded
 from mqstore._remote.failure import RequestFailure
@@ -502,10 +503,6 @@ def test_a_target_must_create_if_absent(store: mqstore.Store, tmp_path: Path) ->
         store.archive.configure(tmp_path / "archive", target_options={"key": "secret"})
 
 
-class KilledError(BaseException):
-    """The process has ended."""
-
-
 class Requests:
     """The requests that change or read objects of an archive, with failures."""
 
@@ -532,30 +529,14 @@ class Requests:
     def fail(self, way: str, fails: int) -> None:
         """Lets one request fail, before or after it is carried out. After a kill, no request has an effect."""
         self.calls.clear()
-
-        def fail(number: int, name: str) -> None:
-            if number == fails and not way.startswith("kill"):
-                raise RequestFailure("other", "", f"{name} fails as the test wants")
-            if number >= fails and way.startswith("kill"):
-                raise KilledError
-
-        def stay_dead(number: int, _name: str) -> None:
-            if number > fails:
-                raise KilledError
-
-        if way in ("lost request", "kill before"):
-            self.before = fail
-        else:
-            self.after = fail
-        if way == "kill after":
-            self.before = stay_dead
+        failing(way, fails)(self)
 
     def heal(self) -> None:
         self.before = self.after = lambda _number, _name: None
         self.calls.clear()
 
 
-@pytest.mark.parametrize("way", ["lost request", "lost answer", "kill before", "kill after"])
+@pytest.mark.parametrize("way", WAYS)
 def test_whichever_request_fails_nothing_is_lost(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each failure, retention deletes only what a readable archive has, and the next run continues."""
     # One range and one upload at a time, so that the requests have an order.

@@ -19,6 +19,7 @@ import damaged_stores
 import mqstore
 import mqstore.aio
 from conftest import SMALL, Cli
+from failing_requests import WAYS, KilledError, failing
 from mqstore._admin import directories, export
 from mqstore._publish import clean as cleaning
 from mqstore._publish import fetch as fetching
@@ -322,36 +323,7 @@ def test_other_objects_are_refused(filled: Path, empty: str) -> None:
 # One commit or none.
 
 
-class KilledError(BaseException):
-    """The process has ended."""
-
-
-def failing(way: str, fails: int) -> Callable[[Wrapped], None]:
-    """Returns a setup in which one request fails, before or after the server has carried it out."""
-
-    def fail(number: int, name: str) -> None:
-        if number == fails and not way.startswith("kill"):
-            raise RequestFailure("other", "", f"{name} fails as the test wants")
-        if number >= fails and way.startswith("kill"):
-            raise KilledError
-
-    def stay_dead(number: int, _name: str) -> None:
-        # Nothing that the process would do after its end has an effect.
-        if number > fails:
-            raise KilledError
-
-    def setup(target: Wrapped) -> None:
-        if way in ("lost request", "kill before"):
-            target.before = fail
-        else:
-            target.after = fail
-        if way == "kill after":
-            target.before = stay_dead
-
-    return setup
-
-
-@pytest.mark.parametrize("way", ["lost request", "lost answer", "kill before", "kill after"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", ["jsonl", "store"])
 def test_one_commit_or_none_whichever_request_fails(
     filled: Path, way: str, kind: str, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

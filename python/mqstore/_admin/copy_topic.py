@@ -24,21 +24,19 @@ import json
 import os
 import time
 from bisect import bisect_right
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mqstore._admin.compaction import topic_list
-from mqstore._admin.export import Export
-from mqstore._admin.files import only_one, replace_state
+from mqstore._admin.export import Export, export_request
+from mqstore._admin.files import locked_folder, replace_state
 from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._paths import home_of
-from mqstore._read.scan import BATCH_ROWS, request_of
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore.errors import InvalidOptionError, UnsupportedFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from mqstore._admin.export import Counts
     from mqstore._admin.info import GroupInfo
@@ -87,8 +85,8 @@ def copy_topic(
 
     Raises:
         TopicNotFoundError: the source has no such topic.
-        InvalidOptionError: a topic belongs to the system, or the folder has the state of another copy.
-        InvalidMessageError: a message cannot be copied, or somebody else has appended to the target of an interrupted
+        InvalidOptionError: no topic is named, or the folder has the state of another copy.
+        InvalidMessageError: a message cannot be copied, or another program has appended to the target of an interrupted
             copy.
         UnsupportedFormatError: the state in the folder cannot be used.
         StoreLockedError: another process has `target` open for writing.
@@ -147,8 +145,7 @@ class _Copy:
         checked = self._export()
         checked.check_store()
         self.source = checked.named
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with _held(self._folder):
+        with locked_folder(self._folder):
             self._load()
             # The last call was interrupted between its last two steps.
             if self._limit is not None and self._file().exists():
@@ -172,21 +169,7 @@ class _Copy:
         return None if runs is None else translated(runs, offset)
 
     def _export(self) -> Export:
-        request = request_of(
-            topics=self._topics,
-            queue_id=None,
-            start=None,
-            end=None,
-            start_time=None,
-            end_time=None,
-            keys=None,
-            filter=None,
-            columns=None,
-            batch_size=BATCH_ROWS,
-            body="binary",
-            threads=None,
-        )
-        request["body_matches"] = None
+        request = export_request(topics=self._topics)
         return Export((self._place, "queues"), self._target, request, False, False, self._progress, self._position)
 
     def _file(self) -> Path:
@@ -259,17 +242,6 @@ def translated(runs: Runs, offset: int) -> int:
     if offset >= old + length and at + 1 < len(runs):
         return min(found, runs[at + 1][1])
     return found
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Excludes a second copy with this folder."""
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        only_one(lock, folder)
-        yield
-    finally:
-        os.close(lock)
 
 
 def _move_groups(

@@ -178,21 +178,15 @@ def export(
     if waiting not in ("keep", "drop"):
         msg = f"waiting must be 'keep' or 'drop', not {waiting!r}"
         raise ValueError(msg)
-    request = request_of(
+    request = export_request(
         topics=topics,
-        queue_id=None,
-        start=None,
-        end=None,
         start_time=start_time,
         end_time=end_time,
         keys=keys,
         filter=filter,
         columns=columns,
-        batch_size=BATCH_ROWS,
-        body="binary",
-        threads=None,
+        body_matches=body_matches,
     )
-    request["body_matches"] = body_matches
     _native.scan_schema(request)
     _native.watch_forks()
     source = place_of(path, storage_options, cache, cache_size)
@@ -217,6 +211,34 @@ def export(
     else:
         report = work.to_columns(kind)
     return _report(str(work.dest), kind, report, time.monotonic() - started)
+
+
+def export_request(
+    *,
+    topics: str | Iterable[str] | None,
+    start_time: Time | None = None,
+    end_time: Time | None = None,
+    keys: Keys | None = None,
+    filter: Filter | None = None,
+    columns: Iterable[str] | None = None,
+    body_matches: str | None = None,
+) -> dict[str, Any]:
+    """Returns the request for the native scan of an export; the arguments are those of `export`."""
+    request = request_of(
+        topics=topics,
+        queue_id=None,
+        start=None,
+        end=None,
+        start_time=start_time,
+        end_time=end_time,
+        keys=keys,
+        filter=filter,
+        columns=columns,
+        batch_size=BATCH_ROWS,
+        body="binary",
+        threads=None,
+    )
+    return {**request, "body_matches": body_matches}
 
 
 def _to_url(

@@ -56,6 +56,18 @@ def only_one(file: int, path: Path) -> None:
         raise StoreBusyError(f"{path}: another call is writing this; wait for it, or choose another name") from None
 
 
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Creates a folder and its parents, and prevents a second call that writes to it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        only_one(lock, folder)
+        yield
+    finally:
+        os.close(lock)
+
+
 def publish(path: Path, dest: Path) -> None:
     """Gives a complete file its final name, durably."""
     path.replace(dest)

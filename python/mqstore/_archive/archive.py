@@ -318,7 +318,7 @@ class StoreArchive:
         A segment is archived when it is full, synced, and no longer the last one. Each file is written, decoded again,
         compared with the log, uploaded, and read back, before a manifest names it. After an error or a kill, the
         archive is that of the last manifest; a later run continues there. This also works in a store that is open for
-        reading, beside its writer. The segments can then be deleted after the next run of the writer.
+        reading next to its writer. The segments can then be deleted after the next run of the writer.
 
         Args:
             target_options: only for a URL: credentials and settings of the transport.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from mqstore import _extras, _native
 from mqstore._admin.directories import rebuild
-from mqstore._admin.files import disk_of, only_one, sync_folder
+from mqstore._admin.files import disk_of, locked_folder, sync_folder
 from mqstore._archive.columns import RecordFile, read_bytes
 from mqstore._archive.reports import ArchiveRestoreReport
 from mqstore._reports import Progress
@@ -70,23 +70,17 @@ class Restore:
             msg = f"{home}: exists already and is not empty; choose a new directory"
             raise FileExistsError(msg)
         partial = Path(f"{home}.partial")
-        partial.mkdir(parents=True, exist_ok=True)
-        lock = os.open(partial, os.O_RDONLY)
-        try:
-            only_one(lock, partial)
-            with disk_of(partial, "restoring the archive"):
-                # An interrupted call may have left files.
-                for one in partial.iterdir():
-                    shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
-                records = self._write_log(partial / "commitlog")
-                # Builds queues, key index and checkpoint.
-                rebuild(partial, options=self._options)
-                for folder, _, _ in os.walk(partial, topdown=False):
-                    sync_folder(Path(folder))
-                partial.rename(home)
-                sync_folder(home.parent)
-        finally:
-            os.close(lock)
+        with locked_folder(partial), disk_of(partial, "restoring the archive"):
+            # An interrupted call may have left files.
+            for one in partial.iterdir():
+                shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
+            records = self._write_log(partial / "commitlog")
+            # Builds queues, key index and checkpoint.
+            rebuild(partial, options=self._options)
+            for folder, _, _ in os.walk(partial, topdown=False):
+                sync_folder(Path(folder))
+            partial.rename(home)
+            sync_folder(home.parent)
         return ArchiveRestoreReport(
             target=self._place.shown,
             path=str(home),

@@ -16,12 +16,11 @@ import hashlib
 import os
 import shutil
 import time
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore._admin.files import disk_of, only_one, publish, sync_folder
+from mqstore._admin.files import disk_of, locked_folder, publish, sync_folder
 from mqstore._paths import home_of, is_url, shown_url, text_of
 from mqstore._publish.publication import digest_of
 from mqstore._remote.failure import RequestFailure, requests
@@ -113,7 +112,7 @@ def fetch(
         msg = f"{mapping}: exists already; choose another directory"
         raise FileExistsError(msg)
     partial = Path(f"{home}.partial")
-    with _locked(partial), disk_of(partial, "fetching the result"):
+    with locked_folder(partial), disk_of(partial, "fetching the result"):
         kept = _tidy(partial, manifest)
         done = sum(entry.bytes for entry in kept)
         total = sum(entry.bytes for entry in manifest.objects())
@@ -217,19 +216,6 @@ class _File:
 
     def close(self) -> None:
         self._file.close()
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Creates a folder and prevents a second call for it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        only_one(lock, folder)
-        yield
-    finally:
-        os.close(lock)
 
 
 def _tidy(folder: Path, manifest: Manifest) -> list[Entry]:

@@ -48,12 +48,12 @@ def clean(
     age = _age("--older-than", older_than)
     plan = mqstore.clean(_url(url), older_than=age, dry_run=True)
     if dry_run or not plan.objects:
-        _report(plan, form)
+        print_removed(plan, form)
         if dry_run:
             render.dry_run()
         return CLEAN
     if form is Format.TABLE:
-        _report(plan, form)
+        print_removed(plan, form)
     question = f"Remove these {len(plan.objects)} objects?"
     otherwise = f"{len(plan.objects)} objects would be removed; pass --yes to do it, or --dry-run to list them"
     if not render.confirmed(question, otherwise, yes=yes):
@@ -62,7 +62,7 @@ def clean(
     if form is Format.TABLE:
         render.note(f"removed {len(done.objects)} objects with {size(done.bytes)}")
     else:
-        _report(done, form)
+        print_removed(done, form)
     return CLEAN
 
 
@@ -74,7 +74,8 @@ def _url(text: str) -> str:
     return text
 
 
-def _report(report: mqstore.CleanReport, form: Format) -> None:
+def print_removed(report: mqstore.CleanReport, form: Format) -> None:
+    """Prints the objects that a `clean` has removed, or would remove."""
     if not render.machine(report.to_dict(), form):
         rows = [(one.path, size(one.bytes), moment(one.changed_timestamp)) for one in report.objects]
         render.table(("object", "bytes", "changed"), rows)

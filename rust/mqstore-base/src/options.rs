@@ -247,7 +247,7 @@ pub struct StoreOptions {
     /// `readOnlyCommitLogStorePaths`.
     pub read_only_commit_log_paths: Vec<PathBuf>,
     /// Folder on another disk for `consumequeue` and `index`, which become symbolic links; a relative path starts at the
-    /// root of the store. `None`, the default, leaves them as they are. Not a setting of RocketMQ, which follows links.
+    /// root of the store. `None`, the default, changes nothing. Not a setting of RocketMQ, which follows links.
     pub derived_path: Option<PathBuf>,
     /// Up to which Raft entry a reader reads the log of a broker that ran with DLedger. Default
     /// [`DledgerEnd::Queues`]. RocketMQ has no such option: it learns the last committed entry from its group.

@@ -152,8 +152,8 @@ impl RaftUnit {
     }
 }
 
-/// Returns the length of the blank at the front of `head`, of which `rest` bytes are left in the file; `None` if no
-/// blank of a possible length begins there.
+/// Returns the length of the blank at the front of `head`; `None` if no blank of a possible length begins there. `rest`
+/// is the number of bytes from there to the end of the file.
 pub fn raft_blank(head: &[u8], rest: u64) -> Option<u64> {
     let mut reader = Reader::new(head, "blank of a data file");
     let (magic, size) = (reader.i32().ok()?, reader.i32().ok()?);

@@ -60,8 +60,8 @@ pub use properties::{Properties, PropertiesBuilder, is_reserved, push_property, 
 pub use record::{
     BLANK_HEADER_BYTES, CrcCheck, EntryFields, Host, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES,
     PHYSICAL_OFFSET_POSITION, PLACEHOLDER_TOPIC, PROPERTY_CRC_BYTES, Peek, QUEUE_ID_POSITION,
-    QUEUE_OFFSET_POSITION, RecordOutline, RecordParts, RecordSpec, RecordView, StoredFields, Version,
-    encode_blank, encode_placeholder, patch_position, patch_prepared_offset, peek, placeholder_bytes,
+    QUEUE_OFFSET_POSITION, RecordOutline, RecordParts, RecordSpec, RecordView, Version, encode_blank,
+    encode_placeholder, patch_body_crc, patch_position, patch_prepared_offset, peek, placeholder_bytes,
     restore_property_crc, seal_property_crc,
 };
 pub use sql::{SqlError, SqlFilter};

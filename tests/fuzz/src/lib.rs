@@ -19,26 +19,6 @@ use mqstore_tests::damaged::Subject;
 /// Limit for all decompression here.
 const BODY_LIMIT: usize = 1 << 20;
 
-fn spec_of<'a>(record: &RecordView<'a>) -> RecordSpec<'a> {
-    RecordSpec {
-        topic: record.topic,
-        queue_id: record.queue_id,
-        flag: record.flag,
-        queue_offset: record.queue_offset,
-        physical_offset: record.physical_offset,
-        sys_flag: record.sys_flag,
-        born_timestamp: record.born_timestamp,
-        born_host: record.born_host,
-        store_timestamp: record.store_timestamp,
-        store_host: record.store_host,
-        reconsume_times: record.reconsume_times,
-        prepared_transaction_offset: record.prepared_transaction_offset,
-        body: record.body,
-        properties: record.properties.raw(),
-        property_crc: false,
-    }
-}
-
 /// Reads a part of a commit log as a reader does.
 pub fn record(data: &[u8]) {
     let mut rest = data;
@@ -73,7 +53,7 @@ fn one_record(record: &RecordView<'_>) {
     assert_eq!(parse_offset_message_id(&id), Ok((record.store_host, record.physical_offset)));
     assert_eq!(record.store_host.to_string().parse::<Host>(), Ok(record.store_host));
 
-    let spec = spec_of(record);
+    let spec = RecordSpec::from(record);
     let mut again = Vec::new();
     spec.encode_into(&mut again).expect("what was decoded can be encoded");
     let canonical = spec.version() == record.version && (!record.body.is_empty() || record.body_crc == 0);

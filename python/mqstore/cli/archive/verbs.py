@@ -26,6 +26,7 @@ from mqstore.cli.app import (
     lock_wait,
 )
 from mqstore.cli.render import Format
+from mqstore.cli.results import print_removed
 from mqstore.cli.status import CLEAN, PROBLEMS, USAGE
 
 # Not a Path, which would change a URL.
@@ -115,7 +116,7 @@ def archive_files(
 @app.command("archive-verify")
 @_verb
 def archive_verify(target: Target, form: ReportForm = Format.TABLE) -> int:
-    """Reads all files of an archive and compares their records with what was archived."""
+    """Reads all files of an archive and compares their records with the checksums of the log."""
     with render.progress("reading the archive") as bar:
         report = mqstore.Archive(target).verify(progress=bar)
     if not render.machine(report.to_dict(), form):
@@ -166,21 +167,14 @@ def archive_clean(
         question = f"Remove these {len(plan.objects)} objects?"
         otherwise = f"{len(plan.objects)} objects would be removed; pass --yes to do it, or --dry-run to list them"
         if form is Format.TABLE:
-            _clean_report(plan, form)
+            print_removed(plan, form)
         if not render.confirmed(question, otherwise, yes=yes):
             return USAGE
         plan = found.clean(older_than=age)
-    _clean_report(plan, form)
+    print_removed(plan, form)
     if dry_run:
         render.dry_run()
     return CLEAN
-
-
-def _clean_report(report: mqstore.CleanReport, form: Format) -> None:
-    if not render.machine(report.to_dict(), form):
-        rows = [(one.path, size(one.bytes), moment(one.changed_timestamp)) for one in report.objects]
-        render.table(("object", "bytes", "changed"), rows)
-        render.facts({"objects": len(rows), "bytes": report.bytes, "kept": report.kept})
 
 
 def _moment_of(time_ms: int | None) -> str:

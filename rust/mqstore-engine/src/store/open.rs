@@ -28,7 +28,7 @@ use mqstore_log::flush::{FlushPolicy, Flusher};
 use mqstore_log::recovery::{ProgressReporter, RecoveredLog, RecoveryInput, recover_derived, recover_log};
 use mqstore_meta::{FoundLog, MetaLog};
 
-/// Takes the lock of the store at `files` for writing. Returns the files with their links, some of which are new: see
+/// Takes the lock of the store at `files` for writing. Returns the files with their links, also new ones: see
 /// [`StoreFiles::with_derived_at`].
 pub(super) fn begin_writing(
     files: StoreFiles,

@@ -8,8 +8,8 @@
 use super::{
     BODY_CRC_POSITION, BORN_HOST_POSITION, BORN_TIMESTAMP_POSITION, FLAG_POSITION, Host, MAGIC_POSITION,
     MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1, PHYSICAL_OFFSET_POSITION, PROPERTY_CRC_BYTES,
-    QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, STORE_TIMESTAMP_POSITION, SYS_FLAG_POSITION, Version,
-    whole_record,
+    QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, RecordView, STORE_TIMESTAMP_POSITION, SYS_FLAG_POSITION,
+    Version, whole_record,
 };
 use crate::bytes::{field, put};
 use crate::error::FormatError;
@@ -74,6 +74,30 @@ pub struct RecordSpec<'a> {
     pub properties: &'a [u8],
     /// Whether to append the checksum of the whole record as a property.
     pub property_crc: bool,
+}
+
+impl<'a> From<&RecordView<'a>> for RecordSpec<'a> {
+    /// Returns the parts of a stored record. The encoder makes its version and its BODYCRC again, which can differ from
+    /// the stored ones: see [`patch_body_crc`].
+    fn from(record: &RecordView<'a>) -> Self {
+        Self {
+            topic: record.topic,
+            queue_id: record.queue_id,
+            flag: record.flag,
+            queue_offset: record.queue_offset,
+            physical_offset: record.physical_offset,
+            sys_flag: record.sys_flag,
+            born_timestamp: record.born_timestamp,
+            born_host: record.born_host,
+            store_timestamp: record.store_timestamp,
+            store_host: record.store_host,
+            reconsume_times: record.reconsume_times,
+            prepared_transaction_offset: record.prepared_transaction_offset,
+            body: record.body,
+            properties: record.properties.raw(),
+            property_crc: false,
+        }
+    }
 }
 
 impl<'a> RecordSpec<'a> {
@@ -287,6 +311,13 @@ fn within(what: &'static str, value: usize, limit: usize) -> Result<(), FormatEr
         Ok(())
     } else {
         Err(FormatError::TooLarge { what, value: value as u64, limit: limit as u64 })
+    }
+}
+
+/// Replaces BODYCRC of an encoded record: for a copy of a stored record whose checksum is wrong.
+pub fn patch_body_crc(record: &mut [u8], body_crc: u32) {
+    if record.len() >= BODY_CRC_POSITION + 4 {
+        put(record, BODY_CRC_POSITION, body_crc.to_be_bytes());
     }
 }
 

@@ -53,15 +53,6 @@ impl Host {
         end
     }
 
-    /// Appends the host to `out`.
-    pub(crate) fn append_to(&self, out: &mut Vec<u8>) {
-        match self.ip {
-            IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
-            IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
-        }
-        out.extend_from_slice(&self.port.to_be_bytes());
-    }
-
     /// Returns the bytes of a host without decoding them.
     #[inline]
     pub(crate) fn skip<'a>(reader: &mut Reader<'a>, v6: bool) -> Result<&'a [u8], FormatError> {

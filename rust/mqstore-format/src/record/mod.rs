@@ -9,17 +9,16 @@
 mod decode;
 mod encode;
 mod entries;
-mod exact;
 mod frame;
 mod host;
 mod placeholder;
 
 pub use decode::RecordView;
 pub use encode::{
-    RecordParts, RecordSpec, patch_position, patch_prepared_offset, restore_property_crc, seal_property_crc,
+    RecordParts, RecordSpec, patch_body_crc, patch_position, patch_prepared_offset, restore_property_crc,
+    seal_property_crc,
 };
 pub use entries::{CrcCheck, EntryFields, RecordOutline};
-pub use exact::StoredFields;
 pub use host::Host;
 pub use placeholder::{PLACEHOLDER_TOPIC, encode_placeholder, placeholder_bytes};
 
@@ -90,14 +89,6 @@ impl Version {
         match self {
             Self::V1 => MAGIC_V1,
             Self::V2 => MAGIC_V2,
-        }
-    }
-
-    /// Returns the maximum byte length of a topic.
-    pub const fn most_topic_bytes(self) -> usize {
-        match self {
-            Self::V1 => MAX_TOPIC_BYTES_V1,
-            Self::V2 => i16::MAX as usize,
         }
     }
 

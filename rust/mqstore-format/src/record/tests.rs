@@ -477,24 +477,13 @@ proptest! {
         prop_assert_eq!(record.check_crc(CrcCheck::ALL), Ok(()));
         prop_assert!(record.has_property_crc() || !spec.property_crc);
         prop_assert!(record.properties.raw().starts_with(&properties));
-        let again = RecordSpec {
-            topic: record.topic,
-            queue_id: record.queue_id,
-            flag: record.flag,
-            queue_offset: record.queue_offset,
-            physical_offset: record.physical_offset,
-            sys_flag: record.sys_flag,
-            born_timestamp: record.born_timestamp,
-            born_host: record.born_host,
-            store_timestamp: record.store_timestamp,
-            store_host: record.store_host,
-            reconsume_times: record.reconsume_times,
-            prepared_transaction_offset: record.prepared_transaction_offset,
-            body: record.body,
-            properties: record.properties.raw(),
-            property_crc: false,
-        };
+        let again = RecordSpec::from(&record);
         prop_assert_eq!(encoded(&again), &bytes[..size]);
+        // A wrong checksum of the body is copied too.
+        let (mut copy, mut wrong) = (encoded(&again), bytes[..size].to_vec());
+        wrong[BODY_CRC_POSITION..][..4].copy_from_slice(&record.body_crc.wrapping_add(1).to_be_bytes());
+        patch_body_crc(&mut copy, RecordView::decode(&wrong).unwrap().body_crc);
+        prop_assert_eq!(copy, wrong);
         prop_assert_eq!(record.store_host.to_string().parse::<Host>(), Ok(record.store_host));
     }
 

@@ -29,7 +29,7 @@ const MOST_AHEAD: u64 = 128;
 /// Pages of the longest range, of `BEST_READ_BYTES`: 8 MiB. Longer ones are split, so that their parts are fetched at the same time.
 const MOST_OF_A_RANGE: u64 = 128;
 
-/// Pages of a range that has a request of its own, which nobody needs to wait for: 1 MiB.
+/// Pages of a range that has a request of its own, for which no thread needs to wait: 1 MiB.
 const LONG_RANGE: u64 = 16;
 
 /// Pages of the longest expected range: 32 MiB.

@@ -34,7 +34,7 @@ impl RaftPlace {
         Self { index: entry.header.index, term: entry.header.term }
     }
 
-    /// Whether `next` can be so many entries after this one, in one history.
+    /// Whether `next` can be this number of entries after this one, in one history.
     fn is_followed_by(self, next: Self, entries: i64) -> bool {
         self.index.checked_add(entries) == Some(next.index) && next.term >= self.term
     }

@@ -17,9 +17,9 @@ const FIRST: u64 = 3 * FILE_BYTES as u64;
 /// What a data file contains.
 enum Part {
     Record(usize),
-    /// An entry without a record, with a body of so many bytes.
+    /// An entry without a record, with a body of this number of bytes.
     Empty(usize),
-    /// A blank of so many bytes; 0 is the rest of the file.
+    /// A blank of this number of bytes; 0 is the rest of the file.
     Blank(usize),
 }
 

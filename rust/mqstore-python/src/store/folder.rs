@@ -161,7 +161,7 @@ impl StoreFolder {
 struct PythonSource {
     root: PathBuf,
     object: Py<PyAny>,
-    /// The executor of the reads that nobody waits for yet.
+    /// The executor of the reads for which no thread waits yet.
     threads: PyOnceLock<Py<PyAny>>,
 }
 

@@ -8,7 +8,7 @@ fn archive(archived_to: u64) -> ArchiveState {
     ArchiveState { archived_to, settings: r#"{"target": "/cold"}"#.to_owned() }
 }
 
-/// Returns a store with five segments, of which four are due by age.
+/// Returns a store with five segments. Four are due by age.
 fn due(bench: &Bench, options: &StoreOptions) -> Store {
     let store = bench.open(options);
     fill(bench, &store, 5);

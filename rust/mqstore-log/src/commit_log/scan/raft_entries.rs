@@ -22,7 +22,7 @@ pub(super) const LEAD_BYTES: usize = OWN_POSITION.end;
 /// The meaning of bytes that are no record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lead {
-    /// A header, a blank or an entry without a record: the next item begins after so many bytes.
+    /// A header, a blank or an entry without a record: the next item begins after this number of bytes.
     Skip(u64),
     /// None of these, with the reason.
     Other(String),

@@ -6,7 +6,7 @@ use arrow_array::{ArrayRef, Int32Array, Int64Array, RecordBatch, TimestampMicros
 use arrow_buffer::{NullBufferBuilder, ScalarBuffer};
 use arrow_schema::ArrowError;
 use mqstore_engine::{ScanRow, ScanSink};
-use mqstore_format::{Host, RecordView, StoredFields, crc32, validate_stored_topic};
+use mqstore_format::{Host, RecordSpec, RecordView, crc32, patch_body_crc, validate_stored_topic};
 
 use super::super::buffer_pool::BufferPool;
 use super::super::text_columns::{BytesColumn, KeyListColumn, PropertyColumns, taken};
@@ -158,9 +158,11 @@ impl ArchiveBuilder {
             return false;
         }
         self.scratch.clear();
-        // The body is stored as it is. Without it, the lengths and the rest of the record are compared.
-        let bare = StoredFields { body: &[], ..StoredFields::from(record) };
-        bare.encode_into(&mut self.scratch).is_ok() && is_frame_of(&self.scratch, record)
+        // The body has a column of its own. Without it, the lengths and the rest of the record are compared.
+        let bare = RecordSpec { body: &[], ..RecordSpec::from(record) };
+        let is_encoded = bare.encode_into(&mut self.scratch).is_ok();
+        patch_body_crc(&mut self.scratch, record.body_crc);
+        is_encoded && is_frame_of(&self.scratch, record)
     }
 
     fn finish(&mut self) -> Result<RecordBatch, ArrowError> {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use arrow_array::ffi_stream::RecordBatchStreamReader;
 use arrow_array::{Array, RecordBatch};
 use mqstore_base::error::StoreError;
-use mqstore_format::{Host, RecordView, StoredFields, SysFlag, Version, crc32};
+use mqstore_format::{Host, RecordSpec, RecordView, SysFlag, crc32, patch_body_crc};
 
 use super::super::input::values::{BytesColumn, Numbers, integers, times_ms};
 
@@ -91,7 +91,7 @@ impl<'a> ArchiveRows<'a> {
                 out.extend_from_slice(raw);
                 raw.len()
             }
-            None => self.fields(row)?.encode_into(out).map_err(wrong)?,
+            None => self.encode_columns(row, out)?,
         };
         if i64::try_from(written) != Ok(size) {
             return Err(wrong(format!("the record of row {row} has {written} bytes, not {size}")));
@@ -99,12 +99,26 @@ impl<'a> ArchiveRows<'a> {
         Ok(written)
     }
 
-    fn fields(&self, row: usize) -> Result<StoredFields<'a>, StoreError> {
+    /// Encodes the record of a row without `raw`.
+    fn encode_columns(&self, row: usize, out: &mut Vec<u8>) -> Result<usize, StoreError> {
+        let spec = self.spec(row)?;
+        if spec.version().magic() != int(&self.magic, row, "magic")?.cast_unsigned() {
+            return Err(wrong(format!("the magic of row {row} does not fit its topic")));
+        }
+        let families = (spec.sys_flag.born_host_v6(), spec.sys_flag.store_host_v6());
+        if families != (spec.born_host.ip.is_ipv6(), spec.store_host.ip.is_ipv6()) {
+            return Err(wrong(format!("the flag of row {row} does not fit its hosts")));
+        }
+        let start = out.len();
+        let written = spec.encode_into(out).map_err(wrong)?;
+        let body_crc = int(&self.body_crc, row, "body_crc")?.cast_unsigned();
+        patch_body_crc(out.get_mut(start..).unwrap_or_default(), body_crc);
+        Ok(written)
+    }
+
+    fn spec(&self, row: usize) -> Result<RecordSpec<'a>, StoreError> {
         let topic = bytes(&self.topic, row, "topic")?;
-        Ok(StoredFields {
-            version: Version::from_magic(int(&self.magic, row, "magic")?.cast_unsigned())
-                .ok_or_else(|| wrong(format!("row {row} has an unknown magic")))?,
-            body_crc: int(&self.body_crc, row, "body_crc")?.cast_unsigned(),
+        Ok(RecordSpec {
             queue_id: int(&self.queue_id, row, "queue_id")?,
             flag: int(&self.flag, row, "flag")?,
             queue_offset: long(&self.queue_offset, row, "queue_offset")?,
@@ -123,6 +137,7 @@ impl<'a> ArchiveRows<'a> {
             body: bytes(&self.body, row, "body")?,
             topic: std::str::from_utf8(topic).map_err(wrong)?,
             properties: bytes(&self.properties_raw, row, "properties_raw")?,
+            property_crc: false,
         })
     }
 }

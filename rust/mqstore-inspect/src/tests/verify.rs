@@ -242,3 +242,24 @@ fn after_a_kill_queues_and_index_may_lack_the_last_messages() {
     let report = verified(&reopened);
     assert!(report.ok && report.notes.is_empty(), "{report:?}");
 }
+
+#[test]
+fn a_hole_counts_only_among_the_units_that_a_writer_has_finished() {
+    let (world, vfs, _) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    for number in 0..20 {
+        if number == 14 {
+            store.flush().unwrap();
+        }
+        put(&store, "a", 0, b"body", &format!("key-{number:02}"));
+    }
+    let killed = world.on(Arc::new(vfs.kill().unwrap()));
+    let queue = killed.files().consume_queue().join("a/0");
+    // Queue offsets 10 to 19.
+    let file = killed.vfs.open(&queue.join("00000000000000000200"), Access::ReadWrite).unwrap();
+    // The writer was stopped after its last flush finished offset 13.
+    file.write_all_at(&[0; 20], 4 * 20).unwrap();
+    assert!(verified(&killed).ok, "{:?}", verified(&killed));
+    file.write_all_at(&[0; 20], 2 * 20).unwrap();
+    assert!(kinds(&verified(&killed)).contains(&"queue_stray"));
+}

@@ -184,7 +184,7 @@ pub(crate) fn check_other_files(
     }
     let ends = tallies.ends(view);
     let end_of = |topic: &str, queue_id| ends.get(topic).and_then(|queues| queues.get(&queue_id)).copied();
-    tallies.report(view, end, &mut report)?;
+    tallies.report(view, &mut report)?;
     keys.finish(view, wrong_files, &mut report);
     let mut check = OtherFilesCheck { files, report, end, dispatched: view.dispatched, beside };
     check.checkpoint();

@@ -263,9 +263,10 @@ impl PartFindings {
             let queue = view.queues.get(topic, queue_id);
             for (offset, units) in run.rows() {
                 found.rows.extend(MisorderedRange::of_row(offset, units));
+                let units = dispatched(view, units, |unit| unit.physical_offset);
                 match &queue {
                     Some(queue) => found.compare(view, queue, (offset, units), range_bytes)?,
-                    None => found.add_missing_units(view, offset, units),
+                    None => found.add_missing_units(offset, units),
                 }
             }
             self.queues.push(found);
@@ -273,11 +274,14 @@ impl PartFindings {
         for (topic, queue_id, units) in self.output.batches() {
             let mut found = QueuePart { topic: topic.into(), queue_id, ..QueuePart::default() };
             found.rows.extend(units.iter().map(MisorderedRange::of_batch));
+            let units = dispatched(view, units, |unit| unit.physical_offset);
             match view.queues.batch(topic, queue_id) {
                 Some(queue) => found.compare_batches(view, &queue, units)?,
-                None => units
-                    .iter()
-                    .for_each(|unit| found.add_missing_units(view, unit.base_offset, &[plain(unit)])),
+                None => {
+                    for unit in units {
+                        found.add_missing_units(unit.base_offset, &[plain(unit)]);
+                    }
+                }
             }
             self.queues.push(found);
         }
@@ -309,11 +313,9 @@ impl QueuePart {
     }
 
     /// Adds `units` as missing; the first record has the queue offset `from`.
-    fn add_missing_units(&mut self, view: &View<'_>, from: i64, units: &[CqUnit]) {
-        // The units are in log order, so those not dispatched yet are last.
-        let dispatched = units.partition_point(|unit| (unit.physical_offset as u64) < view.dispatched);
-        let Some(first) = units.first().filter(|_| dispatched > 0) else { return };
-        let to = from.saturating_add(dispatched as i64);
+    fn add_missing_units(&mut self, from: i64, units: &[CqUnit]) {
+        let Some(first) = units.first() else { return };
+        let to = from.saturating_add(units.len() as i64);
         let next = MissingUnits { from, to, physical: first.physical_offset };
         if let Some(next) = MissingUnits::join(&mut self.absent, next) {
             self.absent.push(next);
@@ -333,7 +335,7 @@ impl QueuePart {
         let inside = queue.max_offset().saturating_sub(from).clamp(0, units.len() as i64) as usize;
         let (front, rest) = units.split_at(below);
         let (middle, behind) = rest.split_at(inside.saturating_sub(below));
-        self.add_missing_units(view, from, front);
+        self.add_missing_units(from, front);
         let mut entries = middle.iter();
         let begin = from + below as i64;
         let ahead = EXPECTED_ROWS * middle.len() as i64;
@@ -362,9 +364,9 @@ impl QueuePart {
                 queue.expect(begin + middle.len() as i64, ahead);
             }
             let rest = entries.as_slice();
-            self.add_missing_units(view, begin + (middle.len() - rest.len()) as i64, rest);
+            self.add_missing_units(begin + (middle.len() - rest.len()) as i64, rest);
         }
-        self.add_missing_units(view, begin + middle.len() as i64, behind);
+        self.add_missing_units(begin + middle.len() as i64, behind);
         Ok(())
     }
 
@@ -388,7 +390,7 @@ impl QueuePart {
         unit: CqUnit,
     ) -> Result<(), StoreError> {
         if entry.is_blank() || entry.size == 0 {
-            self.add_missing_units(view, offset, &[unit]);
+            self.add_missing_units(offset, &[unit]);
             return Ok(());
         }
         if *self.topic == *SCHEDULE_TOPIC && is_due_by_another_table(view, self.queue_id, &entry, &unit) {
@@ -428,12 +430,19 @@ impl QueuePart {
                         Some(detail) => self.wrong.push((offset, detail)),
                         None => self.matched += 1,
                     },
-                    None => self.add_missing_units(view, offset, &[plain(unit)]),
+                    None => self.add_missing_units(offset, &[plain(unit)]),
                 }
             }
         }
         Ok(())
     }
+}
+
+/// Returns those of `units`, which are in log order, whose records the writer has dispatched for certain. The slots of
+/// the others may be empty or half written.
+fn dispatched<'a, U>(view: &View<'_>, units: &'a [U], physical_offset: impl Fn(&U) -> i64) -> &'a [U] {
+    let end = units.partition_point(|unit| (physical_offset(unit) as u64) < view.dispatched);
+    units.get(..end).unwrap_or_default()
 }
 
 /// Compares the fields that only batch queues have. Returns the difference between a unit and the expected one.

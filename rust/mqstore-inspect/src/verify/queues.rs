@@ -75,12 +75,7 @@ impl QueueFindings {
     }
 
     /// Reports all findings, and checks the queues that have more units than the log has records.
-    pub(super) fn report(
-        mut self,
-        view: &View<'_>,
-        end: u64,
-        report: &mut VerifyReport,
-    ) -> Result<(), StoreError> {
+    pub(super) fn report(mut self, view: &View<'_>, report: &mut VerifyReport) -> Result<(), StoreError> {
         for queue in view.queues.all() {
             self.queues.entry(queue.topic().into()).or_default().entry(queue.queue_id()).or_default();
         }
@@ -90,7 +85,7 @@ impl QueueFindings {
         for (topic, queues) in &mut self.queues {
             for (queue_id, tally) in queues {
                 tally.sort();
-                QueueCheck { view, end, report, topic, queue_id: *queue_id, tally }.all()?;
+                QueueCheck { view, report, topic, queue_id: *queue_id, tally }.all()?;
             }
         }
         Ok(())
@@ -161,11 +156,17 @@ fn place_of(offset: i64) -> u64 {
     (offset.max(0) as u64).saturating_mul(20)
 }
 
+/// Returns `other` if a file is missing: all its records expired meanwhile.
+fn unless_gone<T>(found: Result<T, StoreError>, other: T) -> Result<T, StoreError> {
+    match found {
+        Err(error) if error.is_gone() => Ok(other),
+        found => found,
+    }
+}
+
 /// The check of one queue.
 struct QueueCheck<'a> {
     view: &'a View<'a>,
-    /// End of the log.
-    end: u64,
     report: &'a mut VerifyReport,
     topic: &'a str,
     queue_id: i32,
@@ -201,7 +202,8 @@ impl QueueCheck<'_> {
     }
 
     fn queue(&mut self, queue: &ConsumeQueue, folder: &Path) -> Result<(), StoreError> {
-        if let Some(reason) = queue.damaged() {
+        // A writer may still fill the slots after those that it has finished.
+        if let Some(reason) = unless_gone(queue.damaged_before(self.view.dispatched), None)? {
             self.report.add(ProblemKind::QueueStray, folder, None, reason);
         }
         let (min, max) = (queue.min_offset(), queue.max_offset());
@@ -215,41 +217,15 @@ impl QueueCheck<'_> {
                 detail.clone(),
             );
         }
-        let seen = self.seen(queue, min, max)?;
-        if self.tally.accounted(min, seen) != seen - min {
-            return self.entries(queue, folder, min, max);
+        let end = unless_gone(queue.max_offset_for(self.view.dispatched), max)?;
+        if self.tally.accounted(min, end) != end - min {
+            return self.entries(queue, folder, min, end);
         }
         // Offsets without a record should have blank units.
         for (from, to) in self.tally.claimed.gaps() {
-            self.entries(queue, folder, *from.max(&min), *to.min(&max))?;
+            self.entries(queue, folder, *from.max(&min), *to.min(&end))?;
         }
         Ok(())
-    }
-
-    /// Whether a unit points past the end of the log that this check saw: a running writer adds such units.
-    fn is_behind(&self, unit: &CqUnit) -> bool {
-        self.view.dispatched != u64::MAX
-            && u64::try_from(unit.physical_offset).is_ok_and(|place| place >= self.end)
-    }
-
-    /// Returns the offset of the first such unit between `min` and `max`; they are the last ones.
-    fn seen(&self, queue: &ConsumeQueue, min: i64, max: i64) -> Result<i64, StoreError> {
-        if self.view.dispatched == u64::MAX {
-            return Ok(max);
-        }
-        let (mut from, mut to, mut units) = (min, max, Vec::new());
-        while from < to {
-            let middle = from + (to - from) / 2;
-            units.clear();
-            match queue.read(middle, 1, &mut units) {
-                Err(error @ StoreError::Io { .. }) if !error.is_gone() => return Err(error),
-                // Another check reports the damage.
-                Err(_) => return Ok(max),
-                Ok(()) if units.iter().any(|unit| self.is_behind(unit)) => to = middle,
-                Ok(()) => from = middle + 1,
-            }
-        }
-        Ok(from)
     }
 
     /// Checks the units from `from` to `to` (exclusive).
@@ -271,6 +247,11 @@ impl QueueCheck<'_> {
         Ok(())
     }
 
+    /// Whether the record of a unit may not be dispatched yet: such units are the last ones of a queue.
+    fn is_unfinished(&self, unit: &CqUnit) -> bool {
+        u64::try_from(unit.physical_offset).is_ok_and(|place| place >= self.view.dispatched)
+    }
+
     fn batch_queue(&mut self, queue: &BatchQueue) -> Result<(), StoreError> {
         let folder = &self.folder(&self.view.files.batch_consume_queue());
         if let Some(reason) = queue.damaged() {
@@ -279,7 +260,7 @@ impl QueueCheck<'_> {
         self.findings(folder, queue.max_offset(), |_| None, |_| false);
         let mut count = 0;
         self.batch_entries(queue, |look, _, unit| {
-            count += i64::from(!look.is_behind(&unit));
+            count += i64::from(!look.is_unfinished(&unit));
             Ok(())
         })?;
         if count == self.tally.matched {
@@ -369,10 +350,8 @@ impl QueueCheck<'_> {
         unit: CqUnit,
     ) -> Result<(), StoreError> {
         let physical = u64::try_from(unit.physical_offset);
-        // Its record expired, or a running writer dispatched more than this check saw.
         let expired = physical.is_ok_and(|place| place < self.view.list.min_offset());
-        let elsewhere = expired || self.is_behind(&unit);
-        if unit.is_blank() || elsewhere || self.tally.knows(offset) {
+        if unit.is_blank() || expired || self.is_unfinished(&unit) || self.tally.knows(offset) {
             return Ok(());
         }
         if !leads_to(self.view, (self.topic, self.queue_id), offset, unit)? {

@@ -323,6 +323,7 @@ async def test_a_close_ends_waits_with_an_error(home: Path) -> None:
         await store.wait("orders", 0, 0)
 
 
+@pytest.mark.slow
 @in_loop
 async def test_beside_a_writer_waits_are_looked_at_together(home: Path) -> None:
     writer = mqstore.open(home, "create", options=SMALL)
@@ -414,6 +415,7 @@ async def test_who_is_cancelled_while_reading_loses_no_message(home: Path) -> No
             assert seen == wanted
 
 
+@pytest.mark.slow
 @in_loop
 async def test_tasks_that_share_an_iterator_get_each_message_once(home: Path) -> None:
     async with mqstore.aio.open(home, "create", options=SMALL) as store:

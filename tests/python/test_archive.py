@@ -536,6 +536,7 @@ class Requests:
         self.calls.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_whichever_request_fails_nothing_is_lost(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each failure, retention deletes only what a readable archive has, and the next run continues."""
@@ -766,6 +767,7 @@ def test_asyncio(store: mqstore.Store, tmp_path: Path) -> None:
         assert inspect.signature(twin) == inspect.signature(own)
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path: Path, cli: Cli) -> None:
     home, target = tmp_path / "store", tmp_path / "archive"
     with mqstore.open(home, "create", options=SMALL) as opened:

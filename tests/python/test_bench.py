@@ -31,6 +31,7 @@ def test_bench(tmp_path: Path, cli: Cli) -> None:
     assert "store / bare loop" in table
 
 
+@pytest.mark.slow
 def test_trace(tmp_path: Path, cli: Cli) -> None:
     few = ("bench", tmp_path, "--trace", "--rate", "10000", "--seconds", "0.05", "--size", "100")
     done = cli(*few, "--slow-us", "1", "--slowest", "3", "--format", "json")

@@ -184,6 +184,7 @@ def test_colors_only_where_they_are_wanted(filled: Path) -> None:
     assert not color.search(printed(NO_COLOR="1"))
 
 
+@pytest.mark.slow
 def test_help(cli: Cli) -> None:
     done = cli("--help")
     assert done.returncode == 0
@@ -236,6 +237,7 @@ def test_cat_object(filled: Path, cli: Cli) -> None:
         assert line["body_size"] == len(message.body)
 
 
+@pytest.mark.slow
 def test_cat_selects(filled: Path, cli: Cli) -> None:
     def offsets(*arguments: object) -> list[tuple[str, int, int]]:
         return [(one["topic"], one["queue_id"], one["queue_offset"]) for one in lines(cli("cat", filled, *arguments))]
@@ -291,6 +293,7 @@ def test_bodies(home: Path, cli: Cli) -> None:
     assert list(none[0]) == NAMES
 
 
+@pytest.mark.slow
 def test_formats(filled: Path, cli: Cli) -> None:
     by_line = lines(cli("cat", filled))
     assert json.loads(cli("cat", filled, "--format", "json").stdout) == by_line
@@ -314,6 +317,7 @@ def test_machine_forms_escape_everything(home: Path, cli: Cli) -> None:
     assert "\\x1b[31m" in table
 
 
+@pytest.mark.slow
 def test_get(filled: Path, cli: Cli) -> None:
     with mqstore.open(filled) as store:
         message = next(store.read("orders", 1, 7))
@@ -326,6 +330,7 @@ def test_get(filled: Path, cli: Cli) -> None:
         assert (done.returncode, done.stdout) == (1, "")
 
 
+@pytest.mark.slow
 def test_tail(filled: Path, cli: Cli) -> None:
     def found(*arguments: object) -> list[tuple[int, int]]:
         return [(one["queue_id"], one["queue_offset"]) for one in lines(cli("tail", filled, *arguments))]
@@ -457,6 +462,7 @@ def test_notes_go_to_stderr_once(home: Path, cli: Cli) -> None:
     assert all(note.startswith("mqstore: ") for note in notes)
 
 
+@pytest.mark.slow
 def test_topics_as_found_on_disk(home: Path, cli: Cli) -> None:
     names = ["%LMQ%x", "%RETRY%" + "g" * 233, "a.b c", "тема"]
     raw.write_log(home, [{"topic": name} for name in names])

@@ -93,6 +93,7 @@ def test_whole_messages_at_80_columns(home: Path) -> None:
 # Selections.
 
 
+@pytest.mark.slow
 def test_cat_selects_by_time_key_and_body(home: Path, cli: Cli) -> None:
     stamp = 1_700_000_000_000
     raw.write_log(
@@ -129,6 +130,7 @@ def test_cat_selects_by_time_key_and_body(home: Path, cli: Cli) -> None:
         assert cli("cat", home, *bad).returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["lookup", "export"])
 def test_since_and_until_have_their_former_names(filled: Path, tmp_path: Path, cli: Cli, verb: str) -> None:
     with mqstore.open(filled) as store:
@@ -150,6 +152,7 @@ def test_since_and_until_have_their_former_names(filled: Path, tmp_path: Path, c
 # Standard input and output.
 
 
+@pytest.mark.slow
 def test_append_takes_a_text_a_file_or_standard_input(home: Path, tmp_path: Path, cli: Cli) -> None:
     assert cli("append", home, "orders", "--body", "x").returncode == 3
     assert not home.exists()
@@ -198,6 +201,7 @@ def test_append_refuses(filled: Path, cli: Cli, arguments: list[str]) -> None:
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
 
 
+@pytest.mark.slow
 def test_export_and_import_take_standard_output_and_input(filled: Path, tmp_path: Path, cli: Cli) -> None:
     file, target = tmp_path / "o.jsonl", tmp_path / "target"
     mqstore.export(filled, file)
@@ -219,6 +223,7 @@ def test_export_and_import_take_standard_output_and_input(filled: Path, tmp_path
 # Topics.
 
 
+@pytest.mark.slow
 def test_topics_are_created_changed_and_deleted(home: Path, cli: Cli) -> None:
     assert cli("topic", "create", home, "orders").returncode == 3
     done = cli("topic", "create", home, "orders", "--queues", 2, "--create", "--format", "json")
@@ -272,6 +277,7 @@ def test_the_lag_of_groups(consumed: Path, cli: Cli) -> None:
     assert "did you mean billing?" in " ".join(unknown.stderr.replace("│", " ").split())
 
 
+@pytest.mark.slow
 def test_a_group_is_reset(consumed: Path, cli: Cli) -> None:
     before = tree_hash(consumed)
     plan = cli("group", "reset", consumed, "billing", "--to", "earliest", "--topic", "orders", "--dry-run",
@@ -296,6 +302,7 @@ def test_a_group_is_reset(consumed: Path, cli: Cli) -> None:
     assert cli("group", "reset", consumed, "billing", "--to", "latest", "--topic", "none", "--yes").returncode == 3
 
 
+@pytest.mark.slow
 def test_dead_letters_are_listed_and_redriven(home: Path, cli: Cli) -> None:
     with mqstore.open(home, "create", options=SMALL) as store:
         with store.work_queue("jobs", "mailers", max_attempts=1) as queue:
@@ -322,6 +329,7 @@ def test_dead_letters_are_listed_and_redriven(home: Path, cli: Cli) -> None:
 # Units, dry runs, advice and notes.
 
 
+@pytest.mark.slow
 def test_tables_have_units_and_json_has_numbers(filled: Path, tmp_path: Path, cli: Cli) -> None:
     assert json.loads(cli("info", filled, "--format", "json").stdout)["segment_size"] == 65536
     assert "64.0 KiB" in cli("info", filled).stdout
@@ -335,6 +343,7 @@ def test_tables_have_units_and_json_has_numbers(filled: Path, tmp_path: Path, cl
             assert line.endswith("s"), line
 
 
+@pytest.mark.slow
 def test_dry_runs_say_so_and_real_runs_do_not(filled: Path, tmp_path: Path, cli: Cli) -> None:
     file = tmp_path / "o.jsonl"
     mqstore.export(filled, file)
@@ -351,6 +360,7 @@ def test_dry_runs_say_so_and_real_runs_do_not(filled: Path, tmp_path: Path, cli:
         assert "dry run" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_parent_folder_is_told_the_store(home: Path, cli: Cli) -> None:
     mqstore.open(home, "create", options=SMALL).close()
     for verb in (
@@ -393,6 +403,7 @@ def test_notes_about_a_crash_are_harmless_and_come_last(home: Path, cli: Cli) ->
     assert "cut at byte" in written.stderr
 
 
+@pytest.mark.slow
 def test_a_verb_that_changes_a_store_waits_for_its_lock(home: Path, cli: Cli, tmp_path: Path) -> None:
     with mqstore.open(home, "create", options=SMALL) as store:
         store.append("orders", b"1", keys="k")

@@ -175,6 +175,7 @@ def test_a_close_ends_it(table: mqstore.Store) -> None:
         assert store.compact().messages_after == 10
 
 
+@pytest.mark.slow
 def test_appends_and_reads_meanwhile(table: mqstore.Store) -> None:
     """Each read returns the newest message of every key at its start, in ascending order."""
     fill(table, 50)
@@ -280,6 +281,7 @@ def test_a_named_job_that_was_stopped_is_gone_on_with(home: Path, cli: Cli) -> N
     assert tree_hash(home / "compaction") == before
 
 
+@pytest.mark.slow
 def test_the_verb(home: Path, tmp_path: Path, cli: Cli) -> None:
     closed(home)
     before = tree_hash(home)

@@ -95,6 +95,7 @@ def history(home: Path, seed: int) -> None:
     assert mqstore.verify(home).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_any_order_keeps_the_newest_and_brings_nothing_back(home: Path, seed: int) -> None:
     history(home, seed)

@@ -351,6 +351,7 @@ async def test_tasks_compress_like_threads(home: Path) -> None:
         assert sorted(got) == sorted([BODY] * 3 + [large] * 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", [False, True])
 def test_the_command_line_compresses(tmp_path: Path, cli: Cli, lines: bool) -> None:
     home, file = tmp_path / "s", tmp_path / "body"

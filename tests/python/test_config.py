@@ -6,6 +6,8 @@ import json
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import mqstore
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ def test_defaults(cli: Cli) -> None:
     assert found["secure_wipe"]["rocketmq"] == []
 
 
+@pytest.mark.slow
 def test_a_brokers_file(tmp_path: Path, cli: Cli) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(BROKER)

@@ -228,6 +228,7 @@ def test_consumers_of_a_group_share_the_queues(store: mqstore.Store) -> None:
     one.close()
 
 
+@pytest.mark.slow
 def test_workers_of_a_group_handle_each_message_once(store: mqstore.Store) -> None:
     fill(store, 400, queues=4)
     seen: list[str] = []

@@ -114,6 +114,7 @@ def test_delayed_messages_are_copied_after_their_delivery(tmp_path: Path) -> Non
     assert bodies(target) == [*numbered(0, 4), "orders-5", "orders-6"]
 
 
+@pytest.mark.slow
 def test_a_copy_can_be_interrupted_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = 0
 
@@ -223,6 +224,7 @@ def test_an_interrupted_copy_continues(tmp_path: Path) -> None:
     assert bodies(target) == numbered(0, 2000)
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path: Path, cli: Cli) -> None:
     home, target = tmp_path / "source", tmp_path / "target"
     fill(home, 0, 10)

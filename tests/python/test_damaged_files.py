@@ -128,6 +128,7 @@ def test_a_truncated_compaction_file_is_reported(tmp_path: Path) -> None:
     assert (home / "mqstore" / "lost+found" / "config_compaction.json").read_text() == "{"
 
 
+@pytest.mark.slow
 def test_levels_that_were_delivered_are_not_delivered_again(tmp_path: Path) -> None:
     home = tmp_path / "s"
     with mqstore.open(home, "create", **SMALL) as store:

@@ -153,6 +153,7 @@ def fill(disk: Disk, name: str, **role: Any) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", MODES)
 def test_a_disk_that_fills_at_a_step_of_a_segment(small_disk: Disk, durability: str) -> None:
     refused = 0

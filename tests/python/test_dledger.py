@@ -100,6 +100,7 @@ def test_it_reads_like_the_plain_store(plain: Path, tmp_path: Path, layout: str)
     assert tree_hash(member.root) == before
 
 
+@pytest.mark.slow
 def test_command_line(plain: Path, tmp_path: Path, cli: Cli) -> None:
     member = convert(plain, tmp_path / "store", split=70)
     assert cli("verify", member.root).returncode == 0

@@ -17,6 +17,7 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "printed"),
     [
@@ -109,6 +110,7 @@ def test_the_blocks_of_a_page_run_one_after_the_other(
     assert [line if line in printed else line.partition("(")[0] for line in lines] == printed
 
 
+@pytest.mark.slow
 def test_the_blocks_of_the_page_about_tests_are_tests(tmp_path: Path) -> None:
     suite = "\n\n".join(blocks("docs/testing-programs.md"))
     (tmp_path / "test_page.py").write_text(suite)

@@ -45,6 +45,7 @@ def test_the_page_shows_the_code_of_an_example(example: str) -> None:
     assert (ROOT / f"examples/{example}.py").read_text() == SHOWN[example][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", SHOWN)
 def test_an_example_prints_what_the_page_shows_and_removes_its_files(example: str, tmp_path: Path) -> None:
     assert output(example, folder=tmp_path) == SHOWN[example][1]

@@ -83,6 +83,7 @@ def test_dry_run_tells_and_the_real_run_does_it(home: Path) -> None:
     assert mqstore.verify(home).ok
 
 
+@pytest.mark.slow
 def test_age_counts_from_the_last_message(home: Path) -> None:
     with mqstore.open(home, "create", retention=timedelta(seconds=2), **TINY) as store:
         fill(store, 3)
@@ -236,6 +237,7 @@ def put_a_day(store: mqstore.Store, topic: str, day: int) -> None:
     store.append_many(topic, [f"{day} {number} {'x' * 500}".encode() for number in range(10)])
 
 
+@pytest.mark.slow
 def test_thirty_days_of_a_plain_log(home: Path) -> None:
     def daily(store: mqstore.Store, day: int) -> None:
         put_a_day(store, "log", day)
@@ -246,6 +248,7 @@ def test_thirty_days_of_a_plain_log(home: Path) -> None:
         assert store.stats().segments_kept_by == ()
 
 
+@pytest.mark.slow
 def test_thirty_days_of_a_work_queue(home: Path) -> None:
     done: list[bytes] = []
 
@@ -271,6 +274,7 @@ def test_thirty_days_of_a_work_queue(home: Path) -> None:
         assert store.stats().segments_kept_by == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "oldest"),
     [({}, {3, 4}), ({"retention_policy": "time"}, {23, 24}), ({"group_timeout": 2 * DAY}, {23, 24})],
@@ -297,6 +301,7 @@ def keep_unread(store: mqstore.Store) -> None:
     fill(store)
 
 
+@pytest.mark.slow
 def test_what_keeps_a_segment_is_named(home: Path, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "mqstore")
     with mqstore.open(home, "create", retention=0.001, **TINY) as store:
@@ -408,6 +413,7 @@ def test_options_of_paths_and_calls() -> None:
             mqstore.StoreOptions(**{name: 1})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_verb(filled: Path, cli: Cli) -> None:
     assert cli("expire", filled).returncode == 2
     assert cli("expire", filled, "--retention", "soon").returncode == 2
@@ -500,6 +506,7 @@ def test_expire_uncompacted_lets_it_go(home: Path) -> None:
     assert prices(home) == []
 
 
+@pytest.mark.slow
 def test_the_verb_compacts_first(home: Path, cli: Cli) -> None:
     with mqstore.open(home, "create", **TINY) as store:
         fill_table(store)
@@ -517,6 +524,7 @@ def test_the_verb_compacts_first(home: Path, cli: Cli) -> None:
     assert len(segments(home)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_the_space_of_deleted_files_is_free_at_once(home: Path) -> None:
     options = {"segment_size": 1 << 20, "index_slots": 100, "index_entries": 4000, "queue_file_entries": 1000}

@@ -301,6 +301,7 @@ print("whole", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jsonl", "store", "parquet", "arrow"])
 def test_a_killed_export_goes_on(tmp_path: Path, kind: Literal["jsonl", "store", "parquet", "arrow"]) -> None:
     """Killed at random moments, many times: each message once, in order, and the mapping has the new places."""
@@ -358,6 +359,7 @@ def test_a_killed_export_goes_on(tmp_path: Path, kind: Literal["jsonl", "store",
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_parts(filled: Path, tmp_path: Path, kind: str, cli: Cli) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -412,6 +414,7 @@ def test_two_exports_to_one_file(filled: Path, tmp_path: Path) -> None:
     assert mqstore.export(filled, file, progress=second).messages == 45
 
 
+@pytest.mark.slow
 def test_the_commands(filled: Path, tmp_path: Path, cli: Cli) -> None:
     file, target = tmp_path / "o.jsonl", tmp_path / "target"
     done = cli("export", filled, file, "--topic", "orders", "--filter", "paid", "--format", "json")

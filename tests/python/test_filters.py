@@ -204,6 +204,7 @@ def test_resumed_exports_tell_filters_apart(priced: Path, tmp_path: Path) -> Non
     assert (report.messages, len(out.read_text().splitlines())) == (100, 1 + 100)
 
 
+@pytest.mark.slow
 def test_on_the_command_line(priced: Path, tmp_path: Path, cli: Cli) -> None:
     def offsets(*arguments: object) -> list[int]:
         done = cli(*arguments)

@@ -126,6 +126,7 @@ def test_an_outbox(tmp_path: Path, cli: Cli, last: str) -> None:
         assert len(store.pending_transactions()) <= last.startswith("noted")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [0, 42, 99])
 def test_a_key_table(tmp_path: Path, cli: Cli, last: int) -> None:
     before = run("key_table", tmp_path, until=f"counted {last}")

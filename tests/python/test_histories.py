@@ -9,6 +9,7 @@ import pytest
 from histories import History
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_random_history_agrees_with_the_model(home: Path, seed: int) -> None:
     History(home, seed).run(60)

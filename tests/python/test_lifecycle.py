@@ -281,6 +281,7 @@ def test_fork(home: Path, mode: str) -> None:
         assert done.stderr == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_gives_up_the_lock(home: Path) -> None:
     code = (

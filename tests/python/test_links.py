@@ -69,6 +69,7 @@ def check(home: Path, names: list[str], disk: Path, count: int) -> None:
 FOLDERS = ["commitlog", "consumequeue", "index", "config", "mqstore"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [*([name] for name in FOLDERS), FOLDERS], ids=",".join)
 def test_every_verb_follows_links(home: Path, disk: Path, names: list[str], cli: Cli) -> None:
     make(home)
@@ -258,6 +259,7 @@ def test_a_crash_while_the_links_are_made(tmp_path: Path, disk: Path, again: boo
     assert {(0, 0), (0, 1), (1, 1), (1, 2), (2, 2)} <= seen, seen
 
 
+@pytest.mark.slow
 def test_the_disk_of_queues_and_index_can_be_full(home: Path, tmp_path: Path) -> None:
     reason = obstacle("tmpfs")
     if reason is not None:

@@ -31,6 +31,7 @@ def bodies(path: Path) -> list[int]:
         return [message.body[0] for message in store.read("orders")]
 
 
+@pytest.mark.slow
 def test_every_way_to_look_at_it(backup: Path, cli: Cli, tmp_path: Path) -> None:
     first = next(n for n in range(100) if n and bodies(backup / SECOND)[0] == n)
     before = tree_hash(backup)

@@ -309,6 +309,7 @@ def lines_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", [("info",), ("verify",), ("topics",), ("cat",), ("lookup", "orders", "k1")])
 def test_the_command_line_takes_several_stores(homes: list[Path], cli: Cli, verb: tuple[str, ...]) -> None:
     name, *rest = verb
@@ -333,6 +334,7 @@ def test_the_command_line_takes_several_stores(homes: list[Path], cli: Cli, verb
     ]
 
 
+@pytest.mark.slow
 def test_the_command_line_continues_after_a_store_that_fails(homes: list[Path], tmp_path: Path, cli: Cli) -> None:
     missing = tmp_path / "missing"
     places = [homes[0], missing, damage(homes[1]), homes[2]]

@@ -46,6 +46,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_maps_and_memory(tmp_path: Path) -> None:
     messages = QUEUES

@@ -113,6 +113,7 @@ async def test_the_same_for_asyncio(home: Path) -> None:
             await anext(store.lookup("unknown", "key"))
 
 
+@pytest.mark.slow
 def test_the_command_line_says_so(filled: Path, cli: Cli) -> None:
     for arguments in (
         ["tail", filled, "ordres"],

@@ -184,6 +184,7 @@ def run(code: str, home: Path, *arguments: Any, **sizes: int) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "most"), [(256, 128), (64, 32)])
 def test_many_topics(tmp_path: Path, limit: int, most: int) -> None:
     opened, bound = json.loads(run(MANY_TOPICS, tmp_path / "s", limit))
@@ -191,6 +192,7 @@ def test_many_topics(tmp_path: Path, limit: int, most: int) -> None:
     assert most // 2 < opened <= most
 
 
+@pytest.mark.slow
 def test_a_store_waits_while_no_descriptor_is_free(tmp_path: Path) -> None:
     run(USED_UP, tmp_path / "s")
 
@@ -199,6 +201,7 @@ def test_many_segments(tmp_path: Path) -> None:
     run(SEGMENTS, tmp_path / "s")
 
 
+@pytest.mark.slow
 def test_many_compacted_queues(tmp_path: Path) -> None:
     run(COMPACTED, tmp_path / "s")
 

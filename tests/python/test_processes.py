@@ -112,6 +112,7 @@ MODES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60 if not SOAK else 600)
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: "-".join(str(mode[key]) for key in list(mode)[:3]))
 def test_hammer(tmp_path: Path, mode: dict[str, Any]) -> None:
@@ -127,6 +128,7 @@ def test_hammer(tmp_path: Path, mode: dict[str, Any]) -> None:
     assert sent >= 200
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not knows("retention_bytes"), reason="no retention")
 @pytest.mark.timeout(60 if not SOAK else 600)
 def test_hammer_with_retention(tmp_path: Path) -> None:
@@ -342,6 +344,7 @@ print("appended", sum(sent))
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
 
+@pytest.mark.slow
 @needs_fork
 @pytest.mark.parametrize("end", ["exit", "_exit"])
 def test_forks_in_the_middle_of_writes(home: Path, end: str) -> None:

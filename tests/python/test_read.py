@@ -212,6 +212,7 @@ def test_close_during_a_wait(store: mqstore.Store, how: str) -> None:
     closer.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["wait", "follow", "queued"])
 def test_ctrl_c_within_100_ms(store: mqstore.Store, how: str) -> None:
     store.append("t", b"x")

@@ -67,6 +67,7 @@ print(json.dumps({"looks": looks, "problems": problems[:5]}))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::mqstore.StoreWarning")
 def test_every_verb_continues_with_the_files_that_remain(home: Path) -> None:
     with mqstore.open(home, "create", **OPTIONS) as store:

@@ -268,6 +268,7 @@ HARMS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 def test_each_damage_costs_what_it_hit_and_nothing_else(shop: Shop, harm: Callable[[Shop], list[int]]) -> None:
     lost = harm(shop)
@@ -395,6 +396,7 @@ def test_a_kill_leaves_what_another_repair_ends(shop: Shop, moment: float) -> No
     check(shop.home, shop.placed, sorted(set(lost)))
 
 
+@pytest.mark.slow
 def test_the_verb(shop: Shop, cli: Cli, tmp_path: Path) -> None:
     lost = many_places(shop)
     home = str(shop.home)

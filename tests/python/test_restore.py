@@ -106,6 +106,7 @@ def test_an_open_store_from_an_open_store(lost: Path) -> None:
         reader.restore_compaction(lost.with_name("other"))
 
 
+@pytest.mark.slow
 def test_what_was_pulled_is_not_pulled_again(lost: Path) -> None:
     """A process is killed while it compacts the messages that it fetched."""
     other = lost.with_name("other")
@@ -145,6 +146,7 @@ def test_a_store_that_lacks_the_same_cannot_help(lost: Path) -> None:
     assert "itself lacks the messages from offset 0" in report.skipped[0]
 
 
+@pytest.mark.slow
 def test_the_verb(lost: Path, cli: Cli) -> None:
     other = str(lost.with_name("other"))
     assert cli("compact", str(lost), "--restore-from", other).returncode == 2

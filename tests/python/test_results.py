@@ -808,6 +808,7 @@ def test_clean_keeps_young_attempts_and_named_objects(filled: Path, tmp_path: Pa
 # The command line, asyncio, secrets.
 
 
+@pytest.mark.slow
 def test_the_command_line_writes_and_fetches(filled: Path, tmp_path: Path, cli: Cli) -> None:
     for verb in (
         ("export", filled, "OUT", "--to", "jsonl"),
@@ -860,6 +861,7 @@ def test_secrets_are_in_no_text(filled: Path, s3: Bucket) -> None:
         assert ACCESS_KEY not in text
 
 
+@pytest.mark.slow
 def test_a_repaired_copy_of_a_damaged_store(tmp_path: Path, empty: str) -> None:
     home = tmp_path / "store"
     damaged_stores.ours(home)

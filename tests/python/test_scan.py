@@ -249,6 +249,7 @@ def test_order_does_not_depend_on_threads(mixed: Path) -> None:
         assert mqstore.scan(mixed, threads=threads, batch_size=3).to_arrow().equals(one)
 
 
+@pytest.mark.slow
 def test_the_push_downs_are_filters(mixed: Path) -> None:
     hypothesis = pytest.importorskip("hypothesis")
     given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategies

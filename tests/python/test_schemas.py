@@ -23,6 +23,7 @@ def test_the_page_is_current() -> None:
     assert PAGE.read_text() == schemas.page(), "python tests/python/schemas.py > docs/schema.json"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "verb",
     [

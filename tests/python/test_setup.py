@@ -201,6 +201,7 @@ def test_the_runner_runs_every_part_and_says_how_each_ended(machine: Machine) ->
         assert ending in summary
 
 
+@pytest.mark.slow
 def test_a_part_that_takes_longer_than_its_limit_fails(machine: Machine) -> None:
     machine.program("cargo", "/bin/sleep 2; echo 'test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured'")
     command = ("bash", "tools/run_tests.sh", "sim")

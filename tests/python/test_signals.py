@@ -93,6 +93,7 @@ def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what", ["wait", "follow", "append", "append_many", "scan", "filter", "sql", "lookup", "verify", "rebuild", "open"]
 )
@@ -147,6 +148,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 def test_handlers_of_other_signals_run_during_a_wait(home: Path) -> None:
     done = python(HANDLER, home)
     assert done.returncode == 7, done.stderr

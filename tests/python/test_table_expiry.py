@@ -236,6 +236,7 @@ async def test_a_table_expires_in_a_loop(home: Path) -> None:
         assert (await table.expire_after(), await table.keys()) == (None, ["a"])
 
 
+@pytest.mark.slow
 def test_the_command_line_shows_and_sets_it(home: Path, cli: Cli) -> None:
     made = cli("topic", "create", home, "sessions", "--create", "--expire-after", "7d", "--format", "json")
     assert json.loads(made.stdout)["expire_after_seconds"] == 604_800

@@ -397,6 +397,7 @@ def test_the_fixtures(tmp_path: Path) -> None:
     assert "queue 0, offset 0: b'there'" in said
 
 
+@pytest.mark.slow
 def test_the_plugin_imports_nothing_before_a_test_asks(tmp_path: Path) -> None:
     said = pytest_run(tmp_path, "import sys\n\n\ndef test_it():\n    assert 'mqstore' not in sys.modules\n")
     assert "1 passed" in said, said

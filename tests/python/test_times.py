@@ -164,6 +164,7 @@ def test_a_hook_and_the_delay_levels_take_text(home: Path) -> None:
         assert jobs.counts().delayed == 1
 
 
+@pytest.mark.slow
 def test_the_command_line_has_the_same_parser(cli: Cli, filled: Path) -> None:
     def lookup(*times: object) -> int:
         done = cli("lookup", filled, "orders", "all", "--format", "jsonl", *times)

@@ -359,6 +359,7 @@ def test_a_list_with_a_wrong_length_is_an_error_or_a_found_problem(filled: Path)
         assert found[0] in (wanted[0], mqstore.StoreChangedError), name  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_a_bucket_with_many_other_objects(stored: Path, s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list has the objects below the path only, not those with a similar name."""
     url = s3.upload(stored, "many/store")

@@ -440,6 +440,7 @@ def test_secrets_are_in_no_text(filled: Path, s3: Bucket, caplog: pytest.LogCapt
     assert with_password
 
 
+@pytest.mark.slow
 def test_few_requests(tmp_path: Path, server: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """The open of a closed store with many segments, a look-up and a read at an offset read only what they need."""
     home = tmp_path / "many"

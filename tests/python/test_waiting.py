@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
+import pytest
 
 import mqstore
 import rocketmq_bytes as rocketmq
@@ -122,6 +123,7 @@ def test_undecided_transactions_are_counted_by_producer_group(tmp_path: Path, cl
     assert "pending of" in cli("info", root).stdout
 
 
+@pytest.mark.slow
 def test_records_of_delays_are_decoded(tmp_path: Path, cli: Cli) -> None:
     root = delayed(tmp_path / "s")
     found = records(cli, root, "rmq_sys_wheel_timer")
@@ -157,6 +159,7 @@ def test_delay_levels_of_ones_own_say_when_records_are_due(tmp_path: Path, cli: 
     assert (level.kind, level.messages, level.within_hour) == ("levels", 2, 2)
 
 
+@pytest.mark.slow
 def test_records_of_transactions_are_decoded(tmp_path: Path, cli: Cli) -> None:
     root = transactions(tmp_path / "s")
     half = {"kind": "half", "topic": "orders", "queue_id": 1}

@@ -104,6 +104,7 @@ def test_many_at_once(store: mqstore.Store) -> None:
         queue.ack_many(["x"])  # type: ignore[list-item]
 
 
+@pytest.mark.slow
 def test_a_message_not_finished_in_time_is_delivered_again(store: mqstore.Store) -> None:
     queue = store.work_queue("jobs", visibility_timeout=1.5)
     other = store.work_queue("jobs", visibility_timeout=timedelta(seconds=20))
@@ -121,6 +122,7 @@ def test_a_message_not_finished_in_time_is_delivered_again(store: mqstore.Store)
     assert other.join(0)
 
 
+@pytest.mark.slow
 def test_a_lease_is_extended(store: mqstore.Store) -> None:
     queue = store.work_queue("jobs", visibility_timeout=1)
     queue.put(b"job")
@@ -210,6 +212,7 @@ def test_dead_letters_and_their_way_back(home: Path) -> None:
             queue.redrive(-1)
 
 
+@pytest.mark.slow
 def test_leases_attempts_and_acks_survive_a_reopen(home: Path) -> None:
     with mqstore.open(home, "create", options=SMALL) as store:
         queue = store.work_queue("jobs", visibility_timeout=2)

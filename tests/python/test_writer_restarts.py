@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import mqstore
 
 KILLS = 20
@@ -103,6 +105,7 @@ def run_next_to_kills(home: Path, writer_code: str, reader_code: str, kills: int
     return [json.loads(reader.communicate()[0]) for reader in readers]
 
 
+@pytest.mark.slow
 def test_a_reader_never_sees_less_while_a_killed_writer_restarts(home: Path) -> None:
     with mqstore.open(home, "create", **OPTIONS) as store:
         store.create_topic("orders", queues=1)
@@ -111,6 +114,7 @@ def test_a_reader_never_sees_less_while_a_killed_writer_restarts(home: Path) -> 
         assert found["problems"] == []
 
 
+@pytest.mark.slow
 def test_a_table_never_shows_an_older_value_while_a_killed_writer_restarts(home: Path) -> None:
     with mqstore.open(home, "create", **OPTIONS) as store:
         store.create_topic("prices", queues=2, attributes={"cleanup.policy": "COMPACTION"})

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing import Pipe
@@ -50,6 +51,9 @@ logger.master.level = info
 """
 SparkCli = Callable[..., tuple[int, str, str]]
 """Runs a verb of `mqstore spark`. Returns the exit status, the output and the notes."""
+
+# As root, or as root of a user namespace.
+NAMESPACES = (["unshare", "-m"], ["unshare", "-rm"])
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -105,9 +109,14 @@ def bare_python(folder: Path) -> Path:
 
 @dataclass
 class Cluster:
-    """A master, and a worker on each of `HOSTS`."""
+    """A master, and a worker on each of `HOSTS`.
+
+    Attributes:
+        settings: settings of all drivers.
+    """
 
     folder: Path
+    settings: dict[str, str] = field(default_factory=dict)
     python: Path = field(init=False)
     master: str = field(init=False)
     java: str = field(init=False)
@@ -170,6 +179,31 @@ class Cluster:
             process.wait()
 
 
+def _namespace() -> list[str]:
+    """Returns the command that makes a mount namespace."""
+    for command in NAMESPACES if shutil.which("unshare") else ():
+        if subprocess.run([*command, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0:
+            return command
+    pytest.skip("neither unshare -m nor unshare -rm is permitted")
+
+
+@contextmanager
+def cluster_without(hidden: Path, folder: Path) -> Iterator[Cluster]:
+    """A cluster whose executors' Python sees an empty folder instead of `hidden`, and has all packages of this one."""
+    python = folder / "python-without-the-store"
+    hide = 'mount -t tmpfs none "$0" && exec "$@"'
+    words = [*_namespace(), "sh", "-c", hide, str(hidden), sys.executable]
+    python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    python.chmod(0o755)
+    cluster = Cluster(folder / "spark", {"spark.sql.execution.pyspark.python": str(python)})
+    cluster.folder.mkdir()
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
 class Driver:
     """A process with a Spark session."""
 
@@ -191,6 +225,7 @@ class Driver:
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.local.dir": str(folder / "local"),
             "spark.sql.execution.pyspark.python": str(cluster.python),
+            **cluster.settings,
             **settings,
         }
         words = [f"{name}={value}" for name, value in given.items()]
@@ -224,12 +259,12 @@ class Driver:
         self._calls += 1
         self._line.send_bytes(cloudpickle.dumps((self._calls, function, arguments, named)))
 
-    def end_of(self) -> Any:
-        """Waits for the started call and returns its result."""
+    def end_of(self, patience: float = PATIENCE) -> Any:
+        """Waits for the started call, at most `patience` seconds, and returns its result."""
         number = 0
         while number != self._calls:
             # A failed test may have left an earlier result.
-            if not self._line.poll(PATIENCE):
+            if not self._line.poll(patience):
                 raise TimeoutError(f"the driver does not answer; see {self.folder / 'log'}")
             number, ok, answer = self._line.recv()
         if not ok:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +12,7 @@ import mqstore
 import mqstore.spark
 from conftest import SMALL
 from remote_stores import BUCKET, Bucket
+from spark_kills import killing
 
 MIB = 1 << 20
 MESSAGES = 2000
@@ -40,10 +35,11 @@ def test_killed_tasks_publish_one_result_or_none(
     spark: Any, source: str, s3: Bucket, tmp_path: Path, rounds: int
 ) -> None:
     ends: list[str] = []
+    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
     for number in range(rounds):
         url = f"s3://{BUCKET}/killed-{rounds}-{number}"
         # In the first round no worker lives long, so Spark gives up.
-        with killing(spark, random.Random(number), pause_seconds=0 if number == 0 else 2) as killed:
+        with killing(lambda: {jvm}, random.Random(number), pause_seconds=0 if number == 0 else 2) as killed:
             found = exported(spark, source, s3, url)
         assert killed
         assert number or found is None
@@ -81,45 +77,3 @@ def rows_in(folder: Path) -> list[tuple[int, int]]:
 
     table = pyarrow.dataset.dataset(folder).to_table(["queue_id", "queue_offset"])
     return sorted(zip(table["queue_id"].to_pylist(), table["queue_offset"].to_pylist(), strict=True))
-
-
-@contextmanager
-def killing(spark: Any, chance: random.Random, pause_seconds: float) -> Iterator[list[int]]:
-    """Kills Python workers of a session during the block, one after the other, with pauses of random length."""
-    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
-    ended = threading.Event()
-    killed: list[int] = []
-
-    def kill() -> None:
-        while not ended.is_set():
-            if workers := workers_of(jvm):
-                time.sleep(chance.uniform(0, min(0.2, pause_seconds)))
-                with suppress(ProcessLookupError):
-                    killed.append(chance.choice(workers))
-                    os.kill(killed[-1], signal.SIGKILL)
-                ended.wait(chance.uniform(0, pause_seconds))
-            ended.wait(0.005)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        yield killed
-    finally:
-        ended.set()
-        thread.join()
-
-
-def workers_of(jvm: int) -> list[int]:
-    """The Python workers that a JVM has: children of `pyspark.daemon`, which is its child."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    daemons = {pid for pid, parent in parents.items() if parent == jvm and is_daemon(pid)}
-    return sorted(pid for pid, parent in parents.items() if parent in daemons)
-
-
-def is_daemon(pid: int) -> bool:
-    with suppress(OSError):
-        return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False

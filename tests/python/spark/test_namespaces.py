@@ -6,9 +6,6 @@ So a local path fails in them, and a store at a URL is read only over the networ
 from __future__ import annotations
 
 import json
-import shlex
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +16,7 @@ import pytest
 import mqstore
 from conftest import SMALL
 from remote_stores import Bucket
-from spark_cluster import Cluster, Driver, Failed, needs_spark
+from spark_cluster import Driver, Failed, cluster_without, needs_spark
 from spark_driver_side import job
 
 pytest.importorskip("obstore")
@@ -28,17 +25,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="mount namespaces"),
     pytest.mark.timeout(600),
 ]
-
-# As root, or as root of a user namespace.
-NAMESPACES = (["unshare", "-m"], ["unshare", "-rm"])
-
-
-def _namespace() -> list[str]:
-    """Returns the command that makes a mount namespace."""
-    for command in NAMESPACES if shutil.which("unshare") else ():
-        if subprocess.run([*command, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0:
-            return command
-    pytest.skip("neither unshare -m nor unshare -rm is permitted")
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +42,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def driver(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """A driver whose Python workers have an empty folder instead of the store's one."""
     needs_spark()
-    namespace = _namespace()
-    folder = tmp_path_factory.mktemp("cluster")
-    python = folder / "python-without-the-store"
-    hide = 'mount -t tmpfs none "$0" && exec "$@"'
-    words = [*namespace, "sh", "-c", hide, str(home.parent), sys.executable]
-    python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-    python.chmod(0o755)
-    cluster = Cluster(folder / "spark")
-    cluster.folder.mkdir()
-    try:
-        cluster.start()
-        yield cluster.driver(**{"spark.sql.execution.pyspark.python": str(python)})
-    finally:
-        cluster.stop()
+    with cluster_without(home.parent, tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster.driver()
 
 
 def entries(spark: Any, folder: str) -> list[str]:

@@ -19,6 +19,9 @@ from pathlib import Path
 VERSIONS = ("5.3.3", "5.5.0")
 """The RocketMQ versions of the suite."""
 
+HADOOP = "3.4.1"
+"""The Hadoop version whose HDFS the suite starts."""
+
 HERE = Path(__file__).resolve().parent
 BUILD_ATTEMPTS = 3
 BUILD_SECONDS = 600
@@ -57,6 +60,11 @@ def build(version: str, project: Path = HERE, product: str = "rocketmq") -> str:
             _run_maven(f"{product}-{version}", project)
             stamp.write_text(source)
     return f"{target / 'classes'}:{(target / 'classpath.txt').read_text().strip()}"
+
+
+def build_hdfs() -> str:
+    """Compile the program that runs an HDFS, if needed, and return its class path. Raises like `build`."""
+    return build(HADOOP, HERE / "hdfs", "hadoop")
 
 
 def _source_digest(version: str, project: Path) -> str:
@@ -105,10 +113,11 @@ def _run_maven(profile: str, project: Path) -> None:
 
 
 def main() -> None:
-    """Compile the driver for each version, and print the error if that fails."""
+    """Compile the driver for each version and the program for HDFS, and print the error if that fails."""
     try:
         for version in VERSIONS:
             build(version)
+        build_hdfs()
     except (JavaMissingError, JavaBuildError) as error:
         sys.exit(str(error))
 

@@ -33,13 +33,15 @@ _COPY_BYTES = 1 << 20
 _lock = threading.Lock()
 
 
-class _Listed(FileSystem):
+class Listed(FileSystem):
+    """A target whose files are listed together."""
+
     def listed(self, folder: str) -> list[Row]:
         """Returns the objects in a folder, which ends with a slash, and in its folders."""
         return [row for row in self.files() if row[0].startswith(folder)]
 
 
-class Memory(_Listed):
+class Memory(Listed):
     """Objects in the memory of this process."""
 
     def get(self, path: str) -> bytes | None:
@@ -70,7 +72,7 @@ class Memory(_Listed):
                 self._system.rm_file(f"{self._root}/{path}")
 
 
-class Folder(_Listed):
+class Folder(Listed):
     """Files below a folder."""
 
     def get(self, path: str) -> bytes | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _OBJECT_STORES = ("s3", "gs", "az")
 _FOLDERS = ("file", "local")
+_HDFS = ("hdfs", "viewfs")
 
 
 class Target(Protocol):
@@ -62,6 +63,10 @@ def target_of(url: str, target_options: Mapping[str, Any] | None, action: str) -
         from mqstore._publish.local import Folder
 
         target = Folder(url, shown_url(url), dict(target_options or {}))
+    elif scheme in _HDFS:
+        from mqstore._publish.hdfs import Hdfs
+
+        target = Hdfs(url, shown_url(url), dict(target_options or {}))
     elif scheme == "memory":
         from mqstore._publish.local import Memory
 
@@ -69,7 +74,7 @@ def target_of(url: str, target_options: Mapping[str, Any] | None, action: str) -
     else:
         reason = (
             f"with {scheme}:// two writers could both publish a result, because an object cannot be created only if it "
-            "is absent; use s3://, gs://, az://, file:// or a directory"
+            "is absent; use s3://, gs://, az://, hdfs://, file:// or a directory"
         )
         raise RemoteStoreError(shown_url(url), action, reason)
     return target

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _TAGS = ("ETag", "etag", "e_tag", "md5", "md5Hash", "checksum")
 _TIMES = ("mtime", "modified", "last_modified", "LastModified", "updated", "created")
 
+# Of `hdfs-native`.
+_TIME_MS = "modification_time"
+
 
 class FileSystem:
     """The files below a URL."""
@@ -98,6 +101,7 @@ class FileSystem:
 def _row(path: str, info: dict[str, Any]) -> Row:
     # The list of a folder and the information about a file can give the same time in different forms.
     times = [_milliseconds(info[name]) for name in _TIMES if info.get(name) is not None]
+    times += [info[_TIME_MS]] if type(info.get(_TIME_MS)) is int else []
     tags = [str(info[name]) for name in _TAGS if info.get(name)]
     size = int(info.get("size") or 0)
     version = "-".join([str(size), *map(str, times), *tags])

@@ -332,6 +332,10 @@ impl Reader {
         self.derive_overlay(state, complete_to)?;
         let mut suspects = self.damaged_queues(state, state.queues.all(), beside)?;
         suspects.extend(self.damaged_batch_queues(state, beside)?);
+        for queue in state.queues.all() {
+            // Otherwise, each read would look for this end again, over all units that the writer has added since.
+            queue.clamp(queue.max_offset_for(complete_to)?)?;
+        }
         if let Some(manifest) = manifest {
             let log_min = state.list.min_offset();
             state.queues.correct_min_offsets(log_min)?;

@@ -168,3 +168,29 @@ fn at_single_offsets_a_reader_sees_what_a_writer_adds_and_removes() {
     assert!(matches!(at("b", 0), Err(StoreError::OffsetOutOfRange { min_offset: 1.., .. })));
     assert_eq!(at("b", 151).unwrap(), [Some(151)]);
 }
+
+#[test]
+fn the_end_that_a_stopped_writer_vouches_for_is_looked_for_once() {
+    let (world, vfs, _) = World::simulated();
+    let options = StoreOptions { queue_file_entries: 10_000, segment_bytes: 4 << 20, ..small() };
+    let store = world.open(OpenMode::Create, &options).unwrap();
+    for index in 0..9_000 {
+        if index == 5 {
+            store.flush().unwrap();
+        }
+        put(&store, "a", 0, b"body", &format!("key-{index}"));
+    }
+    let vfs = Arc::new(vfs.kill().unwrap());
+    let killed = world.on(vfs.clone());
+    let store = killed.open(OpenMode::Read, &options).unwrap();
+    let reads = |offset: i64| {
+        let before = vfs.operations();
+        let found = store.message_at("a", 0, offset).unwrap().unwrap();
+        assert_eq!(found.queue_offset, offset);
+        vfs.operations() - before
+    };
+    // The units of offset 5 and later are derived from the log.
+    for offset in [1, 4, 5, 8_999] {
+        assert!(reads(offset) < 15, "offset {offset}: {} operations", reads(offset));
+    }
+}

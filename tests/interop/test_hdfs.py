@@ -30,16 +30,15 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an empty HDFS."""
     pytest.importorskip("hdfs_native")
     try:
-        command = [java_executable(), "-cp", build_hdfs(), "org.mqstore.hdfs.Main"]
+        program = ["-cp", build_hdfs(), "org.mqstore.hdfs.Main"]
     except JavaMissingError as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("hdfs")
+    command = [java_executable(), f"-Djava.io.tmpdir={folder}", *program, str(folder / "data")]
     with ExitStack() as ended:
         log = ended.enter_context((folder / "log").open("wb"))
         process = ended.enter_context(
-            subprocess.Popen(
-                [*command, str(folder / "data")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=folder
-            )
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=folder)
         )
         ended.callback(process.kill)
         assert process.stdout is not None

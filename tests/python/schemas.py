@@ -18,7 +18,7 @@ from mqstore import _reports
 from mqstore._admin import info as _info
 from mqstore._archive import reports as _archive
 from mqstore.cli import groups, settings, write
-from mqstore.cli.measure import bench, trace
+from mqstore.cli.measure import bench, beside, trace
 
 REPORTS: dict[str, type] = {
     "info": _info.StoreInfo,
@@ -40,6 +40,7 @@ REPORTS: dict[str, type] = {
     "copy-topic": _reports.TopicCopyReport,
     "topic delete": write.DeletedTopic,
     "bench --trace": trace.Trace,
+    "bench --cold-reads": beside.ColdReads,
     "dead-letter redrive": groups.Redriven,
 }
 LISTS: dict[str, type] = {
@@ -49,7 +50,7 @@ LISTS: dict[str, type] = {
     "group lag": groups.GroupLag,
     "group reset": groups.OffsetReset,
 }
-_MODULES = (_archive, _reports, _info, bench, groups, settings, trace, write)
+_MODULES = (_archive, _reports, _info, bench, beside, groups, settings, trace, write)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
 SIMPLE = {int: "integer", str: "string", bool: "boolean", float: "number"}

@@ -507,27 +507,56 @@ def bench(
     trace: Annotated[
         bool, typer.Option("--trace", help="Append at a fixed rate instead, and find the causes of delays.")
     ] = False,
-    rate: Annotated[int, typer.Option(min=1, max=10_000_000, help="--trace: messages a second.")] = 500_000,
-    seconds: Annotated[float, typer.Option(min=0.001, max=3600, help="--trace: seconds of each side.")] = 4,
+    cold_reads: Annotated[
+        bool, typer.Option("--cold-reads", help="Time durable appends instead, alone and beside reads from the disk.")
+    ] = False,
+    rate: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=10_000_000,
+            help="--trace, --cold-reads: messages a second; 500,000 or 1,000 by default.",
+            show_default=False,
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.001, max=3600, help="--trace: seconds of each side; --cold-reads: of each turn.")
+    ] = 4,
     slow_us: Annotated[
         float, typer.Option(min=1, max=1e9, help="--trace: microseconds from which a step is slow.")
     ] = 10,
     slowest: Annotated[int, typer.Option(min=0, max=10_000, help="--trace: slow steps to list, JSON only.")] = 20,
+    readers: Annotated[int, typer.Option(min=1, max=64, help="--cold-reads: processes that read.")] = 4,
+    megabytes: Annotated[
+        int, typer.Option(min=8, max=1_000_000, help="--cold-reads: megabytes of old messages.")
+    ] = 4000,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="--cold-reads: turns of each load.")] = 3,
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Compares a store with bare loops over the same disk and memory; takes some seconds, with one thread.
 
     The command creates a temporary folder in DIR, or next to DIR if DIR is a store, and removes it at the end. With
-    --trace, this folder takes RATE * SECONDS * (SIZE + 200) bytes.
+    --trace, this folder takes RATE * SECONDS * (SIZE + 200) bytes, with --cold-reads MEGABYTES and a gigabyte.
     """
+    from mqstore.cli.measure import beside
     from mqstore.cli.measure import trace as tracing
     from mqstore.cli.measure.bench import lines
 
     folder = directory.absolute().parent if (directory / "commitlog").exists() else directory
     if not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    if cold_reads:
+        if trace or not hasattr(os, "posix_fadvise"):
+            raise typer.BadParameter(
+                "--cold-reads excludes --trace, and needs a system with posix_fadvise, such as Linux"
+            )
+        timed = beside.measure(folder, beside.Request(megabytes, readers, rate or 1000, seconds, rounds, size))
+        if not render.machine(timed.to_dict(), form):
+            render.table(beside.APPEND_HEADINGS, beside.append_rows(timed))
+            render.table(beside.LOAD_HEADINGS, beside.load_rows(timed))
+        return CLEAN
     if trace:
-        traced = tracing.trace(folder, rate, seconds, size, slow_us, slowest)
+        traced = tracing.trace(folder, rate or 500_000, seconds, size, slow_us, slowest)
         if not render.machine(traced.to_dict(), form):
             render.table(tracing.LATENCY_HEADINGS, tracing.latency_rows(traced))
             render.table(tracing.CAUSE_HEADINGS, tracing.cause_rows(traced))

@@ -96,11 +96,12 @@ __all__ = [
     "compaction_run_step", "copy_store", "decode_records", "delay_counts", "delete_namespace", "delete_topic",
     "expire_after_ms", "expired_to_ms", "export_settings", "group_lags", "groups", "info", "is_held", "is_reserved",
     "is_settled", "is_system_topic", "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history",
-    "pending_transactions", "pop_record", "quotas", "read_log", "reason_of", "rebuild", "repair", "reschedule_delayed",
-    "scan_archive", "scan_copy", "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema",
-    "sealed_segments", "set_archive", "staged_ids", "sync_groups", "tags_codes", "trace_map", "trace_store",
-    "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps",
-    "waiting_record", "work_counts", "writer_pid",
+    "pending_transactions", "pop_record", "quotas", "read_log", "reason_of", "rebuild", "repair",
+    "reschedule_delayed", "retention_limits", "retention_usage", "scan_archive", "scan_copy", "scan_cuts",
+    "scan_export", "scan_lines", "scan_open", "scan_schema", "sealed_segments", "set_archive", "set_retention",
+    "staged_ids", "sync_groups", "tags_codes", "trace_map", "trace_store", "update_topic", "verify",
+    "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record",
+    "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -880,6 +881,13 @@ def update_topic(
 def expire_after_ms(store: NativeStore, topic: str) -> int | None: ...
 def expired_to_ms(store: NativeStore, topic: str) -> int | None: ...
 def quotas(store: NativeStore) -> list[tuple[str, int, int]]: ...
+def set_retention(
+    store: NativeStore, topic: str, keep: Duration | None, max_bytes: int | None, max_messages: int | None
+) -> None: ...
+def retention_limits(store: NativeStore) -> list[tuple[str, tuple[int | None, int | None, int | None]]]: ...
+def retention_usage(
+    store: NativeStore,
+) -> list[tuple[str, tuple[int | None, int | None, int | None], int, tuple[int, int, int]]]: ...
 def delete_topic(store: NativeStore, topic: str) -> None: ...
 def namespaces(store: NativeStore) -> list[tuple[str, int, int]]: ...
 def delete_namespace(store: NativeStore, namespace: str) -> tuple[int, int]: ...

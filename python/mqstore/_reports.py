@@ -6,6 +6,7 @@ import json
 import time
 import warnings
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from mqstore.errors import StoreWarning
@@ -129,6 +130,44 @@ class TopicQuota(_Report):
     """Maximum number of messages in the topic."""
     messages: int
     """Number of its messages in the commit log."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRetention(_Report):
+    """Limits of a topic, and its bytes in the commit log, from `Store.retention`."""
+
+    topic: str
+    """Topic."""
+    keep_seconds: float | None
+    """Maximum age of a message in seconds; None without this limit."""
+    max_bytes: int | None
+    """Maximum bytes of its records; None without this limit."""
+    max_messages: int | None
+    """Maximum number of messages; None without this limit."""
+    floor: int
+    """Log offset before which its records are hidden; 0 if none are."""
+    live_bytes: int
+    """Bytes of its records that reads can find."""
+    dead_bytes: int
+    """Bytes of its hidden records that are still in the log."""
+    reclaimable_bytes: int
+    """Estimate of the dead bytes that are whole pages of the file system, in segments before the last two."""
+
+    @property
+    def keep(self) -> timedelta | None:
+        """Maximum age of a message; None without this limit."""
+        return None if self.keep_seconds is None else timedelta(seconds=self.keep_seconds)
+
+    @classmethod
+    def _of_row(
+        cls,
+        topic: str,
+        limits: tuple[int | None, int | None, int | None],
+        floor: int,
+        measured: tuple[int, int, int],
+    ) -> Self:
+        keep_ms, max_bytes, max_messages = limits
+        return cls(topic, None if keep_ms is None else keep_ms / 1000, max_bytes, max_messages, floor, *measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +438,18 @@ class ExpiredFile(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class ExpiredTopic(_Report):
+    """A topic whose retention hides messages; see `Store.set_retention`."""
+
+    topic: str
+    """Topic."""
+    messages: int
+    """Number of queue offsets that are hidden and were readable before."""
+    floor: int
+    """Log offset before which the records of the topic are hidden."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExpireReport(_Report):
     """Result of `Store.expire`."""
 
@@ -416,12 +467,16 @@ class ExpireReport(_Report):
     """Files that are due but stay for now, each with the reason."""
     kept_by: tuple[SegmentHolder, ...] = ()
     """Messages that keep the oldest due segment, as in `StoreStats.segments_kept_by`."""
+    topics: tuple[ExpiredTopic, ...] = ()
+    """Topics whose own retention hides messages, by name."""
 
     @classmethod
     def _from_dict(cls, values: Mapping[str, Any]) -> Self:
         files = tuple(ExpiredFile(**file) for file in values["files"])
         kept_by = tuple(SegmentHolder(*row) for row in values["kept_by"])
-        return cls(**{**values, "files": files, "kept": tuple(values["kept"]), "kept_by": kept_by})
+        topics = tuple(ExpiredTopic(*row) for row in values["topics"])
+        kept = tuple(values["kept"])
+        return cls(**{**values, "files": files, "kept": kept, "kept_by": kept_by, "topics": topics})
 
 
 @dataclass(frozen=True, slots=True)
@@ -712,11 +767,13 @@ for _class in (
     QueueInfo,
     NamespaceInfo,
     TopicQuota,
+    TopicRetention,
     Problem,
     VerifyReport,
     SegmentHolder,
     StoreStats,
     ExpiredFile,
+    ExpiredTopic,
     ExpireReport,
     StoreEvent,
     CompactionReport,

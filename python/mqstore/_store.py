@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         SnapshotReport,
         StoreStats,
         TopicQuota,
+        TopicRetention,
         VerifyReport,
     )
     from mqstore.types import Duration, Filter, Keys, LocalCompactionOptions, Mode, OnDamage, StorePath, Time
@@ -177,6 +178,11 @@ def opened_or_open(source: Store | StorePath) -> AbstractContextManager[Store]:
     return nullcontext(source) if isinstance(source, Store) else open(source)
 
 
+def has_topic_limits(store: Store) -> bool:
+    """Returns whether a topic of the store has a retention of its own."""
+    return bool(_native.retention_limits(store))
+
+
 class Store(DeliveringStore):
     """A message store in a directory, from `mqstore.open`.
 
@@ -261,6 +267,45 @@ class Store(DeliveringStore):
 
         return {topic: TopicQuota(most, messages) for topic, most, messages in _native.quotas(self)}
 
+    def set_retention(
+        self,
+        topic: str,
+        *,
+        keep: Duration | None = None,
+        max_bytes: int | None = None,
+        max_messages: int | None = None,
+    ) -> None:
+        """Sets how much of a topic stays readable, whatever the retention of the store. Durable when this returns.
+
+        The call sets all limits: a limit of None does not apply any more, and a call without a limit removes the
+        retention of the topic. `expire` and the background apply the limits: the oldest messages of the topic
+        disappear from every kind of read, and the minimum of each queue moves, as after the deletion of a segment. The
+        log keeps the records until their segments expire. Unfinished messages of groups keep nothing.
+
+        Args:
+            topic: name of the topic.
+            keep: maximum age of a message, at least a millisecond, and at most the `retention` of the store.
+            max_bytes: maximum bytes of the topic's records, each counted with its header and properties; 1 to 2^53.
+            max_messages: maximum number of messages over all queues, counted as offsets; 1 to 2^53.
+
+        Raises:
+            TopicNotFoundError: no such topic.
+            RefusedError: a topic of the system, a light queue or a compaction topic.
+            InvalidOptionError: a limit is out of bounds.
+            StoreReadOnlyError: the store is open for reading.
+        """
+        _native.set_retention(self, topic, keep, max_bytes, max_messages)
+
+    def retention(self) -> list[TopicRetention]:
+        """Returns the topics that have a retention or hidden records, by name: limits, floor, and bytes in the log.
+
+        Reads the whole commit log, to count the bytes. Hidden records are those of deleted topics and those that
+        `set_retention` hides.
+        """
+        from mqstore._reports import TopicRetention
+
+        return [TopicRetention._of_row(*row) for row in _native.retention_usage(self)]
+
     def delete_topic(self, topic: str) -> None:
         """Removes a topic and the committed offsets of groups in it. The change is durable when this returns.
 
@@ -306,11 +351,13 @@ class Store(DeliveringStore):
     def expire(self, *, dry_run: bool = False, compact: bool = False) -> ExpireReport:
         """Deletes the oldest segments as far as the retention options allow, at any hour.
 
-        It also deletes queue and index files that point to deleted segments only. Without a retention option nothing is
-        due. A segment that is due by age stays, and so do all later segments, if a group has not finished its messages
-        (see the options `retention_policy` and `group_timeout`), or if a delayed message or an undecided transaction
-        in it waits. If a segment contains keyed messages of a compaction topic that are not in its compaction files
-        yet, it stays too, unless the store was opened with `expire_uncompacted`.
+        It also deletes queue and index files that point to deleted segments only. Without a retention option no segment
+        is due. Then it applies the retention of single topics, see `set_retention`.
+
+        A segment that is due by age stays, and so do all later segments, if a group has not finished its messages (see
+        the options `retention_policy` and `group_timeout`), or if a delayed message or an undecided transaction in it
+        waits. If a segment contains keyed messages of a compaction topic that are not in its compaction files yet, it
+        stays too, unless the store was opened with `expire_uncompacted`.
 
         Args:
             dry_run: whether to report the files only; this also works in a store that is open for reading.

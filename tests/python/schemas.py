@@ -49,6 +49,7 @@ LISTS: dict[str, type] = {
     "config show": settings.Shown,
     "group lag": groups.GroupLag,
     "group reset": groups.OffsetReset,
+    "retention": _reports.TopicRetention,
 }
 _MODULES = (_archive, _reports, _info, bench, beside, groups, settings, trace, write)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}

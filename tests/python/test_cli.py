@@ -199,6 +199,7 @@ def test_help(cli: Cli) -> None:
         "repair",
         "rebuild",
         "expire",
+        "retention",
         "export",
         "copy-topic",
         "import",

@@ -415,6 +415,7 @@ def test_a_verb_that_changes_a_store_waits_for_its_lock(home: Path, cli: Cli, tm
         ["append", home, "orders", "--body", "x"],
         ["topic", "create", home, "new"],
         ["topic", "alter", home, "orders", "--queues", "2"],
+        ["retention", home, "orders", "--keep", "30d"],
         ["topic", "delete", home, "new", "--yes"],
         ["import", home, tmp_path / "file.jsonl", "--yes"],
         ["expire", home, "--retention-bytes", "1", "--yes"],
@@ -443,6 +444,7 @@ def test_a_verb_that_changes_a_store_waits_for_its_lock(home: Path, cli: Cli, tm
 
 def test_every_verb_that_changes_a_store_has_a_lock_timeout() -> None:
     import mqstore.cli.compact
+    import mqstore.cli.expiry.retention
     import mqstore.cli.export
     import mqstore.cli.groups
     import mqstore.cli.spark  # noqa: F401 - adds its verbs
@@ -456,6 +458,6 @@ def test_every_verb_that_changes_a_store_has_a_lock_timeout() -> None:
 
     assert sorted(verbs(typer.main.get_command(app), "")) == [
         *("append", "compact", "copy-topic", "dead-letter redrive", "expire", "export", "group reset", "import"),
-        *("rebuild", "repair"),
+        *("rebuild", "repair", "retention"),
         *("spark compact", "spark rebuild", "topic alter", "topic create", "topic delete"),
     ]

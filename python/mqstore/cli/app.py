@@ -25,7 +25,7 @@ from mqstore import StoredMessage
 from mqstore._admin.nearest import unknown_topic
 from mqstore._admin.tables import duration, human, moment, size
 from mqstore._paths import home_of
-from mqstore._store import when_unlocked
+from mqstore._store import has_topic_limits, when_unlocked
 from mqstore._times import duration_of, milliseconds_of
 from mqstore.cli import render, settings, waiting
 from mqstore.cli.filters import Sql, Tags, chosen, selector
@@ -363,9 +363,11 @@ def expire(
     lock_timeout: LockTimeout = "0",
     form: ReportForm = Format.TABLE,
 ) -> int:
-    """Deletes the oldest log segments, and the queue and index files that point to deleted segments only."""
-    if retention is None and retention_bytes is None and conf is None:
-        raise typer.BadParameter("give at least one of --retention, --retention-bytes and --conf")
+    """Deletes the oldest log segments, and the queue and index files that point to deleted segments only.
+
+    It also applies the retention of single topics.
+    """
+    is_given = not (retention is None and retention_bytes is None and conf is None)
     wait = lock_wait(lock_timeout)
     options = replace(_options_of(conf), secure_wipe=secure_wipe, expire_uncompacted=expire_uncompacted)
     if retention is not None:
@@ -377,10 +379,12 @@ def expire(
     if group_timeout is not None:
         options = replace(options, group_timeout=_age("--group-timeout", group_timeout))
     with mqstore.open(directory, options=options) as store:
+        if not is_given and not has_topic_limits(store):
+            raise typer.BadParameter("give at least one of --retention, --retention-bytes and --conf")
         plan = store.expire(dry_run=True)
     # Only a real run starts the times of the groups that keep segments.
     starts = group_timeout is not None and bool(plan.kept_by)
-    deletes = bool(plan.files or (plan.kept and compact))
+    deletes = bool(plan.files or plan.topics or (plan.kept and compact))
     if dry_run or not (deletes or starts):
         _expire_report(plan, form)
         _tell_kept(plan)
@@ -389,9 +393,7 @@ def expire(
         return CLEAN
     if form is Format.TABLE:
         _expire_report(plan, form)
-    first = "Compact, then delete" if compact else "Delete"
-    question = f"{first} these {len(plan.files)} files?" if deletes else "Start the time of the groups that keep files?"
-    what = f"{len(plan.files)} files would be deleted" if deletes else "the time of groups would start"
+    question, what = _expire_texts(plan, deletes=deletes, compact=compact)
     otherwise = f"{what}; pass --yes to do it, or --dry-run to list what is due"
     if not render.confirmed(question, otherwise, yes=yes):
         return USAGE
@@ -402,6 +404,7 @@ def expire(
     _tell_kept(done)
     if form is Format.TABLE:
         render.note(f"deleted {len(done.files)} files with {size(done.bytes)}")
+        _tell_hidden(done)
     else:
         _expire_report(done, form)
     return CLEAN
@@ -845,9 +848,26 @@ def _holder_table(holders: Sequence[mqstore.SegmentHolder]) -> None:
         render.table(("segments kept by", "group", "topic", "queue", "offset", "log offset"), rows)
 
 
+def _tell_hidden(report: mqstore.ExpireReport) -> None:
+    for one in report.topics:
+        render.note(f"hid {one.messages} messages of {one.topic}")
+
+
 def _tell_kept(report: mqstore.ExpireReport) -> None:
     for reason in report.kept:
         render.note(f"kept for now: {reason}")
+
+
+def _expire_texts(plan: mqstore.ExpireReport, *, deletes: bool, compact: bool) -> tuple[str, str]:
+    """Returns the question before an expiry, and what it would do."""
+    if not deletes:
+        return "Start the time of the groups that keep files?", "the time of groups would start"
+    first = "Compact, then delete" if compact else "Delete"
+    question, what = f"{first} these {len(plan.files)} files", f"{len(plan.files)} files would be deleted"
+    if plan.topics:
+        hidden = f"{sum(one.messages for one in plan.topics)} messages of {len(plan.topics)} topics"
+        question, what = f"{question}, and hide {hidden}", f"{what}, and {hidden} would be hidden"
+    return f"{question}?", what
 
 
 def _expire_report(report: mqstore.ExpireReport, form: Format) -> None:
@@ -856,6 +876,9 @@ def _expire_report(report: mqstore.ExpireReport, form: Format) -> None:
             (file.kind, file.path, size(file.bytes), file.first_offset, file.last_offset, file.reason)
             for file in report.files
         ]
+        if report.topics:
+            hidden = [(one.topic, one.messages, one.floor) for one in report.topics]
+            render.table(("topic", "hidden messages", "floor"), hidden)
         render.table(("kind", "path", "size", "first offset", "last offset", "reason"), rows)
         render.facts({"files": len(rows), "bytes": report.bytes, "log starts at": report.log_min_offset})
 

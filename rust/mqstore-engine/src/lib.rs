@@ -1,8 +1,9 @@
 //! The store: one handle for all operations on a directory.
 //!
 //! `store` opens and closes it and runs its threads, `write` appends, `read` and `scan` find messages, `compact` runs
-//! compactions of an open store, `retention` removes due segments, `archive` finds those that an archive may contain,
-//! `open_loop` times appends. A [`Store`] for writing holds RocketMQ's lock.
+//! compactions of an open store, `retention` removes due segments, `topic_retention` hides due messages of a topic,
+//! `archive` finds the segments that an archive may contain, `open_loop` times appends. A [`Store`] for writing holds
+//! RocketMQ's lock.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -20,6 +21,7 @@ pub(crate) mod read;
 pub(crate) mod retention;
 pub(crate) mod scan;
 pub(crate) mod store;
+pub(crate) mod topic_retention;
 pub(crate) mod write;
 
 #[cfg(any(test, feature = "testing"))]
@@ -46,7 +48,7 @@ pub use read::pop_checkpoints::{PopState, PoppedMessage, PoppedQueue};
 pub use read::query::Boundary;
 pub use read::reader::accessors::Geometry;
 pub use read::table::{TableLoad, TableRow, TableRows};
-pub use retention::{ExpireReport, HolderKind, SegmentHolder};
+pub use retention::{ExpireReport, ExpiredTopic, HolderKind, SegmentHolder};
 pub use scan::{
     MakeSink, Passed, Scan, ScanBatch, ScanOutput, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink,
 };
@@ -58,6 +60,7 @@ pub use store::quota::TopicQuota;
 pub use store::settings::StoreSettings;
 pub use store::topics::{TopicChange, batch_topics, load_floors, load_listed, load_table};
 pub use store::{FindDeliveriesIn, QueueInfo, Stats, Store};
+pub use topic_retention::TopicUsage;
 pub use write::append_marks::{MessageOrigin, TransactionMark};
 pub use write::append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};
 pub use write::encode::check_target;

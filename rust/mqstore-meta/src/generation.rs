@@ -22,7 +22,7 @@ use mqstore_io::{VfsFile, switch};
 
 use super::frame::{FileHeader, Frame, HEAD_BYTES};
 use super::load::file_of;
-use super::log::MetaLog;
+use super::log::{MetaLog, floor_records};
 use super::record::{JsonFile, MetaPosition, MetaRecord, NameId, OffsetChange};
 use super::tail::TailState;
 use mqstore_base::error::{IoContext, StoreError};
@@ -199,14 +199,15 @@ impl MetaLog {
     }
 
     fn write_tables(&self, writer: &mut SnapshotWriter<'_>, end: NameId) -> Result<(), StoreError> {
-        let (topics, removed, floors, groups, json) = {
+        let (topics, removed, floors, retentions, groups, json) = {
             let mut tables = self.tables.lock();
             let json = JsonFile::ALL.map(|file| (file, *tables.json(file)));
             let topics: Vec<_> =
                 tables.topics.iter().map(|(name, entry)| (Arc::clone(name), entry.clone())).collect();
             let groups: Vec<_> =
                 tables.groups.iter().map(|(name, entry)| (Arc::clone(name), entry.clone())).collect();
-            (topics, tables.removed.clone(), tables.floors.clone(), groups, json)
+            let (removed, floors) = (tables.removed.clone(), tables.floors.clone());
+            (topics, removed, floors, tables.retentions.clone(), groups, json)
         };
         // Before the entries: replaying the state of a file changes the entries that were being written.
         for (file, state) in json {
@@ -225,10 +226,11 @@ impl MetaLog {
             writer.push(&MetaRecord::TopicRemoved { topic })?;
         }
         for (topic, floor) in floors.into_values().filter(|(id, _)| *id < end) {
-            writer.push(&MetaRecord::Floor { topic, log_offset: floor.log_offset })?;
-            for (queue_id, offset) in floor.queues {
-                writer.push(&MetaRecord::QueueFloor { topic, queue_id, offset })?;
-            }
+            floor_records(topic, &floor).try_for_each(|record| writer.push(&record))?;
+        }
+        // After the removals, which remove the retention of a topic.
+        for (topic, limits) in retentions.into_values().filter(|(id, _)| *id < end) {
+            writer.push(&MetaRecord::Retention { topic, limits })?;
         }
         for (name, entry) in groups.iter().filter(|(_, entry)| entry.id < end) {
             let config = entry.config.to_text(name);

@@ -18,7 +18,7 @@ use super::tail::{Tail, TailState, WriteMethod};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_base::topic_floors::{FloorTable, TopicFloor};
+use mqstore_base::topic_floors::{FloorTable, TopicFloor, TopicRetention};
 
 /// The metadata of one store that is open for writing.
 ///
@@ -59,12 +59,23 @@ pub struct MetaLog {
     pub(super) tick: MaintenanceTimer,
 }
 
-/// Pushes the records of a topic's floor.
+/// Returns the records of a topic's floor.
+pub(super) fn floor_records(topic: NameId, floor: &TopicFloor) -> impl Iterator<Item = MetaRecord<'static>> {
+    let TopicFloor { log_offset, deleted, .. } = *floor;
+    let deletion =
+        (deleted > 0 || log_offset == 0).then_some(MetaRecord::Floor { topic, log_offset: deleted });
+    let raised = (log_offset > deleted).then_some(MetaRecord::RaisedFloor { topic, log_offset });
+    let queues = floor.queues.iter();
+    let queues = queues.map(move |(queue_id, offset)| MetaRecord::QueueFloor {
+        topic,
+        queue_id: *queue_id,
+        offset: *offset,
+    });
+    deletion.into_iter().chain(raised).chain(queues.collect::<Vec<_>>())
+}
+
 fn push_floor(frame: &mut Frame, topic: NameId, floor: &TopicFloor) {
-    frame.push(&MetaRecord::Floor { topic, log_offset: floor.log_offset });
-    for (queue_id, offset) in &floor.queues {
-        frame.push(&MetaRecord::QueueFloor { topic, queue_id: *queue_id, offset: *offset });
-    }
+    floor_records(topic, floor).for_each(|record| frame.push(&record));
 }
 
 /// The metadata log that an open found, before it changes anything.
@@ -398,7 +409,65 @@ impl MetaLog {
         self.tables.lock().removed.keys().cloned().collect()
     }
 
-    /// Returns the floors of all topics that were ever removed.
+    /// Sets the limits of a topic; without any, it has no retention. Durable after [`Self::sync`].
+    pub fn set_retention(&self, name: &str, limits: TopicRetention) -> Result<MetaPosition, StoreError> {
+        self.ready()?;
+        let topic = self.topic_id(name)?;
+        let mut tables = self.tables.lock();
+        let place =
+            self.write(WriteMethod::File, |frame| frame.push(&MetaRecord::Retention { topic, limits }))?;
+        tables.set_retention(name.into(), topic, limits);
+        Ok(place)
+    }
+
+    /// Returns the limits of the topics that have a retention.
+    pub fn retentions(&self) -> BTreeMap<Arc<str>, TopicRetention> {
+        self.tables.lock().retention_table()
+    }
+
+    /// Raises the floors of topics, all of them or none. Each item has the topic, the log offset, up to which the log must
+    /// be synced, and the first offsets of queues; other queues keep theirs. Returns the new floors, without those that
+    /// are as high already and those of removed topics. Durable when it returns.
+    pub fn raise_floors(
+        &self,
+        raised: &[(&str, u64, &BTreeMap<i32, i64>)],
+    ) -> Result<Vec<(Arc<str>, TopicFloor)>, StoreError> {
+        self.ready()?;
+        let ids = raised.iter().map(|(name, ..)| self.topic_id(name)).collect::<Result<Vec<_>, _>>()?;
+        let mut tables = self.tables.lock();
+        let mut floors = Vec::with_capacity(raised.len());
+        for ((name, log_offset, queues), id) in raised.iter().zip(ids) {
+            let known = tables.floors.get(*name).map(|(_, floor)| floor.clone()).unwrap_or_default();
+            if known.log_offset < *log_offset && !tables.removed.contains_key(*name) {
+                let mut floor = TopicFloor { log_offset: *log_offset, ..known };
+                floor.queues.extend(*queues);
+                floors.push((Arc::<str>::from(*name), id, floor, *queues));
+            }
+        }
+        if floors.is_empty() {
+            return Ok(Vec::new());
+        }
+        let place = self.write(WriteMethod::File, |frame| {
+            for (_, topic, floor, queues) in &floors {
+                frame.push(&MetaRecord::RaisedFloor { topic: *topic, log_offset: floor.log_offset });
+                for (queue_id, offset) in *queues {
+                    frame.push(&MetaRecord::QueueFloor {
+                        topic: *topic,
+                        queue_id: *queue_id,
+                        offset: *offset,
+                    });
+                }
+            }
+        })?;
+        for (name, id, floor, _) in &floors {
+            tables.floors.insert(Arc::clone(name), (*id, floor.clone()));
+        }
+        drop(tables);
+        self.sync(place)?;
+        Ok(floors.into_iter().map(|(name, _, floor, _)| (name, floor)).collect())
+    }
+
+    /// Returns the floors of all topics that were ever removed or have lost messages to their retention.
     pub fn floors(&self) -> FloorTable {
         self.tables.lock().floor_table()
     }
@@ -419,7 +488,7 @@ impl MetaLog {
             .map(|(name, floor)| (Arc::clone(name), floor.clone()))
             .collect();
         for (_, (_, floor)) in &mut lowered {
-            floor.log_offset = log_end;
+            floor.clamp(log_end);
         }
         let place = self.write(WriteMethod::File, |frame| {
             for (_, (id, floor)) in &lowered {

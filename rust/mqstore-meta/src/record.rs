@@ -17,7 +17,9 @@
 //! 10 known      file, stamp                     the existing file, as last written or read
 //! 11 changed    file, 0 or 1                    whether anything changed since the last `begun`
 //! 12 floor      topic, log offset               it was deleted there; replaces its earlier floor
-//! 13 continues  topic, queue, offset            part of the last `floor`: the next offset of one of its queues
+//! 13 continues  topic, queue, offset            part of the last `floor` or `raised`: the next offset of a queue
+//! 14 raised     topic, log offset               its retention raised the floor to there; the deletion stays
+//! 15 retention  topic, time, bytes, messages    its limits, 0 for none; all 0 removes them
 //! 77 synced     "QSYNCED", place (8)            everything before this place is synced
 //! 16 to 25      group, topic, queue, fields     a change of a progress: ProgressRecord, in the order of its variants
 //! 32 kept       group, topic, queue, place, committed, next      a stored progress, as read at that place
@@ -30,6 +32,7 @@
 //! stamp   counter, state version and time of its DataVersion; its length; the CRC-32 of its bytes (4, big-endian)
 //! ```
 
+use mqstore_base::topic_floors::TopicRetention;
 use mqstore_format::json::DataVersion;
 
 use super::progress::ProgressRecord;
@@ -121,6 +124,8 @@ pub(super) enum MetaRecord<'a> {
     JsonChanged { file: JsonFile, changed: bool },
     Floor { topic: NameId, log_offset: u64 },
     QueueFloor { topic: NameId, queue_id: i32, offset: i64 },
+    RaisedFloor { topic: NameId, log_offset: u64 },
+    Retention { topic: NameId, limits: TopicRetention },
     Synced { place: MetaPosition },
     Progress { queue: QueueKey, record: ProgressRecord },
     Kept { queue: QueueKey, place: MetaPosition, committed: i64, next: i64 },
@@ -140,6 +145,8 @@ const JSON_KNOWN: u8 = 10;
 const JSON_CHANGED: u8 = 11;
 const FLOOR: u8 = 12;
 const QUEUE_FLOOR: u8 = 13;
+const RAISED_FLOOR: u8 = 14;
+const RETENTION: u8 = 15;
 const PROGRESS: u8 = 16;
 const KEPT: u8 = 32;
 const KEPT_PARTS: u8 = 48;
@@ -192,6 +199,16 @@ impl MetaRecord<'_> {
                 put_signed(out, queue_id.into());
                 put_signed(out, offset);
             }
+            Self::RaisedFloor { topic, log_offset } => {
+                put_kind(out, RAISED_FLOOR, topic.0);
+                put_number(out, log_offset);
+            }
+            Self::Retention { topic, limits } => {
+                put_kind(out, RETENTION, topic.0);
+                for limit in [limits.keep_ms, limits.max_bytes, limits.max_messages] {
+                    put_number(out, limit.unwrap_or(0));
+                }
+            }
             Self::JsonIntended { file, stamp } => put_stamp(out, JSON_INTENDED, file, &stamp),
             Self::JsonKnown { file, stamp } => put_stamp(out, JSON_KNOWN, file, &stamp),
             Self::Synced { place } => {
@@ -239,6 +256,8 @@ impl<'a> MetaRecord<'a> {
                 queue_id: at.signed()?.try_into().ok()?,
                 offset: at.signed()?,
             },
+            RAISED_FLOOR => Self::RaisedFloor { topic: at.id()?, log_offset: at.number()? },
+            RETENTION => Self::Retention { topic: at.id()?, limits: at.limits()? },
             SYNCED => {
                 let rest: [u8; 7] = at.take()?;
                 let place = MetaPosition(u64::from_be_bytes(at.take()?));
@@ -389,6 +408,16 @@ impl<'a> PayloadReader<'a> {
         Some((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
     }
 
+    /// Reads the limits of a topic, of which 0 means none.
+    fn limits(&mut self) -> Option<TopicRetention> {
+        let limit = |number: u64| Some(number).filter(|limit| *limit > 0);
+        Some(TopicRetention {
+            keep_ms: limit(self.number()?),
+            max_bytes: limit(self.number()?),
+            max_messages: limit(self.number()?),
+        })
+    }
+
     fn id(&mut self) -> Option<NameId> {
         Some(NameId(self.number()?.try_into().ok()?))
     }
@@ -515,6 +544,15 @@ mod tests {
                 MetaRecord::JsonChanged { file, changed: id > 0 },
                 MetaRecord::Floor { topic: name, log_offset: number },
                 MetaRecord::QueueFloor { topic: name, queue_id: queue.queue_id, offset },
+                MetaRecord::RaisedFloor { topic: name, log_offset: number },
+                MetaRecord::Retention {
+                    topic: name,
+                    limits: TopicRetention {
+                        keep_ms: Some(number).filter(|number| *number > 0),
+                        max_bytes: Some(1),
+                        max_messages: None,
+                    },
+                },
                 MetaRecord::Synced { place },
                 MetaRecord::Progress { queue, record: progress.clone() },
                 MetaRecord::Kept { queue, place, committed, next },

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use mqstore_base::topic_floors::{FloorTable, TopicFloor};
+use mqstore_base::topic_floors::{FloorTable, TopicFloor, TopicRetention};
 use mqstore_format::json::{
     ConsumerOffsets, Dialect, QueueOffsets, SubscriptionGroup, TopicConfig, TopicTable,
 };
@@ -92,8 +92,10 @@ pub(super) struct Tables {
     pub(super) groups: BTreeMap<Arc<str>, ConfigEntry<SubscriptionGroup>>,
     /// Topics that were removed and not created again.
     pub(super) removed: BTreeMap<Arc<str>, NameId>,
-    /// The floor of each topic that was ever removed, and the number of its name.
+    /// The floor of each topic that was ever removed or has lost messages to its retention, and the number of its name.
     pub(super) floors: BTreeMap<Arc<str>, (NameId, TopicFloor)>,
+    /// The limits of each topic with a retention, and the number of its name.
+    pub(super) retentions: BTreeMap<Arc<str>, (NameId, TopicRetention)>,
     json: [JsonState; 3],
 }
 
@@ -107,7 +109,22 @@ impl Tables {
     pub(super) fn remove_topic(&mut self, name: Arc<str>, id: NameId) {
         self.json(JsonFile::Topics).changed = true;
         self.topics.remove(&name);
+        self.retentions.remove(&name);
         self.removed.insert(name, id);
+    }
+
+    /// Sets the limits of a topic; without any, it has no retention.
+    pub(super) fn set_retention(&mut self, name: Arc<str>, id: NameId, limits: TopicRetention) {
+        if limits.is_empty() {
+            self.retentions.remove(&name);
+        } else {
+            self.retentions.insert(name, (id, limits));
+        }
+    }
+
+    /// Returns the limits of the topics that have a retention.
+    pub(super) fn retention_table(&self) -> BTreeMap<Arc<str>, TopicRetention> {
+        self.retentions.iter().map(|(name, (_, limits))| (Arc::clone(name), *limits)).collect()
     }
 
     /// Returns the floors of all topics.
@@ -350,8 +367,10 @@ pub struct ListedTables {
     pub table: TopicTable,
     /// Topics that were removed and not created again.
     pub removed: BTreeSet<String>,
-    /// The floors of topics that were ever removed.
+    /// The floors of topics that were ever removed or have lost messages to their retention.
     pub floors: FloorTable,
+    /// The limits of the topics that have a retention.
+    pub retentions: BTreeMap<Arc<str>, TopicRetention>,
     /// The groups, sorted.
     pub groups: Vec<String>,
     /// The groups that have a configuration.
@@ -397,8 +416,18 @@ impl MetaState {
                 self.tables.json(JsonFile::Offsets).changed = true;
             }
             MetaRecord::Floor { topic, log_offset } => {
-                let floor = TopicFloor { log_offset, ..TopicFloor::default() };
+                let floor = TopicFloor::of_deletion(log_offset, BTreeMap::new());
                 self.tables.floors.insert(self.name(topic)?, (topic, floor));
+            }
+            MetaRecord::RaisedFloor { topic, log_offset } => {
+                let none = || (topic, TopicFloor::default());
+                let known = self.tables.floors.entry(self.name(topic)?).or_insert_with(none);
+                // The floor of a log that lost its end goes back to this end.
+                known.1.clamp(log_offset);
+                known.1.log_offset = log_offset;
+            }
+            MetaRecord::Retention { topic, limits } => {
+                self.tables.set_retention(self.name(topic)?, topic, limits);
             }
             MetaRecord::QueueFloor { topic, queue_id, offset } => {
                 let known = self.tables.floors.get_mut(&self.name(topic)?);
@@ -502,6 +531,7 @@ impl MetaState {
         used.extend(self.tables.groups.values().map(|entry| entry.id));
         used.extend(self.tables.removed.values());
         used.extend(self.tables.floors.values().map(|(id, _)| *id));
+        used.extend(self.tables.retentions.values().map(|(id, _)| *id));
         for (queue, _) in self.offsets.iter() {
             used.extend([queue.group, queue.topic]);
         }
@@ -521,6 +551,7 @@ impl MetaState {
     /// Returns topics and groups by name.
     pub fn into_listed(self) -> ListedTables {
         let (groups, floors) = (self.groups(), self.tables.floor_table());
+        let retentions = self.tables.retention_table();
         let topics = self.tables.topics.into_iter();
         let topics =
             topics.map(|(name, entry)| (name.to_string(), Arc::unwrap_or_clone(entry.config))).collect();
@@ -531,6 +562,7 @@ impl MetaState {
             table: TopicTable { topics, ..TopicTable::default() },
             removed: self.tables.removed.into_keys().map(|name| name.to_string()).collect(),
             floors,
+            retentions,
             groups,
             group_configs,
         }

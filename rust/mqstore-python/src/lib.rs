@@ -70,6 +70,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     scan::register(module)?;
     store::settings::register(module)?;
     store::topics::register(module)?;
+    store::retention::register(module)?;
     delivery::transactions::register(module)?;
     store::verify::register(module)?;
     Ok(())

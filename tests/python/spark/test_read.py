@@ -292,6 +292,16 @@ def test_options_that_cannot_be(made: Path, options: dict[str, str], error: str)
         direct(made, **options)
 
 
+def test_messages_that_the_retention_of_a_topic_hides(spark: Any, made: Path) -> None:
+    with mqstore.open(made, "rw") as store:
+        store.set_retention("orders", max_messages=50)
+        hidden = store.expire().topics[0].messages
+    assert hidden == MESSAGES * 4 // 5 - 50
+    for options, rows in (({}, 50 + MESSAGES // 5), ({"topic": "orders"}, 50)):
+        assert read(spark, made, **options).count() == rows
+        assert len(direct(made, **options)) == rows
+
+
 def test_a_schema_that_cannot_be(spark: Any, made: Path, tmp_path: Path) -> None:
     for schema, error in (("body string", "body has the type binary"), ("price int", "there is no column 'price'")):
         with pytest.raises(Exception, match=error):

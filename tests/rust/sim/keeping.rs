@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_base::topic_floors::TopicRetention;
 use mqstore_engine::{Store, TopicChange};
 use mqstore_format::json::SubscriptionGroup;
 use mqstore_io::sim::{Fault, OperationKind};
@@ -35,7 +36,9 @@ fn options() -> StoreOptions {
 fn known(store: &Store) -> Result<String, StoreError> {
     let meta = store.meta()?;
     let topics: Vec<_> = meta.topics().iter().map(|topic| topic.to_text("")).collect();
-    let mut words = format!("{topics:?} {:?}", meta.groups());
+    let floors: Vec<_> =
+        meta.floors().iter().map(|(topic, floor)| format!("{topic} from {}", floor.log_offset)).collect();
+    let mut words = format!("{topics:?} {:?} {floors:?} {:?}", meta.groups(), meta.retentions());
     for group in ["c", "w"] {
         let id = meta.group_id(group)?;
         for OffsetChange { queue, offset } in meta.offsets(id) {
@@ -105,7 +108,7 @@ fn advance(meta: &MetaLog, records: &[ProgressRecord]) -> Result<(), StoreError>
 }
 
 /// Number of changes of a session. A change that is durable on return says so.
-const CHANGES: usize = 14;
+const CHANGES: usize = 16;
 
 fn change(store: &Store, number: usize) -> Result<bool, StoreError> {
     let meta = store.meta()?;
@@ -126,9 +129,16 @@ fn change(store: &Store, number: usize) -> Result<bool, StoreError> {
         10 => store.remove_topic("one")?,
         11 => store.change_topic(TOPIC, TopicChange { perm: Some(4), ..TopicChange::default() })?,
         12 => advance(&meta, &[ProgressRecord::Finished { from: 0, to: 1 }])?,
+        13 => {
+            store.set_retention(
+                TOPIC,
+                TopicRetention { max_messages: Some(6), ..TopicRetention::default() },
+            )?;
+        }
+        14 => store.expire(false, &mut || Ok(())).map(drop)?,
         _ => commit(&meta, &[(0, 5), (1, 5)])?,
     }
-    Ok([1, 5, 10, 11].contains(&number))
+    Ok([1, 5, 10, 11, 13, 14].contains(&number))
 }
 
 /// Makes changes with syncs, generations and JSON files in between, then closes.

@@ -46,7 +46,7 @@ impl Store {
             let (first, max_offset) = view.bounds(topic, queue_id)?.unwrap_or((0, 0));
             let compacted = self.compacted(&*view, topic, queue_id, (first, max_offset))?;
             let min_offset = compacted.as_ref().map_or(first, CompactedQueue::min_offset);
-            let mut times = TimeSearch::new(&view, topic, queue_id, limit).with_compacted(compacted);
+            let mut times = TimeSearch::new(&*view, topic, queue_id, limit).with_compacted(compacted);
             infos.push(QueueInfo {
                 queue_id,
                 min_offset,
@@ -182,14 +182,26 @@ impl Store {
 
     /// Returns the record at a log offset.
     ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] if no record starts there, or if its topic was deleted since.
+    /// # Errors [`StoreError::Corrupt`] if no record starts there, if its topic was deleted since, or if the retention
+    /// of the topic hides it.
     pub fn get_at(&self, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
         let record = self.any_record_at(commit_log_offset)?;
         let view = self.view();
-        if record.view().is_ok_and(|record| view.floors().hides(record.topic, commit_log_offset)) {
-            let reason = "the topic of the record was deleted".to_owned();
-            return Err(StoreError::corrupt(&view.files().commit_log(), commit_log_offset, reason));
+        let floors = view.floors();
+        let topic = record.view().map(|record| record.topic.to_owned());
+        if let Ok(topic) = topic.as_deref()
+            && floors.hides(topic, commit_log_offset)
+        {
+            let reason = if commit_log_offset < floors.deleted(topic) {
+                "the topic of the record was deleted"
+            } else {
+                "the retention of its topic hides the record"
+            };
+            return Err(StoreError::corrupt(
+                &view.files().commit_log(),
+                commit_log_offset,
+                reason.to_owned(),
+            ));
         }
         Ok(record)
     }
@@ -349,26 +361,12 @@ impl Store {
         let (min, max) = bounds(view, topic, queue_id)?;
         let compacted = self.compacted(&**view, topic, queue_id, (min, max))?;
         let min = compacted.as_ref().map_or(min, CompactedQueue::min_offset);
-        let mut search = TimeSearch::new(view, topic, queue_id, limit).with_compacted(compacted);
+        let mut search = TimeSearch::new(&**view, topic, queue_id, limit).with_compacted(compacted);
         // The first offset whose time is not before (Lower) or is after (Upper) the given time.
-        let (mut low, mut high) = (min, max);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let Some((offset, time)) = search.at_or_after(middle)?.filter(|(offset, _)| *offset < high)
-            else {
-                high = middle;
-                continue;
-            };
-            let before = match boundary {
-                Boundary::Lower => time < time_ms,
-                Boundary::Upper => time <= time_ms,
-            };
-            if before {
-                low = offset + 1;
-            } else {
-                high = middle;
-            }
-        }
+        let low = search.first_offset((min, max), &|time| match boundary {
+            Boundary::Lower => time < time_ms,
+            Boundary::Upper => time <= time_ms,
+        })?;
         Ok(match boundary {
             Boundary::Lower => search.at_or_after(low)?.map_or(max, |(offset, _)| offset),
             Boundary::Upper => search.at_or_before(low - 1, min)?.unwrap_or(min),
@@ -389,8 +387,8 @@ pub(super) fn bounds(view: &Arc<dyn View>, topic: &str, queue_id: i32) -> Result
 }
 
 /// Search for store times of a queue's messages, which it reads from their records.
-pub(super) struct TimeSearch<'a> {
-    view: &'a Arc<dyn View>,
+pub(crate) struct TimeSearch<'a> {
+    view: &'a dyn View,
     topic: &'a str,
     queue_id: i32,
     reader: RecordReader,
@@ -399,7 +397,7 @@ pub(super) struct TimeSearch<'a> {
 }
 
 impl<'a> TimeSearch<'a> {
-    pub(super) fn new(view: &'a Arc<dyn View>, topic: &'a str, queue_id: i32, limit: u64) -> Self {
+    pub(crate) fn new(view: &'a dyn View, topic: &'a str, queue_id: i32, limit: u64) -> Self {
         // A search for times returns no message, so it does not count as a late reader.
         let reader = RecordReader::new(view.log(), view.list(), limit).without_counting();
         Self { view, topic, queue_id, reader, compacted: None }
@@ -410,8 +408,25 @@ impl<'a> TimeSearch<'a> {
         self
     }
 
+    /// Returns the first offset between `low` and `high` whose message has a store time that is not `before`; `high` if
+    /// there is none. Offsets without a readable message count like the next message.
+    pub(crate) fn first_offset(
+        &mut self,
+        (mut low, mut high): (i64, i64),
+        before: &dyn Fn(i64) -> bool,
+    ) -> Result<i64, StoreError> {
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.at_or_after(middle)?.filter(|(offset, _)| *offset < high) {
+                Some((offset, time)) if before(time) => low = offset + 1,
+                _ => high = middle,
+            }
+        }
+        Ok(low)
+    }
+
     /// Returns offset and store time of the first readable message at or after `offset`.
-    pub(super) fn at_or_after(&mut self, offset: i64) -> Result<Option<(i64, i64)>, StoreError> {
+    pub(crate) fn at_or_after(&mut self, offset: i64) -> Result<Option<(i64, i64)>, StoreError> {
         let mut from = offset;
         if let Some(compacted) = self.compacted.as_ref().filter(|compacted| offset < compacted.max_offset()) {
             let next = compacted.read(offset).next().transpose()?;

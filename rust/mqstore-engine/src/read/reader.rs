@@ -387,7 +387,7 @@ impl Reader {
         Arc::clone(&self.listed.read())
     }
 
-    /// Reads topics, groups and floors again if a writer may have changed them. If the floors changed, the queues are
+    /// Reads topics, groups and floors again if a writer may have changed them. After a deletion, the queues are
     /// incomplete until they are read again.
     fn follow_topics(
         &self,
@@ -398,21 +398,26 @@ impl Reader {
         let version = topics_version(page, live);
         if state.topics_version != version {
             state.is_complete &= !self.reload_topics()?;
+            let floors = self.floors.now();
+            if state.is_complete {
+                state.overlay.set_floors(&floors);
+                state.replaced.set_floors(&floors);
+            }
             state.topics_version = version;
         }
         Ok(())
     }
 
-    /// Reads topics, groups and floors again. Returns whether the floors changed.
+    /// Reads topics, groups and floors again. Returns whether topics were deleted since.
     fn reload_topics(&self) -> Result<bool, StoreError> {
         let mut notes = Vec::new();
         let listed = read_state(&self.files, &mut notes)?.into_listed();
         for note in notes {
             self.note(note);
         }
-        let changed = *self.floors.now() != listed.floors;
+        let changed = !self.floors.now().has_same_deletions(&listed.floors);
         self.floors.replace(listed.floors.clone());
-        for (topic, _) in listed.floors.iter() {
+        for (topic, _) in listed.floors.iter().filter(|(_, floor)| floor.deleted > 0) {
             self.batch.remove(topic);
         }
         for config in listed.table.topics.values().filter(|config| config.is_batch_queue()) {

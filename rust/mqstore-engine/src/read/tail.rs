@@ -131,7 +131,7 @@ impl Store {
         let Some(oldest) = oldest else { return Ok(true) };
         let bounds = bounds(view, topic, part.queue_id)?;
         let compacted = self.compacted(&**view, topic, part.queue_id, bounds)?;
-        let mut times = TimeSearch::new(view, topic, part.queue_id, limit).with_compacted(compacted);
+        let mut times = TimeSearch::new(&**view, topic, part.queue_id, limit).with_compacted(compacted);
         Ok(times.at_or_after(part.read_from)?.is_none_or(|(_, time)| time >= oldest))
     }
 

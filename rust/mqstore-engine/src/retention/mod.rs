@@ -27,5 +27,6 @@ pub(crate) use cleaner::Cleaner;
 pub use holders::{HolderKind, SegmentHolder};
 pub(crate) use holders::{UnfinishedMessages, holding_groups};
 pub(crate) use preview::preview_of;
-pub use report::ExpireReport;
+pub(crate) use report::hidden;
+pub use report::{ExpireReport, ExpiredTopic};
 pub(crate) use segment_times::times_of;

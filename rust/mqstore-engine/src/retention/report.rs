@@ -35,6 +35,16 @@ pub(super) fn held(held: &HeldSegment) -> ExpiredFile {
 
 /// Returns the report for a derived file without data for a log that starts at `log_min`.
 pub(super) fn derived(file: &OldFile, kind: ExpiredKind, log_min: u64) -> ExpiredFile {
+    file_report(file, kind, format!("log: all its records are before log offset {log_min}"))
+}
+
+/// Returns the report for a queue file of a topic whose retention hides all records before `floor`.
+pub(crate) fn hidden(file: &OldFile, floor: u64) -> ExpiredFile {
+    let reason = format!("topic: the retention of its topic hides all records before log offset {floor}");
+    file_report(file, ExpiredKind::Queue, reason)
+}
+
+fn file_report(file: &OldFile, kind: ExpiredKind, reason: String) -> ExpiredFile {
     ExpiredFile {
         path: file.path.clone(),
         kind,
@@ -43,9 +53,20 @@ pub(super) fn derived(file: &OldFile, kind: ExpiredKind, log_min: u64) -> Expire
         last_offset: file.last_offset,
         first_store_timestamp_ms: None,
         last_store_timestamp_ms: None,
-        reason: format!("log: all its records are before log offset {log_min}"),
+        reason,
         unfinished: false,
     }
+}
+
+/// A topic whose retention hides messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpiredTopic {
+    /// The topic.
+    pub topic: String,
+    /// Number of queue offsets that are hidden now and were readable before.
+    pub messages: u64,
+    /// The new floor: all records of the topic before this log offset are hidden.
+    pub log_offset: u64,
 }
 
 /// The result of [`crate::Store::expire`].
@@ -59,6 +80,8 @@ pub struct ExpireReport {
     pub segments: u64,
     /// Bytes of all files.
     pub bytes: u64,
+    /// The topics whose retention hides messages, by name.
+    pub topics: Vec<ExpiredTopic>,
     /// The first log offset after the removal.
     pub log_min_offset: u64,
     /// Due segments that stay for now, each with its reason.
@@ -75,7 +98,7 @@ impl ExpireReport {
         self.kept_by.clone_from(&held.holders);
     }
 
-    pub(super) fn add(&mut self, file: ExpiredFile) {
+    pub(crate) fn add(&mut self, file: ExpiredFile) {
         self.segments += u64::from(file.kind == ExpiredKind::Segment);
         self.bytes += file.bytes;
         self.files.push(file);

@@ -15,7 +15,8 @@ use mqstore_meta::read_state;
 impl Store {
     /// Removes the segments that are due by the options `retention`, `retention_bytes` and `disk_force_ratio`, at any
     /// hour of the day. With `dry_run` it reports them and changes nothing; this also works for a store open for
-    /// reading. Without a retention no segment is due. A segment that is due by age stays for unfinished messages, as
+    /// reading. Without a retention no segment is due. Then it applies the limits of topics
+    /// ([`Self::set_retention`]). A segment that is due by age stays for unfinished messages, as
     /// `retention_policy` and `group_timeout` say; the report names them.
     ///
     /// `carry_on` is called between two files. If it returns an error, the work ends with that error.
@@ -32,7 +33,10 @@ impl Store {
         match &self.inner.side {
             OpenSide::Reader(reader) if dry_run => {
                 let end = self.view().catch_up()?;
-                preview_of(&self.inner.files, reader.options(), end, &|| self.unfinished_of_files(end))
+                let lookup = || self.unfinished_of_files(end);
+                let mut report = preview_of(&self.inner.files, reader.options(), end, &lookup)?;
+                report.topics = self.due_messages()?;
+                Ok(report)
             }
             _ => {
                 let writer = self.writer("expire")?;
@@ -45,7 +49,13 @@ impl Store {
                 if !writer.cleaner.held_files().is_empty() {
                     writer.signals.want_expiry_round();
                 }
-                report
+                let mut report = report?;
+                if dry_run {
+                    report.topics = self.due_messages()?;
+                } else {
+                    writer.expire_topics(&mut report, carry_on)?;
+                }
+                Ok(report)
             }
         }
     }

@@ -107,7 +107,7 @@ fn start_writer(
     let live = Arc::new(live);
     let derived = recover_derived(files, options, &recovered, rules, watch)?;
     notes.extend(derived.notes);
-    for (topic, floor) in floors.now().iter() {
+    for (topic, floor) in floors.now().iter().filter(|(_, floor)| floor.deleted > 0) {
         remove_deleted(files, topic, floor)?;
     }
     let geometry = CompactionGeometry::from_settings(
@@ -178,6 +178,7 @@ fn start_writer(
         lifecycle: Lifecycle::new(vec![page_lock, lock], notes),
         compaction: CompactionState::new(CompactionAppender::new(files, geometry)),
         rebuilding: Mutex::default(),
+        topic_expiry: Mutex::default(),
     });
     writer.advance_past_compacted()?;
     Ok(writer)

@@ -191,6 +191,7 @@ pub(crate) fn step(writer: &Writer) -> Result<(), StoreError> {
     writer.flusher.step(writer.files.clock.now_ms())?;
     writer.meta_step()?;
     writer.cleaner.step(&|| writer.unfinished())?;
+    writer.topic_expiry_step()?;
     writer.drain_compaction_appends();
     writer.compact_if_due()
 }
@@ -276,6 +277,10 @@ fn expire_round(writer: &Writer, stop: &AtomicBool) {
     writer.signals.forget_wanted_round();
     if let Err(error) = writer.cleaner.step(&|| writer.unfinished()) {
         writer.lifecycle.note(&format!("cannot remove due files ({error}); the store tries again"));
+    }
+    if let Err(error) = writer.topic_expiry_step() {
+        let note = format!("cannot apply the retention of topics ({error}); the store tries again");
+        writer.lifecycle.note(&note);
     }
 }
 

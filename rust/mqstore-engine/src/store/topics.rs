@@ -135,7 +135,7 @@ impl TopicState {
         let used =
             self.offsets.by_queue().map(|(queue_id, offset)| (queue_id, offset.next.load(Ordering::Acquire)));
         let queues = used.filter(|(_, next)| *next > 0).map(|(queue_id, next)| (queue_id, next_file(next)));
-        TopicFloor { log_offset, queues: queues.collect() }
+        TopicFloor::of_deletion(log_offset, queues.collect())
     }
 
     /// Returns the sum of the next offsets of all queues.

@@ -21,6 +21,7 @@ use crate::retention::Cleaner;
 use crate::store::lifecycle::Lifecycle;
 use crate::store::signals::ServiceSignals;
 use crate::store::topics::Topics;
+use crate::topic_retention::TopicExpiry;
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::LivePage;
 use mqstore_base::options::{Durability, StoreOptions};
@@ -53,6 +54,8 @@ pub(crate) struct Writer {
     pub(crate) compaction: CompactionState,
     /// Held during a rebuild of queues and index.
     pub(crate) rebuilding: Mutex<()>,
+    /// Held while retentions of topics are applied.
+    pub(crate) topic_expiry: Mutex<TopicExpiry>,
 }
 
 /// The next token.

@@ -31,7 +31,7 @@ use mqstore_base::store_files::{DelayTables, StoreFiles};
 use mqstore_engine::load_floors;
 use mqstore_log::commit_log::SegmentList;
 use mqstore_log::consume_queue::QueueSet;
-use mqstore_log::dispatch::{BatchTopics, DispatchRules};
+use mqstore_log::dispatch::{BatchTopics, DispatchRules, ExpiredRecords};
 use mqstore_log::index::{BadIndexFile, IndexSet};
 use mqstore_log::recovery::{known_committed_end, mark_fits};
 
@@ -245,7 +245,14 @@ pub(crate) fn view<'a>(
         list,
         queues,
         // The index itself shows whether tags are indexed.
-        rules: DispatchRules { batch_topics, index_tags: true, delays, floors, ..DispatchRules::default() },
+        rules: DispatchRules {
+            batch_topics,
+            index_tags: true,
+            delays,
+            floors,
+            expired: ExpiredRecords::Skip,
+            ..DispatchRules::default()
+        },
         repairs: LossReport::load(files)?,
         extensions: Extensions::load(files),
         limit,

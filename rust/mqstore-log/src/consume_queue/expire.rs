@@ -84,7 +84,7 @@ impl ConsumeQueue {
     /// Removes the files of a queue whose messages were all deleted with its topic. The last file goes first, so a
     /// program that finds the rest after a stop finds a shorter queue without a hole.
     pub(crate) fn remove_deleted(&self) -> Result<(), StoreError> {
-        if self.floor_position() == 0 {
+        if self.deletion_position() == 0 {
             return Ok(());
         }
         let mut writing = self.writing.lock();
@@ -106,6 +106,15 @@ impl ConsumeQueue {
 }
 
 impl super::QueueSet {
+    /// Moves the minimum of the topic's queues to its floor.
+    pub fn correct_min_offsets_of(&self, topic: &str) -> Result<(), StoreError> {
+        for queue_id in self.ids(topic) {
+            self.get(topic, queue_id).map_or(Ok(()), |queue| queue.correct_min_offset(0))?;
+            self.batch(topic, queue_id).map_or(Ok(()), |queue| queue.correct_min_offset(0))?;
+        }
+        Ok(())
+    }
+
     /// Moves the minimum of every queue to that of the log. Call it before the log removes older segments.
     pub fn correct_min_offsets(&self, log_min: u64) -> Result<(), StoreError> {
         self.for_each(|queue| queue.correct_min_offset(log_min))?;

@@ -227,11 +227,16 @@ impl ConsumeQueue {
 
     /// Whether a record that ends at log offset `physical_end` was deleted with its topic.
     pub(super) fn is_deleted(&self, physical_end: i64) -> bool {
-        let floor = self.floor_position();
-        floor > 0 && u64::try_from(physical_end).is_ok_and(|end| end <= floor)
+        let deleted = self.deletion_position();
+        deleted > 0 && u64::try_from(physical_end).is_ok_and(|end| end <= deleted)
     }
 
-    /// Returns the log offset before which the records of the topic were deleted; 0 for none.
+    /// Returns the log offset at which the topic was last deleted; 0 if it never was.
+    pub(super) fn deletion_position(&self) -> u64 {
+        self.home.floors.deleted(&self.topic)
+    }
+
+    /// Returns the log offset before which the records of the topic do not count; 0 for none.
     pub(super) fn floor_position(&self) -> u64 {
         self.home.floors.log_offset(&self.topic)
     }

@@ -257,7 +257,14 @@ impl ConsumeQueue {
         file.write_all_at(&bytes, position).map_err(|source| self.io(base, "writing queue units", source))
     }
 
-    /// Returns the file for `part`, and creates it if allowed; `None` after a refusal.
+    /// Whether the file of `part` precedes those of the queue, and a retention hides the record at log offset
+    /// `physical`: the file went with it.
+    fn is_removed(&self, part: &FilePart, physical: i64) -> bool {
+        let precedes = self.bases.read().last().is_some_and(|last| part.base < *last);
+        precedes && u64::try_from(physical).is_ok_and(|at| at < self.floor_position())
+    }
+
+    /// Returns the file for `part`, and creates it if allowed; `None` after a refusal, and for a removed file.
     fn file_to_write(
         &self,
         writing: &mut Writing,
@@ -267,6 +274,9 @@ impl ConsumeQueue {
     ) -> Result<Option<Arc<dyn VfsFile>>, StoreError> {
         if let Some(file) = self.existing_file(writing, part.base)? {
             return Ok(Some(file));
+        }
+        if self.is_removed(part, physical) {
+            return Ok(None);
         }
         if let Some(reason) = self.missing_file_reason(writing, part, physical) {
             outcome.refuse(part.units(), || reason);
@@ -335,8 +345,8 @@ impl ConsumeQueue {
         self.is_impossible(offset, gap, physical.saturating_sub(self.max_physical_end()))
     }
 
-    /// Whether `log_bytes` of the log are too few for a gap before `offset`. A topic that was deleted continues with the
-    /// next file. Without its floor, for example if `mqstore/meta` is lost, this leaves a gap at the end of a file.
+    /// Whether `log_bytes` of the log are too few for a gap before `offset`. A topic that was deleted continues with
+    /// the next file. Without its floor, for example if `mqstore/meta` is lost, this leaves a gap at the end of a file.
     fn is_impossible(&self, offset: i64, gap: i64, log_bytes: i64) -> bool {
         let ends_file = gap < self.layout().units_per_file() && self.layout().position_of(offset) == 0;
         !ends_file && is_impossible(gap, log_bytes)

@@ -118,8 +118,8 @@ pub struct DerivedQueues {
 }
 
 impl DerivedQueues {
-    /// Creates an empty set. `delays` gives the delivery times of delayed messages, `floors` hides those of deleted
-    /// topics.
+    /// Creates an empty set. `delays` gives the delivery times of delayed messages, `floors` hides the records before
+    /// the floor of their topic.
     pub fn new(delays: &DelayTables, floors: &Arc<FloorTable>) -> Self {
         let (delays, floors) = (delays.clone(), Arc::clone(floors));
         Self { delays, floors, queues: BTreeMap::new(), damages: Vec::new() }
@@ -203,6 +203,20 @@ impl DerivedQueues {
         self.queues.entry(topic.to_owned()).or_default().insert(queue_id, queue);
     }
 
+    /// Uses other floors, and removes the units of records before them; each queue keeps its maximum. No topic may have
+    /// been deleted since the last floors.
+    pub fn set_floors(&mut self, floors: &Arc<FloorTable>) {
+        for (topic, queues) in &mut self.queues {
+            let floor = floors.log_offset(topic);
+            if floor > self.floors.log_offset(topic) {
+                for queue in queues.values_mut() {
+                    queue.drop_below(floor);
+                }
+            }
+        }
+        self.floors = Arc::clone(floors);
+    }
+
     /// Removes the units of records before log offset `log_min`; each queue keeps its maximum.
     pub fn drop_below(&mut self, log_min: u64) {
         for queue in self.queues.values_mut().flat_map(BTreeMap::values_mut) {
@@ -249,7 +263,7 @@ mod tests {
     #[test]
     fn after_a_deletion_the_queue_begins_at_its_floor() {
         let mut floors = FloorTable::default();
-        floors.insert("t".into(), TopicFloor { log_offset: 500, queues: BTreeMap::from([(0, 1000)]) });
+        floors.insert("t".into(), TopicFloor::of_deletion(500, BTreeMap::from([(0, 1000)])));
         let mut queues = DerivedQueues::new(&DelayTables::default(), &Arc::new(floors));
         queues.damages = vec![(100, 500), (600, 800)];
         queues.add_unit(("t", 0), 1001, 1, unit(900));

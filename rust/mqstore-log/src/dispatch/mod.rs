@@ -21,7 +21,7 @@ use mqstore_io::EventCount;
 use mqstore_io::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, with_helpers};
 
 pub use derived_units::{DerivedQueue, DerivedQueues, WalkItem};
-pub use run::{BatchTopics, DispatchRules, QueueRun, RunOutput};
+pub use run::{BatchTopics, DispatchRules, ExpiredRecords, QueueRun, RunOutput};
 
 use crate::commit_log::{CutRun, Damage, LogScanner, RecordRun, ScanChecks, SegmentList};
 use crate::consume_queue::QueueSet;

@@ -35,13 +35,27 @@ pub struct DispatchRules {
     pub delays: DelayTables,
     /// Topics whose queues hold batch units.
     pub batch_topics: BatchTopics,
-    /// The floors of deleted topics: records before them get no units and no entries.
+    /// The floors of topics. Records from before a deletion get no units and no entries.
     pub floors: TopicFloors,
+    /// Whether records that a retention hides get them.
+    pub expired: ExpiredRecords,
     /// Whether dispatch skips damage in the log; otherwise damage stops the dispatcher.
     pub skip_damage: bool,
     /// Whether to skip records whose topic, queue or queue offset may be damaged (`has_damaged_place`). Reads all bytes
     /// of each record.
     pub check_place: bool,
+}
+
+/// What happens to records that the retention of their topic hides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExpiredRecords {
+    /// They get units and entries: brokers read the queue files, and blanks at the front of a queue would mislead them
+    /// in a log that begins at 0.
+    #[default]
+    Dispatch,
+    /// They get no units of their own queues, and no entries. Only for checks: the units may have gone with whole
+    /// files.
+    Skip,
 }
 
 /// A set of topics whose queues hold batch units. Clones share one set, and topics can be added at any time.
@@ -129,6 +143,8 @@ struct TopicRun {
     /// Whether these are batch units.
     batch: bool,
     /// Log offset before which the records of the topic were deleted.
+    deleted: u64,
+    /// Log offset before which the records of the topic get no units of its own queues.
     floor: u64,
     hasher: IndexHasher,
     /// Index in `RunOutput::queues`, by queue id.
@@ -141,8 +157,13 @@ impl TopicRun {
         // A name that could point outside the store's folders never becomes a path.
         let has_queues = validate_stored_topic(name).is_ok();
         let batch = rules.batch_topics.contains(name);
-        let (floor, hasher) = (rules.floors.log_offset(name), IndexHasher::new(name));
-        Self { name: name.into(), has_queues, batch, floor, hasher, near: Vec::new(), far: Vec::new() }
+        let (deleted, hasher) = (rules.floors.deleted(name), IndexHasher::new(name));
+        let floor = match rules.expired {
+            ExpiredRecords::Dispatch => deleted,
+            ExpiredRecords::Skip => rules.floors.log_offset(name),
+        };
+        let (near, far) = (Vec::new(), Vec::new());
+        Self { name: name.into(), has_queues, batch, deleted, floor, hasher, near, far }
     }
 
     #[inline]
@@ -242,7 +263,7 @@ impl RunOutput {
         }
         let Some(topic) = self.topics.get(self.last) else { return };
         let fields = record.entry_fields();
-        let is_live = offset >= topic.floor;
+        let (is_kept, is_live) = (offset >= topic.deleted, offset >= topic.floor);
         if indexed && is_live {
             let hasher = topic.hasher;
             let mut put = |hash: i32, of_tags: bool| {
@@ -255,16 +276,20 @@ impl RunOutput {
                 fields.tags().into_iter().for_each(|tags| put(hasher.tags(tags), true));
             }
         }
-        if queued && is_live && topic.has_queues && record.queue_id >= 0 && record.queue_offset >= 0 {
+        if queued && is_kept && topic.has_queues && record.queue_id >= 0 && record.queue_offset >= 0 {
             let tags_code = fields.tags_code(record.topic, record.store_timestamp, rules.delays.at(offset));
             if topic.batch {
-                self.add_batch(record, offset, tags_code);
+                if is_live {
+                    self.add_batch(record, offset, tags_code);
+                }
                 return;
             }
             let unit = CqUnit { physical_offset: offset as i64, size: record.size as i32, tags_code };
-            let place = topic.place(record.queue_id).unwrap_or_else(|| self.add_queue(record.queue_id));
-            if let Some(run) = self.queues.get_mut(place) {
-                run.push(record.queue_offset, unit);
+            if is_live {
+                let place = topic.place(record.queue_id).unwrap_or_else(|| self.add_queue(record.queue_id));
+                if let Some(run) = self.queues.get_mut(place) {
+                    run.push(record.queue_offset, unit);
+                }
             }
             for (name, queue_offset) in fields.light_queues(record.topic) {
                 self.add_light(rules, name, queue_offset, unit);

@@ -125,12 +125,20 @@ impl QueueManifest {
         let floors = queues.floors().now();
         // Written before the topic was deleted: all listed units were deleted with it.
         let is_deleted = |listed: &ListedQueue| {
-            let floor = floors.log_offset(&listed.topic);
-            floor > 0 && self.dispatched <= floor
+            let deleted = floors.deleted(&listed.topic);
+            deleted > 0 && self.dispatched <= deleted
+        };
+        // A retention has raised the minimum since, or moves it to the first message after the floor.
+        let is_raised = |listed: &ListedQueue, min: i64| {
+            floors.log_offset(&listed.topic) > floors.deleted(&listed.topic)
+                && min <= floors.first_offset(&listed.topic, listed.queue_id)
         };
         let whole = |listed: &ListedQueue, bounds: Option<(i64, i64)>| {
             bounds.map_or(listed.max_offset == 0, |(min, max)| {
-                let begins = log_min != self.log_min || min <= listed.min_offset || max == 0 && ahead;
+                let begins = log_min != self.log_min
+                    || min <= listed.min_offset
+                    || is_raised(listed, min)
+                    || max == 0 && ahead;
                 begins && (ahead || max >= listed.max_offset)
             })
         };
@@ -210,7 +218,7 @@ impl QueueManifest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mqstore_base::topic_floors::TopicFloors;
+    use mqstore_base::topic_floors::{TopicFloor, TopicFloors};
 
     #[test]
     fn manifest_round_trips_and_refuses_damage() {
@@ -239,9 +247,31 @@ mod tests {
         StoreFiles::new(Arc::new(sim), Arc::new(mqstore_io::ManualClock::new(1_700_000_000_000)), root)
     }
 
-    fn loaded(files: &StoreFiles) -> QueueSet {
+    /// A retention moves the minimum of a queue after the manifest was written. That is no loss; a minimum after the
+    /// floor is one.
+    #[test]
+    fn a_raised_minimum_is_no_loss() {
+        let unit = |n: i64| mqstore_format::CqUnit { physical_offset: n * 100, size: 100, tags_code: 0 };
         let floors = TopicFloors::default();
-        let set = QueueSet::load(files, 100, mqstore_io::Access::ReadWrite, &floors).unwrap();
+        let set = loaded_with(&files(), &floors);
+        let queue = set.get_or_create("orders", 0).unwrap();
+        queue.write(0, &(0..12).map(unit).collect::<Vec<_>>()).unwrap();
+        queue.commit(12).unwrap();
+        let manifest = QueueManifest::of(&set, 0, 1200).unwrap();
+        let queues = std::collections::BTreeMap::from([(0, 7)]);
+        floors.raise([("orders".into(), TopicFloor { log_offset: 700, deleted: 0, queues })]);
+        queue.correct_min_offset(0).unwrap();
+        assert_eq!((queue.min_offset(), manifest.compare(&set, 0, 1200).lost), (7, vec![]));
+        queue.correct_min_offset(800).unwrap();
+        assert_eq!(manifest.compare(&set, 0, 1200).lost, [("orders", 0)]);
+    }
+
+    fn loaded(files: &StoreFiles) -> QueueSet {
+        loaded_with(files, &TopicFloors::default())
+    }
+
+    fn loaded_with(files: &StoreFiles, floors: &TopicFloors) -> QueueSet {
+        let set = QueueSet::load(files, 100, mqstore_io::Access::ReadWrite, floors).unwrap();
         set.recover_bounds().unwrap();
         set
     }

@@ -12,7 +12,7 @@ use super::{commit, dump, files_on, key, open, put_topic};
 use crate::load::generations;
 use crate::{MetaLog, OffsetChange, ProgressRecord};
 use mqstore_base::store_files::StoreFiles;
-use mqstore_base::topic_floors::TopicFloor;
+use mqstore_base::topic_floors::{TopicFloor, TopicRetention};
 
 fn next(log: &MetaLog) {
     let _chores = log.chores.lock();
@@ -35,11 +35,25 @@ fn a_generation_has_what_the_one_before_had() {
     let progress = log.progress(key(&log, "workers", "t1", 0));
     let many: Vec<_> = (0..5_000).map(lease).collect();
     log.append_progress(&progress, &many).unwrap();
-    let floor = TopicFloor { log_offset: 777, queues: BTreeMap::from([(0, 300_000), (2, i64::MAX)]) };
-    log.remove(&[("t2", TopicFloor { log_offset: 3, queues: BTreeMap::from([(1, 9)]) })], &[]).unwrap();
+    let floor = TopicFloor::of_deletion(777, BTreeMap::from([(0, 300_000), (2, i64::MAX)]));
+    log.remove(&[("t2", TopicFloor::of_deletion(3, BTreeMap::from([(1, 9)])))], &[]).unwrap();
     log.remove(&[("t2", floor.clone())], &[]).unwrap();
-    log.remove(&[("t3", TopicFloor { log_offset: 500, ..floor.clone() })], &[]).unwrap();
+    log.remove(&[("t3", TopicFloor::of_deletion(500, floor.queues.clone()))], &[]).unwrap();
     put_topic(&log, "t3", 1);
+    let (of_t3, of_t4) = (BTreeMap::from([(0, 300_009)]), BTreeMap::from([(7, 70)]));
+    let raise = |topic, log_offset, queues| log.raise_floors(&[(topic, log_offset, queues)]).unwrap();
+    let mut found =
+        log.raise_floors(&[("t3", 900, &of_t3), ("t2", 900, &of_t3), ("t4", 800, &of_t4)]).unwrap();
+    assert_eq!(found.iter().map(|(topic, _)| &**topic).collect::<Vec<_>>(), ["t3", "t4"], "t2 is removed");
+    let raised = found.remove(0).1;
+    assert_eq!((raised.log_offset, raised.deleted), (900, 500));
+    assert_eq!(raised.queues, BTreeMap::from([(0, 300_009), (2, i64::MAX)]));
+    assert_eq!(raise("t4", 800, &BTreeMap::new()), [], "it is there already");
+    let limits = TopicRetention { keep_ms: Some(7), max_messages: Some(9), ..TopicRetention::default() };
+    for topic in ["t1", "t3", "t4"] {
+        log.set_retention(topic, limits).unwrap();
+    }
+    log.set_retention("t4", TopicRetention::default()).unwrap();
     for generation in 2..5 {
         commit(&log, "g1", "t1", 0, generation);
         next(&log);
@@ -53,11 +67,19 @@ fn a_generation_has_what_the_one_before_had() {
     assert_eq!(dump(&again), dump(&log));
     assert_eq!(again.removed_topics(), [Arc::from("t2")]);
     assert_eq!(again.floors().get("t2"), Some(&floor));
+    assert_eq!(again.floors().get("t3"), Some(&raised));
+    assert_eq!(again.retentions(), BTreeMap::from([("t1".into(), limits), ("t3".into(), limits)]));
     // A log that lost its end gives the log offsets of the lost records to other records.
     again.clamp_floors(600).unwrap();
     let clamped = open(&files_on(&killed.crash_with(&mut |_| false).unwrap()));
-    assert_eq!(clamped.floors().get("t2"), Some(&TopicFloor { log_offset: 600, ..floor.clone() }));
-    assert_eq!(clamped.floors().get("t3"), Some(&TopicFloor { log_offset: 500, ..floor }));
+    assert_eq!(clamped.floors().get("t2"), Some(&TopicFloor::of_deletion(600, floor.queues.clone())));
+    assert_eq!(clamped.floors().get("t3"), Some(&TopicFloor { log_offset: 600, ..raised }));
+    let of_t4 = TopicFloor { log_offset: 600, deleted: 0, queues: of_t4 };
+    assert_eq!(clamped.floors().get("t4"), Some(&of_t4));
+    clamped.clamp_floors(400).unwrap();
+    assert_eq!(clamped.floors().get("t3").map(|floor| (floor.log_offset, floor.deleted)), Some((400, 400)));
+    clamped.remove(&[("t1", TopicFloor::of_deletion(400, BTreeMap::new()))], &[]).unwrap();
+    assert!(!clamped.retentions().contains_key("t1"));
     assert_eq!(vfs.violations(), Vec::<String>::new());
 }
 

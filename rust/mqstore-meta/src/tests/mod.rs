@@ -63,6 +63,7 @@ fn dump(log: &MetaLog) -> String {
     for (name, floor) in log.floors().iter() {
         writeln!(out, "floor {name} {floor:?}").unwrap();
     }
+    writeln!(out, "retentions {:?}", log.retentions()).unwrap();
     for name in log.groups() {
         let config = log.group(&name).map(|group| group.to_text(&name));
         writeln!(out, "group {name} {config:?}").unwrap();

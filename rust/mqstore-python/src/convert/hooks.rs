@@ -118,6 +118,8 @@ pub(crate) fn report_dict<'py>(py: Python<'py>, report: &ExpireReport) -> PyResu
     found.set_item("files", PyList::new(py, files)?)?;
     found.set_item("segments", report.segments)?;
     found.set_item("bytes", report.bytes)?;
+    let topics = report.topics.iter().map(|one| (&one.topic, one.messages, one.log_offset));
+    found.set_item("topics", topics.collect::<Vec<_>>())?;
     found.set_item("log_min_offset", report.log_min_offset)?;
     found.set_item("kept", &report.kept)?;
     found.set_item("kept_by", holder_rows(&report.kept_by))?;

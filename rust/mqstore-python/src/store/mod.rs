@@ -11,6 +11,7 @@ pub(crate) mod iterators;
 mod native_store;
 pub(crate) mod pending;
 pub(crate) mod pop;
+pub(crate) mod retention;
 pub(crate) mod settings;
 pub(crate) mod table;
 pub(crate) mod topics;

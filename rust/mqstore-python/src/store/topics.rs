@@ -10,7 +10,10 @@ use crate::convert::error::InvalidOptionError;
 use crate::runtime::{about_topic, detached, reading};
 use crate::store::NativeStore;
 
-fn given<T: TryFrom<i64>>(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<T>> {
+pub(crate) fn given<T: TryFrom<i64>>(
+    name: &'static str,
+    value: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<T>> {
     value.map(|value| count(name, value)).transpose()
 }
 
@@ -30,20 +33,20 @@ pub(crate) fn update_topic(
         write_queues: given("write_queues", write_queues)?,
         perm: given("perm", perm)?,
         max_messages: given("max_messages", max_messages)?,
-        expire_after_ms: expire_after.map(milliseconds).transpose()?,
+        expire_after_ms: expire_after.map(|after| milliseconds("expire_after", after)).transpose()?,
     };
     let core = store.get().core()?;
     about_topic(store.py(), core, || core.change_topic(topic, change))
 }
 
-/// Converts the time after which values of a table expire to milliseconds.
-fn milliseconds(expire_after: &Bound<'_, PyAny>) -> PyResult<i64> {
-    let after = duration("expire_after", expire_after)?;
+/// Converts the duration of the option `name` to milliseconds.
+pub(crate) fn milliseconds(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
+    let after = duration(name, value)?;
     // To the nearest one: as a float, 0.29 seconds are a little less.
     let after_ms = i64::try_from((after.as_nanos() + 500_000) / 1_000_000).unwrap_or(i64::MAX);
     if after_ms == 0 && !after.is_zero() {
         let reason = format!("{} s is less than a millisecond", after.as_secs_f64());
-        return Err(InvalidOptionError::new_err(("expire_after", reason)));
+        return Err(InvalidOptionError::new_err((name, reason)));
     }
     Ok(after_ms)
 }
@@ -79,7 +82,8 @@ pub(crate) fn attributes(
     if let Some(most) = given::<u64>("max_messages", max_messages)?.filter(|most| *most != 0) {
         attributes.push((TopicConfig::MAX_MESSAGES.to_owned(), most.to_string()));
     }
-    if let Some(after_ms) = expire_after.map(milliseconds).transpose()?.filter(|after_ms| *after_ms != 0) {
+    let after_ms = expire_after.map(|after| milliseconds("expire_after", after)).transpose()?;
+    if let Some(after_ms) = after_ms.filter(|after_ms| *after_ms != 0) {
         attributes.push((TopicConfig::EXPIRE_AFTER.to_owned(), after_ms.to_string()));
     }
     Ok(attributes)

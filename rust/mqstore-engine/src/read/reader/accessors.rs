@@ -1,6 +1,6 @@
 //! Properties of a reader that need no read of the log.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mqstore_format::{CQ_UNIT_BYTES, IndexGeometry};
@@ -8,6 +8,7 @@ use mqstore_format::{CQ_UNIT_BYTES, IndexGeometry};
 use super::Reader;
 use mqstore_base::options::StoreOptions;
 use mqstore_base::store_files::DelayTables;
+use mqstore_base::topic_floors::TopicRetention;
 
 /// The geometry of a store's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +59,11 @@ impl Reader {
     /// Returns the milliseconds after which a value of the table `topic` expires.
     pub(crate) fn expire_after_ms(&self, topic: &str) -> Option<i64> {
         self.listed().table.topics.get(topic)?.expire_after_ms()
+    }
+
+    /// Returns the limits of the topics that have a retention.
+    pub(crate) fn retentions(&self) -> BTreeMap<Arc<str>, TopicRetention> {
+        self.listed().retentions.clone()
     }
 
     /// Returns the attributes of `topic` in the topic table.

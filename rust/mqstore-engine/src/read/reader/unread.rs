@@ -71,7 +71,7 @@ impl Reader {
         // The files of each listed queue exist, and no other ones.
         let is_as_listed = |topic: &str, queues: &[Arc<ConsumeQueue>]| {
             let ids: BTreeSet<i32> = queues.iter().map(|queue| queue.queue_id()).collect();
-            floors.log_offset(topic) == 0 && listed.get(topic).is_some_and(|listed| *listed == ids)
+            floors.deleted(topic) == 0 && listed.get(topic).is_some_and(|listed| *listed == ids)
         };
         let (mut later, mut now) = (Queues::new(), Queues::new());
         for (topic, queues) in topics {

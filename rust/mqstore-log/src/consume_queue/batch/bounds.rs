@@ -192,11 +192,12 @@ impl BatchQueue {
     /// topic. Only for the writer.
     fn publish_bounds(&self, log_min: u64) -> Result<(), StoreError> {
         let row = self.row.read().clone();
-        let floor = self.home.floors.log_offset(self.topic());
+        let (floor, deleted) =
+            (self.home.floors.log_offset(self.topic()), self.home.floors.deleted(self.topic()));
         let log_min = log_min.max(floor);
         let first = self.search(&row, |unit| (unit.physical_offset as u64) < log_min)?;
         // A queue whose units are all from before a deletion of its topic is empty.
-        let is_deleted = first == row.end && floor > 0 && self.ends_before(&row, floor)?;
+        let is_deleted = first == row.end && deleted > 0 && self.ends_before(&row, deleted)?;
         let max = if is_deleted { 0 } else { row.max };
         let min = if first < row.end { self.unit_at(first)?.base_offset } else { max };
         self.min.store(min, Ordering::Release);
@@ -212,10 +213,10 @@ impl BatchQueue {
 
     /// Removes the files of a queue whose messages were all deleted with its topic.
     pub(crate) fn remove_deleted(&self) -> Result<(), StoreError> {
-        let floor = self.home.floors.log_offset(self.topic());
+        let deleted = self.home.floors.deleted(self.topic());
         let row = self.row.read().clone();
         // The files of a damaged queue are not known; recovery moves all of them away.
-        if floor == 0 || self.damaged().is_some() || !self.ends_before(&row, floor)? {
+        if deleted == 0 || self.damaged().is_some() || !self.ends_before(&row, deleted)? {
             return Ok(());
         }
         let vacant = std::mem::take(&mut self.writing.lock().vacant);

@@ -155,7 +155,7 @@ impl BatchQueue {
 
     /// Whether the record at log offset `physical_offset` was deleted with its topic.
     pub(super) fn is_deleted(&self, physical_offset: i64) -> bool {
-        u64::try_from(physical_offset).is_ok_and(|at| at < self.home.floors.log_offset(&self.topic))
+        u64::try_from(physical_offset).is_ok_and(|at| at < self.home.floors.deleted(&self.topic))
     }
 
     /// Log offset of the last record; `None` for an empty queue.

@@ -331,7 +331,7 @@ fn a_deleted_topic_keeps_units_after_its_floor_only() {
     let (first, set) = load(Access::ReadWrite);
     put(&first, 0, &units(0..7));
     set.flush().unwrap();
-    floors.set([("orders".into(), TopicFloor { log_offset: 700, queues: BTreeMap::from([(3, 10)]) })]);
+    floors.set([("orders".into(), TopicFloor::of_deletion(700, BTreeMap::from([(3, 10)])))]);
 
     // Before the files go, readers and writers see no unit any more.
     let (hidden, _) = load(Access::Read);
@@ -358,7 +358,7 @@ fn smaller_offsets_after_the_floor_count() {
     let sim = SimVfs::default();
     let files = sim_files(&sim);
     let floors = TopicFloors::default();
-    floors.set([("orders".into(), TopicFloor { log_offset: 350, queues: BTreeMap::from([(3, 10)]) })]);
+    floors.set([("orders".into(), TopicFloor::of_deletion(350, BTreeMap::from([(3, 10)])))]);
     let set = QueueSet::load(&files, SMALL, Access::ReadWrite, &floors).unwrap();
     set.recover_bounds().unwrap();
     let queue = queue(&set);

@@ -1,5 +1,6 @@
 //! Tests of the entries of a run against the plain rules, and of both ways to read a run.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,9 +9,10 @@ use mqstore_io::{ManualClock, SimVfs, Vfs};
 use proptest::prelude::*;
 
 use super::*;
-use crate::commit_log::{CutRun, LogScanner, ScanChecks, SegmentList};
+use crate::commit_log::{CutRun, LogScanner, ScanChecks, ScanItem, SegmentList};
 use crate::dispatch::RUN_BYTES;
 use mqstore_base::store_files::StoreFiles;
+use mqstore_base::topic_floors::{FloorTable, TopicFloor};
 
 const STORED: i64 = 1_700_000_000_123;
 const SEGMENT: u64 = 8 << 10;
@@ -224,6 +226,46 @@ proptest! {
         prop_assert_eq!(decoded(&rules, &log, until, true, crc), expected);
         // No map is still in use.
         prop_assert!(log.list.segments().iter().all(|segment| !segment.is_in_use()));
+    }
+}
+
+/// A check expects no units of hidden records in their own queue; a light queue keeps its units, because it has no
+/// floor. Dispatch still writes all of them.
+#[test]
+fn only_a_check_hides_what_a_retention_hides() {
+    let input = |queue_offset: i64| Input {
+        topic: "orders",
+        queue_id: 0,
+        queue_offset,
+        transaction: TransactionType::None,
+        properties: format!(
+            "INNER_MULTI_DISPATCH\x01%LMQ%l\x02INNER_MULTI_QUEUE_OFFSET\x01{queue_offset}\x02"
+        )
+        .into_bytes(),
+    };
+    let log = log(&(0..4).map(input).collect::<Vec<_>>());
+    let floor = TopicFloor { log_offset: log.places[2], ..TopicFloor::default() };
+    let deletion = TopicFloor::of_deletion(log.places[2], BTreeMap::new());
+    for (floor, expired, orders, light) in [
+        (&floor, ExpiredRecords::Dispatch, 4, 4),
+        (&floor, ExpiredRecords::Skip, 2, 4),
+        (&deletion, ExpiredRecords::Dispatch, 2, 2),
+        (&deletion, ExpiredRecords::Skip, 2, 2),
+    ] {
+        let mut table = FloorTable::default();
+        table.insert("orders".into(), floor.clone());
+        let rules = DispatchRules { floors: TopicFloors::new(table), expired, ..DispatchRules::default() };
+        let mut output = RunOutput::default();
+        output.begin();
+        let mut scanner = LogScanner::new(Arc::clone(&log.list), 0, log.end, ScanChecks { crc: true });
+        while let ScanItem::Record(record) = scanner.next_item().unwrap() {
+            output.add(&rules, &record.outline(), record.physical_offset as u64);
+        }
+        let units = |topic: &str| -> usize {
+            let runs = output.queues().filter(|(name, _)| *name == topic);
+            runs.flat_map(|(_, run)| run.rows().map(|(_, units)| units.len()).collect::<Vec<_>>()).sum()
+        };
+        assert_eq!((units("orders"), units("%LMQ%l")), (orders, light), "{floor:?} {expired:?}");
     }
 }
 

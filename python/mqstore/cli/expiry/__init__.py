@@ -1,0 +1,1 @@
+"""Verbs on the retention of single topics."""

@@ -1,0 +1,76 @@
+"""The verb `retention`: limits of single topics, and their bytes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import mqstore
+from mqstore._admin.tables import duration, size
+from mqstore.cli import render
+from mqstore.cli.app import Directory, LockTimeout, ReportForm, _age, _verb, app, lock_wait
+from mqstore.cli.render import Format
+from mqstore.cli.status import CLEAN
+
+
+@app.command()
+@_verb
+def retention(
+    directory: Directory,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="Only this topic; with a limit, set it.", show_default=False)
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help='Maximum age of a message: "6h", "7d", or seconds.', show_default=False),
+    ] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Maximum bytes of the topic's records.", show_default=False)
+    ] = None,
+    max_messages: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of messages.", show_default=False)
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the limits of the topic.")] = False,
+    lock_timeout: LockTimeout = "0",
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Prints the limits of topics and their bytes in the log; with a limit, sets all limits of a topic."""
+    sets = not (keep is None and max_bytes is None and max_messages is None)
+    if sets and remove:
+        raise typer.BadParameter("give limits or --remove, not both")
+    if (sets or remove) and topic is None:
+        raise typer.BadParameter("give TOPIC, the topic to change")
+    wait = lock_wait(lock_timeout)
+    age = None if keep is None else _age("--keep", keep)
+    if topic is not None and (sets or remove):
+        with mqstore.open(directory, "rw", lock_timeout=wait) as store:
+            store.set_retention(topic, keep=age, max_bytes=max_bytes, max_messages=max_messages)
+            _print(store.retention(), topic, form)
+        return CLEAN
+    with mqstore.open(directory) as store:
+        if topic is not None:
+            # Raises the error about a topic that does not exist.
+            store.queues(topic)
+        _print(store.retention(), topic, form)
+    return CLEAN
+
+
+def _print(found: list[mqstore.TopicRetention], topic: str | None, form: Format) -> None:
+    shown = [one for one in found if topic in (None, one.topic)]
+    if not render.machine([one.to_dict() for one in shown], form):
+        rows = [
+            (
+                one.topic,
+                "-" if one.keep_seconds is None else duration(one.keep_seconds),
+                "-" if one.max_bytes is None else size(one.max_bytes),
+                "-" if one.max_messages is None else one.max_messages,
+                one.floor,
+                size(one.live_bytes),
+                size(one.dead_bytes),
+                size(one.reclaimable_bytes),
+            )
+            for one in shown
+        ]
+        headings = ("topic", "keep", "max bytes", "max messages", "floor", "live", "dead", "reclaimable")
+        render.table(headings, rows)

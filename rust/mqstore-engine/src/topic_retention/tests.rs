@@ -1,0 +1,391 @@
+//! Retention of single topics: each limit, every kind of read, a stop at each call, and no blank in a queue file.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::options::{Durability, OpenMode, StoreOptions};
+use mqstore_base::progress::Progress;
+use mqstore_base::topic_floors::TopicRetention;
+use mqstore_io::{ManualClock, Vfs};
+
+use crate::retention::ExpireReport;
+use crate::testing::{World, put, read_all, small};
+use crate::{MakeSink, ScanOutput, ScanPlan, ScanRequest, ScanRow, ScanSink, Store, TopicUsage};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn keep(hours: u64) -> TopicRetention {
+    TopicRetention { keep_ms: Some(hours * 3_600_000), ..TopicRetention::default() }
+}
+
+fn at_most(messages: u64) -> TopicRetention {
+    TopicRetention { max_messages: Some(messages), ..TopicRetention::default() }
+}
+
+fn body(number: i64) -> Vec<u8> {
+    format!("body {number:05}").into_bytes()
+}
+
+/// Appends `count` messages to queue 0 of `orders` and as many of `other`, one of each an hour.
+fn fill(store: &Store, clock: &ManualClock, count: i64) {
+    for _ in 0..count {
+        let number = store.bounds("orders", 0).map_or(0, |(_, max)| max);
+        put(store, "orders", 0, &body(number), "k");
+        put(store, "other", 0, &body(number), "k");
+        clock.advance(HOUR);
+    }
+}
+
+fn expire(store: &Store) -> ExpireReport {
+    store.expire(false, &mut || Ok(())).unwrap()
+}
+
+fn found_by_key(store: &Store, topic: &str) -> usize {
+    store.lookup(topic, "k", None, None, None).unwrap().next_batch(usize::MAX).unwrap().len()
+}
+
+fn in_log(store: &Store, topic: &str) -> usize {
+    let records = store.scan_log(None).unwrap().next_batch(usize::MAX).unwrap();
+    records.iter().filter(|record| record.view().unwrap().topic == topic).count()
+}
+
+/// Counts the rows of a scan.
+#[derive(Default)]
+struct Counter(usize);
+
+impl ScanSink for Counter {
+    type Batch = usize;
+
+    fn has_room(&self, _row: &ScanRow<'_>) -> bool {
+        true
+    }
+
+    fn add(&mut self, _row: &ScanRow<'_>) {
+        self.0 += 1;
+    }
+
+    fn take(&mut self) -> Option<(usize, u64)> {
+        let rows = std::mem::take(&mut self.0);
+        (rows > 0).then_some((rows, 0))
+    }
+}
+
+fn scanned(store: &Store, topic: &str, plan: ScanPlan) -> usize {
+    let request = ScanRequest { topics: Some(vec![topic.to_owned()]), plan, ..ScanRequest::default() };
+    let make: MakeSink<Counter> = Arc::new(Counter::default);
+    let mut scan = store.scan(&request, make).unwrap();
+    let mut count = 0;
+    loop {
+        match scan.next(Duration::from_secs(5)).unwrap() {
+            ScanOutput::Batch(batch) => count += batch.rows,
+            ScanOutput::Later => {}
+            ScanOutput::End => return count,
+        }
+    }
+}
+
+/// Checks that exactly these offsets of `orders` are in every answer, and all of `other`.
+fn expect(store: &Store, offsets: Range<i64>, others: i64) {
+    assert_eq!(store.bounds("orders", 0).unwrap(), (offsets.start, offsets.end));
+    let kept: Vec<_> = offsets.clone().map(|offset| (offset, body(offset))).collect();
+    assert_eq!(read_all(store, "orders", 0), kept);
+    let count = kept.len();
+    assert_eq!((found_by_key(store, "orders"), in_log(store, "orders")), (count, count));
+    assert_eq!([ScanPlan::Log, ScanPlan::Queues].map(|plan| scanned(store, "orders", plan)), [count, count]);
+    if offsets.start > 0 {
+        let below = store.read("orders", 0, Some(offsets.start - 1), None, None).err().unwrap();
+        let is_range =
+            matches!(below, StoreError::OffsetOutOfRange { min_offset, .. } if min_offset == offsets.start);
+        assert!(is_range, "{below}");
+    }
+    assert_eq!(read_all(store, "other", 0).len() as i64, others);
+}
+
+fn verify_clean(world: &World) {
+    let report = mqstore_inspect::verify(&world.files(), &small(), &mut |_| Ok(())).unwrap();
+    assert!(report.ok, "{:#?}", report.problems);
+}
+
+fn queue_files(world: &World) -> Vec<String> {
+    let folder = world.files().consume_queue().join("orders/0");
+    let entries = world.vfs.list(&folder).unwrap_or_default();
+    entries.iter().map(|entry| entry.name.to_string_lossy().trim_start_matches('0').to_owned()).collect()
+}
+
+/// Returns the number of blank units in all queue files.
+fn blanks(world: &World) -> usize {
+    let folder = world.files().consume_queue().join("orders/0");
+    let blank = mqstore_format::BLANK_UNIT.encode();
+    let bytes = |path: PathBuf| world.vfs.read_file(&path, 1 << 20).unwrap();
+    let files = world.vfs.list(&folder).unwrap().into_iter().map(|entry| bytes(folder.join(entry.name)));
+    files.map(|bytes| bytes.chunks(20).filter(|unit| **unit == blank).count()).sum()
+}
+
+#[test]
+fn each_limit_hides_the_oldest_messages_from_every_answer() {
+    for (limits, kept) in [
+        (keep(7), 23..30),
+        (at_most(4), 26..30),
+        (TopicRetention { max_bytes: Some(1), ..TopicRetention::default() }, 30..30),
+        (TopicRetention { max_messages: Some(9), ..keep(3) }, 27..30),
+        (TopicRetention { max_messages: Some(2), ..keep(3) }, 28..30),
+        (keep(31), 0..30),
+        (at_most(30), 0..30),
+    ] {
+        let (world, _, clock) = World::simulated();
+        let store = world.open(OpenMode::Create, &small()).unwrap();
+        fill(&store, &clock, 30);
+        let reader = world.open(OpenMode::Read, &small()).unwrap();
+        expect(&reader, 0..30, 30);
+        store.set_retention("orders", limits).unwrap();
+        expect(&store, 0..30, 30);
+        let plan = store.expire(true, &mut || Ok(())).unwrap();
+        assert_eq!(reader.expire(true, &mut || Ok(())).unwrap().topics, plan.topics);
+        expect(&store, 0..30, 30);
+        let done = expire(&store);
+        assert_eq!(done.topics, plan.topics, "{limits:?}");
+        let hidden: u64 = done.topics.iter().map(|topic| topic.messages).sum();
+        assert_eq!(hidden as i64, kept.start, "{limits:?}");
+        for view in [&store, &reader] {
+            expect(view, kept.clone(), 30);
+        }
+        assert_eq!(expire(&store).topics, []);
+        store.close().unwrap();
+        verify_clean(&world);
+        expect(&reader, kept.clone(), 30);
+        let store = world.open(OpenMode::ReadWrite, &small()).unwrap();
+        assert_eq!(store.notes(), Vec::<String>::new());
+        expect(&store, kept.clone(), 30);
+        // The queue continues at its next offset, and the limits stay.
+        fill(&store, &clock, 2);
+        expire(&store);
+        let kept = if kept.start == 0 && limits == keep(31) { 1..32 } else { kept.start + 2..32 };
+        expect(&store, kept, 32);
+    }
+}
+
+#[test]
+fn bytes_count_whole_records_over_all_queues() {
+    let (world, _, clock) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    store.create_topic("orders", 3, &[]).unwrap();
+    for number in 0..12 {
+        put(&store, "orders", number % 3, &body(number.into()), "k");
+        clock.advance(HOUR);
+    }
+    let usage = |store: &Store| store.retention_usage(&mut || Ok(())).unwrap();
+    let limits = TopicRetention { max_bytes: Some(1 << 20), ..TopicRetention::default() };
+    store.set_retention("orders", limits).unwrap();
+    let all = usage(&store)[0].live_bytes;
+    let limits = TopicRetention { max_bytes: Some(all / 12 * 5 + 1), ..TopicRetention::default() };
+    store.set_retention("orders", limits).unwrap();
+    assert_eq!(expire(&store).topics[0].messages, 7);
+    let firsts = [0, 1, 2].map(|queue_id| store.bounds("orders", queue_id).unwrap());
+    assert_eq!(firsts, [(3, 4), (2, 4), (2, 4)]);
+    let [row] = <[TopicUsage; 1]>::try_from(usage(&store)).unwrap();
+    assert_eq!((row.live_bytes, row.dead_bytes), (all / 12 * 5, all / 12 * 7));
+    // The sum of the last pass stays right.
+    for number in 12..15 {
+        put(&store, "orders", number % 3, &body(number.into()), "k");
+        assert_eq!(expire(&store).topics[0].messages, 1);
+    }
+    assert_eq!(usage(&store)[0].live_bytes, all / 12 * 5);
+    store.set_retention("orders", TopicRetention::default()).unwrap();
+    put(&store, "orders", 0, &body(15), "k");
+    assert_eq!(expire(&store).topics, []);
+    assert_eq!(usage(&store)[0].limits, TopicRetention::default(), "hidden records are still listed");
+}
+
+#[test]
+fn whole_queue_files_go_and_no_unit_is_blanked() {
+    let (world, _, clock) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    fill(&store, &clock, 37);
+    store.set_retention("orders", at_most(12)).unwrap();
+    let done = expire(&store);
+    assert_eq!(done.files.len(), 2);
+    assert!(done.files.iter().all(|file| file.reason.starts_with("topic: ")));
+    assert_eq!((queue_files(&world), blanks(&world)), (vec!["400".to_owned(), "600".to_owned()], 0));
+    expect(&store, 25..37, 37);
+    // The last file never goes: it keeps the next offset.
+    store.set_retention("orders", TopicRetention { keep_ms: Some(1), ..TopicRetention::default() }).unwrap();
+    expire(&store);
+    assert_eq!(queue_files(&world), ["600"]);
+    expect(&store, 37..37, 37);
+    store.rebuild(&mut |_: Progress| Ok(())).unwrap();
+    expect(&store, 37..37, 37);
+    assert_eq!(blanks(&world), 0, "brokers need the units of hidden records in a log that begins at 0");
+    store.close().unwrap();
+    verify_clean(&world);
+    for folder in ["consumequeue", "index"] {
+        world.vfs.remove_dir_all(&world.path.join(folder)).unwrap();
+    }
+    expect(&world.open(OpenMode::Read, &small()).unwrap(), 37..37, 37);
+    mqstore_inspect::rebuild(&world.files(), &small(), false, &mut |_: Progress| Ok(())).unwrap();
+    verify_clean(&world);
+    assert_eq!(blanks(&world), 0);
+    let store = world.open(OpenMode::ReadWrite, &small()).unwrap();
+    assert_eq!(put(&store, "orders", 0, &body(37), "k").queue_offset, 37);
+    expect(&store, 37..38, 37);
+    expire(&store);
+    assert_eq!(queue_files(&world), ["600"], "the rebuilt files go again");
+}
+
+#[test]
+fn the_log_is_dispatched_again_without_the_units_of_removed_files() {
+    let (world, sim, clock) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    fill(&store, &clock, 37);
+    store.set_retention("orders", at_most(12)).unwrap();
+    expire(&store);
+    store.close().unwrap();
+    // Without the manifest, recovery dispatches the whole log.
+    sim.remove_file(&world.files().side().join("queues")).unwrap();
+    let store = world.open(OpenMode::ReadWrite, &small()).unwrap();
+    assert!(store.notes().iter().all(|note| note.contains("manifest")), "{:?}", store.notes());
+    expect(&store, 25..37, 37);
+    store.close().unwrap();
+    verify_clean(&world);
+}
+
+#[test]
+fn topics_of_the_system_and_compaction_topics_are_refused() {
+    let (world, _, _) = World::simulated();
+    let options = StoreOptions { retention_ms: Some(3_600_000), ..small() };
+    let store = world.open(OpenMode::Create, &options).unwrap();
+    let table = ("cleanup.policy".to_owned(), "COMPACTION".to_owned());
+    store.create_topic("prices", 1, &[table]).unwrap();
+    store.create_topic("orders", 1, &[]).unwrap();
+    for topic in [
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "SCHEDULE_TOPIC_XXXX",
+        "rmq_sys_wheel_timer",
+    ] {
+        store.create_topic(topic, 1, &[]).unwrap();
+        assert!(matches!(store.set_retention(topic, keep(1)), Err(StoreError::Refused { .. })), "{topic}");
+    }
+    assert!(matches!(store.set_retention("prices", keep(1)), Err(StoreError::Refused { .. })));
+    assert!(matches!(store.set_retention("none", keep(1)), Err(StoreError::TopicNotFound { .. })));
+    let wrong = |limits| match store.set_retention("orders", limits) {
+        Err(StoreError::InvalidOption { option, reason }) => (option, reason),
+        other => panic!("{other:?}"),
+    };
+    let none = TopicRetention::default();
+    assert_eq!(wrong(TopicRetention { max_bytes: Some(0), ..none }).0, "max_bytes");
+    assert_eq!(wrong(TopicRetention { max_messages: Some(u64::MAX), ..none }).0, "max_messages");
+    assert_eq!(wrong(TopicRetention { keep_ms: Some(0), ..none }).0, "keep");
+    let (option, reason) = wrong(keep(2));
+    assert!(option == "keep" && reason.contains("`retention`") && reason.contains("archive"), "{reason}");
+    store.set_retention("orders", keep(1)).unwrap();
+    let reader = world.open(OpenMode::Read, &options).unwrap();
+    let listed = BTreeMap::from([("orders".into(), keep(1))]);
+    assert_eq!((store.retentions().unwrap(), reader.retentions().unwrap()), (listed.clone(), listed));
+    assert!(matches!(reader.set_retention("orders", keep(1)), Err(StoreError::ReadOnly { .. })));
+    store.remove_topic("orders").unwrap();
+    assert!(store.retentions().unwrap().is_empty());
+}
+
+#[test]
+fn a_deleted_topic_keeps_its_floor_and_the_new_one_gets_its_own() {
+    let (world, _, clock) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    fill(&store, &clock, 13);
+    store.set_retention("orders", at_most(3)).unwrap();
+    expire(&store);
+    store.remove_topic("orders").unwrap();
+    store.create_topic("orders", 1, &[]).unwrap();
+    assert_eq!(expire(&store).topics, []);
+    fill(&store, &clock, 4);
+    expect(&store, 20..24, 17);
+    store.set_retention("orders", at_most(1)).unwrap();
+    expire(&store);
+    expect(&store, 23..24, 17);
+    store.close().unwrap();
+    verify_clean(&world);
+    let store = world.open(OpenMode::ReadWrite, &small()).unwrap();
+    expect(&store, 23..24, 17);
+    let rows = store.retention_usage(&mut || Ok(())).unwrap();
+    assert!(rows.len() == 1 && rows[0].dead_bytes > rows[0].live_bytes * 15, "{rows:?}");
+}
+
+#[test]
+fn the_background_applies_the_limits() {
+    let (world, _, clock) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    fill(&store, &clock, 20);
+    store.set_retention("orders", keep(5)).unwrap();
+    clock.advance(Duration::from_secs(20));
+    store.step().unwrap();
+    expect(&store, 16..20, 20);
+}
+
+#[test]
+fn a_batch_topic_loses_whole_records() {
+    let (world, _, clock) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    store.create_topic("orders", 1, &[("queue.type".to_owned(), "BatchCQ".to_owned())]).unwrap();
+    for number in 0..6_u8 {
+        let bodies = [[number], [number]];
+        let messages: Vec<_> = bodies.iter().map(|body| crate::testing::plain("orders", body)).collect();
+        store.append_many(&messages).unwrap();
+        clock.advance(HOUR);
+    }
+    let reader = world.open(OpenMode::Read, &small()).unwrap();
+    assert_eq!(reader.bounds("orders", 0).unwrap(), (0, 12));
+    store.set_retention("orders", at_most(5)).unwrap();
+    assert_eq!(expire(&store).topics[0].messages, 8);
+    assert_eq!([&store, &reader].map(|view| view.bounds("orders", 0).unwrap()), [(8, 12), (8, 12)]);
+    store.close().unwrap();
+    verify_clean(&world);
+    let store = world.open(OpenMode::ReadWrite, &small()).unwrap();
+    assert_eq!((store.bounds("orders", 0).unwrap(), store.notes()), ((8, 12), Vec::new()));
+}
+
+/// A stop leaves the old floor or the new one, and after a stop the next pass completes the removal of files.
+#[test]
+fn a_stop_at_any_call_leaves_the_old_floor_or_the_new_one() {
+    for durability in [Durability::Async, Durability::Manual] {
+        let options = StoreOptions { durability, ..small() };
+        let (world, sim, clock) = World::simulated();
+        let store = world.open(OpenMode::Create, &options).unwrap();
+        fill(&store, &clock, 37);
+        store.set_retention("orders", at_most(12)).unwrap();
+        store.flush().unwrap();
+        let begin = sim.operations();
+        sim.freeze_at_each(begin..begin + 2000);
+        expire(&store);
+        let mut states = sim.take_all_frozen();
+        assert!(states.len() > 5, "{}", states.len());
+        states.push((0, sim.kill().unwrap()));
+        let mut outcomes = BTreeMap::new();
+        for (at, state) in states {
+            for stopped in [state.kill(), state.crash(at), state.crash_with(&mut |_| false)] {
+                let world = world.on(Arc::new(stopped.unwrap()));
+                check_after_stop(&world, &options, at, &mut outcomes);
+            }
+        }
+        assert_eq!(outcomes.len(), 2, "{outcomes:?}");
+        assert_eq!(sim.violations(), Vec::<String>::new());
+    }
+}
+
+fn check_after_stop(world: &World, options: &StoreOptions, at: u64, outcomes: &mut BTreeMap<i64, u32>) {
+    let reader = world.open(OpenMode::Read, options).unwrap();
+    let (first, end) = reader.bounds("orders", 0).unwrap();
+    assert!(end == 37 && (first == 0 && at > 0 || first == 25), "{first} to {end} at call {at}");
+    expect(&reader, first..37, 37);
+    let store = world.open(OpenMode::ReadWrite, options).unwrap();
+    assert_eq!(store.notes(), Vec::<String>::new(), "at call {at}");
+    expect(&store, first..37, 37);
+    expire(&store);
+    expect(&store, 25..37, 37);
+    assert_eq!(queue_files(world), ["400", "600"]);
+    store.close().unwrap();
+    verify_clean(world);
+    *outcomes.entry(first).or_default() += 1;
+}

@@ -11,7 +11,8 @@ import inspect
 import math
 import time
 import warnings
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
 from mqstore import _native
@@ -19,7 +20,7 @@ from mqstore._delivery.store import DeliveringStore
 from mqstore._paths import home_of, shown_url, target_url, text_of
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore._times import seconds_of
-from mqstore.errors import RemoteStoreError, StoreLockedError
+from mqstore.errors import InvalidOptionError, MQStoreError, RemoteStoreError, StoreLockedError
 from mqstore.types import StoreOptionsDict
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mqstore._archive.archive import StoreArchive
+    from mqstore._archive.continued import ArchiveLink
     from mqstore._options import StoreOptions
     from mqstore._read.scan import BodyForm, Scan
     from mqstore._read.table import Bodies, Table
@@ -79,6 +81,8 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     storage_options: Mapping[str, Any] | None = None,
     cache: StorePath | None = None,
     cache_size: int = CACHE_BYTES,
+    archive: bool | StorePath | None = None,
+    archive_options: Mapping[str, Any] | None = None,
     **overrides: Unpack[StoreOptionsDict],
 ) -> Store:
     """Opens the store in the directory `path`.
@@ -99,6 +103,10 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
         cache: only for a URL: a local folder that keeps blocks of the files, also for later opens and other processes.
             None keeps nothing on the disk.
         cache_size: maximum bytes in `cache`, at least 1 MiB; 1 GiB by default.
+        archive: the archive in which reads continue that begin before the log: its folder or URL. None, the default, is
+            the archive of the store if it has one (see `Store.archive`). With False, reads begin with the log. With
+            True, a store without an archive is an error. The archive needs pyarrow when a read uses it.
+        archive_options: only for an archive at a URL: credentials and settings of its transport.
         overrides: single options by name; they replace those in `options`. `advanced` replaces all of
             `BrokerOptions`.
 
@@ -116,7 +124,21 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
         StoreIOError: a request to the object store failed.
     """
     place = place_of(path, storage_options, cache, cache_size)
-    return opened(place, mode, options, overrides, progress=progress, lock_timeout=lock_timeout)
+    store = opened(place, mode, options, overrides, progress=progress, lock_timeout=lock_timeout)
+    if archive is not None or archive_options is not None:
+        with closing_on_error(store):
+            store._choose_archive(archive, archive_options)
+    return store
+
+
+@contextmanager
+def closing_on_error(store: Store) -> Iterator[None]:
+    """Closes a store if the block raises."""
+    try:
+        yield
+    except BaseException:
+        store.close()
+        raise
 
 
 def lock_pauses(lock_timeout: Duration | None) -> Iterator[float]:
@@ -190,7 +212,11 @@ class Store(DeliveringStore):
     after a fork and cannot be pickled: open the path again in the other process.
     """
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "_archive_link", "_reads_own_archive")
+
+    _archive_link: ArchiveLink
+    # Whether reads continue in the archive that is configured, also if that changes.
+    _reads_own_archive: bool
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
         msg = "open a store with mqstore.open(path, mode)"
@@ -217,7 +243,47 @@ class Store(DeliveringStore):
                 progress(Progress(done, total))
 
         form = native_form(options) | {"on_event": logged(options)}
-        return _native.NativeStore.__new__(cls, path, mode, form, tell, clock, faults)
+        made = _native.NativeStore.__new__(cls, path, mode, form, tell, clock, faults)
+        with closing_on_error(made):
+            made._choose_archive(None, None)
+        return made
+
+    def _choose_archive(self, archive: bool | StorePath | None, options: Mapping[str, Any] | None) -> None:
+        """Sets the archive in which reads continue; the arguments are those of `open`."""
+        self._reads_own_archive = archive is None or archive is True
+        self._link_archive(None)
+        if archive is False:
+            if options is not None:
+                raise InvalidOptionError("archive_options", "only for an archive, and archive is False")
+            return
+        if not isinstance(archive, bool | None):
+            self._link_archive(archive, options)
+            return
+        target, problem = _own_archive(self)
+        if target is None and problem is None and (archive or options is not None):
+            name = "archive" if archive else "archive_options"
+            raise InvalidOptionError(name, f"{self.path} has no archive: call archive.configure, or name the archive")
+        if target is not None or problem is not None:
+            self._link_archive(target, options, problem)
+
+    def _link_archive(
+        self,
+        target: StorePath | None,
+        options: Mapping[str, Any] | None = None,
+        problem: MQStoreError | None = None,
+    ) -> None:
+        """Lets reads continue in an archive; None ends that. Reads that begin before the log raise the `problem`.
+
+        A store with an archive has a class of its own, so that the reads of all others need no Python frame.
+        """
+        if target is None and problem is None:
+            if type(self) is not Store:
+                self.__class__ = Store
+            return
+        from mqstore._archive.continued import ArchiveLink
+
+        self._archive_link = ArchiveLink(target, options, problem)
+        self.__class__ = _continued_store()
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """Returns the queues of `topic` in order of their ids, each with its offsets and store times.
@@ -228,6 +294,10 @@ class Store(DeliveringStore):
         from mqstore._reports import QueueInfo
 
         return [QueueInfo(*row) for row in self._queues(topic)]
+
+    def _oldest_offset(self, _topic: str, _queue_id: int, min_offset: int) -> int:
+        """Returns the smallest offset that a read of a queue can begin with; the log has those from `min_offset` on."""
+        return min_offset
 
     def update_topic(
         self,
@@ -613,6 +683,28 @@ class Store(DeliveringStore):
         if not self.closed:
             warnings.warn(f"store {self.path!r} was not closed", ResourceWarning, source=self, stacklevel=2)
             self.close()
+
+
+def _own_archive(store: Store) -> tuple[str | None, MQStoreError | None]:
+    """Returns the target of the archive that is configured for a store, or why its configuration cannot be read."""
+    try:
+        state = _native.archive_state(store)
+    except MQStoreError as error:
+        # Reads of the log need no archive.
+        return None, error.with_traceback(None)
+    if state is None:
+        return None, None
+    import json
+
+    return str(json.loads(state[1])["target"]), None
+
+
+@cache
+def _continued_store() -> type[Store]:
+    """Returns the class of stores whose reads continue in an archive."""
+    from mqstore._archive.continued import ContinuedReads
+
+    return type("Store", (ContinuedReads, Store), {"__slots__": (), "__module__": "mqstore"})
 
 
 Store.__module__ = "mqstore"

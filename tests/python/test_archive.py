@@ -359,7 +359,8 @@ def test_files_have_statistics_page_indexes_and_bloom_filters(store: mqstore.Sto
 def test_the_columns_never_change() -> None:
     """Tables of Iceberg and Delta depend on names, types and field ids."""
     listed = [(field.metadata[b"PARQUET:field_id"].decode(), field.name, str(field.type)) for field in columns.schema()]
-    assert listed == [
+    # Their places in the files are another question.
+    assert sorted(listed, key=lambda one: int(one[0])) == [
         ("1", "topic", "string"),
         ("2", "queue_id", "int32"),
         ("3", "queue_offset", "int64"),

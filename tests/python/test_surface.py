@@ -148,7 +148,7 @@ SIGNATURES = {
     "rebuild": "(path, *, dry_run=False, threads=None, options=None, progress=None)",
     "Store.rebuild": "(self, *, progress=None)",
     "open": "(path, mode='r', *, options=None, progress=None, lock_timeout=0, "
-    "storage_options=None, cache=None, cache_size=1073741824, "
+    "storage_options=None, cache=None, cache_size=1073741824, archive=None, archive_options=None, "
     + ", ".join(f"{name}=Ellipsis" for name in mqstore.types.StoreOptionsDict.__annotations__)
     + ")",
     "Store.append": "(self, /, topic, body, *, keys=(), tags=None, properties=None, queue_id=None, flag=0, "

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from mqstore._archive.manifest import ArchivedFile
     from mqstore._options import StoreOptions
+    from mqstore._store import Store
     from mqstore.types import Duration, StorePath, Time
 
 _MOST_LEVEL = 19
@@ -239,7 +240,7 @@ class Archive:
 class StoreArchive:
     """The archive of an open store, from `Store.archive`."""
 
-    def __init__(self, store: _native.NativeStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def __repr__(self) -> str:
@@ -269,7 +270,7 @@ class StoreArchive:
         """Sets the archive of the store. The change is durable when this returns.
 
         From then on, retention removes no segment that the archive does not contain, whatever the reason, also if the
-        disk is nearly full. So call `run` regularly.
+        disk is nearly full. So call `run` regularly. Reads that begin before the log continue in the archive.
 
         Args:
             target: the folder, or a URL (`s3://`, `gs://`, `az://`, `file://`). None removes the configuration; the
@@ -291,6 +292,7 @@ class StoreArchive:
         """
         if target is None:
             _native.set_archive(self._store, None)
+            self._link(None, None)
             return
         if type(level) is not int or not 1 <= level <= _MOST_LEVEL:
             raise InvalidOptionError("level", f"must be an int from 1 to {_MOST_LEVEL}, not {level!r}")
@@ -306,6 +308,7 @@ class StoreArchive:
         start = self._store._stats()["log_min_offset"]
         end = start if manifest is None else manifest.covered_from(start)
         _native.set_archive(self._store, (end, json.dumps(values, sort_keys=True)))
+        self._link(place.text, target_options)
 
     def run(
         self,
@@ -396,6 +399,11 @@ class StoreArchive:
         """Makes a new store directory from the archive, see `Archive.restore`."""
         archive = self._archive(target_options)
         return archive.restore(directory, topics=topics, since=since, until=until, options=options, progress=progress)
+
+    def _link(self, target: str | None, target_options: Mapping[str, Any] | None) -> None:
+        """Lets the reads of the open store continue in the archive, unless its open named another one or none."""
+        if self._store._reads_own_archive:
+            self._store._link_archive(target, target_options)
 
     def _configured(self) -> tuple[int, str]:
         state = _native.archive_state(self._store)

@@ -18,13 +18,20 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-# Rows of a row group, and bytes of its columns.
-_GROUP_ROWS = 100_000
-_GROUP_BYTES = 64 << 20
+# Rows of a row group, and bytes of its columns. A read of one message fetches all short columns of its row group,
+# which are neighbours, and one page of each long column.
+_GROUP_ROWS = 8192
+_GROUP_BYTES = 32 << 20
 
-# A read of one message fetches a page of each column. Pages end at a multiple of so many rows.
+# Bytes of a page. It ends at a multiple of so many rows, or of fewer if the records are large.
 _PAGE_BYTES = 64 << 10
 _PAGE_STEP_ROWS = 32
+
+LONG = ("properties_raw", "body")
+"""Columns of which a read fetches pages."""
+
+DERIVED = ("unique_id", "keys", "tags")
+"""Columns for queries. A record is encoded without them, so they are after all others."""
 
 _FALSE_POSITIVES = 0.01
 _UNIQUE_IDS = "unique_id"
@@ -55,36 +62,35 @@ _STATISTICS = [
 
 @cache
 def schema() -> pa.Schema:
-    """Returns the columns of a file of records."""
+    """Returns the columns of a file of records, in the order of their places in a row group."""
     pa = _extras.pyarrow()
     time = pa.timestamp("us", "UTC")
-    numbers = iter(range(1, 100))
 
-    def field(name: str, kind: Any) -> Any:
-        return pa.field(name, kind, metadata={"PARQUET:field_id": str(next(numbers))})
+    def field(number: int, name: str, kind: Any) -> Any:
+        return pa.field(name, kind, metadata={"PARQUET:field_id": str(number)})
 
     columns = [
-        field("topic", pa.string()),
-        field("queue_id", pa.int32()),
-        field("queue_offset", pa.int64()),
-        field("commit_log_offset", pa.int64()),
-        field("size", pa.int32()),
-        field("store_timestamp", time),
-        field("born_timestamp", time),
-        field("unique_id", pa.string()),
-        field("keys", pa.list_(pa.field("element", pa.string(), metadata={"PARQUET:field_id": "100"}))),
-        field("tags", pa.string()),
-        field("flag", pa.int32()),
-        field("sys_flag", pa.int32()),
-        field("reconsume_times", pa.int32()),
-        field("prepared_transaction_offset", pa.int64()),
-        field("born_host", pa.string()),
-        field("store_host", pa.string()),
-        field("body_crc", pa.int32()),
-        field("magic", pa.int32()),
-        field("properties_raw", pa.binary()),
-        field("body", pa.binary()),
-        field("raw", pa.binary()),
+        field(1, "topic", pa.string()),
+        field(2, "queue_id", pa.int32()),
+        field(3, "queue_offset", pa.int64()),
+        field(4, "commit_log_offset", pa.int64()),
+        field(5, "size", pa.int32()),
+        field(6, "store_timestamp", time),
+        field(7, "born_timestamp", time),
+        field(11, "flag", pa.int32()),
+        field(12, "sys_flag", pa.int32()),
+        field(13, "reconsume_times", pa.int32()),
+        field(14, "prepared_transaction_offset", pa.int64()),
+        field(15, "born_host", pa.string()),
+        field(16, "store_host", pa.string()),
+        field(17, "body_crc", pa.int32()),
+        field(18, "magic", pa.int32()),
+        field(21, "raw", pa.binary()),
+        field(19, "properties_raw", pa.binary()),
+        field(20, "body", pa.binary()),
+        field(8, "unique_id", pa.string()),
+        field(9, "keys", pa.list_(pa.field("element", pa.string(), metadata={"PARQUET:field_id": "100"}))),
+        field(10, "tags", pa.string()),
     ]
     return pa.schema(columns)
 
@@ -127,8 +133,9 @@ def _options(rows: pa.Table, level: int, group_rows: int) -> dict[str, Any]:
         "column_encoding": dict.fromkeys(_DELTA, "DELTA_BINARY_PACKED"),
         "write_statistics": _STATISTICS,
         "data_page_size": _PAGE_BYTES,
-        "write_batch_size": _PAGE_STEP_ROWS,
+        "write_batch_size": max(1, min(_PAGE_STEP_ROWS, _PAGE_BYTES * rows.num_rows // max(rows.nbytes, 1))),
         "write_page_index": True,
+        "write_page_checksum": True,
         "sorting_columns": [parquet.SortingColumn(1), parquet.SortingColumn(2)],
         "store_schema": False,
     }

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mqstore._archive.manifest import ArchivedFile, ArchiveManifest
     from mqstore._publish.target import Target
-    from mqstore._remote.failure import Row
+    from mqstore._remote.failure import Part, Row
     from mqstore.types import StorePath
 
 
@@ -129,6 +129,20 @@ class ArchivePlace:
                 copy.flush()
                 del content
                 yield Path(copy.name)
+
+    def parts(self, entry: ArchivedFile, ranges: list[tuple[int, int]]) -> list[Part]:
+        """Returns ranges of a file, each given by its first byte and its length, with one request for each."""
+        path = f"{ROOT}/{entry.path}"
+        with requests(self.shown, "read the archive"):
+            try:
+                found = self._target.read([(path, "", start, length) for start, length in ranges])
+            except RequestFailure as failure:
+                if failure.cause == "changed":
+                    raise _lost(entry.path, "it is missing or shorter than before") from None
+                raise
+            if any(len(part) != length for part, (_, length) in zip(found, ranges, strict=True)):
+                raise _differs(entry.path)
+            return found
 
     def full_path(self, entry: ArchivedFile) -> str:
         """Returns the path or URL of a file for other programs."""

@@ -70,9 +70,9 @@ class DeliveringStore(_native.NativeStore):
             name: name under which a broadcast consumer stores its offsets; without a name they are not stored.
             commit_interval: longest time for which a power loss can lose a commit. With
                 0 each commit is synced; None leaves it to the background, which syncs every 0.1 s.
-            on_lost: behaviour if the retention deleted messages that the group has not read. `"continue"` continues at
-                the first existing message and logs to the logger `mqstore`. `"raise"` raises `OffsetOutOfRangeError`
-                until the consumer is moved.
+            on_lost: behaviour if the retention deleted messages that the group has not read, and no archive has them.
+                `"continue"` continues at the first existing message and logs to the logger `mqstore`. `"raise"` raises
+                `OffsetOutOfRangeError` until the consumer is moved.
             history: whether each commit is also stored as a message, so that `offset_history` can return it.
             on_damage: behaviour at a damaged message. `"raise"`: `poll` raises `CorruptionError`. `"skip"` continues
                 after the message, warns with a `StoreWarning`, and counts it in `StoreStats.skipped_damage`.
@@ -91,14 +91,18 @@ class DeliveringStore(_native.NativeStore):
         missing = [topic for topic in chosen if not self._queue_ids(topic)]
         if not _checked_bool("create", create) and missing:
             raise unknown_topic(missing[0], self.topics())
-        consumer = Consumer._make(
-            self, group, chosen, filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage
-        )
+        older = self._older_messages(filter, on_damage)
+        options = (filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage, older)
+        consumer = Consumer._make(self, group, chosen, *options)
         for topic in missing:
             import logging
 
             logging.getLogger("mqstore").warning("group %s waits for topic %s, which does not exist yet", group, topic)
         return consumer
+
+    def _older_messages(self, _filter: Filter | None, _on_damage: OnDamage) -> object | None:
+        """Returns the messages from before the log for a consumer, of a store with an archive."""
+        return None
 
     def groups(self) -> list[str]:
         """Returns the names of all groups, sorted: those of consumers, of work queues and of a broker."""

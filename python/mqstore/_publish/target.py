@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from mqstore._remote.failure import Row
+    from mqstore._remote.failure import Part, Range, Row
 
 _OBJECT_STORES = ("s3", "gs", "az")
 _FOLDERS = ("file", "local")
@@ -32,6 +32,9 @@ class Target(Protocol):
 
     def get(self, path: str) -> bytes | None:
         """Returns an object; None if there is none."""
+
+    def read(self, ranges: list[Range]) -> list[Part]:
+        """Returns the bytes of each range; a range with the version "" is of any version of its object."""
 
     def put(self, path: str, file: Path, length: int) -> None:
         """Writes the first bytes of a local file as an object."""

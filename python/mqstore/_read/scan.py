@@ -8,7 +8,15 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from mqstore import _extras, _native
-from mqstore._read.stores import Stores, batches_of, native_request, open_stream, schema_with_column, stores_of
+from mqstore._read.stores import (
+    RowSource,
+    Stores,
+    batches_of,
+    native_request,
+    open_stream,
+    schema_with_column,
+    stores_of,
+)
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidOptionError
@@ -138,7 +146,7 @@ class Scan:
 
     def __init__(
         self,
-        source: str | NativeStore | _native.RemoteDirectory | Stores,
+        source: str | NativeStore | _native.RemoteDirectory | RowSource,
         request: dict[str, Any],
         limit: int | None = None,
     ) -> None:
@@ -157,7 +165,7 @@ class Scan:
         if isinstance(path, _native.RemoteDirectory):
             place = repr(path.url)
         else:
-            place = repr(path if isinstance(path, str | Stores) else path.path)
+            place = repr(path if isinstance(path, str | RowSource) else path.path)
         request = {**self._request, "limit": self._limit}
         shown = "".join(f", {name}={value!r}" for name, value in request.items() if value not in (None, True))
         return f"<mqstore.Scan of {place}{shown}>"
@@ -180,7 +188,7 @@ class Scan:
         return schema_with_column(found, self._request).__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        if self._limit is None and not isinstance(self._source, Stores):
+        if self._limit is None and not isinstance(self._source, RowSource):
             return self._open().__arrow_c_stream__(requested_schema)
         reader = _extras.pyarrow().RecordBatchReader.from_batches(self.schema, iter(self))
         return reader.__arrow_c_stream__(requested_schema)
@@ -238,7 +246,7 @@ class Scan:
         return open_stream(self._source, self._request)
 
     def _batches(self) -> Generator[pa.RecordBatch]:
-        if isinstance(self._source, Stores):
+        if isinstance(self._source, RowSource):
             return self._source.batches(self._request)
         return batches_of(self._source, self._request)
 

@@ -23,7 +23,17 @@ COLUMN = "store"
 """Name of the column with the place of each row."""
 
 
-class Stores:
+class RowSource:
+    """A source of rows that is not one pass of the native scan."""
+
+    __slots__ = ()
+
+    def batches(self, request: dict[str, Any]) -> Generator[pa.RecordBatch]:
+        """Yields the rows of one pass."""
+        raise NotImplementedError
+
+
+class Stores(RowSource):
     """The places of several stores. Only the store that is being read is open."""
 
     __slots__ = ("_cache", "_cache_size", "_options", "_paths", "_skips", "failures", "only")

@@ -14,7 +14,7 @@ from mqstore.errors import InvalidOptionError
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from mqstore._remote.failure import Range, Row
+    from mqstore._remote.failure import Part, Range, Row
 
 _TAGS = ("ETag", "etag", "e_tag", "md5", "md5Hash", "checksum")
 _TIMES = ("mtime", "modified", "last_modified", "LastModified", "updated", "created")
@@ -66,8 +66,8 @@ class FileSystem:
             names[one["type"] != "directory"].append(one["name"].rstrip("/").rpartition("/")[2])
         return names
 
-    def read(self, ranges: list[Range]) -> list[bytes]:
-        """Returns the bytes of each range."""
+    def read(self, ranges: list[Range]) -> list[Part]:
+        """Returns the bytes of each range; a range with the version "" is of any version of its file."""
         names = [f"{self._root}/{path}" if path else self._root for path, *_ in ranges]
         starts = [start for _, _, start, _ in ranges]
         ends = [start + length for _, _, start, length in ranges]
@@ -86,6 +86,8 @@ class FileSystem:
         return [bytes(part) for part in found]
 
     def _compare(self, path: str, version: str, name: str) -> None:
+        if not version:
+            return
         self._system.invalidate_cache(name)
         if _row(path, self._system.info(name))[3] != version:
             raise RequestFailure("changed", path, REPLACED)

@@ -98,7 +98,7 @@ class ObjectStore:
         return [("", *_row(found)[1:])]
 
     def read(self, ranges: list[Range]) -> list[Part]:
-        """Returns the bytes of each range."""
+        """Returns the bytes of each range; a range with the version "" is of any version of its object."""
         if len(ranges) == 1:
             return [self._read(ranges[0])]
         with self._lock:
@@ -114,7 +114,7 @@ class ObjectStore:
             options["if_match"] = f'"{tag}"'
         try:
             found = self._obstore.get(self._store, path, options=options)
-            if not self._is_version(version, found.meta):
+            if version and not self._is_version(version, found.meta):
                 raise RequestFailure("changed", path, REPLACED)
             return memoryview(found.bytes())
         except (self._errors.BaseError, OSError) as error:

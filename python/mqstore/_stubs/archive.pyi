@@ -1,14 +1,14 @@
 """Stubs of the native module for archives; a part of `_mqstore.pyi`."""
 
 from collections.abc import Iterator
-from typing import Self, final
+from typing import Any, Self, final
 
-from mqstore._mqstore import NativeStore, ScanRows
+from mqstore._mqstore import NativeStore, ScanRows, StoredMessage
 from mqstore.types import ArrowStream
 
 __all__ = [
-    "ArchiveLog", "ArchiveStream", "advance_archive", "archive_checksum", "archive_state", "read_log", "scan_archive",
-    "sealed_segments", "set_archive",
+    "ArchiveLog", "ArchiveStream", "advance_archive", "archive_checksum", "archive_messages", "archive_scan_rows",
+    "archive_state", "queue_bounds", "read_log", "scan_archive", "sealed_segments", "set_archive",
 ]  # fmt: skip
 
 @final
@@ -50,3 +50,6 @@ def read_log(store: NativeStore, offset: int, length: int) -> bytes: ...
 def archive_state(store: NativeStore) -> tuple[int, str] | None: ...
 def set_archive(store: NativeStore, archive: tuple[int, str] | None) -> None: ...
 def advance_archive(store: NativeStore, settings: str, archived_to: int) -> bool: ...
+def archive_messages(rows: ArrowStream, request: dict[str, Any], store: NativeStore | None) -> list[StoredMessage]: ...
+def archive_scan_rows(rows: ArrowStream, request: dict[str, Any], store: NativeStore | None) -> list[ScanRows]: ...
+def queue_bounds(store: NativeStore, topic: str) -> list[tuple[int, int, int]]: ...

@@ -98,6 +98,7 @@ class NativeConsumer:
         on_lost: str,
         history: bool,
         on_damage: OnDamage,
+        older: object | None,
     ) -> Self: ...
     @property
     def group(self) -> str:

@@ -117,7 +117,9 @@ def of_store(method: Callable[Concatenate[mqstore.Store, P], mqstore.Scan]) -> C
 
     @wraps(method)
     def twin(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> Scan:
-        return Scan(method(self._bridge.store, *args, **kwargs))
+        # A store with an archive has its own method.
+        own: Callable[P, mqstore.Scan] = getattr(self._bridge.store, method.__name__)
+        return Scan(own(*args, **kwargs))
 
     return named(twin, method.__name__)
 

@@ -85,6 +85,8 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     storage_options: Mapping[str, Any] | None = None,
     cache: StorePath | None = None,
     cache_size: int = CACHE_BYTES,
+    archive: bool | StorePath | None = None,
+    archive_options: Mapping[str, Any] | None = None,
     **overrides: Unpack[StoreOptionsDict],
 ) -> Making[Store]:
     """Opens the store in the directory `path` for the running event loop, by `async with` or `await`.
@@ -101,6 +103,8 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
         storage_options: as for `mqstore.open`, and so are `cache` and `cache_size`.
         cache: only for a URL: a local folder that keeps blocks of the files.
         cache_size: maximum bytes in `cache`.
+        archive: the archive in which reads continue that begin before the log, as for `mqstore.open`.
+        archive_options: only for an archive at a URL: credentials and settings of its transport.
         overrides: single options by name; they replace those in `options`.
 
     Returns:
@@ -111,6 +115,7 @@ def open(  # noqa: A001 - the name that gzip, dbm and shelve use
     """
     limits = (max_appends, max_append_bytes)
     remote = {"storage_options": storage_options, "cache": cache, "cache_size": cache_size}
+    remote |= {"archive": archive, "archive_options": archive_options}
     make = partial(_opened, path, mode, options, overrides, progress, lock_timeout, limits, remote)
     return Making(make, "mqstore.aio.open(...)")
 

@@ -36,7 +36,7 @@ def in_thread(
     @wraps(method)
     async def twin(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> T:
         bridge = self._bridge
-        return await bridge.run(partial(method, bridge.store, *args, **kwargs))
+        return await bridge.run(partial(_own(bridge, method), *args, **kwargs))
 
     return named(twin, method.__name__)
 
@@ -49,9 +49,15 @@ def at_length(
     @wraps(method)
     async def twin(self: Bridged, /, *args: P.args, **kwargs: P.kwargs) -> T:
         bridge = self._bridge
-        return await bridge.run_at_length(method, bridge.store, *args, **kwargs)
+        return await bridge.run_at_length(_own(bridge, method), *args, **kwargs)
 
     return named(twin, method.__name__)
+
+
+def _own(bridge: Bridge, method: Callable[Concatenate[mqstore.Store, P], T]) -> Callable[P, T]:
+    """Returns the method of the store of this name: a store with an archive has its own."""
+    found: Callable[P, T] = getattr(bridge.store, method.__name__)
+    return found
 
 
 def awaitable(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:

@@ -92,6 +92,16 @@ BrokerConf = Annotated[
     Path | None,
     typer.Option("--conf", help="Properties file of a broker, for the lengths of new files.", show_default=False),
 ]
+Archive = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        metavar="TARGET",
+        help="Folder or URL of the archive with the older messages; by default that of the store.",
+        show_default=False,
+    ),
+]
+NoArchive = Annotated[bool, typer.Option("--no-archive", help="Begin with the log, also if the store has an archive.")]
 OnDamage = Annotated[
     Literal["raise", "skip"],
     typer.Option("--on-damage", help="At a damaged record, end with an error or skip it with a note."),
@@ -212,6 +222,8 @@ def cat(
     body: BodyForm = Body.AUTO,
     form: MessageForm = None,
     on_damage: OnDamage = "raise",
+    archive: Archive = None,
+    no_archive: NoArchive = False,
 ) -> int:
     """Prints messages, queue by queue or in log order."""
     if topic is None and (queue is not None or start is not None or end is not None):
@@ -221,7 +233,9 @@ def cat(
     wanted = chosen(tags, sql)
     selects = selector(keys, grep)
     times = _moment("--since", since), _moment("--until", until)
-    output = _Messages(directories, _message_form(form), body, limit)
+    if log and archive is not None:
+        raise typer.BadParameter("--log prints the commit log, which --archive is not a part of")
+    output = _Messages(directories, _message_form(form), body, limit, _archive_of(archive, no_archive))
 
     def read(store: mqstore.Store) -> Iterator[StoredMessage]:
         if log:
@@ -279,9 +293,11 @@ def get(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="Offset id or unique id.")],
     body: BodyForm = Body.AUTO,
     form: MessageForm = None,
+    archive: Archive = None,
+    no_archive: NoArchive = False,
 ) -> int:
     """Prints the message with this id; exit status 1 if there is none."""
-    with mqstore.open(directory) as store:
+    with mqstore.open(directory, archive=_archive_of(archive, no_archive)) as store:
         found = store.get(message_id)
         if found is None:
             render.note(f"no message has the id {message_id}")
@@ -310,10 +326,12 @@ def lookup(
     limit: Limit = None,
     body: BodyForm = Body.AUTO,
     form: MessageForm = None,
+    archive: Archive = None,
+    no_archive: NoArchive = False,
 ) -> int:
     """Prints the messages of a topic with this key, oldest first."""
     first, last = _moment("--since", since), _moment("--until", until)
-    output = _Messages(directories, _message_form(form), body, limit)
+    output = _Messages(directories, _message_form(form), body, limit, _archive_of(archive, no_archive))
 
     def found(store: mqstore.Store) -> Iterator[StoredMessage]:
         return iter(store.lookup(topic, key, start_time=first, end_time=last, limit=output.left))
@@ -721,7 +739,10 @@ def _info_tables(report: mqstore.StoreInfo) -> None:
 class _Messages:
     """Prints at most `limit` messages of one store or several."""
 
-    def __init__(self, directories: list[str], form: Format, body: Body, limit: int | None) -> None:
+    def __init__(
+        self, directories: list[str], form: Format, body: Body, limit: int | None, archive: bool | str | None
+    ) -> None:
+        self._archive = archive
         self._stores = Stores(directories, form)
         if self._stores.are_many and form is Format.JSON:
             raise typer.BadParameter("the messages of several stores are no single document; use --format jsonl")
@@ -732,7 +753,7 @@ class _Messages:
         """Prints what `read` returns for each store, and returns the exit status."""
 
         def show(directory: str) -> int:
-            with mqstore.open(directory) as store:
+            with mqstore.open(directory, archive=self._archive) as store:
                 found = self._counted(islice(read(store), self.left))
                 render.messages(store, found, self._form, self._body, self._stores.member(directory))
             self._stores.is_done = self.left == 0
@@ -745,6 +766,13 @@ class _Messages:
             if self.left is not None:
                 self.left -= 1
             yield message
+
+
+def _archive_of(archive: str | None, no_archive: bool) -> bool | str | None:
+    """Returns the argument `archive` of an open."""
+    if archive is not None and no_archive:
+        raise typer.BadParameter("--archive and --no-archive exclude each other")
+    return False if no_archive else archive
 
 
 _Times = tuple[int | None, int | None]
@@ -769,7 +797,8 @@ def _of_topic(
         yield from read(topic, queue, start, end)
     for one in queues:
         # Each queue has its own range, so the offsets are limited to it.
-        first = None if start is None else min(max(start, one.min_offset), one.max_offset)
+        low = one.min_offset if start is None else store._oldest_offset(topic, one.queue_id, one.min_offset)
+        first = None if start is None else min(max(start, low), one.max_offset)
         last = end
         if times[0] is not None:
             first = max(store.offset_for_time(topic, one.queue_id, times[0]), first or 0)

@@ -139,7 +139,8 @@ def reset(
     when = None if to in ("earliest", "latest") else _moment("--to", to)
     wait = lock_wait(lock_timeout)
     _known(directory, group)
-    with mqstore.open(directory) as store:
+    # The offsets of the plan are those of the log, because work queues read no archive.
+    with mqstore.open(directory, archive=False) as store:
         plan = _resets(store, group, topic, to, when)
     if form is Format.TABLE or dry_run:
         _print_resets(plan, form)
@@ -152,7 +153,7 @@ def reset(
         return USAGE
     # The plan shows which offsets go back, so no further note is needed.
     logging.getLogger("mqstore").setLevel(logging.ERROR)
-    with mqstore.open(directory, "rw", lock_timeout=wait) as store:
+    with mqstore.open(directory, "rw", lock_timeout=wait, archive=False) as store:
         # The writer before may have appended since the plan.
         plan = _resets(store, group, topic, to, when)
         if plan:

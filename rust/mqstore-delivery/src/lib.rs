@@ -41,8 +41,8 @@ pub use export_rules::{
     ExportDecision, ExportRules, ExportSelection, Omission, OmissionCounts, WaitingMessage,
 };
 pub use groups::{
-    Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, LostMessagePolicy, OffsetCommit, OffsetHistory, Queue,
-    StartOffset,
+    Consumer, ConsumerOptions, Filter, HISTORY_TOPIC, LostMessagePolicy, OffsetCommit, OffsetHistory,
+    OlderMessages, Queue, StartOffset,
 };
 pub use mqstore_base::wake_signal::{Waker, WakerRegistration};
 pub use nonblocking::TryResult;

@@ -50,7 +50,8 @@ pub use read::reader::accessors::Geometry;
 pub use read::table::{TableLoad, TableRow, TableRows};
 pub use retention::{ExpireReport, ExpiredTopic, HolderKind, SegmentHolder};
 pub use scan::{
-    MakeSink, Passed, Scan, ScanBatch, ScanOutput, ScanPlan, ScanRange, ScanRequest, ScanRow, ScanSink,
+    MakeSink, Passed, RecordTest, Scan, ScanBatch, ScanOutput, ScanPlan, ScanRange, ScanRequest, ScanRow,
+    ScanSink,
 };
 pub use store::background_task::BackgroundTask;
 pub use store::group_offsets::{GroupOffset, GroupOffsets, WorkCounts};

@@ -295,10 +295,12 @@ def open_store(path: str, remote: RemoteStore | None = None) -> mqstore.Store:
     if remote is not None:
         place, source = pinned(remote.url, remote.options, remote.listing)
         store = opened(place, "r", None, {})
+        store._choose_archive(False, None)
         remote.listing = remote.listing or source.listing()
         return store
     try:
-        return mqstore.open(path)
+        # The tasks read the log.
+        return mqstore.open(path, archive=False)
     except MQStoreError as error:
         error.add_note(f"{path}: {SAME_PATH}")
         raise

@@ -15,7 +15,7 @@ use std::time::Duration;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_base::wake_signal::{LOOK, Signal};
-use mqstore_engine::{Boundary, Store};
+use mqstore_engine::Store;
 use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 use mqstore_meta::{MetaLog, OffsetChange};
 
@@ -423,8 +423,19 @@ impl Consumer {
             slot.move_to(max_offset);
             return Ok(ReadEnd::AtEnd);
         }
+        if let Some(older) = &self.options.older {
+            let (records, next) = older.read(topic, *queue_id, (offset, min_offset), max)?;
+            if next > offset {
+                slot.scanned = next;
+                found.extend(records);
+                return Ok(ReadEnd::GoesOn);
+            }
+        }
+        // The first message that exists, in the log or before it.
+        let earliest = self.earliest(&slot.queue, min_offset)?;
+        let min_offset = if earliest > offset { earliest } else { min_offset };
         if self.options.on_lost == LostMessagePolicy::Fail {
-            return Err(error.into());
+            return Err(out_of_range(&slot.queue, offset, (min_offset, max_offset)).into());
         }
         self.note(format!(
             "group {group}: messages {offset} to {min_offset} of queue {topic}/{queue_id} were deleted before the \
@@ -531,11 +542,9 @@ impl Consumer {
         let start = if knows_topic { StartOffset::Earliest } else { self.options.start };
         let (min, max) = store.bounds(&queue.topic, queue.queue_id)?;
         let position = match start {
-            StartOffset::Earliest => min,
+            StartOffset::Earliest => self.earliest(&queue, min)?,
             StartOffset::Latest => max,
-            StartOffset::Time(ms) => {
-                store.offset_for_time(&queue.topic, queue.queue_id, ms, Boundary::Lower)?.max(min)
-            }
+            StartOffset::Time(ms) => self.offset_for_time(&queue, ms, (min, max))?,
         };
         Ok(AssignedQueue::new(queue, key, generation, position))
     }

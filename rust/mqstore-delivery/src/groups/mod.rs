@@ -7,6 +7,7 @@ mod consumer;
 mod coordinator;
 mod nonblocking;
 mod offset_history;
+mod older;
 mod options;
 mod seek;
 
@@ -14,6 +15,7 @@ pub use assignment::Queue;
 pub use consumer::Consumer;
 pub(crate) use coordinator::Coordinator;
 pub use offset_history::{HISTORY_TOPIC, OffsetCommit, OffsetHistory};
+pub use older::OlderMessages;
 pub use options::{ConsumerOptions, Filter, LostMessagePolicy, StartOffset};
 
 #[cfg(test)]

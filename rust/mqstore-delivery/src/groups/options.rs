@@ -1,9 +1,12 @@
 //! Options of a consumer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_base::message::MessageFilter;
 use mqstore_base::options::DamagePolicy;
+
+use super::older::OlderMessages;
 
 /// The messages that a consumer wants; it skips the others.
 pub type Filter = MessageFilter;
@@ -52,4 +55,6 @@ pub struct ConsumerOptions {
     pub on_damage: DamagePolicy,
     /// Whether each commit is also stored as a message: see [`super::OffsetHistory`].
     pub history: bool,
+    /// The messages from before the log. Only what is in neither of them is lost.
+    pub older: Option<Arc<dyn OlderMessages>>,
 }

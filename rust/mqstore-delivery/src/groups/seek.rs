@@ -21,7 +21,8 @@ impl Consumer {
         let mut state = self.start_seek()?;
         let queue = Queue { topic: topic.into(), queue_id };
         let at = self.slot(&state, &queue)?;
-        let bounds = self.store().bounds(topic, queue_id)?;
+        let (min, max) = self.store().bounds(topic, queue_id)?;
+        let bounds = (if offset < min { self.earliest(&queue, min)? } else { min }, max);
         if !(bounds.0..=bounds.1).contains(&offset) {
             return Err(out_of_range(&queue, offset, bounds).into());
         }
@@ -56,17 +57,34 @@ impl Consumer {
             let (topic, queue_id) = (&*slot.queue.topic, slot.queue.queue_id);
             let (min, max) = self.store().bounds(topic, queue_id)?;
             places.push(match to {
-                StartOffset::Earliest => min,
+                StartOffset::Earliest => self.earliest(&slot.queue, min)?,
                 StartOffset::Latest => max,
-                StartOffset::Time(ms) => {
-                    self.store().offset_for_time(topic, queue_id, ms, Boundary::Lower)?.clamp(min, max)
-                }
+                StartOffset::Time(ms) => self.offset_for_time(&slot.queue, ms, (min, max))?,
             });
         }
         for (slot, place) in state.slots.iter_mut().zip(places) {
             seek_queue(slot, place);
         }
         Ok(state)
+    }
+
+    /// Returns the smallest offset of a queue whose log begins at `min`, also of messages from before the log.
+    pub(super) fn earliest(&self, queue: &Queue, min: i64) -> Result<i64, BrokerError> {
+        let Some(older) = &self.options.older else { return Ok(min) };
+        Ok(older.first_offset(&queue.topic, queue.queue_id)?.map_or(min, |first| first.min(min)))
+    }
+
+    /// Returns the offset of the first message of a queue stored at or after a time, also from before the log.
+    pub(super) fn offset_for_time(
+        &self,
+        queue: &Queue,
+        time_ms: i64,
+        (min, max): (i64, i64),
+    ) -> Result<i64, BrokerError> {
+        let found = self.store().offset_for_time(&queue.topic, queue.queue_id, time_ms, Boundary::Lower)?;
+        let found = found.clamp(min, max);
+        let Some(older) = self.options.older.as_ref().filter(|_| found == min) else { return Ok(found) };
+        Ok(older.offset_for_time(&queue.topic, queue.queue_id, time_ms)?.map_or(min, |first| first.min(min)))
     }
 
     fn start_seek(&self) -> Result<mqstore_io::sync::MutexGuard<'_, ConsumerState>, BrokerError> {
@@ -121,7 +139,8 @@ impl Consumer {
         for slot in &state.slots {
             let (min, max) = self.store().bounds(&slot.queue.topic, slot.queue.queue_id)?;
             let stored = slot.committed(self.meta()).filter(|_| self.stored_as.is_some());
-            let from = stored.unwrap_or(slot.begun).max(min);
+            let from = stored.unwrap_or(slot.begun);
+            let from = if from < min { from.max(self.earliest(&slot.queue, min)?) } else { from };
             lags.push((slot.queue.clone(), (max - from).max(0)));
         }
         Ok(lags)

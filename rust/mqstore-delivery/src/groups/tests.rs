@@ -1,6 +1,7 @@
 //! Consumers of a group: their messages, their commits, and their queues.
 
 mod model;
+mod older;
 mod seek;
 mod waiting;
 

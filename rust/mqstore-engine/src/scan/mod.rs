@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use mqstore_io::sync::Mutex;
 
-pub use request::{ScanPlan, ScanRange, ScanRequest, ScanRow};
+pub use request::{RecordTest, ScanPlan, ScanRange, ScanRequest, ScanRow};
 pub use task::Passed;
 pub use workers::{MakeSink, ScanBatch, ScanSink};
 

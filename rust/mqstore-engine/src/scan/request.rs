@@ -123,6 +123,31 @@ fn own_offsets(record: &RecordView<'_>) -> (i64, i64) {
     (first, first.saturating_add(i64::from(messages)))
 }
 
+/// The conditions of a scan, for records that a caller has from another place than the log, such as an archive.
+#[derive(Clone, Debug)]
+pub struct RecordTest {
+    filter: RowFilter,
+}
+
+impl RecordTest {
+    /// Creates the test. It ignores the parts of the request that are places in the log. `floors` hides the records of
+    /// deleted topics.
+    pub fn new(request: &ScanRequest, floors: Arc<FloorTable>) -> Self {
+        Self { filter: RowFilter::new(request, floors) }
+    }
+
+    /// Calls `visit` with each row that a scan makes of the record at a log offset.
+    pub fn visit(&self, record: &RecordView<'_>, log_offset: u64, mut visit: impl FnMut(&ScanRow<'_>)) {
+        let row = ScanRow::new(record, log_offset);
+        if self.filter.passes(&row) {
+            self.filter.visit_positions(record, log_offset, |queue_offset| {
+                visit(&ScanRow::new(record, log_offset).at(queue_offset));
+                true
+            });
+        }
+    }
+}
+
 /// The test whether a record is a row.
 #[derive(Clone, Debug)]
 pub(super) struct RowFilter {

@@ -107,6 +107,11 @@ impl Store {
         self.view().has_batch_queues(topic)
     }
 
+    /// Whether the topic exists and is a compaction topic, which keeps the newest message of each key.
+    pub fn keeps_newest(&self, topic: &str) -> bool {
+        self.view().keeps_newest(topic)
+    }
+
     /// Checks that [`Self::append_copies`] accepts messages for this topic.
     ///
     /// # Errors

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use mqstore_base::options::DamagePolicy;
 use mqstore_delivery::{
-    BrokerError, Consumer, ConsumerOptions, LostMessagePolicy, OffsetHistory, Queue, StartOffset,
+    BrokerError, Consumer, ConsumerOptions, LostMessagePolicy, OffsetHistory, OlderMessages, Queue,
+    StartOffset,
 };
 use mqstore_engine::{GroupOffset, WorkCounts};
 use pyo3::exceptions::{PyDeprecationWarning, PyValueError};
@@ -20,6 +21,7 @@ use crate::convert::error::{InvalidOptionError, log_notes};
 use crate::convert::filter::message_filter;
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
+use crate::delivery::older::PythonMessages;
 use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered, reading};
 use crate::store::NativeStore;
 
@@ -141,7 +143,7 @@ pub(crate) fn offset_history(
 #[pymethods]
 impl NativeConsumer {
     #[new]
-    #[pyo3(signature = (store, group, topics, filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage))]
+    #[pyo3(signature = (store, group, topics, filter, start, ordered, broadcast, name, commit_interval, on_lost, history, on_damage, older))]
     #[expect(clippy::too_many_arguments, reason = "each is a separate argument in Python")]
     fn new(
         store: &Bound<'_, NativeStore>,
@@ -156,6 +158,7 @@ impl NativeConsumer {
         on_lost: &str,
         history: bool,
         on_damage: &Bound<'_, PyAny>,
+        older: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let on_damage = damage_policy(on_damage)?;
         let (py, native) = (store.py(), store.get());
@@ -179,6 +182,7 @@ impl NativeConsumer {
             },
             on_damage,
             history,
+            older: older.map(|object| Arc::new(PythonMessages { object }) as Arc<dyn OlderMessages>),
         };
         let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
         let consumer = delivered(py, || shared.broker(core)?.consumer(group, &topics, options))?;

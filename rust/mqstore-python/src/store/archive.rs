@@ -4,7 +4,7 @@ use mqstore_engine::ArchiveState;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::runtime::detached;
+use crate::runtime::{about_topic, detached};
 use crate::store::NativeStore;
 
 /// Log offset, length, and the store times of the first and the last record of a segment.
@@ -50,11 +50,25 @@ fn advance_archive(store: &Bound<'_, NativeStore>, settings: &str, archived_to: 
     Ok(found.is_some_and(|archive| archive.settings == settings))
 }
 
+/// Returns the queues of a topic, each with its smallest offset that can be read and the offset after its largest one.
+/// For a compaction topic the list is empty: its compaction files have its older messages.
+#[pyfunction]
+fn queue_bounds(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<Vec<(i32, i64, i64)>> {
+    let core = store.get().core()?;
+    about_topic(store.py(), core, || {
+        core.catch_up()?;
+        let ids = if core.keeps_newest(topic) { Vec::new() } else { core.queue_ids(topic)? };
+        let bounds = |id| core.bounds(topic, id).map(|(min, max)| (id, min, max));
+        ids.into_iter().map(bounds).collect()
+    })
+}
+
 /// Adds the functions.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sealed_segments, module)?)?;
     module.add_function(wrap_pyfunction!(read_log, module)?)?;
     module.add_function(wrap_pyfunction!(archive_state, module)?)?;
     module.add_function(wrap_pyfunction!(set_archive, module)?)?;
-    module.add_function(wrap_pyfunction!(advance_archive, module)?)
+    module.add_function(wrap_pyfunction!(advance_archive, module)?)?;
+    module.add_function(wrap_pyfunction!(queue_bounds, module)?)
 }

@@ -2,9 +2,11 @@
 //!
 //! `columns` builds the columns in the workers of a scan. `records` encodes rows of these columns, and
 //! `segments` writes them to the segments of a restored log. A record is a function of its row: its lengths and its
-//! physical offset follow from the other columns. If it is not, the column `raw` has the whole record.
+//! physical offset follow from the other columns. If it is not, the column `raw` has the whole record. `reads` makes
+//! messages and rows of a scan from these rows.
 
 mod columns;
+mod reads;
 mod records;
 mod segments;
 
@@ -78,5 +80,7 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ArchiveStream>()?;
     module.add_class::<ArchiveLog>()?;
     module.add_function(wrap_pyfunction!(scan_archive, module)?)?;
+    module.add_function(wrap_pyfunction!(reads::archive_messages, module)?)?;
+    module.add_function(wrap_pyfunction!(reads::archive_scan_rows, module)?)?;
     module.add_function(wrap_pyfunction!(archive_checksum, module)?)
 }

@@ -1,0 +1,173 @@
+"""An archive in a folder: `python -m benches.archive [FOLDER] [--gigabytes 2] [--reads 1000]`.
+
+It makes a store with JSON messages of about 1 KB in four queues, and measures the rate and the ratio of a run of the
+archive, and then of reads of messages that are only in the archive: single ones at random offsets with their requests
+and bytes, look-ups of keys, and whole passes. Before each part, the pages of the archive leave the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import mqstore
+from mqstore._publish.local import Directory
+
+QUEUES = 4
+AT_ONCE = 1000
+WORDS = [f"{random.Random(number).getrandbits(40):x}" for number in range(400)]
+TOPIC = "orders"
+
+
+class Requests:
+    """Counts the requests and the bytes of all reads of archives in folders."""
+
+    def __init__(self) -> None:
+        self.requests = self.bytes = 0
+        plain = Directory.read
+
+        def read(target: Directory, ranges: Any) -> list[bytes]:
+            found = plain(target, ranges)
+            self.requests += len(found)
+            self.bytes += sum(map(len, found))
+            return found
+
+        Directory.read = read  # type: ignore[method-assign]
+
+    def taken(self) -> tuple[int, int]:
+        """Return requests and bytes since the last call."""
+        found = self.requests, self.bytes
+        self.requests = self.bytes = 0
+        return found
+
+
+def body(chance: random.Random, number: int) -> bytes:
+    """Return a JSON document of about 1 KB."""
+    return json.dumps({"id": number, "text": " ".join(chance.choices(WORDS, k=85))}).encode()
+
+
+def fill(home: Path, size: int) -> int:
+    """Make the store, and return the number of its messages."""
+    chance = random.Random(1)
+    options = mqstore.StoreOptions(segment_size=256 << 20)
+    with mqstore.open(home, "create", options=options) as store:
+        store.create_topic(TOPIC, queues=QUEUES)
+        start = 0
+        while store.stats().log_max_offset < size:
+            numbers = range(start, start + AT_ONCE)
+            keys = [f"order-{number}" for number in numbers]
+            bodies = [body(chance, number) for number in numbers]
+            store.append_batch(TOPIC, bodies, keys, "paid", queue_id=start // AT_ONCE % QUEUES)
+            start += AT_ONCE
+        return start
+
+
+def forget(folder: Path) -> int:
+    """Remove the files of a folder from the page cache, and return their bytes."""
+    total = 0
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            total += path.stat().st_size
+    return total
+
+
+def single(store: mqstore.Store, cold: Path, counter: Requests, reads: int) -> None:
+    """Read single messages, with footers and page indexes in memory."""
+    chance = random.Random(2)
+    limits = [(queue.queue_id, queue.min_offset) for queue in store.queues(TOPIC)]
+    reader = store._archive_link.history(store, store.stats().log_min_offset).reader
+    began = time.perf_counter()
+    for entry in reader.files():
+        reader.footer(entry)
+    requests, read = counter.taken()
+    print(f"footers: {time.perf_counter() - began:.2f} s, {requests} requests, {read / 1e6:.1f} MB")
+    forget(cold)
+    times, counts, sizes = [], [], []
+    for _ in range(reads):
+        queue_id, low = chance.choice(limits)
+        offset = chance.randrange(low)
+        began = time.perf_counter()
+        message = next(iter(store.read(TOPIC, queue_id, offset)))
+        times.append(1e3 * (time.perf_counter() - began))
+        if (message.queue_id, message.queue_offset) != (queue_id, offset):
+            raise SystemExit(f"the read of {queue_id}/{offset} returned {message!r}")
+        requests, read = counter.taken()
+        counts.append(requests)
+        sizes.append(read / 1024)
+    times.sort()
+    print(
+        f"{reads} random reads: requests at most {max(counts)}, KiB mean {statistics.mean(sizes):.1f} and at most "
+        f"{max(sizes):.1f}, ms p50 {times[len(times) // 2]:.2f} and p99 {times[len(times) * 99 // 100]:.2f}"
+    )
+
+
+def look_ups(store: mqstore.Store, counter: Requests, messages: int, count: int) -> None:
+    """Look up keys: the first one reads the Bloom filters."""
+    chance = random.Random(3)
+    for name in ("first look-up", *["look-up"] * count):
+        key = f"order-{chance.randrange(messages * 3 // 4)}"
+        began = time.perf_counter()
+        found = len(list(store.lookup(TOPIC, key)))
+        requests, read = counter.taken()
+        took = 1e3 * (time.perf_counter() - began)
+        print(f"{name}: {found} found, {took:.1f} ms, {requests} requests, {read / 1e6:.2f} MB")
+
+
+def passes(home: Path, cold: Path, counter: Requests, past: int) -> None:
+    """Read all messages of the archive, in several ways."""
+    with mqstore.open(home) as store:
+        low = store.queues(TOPIC)[1].min_offset
+        scans = {
+            "read of one queue": lambda: sum(1 for _ in store.read(TOPIC, 1, end=low)),
+            "scan of all columns": lambda: sum(batch.num_rows for batch in store.scan()),
+        }
+        for name, call in scans.items():
+            forget(cold)
+            counter.taken()
+            began = time.perf_counter()
+            found = call()
+            taken = time.perf_counter() - began
+            requests, read = counter.taken()
+            print(f"{name}: {found:,} messages, {found / taken:,.0f}/s, {requests} requests, {read / 1e6:.0f} MB")
+    print(f"bytes of the log before its start: {past / 1e6:.0f} MB")
+
+
+def main() -> None:
+    """Run all parts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, help="a folder on the disk to measure")
+    parser.add_argument("--gigabytes", type=float, default=2, help="bytes of the log")
+    parser.add_argument("--reads", type=int, default=1000, help="random reads")
+    arguments = parser.parse_args()
+    counter = Requests()
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        home, cold = Path(folder, "store"), Path(folder, "cold")
+        messages = fill(home, int(arguments.gigabytes * 1e9))
+        with mqstore.open(home, "rw", retention_bytes=1) as store:
+            store.archive.configure(cold)
+            report = store.archive.run()
+            store.expire()
+            past = store.stats().log_min_offset
+        size = forget(cold)
+        print(
+            f"archived {report.records:,} records, {report.record_bytes / report.seconds / 1e6:.0f} MB/s, "
+            f"{report.files} files, ratio {report.record_bytes / size:.2f}"
+        )
+        with mqstore.open(home) as store:
+            single(store, cold, counter, arguments.reads)
+            look_ups(store, counter, messages, 3)
+        passes(home, cold, counter, past)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,526 @@
+"""The reading verbs of a store with an archive: what is before the log comes from the archive.
+
+`ContinuedReads` is the part of the class of such a store that is before `Store`. A verb first asks whether the log
+alone has the answer; then it costs nothing more. Otherwise the messages of the archive come first, up to the place
+where the log begins, and then those of the log. If retention moves this place meanwhile, the read gets the messages
+between from the archive: retention deletes only what the archive has.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Literal
+
+from mqstore import _extras, _native
+from mqstore._archive.history import History, QueueRange, end_of
+from mqstore._archive.older import OlderMessages
+from mqstore._archive.place import ArchivePlace
+from mqstore._archive.reader import ArchiveReader
+from mqstore._read.stores import RowSource
+from mqstore._times import milliseconds_of
+from mqstore.errors import CorruptionError, InvalidOptionError, MQStoreError, OffsetOutOfRangeError, ResultExistsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Mapping
+
+    import pyarrow as pa
+
+    from mqstore._native import MessageIterator, NativeStore, StoredMessage
+    from mqstore._read.scan import Scan
+    from mqstore.types import Duration, Filter, OnDamage, ReadBound, StorePath, Time
+
+_LIGHT = "%LMQ%"
+
+# Messages of one step of an event loop.
+_STEP = 64
+
+# Attempts to begin a read while retention deletes segments.
+_ATTEMPTS = 20
+
+
+class ArchiveLink:
+    """The archive of an open store. Its reader is created when a read first needs it."""
+
+    def __init__(
+        self, target: StorePath | None, options: Mapping[str, Any] | None, problem: MQStoreError | None
+    ) -> None:
+        # Refuses a wrong target now, not at the first read.
+        self._place = None if target is None else ArchivePlace(target, options)
+        self._problem = problem
+        self._history: History | None = None
+        self._lock = threading.Lock()
+
+    def history(self, store: NativeStore, log_start: int) -> History:
+        """Returns the records of the archive, with a manifest that reaches the start of the log if there is one.
+
+        Raises:
+            ResultNotFoundError: there is no archive.
+            ResultExistsError: it is the archive of another store.
+            CorruptionError, StoreIOError: the configuration of the archive cannot be read.
+        """
+        if self._place is None:
+            assert self._problem is not None
+            raise self._problem.with_traceback(None)
+        with self._lock:
+            if self._history is None:
+                reader = ArchiveReader(self._place)
+                _check_same(store, reader, log_start)
+                self._history = History(reader, store)
+            self._history.reader.manifest(log_start)
+            return self._history
+
+
+def _check_same(store: NativeStore, reader: ArchiveReader, log_start: int) -> None:
+    """Compares the last record of the archive, if the log still has it."""
+    import hashlib
+
+    last = reader.manifest(log_start).last
+    if last is None or last.log_offset < log_start:
+        return
+    content = b""
+    try:
+        if last.log_offset + last.bytes <= store._stats()["log_max_offset"]:
+            content = _native.read_log(store, last.log_offset, last.bytes)
+    except InvalidOptionError:
+        # Retention has just deleted the segment.
+        if last.log_offset < store._stats()["log_min_offset"]:
+            return
+        raise
+    if hashlib.sha256(content).hexdigest() != last.sha256:
+        reason = f"the archive there is of another store: the record at log offset {last.log_offset} differs"
+        raise ResultExistsError(reader.place.shown, reason)
+
+
+class ContinuedReads(_native.NativeStore):
+    """The reading verbs that continue in the archive of a store."""
+
+    __slots__ = ()
+
+    _archive_link: ArchiveLink
+
+    def _log_start(self) -> int:
+        return int(self._stats()["log_min_offset"])
+
+    def _history_before(self, log_start: int) -> History:
+        return self._archive_link.history(self, log_start)
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int | None = None,
+        start: ReadBound | None = None,
+        end: ReadBound | None = None,
+        *,
+        filter: Filter | None = None,
+        follow: bool = False,
+        timeout: Duration | None = None,
+        on_damage: OnDamage = "raise",
+    ) -> Iterator[StoredMessage]:
+        """Returns the messages of a topic or queue; see `NativeStore.read`."""
+        options = {"filter": filter, "follow": follow, "timeout": timeout, "on_damage": on_damage}
+
+        def of_log(first: ReadBound | None) -> MessageIterator:
+            return super(ContinuedReads, self).read(topic, queue_id, first, end, **options)  # type: ignore[arg-type, return-value]
+
+        bounds = _bounds_before_log(self, topic, queue_id, start)
+        if bounds is None:
+            return of_log(start)
+        return ContinuedMessages(self, topic, queue_id, start, end, bounds, of_log, options)
+
+    def lookup(
+        self,
+        topic: str,
+        key: str,
+        *,
+        start_time: Time | None = None,
+        end_time: Time | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Iterator[StoredMessage]:
+        """Returns the messages with a key; see `NativeStore.lookup`."""
+        log_start = self._log_start()
+        plain = super().lookup(
+            topic, key, start_time=start_time, end_time=end_time, limit=limit, newest_first=newest_first
+        )
+        if not log_start or topic.startswith(_LIGHT) or not _native.queue_bounds(self, topic):
+            return plain
+        history = self._history_before(log_start)
+        first = None if start_time is None else milliseconds_of("start_time", start_time)
+        last = None if end_time is None else milliseconds_of("end_time", end_time) + 1
+        seen: set[int] = set()
+
+        def of_log() -> Iterator[StoredMessage]:
+            for message in plain:
+                seen.add(message.commit_log_offset)
+                yield message
+
+        def past(start: int, end: int) -> Iterator[StoredMessage]:
+            return history.lookup(topic, key, (start, end), (first, last), newest=newest_first)
+
+        def moved() -> Iterator[StoredMessage]:
+            """The messages that retention deleted after the look-up began."""
+            now = self._log_start()
+            if now > log_start:
+                self._history_before(now)
+                for message in past(log_start, now):
+                    if message.commit_log_offset not in seen:
+                        yield message
+
+        parts = [of_log(), moved(), past(0, log_start)] if newest_first else [past(0, log_start), of_log(), moved()]
+        return Stepped(islice(chain.from_iterable(parts), limit))
+
+    def get(self, id: str) -> StoredMessage | None:
+        """Returns the message with an id; see `NativeStore.get`."""
+        found = super().get(id)
+        if found is not None or not (log_start := self._log_start()):
+            return found
+        return self._history_before(log_start).by_id(id, log_start)
+
+    def get_at(self, commit_log_offset: int) -> StoredMessage:
+        """Returns the message at a log offset; see `NativeStore.get_at`."""
+        try:
+            return super().get_at(commit_log_offset)
+        except CorruptionError:
+            log_start = self._log_start()
+            if not 0 <= commit_log_offset < log_start:
+                raise
+            found = self._history_before(log_start).at(commit_log_offset)
+            if found is None:
+                raise
+            return found
+
+    def message_at(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
+        """Returns the message at an offset of a queue; see `NativeStore.message_at`."""
+        try:
+            return super().message_at(topic, queue_id, queue_offset)
+        except OffsetOutOfRangeError as error:
+            found = _at(self, error) if queue_offset == error.offset else None
+            if found is None:
+                raise
+            return found
+
+    def messages_at(self, topic: str, queue_id: int, queue_offsets: Iterable[int]) -> list[StoredMessage | None]:
+        """Returns the messages at offsets of a queue; see `NativeStore.messages_at`."""
+        wanted = list(queue_offsets)
+        try:
+            return super().messages_at(topic, queue_id, wanted)
+        except OffsetOutOfRangeError:
+            return [self.message_at(topic, queue_id, one) for one in wanted]
+
+    def offset_for_time(
+        self, topic: str, queue_id: int, time: Time, *, boundary: Literal["lower", "upper"] = "lower"
+    ) -> int:
+        """Returns the offset for a store time; see `NativeStore.offset_for_time`."""
+        found = super().offset_for_time(topic, queue_id, time, boundary=boundary)
+        log_start = self._log_start()
+        bounds = [] if not log_start or topic.startswith(_LIGHT) else _native.queue_bounds(self, topic)
+        low = next((low for number, low, _ in bounds if number == queue_id), None)
+        if low is None or found > low:
+            return found
+        history = self._history_before(log_start)
+        oldest = history.first_offset(topic, queue_id)
+        if oldest is None or oldest >= low:
+            return found
+        time_ms = milliseconds_of("time", time)
+        if boundary == "lower":
+            past = history.offset_for_time(topic, queue_id, time_ms)
+            return found if past is None else min(past, found)
+        past = history.offset_for_time(topic, queue_id, time_ms + 1)
+        # The message before the first later one.
+        return found if past is None or past > low else max(oldest, past - 1)
+
+    def _older_messages(self, filter: Filter | None, on_damage: OnDamage) -> OlderMessages:
+        return OlderMessages(self, self._history_before, filter, on_damage)
+
+    def _oldest_offset(self, topic: str, queue_id: int, min_offset: int) -> int:
+        log_start = self._log_start()
+        if not log_start or topic.startswith(_LIGHT) or not _native.queue_bounds(self, topic):
+            return min_offset
+        oldest = self._history_before(log_start).first_offset(topic, queue_id)
+        return min_offset if oldest is None else min(oldest, min_offset)
+
+    def scan(self, **conditions: Any) -> Scan:
+        """Returns messages as Arrow columns; see `Store.scan`."""
+        from mqstore._read.scan import Scan
+
+        plain: Scan = super().scan(**conditions)  # type: ignore[misc]
+        return Scan(ContinuedScan(self), plain._request, plain._limit)
+
+
+for _name in ("read", "lookup", "get", "get_at", "message_at", "messages_at", "offset_for_time"):
+    # For `help`.
+    getattr(ContinuedReads, _name).__doc__ = getattr(_native.NativeStore, _name).__doc__
+del _name
+
+
+def _bounds_before_log(
+    store: ContinuedReads, topic: Any, queue_id: int | None, start: ReadBound | None
+) -> dict[int, tuple[int, int]] | None:
+    """Returns the bounds of the queues of a read in the log; None if the log alone has the answer."""
+    if not isinstance(topic, str) or topic.startswith(_LIGHT) or not store._log_start():
+        return None
+    is_offset = isinstance(start, int)
+    if is_offset and queue_id is None:
+        return None
+    bounds = {one: (low, high) for one, low, high in _native.queue_bounds(store, topic)}
+    if queue_id is not None:
+        if queue_id not in bounds:
+            return None
+        bounds = {queue_id: bounds[queue_id]}
+    if isinstance(start, int):
+        low = bounds[queue_id or 0][0] if queue_id is not None else 0
+        return None if start >= low else bounds
+    if isinstance(start, datetime | str):
+        find = _native.NativeStore.offset_for_time
+        if all(find(store, topic, one, start) > low for one, (low, _) in bounds.items()):
+            return None
+    return bounds or None
+
+
+def _at(store: ContinuedReads, error: OffsetOutOfRangeError) -> StoredMessage | None:
+    """Returns the message at an offset before the log."""
+    if not 0 <= error.offset < error.min_offset or error.topic.startswith(_LIGHT):
+        return None
+    log_start = store._log_start()
+    wanted = QueueRange(error.queue_id, error.offset, error.offset + 1)
+    history = store._history_before(log_start)
+    return next(history.queue(error.topic, wanted, log_start, None, "raise"), None)
+
+
+class Stepped(Iterator["StoredMessage"]):
+    """Messages in order. Threads that share an iterator take turns."""
+
+    def __init__(self, messages: Iterator[StoredMessage]) -> None:
+        self._messages = messages
+        self._turn = threading.Lock()
+
+    def __iter__(self) -> Stepped:
+        return self
+
+    def __next__(self) -> StoredMessage:
+        with self._turn:
+            return next(self._messages)
+
+    def _step(self, at_once: bool) -> list[StoredMessage] | None:
+        """Returns the next messages, an empty list if a thread must get them, or None at the end."""
+        if at_once:
+            return []
+        with self._turn:
+            return list(islice(self._messages, _STEP)) or None
+
+
+class ContinuedMessages(Iterator["StoredMessage"]):
+    """The messages of a read that begins before the log. Threads that share an iterator take turns."""
+
+    def __init__(
+        self,
+        store: ContinuedReads,
+        topic: str,
+        queue_id: int | None,
+        start: ReadBound | None,
+        end: ReadBound | None,
+        bounds: dict[int, tuple[int, int]],
+        of_log: Callable[[ReadBound | None], MessageIterator],
+        options: dict[str, Any],
+    ) -> None:
+        self._store = store
+        self._topic = topic
+        self._queue_id = queue_id
+        self._of_log = of_log
+        self._filter: Filter | None = options["filter"]
+        self._on_damage: OnDamage = options["on_damage"]
+        self._turn = threading.Lock()
+        self._first_time = None if start is None or isinstance(start, int) else milliseconds_of("start", start)
+        self._end_time = None if end is None or isinstance(end, int) else milliseconds_of("end", end)
+        self._start_time = None if isinstance(start, int) else start
+        # Without `follow`, a read ends where the topic ended at the call.
+        limits = {} if options["follow"] else {one: high for one, (_, high) in bounds.items()}
+        if isinstance(end, int) and queue_id is not None:
+            limits[queue_id] = min(end, limits.get(queue_id, end))
+        self._limits = limits
+        self._log: MessageIterator
+        self._past: Iterator[StoredMessage] | None = None
+        self._is_over = False
+        # The offset after the last message of each queue that was returned.
+        self._next: dict[int, int] = {}
+        if isinstance(start, int) and queue_id is not None:
+            self._check_start(start, bounds[queue_id])
+            self._next[queue_id] = start
+        self._begin()
+
+    def _check_start(self, start: int, bounds: tuple[int, int]) -> None:
+        assert self._queue_id is not None
+        low, high = bounds
+        history = self._store._history_before(self._store._log_start())
+        oldest = history.first_offset(self._topic, self._queue_id)
+        if start < (low if oldest is None else min(low, oldest)):
+            low = low if oldest is None else min(low, oldest)
+            raise OffsetOutOfRangeError(self._topic, self._queue_id, start, low, high)
+
+    def _begin(self) -> None:
+        """Opens the log, and then the archive up to the place where the log begins."""
+        for attempt in range(_ATTEMPTS):
+            before = self._lows()
+            try:
+                self._log = self._of_log(self._log_begin(before))
+                break
+            except OffsetOutOfRangeError as error:
+                if error.offset >= error.min_offset or attempt == _ATTEMPTS - 1:
+                    raise
+        log_start = self._store._log_start()
+        # The log was opened before: it begins at these offsets or before them.
+        lows = self._lows()
+        history = self._store._history_before(log_start)
+        wanted = []
+        for queue_id, low in lows.items():
+            first = self._next.get(queue_id, 0)
+            end = min(low, self._limits.get(queue_id, low))
+            if first < end and history.reader.parts(self._topic, queue_id):
+                wanted.append(QueueRange(queue_id, first, end))
+        self._past = self._of_archive(history, wanted, log_start)
+        # What the log has before these offsets comes from the archive, too.
+        self._lows_of_log = {one.queue_id: one.end for one in wanted}
+
+    def _log_begin(self, lows: dict[int, int]) -> ReadBound | None:
+        if self._queue_id is None or self._start_time is not None:
+            return self._start_time
+        low, limit = lows[self._queue_id], self._limits.get(self._queue_id)
+        return max(low, self._next.get(self._queue_id, 0)) if limit is None or limit >= low else low
+
+    def _lows(self) -> dict[int, int]:
+        bounds = _native.queue_bounds(self._store, self._topic)
+        return {one: low for one, low, _ in bounds if self._queue_id in (None, one)}
+
+    def _of_archive(self, history: History, wanted: list[QueueRange], log_start: int) -> Iterator[StoredMessage]:
+        if not wanted:
+            return
+        if len(wanted) == 1:
+            found = history.queue(self._topic, wanted[0], log_start, self._filter, self._on_damage)
+        else:
+            found = history.topic(self._topic, wanted, log_start, self._filter, self._on_damage)
+        for message in found:
+            if self._first_time is not None and message.store_timestamp < self._first_time:
+                continue
+            if self._end_time is not None and message.store_timestamp >= self._end_time:
+                return
+            yield message
+
+    def _is_new(self, message: StoredMessage) -> bool:
+        """Notes a message. Returns False if it was returned before or is after the end."""
+        queue_id, offset = message.queue_id, message.queue_offset
+        low = max(self._next.get(queue_id, 0), self._lows_of_log.get(queue_id, 0))
+        limit = self._limits.get(queue_id)
+        if (offset < low and end_of(message) <= low) or (limit is not None and offset >= limit):
+            return False
+        self._next[queue_id] = end_of(message)
+        return True
+
+    def _from_past(self, most: int) -> list[StoredMessage]:
+        """Returns the next messages of the archive; none at its end."""
+        if self._past is None:
+            return []
+        found = list(islice(self._past, most))
+        for message in found:
+            self._next[message.queue_id] = max(end_of(message), self._next.get(message.queue_id, 0))
+        if not found:
+            self._past = None
+            for queue_id, low in self._lows_of_log.items():
+                self._next[queue_id] = max(low, self._next.get(queue_id, 0))
+        return found
+
+    def _resume(self, error: OffsetOutOfRangeError) -> None:
+        """Continues in the archive after retention has deleted the next messages from the log."""
+        next_offset = self._next.get(error.queue_id, 0)
+        self._begin()
+        if self._lows_of_log.get(error.queue_id, 0) <= next_offset:
+            # The archive does not have them.
+            raise error
+
+    def __iter__(self) -> ContinuedMessages:
+        return self
+
+    def __next__(self) -> StoredMessage:
+        with self._turn:
+            while not self._is_over:
+                if found := self._from_past(1):
+                    return found[0]
+                try:
+                    message = next(self._log, None)
+                except OffsetOutOfRangeError as error:
+                    self._resume(error)
+                    continue
+                if message is None:
+                    self._is_over = True
+                elif self._is_new(message):
+                    return message
+            raise StopIteration
+
+    def _step(self, at_once: bool) -> list[StoredMessage] | tuple[tuple[int, int], ...] | None:
+        """As the native iterator: messages, an empty list if a thread must get them, places to wait for, or None."""
+        if at_once and self._past is not None:
+            return []
+        with self._turn:
+            while not self._is_over:
+                if found := self._from_past(_STEP):
+                    return found
+                try:
+                    step = self._log._step(at_once)
+                except OffsetOutOfRangeError as error:
+                    self._resume(error)
+                    continue
+                if not isinstance(step, list) or not step:
+                    return step
+                if wanted := [message for message in step if self._is_new(message)]:
+                    return wanted
+            return None
+
+
+class ContinuedScan(RowSource):
+    """The source of a scan of a store with an archive."""
+
+    def __init__(self, store: ContinuedReads) -> None:
+        self._store = store
+
+    def __repr__(self) -> str:
+        return repr(self._store.path)
+
+    def batches(self, request: dict[str, Any]) -> Generator[pa.RecordBatch]:
+        """Yields the rows of one pass, in the order of the log."""
+        pyarrow = _extras.pyarrow()
+        store = self._store
+        position = 0 if request.get("from") is None else int(request["from"])
+        topics = request.get("topics")
+        names_compacted = any(not one.startswith(_LIGHT) and _is_compacted(store, one) for one in topics or ())
+        while True:
+            log_start = store._log_start()
+            if position < log_start and not names_compacted:
+                for rows in store._history_before(log_start).scan(request, position, log_start):
+                    yield pyarrow.record_batch(rows)
+                position = log_start
+            # A scan of the first segment on needs no position, so that its plan is free.
+            wanted = request if position == 0 or names_compacted else {**request, "from": position}
+            stream = _native.scan_open(store, wanted)
+            with closing(stream):
+                # Otherwise retention deleted segments before the stream was open.
+                if names_compacted or store._log_start() <= position:
+                    for rows in stream:
+                        if not names_compacted and _has_deleted(stream):
+                            # Rows before these were deleted before they were read.
+                            break
+                        yield pyarrow.record_batch(rows)
+                        position = max(position, rows.end)
+                    else:
+                        if names_compacted or not _has_deleted(stream):
+                            return
+
+
+def _has_deleted(stream: _native.ScanStream) -> bool:
+    return any(kind == "deleted" for kind, _ in stream.passed())
+
+
+def _is_compacted(store: NativeStore, topic: str) -> bool:
+    return not _native.queue_bounds(store, topic)

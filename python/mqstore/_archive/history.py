@@ -1,0 +1,352 @@
+"""The messages of an archive as reads, look-ups and scans return them, up to a log offset or a queue offset.
+
+Nothing is left out silently: a damaged file, and segments that the archive lacks, are errors, or warnings with
+`on_damage="skip"`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+import warnings
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mqstore import _extras
+from mqstore.errors import CorruptionError, StoreWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from mqstore._archive.manifest import ArchivedFile
+    from mqstore._archive.reader import ArchiveReader, QueuePart
+    from mqstore._native import NativeStore, ScanRows, StoredMessage
+    from mqstore.types import Filter, OnDamage
+
+T = TypeVar("T")
+
+# Bit of `sys_flag` of a batch of messages in one record, and its largest number of messages.
+_BATCH = 0x80
+_MOST_IN_BATCH = 32_767
+
+_LIGHT = "%LMQ%"
+
+
+def end_of(message: StoredMessage) -> int:
+    """Returns the queue offset after a message; a batch of messages takes several."""
+    if message.sys_flag & _BATCH:
+        count = message.properties.get("INNER_NUM", "1")
+        return message.queue_offset + max(1, int(count) if count.isdecimal() else 1)
+    return message.queue_offset + 1
+
+
+def end_of_rows(table: pa.Table) -> int:
+    """Returns the queue offset after the last row of a queue."""
+    row = table.num_rows - 1
+    end = int(table.column("queue_offset")[row].as_py()) + 1
+    if table.column("sys_flag")[row].as_py() & _BATCH:
+        found = re.search(rb"(?:^|\x02)INNER_NUM\x01([0-9]{1,5})\x02", table.column("properties_raw")[row].as_py())
+        end += max(1, int(found[1]) if found else 1) - 1
+    return end
+
+
+@dataclass(frozen=True)
+class QueueRange:
+    """The part of a queue that a read takes from an archive."""
+
+    queue_id: int
+    start: int
+    end: int
+    """Queue offset to stop at, exclusive."""
+
+
+class History:
+    """The records before the log of a store, or all records of an archive."""
+
+    def __init__(self, reader: ArchiveReader, store: NativeStore | None) -> None:
+        self.reader = reader
+        # Its deleted topics stay deleted.
+        self.store = store
+
+    def first_offset(self, topic: str, queue_id: int) -> int | None:
+        """Returns the smallest offset of a queue in the archive; None if it has no record of it."""
+        parts = self.reader.parts(topic, queue_id)
+        return parts[0].rows.first if parts else None
+
+    def queue(
+        self,
+        topic: str,
+        wanted: QueueRange,
+        log_start: int,
+        filter: Filter | None,
+        on_damage: OnDamage,
+    ) -> Iterator[StoredMessage]:
+        """Yields the messages of a part of a queue that ends where the log begins, at log offset `log_start`."""
+        for messages, _ in self.steps(topic, wanted, log_start, filter, on_damage):
+            yield from messages
+
+    def steps(
+        self,
+        topic: str,
+        wanted: QueueRange,
+        log_start: int,
+        filter: Filter | None,
+        on_damage: OnDamage,
+    ) -> Iterator[tuple[list[StoredMessage], int]]:
+        """Yields messages as `queue`, some at once, each time with the queue offset after them.
+
+        A step can be without messages if none matches the filter.
+        """
+        for part in self.parts_of(topic, wanted, log_start, on_damage):
+            yield from self._of_part(topic, part, wanted, filter, on_damage)
+
+    def topic(
+        self,
+        topic: str,
+        wanted: list[QueueRange],
+        log_start: int,
+        filter: Filter | None,
+        on_damage: OnDamage,
+    ) -> Iterator[StoredMessage]:
+        """Yields the messages of several queues, merged by store time and log offset within each range of the log."""
+        parts: dict[str, tuple[ArchivedFile, list[tuple[QueuePart, QueueRange]]]] = {}
+        for one in wanted:
+            for part in self.parts_of(topic, one, log_start, on_damage):
+                parts.setdefault(part.file.path, (part.file, []))[1].append((part, one))
+        for file, some in sorted(parts.values(), key=lambda each: each[0].start):
+            queues = [
+                [message for messages, _ in self._of_part(topic, part, one, filter, on_damage) for message in messages]
+                for part, one in some
+            ]
+            yield from heapq.merge(*queues, key=lambda one: (one.store_timestamp, one.commit_log_offset))
+            del queues, file
+
+    def _of_part(
+        self, topic: str, part: QueuePart, wanted: QueueRange, filter: Filter | None, on_damage: OnDamage
+    ) -> Iterator[tuple[list[StoredMessage], int]]:
+        request = self._request(topic, wanted, filter)
+
+        def steps() -> Iterator[tuple[list[StoredMessage], int]]:
+            first, end = self.reader.row_of(part, wanted.start), self.reader.end_row_of(part, wanted.end)
+            # The last record can be a batch with the offset.
+            for table in self.reader.tables(part, min(first, part.end_row - 1), end):
+                yield self.reader.messages(part.file, table, request, self.store), end_of_rows(table)
+
+        yield from self._unless_damaged(steps, on_damage)
+
+    def _request(self, topic: str, wanted: QueueRange, filter: Filter | None) -> dict[str, Any]:
+        bounds = {"queue_id": wanted.queue_id, "start": wanted.start, "end": wanted.end}
+        return {"topics": [topic], "filter": filter, **bounds}
+
+    def parts_of(self, topic: str, wanted: QueueRange, log_start: int, on_damage: OnDamage) -> list[QueuePart]:
+        """Returns the parts of a queue with a range of offsets, oldest first."""
+        parts = [one for one in self.reader.parts(topic, wanted.queue_id) if one.rows.first < wanted.end]
+        # A batch at the end of a part can contain later offsets than that of its record.
+        after = [one.rows.first for one in parts[1:]]
+        after.append(wanted.end)
+        kept = [
+            one
+            for one, following in zip(parts, after, strict=True)
+            if one.rows.last >= wanted.start or following > wanted.start
+        ]
+        for before, following in pairwise(kept):
+            if following.rows.first > before.rows.last + 1 and following.rows.first > wanted.start:
+                self._check_covered(topic, before, following.file.start, following.rows.first, on_damage)
+        if kept and kept[-1].rows.last + 1 < wanted.end:
+            self._check_covered(topic, kept[-1], log_start, wanted.end, on_damage)
+        return kept
+
+    def _check_covered(self, topic: str, part: QueuePart, end: int, offset: int, on_damage: OnDamage) -> None:
+        if self.reader.covers(part.file.end, end):
+            return
+        queue = f"{topic}/{part.rows.queue_id}"
+        self._skip(
+            f"neither the archive nor the log has the segments from log offset {part.file.end} to {end}, so messages "
+            f"between offset {part.rows.last} and {offset} of queue {queue} are missing; read from offset {offset} on",
+            on_damage,
+        )
+
+    def _skip(self, reason: str, on_damage: OnDamage) -> None:
+        if on_damage != "skip":
+            raise CorruptionError(self.reader.place.shown, 0, f'{reason}, or skip them with on_damage="skip"')
+        warnings.warn(f"{self.reader.place.shown}: {reason}", StoreWarning, stacklevel=6)
+
+    def _unless_damaged(self, parts: Callable[[], Iterator[T]], on_damage: OnDamage) -> Iterator[T]:
+        """Yields parts of a file. With "skip", the rest of a damaged file is skipped with a warning."""
+        try:
+            yield from parts()
+        except CorruptionError as error:
+            if on_damage != "skip":
+                raise
+            warnings.warn(f"the rest of a file is skipped: {error}", StoreWarning, stacklevel=6)
+
+    def lookup(
+        self, topic: str, key: str, log_range: tuple[int, int], times: tuple[int | None, int | None], *, newest: bool
+    ) -> Iterator[StoredMessage]:
+        """Yields the messages with a key or unique id whose records are in a range of the log, oldest or newest first.
+
+        Args:
+            topic: the topic.
+            key: the key.
+            log_range: first log offset, and end.
+            times: smallest store time, and its end, in epoch milliseconds.
+            newest: whether the newest message comes first.
+        """
+        start, end = log_range
+        request = {"topics": [topic], "keys": [key], "start_time": times[0], "end_time": times[1]}
+        files = self.reader.files(topic)
+        for file in reversed(files) if newest else files:
+            if not (file.start < end and file.end > start and _has_times(file, times)):
+                continue
+            found = [
+                message
+                for table in self.reader.rows_with_key(file, key)
+                for message in self.reader.messages(file, table, request, self.store)
+                if start <= message.commit_log_offset < end
+            ]
+            yield from sorted(found, key=lambda one: one.commit_log_offset, reverse=newest)
+
+    def by_id(self, id: str, end: int) -> StoredMessage | None:
+        """Returns the message with a message id or a unique id whose record is before a log offset."""
+        offset = _offset_in(id)
+        if offset is not None and offset < end:
+            found = self.at(offset)
+            if found is not None and found.message_id == id.upper():
+                return found
+        for file in self.reader.files():
+            if file.start >= end:
+                continue
+            for table in self.reader.rows_with_key(file, id):
+                for found in self.reader.messages(file, table, {"keys": [id]}, self.store):
+                    if found.unique_id == id and found.commit_log_offset < end:
+                        return found
+        return None
+
+    def at(self, log_offset: int) -> StoredMessage | None:
+        """Returns the message whose record starts at a log offset; None if there is none."""
+        for file in self.reader.files():
+            if file.start <= log_offset < file.end:
+                row = self.reader.row_at(file, log_offset)
+                if row is not None:
+                    return next(iter(self.reader.messages(file, row, {}, self.store)), None)
+        return None
+
+    def offset_for_time(self, topic: str, queue_id: int, time_ms: int) -> int | None:
+        """Returns the offset of the first message of a queue that was stored at or after a time."""
+        for part in self.reader.parts(topic, queue_id):
+            if part.file.last_timestamp is None or part.file.last_timestamp >= time_ms:
+                row = self.reader.row_at_time(part, time_ms)
+                if row < part.end_row:
+                    return self.reader.offset_of(part, row)
+        return None
+
+    def scan(self, request: dict[str, Any], start: int, end: int) -> Iterator[ScanRows]:
+        """Yields the rows of a scan whose records are between two log offsets, in the order of the log."""
+        on_damage: OnDamage = request.get("on_damage") or "raise"
+        topics = request.get("topics")
+        if topics is not None and any(one.startswith(_LIGHT) for one in topics):
+            # The records of light queues are in other topics.
+            topics = None
+        files = [one for one in self.reader.files() if one.start < end and one.end > start]
+        wanted = [one for one in files if self._is_wanted(one, topics, request)]
+        self._check_segments(start, end, on_damage)
+        for _, some in groupby(sorted(wanted, key=lambda one: (one.start, one.end)), key=lambda one: one.start):
+            yield from self._scan_range(list(some), request, (start, end), on_damage)
+
+    def _check_segments(self, start: int, end: int, on_damage: OnDamage) -> None:
+        segments = [one for one in self.reader.manifest().segments if one.end > start]
+        first = max(start, segments[0].base) if segments else end
+        covered = self.reader.manifest().covered_from(first)
+        if covered < end:
+            after = min((one.base for one in segments if one.base > covered), default=end)
+            self._skip(
+                f"neither the archive nor the log has the segments between log offset {covered} and {min(after, end)}",
+                on_damage,
+            )
+
+    def _is_wanted(self, file: ArchivedFile, topics: list[str] | None, request: dict[str, Any]) -> bool:
+        record_topic = request.get("record_topic")
+        if (topics is not None and file.topic not in topics) or record_topic not in (None, file.topic):
+            return False
+        times = request.get("start_time"), request.get("end_time")
+        if not _has_times(file, times) or (topics is None and request.get("topics") is not None):
+            return _has_times(file, times)
+        queue_id, start, end = (request.get(name) for name in ("queue_id", "start", "end"))
+        return any(
+            queue_id in (None, one.queue_id)
+            and (end is None or one.first < end)
+            and (start is None or one.last + _MOST_IN_BATCH > start)
+            for one in file.queues
+            if one.rows
+        )
+
+    def _scan_range(
+        self, files: list[ArchivedFile], request: dict[str, Any], log_range: tuple[int, int], on_damage: OnDamage
+    ) -> Iterator[ScanRows]:
+        pyarrow, compute = _extras.pyarrow(), _extras.module("pyarrow.compute", "arrow")
+        tables: list[tuple[ArchivedFile, pa.Table]] = []
+        for file in files:
+
+            def groups(file: ArchivedFile = file) -> Iterator[pa.Table]:
+                return self._scanned_groups(file, request)
+
+            for table in self._unless_damaged(groups, on_damage):
+                offsets = table.column("commit_log_offset")
+                within = compute.and_(compute.greater_equal(offsets, log_range[0]), compute.less(offsets, log_range[1]))
+                tables.append((file, table.filter(within)))
+        rows = pyarrow.concat_tables([table for _, table in tables]) if tables else None
+        if rows is None or not rows.num_rows:
+            return
+        rows = rows.take(compute.sort_indices(rows.column("commit_log_offset")))
+        try:
+            found = self.reader.scan_rows(files[0], rows, request, self.store)
+        except CorruptionError:
+            # Finds out which of the files it is. With "skip", the rows of the other ones come file by file.
+            found = []
+            for file, table in tables:
+
+                def decoded(file: ArchivedFile = file, table: pa.Table = table) -> Iterator[ScanRows]:
+                    yield from self.reader.scan_rows(file, table, request, self.store)
+
+                found += self._unless_damaged(decoded, on_damage)
+        yield from found
+
+    def _scanned_groups(self, file: ArchivedFile, request: dict[str, Any]) -> Iterator[pa.Table]:
+        keys = request.get("keys")
+        numbers = None
+        if keys:
+            numbers = {number for key in keys for number in self.reader.groups_with_key(file, key)}
+        footer = self.reader.footer(file)
+        start, end = request.get("start_time"), request.get("end_time")
+
+        def is_wanted(group: int) -> bool:
+            if numbers is not None and group not in numbers:
+                return False
+            if start is None and end is None:
+                return True
+            bounds = self.reader.bounds(footer, group, "store_timestamp")
+            if bounds is None:
+                return True
+            low, high = (int(one.timestamp() * 1000) for one in bounds)
+            return (start is None or high + 1 >= start) and (end is None or low - 1 < end)
+
+        return self.reader.groups(file, is_wanted)
+
+
+def _has_times(file: ArchivedFile, times: tuple[int | None, int | None]) -> bool:
+    start, end = times
+    first, last = file.first_timestamp, file.last_timestamp
+    return (start is None or last is None or last >= start) and (end is None or first is None or first < end)
+
+
+def _offset_in(id: str) -> int | None:
+    """Returns the log offset in an offset id: the last eight bytes after an address of four or sixteen and a port."""
+    if len(id) not in (32, 56):
+        return None
+    try:
+        return int(id[-16:], 16)
+    except ValueError:
+        return None

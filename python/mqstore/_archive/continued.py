@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mqstore import _extras, _native
 from mqstore._archive.history import History, QueueRange, end_of
@@ -100,6 +100,7 @@ class ContinuedReads(_native.NativeStore):
 
     __slots__ = ()
 
+    _has_archive: ClassVar[bool] = True
     _archive_link: ArchiveLink
 
     def _log_start(self) -> int:

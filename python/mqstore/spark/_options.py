@@ -65,6 +65,7 @@ _READ = [
     "startingTimestamp",
     "endingTimestamp",
     "failOnDataLoss",
+    "archive",
     "includeBody",
     "includeProperties",
     "columns",
@@ -136,6 +137,7 @@ def read_options(given: Mapping[str, str]) -> dict[str, Any]:
         "several": several,
         "on_error": on_error,
         "storage": _storage(options, paths),
+        "archive": _archive(options, several),
         "topics": _topics(options),
         "start": start,
         "end": end,
@@ -242,6 +244,16 @@ def _paths(options: dict[str, str]) -> list[str]:
 def _place(path: str) -> str:
     """Returns a URL unchanged, and a directory as an absolute path. Spark's ``file:`` is a directory."""
     return path if is_url(path) and not path.startswith("file:") else _absolute(path)
+
+
+def _archive(options: dict[str, str], several: bool) -> bool | str | None:
+    """Returns the archive of a batch read: None is that of each store, False is none."""
+    value = options.get("archive", "true")
+    if value.lower() in ("true", "false"):
+        return None if value.lower() == "true" else False
+    if several:
+        raise refuse("archive", "must be true or false for several stores, because each has its own archive")
+    return value if is_url(value) else _absolute(value)
 
 
 def _storage(options: dict[str, str], paths: list[str]) -> dict[str, Any]:

@@ -1,11 +1,14 @@
-"""Spark reads the files of an archive without mqstore's data source."""
+"""Spark reads the files of an archive, without mqstore's data source and with it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 import mqstore
+import mqstore.spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,3 +37,54 @@ def test_the_files_are_a_table(spark: SparkSession, tmp_path: Path) -> None:
         ).collect()
         assert row.keys == ["all", "k7"]
         assert row.store_timestamp is not None
+
+
+def test_a_read_begins_in_the_archive_of_the_store(spark: SparkSession, tmp_path: Path) -> None:
+    home, target = tmp_path / "store", tmp_path / "archive"
+    columns = ["topic", "queue_id", "queue_offset", "commit_log_offset", "body", "keys", "message_id"]
+    with mqstore.open(home, "create", segment_size=1 << 16, retention_bytes=1) as store:
+        store.create_topic("orders", queues=3)
+        for number in range(900):
+            topic, tags = ("orders", "events")[number % 5 == 0], ("paid", "open")[number % 2]
+            store.append(topic, b"x" * (number % 300), keys=["all", f"k{number}"], tags=tags)
+        scanned = store.scan(topics=["orders", "events"], columns=columns).to_arrow().to_pylist()
+        middle = list(store.read("orders", 1))[60].store_timestamp
+        since = [one for topic in ("orders", "events") for one in store.read(topic) if one.store_timestamp >= middle]
+        store.archive.run_to(tmp_path / "other")
+        store.archive.configure(target)
+        store.archive.run()
+        store.expire()
+        low = store.queues("orders")[1].min_offset
+        assert low > 60
+        log = store.stats().log_min_offset
+
+    def rows(**options: str) -> list[dict[str, Any]]:
+        frame = spark.read.format("mqstore").options(**options).load(str(home))
+        found = frame.select(*columns).toArrow().to_pylist()
+        return sorted(found, key=lambda row: row["commit_log_offset"])
+
+    for options in ({}, {"archive": str(tmp_path / "other")}, {"maxRecordsPerPartition": "40"}):
+        assert rows(**options) == scanned
+    assert rows(archive="false") == [row for row in scanned if row["commit_log_offset"] >= log]
+    assert rows(topic="orders") == [row for row in scanned if row["topic"] == "orders"]
+    assert rows(topic="orders", keys="k7,k401") == [row for row in scanned if {"k7", "k401"} & set(row["keys"])]
+    assert len(rows(tags="paid")) == 450
+    assert len(rows(startingTimestamp=str(middle))) == len(since)
+    offsets = '{"orders": {"0": 5, "1": 7, "2": 9}}'
+    found = rows(topic="orders", startingOffsets=offsets, endingOffsets='{"orders": {"0": 20, "1": 50, "2": 900}}')
+    limits = {0: (5, 20), 1: (7, 50), 2: (9, 900)}
+    assert found == [
+        row
+        for row in scanned
+        if row["topic"] == "orders" and limits[row["queue_id"]][0] <= row["queue_offset"] < limits[row["queue_id"]][1]
+    ]
+    [path] = (target / "v1").glob("topic=orders/*.parquet")
+    content = path.read_bytes()
+    path.write_bytes(content[:-100] + bytes(100))
+    with pytest.raises(Exception, match=path.name):
+        rows(topic="orders")
+    assert len(rows(topic="orders", onDamage="skip")) == sum(
+        row["topic"] == "orders" and row["commit_log_offset"] >= log for row in scanned
+    )
+    path.write_bytes(content)
+    assert mqstore.spark.export(spark, home, tmp_path / "copy").messages == len(rows(archive="false"))

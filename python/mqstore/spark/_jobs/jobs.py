@@ -173,6 +173,8 @@ def export(
     chosen = read_options({name: _spelled(value) for name, value in {**options, **places}.items()})
     check_on_error(on_error, chosen["several"])
     chosen["on_error"] = on_error
+    # An export is a copy of the log.
+    chosen["archive"] = False
     if storage_options is not None:
         if not any(map(is_url, chosen["paths"])):
             raise InvalidOptionError("storage_options", "only for a store at a URL; omit it")

@@ -23,6 +23,7 @@ from mqstore._store import opened
 from mqstore.errors import CorruptionError, MQStoreError, OffsetOutOfRangeError, TopicNotFoundError
 from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import _EARLIEST, _LATEST
+from mqstore.spark._read.older import files, split
 from mqstore.spark._stores import FAILURES, each, told
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Part(NamedTuple):
     to: int
     """Log offset before which all its records start."""
     way: str
-    """``log`` walks the log; ``cheapest`` walks it or follows units; ``messages`` reads like ``Store.read``."""
+    """``log`` walks the log; ``cheapest`` walks it or follows units; ``messages`` reads like ``Store.read``;
+    ``archive`` reads a file of the archive."""
     batch_rows: int
     error: str = ""
     """Why the store cannot be read; then the way is ``failed`` and there are no ranges."""
@@ -131,7 +133,8 @@ def batch_ranges(store: mqstore.Store, options: dict[str, Any], lost: Callable[[
     """Returns the queue ranges of a batch read; calls ``lost`` for deleted offsets."""
     found = []
     queues = bounds(store, options["topics"])
-    for queue, limits in sorted(queues.items()):
+    for queue, of_log in sorted(queues.items()):
+        limits = store._oldest_offset(*queue, of_log[0]), of_log[1]
         start = position(store, queue, limits, options["start"])
         end = position(store, queue, limits, options["end"], _LATEST)
         if start < limits[0]:
@@ -165,7 +168,11 @@ def lost(options: dict[str, Any], goes_on: str) -> Callable[[str], None]:
 def parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any]) -> list[Part]:
     """Divides queue ranges into the parts of the tasks."""
     asked, logged = [], []
-    for wanted in ranges:
+    older, newer = split(store, [(one.topic, one.queue_id, one.start, one.end) for one in ranges])
+    for file in files(store, older, skips=not options["fail_on_data_loss"]):
+        own = tuple(Range(*one) for one in file.ranges)
+        asked.append(Part(store.path, own, file.begin, file.to, "archive", _batch_rows(options, [file.record_bytes])))
+    for wanted in (Range(*one) for one in newer):
         compacted = _native.compaction_end(store, wanted.topic, wanted.queue_id) or 0
         cut = min(max(wanted.start, compacted), wanted.end)
         if cut < wanted.end:
@@ -290,17 +297,19 @@ def _cuts(store: mqstore.Store, part: Range, begin: int, to: int, count: int) ->
     return [at for at in found if begin < at < to]
 
 
-def open_store(path: str, remote: RemoteStore | None = None) -> mqstore.Store:
-    """Opens a store for planning. The first open of one at a URL lists its files for all later ones."""
+def open_store(path: str, remote: RemoteStore | None = None, archive: bool | str | None = False) -> mqstore.Store:
+    """Opens a store for planning. The first open of one at a URL lists its files for all later ones.
+
+    Without ``archive``, as for ``mqstore.open``, the read begins with the log.
+    """
     if remote is not None:
         place, source = pinned(remote.url, remote.options, remote.listing)
         store = opened(place, "r", None, {})
-        store._choose_archive(False, None)
+        store._choose_archive(archive, None)
         remote.listing = remote.listing or source.listing()
         return store
     try:
-        # The tasks read the log.
-        return mqstore.open(path, archive=False)
+        return mqstore.open(path, archive=archive)
     except MQStoreError as error:
         error.add_note(f"{path}: {SAME_PATH}")
         raise
@@ -319,7 +328,7 @@ def planned(
     path: str, remote: RemoteStore | None, options: dict[str, Any], is_left_out: Callable[[str], bool]
 ) -> Planned:
     """Plans a batch read of one store, without the topics that the caller leaves out."""
-    with _named(path), open_store(path, remote) as store:
+    with _named(path), open_store(path, remote, options["archive"]) as store:
         found = batch_ranges(store, options, lost(options, "the read starts"))
         kept = [part for part in found if not is_left_out(part.topic)]
         left_out = sum(part.end - part.start for part in found) - sum(part.end - part.start for part in kept)
@@ -332,7 +341,7 @@ def plan(
     """Returns the parts of a batch read."""
 
     def of_store(path: str) -> list[Part]:
-        with _named(path), open_store(path, remotes.get(path)) as store:
+        with _named(path), open_store(path, remotes.get(path), options["archive"]) as store:
             return parts(store, [Range(*part) for part in ranges[path]], options)
 
     found: list[Part] = []
@@ -407,6 +416,6 @@ def weight(part: Part) -> int:
     """Returns the approximate work for a part, as bytes of the log that a task can walk in this time."""
     entries = sum(each.end - each.start for each in part.ranges) * _BYTES_PER_ENTRY
     walked = part.to - part.begin
-    if part.way == "log":
+    if part.way in ("log", "archive"):
         return walked + _OPEN_BYTES
     return (min(walked, entries) if part.way == "cheapest" else entries) + _OPEN_BYTES

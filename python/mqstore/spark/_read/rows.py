@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
 from mqstore._remote.place import pinned
-from mqstore.errors import MQStoreError, NotAStoreError, StoreWarning, TopicNotFoundError
+from mqstore._store import opened
+from mqstore.errors import CorruptionError, MQStoreError, NotAStoreError, StoreWarning, TopicNotFoundError
 from mqstore.spark._locks import SAME_PATH
 from mqstore.spark._options import COLUMNS, STORE
+from mqstore.spark._read import older
 from mqstore.spark._stores import FAILURES, can_be_skipped, told
 
 if TYPE_CHECKING:
@@ -105,6 +107,9 @@ def _read(
         "threads": 1,
     }
     place = path if remote is None else pinned(remote.url, remote.options, remote.listing)[0]
+    if way == "archive":
+        yield from _of_archive(options, path, place, {**request, "record_topic": ranges[0][0]}, careful)
+        return
     try:
         stream = _native.scan_open(place, request)
     except (NotAStoreError, TopicNotFoundError) as error:
@@ -126,6 +131,24 @@ def _read(
         yield from _passed(options, path, stream, passed)
     finally:
         stream.close()
+
+
+def _of_archive(
+    options: dict[str, Any], path: str, place: str | _native.RemoteDirectory, request: dict[str, Any], careful: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a part that is in the archive of the store."""
+    import pyarrow as pa
+
+    raises = options["mode"] == "FAILFAST"
+    with opened(place, "r", None, {}) as store:
+        store._choose_archive(options["archive"], None)
+        try:
+            for some in older.rows(store, {**request, "on_damage": "raise"}, request["from"], request["to"]):
+                yield from _fitted(options, path, _sound(options, path, pa.record_batch(some), careful))
+        except CorruptionError as error:
+            if raises:
+                raise
+            yield from _skipped(options, path, f"the rest of a file is skipped: {error}")
 
 
 def _deleted(options: dict[str, Any], text: str) -> None:

@@ -1,0 +1,78 @@
+"""The parts of a read that are in the archive of a store: one for each of its files.
+
+A file has the records of one topic in one range of the log, so a record belongs to exactly one part.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mqstore._archive.history import QueueRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import mqstore
+    from mqstore._native import ScanRows
+
+Ranges = list[tuple[str, int, int, int]]
+"""Ranges of queues: topic, queue, first offset, and offset to stop at."""
+
+
+class File(NamedTuple):
+    """The part of a read that is in one file."""
+
+    ranges: Ranges
+    begin: int
+    """Log offset at which the range of the file begins."""
+    to: int
+    """Log offset at which it ends."""
+    record_bytes: int
+    """Mean size of a record."""
+
+
+def split(store: mqstore.Store, ranges: Ranges) -> tuple[Ranges, Ranges]:
+    """Divides ranges of queues: those in the archive of the store, and those in its log."""
+    if not store._has_archive:
+        return [], ranges
+    older, logged = [], []
+    lows: dict[tuple[str, int], int] = {}
+    for topic in {one[0] for one in ranges}:
+        lows |= {(topic, queue.queue_id): queue.min_offset for queue in store.queues(topic)}
+    for topic, queue_id, start, end in ranges:
+        low = lows[topic, queue_id]
+        oldest = store._oldest_offset(topic, queue_id, low) if start < low else low
+        cut = max(start, min(low, end)) if oldest < low else start
+        if start < cut:
+            older.append((topic, queue_id, start, cut))
+        if cut < end:
+            logged.append((topic, queue_id, cut, end))
+    return older, logged
+
+
+def files(store: mqstore.Store, ranges: Ranges, *, skips: bool) -> list[File]:
+    """Returns the files with ranges of queues, in the order of the log.
+
+    Raises:
+        CorruptionError: segments were deleted before they were archived, and `skips` is false.
+    """
+    if not ranges:
+        return []
+    log_start = store._log_start()  # type: ignore[attr-defined]
+    history = store._history_before(log_start)  # type: ignore[attr-defined]
+    found: dict[str, tuple[Any, Ranges]] = {}
+    for topic, queue_id, start, end in ranges:
+        wanted = QueueRange(queue_id, start, end)
+        for part in history.parts_of(topic, wanted, log_start, "skip" if skips else "raise"):
+            found.setdefault(part.file.path, (part.file, []))[1].append((topic, queue_id, start, end))
+    return [
+        File(own, file.start, file.end, file.record_bytes // max(1, file.rows))
+        for file, own in sorted(found.values(), key=lambda one: (one[0].start, one[0].path))
+    ]
+
+
+def rows(store: mqstore.Store, request: dict[str, Any], begin: int, to: int) -> Iterator[ScanRows]:
+    """Returns the rows of a part."""
+    history = store._history_before(store._log_start())  # type: ignore[attr-defined]
+    found: Iterator[ScanRows] = history.scan(request, begin, to)
+    return found

@@ -77,6 +77,7 @@ if _typing.TYPE_CHECKING:
         PoppedInfo,
         QueueRange,
         StoreInfo,
+        TieredInfo,
         TopicInfo,
         UndecidedInfo,
     )
@@ -229,6 +230,7 @@ __all__ = [
     "TopicQuota",
     "TopicRetention",
     "Transaction",
+    "TieredInfo",
     "UndecidedInfo",
     "UnsupportedFormatError",
     "UnusedObject",
@@ -304,6 +306,7 @@ _HOMES = {
     ),
 }
 
+            "TieredInfo",
 
 def __getattr__(name: str) -> object:
     # Imported on first use: creating the dataclasses takes longer than the rest of the import.

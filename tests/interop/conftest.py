@@ -24,7 +24,11 @@ WAITING = {"test_broker", "test_groups", "test_ownership", "test_pop", "test_tim
 """The files whose scenarios mostly wait for brokers."""
 ALONE = WAITING | {"test_beside"}
 """The files whose tests start their own JVMs."""
-NEWEST_ONLY = WAITING | {"test_damage", "test_spark_compacts_what_rocketmq_wrote"}
+NEWEST_ONLY = WAITING | {
+    "test_damage",
+    "test_spark_compacts_what_rocketmq_wrote",
+    "test_the_configuration_of_a_broker_in_rocksdb",
+}
 """Slow files and tests that hardly depend on the version. Outside the soak, they run for the newest version only."""
 
 PASSED = pytest.StashKey[bool]()

@@ -171,12 +171,19 @@ class JavaSession:
         topics: Mapping[str, Mapping[str, object]] | None = None,
         write_topics: bool = False,
         start: bool = True,
+        tiered: Mapping[str, object] | None = None,
+        starts: Mapping[tuple[str, int], int] | None = None,
     ) -> JavaStore:
         """Open a directory with a RocketMQ store.
 
         `config` has names of MessageStoreConfig; `topics` maps a name to ``{"queues": n, "attributes": {...}}``;
-        `write_topics` also writes them to config/topics.json, as a broker does.
+        `write_topics` also writes them to config/topics.json, as a broker does. `tiered` has names of the configuration
+        of a tiered store around it, and `starts` the first offsets of its queues.
         """
+        around = None
+        if tiered is not None:
+            rows = [{"topic": name, "queue_id": queue, "offset": at} for (name, queue), at in (starts or {}).items()]
+            around = {"config": {key: str(value) for key, value in tiered.items()}, "starts": rows}
         name = f"store-{next(self._names)}"
         texts = {
             key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (config or {}).items()
@@ -189,6 +196,7 @@ class JavaSession:
             topics=dict(topics or {}),
             write_topics=write_topics,
             start=start,
+            tiered=around,
         )
         report = OpenReport(
             result["loaded"],
@@ -339,9 +347,14 @@ class JavaStore:
         """Wait until queues and index hold every record of the log."""
         self.session.call("await", store=self.name)
 
+    def upload(self) -> int:
+        """Copy all messages to the tiered store, and return their number there."""
+        _, result = self.session.call("upload", store=self.name)
+        return int(result["messages"])
+
     def is_leader(self) -> bool:
         """Return whether this store is the leader of its DLedger group."""
-        _, result = self._session.call("leader", store=self.name)
+        _, result = self.session.call("leader", store=self.name)
         return bool(result["leader"])
 
     def read(self) -> JavaView:

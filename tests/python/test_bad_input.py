@@ -131,20 +131,71 @@ def test_queues_that_are_wrong_are_derived(filled: Path) -> None:
     assert tree_hash(filled) == before
 
 
-def test_rocksdb_queues_are_named_and_derived(filled: Path) -> None:
-    folder = filled / "consumequeue"
-    shutil.rmtree(folder)
-    folder.mkdir()
+def database(folder: Path) -> None:
+    """Makes a folder that looks like a RocksDB database."""
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "CURRENT").write_text("MANIFEST-000005\n")
     (folder / "MANIFEST-000005").write_bytes(b"\0" * 100)
     (folder / "000004.log").write_bytes(b"\0" * 100)
+
+
+@pytest.mark.parametrize("name", ["consumequeue", "consumequeue_rocksdb"])
+def test_rocksdb_queues_are_named_and_derived(filled: Path, name: str) -> None:
+    shutil.rmtree(filled / "consumequeue")
+    database(filled / name)
     before = tree_hash(filled)
     info = mqstore.info(filled)
-    assert info.rocksdb
-    assert info.layout == "rocksdb-queues"
+    assert (info.rocksdb, info.layout) == (True, "rocksdb-queues")
+    assert info.rocksdb_folders == (str(filled / name),)
+    says = f"{name}: has queues in RocksDB, which mqstore does not read; queues without files are derived from the log"
+    assert [note for note in info.notes if "RocksDB" in note] == [str(filled / says)]
+    with pytest.warns(mqstore.StoreWarning, match=says), mqstore.open(filled) as store:
+        assert len(list(store.read("orders", 0))) == 20
+    with pytest.warns(mqstore.StoreWarning, match=says):
+        report = mqstore.verify(filled)
+    assert (report.problems, report.messages) == ((), 45)
+    for change in (
+        lambda: mqstore.open(filled, "rw"),
+        lambda: mqstore.rebuild(filled),
+        lambda: mqstore.repair(filled, in_place=True),
+    ):
+        with pytest.raises(mqstore.UnsupportedFormatError, match=rf"{name}: has queues in RocksDB.*mqstore export"):
+            change()
+    assert tree_hash(filled) == before
+
+
+def test_queue_files_next_to_a_database_are_read_and_checked(filled: Path) -> None:
+    database(filled / "consumequeue")
     with pytest.warns(mqstore.StoreWarning, match="RocksDB"), mqstore.open(filled) as store:
         assert len(list(store.read("orders", 0))) == 20
-    assert tree_hash(filled) == before
+    assert mqstore.verify(filled).problems == ()
+    queue = filled / "consumequeue/orders/0" / f"{0:020d}"
+    queue.write_bytes(b"\xff" * queue.stat().st_size)
+    assert mqstore.verify(filled).problems
+
+
+CONFIG_DATABASES = {
+    "topics": "the topics",
+    "subscriptionGroups": "the groups",
+    "consumerOffsets": "the offsets of the groups",
+    "metadata": "the topics, the groups and the offsets of the groups",
+    "rdb": "the topics, the groups and the offsets of the groups",
+}
+
+
+@pytest.mark.parametrize(("name", "content"), CONFIG_DATABASES.items())
+def test_rocksdb_configuration_is_reported_as_unread(filled: Path, name: str, content: str) -> None:
+    folder = filled / "config" / name
+    database(folder)
+    says = f"{folder}: {content} are in RocksDB, which mqstore does not read; what is only there is unknown here"
+    info = mqstore.info(filled)
+    assert (info.rocksdb, info.layout, info.rocksdb_folders) == (True, "file-queues", (str(folder),))
+    assert says in info.notes
+    with pytest.warns(mqstore.StoreWarning, match=says):
+        assert mqstore.verify(filled).ok
+    for mode in ("r", "rw"):
+        with pytest.warns(mqstore.StoreWarning, match=says), mqstore.open(filled, mode) as store:  # type: ignore[call-overload]
+            assert len(list(store.read("orders", 0))) == 20
 
 
 STRAYS = [

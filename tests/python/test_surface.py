@@ -113,6 +113,7 @@ PUBLIC = {
     "TopicQuota",
     "TopicRetention",
     "Transaction",
+    "TieredInfo",
     "UndecidedInfo",
     "UnsupportedFormatError",
     "UnusedObject",

@@ -168,11 +168,27 @@ class DledgerInfo(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class TieredInfo(_Report):
+    """Files of one broker in a tiered store of RocketMQ."""
+
+    cluster: str | None
+    """Name of the cluster; None if the folder above that of the broker has another name."""
+    broker: str
+    """Name of the broker."""
+    folder: str
+    """Folder of the broker."""
+    files: int
+    """Number of files of logs and queues."""
+    bytes: int
+    """Their bytes."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreInfo(_Report):
     """Result of `mqstore.info`."""
 
     layout: str
-    """Storage of the queues: `file-queues`, `rocksdb-queues` or `log-only`."""
+    """Storage of the queues: `file-queues`, `rocksdb-queues`, `tiered-files` or `log-only`."""
     written_by: str
     """Last writer, as far as the files show: `mqstore`, `rocketmq` or `rocketmq-5.5`; `unknown` for a log without a
     store."""
@@ -219,8 +235,12 @@ class StoreInfo(_Report):
     topic the first unfinished one, and the first delayed message and half message."""
     dledger: tuple[DledgerInfo, ...]
     """Raft entries: one item if a broker with DLedger wrote the directory, else none."""
+    tiered: tuple[TieredInfo, ...]
+    """Files of a tiered store: one item if the directory is one, else none."""
     rocksdb: bool
     """Whether RocksDB contains a part of the store."""
+    rocksdb_folders: tuple[str, ...]
+    """Folders of the RocksDB databases. mqstore reads none of them; `notes` says what that means for each."""
     locked: bool
     """Whether a process has the store open for writing."""
     writer_pid: int | None
@@ -247,6 +267,7 @@ class StoreInfo(_Report):
         )
         lists = {
             "dledger": dledger,
+            "tiered": tuple(TieredInfo(*found) for found in values["tiered"]),
             "hours": tuple(HourRate(*hour) for hour in values["hours"]),
             "topics": topics,
             "parts": tuple(values["parts"]),
@@ -258,6 +279,7 @@ class StoreInfo(_Report):
             ),
             "undecided": tuple(UndecidedInfo(*group) for group in values["undecided"]),
             "segments_kept_by": tuple(SegmentHolder(*row) for row in values["segments_kept_by"]),
+            "rocksdb_folders": tuple(values["rocksdb_folders"]),
             "notes": tuple(values["notes"]),
         }
         return cls(**{**values, **lists})
@@ -275,6 +297,7 @@ for _class in (
     HourRate,
     DledgerTerm,
     DledgerInfo,
+    TieredInfo,
     StoreInfo,
 ):
     _class.__module__ = "mqstore"

@@ -6,11 +6,10 @@ from typing import Any, Self, final
 from mqstore._mqstore import NativeStore, StoredMessage
 
 __all__ = [
-    "CompactionJob", "RemoteDirectory", "compaction_end", "compaction_read", "compaction_report", "compaction_restore",
-    "compaction_run", "compaction_run_step", "copy_store", "info", "pop_record", "rebuild", "repair", "trace_map",
-    "trace_store", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps",
-    "waiting_record",
-    "writer_pid",
+    "CompactionJob", "RemoteDirectory", "check_division", "compaction_end", "compaction_read", "compaction_report",
+    "compaction_restore", "compaction_run", "compaction_run_step", "copy_store", "info",
+    "pop_record", "rebuild", "repair", "trace_map", "trace_store", "verify", "verify_assemble",
+    "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record", "writer_pid",
 ]  # fmt: skip
 
 @final
@@ -23,6 +22,9 @@ class RemoteDirectory:
         """The URL, without secrets."""
     def again(self) -> RemoteDirectory:
         """Returns the same store, whose files are listed again."""
+
+def check_division(store: NativeStore) -> None:
+    """Raises `UnsupportedFormatError` for a store that several processes cannot read together."""
 
 def writer_pid(path: str) -> int | None:
     """Returns the process that has the store at `path` open for writing, if the system reports it."""

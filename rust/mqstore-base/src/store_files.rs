@@ -9,12 +9,15 @@ mod bare_log;
 mod config_file;
 mod delay_level_tables;
 mod derived_folder;
+mod foreign_files;
 mod linked_folders;
 mod links;
 mod log_folders;
 mod log_paths;
 mod raft_log;
 mod raft_state;
+mod rocksdb;
+mod tiered;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,9 +30,12 @@ use mqstore_io::{Clock, FileKind, Vfs};
 pub use config_file::{ConfigDamage, ConfigFile, LoadedConfig};
 pub use delay_level_tables::DELAY_LEVELS_FILE;
 pub use delay_level_tables::DelayTables;
+pub use foreign_files::foreign_file;
 pub use linked_folders::OWN_FOLDER;
 pub use log_folders::LogFolders;
 pub use raft_log::{CommittedIndex, RaftLog};
+pub use rocksdb::QUEUES_IN_ROCKSDB;
+pub use tiered::{TieredFault, TieredFaultKind, TieredStore};
 
 use bare_log::BareLog;
 use linked_folders::LinkedFolders;
@@ -111,6 +117,8 @@ pub struct StoreFiles {
     alone: Option<Arc<BareLog>>,
     /// Set for readers of the store of a broker that ran with DLedger.
     raft: Option<Arc<RaftLog>>,
+    /// Set for readers of a tiered store; then `vfs` shows its files as those of a store.
+    tiered: Option<Arc<TieredStore>>,
     /// The option of that name.
     pub max_open_files: Option<u32>,
     /// The times of work that can delay an append.
@@ -129,6 +137,7 @@ impl StoreFiles {
             logs: None,
             alone: None,
             raft: None,
+            tiered: None,
             max_open_files: None,
             work_times: Arc::default(),
         }
@@ -317,6 +326,9 @@ impl StoreFiles {
             (RootParts::Store, _) => Ok(()),
             (RootParts::Raft(log), _) => Err(log.refusal()),
             (RootParts::Missing(_), Ok(Some(_))) => Err(self.no_store(bare_log::NEEDS_A_STORE)),
+            (RootParts::Missing(_), _) if TieredStore::find(&*self.vfs, &self.root)?.is_some() => {
+                Err(TieredStore::refusal(&self.root))
+            }
             (RootParts::Missing(reason), _) => Err(self.no_store(&reason)),
         }
     }
@@ -335,7 +347,7 @@ impl StoreFiles {
     /// # Errors
     /// [`StoreError::NotAStore`] if the path is neither; I/O errors.
     pub fn for_reading(mut self) -> Result<Self, StoreError> {
-        if self.alone.is_some() || self.raft.is_some() {
+        if self.alone.is_some() || self.raft.is_some() || self.tiered.is_some() {
             return Ok(self);
         }
         let reason = match self.root_parts()? {
@@ -348,6 +360,11 @@ impl StoreFiles {
         };
         if raft_log::is_inside(&self.root) {
             return Err(self.no_store(INSIDE_RAFT_LOG));
+        }
+        if let Some(folder) = TieredStore::find(&*self.vfs, &self.root)? {
+            let (tiered, vfs) = tiered::open(&self.vfs, &self.root, folder)?;
+            (self.vfs, self.tiered) = (Arc::new(vfs), Some(tiered));
+            return Ok(self);
         }
         let Some(alone) = BareLog::find(&*self.vfs, &self.root)? else {
             let is_file = self.vfs.stat(&self.root).is_ok_and(|stat| stat.kind == FileKind::File);
@@ -364,6 +381,24 @@ impl StoreFiles {
     /// Returns the log of the broker, if these are the files of a broker that ran with DLedger, for reading.
     pub fn raft_log(&self) -> Option<&RaftLog> {
         self.raft.as_deref()
+    }
+
+    /// Returns the files of the tiered store, if this is one, for reading.
+    pub fn tiered(&self) -> Option<&TieredStore> {
+        self.tiered.as_deref()
+    }
+
+    /// Refuses a tiered store, whose log offsets depend on the files at the open, so that two processes can disagree.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`].
+    pub fn refuse_division(&self) -> Result<(), StoreError> {
+        let Some(tiered) = self.tiered() else { return Ok(()) };
+        Err(StoreError::Unsupported {
+            path: tiered.folder().to_path_buf(),
+            reason: "a tiered store cannot be divided among processes; make a store first: mqstore export DIR OUT --to store"
+                .into(),
+        })
     }
 
     /// Whether this is a log without a store.
@@ -498,78 +533,5 @@ impl StoreFiles {
                 .at(above, "syncing a folder")?;
         }
         Ok(())
-    }
-}
-
-/// Returns the program that leaves files with this name in the folders of others; `None` for any other name. Such a
-/// file is no damage of a store.
-pub fn foreign_file(name: &str) -> Option<&'static str> {
-    let hidden = name.strip_prefix('.');
-    let has_suffix = |suffixes: &[&str]| suffixes.iter().any(|suffix| name.ends_with(suffix));
-    let is_rsync = |rest: &str| {
-        // The name of the file, a dot, and six random letters or digits.
-        let parts = rest.rsplit_once('.');
-        parts.is_some_and(|(own, random)| {
-            !own.is_empty() && random.len() == 6 && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
-        })
-    };
-    match name {
-        ".DS_Store" | ".localized" | ".Spotlight-V100" | ".Trashes" | ".fseventsd" => return Some("macOS"),
-        "Thumbs.db" | "ehthumbs.db" | "desktop.ini" | "Desktop.ini" => return Some("Windows"),
-        ".directory" => return Some("a file manager"),
-        ".~tmp~" | ".rsync-partial" => return Some("rsync"),
-        _ => {}
-    }
-    if name.starts_with("._") {
-        Some("macOS")
-    } else if name.ends_with('~')
-        || name.starts_with(".#")
-        || name.len() > 1 && name.starts_with('#') && name.ends_with('#')
-        || hidden.is_some() && has_suffix(&[".swp", ".swo", ".swx"])
-    {
-        Some("an editor")
-    } else if hidden.is_some_and(|rest| rest.starts_with("nfs") || rest.starts_with("fuse_hidden")) {
-        Some("the network file system")
-    } else if hidden.is_some_and(|rest| is_rsync(rest) || rest.starts_with("goutputstream-")) {
-        Some("a copying program")
-    } else {
-        None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_of_other_programs_are_known_by_their_names() {
-        for name in [
-            ".DS_Store",
-            "._00000000000000000000",
-            "Thumbs.db",
-            "desktop.ini",
-            "topics.json~",
-            ".00000000000000000000.swp",
-            ".#00000000000000000000",
-            "#00000000000000000000#",
-            ".00000000000000000000.a1B2c3",
-            ".~tmp~",
-            ".nfs000000000012ab3400000001",
-        ] {
-            assert!(foreign_file(name).is_some(), "{name}");
-        }
-        for name in [
-            "00000000000000000000",
-            "00000000000000000000.bak",
-            "20260101000000000",
-            ".mqstore",
-            ".hidden",
-            ".a.b1",
-            "#",
-            "notes",
-            "",
-        ] {
-            assert_eq!(foreign_file(name), None, "{name}");
-        }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! `commitlog/`: [`record`], [`properties`], [`batch`], [`compression`]. Queues: [`CqUnit`], [`CqExtUnit`] for
 //! `consumequeue_ext/`, [`BatchCqUnit`] also for `compaction/compactionCq/`. `index/`: [`IndexHeader`], [`IndexEntry`].
-//! `checkpoint`: [`Checkpoint`]. `dledger-*/`: [`dledger`]. Side files: [`json`]. File names: [`names`]. Filters:
+//! `checkpoint`: [`Checkpoint`]. `dledger-*/`: [`dledger`]. Tiered stores: [`record::tiered`]. Side files: [`json`]. File names: [`names`]. Filters:
 //! [`sql`]. [`RecordSpec`] has an example. Integers in files are big-endian and signed. Numbers have the type of their
 //! field (offsets `i64`, sizes `i32`), because a file may contain negative ones; times are epoch milliseconds.
 #![forbid(unsafe_code)]
@@ -57,6 +57,10 @@ pub use names::{
     parse_queue_dir_name,
 };
 pub use properties::{Properties, PropertiesBuilder, is_reserved, push_property, without_property};
+pub use record::tiered::{
+    TIERED_INDEX_TOPIC, TIERED_LOG_DIR, TIERED_QUEUE_DIR, move_tiered_record, parse_tiered_cluster_folder,
+    parse_tiered_file_name, tiered_cluster_folder, tiered_file_name,
+};
 pub use record::{
     BLANK_HEADER_BYTES, CrcCheck, EntryFields, Host, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES,
     PHYSICAL_OFFSET_POSITION, PLACEHOLDER_TOPIC, PROPERTY_CRC_BYTES, Peek, QUEUE_ID_POSITION,

@@ -8,6 +8,7 @@ use mqstore_io::{Clock, FileKind, Vfs};
 
 use super::hourly_rates::{HourRate, hours};
 use super::raft_info::{RaftInfo, raft_info};
+use super::tiered::TieredInfo;
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::writer_pid;
@@ -18,7 +19,7 @@ use mqstore_engine::{Geometry, GroupOffsets, PopState, PoppedQueue, QueueInfo, S
 /// The result of [`info`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InfoReport {
-    /// Format of the queues: `file-queues`, `rocksdb-queues` or `log-only`.
+    /// Format of the queues: `file-queues`, `rocksdb-queues`, `tiered-files` or `log-only`.
     pub layout: &'static str,
     /// The last writer of the directory, if the files show it: `mqstore`, `rocketmq`, `rocketmq-5.5`; `unknown` for a
     /// log without a store.
@@ -53,8 +54,12 @@ pub struct InfoReport {
     pub popped: Vec<PoppedQueue>,
     /// The Raft entries, for the directory of a broker that ran with DLedger.
     pub raft: Option<RaftInfo>,
+    /// The files of a tiered store.
+    pub tiered: Option<TieredInfo>,
     /// Whether a part of the store is in `RocksDB`.
     pub rocksdb: bool,
+    /// The folders of these databases.
+    pub rocksdb_folders: Vec<PathBuf>,
     /// The process that has the store open for writing, if there is one: its pid, or `None` if that is unknown.
     pub writer: Option<Option<i32>>,
     /// The files that its process has open, if the system shows them.
@@ -133,9 +138,21 @@ pub fn info_with<T>(
     let min_store_timestamp_ms = queues().filter_map(|queue| queue.min_store_timestamp_ms).min();
     let max_store_timestamp_ms = queues().filter_map(|queue| queue.max_store_timestamp_ms).max();
     let has = |name: &str| files.vfs.stat(&files.root.join(name)).is_ok();
-    let rocksdb_queues = has("consumequeue/CURRENT") || has("consumequeue_rocksdb");
+    let rocksdb_queues = files.rocksdb_queues();
+    let config = files.rocksdb_config().into_iter().map(|(folder, _)| folder);
+    let others =
+        ["kvStore", "rocksdbstore"].into_iter().filter(|name| has(name)).map(|name| files.root.join(name));
+    let rocksdb_folders: Vec<PathBuf> = rocksdb_queues.iter().cloned().chain(config).chain(others).collect();
     let holder = files.vfs.lock_holder(&files.lock()).ok().flatten();
-    let is_part = |name: &&str| if files.is_bare_log() { *name == "commitlog" } else { has(name) };
+    let is_part = |name: &&str| {
+        if files.tiered().is_some() {
+            false
+        } else if files.is_bare_log() {
+            *name == "commitlog"
+        } else {
+            has(name)
+        }
+    };
     let mut parts: Vec<&'static str> = PARTS.into_iter().filter(is_part).collect();
     let raft = match files.raft_log() {
         Some(log) => {
@@ -157,7 +174,8 @@ pub fn info_with<T>(
     let more = look(&store);
     let writer = holder.map(|_| writer_pid(&files));
     let report = InfoReport {
-        layout: match (rocksdb_queues, has("consumequeue")) {
+        layout: match (!rocksdb_queues.is_empty(), has("consumequeue")) {
+            _ if files.tiered().is_some() => "tiered-files",
             (true, _) => "rocksdb-queues",
             (false, true) => "file-queues",
             (false, false) => "log-only",
@@ -177,6 +195,8 @@ pub fn info_with<T>(
         max_store_timestamp_ms,
         messages,
         hours: match (min_store_timestamp_ms, max_store_timestamp_ms) {
+            // The files of a tiered store are not in the order of their times.
+            _ if files.tiered().is_some() => Vec::new(),
             (Some(first), Some(last)) => hours(&store.segments(), stats.log_max_offset, (first, last))?,
             _ => Vec::new(),
         },
@@ -186,7 +206,9 @@ pub fn info_with<T>(
         consumers,
         popped: popped.queues,
         raft,
-        rocksdb: rocksdb_queues || has("rocksdbstore") || has("kvStore"),
+        tiered: files.tiered().map(TieredInfo::of),
+        rocksdb: !rocksdb_folders.is_empty(),
+        rocksdb_folders,
         writer,
         writer_files: writer.flatten().and_then(|pid| files.vfs.files_of_process(u32::try_from(pid).ok()?)),
         notes,

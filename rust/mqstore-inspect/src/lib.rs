@@ -24,6 +24,7 @@ pub(crate) mod rebuild;
 pub(crate) mod repair;
 pub(crate) mod restored_log;
 pub(crate) mod snapshot;
+pub(crate) mod tiered;
 pub(crate) mod verify;
 
 #[cfg(test)]
@@ -40,4 +41,5 @@ pub use repair::used_offsets::LostOffsets;
 pub use repair::{RepairReport, RepairTarget, repair};
 pub use restored_log::RestoredLog;
 pub use snapshot::{SnapshotReport, snapshot};
+pub use tiered::TieredInfo;
 pub use verify::verify;

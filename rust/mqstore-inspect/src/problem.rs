@@ -144,6 +144,9 @@ pub(crate) enum ProblemKind {
     RaftIndexWrong,
     RaftIndexMissing,
     RaftCheckpointAhead,
+    TieredFileStray,
+    TieredFileGap,
+    TieredEntryDangling,
 }
 
 impl ProblemKind {
@@ -339,12 +342,12 @@ impl ProblemKind {
                 "RocketMQ may skip timer messages that are sent from now on",
                 "nothing: RocketMQ uses the timer log and the queue",
             ),
-            _ => self.describe_raft_files(),
+            _ => self.describe_foreign_files(),
         }
     }
 
-    /// The words for the files of a broker with DLedger.
-    fn describe_raft_files(self) -> (&'static str, &'static str, &'static str) {
+    /// The words for directories that mqstore only reads: those of brokers with DLedger, and tiered stores.
+    fn describe_foreign_files(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::RaftHeader => (
                 "raft_header_wrong",
@@ -361,11 +364,26 @@ impl ProblemKind {
                 "none for readers: DLedger builds this index again from its entries, and mqstore does not use it",
                 "nothing: mqstore does not write this directory",
             ),
-            // The last kind: a kind that no match lists would get its words.
-            _ => (
+            Self::RaftCheckpointAhead => (
                 "raft_checkpoint_ahead",
                 "committed messages are missing at the end of the log",
                 "nothing: another member of the group may have them",
+            ),
+            Self::TieredFileStray => (
+                "tiered_file_stray",
+                "no program reads the messages of this file",
+                "nothing: give the file its name, or move it away",
+            ),
+            Self::TieredFileGap => (
+                "tiered_file_gap",
+                "the messages of the missing files are lost",
+                "nothing: bring the missing files back",
+            ),
+            // The last kind: a kind that no match lists would get its words.
+            _ => (
+                "tiered_entry_dangling",
+                "consumers of RocketMQ find no message at these offsets",
+                "nothing: the records are missing",
             ),
         }
     }

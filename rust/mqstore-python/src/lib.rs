@@ -56,6 +56,7 @@ fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(store::directory::repair, module)?)?;
     module.add_function(wrap_pyfunction!(store::directory::copy_store, module)?)?;
     module.add_function(wrap_pyfunction!(store::directory::info, module)?)?;
+    module.add_function(wrap_pyfunction!(store::directory::check_division, module)?)?;
     module.add_function(wrap_pyfunction!(store::directory::writer_pid, module)?)?;
     module.add_function(wrap_pyfunction!(delivery::consumer::groups, module)?)?;
     module.add_function(wrap_pyfunction!(delivery::consumer::group_lags, module)?)?;

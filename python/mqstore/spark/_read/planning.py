@@ -307,12 +307,22 @@ def open_store(path: str, remote: RemoteStore | None = None, archive: bool | str
         store = opened(place, "r", None, {})
         store._choose_archive(archive, None)
         remote.listing = remote.listing or source.listing()
-        return store
+        return _divisible(store)
     try:
-        return mqstore.open(path, archive=archive)
+        return _divisible(mqstore.open(path, archive=archive))
     except MQStoreError as error:
         error.add_note(f"{path}: {SAME_PATH}")
         raise
+
+
+def _divisible(store: mqstore.Store) -> mqstore.Store:
+    """Returns a store whose log has the same offsets in each process."""
+    try:
+        _native.check_division(store)
+    except MQStoreError:
+        store.close()
+        raise
+    return store
 
 
 class Planned(NamedTuple):

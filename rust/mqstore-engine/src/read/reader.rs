@@ -35,7 +35,7 @@ use mqstore_base::error::StoreError;
 use mqstore_base::live_page::{LiveState, LiveWatch};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::retry::retry_if_gone;
-use mqstore_base::store_files::{DelayTables, StoreFiles};
+use mqstore_base::store_files::{DelayTables, QUEUES_IN_ROCKSDB, StoreFiles};
 use mqstore_base::topic_floors::TopicFloors;
 use mqstore_log::commit_log::{
     LogScanner, ScanChecks, ScanItem, SegmentList, damaged_place_note, has_damaged_place,
@@ -159,6 +159,13 @@ impl Reader {
         let mark = marked.filter(|mark| mark_fits(files, &list, mark));
         let listed = load_listed(files, &mut notes);
         notes.extend(damage_notes(files, false)?);
+        notes.extend(files.rocksdb_notes());
+        if let Some(tiered) = files.tiered() {
+            notes.extend(tiered.notes().iter().cloned());
+            notes.extend(
+                tiered.faults().iter().map(|fault| format!("{}: {}", fault.path.display(), fault.detail)),
+            );
+        }
         let floors = TopicFloors::new(listed.floors.clone());
         let batch = batch_topics(files, &listed.table);
         let configured = IndexGeometry { slots: options.index_slots, entries: options.index_entries };
@@ -167,7 +174,11 @@ impl Reader {
         let file_bytes = mark.map_or(options.queue_file_bytes(), |mark| mark.queue_file_bytes);
         let queues = QueueSet::load(files, file_bytes, Access::Read, &floors)?;
         for stray in queues.strays().iter().chain(index.strays()) {
-            notes.push(format!("{}: not used, {}", stray.path.display(), stray.reason));
+            notes.push(if stray.reason == QUEUES_IN_ROCKSDB {
+                format!("{}: {}", stray.path.display(), stray.reason)
+            } else {
+                format!("{}: not used, {}", stray.path.display(), stray.reason)
+            });
         }
         let given = options.delay_levels.as_ref();
         let delays = files.delay_tables(given).or_else(|error| match error {
@@ -244,6 +255,10 @@ impl Reader {
         if let Some(log) = self.files.raft_log() {
             return self.find_raft_end(state, log);
         }
+        if let Some(tiered) = self.files.tiered() {
+            state.end = tiered.end();
+            return Ok(());
+        }
         if let Some(live) = live {
             let known = state.list.end_offset();
             if live.visible > known {
@@ -273,6 +288,8 @@ impl Reader {
         self.find_end(&mut state, live)?;
         let vouched = match live {
             _ if self.files.is_bare_log() => None,
+            // Its log has only the records of the units.
+            _ if self.files.tiered().is_some() => Some(u64::MAX),
             Some(live) => Some(live.dispatched),
             None => self.mark.filter(|_| manifest.is_some()).map(|mark| mark.dispatched),
         };
@@ -286,6 +303,11 @@ impl Reader {
                 state.queues.recover_bounds()?;
                 self.use_complete_files(&mut state, vouched, manifest, live.is_some())?;
             }
+        }
+        if self.files.tiered().is_some() {
+            // Its key index names positions in the logs of queues. Look-ups read the whole log.
+            state.index_complete_to = 0;
+            return Ok(unread);
         }
         let as_left =
             self.mark.is_some_and(|mark| mark.is_unchanged_since_close(state.end, self.index.extent()));
@@ -335,6 +357,9 @@ impl Reader {
         for queue in state.queues.all() {
             // Otherwise, each read would look for this end again, over all units that the writer has added since.
             queue.clamp(queue.max_offset_for(complete_to)?)?;
+        }
+        if self.files.tiered().is_some() {
+            state.queues.correct_min_offsets(state.list.min_offset())?;
         }
         if let Some(manifest) = manifest {
             let log_min = state.list.min_offset();
@@ -444,7 +469,7 @@ impl Reader {
         let (from, end) = (state.list.min_offset(), state.end);
         let mut all = self.no_queues();
         self.walk(state, from, end, |item| all.add(&item))?;
-        if state.queues.all().is_empty() && end > from {
+        if state.queues.all().is_empty() && end > from && self.files.rocksdb_queues().is_empty() {
             self.note(
                 "the store has no queue files; its queues are derived from the log in memory".to_owned(),
             );

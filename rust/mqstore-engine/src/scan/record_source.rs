@@ -182,6 +182,10 @@ impl LogSource {
 pub(super) fn span(view: &dyn View, request: &ScanRequest, limit: u64) -> (u64, u64) {
     let list = view.list();
     let (mut from, mut to) = (list.min_offset(), limit);
+    if view.files().tiered().is_some() {
+        // Each queue has its own segments, so their times overlap.
+        return (from.max(request.from.unwrap_or(0)), to.min(request.to.unwrap_or(u64::MAX)));
+    }
     let begins = |segment: &Arc<Segment>| {
         let bytes = read_record(view.files(), &list, list.first_record_of(segment.base_offset()), 0).ok()?;
         RecordView::decode(bytes.as_slice()).ok().map(|record| record.store_timestamp)

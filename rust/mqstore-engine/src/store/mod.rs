@@ -249,6 +249,26 @@ impl Store {
         Some(StoreError::io(self.path(), "reading the store", failure))
     }
 
+    /// Refuses a store that several processes cannot read together; see [`StoreFiles::refuse_division`].
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`].
+    pub fn refuse_division(&self) -> Result<(), StoreError> {
+        self.inner.files.refuse_division()
+    }
+
+    /// Refuses a store whose files never change after the open, because no new message can appear.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`] for a tiered store.
+    pub fn refuse_following(&self) -> Result<(), StoreError> {
+        let Some(tiered) = self.inner.files.tiered() else { return Ok(()) };
+        Err(StoreError::Unsupported {
+            path: tiered.folder().to_path_buf(),
+            reason: "a tiered store shows the messages of the open; open it again to see new ones".into(),
+        })
+    }
+
     /// Whether the store is at a URL, so that a read can take long.
     pub fn is_remote(&self) -> bool {
         self.inner.files.vfs.is_remote()

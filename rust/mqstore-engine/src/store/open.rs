@@ -84,6 +84,7 @@ fn start_writer(
     notes.extend(finish_exchange(files)?);
     let meta = Arc::new(MetaLog::open(files, meta, &mut notes)?);
     notes.extend(damage_notes(files, true)?);
+    notes.extend(files.rocksdb_notes());
     meta.clamp_floors(recovered.end)?;
     let floors = TopicFloors::new(meta.floors());
     let log = recovered.list.min_offset()..recovered.end;
@@ -250,14 +251,19 @@ fn create_abort_file(files: &StoreFiles) -> Result<(), StoreError> {
 /// # Errors
 /// [`StoreError::Unsupported`].
 pub fn refuse_rocksdb(files: &StoreFiles) -> Result<(), StoreError> {
-    let queues = files.consume_queue();
-    if files.vfs.stat(&queues.join("CURRENT")).is_ok() {
-        return Err(StoreError::Unsupported {
-            path: queues,
-            reason: "its queues are in RocksDB, which mqstore cannot write; open it with mode \"r\"".into(),
-        });
-    }
-    Ok(())
+    let Some(path) = files.rocksdb_queues().pop() else { return Ok(()) };
+    let unused = if path == files.consume_queue_rocksdb() {
+        "; if no broker uses this folder any more, move it away"
+    } else {
+        ""
+    };
+    Err(StoreError::Unsupported {
+        path,
+        reason: format!(
+            "has queues in RocksDB, which mqstore cannot write: open the store with mode \"r\", or make a store that you \
+             can write: mqstore export DIR OUT --to store{unused}"
+        ),
+    })
 }
 
 /// Makes an empty store at `files`, unless there is one.

@@ -12,6 +12,7 @@ mod entries;
 mod frame;
 mod host;
 mod placeholder;
+pub mod tiered;
 
 pub use decode::RecordView;
 pub use encode::{

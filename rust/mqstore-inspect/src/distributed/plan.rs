@@ -38,6 +38,7 @@ pub struct PlannedCut {
 /// [`StoreError::NotAStore`], and I/O errors.
 pub fn log_bytes(files: &StoreFiles) -> Result<(u64, bool), StoreError> {
     let files = files.clone().for_reading()?;
+    files.refuse_division()?;
     let pieces = LogPieces::all(&SegmentList::load_damaged(&files)?, u64::MAX);
     Ok((pieces.iter().map(|(from, to)| to - from).sum(), !files.is_bare_log()))
 }
@@ -93,6 +94,7 @@ fn plan_groups(
 ) -> Result<Option<VerifyPlan>, StoreError> {
     let root = files.root.as_path();
     let files = &files.clone().for_reading()?;
+    files.refuse_division()?;
     let settled = JobSettings::new(root, job, VerifyBounds::now(files));
     let mut positions = begin(files, &settled, attempt)?;
     positions.whole(&StoredOffsets::load(files))?;

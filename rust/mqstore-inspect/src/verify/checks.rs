@@ -22,6 +22,7 @@ use super::raft;
 use super::timer_files;
 use crate::problem::{ProblemKind, VerifyReport};
 use crate::repair::log::LossReport;
+use crate::tiered::finish_check;
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
 use mqstore_base::live_page::read_live;
@@ -179,7 +180,12 @@ pub(crate) fn check_other_files(
     let files = view.files;
     let MergedReport { mut report, tallies, keys, checksums, .. } = book;
     report_checksums(view, &checksums, &mut report);
+    let databases = files.rocksdb_queues();
     for stray in view.queues.strays() {
+        if databases.contains(&stray.path) {
+            report.notes.push(format!("{}: {}", stray.path.display(), stray.reason));
+            continue;
+        }
         report.add_stray(ProblemKind::QueueStray, &stray.path, &stray.reason);
     }
     let ends = tallies.ends(view);
@@ -189,6 +195,7 @@ pub(crate) fn check_other_files(
     let mut check = OtherFilesCheck { files, report, end, dispatched: view.dispatched, beside };
     check.checkpoint();
     check.tell_stop();
+    check.report.notes.extend(files.rocksdb_notes());
     check.compaction()?;
     check.config();
     check.meta()?;
@@ -201,6 +208,7 @@ pub(crate) fn check_other_files(
             op_messages::check(view, half_end, &mut check.report)?;
         }
     }
+    finish_check(files, &mut check.report);
     check.report.ok = check.report.problems.is_empty();
     Ok(check.report)
 }

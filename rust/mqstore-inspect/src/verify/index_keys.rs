@@ -207,7 +207,9 @@ impl KeyFindings {
         for stray in self.index.strays() {
             report.add_stray(ProblemKind::IndexStray, &stray.path, &stray.reason);
         }
-        if self.any && self.index.file_count() == 0 && self.index.strays().is_empty() {
+        // The index of a tiered store is not used.
+        let has_index = view.files.tiered().is_none();
+        if has_index && self.any && self.index.file_count() == 0 && self.index.strays().is_empty() {
             let detail = "there is no index file, but messages have keys";
             report.add(ProblemKind::IndexMissing, &view.files.index(), None, detail);
         }

@@ -21,7 +21,7 @@ use mqstore_io::{DirEntry, FileKind, Vfs, parallel_map};
 
 use super::layout::QueueLayout;
 use mqstore_base::error::{IoContext, StoreError, Stray};
-use mqstore_base::store_files::OWN_FOLDER;
+use mqstore_base::store_files::{OWN_FOLDER, QUEUES_IN_ROCKSDB};
 
 /// Name of the threads that list folders together with the caller.
 const LISTING_THREAD: &str = "mq-list";
@@ -90,7 +90,7 @@ fn scan_root(vfs: &dyn Vfs, root: &Path, strays: &mut Vec<Stray>) -> Result<Vec<
     let names = list_kinds(vfs, root)?;
     let rocksdb = is_rocksdb(names.iter().map(|(name, kind)| (name.as_os_str(), *kind)));
     if rocksdb {
-        strays.push(stray(root, ROCKSDB.to_owned()));
+        strays.push(stray(root, QUEUES_IN_ROCKSDB.to_owned()));
     }
     let mut topics = Vec::new();
     for (name, kind) in &names {
@@ -124,7 +124,7 @@ fn scan_topic(vfs: &dyn Vfs, root: &Path, topic: &str) -> Result<FoundTopic, Sto
     let folder = &root.join(topic);
     let entries = list_kinds(vfs, folder)?;
     if is_rocksdb(entries.iter().map(|(name, kind)| (name.as_os_str(), *kind))) {
-        found.strays.push(stray(folder, ROCKSDB.to_owned()));
+        found.strays.push(stray(folder, QUEUES_IN_ROCKSDB.to_owned()));
         return Ok(found);
     }
     for (name, kind) in entries {
@@ -188,8 +188,8 @@ pub(super) fn common_len(queues: &[FoundQueue], unit_bytes: u64, configured: u64
 pub(super) fn classify(folder: &Path, entries: &[DirEntry], layout: QueueLayout) -> QueueListing {
     let mut listing = QueueListing { bases: Vec::with_capacity(entries.len()), ..QueueListing::default() };
     if is_rocksdb(entries.iter().map(|entry| (entry.name.as_os_str(), entry.stat.kind))) {
-        listing.strays.push(stray(folder, ROCKSDB.to_owned()));
-        listing.damaged = Some(format!("{}: {ROCKSDB}", folder.display()));
+        listing.strays.push(stray(folder, QUEUES_IN_ROCKSDB.to_owned()));
+        listing.damaged = Some(format!("{}: {QUEUES_IN_ROCKSDB}", folder.display()));
         return listing;
     }
     let last = entries.iter().filter_map(|entry| base_of(&entry.name)).max();
@@ -236,8 +236,6 @@ fn file_problem(entry: &DirEntry, base: Option<u64>, layout: QueueLayout) -> Opt
 fn base_of(name: &OsStr) -> Option<u64> {
     name.to_str().and_then(parse_offset_file_name)
 }
-
-const ROCKSDB: &str = "holds a RocksDB database; queues of that kind are rebuilt from the log";
 
 fn is_rocksdb<'a>(mut entries: impl Iterator<Item = (&'a OsStr, FileKind)>) -> bool {
     entries.any(|(name, kind)| {

@@ -11,18 +11,17 @@ use mqstore_base::progress::Progress;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_delivery::{PendingDeliveries, first_unfinished};
 use mqstore_engine::{Stats, Store};
-use mqstore_inspect::LostRange;
-use mqstore_inspect::Problem;
-use mqstore_inspect::RaftInfo;
-use mqstore_inspect::RepairTarget;
+use mqstore_inspect::{LostRange, Problem, RaftInfo, RepairTarget, TieredInfo};
 use mqstore_io::{OsVfs, SystemClock};
 use mqstore_log::recovery::RebuildReport;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
+use crate::convert::error::to_py;
 use crate::convert::hooks::holder_rows;
 use crate::convert::options;
 use crate::runtime::detached;
+use crate::store::NativeStore;
 use crate::store::folder::StoreFolder;
 
 /// Rebuilds queues and index of the store at `path`. `options` is the dict of `mqstore._options.native_form`;
@@ -209,13 +208,26 @@ pub(crate) fn info<'py>(py: Python<'py>, path: &Bound<'py, PyAny>) -> PyResult<B
         )
     });
     found.set_item("dledger", raft.into_iter().collect::<Vec<_>>())?;
+    let tiered = report.tiered.map(|tiered| {
+        let TieredInfo { cluster, broker, folder, files, bytes } = tiered;
+        (cluster, broker, folder.display().to_string(), files, bytes)
+    });
+    found.set_item("tiered", tiered.into_iter().collect::<Vec<_>>())?;
     found.set_item("rocksdb", report.rocksdb)?;
+    let databases = report.rocksdb_folders.iter().map(|folder| folder.display().to_string());
+    found.set_item("rocksdb_folders", databases.collect::<Vec<_>>())?;
     found.set_item("locked", report.writer.is_some())?;
     found.set_item("writer_pid", report.writer.flatten())?;
     found.set_item("writer_open_files", report.writer_files.map(|files| files.open))?;
     found.set_item("writer_open_files_limit", report.writer_files.map(|files| files.limit))?;
     found.set_item("notes", report.notes)?;
     Ok(found)
+}
+
+/// Raises the error for a store that several processes cannot read together.
+#[pyfunction]
+pub(crate) fn check_division(store: PyRef<'_, NativeStore>) -> PyResult<()> {
+    store.core()?.refuse_division().map_err(to_py)
 }
 
 /// Converts the counters of an open store.

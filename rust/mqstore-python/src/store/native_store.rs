@@ -11,7 +11,7 @@ use pyo3::types::PyString;
 use crate::convert::append_input::{CompressionArguments, MessageBatch, compress_all, rule_for_many};
 use crate::convert::append_results::AppendResults;
 use crate::convert::arguments::text;
-use crate::convert::error::RemoteStoreError;
+use crate::convert::error::{RemoteStoreError, to_py};
 use crate::convert::options::compression_of_call;
 use crate::runtime::{SharedStore, detached};
 
@@ -36,6 +36,7 @@ impl NativeStore {
 
     /// Refuses to wait for messages of a store at a URL: its files never change after the open.
     pub(super) fn can_follow(&self, store: &Store) -> PyResult<()> {
+        store.refuse_following().map_err(to_py)?;
         if store.is_remote() {
             return Err(RemoteStoreError::new_err((self.shared.path().to_owned(), "follow it")));
         }

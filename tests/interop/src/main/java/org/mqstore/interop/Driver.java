@@ -24,9 +24,11 @@ import org.apache.rocketmq.store.PutMessageResult;
  * The interactive driver: one JSON command on each line of standard input, answers by {@link Wire}.
  *
  * <pre>
- *   open   store path config topics write_topics start      load and start a store under a name of the caller's
+ *   open   store path config topics write_topics start tiered
+ *                                                           load and start a store under a name of the caller's
  *   put    store messages|file flush_each                   a row for each put with its result
  *   await  store                                            until dispatch has caught up
+ *   upload store                                            copy all messages to its tiered store
  *   leader store                                            whether it is the leader of its DLedger group
  *   read   store [topic queue_id from]                      rows of all queues, or of one
  *   log    store                                            rows of all records in log order
@@ -84,6 +86,8 @@ public final class Driver {
             case "await":
                 stores.get(name(args)).awaitDispatch();
                 return new JsonObject();
+            case "upload":
+                return stores.get(name(args)).tier().upload();
             case "leader":
                 return leader(args);
             case "read":
@@ -203,7 +207,7 @@ public final class Driver {
     }
 
     private static Thread closer(String name, OpenStore opened) {
-        return new Thread(opened.store()::shutdown, "close-" + name);
+        return new Thread(opened.outer()::shutdown, "close-" + name);
     }
 
     private static JsonObject logs() {

@@ -20,6 +20,8 @@ import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.remoting.protocol.DataVersion;
 import org.apache.rocketmq.remoting.protocol.body.TopicConfigSerializeWrapper;
 import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.MessageStore;
+import org.apache.rocketmq.store.RocksDBMessageStore;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.dledger.DLedgerCommitLog;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
@@ -45,13 +47,16 @@ final class OpenStore {
         Map.entry("maxIndexNum", "20000"));
 
     private final DefaultMessageStore store;
+    private final Tier tier;
+    private final JsonObject tiered;
     private final ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
 
     /**
      * Prepares a store. {@link #load} then reads the directory.
      *
      * @param args {@code path}, {@code config} (names as in MessageStoreConfig), {@code topics} (name to
-     *     {@code queues} and {@code attributes}), {@code write_topics} (also write config/topics.json as a broker does)
+     *     {@code queues} and {@code attributes}), {@code write_topics} (also write config/topics.json as a broker does),
+     *     {@code tiered} (a tiered store around it, see {@link Tier})
      */
     private OpenStore(JsonObject args) throws IOException {
         String path = args.get("path").getAsString();
@@ -65,7 +70,22 @@ final class OpenStore {
         BrokerConfig broker = new BrokerConfig();
         broker.setBrokerName("interop");
         broker.setBrokerIP1("127.0.0.1");
-        store = new DefaultMessageStore(config, new BrokerStatsManager(broker), null, broker, topics);
+        BrokerStatsManager stats = new BrokerStatsManager(broker);
+        store = config.isEnableRocksDBStore()
+            ? new RocksDBMessageStore(config, stats, null, broker, topics)
+            : new DefaultMessageStore(config, stats, null, broker, topics);
+        tiered = args.has("tiered") ? args.getAsJsonObject("tiered") : null;
+        tier = tiered == null ? null : new Tier(store, broker, tiered);
+    }
+
+    /** The store with everything around it, which is loaded, started and shut down. */
+    MessageStore outer() {
+        return tier == null ? store : tier.store();
+    }
+
+    /** Its tiered store. */
+    Tier tier() {
+        return tier;
     }
 
     /** The store itself. */
@@ -106,10 +126,13 @@ final class OpenStore {
         result.addProperty("was_clean", !new File(root, "abort").exists());
         LogCapture.drain();
         long begin = System.nanoTime();
-        boolean loaded = store.load();
+        boolean loaded = outer().load();
         result.addProperty("loaded", loaded);
+        if (loaded && tier != null) {
+            tier.begin(tiered);
+        }
         if (loaded && start) {
-            store.start();
+            outer().start();
             awaitLeader();
             awaitDispatch();
         }

@@ -1,0 +1,56 @@
+//! What is special about the tiered store of a broker: its description, and the last step of its check.
+
+use std::path::PathBuf;
+
+use super::problem::{ProblemKind, VerifyReport};
+use mqstore_base::store_files::{StoreFiles, TieredFaultKind, TieredStore};
+
+/// The tiered store of one broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TieredInfo {
+    /// Name of the cluster; `None` if the folder above that of the broker has another name.
+    pub cluster: Option<String>,
+    /// Name of the broker.
+    pub broker: String,
+    /// The folder of the broker.
+    pub folder: PathBuf,
+    /// Number of files of logs and queues.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl TieredInfo {
+    pub(crate) fn of(store: &TieredStore) -> Self {
+        let (files, bytes) = store.sizes();
+        Self {
+            cluster: store.cluster(),
+            broker: store.broker(),
+            folder: store.folder().to_path_buf(),
+            files,
+            bytes,
+        }
+    }
+}
+
+/// Adds the faults of the files of a tiered store, and replaces the paths and offsets of joined files. Does nothing for
+/// other stores.
+pub(crate) fn finish_check(files: &StoreFiles, report: &mut VerifyReport) {
+    let Some(tiered) = files.tiered() else { return };
+    for problem in &mut report.problems {
+        if let Some((path, offset)) = tiered.real_place(&files.root, &problem.path, problem.offset) {
+            (problem.path, problem.offset) = (path, offset);
+        } else if let Ok(queue) = problem.path.strip_prefix(files.consume_queue()) {
+            problem.path = tiered.folder().join(queue);
+        }
+    }
+    for fault in tiered.faults() {
+        let kind = match fault.kind {
+            TieredFaultKind::Stray => ProblemKind::TieredFileStray,
+            TieredFaultKind::Gap => ProblemKind::TieredFileGap,
+            TieredFaultKind::Dangling => ProblemKind::TieredEntryDangling,
+        };
+        report.add(kind, &fault.path, None, fault.detail.as_str());
+    }
+    report.notes.extend(tiered.notes().iter().cloned());
+}

@@ -98,6 +98,7 @@ if _typing.TYPE_CHECKING:
     from mqstore._publish.clean import clean
     from mqstore._publish.fetch import fetch, published
     from mqstore._read.filter import sql
+    from mqstore._read.logic import LogicMessage, LogicPart, LogicQueue, LogicQueues, open_logic_queues
     from mqstore._read.scan import Scan, scan
     from mqstore._read.table import Change, Table
     from mqstore._reports import (
@@ -172,6 +173,10 @@ __all__ = [
     "Lease",
     "LeaseLostError",
     "LeasedMessage",
+    "LogicMessage",
+    "LogicPart",
+    "LogicQueue",
+    "LogicQueues",
     "LostOffsets",
     "LostRange",
     "MQStoreError",
@@ -224,13 +229,13 @@ __all__ = [
     "StoreWarning",
     "StoredMessage",
     "Table",
+    "TieredInfo",
     "TopicCopyReport",
     "TopicInfo",
     "TopicNotFoundError",
     "TopicQuota",
     "TopicRetention",
     "Transaction",
-    "TieredInfo",
     "UndecidedInfo",
     "UnsupportedFormatError",
     "UnusedObject",
@@ -247,6 +252,7 @@ __all__ = [
     "import_",
     "info",
     "open",
+    "open_logic_queues",
     "published",
     "rebuild",
     "repair",
@@ -283,6 +289,7 @@ _HOMES = {
     "export": "_admin.export",
     "fetch": "_publish.fetch",
     "import_": "_admin.import_",
+    **dict.fromkeys(("LogicMessage", "LogicPart", "LogicQueue", "LogicQueues", "open_logic_queues"), "_read.logic"),
     "published": "_publish.fetch",
     "restore_compaction": "_admin.restore",
     "scan": "_read.scan",
@@ -299,6 +306,7 @@ _HOMES = {
             "PoppedInfo",
             "QueueRange",
             "StoreInfo",
+            "TieredInfo",
             "TopicInfo",
             "UndecidedInfo",
         ),
@@ -306,7 +314,6 @@ _HOMES = {
     ),
 }
 
-            "TieredInfo",
 
 def __getattr__(name: str) -> object:
     # Imported on first use: creating the dataclasses takes longer than the rest of the import.

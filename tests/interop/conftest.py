@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
     from .market import Market
 
-WAITING = {"test_broker", "test_groups", "test_ownership", "test_pop", "test_time", "test_transactions"}
+WAITING = {
+    "test_broker",
+    "test_groups",
+    "test_ownership",
+    "test_pop",
+    "test_time",
+    "test_transactions",
+    "test_logic_queues",
+}
 """The files whose scenarios mostly wait for brokers."""
 ALONE = WAITING | {"test_beside"}
 """The files whose tests start their own JVMs."""

@@ -439,15 +439,27 @@ def make_java_store(
 class JavaBroker:
     """A name server and a broker on loopback, in one child process, on a store directory. A context manager."""
 
-    def __init__(self, version: str, store: Path, home: Path, config: Mapping[str, object] | None = None) -> None:
-        """Start both and wait until they listen. The file sizes in `config` must be those of the directory."""
+    def __init__(
+        self,
+        version: str,
+        store: Path,
+        home: Path,
+        config: Mapping[str, object] | None = None,
+        *,
+        namesrv: str | None = None,
+    ) -> None:
+        """Start both and wait until they listen. The file sizes in `config` must be those of the directory.
+
+        With `namesrv`, the broker uses the name server of another `JavaBroker`.
+        """
         self.version = version
         self.store = store
         self.home = home
         home.mkdir(parents=True, exist_ok=True)
-        listen, namesrv = _free_broker_ports()
+        listen, free = _free_broker_ports()
         self.address = f"127.0.0.1:{listen}"
-        self.namesrv = f"127.0.0.1:{namesrv}"
+        self.namesrv = namesrv or f"127.0.0.1:{free}"
+        port = str(free) if namesrv is None else "none"
         properties = {
             "brokerClusterName": "interop",
             "brokerName": "interop",
@@ -475,7 +487,7 @@ class JavaBroker:
         file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         self._errors = (home / "broker-stderr.txt").open("ab")
         self.process = subprocess.Popen(
-            _jvm(version, home, "BrokerProcess", str(namesrv), str(file)),
+            _jvm(version, home, "BrokerProcess", port, str(file)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -588,6 +600,10 @@ class JavaClient:
         `JavaError`."""
         rows, _ = self._act("keys", topic=topic, key=key, unique=unique)
         return [JavaMessage.from_row(row["message"]) for row in rows]
+
+    def act(self, action: str, **args: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Run an action of `Client.java`, and return its rows and its result."""
+        return self._act(action, **args)
 
     def _act(self, action: str, **args: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         return self.session.call("client", action=action, **args)

@@ -7,8 +7,8 @@ from mqstore._mqstore import NativeStore, StoredMessage
 
 __all__ = [
     "CompactionJob", "RemoteDirectory", "check_division", "compaction_end", "compaction_read", "compaction_report",
-    "compaction_restore", "compaction_run", "compaction_run_step", "copy_store", "info",
-    "pop_record", "rebuild", "repair", "trace_map", "trace_store", "verify", "verify_assemble",
+    "compaction_restore", "compaction_run", "compaction_run_step", "config_json", "copy_store", "info",
+    "pop_record", "rebuild", "repair", "saved_offsets", "trace_map", "trace_store", "verify", "verify_assemble",
     "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record", "writer_pid",
 ]  # fmt: skip
 
@@ -22,6 +22,12 @@ class RemoteDirectory:
         """The URL, without secrets."""
     def again(self) -> RemoteDirectory:
         """Returns the same store, whose files are listed again."""
+
+def config_json(store: NativeStore, name: str) -> str | None:
+    """Returns a file of `config/`, or its backup, as plain JSON; None without a file."""
+
+def saved_offsets(store: NativeStore, group: str) -> list[tuple[tuple[str, int], int]]:
+    """Returns the saved offsets of a group, each with its topic and queue."""
 
 def check_division(store: NativeStore) -> None:
     """Raises `UnsupportedFormatError` for a store that several processes cannot read together."""

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::StoreOptions;
+use mqstore_format::json::parse;
 use mqstore_log::commit_log::SegmentList;
 
 use super::group_offsets::{offsets_with_lag, saved_offsets};
@@ -76,5 +77,25 @@ impl Store {
     /// Returns the saved offsets of all groups with their lag, read from files. Adds unreadable files to `notes`.
     pub fn saved_group_offsets(&self, notes: &mut Vec<String>) -> Result<Vec<GroupOffsets>, StoreError> {
         offsets_with_lag(&*self.view(), saved_offsets(&self.inner.files, notes))
+    }
+
+    /// Returns a file of `config/` as JSON text, or its backup if the file is missing or damaged. RocketMQ's dialect
+    /// becomes plain JSON, so keys that are numbers become texts. `None` without a file.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if neither of them can be parsed; I/O errors.
+    pub fn config_json(&self, name: &str) -> Result<Option<String>, StoreError> {
+        self.check()?;
+        let files = &self.inner.files;
+        let path = files.config().join(name);
+        let mut damage = None;
+        for path in [path.clone(), path.with_extension("json.bak")] {
+            let Some(bytes) = files.read_config(&path)?.filter(|bytes| !bytes.is_empty()) else { continue };
+            match parse(&bytes) {
+                Ok(content) => return Ok(Some(content.to_string())),
+                Err(error) => damage = damage.or_else(|| Some(StoreError::format(&path, 0, &error))),
+            }
+        }
+        damage.map_or(Ok(None), Err)
     }
 }

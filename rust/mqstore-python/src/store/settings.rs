@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mqstore_base::error::StoreError;
-use mqstore_engine::StoreSettings;
+use mqstore_engine::{GroupOffsets, StoreSettings};
 use mqstore_format::FormatError;
 use mqstore_format::delays::pending::is_system_topic;
 use mqstore_format::json::{SubscriptionGroup, TopicConfig};
@@ -47,6 +47,29 @@ fn export_settings(
         settings.groups.iter().filter(|it| !it.name.starts_with(SYSTEM_GROUP_PREFIX) && consumes(&it.name));
     let groups = listed.map(|group| (group.name.clone(), group.to_text(&group.name))).collect();
     Ok((topics_found, groups))
+}
+
+/// Returns a file of `config/` as JSON text; see [`mqstore_engine::Store::config_json`].
+#[pyfunction]
+fn config_json(py: Python<'_>, store: PyRef<'_, NativeStore>, name: &str) -> PyResult<Option<String>> {
+    let store = store.core()?;
+    detached(py, || store.config_json(name))
+}
+
+/// Returns the saved offsets of a group by topic and queue.
+#[pyfunction]
+fn saved_offsets(
+    py: Python<'_>,
+    store: PyRef<'_, NativeStore>,
+    group: &str,
+) -> PyResult<Vec<((String, i32), i64)>> {
+    let store = store.core()?;
+    let found = detached(py, || store.saved_group_offsets(&mut Vec::new()))?;
+    let found = found.into_iter().filter(|offsets| offsets.group == group);
+    let rows = found.flat_map(|GroupOffsets { topic, queues, .. }| {
+        queues.into_iter().map(move |queue| ((topic.clone(), queue.queue_id), queue.offset))
+    });
+    Ok(rows.collect())
 }
 
 fn parsed(topics: &Texts, groups: &Texts) -> Result<StoreSettings, StoreError> {
@@ -109,6 +132,8 @@ fn adopt_settings(store: &Bound<'_, NativeStore>, topics: Texts, groups: Texts) 
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(export_settings, module)?)?;
+    module.add_function(wrap_pyfunction!(config_json, module)?)?;
+    module.add_function(wrap_pyfunction!(saved_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(is_own_topic, module)?)?;
     module.add_function(wrap_pyfunction!(check_settings, module)?)?;
     module.add_function(wrap_pyfunction!(make_topics, module)?)?;

@@ -20,17 +20,12 @@ public final class BrokerProcess {
     /**
      * Starts both.
      *
-     * @param args the name server's port and the broker's properties file
+     * @param args the name server's port, or {@code none}, and the broker's properties file
      */
     public static void main(String[] args) throws Exception {
-        NettyServerConfig listen = new NettyServerConfig();
-        listen.setListenPort(Integer.parseInt(args[0]));
-        listen.setBindAddress("127.0.0.1");
-        NamesrvController namesrv = new NamesrvController(new NamesrvConfig(), listen);
-        if (!namesrv.initialize()) {
-            throw new IllegalStateException("the name server did not initialize");
+        if (!args[0].equals("none")) {
+            startNameServer(Integer.parseInt(args[0]));
         }
-        namesrv.start();
         BrokerController broker = BrokerStartup.createBrokerController(new String[] {"-c", args[1]});
         BrokerStartup.start(broker);
         System.out.println("ready " + ProcessHandle.current().pid());
@@ -39,5 +34,16 @@ public final class BrokerProcess {
             // Standard input carries no commands. Only its end matters.
         }
         Runtime.getRuntime().halt(1);
+    }
+
+    private static void startNameServer(int port) throws Exception {
+        NettyServerConfig listen = new NettyServerConfig();
+        listen.setListenPort(port);
+        listen.setBindAddress("127.0.0.1");
+        NamesrvController namesrv = new NamesrvController(new NamesrvConfig(), listen);
+        if (!namesrv.initialize()) {
+            throw new IllegalStateException("the name server did not initialize");
+        }
+        namesrv.start();
     }
 }

@@ -46,6 +46,10 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  *   await       topic count seconds         wait until a topic has had this many messages
  *   produce     messages                    send each, transactions and batches too
  *   keys        topic key unique            query by key, or by unique id, through the broker
+ *   brokers     broker                      register a broker, and count those of the name server
+ *   mqadmin     name arguments              a command for static topics, see {@link Logic}
+ *   logic_send  topic queue_id bodies       send to a logic queue
+ *   logic_consume topic                     every message of all logic queues
  *   disconnect
  * </pre>
  */
@@ -86,6 +90,14 @@ final class Client {
                 return produce(args.getAsJsonArray("messages"), wire);
             case "keys":
                 return keys(args, wire);
+            case "brokers":
+                return brokers(args.get("broker").getAsString());
+            case "mqadmin":
+                return Logic.command(namesrv, args);
+            case "logic_send":
+                return Logic.send(producer, args, wire);
+            case "logic_consume":
+                return Logic.consume(consumer, args, wire);
             case "disconnect":
                 return disconnect();
             default:
@@ -127,6 +139,15 @@ final class Client {
             // In its first second, the broker answers these calls with errors.
             return false;
         }
+    }
+
+    private JsonObject brokers(String address) throws Exception {
+        Properties change = new Properties();
+        change.put("brokerPermission", Integer.toString(READ_AND_WRITE));
+        admin.updateBrokerConfig(address, change);
+        JsonObject result = new JsonObject();
+        result.addProperty("brokers", admin.examineBrokerClusterInfo().getBrokerAddrTable().size());
+        return result;
     }
 
     private void startConsumer() throws MQClientException {

@@ -20,7 +20,7 @@ case ${CARGO_TARGET_DIR:-} in
 *) CARGO_TARGET_DIR=$PWD/$CARGO_TARGET_DIR ;;
 esac
 cd "$(dirname "$0")"
-targets=${2:-"record properties batch queue_units index checkpoint json ids_names sql compression"}
+targets=${2:-"record properties batch queue_units index checkpoint raft tiered json ids_names sql compression"}
 out=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
 host=$(rustc -vV | sed -n 's/^host: //p')
 

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use mqstore_format::json;
 use mqstore_format::json::{CompactionPositions, ConsumerOffsets, DelayOffsets, Dialect, SubscriptionGroups, TopicTable, Value};
-use mqstore_format::{BatchCqUnit, BatchItem, Checkpoint, Compression, CqExtUnit, CqUnit, CrcCheck, DelayLevels, END_MARKER, FormatError, Host, IndexEntry, IndexGeometry, IndexHeader, Peek, Properties, PropertiesBuilder, RecordSpec, RecordView, SqlFilter, UniqueKeyGenerator, compress, decode_batch, decompress, encode_batch, ext_address, ext_offset, geometries_for_len, index_file_name, index_key_hash, java_hash, key_digest, offset_file_name, offset_message_id, parse_index_file_name, parse_offset_file_name, parse_offset_message_id, parse_queue_dir_name, patch_position, peek, seal_property_crc, split_batch, validate_stored_topic, validate_topic, without_property};
+use mqstore_format::{BatchCqUnit, BatchItem, Checkpoint, Compression, CqExtUnit, CqUnit, CrcCheck, DelayLevels, END_MARKER, FormatError, Host, IndexEntry, IndexGeometry, IndexHeader, Peek, Properties, PropertiesBuilder, RAFT_HEADER_BYTES, RAFT_UNIT_BYTES, RaftHeader, RaftUnit, RecordSpec, RecordView, SqlFilter, UniqueKeyGenerator, compress, decode_batch, decompress, encode_batch, ext_address, ext_offset, geometries_for_len, index_file_name, index_key_hash, java_hash, java_property, key_digest, move_tiered_record, offset_file_name, offset_message_id, parse_index_file_name, parse_offset_file_name, parse_offset_message_id, parse_queue_dir_name, parse_tiered_cluster_folder, parse_tiered_file_name, patch_position, peek, raft_blank, seal_property_crc, split_batch, tiered_cluster_folder, tiered_file_name, validate_stored_topic, validate_topic, without_property};
 
 use mqstore_tests::changes::{Choices, FromBytes, change};
 use mqstore_tests::damaged::Subject;
@@ -321,6 +321,62 @@ static STORES: LazyLock<Vec<Subject>> = LazyLock::new(|| {
     all
 });
 
+/// The headers and units of a member of a DLedger group, and its files of properties.
+pub fn raft(data: &[u8]) {
+    let mut rest = data;
+    let mut position = 0_u64;
+    while let Ok(header) = RaftHeader::decode(rest) {
+        let fault = header.fault(position);
+        if let Some(free) = raft_blank(rest, rest.len() as u64) {
+            assert!(free <= rest.len() as u64);
+        }
+        if fault.is_none() && !header.has_no_record() {
+            let again = RaftHeader::encode_normal(header.index, header.term, header.position, header.body_size);
+            assert_eq!(RaftHeader::decode(&again), Ok(header));
+            assert_eq!(RaftUnit::decode(&RaftUnit::of(&header).encode()), Ok(RaftUnit::of(&header)));
+        }
+        let step = usize::try_from(header.size).unwrap_or(0).max(RAFT_HEADER_BYTES);
+        position += step as u64;
+        let Some(behind) = rest.get(step..) else { break };
+        rest = behind;
+    }
+    for unit in data.chunks_exact(RAFT_UNIT_BYTES) {
+        let decoded = RaftUnit::decode(unit).expect("any 32 bytes decode");
+        // A unit has the magic of a normal entry, whatever was read.
+        assert_eq!(RaftUnit::decode(&decoded.encode()), Ok(decoded));
+    }
+    let text = String::from_utf8_lossy(data);
+    for key in ["committedIndex", "currTerm", ""] {
+        if let Some(value) = java_property(&text, key) {
+            assert!(text.contains(value));
+        }
+    }
+}
+
+/// The names of a tiered store, and a record that moves from its log to another one.
+pub fn tiered(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Some(offset) = parse_tiered_file_name(&text) {
+        assert_eq!(tiered_file_name(offset), text);
+    }
+    if let Some(cluster) = parse_tiered_cluster_folder(&text) {
+        assert_eq!(tiered_cluster_folder(cluster), text);
+    }
+    let mut record = data.to_vec();
+    let Ok(Peek::Record { size, .. }) = peek(&record) else { return };
+    record.truncate(size as usize);
+    let property = CrcCheck { body: false, ..CrcCheck::ALL };
+    let read = |view: RecordView<'_>| (view.physical_offset, view.queue_offset, view.check_crc(property).is_ok());
+    let Ok(before) = RecordView::decode(&record).map(read) else { return };
+    let length = record.len();
+    assert!(!move_tiered_record(&mut record, before.0.wrapping_add(1), 7));
+    if move_tiered_record(&mut record, before.0, 7) {
+        let moved = RecordView::decode(&record).expect("a moved record decodes");
+        assert_eq!((moved.physical_offset, moved.queue_offset, record.len()), (7, before.1, length));
+        assert!(!before.2 || moved.check_crc(property).is_ok());
+    }
+}
+
 /// Changes some bytes of a whole store as the input says. Then inspects, verifies, reads, repairs and
 /// verifies it again. The rules are in `mqstore_tests::damaged`.
 pub fn directory(data: &[u8]) {
@@ -340,13 +396,15 @@ pub fn directory(data: &[u8]) {
 pub type Target = fn(&[u8]);
 
 /// The targets by name, as `run.sh` and the tests know them.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("record", record),
     ("properties", properties),
     ("batch", batch),
     ("queue_units", queue_units),
     ("index", index),
     ("checkpoint", checkpoint),
+    ("raft", raft),
+    ("tiered", tiered),
     ("json", json),
     ("ids_names", ids_names),
     ("sql", sql),

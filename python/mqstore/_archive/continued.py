@@ -22,7 +22,14 @@ from mqstore._archive.place import ArchivePlace
 from mqstore._archive.reader import ArchiveReader
 from mqstore._read.stores import RowSource
 from mqstore._times import milliseconds_of
-from mqstore.errors import CorruptionError, InvalidOptionError, MQStoreError, OffsetOutOfRangeError, ResultExistsError
+from mqstore.errors import (
+    CorruptionError,
+    InvalidOptionError,
+    MQStoreError,
+    OffsetOutOfRangeError,
+    ResultExistsError,
+    StoreIOError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
@@ -85,7 +92,7 @@ def _check_same(store: NativeStore, reader: ArchiveReader, log_start: int) -> No
     try:
         if last.log_offset + last.bytes <= store._stats()["log_max_offset"]:
             content = _native.read_log(store, last.log_offset, last.bytes)
-    except InvalidOptionError:
+    except (InvalidOptionError, StoreIOError):
         # Retention has just deleted the segment.
         if last.log_offset < store._stats()["log_min_offset"]:
             return
@@ -435,9 +442,10 @@ class ContinuedMessages(Iterator["StoredMessage"]):
 
     def _resume(self, error: OffsetOutOfRangeError) -> None:
         """Continues in the archive after retention has deleted the next messages from the log."""
-        next_offset = self._next.get(error.queue_id, 0)
+        next_offset, limit = self._next.get(error.queue_id, 0), self._limits.get(error.queue_id)
         self._begin()
-        if self._lows_of_log.get(error.queue_id, 0) <= next_offset:
+        is_read = limit is not None and next_offset >= limit
+        if not is_read and self._lows_of_log.get(error.queue_id, 0) <= next_offset:
             # The archive does not have them.
             raise error
 

@@ -298,6 +298,8 @@ def test_every_change_is_refused_and_names_the_export(tier: Tier, tmp_path: Path
             change()
     with pytest.raises(mqstore.MQStoreError):
         mqstore.open(tier.root, "create")
+    with mqstore.open(tier.root) as store, pytest.raises(mqstore.UnsupportedFormatError, match="mqstore export"):
+        store.snapshot(tmp_path / "copy")
     with mqstore.open(tier.root) as store, pytest.raises(mqstore.UnsupportedFormatError, match="open it again"):
         next(store.read("orders", follow=True))
     assert tree_hash(tier.root) == before

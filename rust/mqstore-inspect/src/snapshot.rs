@@ -31,7 +31,7 @@ use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
 use mqstore_base::progress::ProgressWatcher;
-use mqstore_base::store_files::{OWN_FOLDER, StoreFiles};
+use mqstore_base::store_files::{OWN_FOLDER, StoreFiles, TieredStore};
 use mqstore_compaction::cut_unfinished_tails;
 use mqstore_engine::Store;
 use mqstore_engine::refuse_rocksdb;
@@ -73,6 +73,9 @@ pub fn snapshot(
     refuse_rocksdb(files)?;
     if let Some(log) = files.raft_log() {
         return Err(log.refusal());
+    }
+    if let Some(tiered) = files.tiered() {
+        return Err(TieredStore::refusal(tiered.folder()));
     }
     let copy = StagedCopy::begin(files, output)?;
     let filled = copy.fill_with(|copy| {

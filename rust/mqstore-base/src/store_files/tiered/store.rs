@@ -65,8 +65,8 @@ impl TieredStore {
         }
     }
 
-    /// The error of an open for writing.
-    pub(in crate::store_files) fn refusal(root: &Path) -> StoreError {
+    /// The error of what needs a store that can be written.
+    pub fn refusal(root: &Path) -> StoreError {
         StoreError::Unsupported { path: root.to_path_buf(), reason: ONLY_FOR_READING.to_owned() }
     }
 

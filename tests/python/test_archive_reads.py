@@ -264,6 +264,8 @@ def large(home: Path, count: int, seed: int, segment: int) -> int:
     options = mqstore.StoreOptions(segment_size=segment, index_slots=100_000, index_entries=2_000_000)
     with mqstore.open(home, "create", options=options, retention_bytes=1, durability="async") as store:
         store.create_topic("orders", queues=4)
+        # First, so that retention keeps what the archive does not have yet.
+        store.archive.configure(f"{home}.cold")
         for start in range(0, count, 1000):
             bodies = [
                 json.dumps({"id": number, "text": " ".join(chance.choices(words, k=85))}).encode()
@@ -272,7 +274,6 @@ def large(home: Path, count: int, seed: int, segment: int) -> int:
             keys = [f"order-{number}" for number in range(start, start + 1000)]
             store.append_batch("orders", bodies, keys, "paid", queue_id=start // 1000 % 4)
         store.flush()
-        store.archive.configure(f"{home}.cold")
         report = store.archive.run()
         store.expire()
     return report.records

@@ -937,3 +937,30 @@ def test_consumers_of_asyncio_begin_in_the_archive(homes: tuple[Path, Path]) -> 
             assert set((await consumer.lag()).values()) == {0}
 
     asyncio.run(work())
+
+
+def test_what_a_topic_retention_hides_stays_hidden_in_the_archive(tmp_path: Path) -> None:
+    home = tmp_path / "store"
+    sizes: dict[str, Any] = {"segment_size": 1 << 16, "queue_file_entries": 100}
+    with mqstore.open(home, "create", options=SMALL, **sizes) as store:
+        store.create_topic("orders", queues=1)
+        store.create_topic("other", queues=1)
+        store.archive.configure(tmp_path / "cold")
+        for number in range(1000):
+            for topic in ("orders", "other"):
+                store.append(topic, b"%d" % number * 50, keys="all")
+        store.archive.run()
+        store.set_retention("orders", max_messages=300)
+        store.expire()
+    with mqstore.open(home, "rw", options=SMALL, retention_bytes=3 << 16) as store:
+        store.expire()
+        assert store.queues("orders")[0].min_offset > 700
+    with mqstore.open(home) as store:
+        for start in (None, 700):
+            assert [one.queue_offset for one in store.read("orders", 0, start)] == list(range(700, 1000))
+        for start in (0, 699):
+            with pytest.raises(mqstore.OffsetOutOfRangeError, match="holds 700 to 1000"):
+                next(store.read("orders", 0, start))
+        assert store.message_at("orders", 0, 700) is not None
+        assert len(list(store.lookup("orders", "all"))) == 300
+        assert [one.queue_offset for one in store.read("other", 0)] == list(range(1000))

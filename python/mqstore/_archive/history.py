@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mqstore import _extras
+from mqstore import _extras, _native
 from mqstore.errors import CorruptionError, StoreWarning
 
 if TYPE_CHECKING:
@@ -72,9 +72,12 @@ class History:
         self.store = store
 
     def first_offset(self, topic: str, queue_id: int) -> int | None:
-        """Returns the smallest offset of a queue in the archive; None if it has no record of it."""
+        """Returns the smallest offset of a queue in the archive that is not hidden; None if it has no record of it."""
         parts = self.reader.parts(topic, queue_id)
-        return parts[0].rows.first if parts else None
+        if not parts:
+            return None
+        shown = 0 if self.store is None else _native.floor_offset(self.store, topic, queue_id)
+        return max(parts[0].rows.first, shown)
 
     def queue(
         self,

@@ -8,7 +8,7 @@ from mqstore.types import ArrowStream
 
 __all__ = [
     "ArchiveLog", "ArchiveStream", "advance_archive", "archive_checksum", "archive_messages", "archive_scan_rows",
-    "archive_state", "queue_bounds", "read_log", "scan_archive", "sealed_segments", "set_archive",
+    "archive_state", "floor_offset", "queue_bounds", "read_log", "scan_archive", "sealed_segments", "set_archive",
 ]  # fmt: skip
 
 @final
@@ -53,3 +53,4 @@ def advance_archive(store: NativeStore, settings: str, archived_to: int) -> bool
 def archive_messages(rows: ArrowStream, request: dict[str, Any], store: NativeStore | None) -> list[StoredMessage]: ...
 def archive_scan_rows(rows: ArrowStream, request: dict[str, Any], store: NativeStore | None) -> list[ScanRows]: ...
 def queue_bounds(store: NativeStore, topic: str) -> list[tuple[int, int, int]]: ...
+def floor_offset(store: NativeStore, topic: str, queue_id: int) -> int: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -558,6 +559,26 @@ def test_no_damaged_byte_gives_a_wrong_message(homes: tuple[Path, Path], tmp_pat
                     # A Bloom filter or a key has no checksum of its own in the record.
                     assert found == wanted[number] or (number == 1 and not found)
     assert errors > 100
+
+
+@pytest.mark.parametrize("name", [b"keys", b"queue_offset", b"element"])
+def test_a_footer_with_another_name_of_a_column(name: bytes, homes: tuple[Path, Path], tmp_path: Path) -> None:
+    """The footer names a column in its schema and at each place: none of them may differ."""
+    [path] = parquet_files(tmp_path / "cold")
+    content = path.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    places = [found.start() for found in re.finditer(re.escape(name), content) if found.start() >= footer]
+    assert len(places) >= 2
+    for place in places[:3]:
+        path.write_bytes(content[:place] + b"K" + content[place + 1 :])
+        with mqstore.open(homes[1]) as store:
+            for read in (
+                lambda store: list(store.read("orders", 1)),
+                lambda store: list(store.lookup("orders", "k301")),
+                lambda store: store.message_at("orders", 1, 9),
+            ):
+                with pytest.raises(mqstore.CorruptionError, match=path.name):
+                    read(store)
 
 
 @pytest.mark.parametrize(

@@ -342,6 +342,11 @@ class ArchiveReader:
         )
         if sum(group.rows for group in footer.groups) != file.rows:
             raise WrongBytesError("it has another number of rows than the manifest says")
+        # A footer has no checksum.
+        found = footer.metadata.schema
+        paths = {found.column(number).path for number in range(len(found))}
+        if not found.to_arrow_schema().equals(schema()) or any(group.chunks.keys() != paths for group in footer.groups):
+            raise WrongBytesError("it has other columns than a file of an archive")
         places = [
             (group, name, place)
             for group in footer.groups

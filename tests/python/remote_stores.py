@@ -276,9 +276,10 @@ def answers(place: Any, **options: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     info = mqstore.info(place, **options).to_dict()
     info["disk"] = [{**part, "disk_bytes": 0} for part in info["disk"]]
+    shown = str(place).rstrip("/")
+    info["rocksdb_folders"] = [folder.replace(shown, "") for folder in info["rocksdb_folders"]]
     found["info"] = info
     verified = mqstore.verify(place, **options).to_dict()
-    shown = str(place).rstrip("/")
     for problem in verified["problems"]:
         problem["path"] = problem["path"].replace(shown, "")
     found["verify"] = {name: value for name, value in verified.items() if name not in ("path", "seconds")}

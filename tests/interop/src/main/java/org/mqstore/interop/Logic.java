@@ -15,6 +15,7 @@ import org.apache.commons.cli.Options;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -31,7 +32,7 @@ import org.apache.rocketmq.tools.command.topic.UpdateStaticTopicSubCommand;
 @SuppressWarnings("deprecation") // of the pull consumer, as in Client
 final class Logic {
     private static final int PULL_MESSAGES = 32;
-    private static final int ATTEMPTS = 60;
+    private static final int ATTEMPTS = 120;
 
     private Logic() {
     }
@@ -100,7 +101,7 @@ final class Logic {
         List<MessageQueue> queues = new ArrayList<>(consumer.fetchSubscribeMessageQueues(topic));
         queues.sort(Comparator.comparingInt(MessageQueue::getQueueId));
         for (MessageQueue queue : queues) {
-            long offset = consumer.minOffset(queue);
+            long offset = minOffset(consumer, queue);
             long end = consumer.maxOffset(queue);
             for (int attempts = 0; offset < end && attempts < 10_000; attempts++) {
                 PullResult pulled = consumer.pull(queue, "*", offset, PULL_MESSAGES);
@@ -114,6 +115,20 @@ final class Logic {
         result.addProperty("messages", messages);
         result.addProperty("queues", queues.size());
         return result;
+    }
+
+    /** The minimum of a queue. Its broker asks the one with the first part, whose address it reads every 30 seconds. */
+    private static long minOffset(DefaultMQPullConsumer consumer, MessageQueue queue) throws Exception {
+        for (int attempt = 1;; attempt++) {
+            try {
+                return consumer.minOffset(queue);
+            } catch (MQClientException e) {
+                if (attempt == ATTEMPTS) {
+                    throw e;
+                }
+                Thread.sleep(500);
+            }
+        }
     }
 
     private static long rows(MessageQueue queue, List<MessageExt> found, Wire wire) throws IOException {

@@ -878,3 +878,26 @@ def test_a_repaired_copy_of_a_damaged_store(tmp_path: Path, empty: str) -> None:
     plan = mqstore.repair(home, output=f"{empty}2", dry_run=True)
     assert plan.dry_run
     assert memory(f"{empty}2") == {}
+
+
+def test_writers_that_remove_empty_folders_do_not_disturb_each_other(tmp_path: Path) -> None:
+    from mqstore._publish.local import Directory
+
+    target = Directory(str(tmp_path / "target"))
+    problems: list[BaseException] = []
+
+    def write(name: str) -> None:
+        try:
+            for number in range(300):
+                path = f"v1/shared/{name}-{number}"
+                assert target.put_if_absent(path, b"probe")
+                target.delete([path])
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems

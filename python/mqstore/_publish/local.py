@@ -12,7 +12,7 @@ import threading
 import uuid
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from mqstore._admin.files import sync_folder
 from mqstore._remote.failure import REMOVED, WRITE_DENIED, RequestFailure
@@ -28,6 +28,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 # A system without hard links answers EPERM too, but it has just created a file in the same folder.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _COPY_BYTES = 1 << 20
+# Attempts to create a file in a folder that others remove when it is empty.
+_ATTEMPTS = 100
 
 # The memory of `fsspec` has no step that creates an object only if it is absent.
 _lock = threading.Lock()
@@ -95,8 +97,7 @@ class Folder(Listed):
         """Writes the first bytes of a local file to a file, durably."""
         dest = self._path(path)
         with _steps(path):
-            _make_folder(dest.parent)
-            with file.open("rb") as content, dest.open("xb") as copy:
+            with file.open("rb") as content, _created(dest) as copy:
                 while length > 0 and (part := content.read(min(_COPY_BYTES, length))):
                     copy.write(part)
                     length -= len(part)
@@ -109,9 +110,8 @@ class Folder(Listed):
         dest = self._path(path)
         new = dest.with_name(f"{dest.name}.{uuid.uuid4().hex}.new")
         with _steps(path):
-            _make_folder(dest.parent)
             try:
-                with new.open("xb") as file:
+                with _created(new) as file:
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
@@ -192,6 +192,17 @@ def _read_at(descriptor: int, start: int, length: int) -> bytes:
 def _raise_unless_missing(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
+
+
+def _created(path: Path) -> BinaryIO:
+    """Creates a file, and its folder if that is missing."""
+    for _ in range(_ATTEMPTS):
+        with suppress(FileNotFoundError):
+            # Another writer can remove the folder while it is empty: then `mkdir` says that it exists, and it does not.
+            with suppress(FileExistsError):
+                _make_folder(path.parent)
+            return path.open("xb")
+    return path.open("xb")
 
 
 def _make_folder(folder: Path) -> None:

@@ -84,6 +84,20 @@ def java_config(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def opened(shop: Shop, version: str, path: Path, topics: Sequence[Spec]) -> JavaStore:
+    """Return the directory as a store of RocketMQ."""
+    return shop.session(version).open(path, config=java_config({}), topics=topics)
+
+
+def bounds(java: JavaStore) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return the bounds of the queues with messages, as RocketMQ sees them."""
+    return {
+        (each.topic, each.queue_id): (each.min_offset, each.max_offset)
+        for each in java.read().queues
+        if each.max_offset > 0
+    }
+
+
 def _bulk() -> list[Spec]:
     return mixed(BULK, 20_480, "ours")
 

@@ -10,13 +10,12 @@ import pytest
 import mqstore
 
 from .compare import assert_same_messages
-from .market import GEOMETRY, java_config
+from .market import GEOMETRY, bounds, opened
 from .scenarios import topic
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .driver import JavaStore
     from .shop import Shop
     from .tally import Tally
 
@@ -43,23 +42,9 @@ def recreated(tmp_path: Path) -> Path:
     return path
 
 
-def opened(shop: Shop, version: str, path: Path) -> JavaStore:
-    """Return the directory as a store of RocketMQ."""
-    return shop.session(version).open(path, config=java_config({}), topics=TOPICS)
-
-
-def bounds(java: JavaStore) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return the bounds of the queues with messages, as RocketMQ sees them."""
-    return {
-        (each.topic, each.queue_id): (each.min_offset, each.max_offset)
-        for each in java.read().queues
-        if each.max_offset > 0
-    }
-
-
 def test_rocketmq_starts_at_the_floor_and_goes_on(recreated: Path, shop: Shop, version: str, tally: Tally) -> None:
     """The queues of the new topic begin at the floor, and no old message is in a queue."""
-    java = opened(shop, version, recreated)
+    java = opened(shop, version, recreated, TOPICS)
     assert java.report.complaints() == []
     assert bounds(java) == {("orders", 0): (FLOOR, FLOOR + 30), ("other", 0): (0, 1)}
     java.put([{"topic": "orders", "body": "on", "queue_id": 0} for _ in range(10)])
@@ -83,7 +68,7 @@ def test_a_rebuild_by_rocketmq_shows_the_old_messages_to_rocketmq_only(
         expected = [message.body for message in store.read("orders", 0)]
     for folder in ("consumequeue", "index"):
         shutil.rmtree(recreated / folder)
-    java = opened(shop, version, recreated)
+    java = opened(shop, version, recreated, TOPICS)
     java.await_dispatch()
     first, end = bounds(java)["orders", 0]
     assert (first, end) == (0, 730)

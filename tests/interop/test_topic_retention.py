@@ -14,7 +14,7 @@ import pytest
 import mqstore
 
 from .compare import assert_same_messages
-from .market import GEOMETRY, java_config
+from .market import GEOMETRY, bounds, opened
 from .scenarios import topic
 
 if TYPE_CHECKING:
@@ -51,20 +51,6 @@ def expired(tmp_path: Path) -> Path:
     return path
 
 
-def opened(shop: Shop, version: str, path: Path) -> JavaStore:
-    """Return the directory as a store of RocketMQ."""
-    return shop.session(version).open(path, config=java_config({}), topics=TOPICS)
-
-
-def bounds(java: JavaStore) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return the bounds of the queues with messages, as RocketMQ sees them."""
-    return {
-        (each.topic, each.queue_id): (each.min_offset, each.max_offset)
-        for each in java.read().queues
-        if each.max_offset > 0
-    }
-
-
 def pulled(java: JavaStore, name: str, start: int) -> list[JavaMessage]:
     """Return the messages that a consumer gets with pulls of 32, from `start` on."""
     found: list[JavaMessage] = []
@@ -83,7 +69,7 @@ def test_rocketmq_reads_all_that_is_kept_and_goes_on(
     """Its queue begins at the first file that is left; no message from there on is missing in pulls of 32."""
     if not clean:
         (expired / "abort").write_text("1")
-    java = opened(shop, version, expired)
+    java = opened(shop, version, expired, TOPICS)
     assert java.report.was_clean is clean
     assert java.report.complaints() == []
     assert bounds(java) == {("orders", 0): (UNITS, COUNT), ("other", 0): (0, COUNT)}
@@ -111,7 +97,7 @@ def test_queues_that_rocketmq_rebuilds(expired: Path, shop: Shop, version: str) 
     """RocketMQ does not know the floor and shows all records that the log has; mqstore still hides them."""
     for folder in ("consumequeue", "index"):
         shutil.rmtree(expired / folder)
-    java = opened(shop, version, expired)
+    java = opened(shop, version, expired, TOPICS)
     java.await_dispatch()
     assert bounds(java) == {("orders", 0): (0, COUNT), ("other", 0): (0, COUNT)}
     java.close()
@@ -128,7 +114,7 @@ def test_blank_units_would_lose_messages_of_a_log_that_begins_at_0(expired: Path
     first = COUNT - KEPT - UNITS
     with queue.open("r+b") as file:
         file.write(BLANK * first)
-    java = opened(shop, version, expired)
+    java = opened(shop, version, expired, TOPICS)
     begin = bounds(java)["orders", 0][0]
     assert UNITS <= begin < COUNT - KEPT, "a blank counts as a message of the record at log offset 0"
     theirs = {each.entry_offset for each in pulled(java, "orders", begin)}
@@ -150,7 +136,7 @@ def test_zeros_in_a_segment_would_end_the_log(tmp_path: Path, shop: Shop, versio
         file.write(bytes(hole.size))
     (path / "checkpoint").unlink()
     (path / "abort").write_text("1")
-    java = opened(shop, version, path)
+    java = opened(shop, version, path, TOPICS)
     java.await_dispatch()
     assert bounds(java)["orders", 0][1] == 10
     java.close()

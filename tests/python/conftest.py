@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -48,6 +49,14 @@ def s3() -> Iterator[Bucket]:
 
     with bucket() as made:
         yield made
+
+
+def target_at(kind: str, request: pytest.FixtureRequest, folder: Path) -> tuple[str, dict[str, Any] | None]:
+    """A new URL of the kind "file", "memory" or "s3", with the options of its transport."""
+    name = uuid.uuid4().hex
+    if kind == "s3":
+        return f"s3://stores/{name}", request.getfixturevalue("s3").options
+    return {"file": f"file://{folder}/with space", "memory": f"memory://{name}/cold"}[kind], None
 
 
 @pytest.fixture

@@ -32,6 +32,22 @@ GEOMETRY = mqstore.StoreOptions(
 """Options of the plain stores. DLedger's encoder adds no checksum of the whole record."""
 
 
+def fill(store: mqstore.Store) -> None:
+    """Appends 150 messages in three queues of "orders", and 30 in "events"."""
+    store.create_topic("orders", queues=3)
+    for number in range(180):
+        if number % 6 == 5:
+            store.append("events", bytes([number]) * 50, tags="tick")
+        else:
+            store.append(
+                "orders",
+                f"body {number} ".encode() * 30,
+                keys=[f"k{number}", "all"],
+                tags="paid" if number % 2 else "open",
+                queue_id=number % 3,
+            )
+
+
 @dataclass
 class Entry:
     """A Raft entry of a directory."""

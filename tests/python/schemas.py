@@ -18,7 +18,7 @@ from mqstore import _reports
 from mqstore._admin import info as _info
 from mqstore._archive import reports as _archive
 from mqstore.cli import groups, settings, write
-from mqstore.cli.measure import bench, beside, trace
+from mqstore.cli.measure import bench, next_to_reads, trace
 
 REPORTS: dict[str, type] = {
     "info": _info.StoreInfo,
@@ -40,7 +40,7 @@ REPORTS: dict[str, type] = {
     "copy-topic": _reports.TopicCopyReport,
     "topic delete": write.DeletedTopic,
     "bench --trace": trace.Trace,
-    "bench --cold-reads": beside.ColdReads,
+    "bench --cold-reads": next_to_reads.ColdReads,
     "dead-letter redrive": groups.Redriven,
 }
 LISTS: dict[str, type] = {
@@ -51,7 +51,7 @@ LISTS: dict[str, type] = {
     "group reset": groups.OffsetReset,
     "retention": _reports.TopicRetention,
 }
-_MODULES = (_archive, _reports, _info, bench, beside, groups, settings, trace, write)
+_MODULES = (_archive, _reports, _info, bench, next_to_reads, groups, settings, trace, write)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
 SIMPLE = {int: "integer", str: "string", bool: "boolean", float: "number"}

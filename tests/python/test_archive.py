@@ -7,7 +7,6 @@ import filecmp
 import json
 import shutil
 import threading
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 import mqstore
-from conftest import SMALL, Cli
+from conftest import SMALL, Cli, target_at
 from failing_requests import WAYS, KilledError, failing
 from mqstore._archive import columns, run
 from mqstore._archive.manifest import decoded
@@ -477,12 +476,7 @@ def memory(url: str) -> dict[str, bytes]:
 def test_targets_at_urls(store: mqstore.Store, kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     pytest.importorskip("obstore")
-    options = request.getfixturevalue("s3").options if kind == "s3" else None
-    url = {
-        "file": f"file://{tmp_path}/with space",
-        "memory": f"memory://{uuid.uuid4().hex}/cold",
-        "s3": f"s3://stores/{uuid.uuid4().hex}",
-    }[kind]
+    url, options = target_at(kind, request, tmp_path)
     store.append("%RETRY%group", b"again" * 100)
     fill(store, start=450)
     store.archive.configure(url, target_options=options)

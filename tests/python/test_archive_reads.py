@@ -18,7 +18,7 @@ import pytest
 
 import mqstore
 import mqstore.aio
-from conftest import SMALL, Cli
+from conftest import SMALL, Cli, target_at
 from mqstore._archive import columns, pages, run
 from mqstore._archive.place import ArchivePlace
 from mqstore._publish.local import Directory
@@ -709,14 +709,7 @@ def test_a_reader_with_an_old_manifest_continues(homes: tuple[Path, Path], tmp_p
 def test_archives_at_urls(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     pytest.importorskip("obstore")
-    import uuid
-
-    options = request.getfixturevalue("s3").options if kind == "s3" else None
-    url = {
-        "file": f"file://{tmp_path}/with space",
-        "memory": f"memory://{uuid.uuid4().hex}/cold",
-        "s3": f"s3://stores/{uuid.uuid4().hex}",
-    }[kind]
+    url, options = target_at(kind, request, tmp_path)
     with mqstore.open(tmp_path / "store", "create", options=KEEPING) as store:
         fill(store)
         wanted = list(store.read("orders")), list(store.lookup("events", "all")), rows_of(store.scan())

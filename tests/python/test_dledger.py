@@ -13,7 +13,7 @@ from pyarrow import feather
 
 import mqstore
 from conftest import Cli, tree_hash
-from dledger_stores import GEOMETRY, HEADER, Member, convert
+from dledger_stores import GEOMETRY, HEADER, Member, convert, fill
 
 KEYS = ("topic", "queue_id", "queue_offset", "body", "tags", "keys", "properties", "store_timestamp", "unique_id")
 
@@ -23,18 +23,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A closed plain store: 150 messages in three queues of "orders", 30 in "events", rolled segments."""
     home = tmp_path_factory.mktemp("plain") / "store"
     with mqstore.open(home, "create", options=GEOMETRY) as store:
-        store.create_topic("orders", queues=3)
-        for number in range(180):
-            if number % 6 == 5:
-                store.append("events", bytes([number]) * 50, tags="tick")
-            else:
-                store.append(
-                    "orders",
-                    f"body {number} ".encode() * 30,
-                    keys=[f"k{number}", "all"],
-                    tags="paid" if number % 2 else "open",
-                    queue_id=number % 3,
-                )
+        fill(store)
         with store.consumer("billing", "orders", ordered=True) as consumer:
             assert sum(1 for _message in zip(range(17), consumer, strict=False)) == 17
             consumer.commit()

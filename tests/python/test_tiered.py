@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 import mqstore
 from conftest import Cli, tree_hash
-from dledger_stores import GEOMETRY
+from dledger_stores import GEOMETRY, fill
 from tiered_stores import CODA, UNIT, Tier, convert, digits, file_name
 
 if TYPE_CHECKING:
@@ -29,18 +29,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A closed plain store: 150 messages in three queues of "orders", 30 in "events", and a long topic name."""
     home = tmp_path_factory.mktemp("plain") / "store"
     with mqstore.open(home, "create", options=GEOMETRY) as store:
-        store.create_topic("orders", queues=3)
-        for number in range(180):
-            if number % 6 == 5:
-                store.append("events", bytes([number]) * 50, tags="tick")
-            else:
-                store.append(
-                    "orders",
-                    f"body {number} ".encode() * 30,
-                    keys=[f"k{number}", "all"],
-                    tags="paid" if number % 2 else "open",
-                    queue_id=number % 3,
-                )
+        fill(store)
     return home
 
 

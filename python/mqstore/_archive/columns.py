@@ -28,7 +28,7 @@ _PAGE_BYTES = 64 << 10
 _PAGE_STEP_ROWS = 32
 
 LONG = ("properties_raw", "body")
-"""Columns of which a read fetches pages."""
+"""Columns that a read fetches page by page."""
 
 DERIVED = ("unique_id", "keys", "tags")
 """Columns for queries. A record is encoded without them, so they are after all others."""

@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mqstore import _extras, _native
-from mqstore._archive.history import History, QueueRange, end_of
+from mqstore._archive.history import LIGHT, History, QueueRange, bounds_after, end_of
 from mqstore._archive.older import OlderMessages
 from mqstore._archive.place import ArchivePlace
 from mqstore._archive.reader import ArchiveReader
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from mqstore._read.scan import Scan
     from mqstore.types import Duration, Filter, OnDamage, ReadBound, StorePath, Time
 
-_LIGHT = "%LMQ%"
 
 # Messages of one step of an event loop.
 _STEP = 64
@@ -154,7 +153,7 @@ class ContinuedReads(_native.NativeStore):
         plain = super().lookup(
             topic, key, start_time=start_time, end_time=end_time, limit=limit, newest_first=newest_first
         )
-        if not log_start or topic.startswith(_LIGHT) or not _native.queue_bounds(self, topic):
+        if not bounds_after(self, topic, log_start):
             return plain
         history = self._history_before(log_start)
         first = None if start_time is None else milliseconds_of("start_time", start_time)
@@ -225,7 +224,7 @@ class ContinuedReads(_native.NativeStore):
         """Returns the offset for a store time; see `NativeStore.offset_for_time`."""
         found = super().offset_for_time(topic, queue_id, time, boundary=boundary)
         log_start = self._log_start()
-        bounds = [] if not log_start or topic.startswith(_LIGHT) else _native.queue_bounds(self, topic)
+        bounds = bounds_after(self, topic, log_start)
         low = next((low for number, low, _ in bounds if number == queue_id), None)
         if low is None or found > low:
             return found
@@ -246,7 +245,7 @@ class ContinuedReads(_native.NativeStore):
 
     def _oldest_offset(self, topic: str, queue_id: int, min_offset: int) -> int:
         log_start = self._log_start()
-        if not log_start or topic.startswith(_LIGHT) or not _native.queue_bounds(self, topic):
+        if not bounds_after(self, topic, log_start):
             return min_offset
         oldest = self._history_before(log_start).first_offset(topic, queue_id)
         return min_offset if oldest is None else min(oldest, min_offset)
@@ -269,7 +268,7 @@ def _bounds_before_log(
     store: ContinuedReads, topic: Any, queue_id: int | None, start: ReadBound | None
 ) -> dict[int, tuple[int, int]] | None:
     """Returns the bounds of the queues of a read in the log; None if the log alone has the answer."""
-    if not isinstance(topic, str) or topic.startswith(_LIGHT) or not store._log_start():
+    if not isinstance(topic, str) or topic.startswith(LIGHT) or not store._log_start():
         return None
     is_offset = isinstance(start, int)
     if is_offset and queue_id is None:
@@ -291,7 +290,7 @@ def _bounds_before_log(
 
 def _at(store: ContinuedReads, error: OffsetOutOfRangeError) -> StoredMessage | None:
     """Returns the message at an offset before the log."""
-    if not 0 <= error.offset < error.min_offset or error.topic.startswith(_LIGHT):
+    if not 0 <= error.offset < error.min_offset or error.topic.startswith(LIGHT):
         return None
     log_start = store._log_start()
     wanted = QueueRange(error.queue_id, error.offset, error.offset + 1)
@@ -503,7 +502,7 @@ class ContinuedScan(RowSource):
         store = self._store
         position = 0 if request.get("from") is None else int(request["from"])
         topics = request.get("topics")
-        names_compacted = any(not one.startswith(_LIGHT) and _is_compacted(store, one) for one in topics or ())
+        names_compacted = any(not one.startswith(LIGHT) and _is_compacted(store, one) for one in topics or ())
         while True:
             log_start = store._log_start()
             if position < log_start and not names_compacted:

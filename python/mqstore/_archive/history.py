@@ -32,7 +32,16 @@ T = TypeVar("T")
 _BATCH = 0x80
 _MOST_IN_BATCH = 32_767
 
-_LIGHT = "%LMQ%"
+LIGHT = "%LMQ%"
+"""Begin of the names of light queues, which have no files of their own in an archive."""
+
+
+def bounds_after(store: NativeStore, topic: str, log_start: int) -> list[tuple[int, int, int]]:
+    """Returns the queues of a topic whose older messages can be in an archive, with their bounds in the log.
+
+    `log_start` is the log offset at which the log begins. The list is empty if the log alone has the topic.
+    """
+    return [] if not log_start or topic.startswith(LIGHT) else _native.queue_bounds(store, topic)
 
 
 def end_of(message: StoredMessage) -> int:
@@ -250,7 +259,7 @@ class History:
         """Yields the rows of a scan whose records are between two log offsets, in the order of the log."""
         on_damage: OnDamage = request.get("on_damage") or "raise"
         topics = request.get("topics")
-        if topics is not None and any(one.startswith(_LIGHT) for one in topics):
+        if topics is not None and any(one.startswith(LIGHT) for one in topics):
             # The records of light queues are in other topics.
             topics = None
         files = [one for one in self.reader.files() if one.start < end and one.end > start]

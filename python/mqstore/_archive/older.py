@@ -6,16 +6,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mqstore import _native
-from mqstore._archive.history import History, QueueRange, end_of
+from mqstore._archive.history import History, QueueRange, bounds_after, end_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mqstore._native import NativeStore, StoredMessage
     from mqstore.types import Filter, OnDamage
-
-_LIGHT = "%LMQ%"
 
 # Longest read in seconds of messages that do not match the filter, so that a poll can check its time.
 _FILTER_TIME = 0.04
@@ -88,6 +85,6 @@ class OlderMessages:
     def _of(self, topic: str) -> tuple[History, int] | None:
         """Returns the archive and the log offset at which the log begins; None if the log has all of the topic."""
         log_start = int(self._store._stats()["log_min_offset"])
-        if not log_start or topic.startswith(_LIGHT) or not _native.queue_bounds(self._store, topic):
+        if not bounds_after(self._store, topic, log_start):
             return None
         return self._history(log_start), log_start

@@ -363,7 +363,7 @@ def _turned(value: int, bits: int) -> int:
 
 
 class Ranges(io.RawIOBase):
-    """A file of which only some ranges are known, for pyarrow."""
+    """A file for pyarrow; only some of its ranges are known."""
 
     def __init__(self, size: int, parts: list[tuple[int, bytes | memoryview]]) -> None:
         super().__init__()

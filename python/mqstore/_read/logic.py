@@ -304,7 +304,7 @@ def _ranges(chain: list[_Item]) -> list[_Range]:
 def open_logic_queues(paths: Mapping[str, StorePath] | Iterable[StorePath]) -> LogicQueues:
     """Opens the directories of the brokers of static topics together, for reading by logic offset.
 
-    A static topic has logic queues: a chain of parts, each of which is a range of a physical queue on one broker. The
+    A static topic has logic queues: a chain of parts, each a range of a physical queue on one broker. The
     directory of each broker has the chains in `config/topicQueueMapping.json`. Files are only read.
 
     Args:

@@ -529,7 +529,7 @@ def bench(
         bool, typer.Option("--trace", help="Append at a fixed rate instead, and find the causes of delays.")
     ] = False,
     cold_reads: Annotated[
-        bool, typer.Option("--cold-reads", help="Time durable appends instead, alone and beside reads from the disk.")
+        bool, typer.Option("--cold-reads", help="Time durable appends instead, alone and next to reads from the disk.")
     ] = False,
     rate: Annotated[
         int | None,
@@ -559,7 +559,7 @@ def bench(
     The command creates a temporary folder in DIR, or next to DIR if DIR is a store, and removes it at the end. With
     --trace, this folder takes RATE * SECONDS * (SIZE + 200) bytes, with --cold-reads MEGABYTES and a gigabyte.
     """
-    from mqstore.cli.measure import beside
+    from mqstore.cli.measure import next_to_reads
     from mqstore.cli.measure import trace as tracing
     from mqstore.cli.measure.bench import lines
 
@@ -571,10 +571,12 @@ def bench(
             raise typer.BadParameter(
                 "--cold-reads excludes --trace, and needs a system with posix_fadvise, such as Linux"
             )
-        timed = beside.measure(folder, beside.Request(megabytes, readers, rate or 1000, seconds, rounds, size))
+        timed = next_to_reads.measure(
+            folder, next_to_reads.Request(megabytes, readers, rate or 1000, seconds, rounds, size)
+        )
         if not render.machine(timed.to_dict(), form):
-            render.table(beside.APPEND_HEADINGS, beside.append_rows(timed))
-            render.table(beside.LOAD_HEADINGS, beside.load_rows(timed))
+            render.table(next_to_reads.APPEND_HEADINGS, next_to_reads.append_rows(timed))
+            render.table(next_to_reads.LOAD_HEADINGS, next_to_reads.load_rows(timed))
         return CLEAN
     if trace:
         traced = tracing.trace(folder, rate or 500_000, seconds, size, slow_us, slowest)

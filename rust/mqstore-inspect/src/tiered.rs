@@ -1,4 +1,4 @@
-//! What is special about the tiered store of a broker: its description, and the last step of its check.
+//! The description of the tiered store of a broker, and the last step of its check.
 
 use std::path::PathBuf;
 

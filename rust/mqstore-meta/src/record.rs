@@ -408,7 +408,7 @@ impl<'a> PayloadReader<'a> {
         Some((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
     }
 
-    /// Reads the limits of a topic, of which 0 means none.
+    /// Reads the limits of a topic. 0 means no limit.
     fn limits(&mut self) -> Option<TopicRetention> {
         let limit = |number: u64| Some(number).filter(|limit| *limit > 0);
         Some(TopicRetention {

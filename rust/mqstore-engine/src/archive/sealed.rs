@@ -102,8 +102,8 @@ impl Store {
         ArchiveState::load(self.files())
     }
 
-    /// Sets the archive of the store, also if its file is damaged; `None` removes it. The change is durable when the call returns, and a removal of
-    /// segments that starts after it obeys it.
+    /// Sets the archive of the store, also if its file is damaged; `None` removes it. The change is durable when the
+    /// call returns, and a removal of segments that starts after it obeys it.
     ///
     /// # Errors
     /// [`StoreError::ReadOnly`]; [`StoreError::Busy`] inside a hook; errors of the system.

@@ -182,17 +182,17 @@ impl Store {
 
     /// Returns the record at a log offset.
     ///
-    /// # Errors [`StoreError::Corrupt`] if no record starts there, if its topic was deleted since, or if the retention
-    /// of the topic hides it.
+    /// # Errors
+    /// [`StoreError::Corrupt`] if no record starts there, if its topic was deleted since, or if the retention of the
+    /// topic hides it.
     pub fn get_at(&self, commit_log_offset: u64) -> Result<StoredRecord, StoreError> {
         let record = self.any_record_at(commit_log_offset)?;
         let view = self.view();
         let floors = view.floors();
-        let topic = record.view().map(|record| record.topic.to_owned());
-        if let Ok(topic) = topic.as_deref()
-            && floors.hides(topic, commit_log_offset)
+        if let Ok(found) = record.view()
+            && floors.hides(found.topic, commit_log_offset)
         {
-            let reason = if commit_log_offset < floors.deleted(topic) {
+            let reason = if commit_log_offset < floors.deleted(found.topic) {
                 "the topic of the record was deleted"
             } else {
                 "the retention of its topic hides the record"

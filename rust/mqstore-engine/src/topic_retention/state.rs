@@ -1,4 +1,4 @@
-//! What is known between two passes.
+//! The state that is kept between two passes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

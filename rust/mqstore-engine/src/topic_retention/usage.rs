@@ -1,7 +1,7 @@
 //! The bytes of each topic in the log: those that reads find, and those that floors hide.
 //!
-//! Owns the estimate of what a rewrite of a segment could free: only whole pages of the file system inside a run of
-//! adjacent hidden records, and only in segments before the last two.
+//! Owns the estimate of the bytes that a rewrite of a segment could free: only whole pages of the file system inside a
+//! run of adjacent hidden records, and only in segments before the last two.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

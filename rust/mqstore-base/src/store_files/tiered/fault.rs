@@ -9,7 +9,7 @@ pub struct TieredFault {
     pub kind: TieredFaultKind,
     /// The file or folder.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The reason, as text for a person.
     pub detail: String,
 }
 

@@ -36,7 +36,7 @@ pub struct TieredStore {
     notes: Vec<String>,
 }
 
-/// What a joined file consists of.
+/// A part of a joined file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     /// A part of the log of a queue.

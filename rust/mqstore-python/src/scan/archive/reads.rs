@@ -18,7 +18,7 @@ use super::super::column_builder::BatchBuilder;
 use super::super::input::append_stream::open_stream;
 use super::super::request::{layout, scan_request};
 use super::super::scan_rows::{ScanRows, arrow_bug};
-use super::records::{ArchiveRows, wrong};
+use super::records::{for_each_record, wrong};
 use crate::convert::stored_message::StoredMessage;
 use crate::runtime::detached;
 use crate::store::NativeStore;
@@ -38,22 +38,15 @@ fn visit_rows(
     test: &RecordTest,
     mut visit: impl FnMut(&ScanRow<'_>),
 ) -> Result<(), StoreError> {
-    let mut buffer = Vec::new();
-    for batch in stream {
-        let batch = batch.map_err(wrong)?;
-        let rows = ArchiveRows::of(&batch)?;
-        for row in 0..batch.num_rows() {
-            buffer.clear();
-            rows.encode(row, &mut buffer)?;
-            let record = RecordView::decode(&buffer).map_err(wrong)?;
-            let offset = rows.log_offset(row)?;
-            record
-                .check_crc(CrcCheck::ALL)
-                .map_err(|error| wrong(format!("the record of log offset {offset}: {error}")))?;
-            test.visit(&record, offset, &mut visit);
-        }
-    }
-    Ok(())
+    for_each_record(stream, |rows, row, bytes| {
+        let record = RecordView::decode(bytes).map_err(wrong)?;
+        let offset = rows.log_offset(row)?;
+        record
+            .check_crc(CrcCheck::ALL)
+            .map_err(|error| wrong(format!("the record of log offset {offset}: {error}")))?;
+        test.visit(&record, offset, &mut visit);
+        Ok(())
+    })
 }
 
 /// Returns the messages of rows of an archive that meet the conditions of a request, in the order of the rows.

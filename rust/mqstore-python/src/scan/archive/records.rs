@@ -77,8 +77,8 @@ impl<'a> ArchiveRows<'a> {
         offset.ok_or_else(|| wrong(format!("row {row} has no log offset")))
     }
 
-    /// Appends the record of a row to `out` and returns its length.
-    pub(super) fn encode(&self, row: usize, out: &mut Vec<u8>) -> Result<usize, StoreError> {
+    /// Appends the record of a row to `out`.
+    pub(super) fn encode(&self, row: usize, out: &mut Vec<u8>) -> Result<(), StoreError> {
         let size = long(&self.size, row, "size")?;
         let written = match self.raw.get(row) {
             Some(raw) => {
@@ -96,7 +96,7 @@ impl<'a> ArchiveRows<'a> {
         if i64::try_from(written) != Ok(size) {
             return Err(wrong(format!("the record of row {row} has {written} bytes, not {size}")));
         }
-        Ok(written)
+        Ok(())
     }
 
     /// Encodes the record of a row without `raw`.
@@ -159,19 +159,32 @@ fn host(column: &BytesColumn<'_>, row: usize, name: &str) -> Result<Host, StoreE
     Host::from_str(text).map_err(wrong)
 }
 
-/// Encodes all rows. Returns their number, the sum of the CRC-32 of each record, and the sum of their bytes.
-pub(super) fn checksum(stream: RecordBatchStreamReader) -> Result<(u64, u64, u64), StoreError> {
-    let (mut records, mut sum, mut total) = (0_u64, 0_u64, 0_u64);
+/// Calls `visit` with each row and the bytes of its record.
+pub(super) fn for_each_record(
+    stream: RecordBatchStreamReader,
+    mut visit: impl FnMut(&ArchiveRows<'_>, usize, &[u8]) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
     let mut buffer = Vec::new();
     for batch in stream {
         let batch = batch.map_err(wrong)?;
         let rows = ArchiveRows::of(&batch)?;
         for row in 0..batch.num_rows() {
             buffer.clear();
-            total += rows.encode(row, &mut buffer)? as u64;
-            sum = sum.wrapping_add(u64::from(crc32(&buffer)));
-            records += 1;
+            rows.encode(row, &mut buffer)?;
+            visit(&rows, row, &buffer)?;
         }
     }
+    Ok(())
+}
+
+/// Encodes all rows. Returns their number, the sum of the CRC-32 of each record, and the sum of their bytes.
+pub(super) fn checksum(stream: RecordBatchStreamReader) -> Result<(u64, u64, u64), StoreError> {
+    let (mut records, mut sum, mut total) = (0_u64, 0_u64, 0_u64);
+    for_each_record(stream, |_, _, bytes| {
+        total += bytes.len() as u64;
+        sum = sum.wrapping_add(u64::from(crc32(bytes)));
+        records += 1;
+        Ok(())
+    })?;
     Ok((records, sum, total))
 }

@@ -1,7 +1,7 @@
-"""Durable appends, alone and beside cold reads: `mqstore bench --cold-reads`.
+"""Durable appends, alone and next to cold reads: `mqstore bench --cold-reads`.
 
 A store gets some gigabytes of old messages. Then one thread appends durable messages at a fixed rate, in turns: alone,
-beside processes that read old messages from the disk, beside a scan from the disk, and beside both. A bare loop that
+next to processes that read old messages from the disk, next to a scan from the disk, and next to both. A bare loop that
 writes the same bytes to a prepared file, and syncs each write, alternates with the store within each turn. It shows how
 much of a delay comes from the disk and the processors.
 """
@@ -75,7 +75,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class ColdReads:
-    """Durable appends, alone and beside cold reads."""
+    """Durable appends, alone and next to cold reads."""
 
     rate: int
     """Appends a second that were due."""
@@ -247,8 +247,8 @@ def _quantile(ordered: Sequence[float], part: float) -> float:
     return ordered[min(math.ceil(part * len(ordered)), len(ordered)) - 1]
 
 
-APPEND_HEADINGS = ("beside", "side", "p50, µs", "p99, µs", "p99.9, µs", "max, µs", "p99 / alone", "p99.9 / alone")
-LOAD_HEADINGS = ("beside", "messages read/s", "scan, MB/s", "from the disk, MB/s")
+APPEND_HEADINGS = ("load", "side", "p50, µs", "p99, µs", "p99.9, µs", "max, µs", "p99 / alone", "p99.9 / alone")
+LOAD_HEADINGS = ("load", "messages read/s", "scan, MB/s", "from the disk, MB/s")
 
 
 def append_rows(found: ColdReads) -> list[tuple[object, ...]]:

@@ -174,7 +174,12 @@ impl RecordReader {
     /// Asks the system to fetch the records at `places` (log offset and size) in parallel, if they are probably on the
     /// disk. A size of 0 means unknown. Requests at most 16 MiB; the rest is ignored.
     pub fn expect(&mut self, places: impl Iterator<Item = (u64, u32)>) {
-        let places = places.filter(|(offset, _)| *offset < self.limit && self.is_cold(*offset)).collect();
+        let places: Vec<_> =
+            places.filter(|(offset, _)| *offset < self.limit && self.is_cold(*offset)).collect();
+        // A single record is read at once.
+        if places.len() < 2 {
+            return;
+        }
         let mut left = EXPECTED_BYTES;
         for mut piece in pieces(places) {
             while let Some(segment) = self.list.find(piece.start).filter(|_| left > 0 && !piece.is_empty()) {

@@ -14,8 +14,8 @@
 //! slot does not name. The next open for writing links it ([`IndexFile::link_newest`]).
 //!
 //! This module owns all access to the bytes of a file. The writer maps the file that it writes, and keeps its header in
-//! memory. Other files of the writing process without holes are read through maps that the cache of open files keeps. A
-//! process that does not write uses positional reads. Only the writer, which holds the lock of the
+//! memory. The writing process reads other files through maps that the cache of open files keeps. In both, a slot that may
+//! be in a hole is read by position. A process that does not write uses positional reads. Only the writer, which holds the lock of the
 //! set, changes a byte.
 //!
 //! Source: `IndexFile`, `IndexHeader`.
@@ -71,6 +71,10 @@ pub(super) struct IndexFile {
     access: Access,
     state: RwLock<IndexFileState>,
     dirty: AtomicBool,
+    /// The pages that have space for certain.
+    space: Arc<IndexSpace>,
+    /// Whether the whole file had space when a lookup mapped it.
+    has_no_holes: AtomicBool,
     /// The map for lookups, at most one.
     maps: RecentMaps,
 }
@@ -81,12 +85,12 @@ struct IndexFileState {
     map: Option<WriteMap>,
 }
 
-/// The access to a file that is written.
+/// The map of a file, and what is known about its holes.
 #[derive(Clone, Debug)]
 pub(super) struct WriteMap {
     file: Arc<dyn VfsFile>,
     region: Region,
-    space: Arc<IndexSpace>,
+    pub(super) space: Arc<IndexSpace>,
 }
 
 /// An entry that is about to be written.
@@ -100,10 +104,10 @@ struct PreparedEntry {
 /// The access to a file that is read.
 #[derive(Debug)]
 pub(super) enum IndexBytes {
-    /// The file that is written; it can have holes.
-    Written(WriteMap),
-    /// A file without holes.
+    /// A map of a file without holes.
     Map(Region),
+    /// A map of a file that may have holes: the file that is written, or an older one.
+    Sparse(WriteMap),
     File(Arc<dyn VfsFile>),
 }
 
@@ -118,7 +122,17 @@ impl IndexFile {
         let state = RwLock::new(IndexFileState { header, map: None });
         // An earlier process may not have synced its writes; one more sync is cheap.
         let dirty = AtomicBool::new(access == Access::ReadWrite);
-        Self { path, geometry, cache: Arc::clone(cache), access, state, dirty, maps: RecentMaps::default() }
+        Self {
+            path,
+            geometry,
+            cache: Arc::clone(cache),
+            access,
+            state,
+            dirty,
+            space: Arc::new(IndexSpace::new(geometry, header.next_entry())),
+            has_no_holes: AtomicBool::new(false),
+            maps: RecentMaps::default(),
+        }
     }
 
     /// Returns the header: from memory if this process is the writer, else from the disk.
@@ -147,25 +161,25 @@ impl IndexFile {
     /// Returns the access for a lookup.
     pub(super) fn source(&self) -> Result<IndexBytes, StoreError> {
         if let Some(map) = &self.state.read().map {
-            return Ok(IndexBytes::Written(map.clone()));
+            return Ok(IndexBytes::Sparse(map.clone()));
         }
-        match self.in_memory() {
-            Some(map) => Ok(IndexBytes::Map(Region::clone(&map))),
-            None => self.open().map(IndexBytes::File),
+        let Some(map) = self.in_memory() else { return self.open().map(IndexBytes::File) };
+        let region = Region::clone(&map);
+        if self.has_no_holes.load(Ordering::Acquire) {
+            return Ok(IndexBytes::Map(region));
         }
+        Ok(IndexBytes::Sparse(WriteMap { file: self.open()?, region, space: Arc::clone(&self.space) }))
     }
 
-    /// Maps the complete file, unless it has holes. A process that only reads uses no map, because the writer could cut
-    /// the file under it.
+    /// Maps the complete file. A process that only reads uses no map, because the writer could cut the file under it.
     fn in_memory(&self) -> Option<Arc<Region>> {
         if self.access == Access::Read {
             return None;
         }
         let map = || {
             let len = self.geometry.file_len();
-            if self.cache.get(&self.path, Access::ReadWrite)?.stat()?.allocated_bytes < len {
-                return Err(io::Error::new(io::ErrorKind::Unsupported, "the file has holes"));
-            }
+            let stat = self.cache.get(&self.path, Access::ReadWrite)?.stat()?;
+            self.has_no_holes.store(stat.allocated_bytes >= len, Ordering::Release);
             self.cache.map(&self.path, Access::ReadWrite, len)
         };
         self.maps.get(0, map).ok()
@@ -182,8 +196,7 @@ impl IndexFile {
             .map_err(|_| io::ErrorKind::FileTooLarge.into())
             .and_then(|len| file.map(0, len, MapAccess::ReadWrite))
             .at(&self.path, "mapping an index file")?;
-        let space = Arc::new(IndexSpace::new(self.geometry, state.header.next_entry()));
-        let map = WriteMap { file, region, space };
+        let map = WriteMap { file, region, space: Arc::clone(&self.space) };
         state.map = Some(map.clone());
         Ok(map)
     }
@@ -334,15 +347,19 @@ impl IndexBytes {
     pub(super) fn slot(&self, geometry: IndexGeometry, slot: u32) -> io::Result<u32> {
         let position = geometry.slot_position(slot);
         match self {
-            Self::Written(map) if map.space.has_slot(position) => {
+            Self::Map(region) => Ok(region.load_u32_be_acquire(position as usize)?),
+            Self::Sparse(map) if map.space.has_slot(position) => {
                 Ok(map.region.load_u32_be_acquire(position as usize)?)
             }
-            Self::Map(region) => Ok(region.load_u32_be_acquire(position as usize)?),
-            Self::Written(WriteMap { file, .. }) | Self::File(file) => {
-                let mut bytes = [0; 4];
-                file.read_exact_at(&mut bytes, position)?;
-                Ok(u32::from_be_bytes(bytes))
+            Self::Sparse(WriteMap { file, space, .. }) => {
+                let newest = read_slot(&**file, position)?;
+                if newest != 0 {
+                    // A hole has only zeros.
+                    space.note_slot(position);
+                }
+                Ok(newest)
             }
+            Self::File(file) => read_slot(&**file, position),
         }
     }
 
@@ -351,13 +368,19 @@ impl IndexBytes {
         let position = geometry.entry_position(number);
         let mut bytes = [0; INDEX_ENTRY_BYTES];
         match self {
-            Self::Written(WriteMap { region, .. }) | Self::Map(region) => {
+            Self::Sparse(WriteMap { region, .. }) | Self::Map(region) => {
                 region.read(position as usize, &mut bytes)?;
             }
             Self::File(file) => file.read_exact_at(&mut bytes, position)?,
         }
         Ok(IndexEntry::decode(&bytes))
     }
+}
+
+fn read_slot(file: &dyn VfsFile, position: u64) -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    file.read_exact_at(&mut bytes, position)?;
+    Ok(u32::from_be_bytes(bytes))
 }
 
 /// Reads the header of a file that this process does not write.

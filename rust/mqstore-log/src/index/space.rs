@@ -1,4 +1,4 @@
-//! The disk space of the index file that is written.
+//! The disk space of an index file.
 //!
 //! A file has its full length from the start, but is sparse: with RocketMQ's geometry it would take 400 MiB for the
 //! first key. Before an entry is written, its slot and its bytes get space.
@@ -8,13 +8,14 @@
 //!        | the pages have space, all of them                  | of the next entry
 //! ```
 //!
-//! The bits are in memory only. After an open, each page counts as one without space. To reserve space that exists is
-//! cheap and changes nothing, whether this or another program took it.
+//! The bits are in memory only. After an open, each page counts as one without space, until the writer reserves it or a
+//! lookup finds a slot in it that is not zero. To reserve space that exists is cheap and changes nothing, whether this or
+//! another program took it.
 //!
 //! Not even a read may go through the map to a page that may have no space: on tmpfs, a read of a hole takes a page, and
 //! a full disk then ends the process with a signal.
 //!
-//! Across threads: the writer, which holds the lock of the set, reserves; lookups ask.
+//! Across threads: the writer, which holds the lock of the set, reserves; lookups ask, and note pages with space.
 
 use std::io;
 use std::ops::Range;
@@ -84,8 +85,7 @@ impl IndexSpace {
     }
 
     fn reserve_page(&self, file: &dyn VfsFile, page: u64) -> io::Result<()> {
-        let reserved = self.reserved_pages.load(Ordering::Relaxed);
-        if reserved >= self.page_count / SCATTERED_PART {
+        if self.reserved_pages.load(Ordering::Relaxed) >= self.page_count / SCATTERED_PART {
             match self.reserve(file, 0..self.page_count * PAGE_BYTES) {
                 // A page may still fit.
                 Err(error) if is_disk_full(&error) => {}
@@ -97,11 +97,22 @@ impl IndexSpace {
             }
         }
         self.reserve(file, page * PAGE_BYTES..(page + 1) * PAGE_BYTES)?;
-        if let Some(word) = self.pages.get((page / u64::from(u64::BITS)) as usize) {
-            word.fetch_or(1 << (page % u64::from(u64::BITS)), Ordering::Release);
-        }
-        self.reserved_pages.store(reserved + 1, Ordering::Relaxed);
+        self.note_page(page);
         Ok(())
+    }
+
+    /// Notes that the slot at this position has space.
+    pub(super) fn note_slot(&self, position: u64) {
+        self.note_page(position / PAGE_BYTES);
+    }
+
+    fn note_page(&self, page: u64) {
+        let bit = 1 << (page % u64::from(u64::BITS));
+        if let Some(word) = self.pages.get((page / u64::from(u64::BITS)) as usize)
+            && word.fetch_or(bit, Ordering::Release) & bit == 0
+        {
+            self.reserved_pages.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Reserves space for entries, which follow those that have it.

@@ -1,6 +1,7 @@
 //! Tests of the disk space of index files.
 
 use super::*;
+use crate::index::file::IndexBytes;
 
 /// Files with eleven pages of slots and about ten pages of entries.
 const PAGES: IndexGeometry = IndexGeometry { slots: 11_000, entries: 2_000 };
@@ -49,8 +50,16 @@ fn slots_without_space_are_read_after_an_open() {
     for access in [Access::ReadWrite, Access::Read] {
         check(&open(&world, access), 3);
     }
-    // The writer does not know yet which pages have space.
+    // The writer does not know yet which pages have space. A lookup that finds a key notes its page.
     let set = open(&world, Access::ReadWrite);
+    let position = PAGES.slot_position(PAGES.slot_of(key("k1", 0, T).hash));
+    let has_space = || match set.files()[0].source().unwrap() {
+        IndexBytes::Sparse(map) => map.space.has_slot(position),
+        other => panic!("{other:?}"),
+    };
+    assert!(!has_space());
+    check(&set, 3);
+    assert!(has_space());
     set.put(&keys(3..4)).unwrap();
     check(&set, 4);
     assert_eq!(world.sim.violations(), Vec::<String>::new());

@@ -51,6 +51,14 @@ def s3() -> Iterator[Bucket]:
         yield made
 
 
+@pytest.fixture
+def homes(tmp_path: Path) -> tuple[Path, Path]:
+    """A store that has all its segments, and the same store with most of them in the archive `cold`."""
+    from archived_stores import whole_and_short
+
+    return whole_and_short(tmp_path)
+
+
 def target_at(kind: str, request: pytest.FixtureRequest, folder: Path) -> tuple[str, dict[str, Any] | None]:
     """A new URL of the kind "file", "memory" or "s3", with the options of its transport."""
     name = uuid.uuid4().hex

@@ -1,0 +1,199 @@
+"""How many requests and bytes of an archive a read needs."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqstore
+from archived_stores import KEEPING, parquet_files
+from mqstore._archive import pages, run
+from mqstore._archive.place import ArchivePlace
+from mqstore._publish.local import Directory
+
+pyarrow = pytest.importorskip("pyarrow")
+
+MIB = 1 << 20
+
+
+class Counted:
+    """Counts the requests and bytes of reads of an archive."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.requests: list[tuple[str, int]] = []
+        plain = Directory.read
+
+        def read(target: Directory, ranges: Any) -> Any:
+            found = plain(target, ranges)
+            self.requests += [(wanted[0], len(part)) for wanted, part in zip(ranges, found, strict=True)]
+            return found
+
+        monkeypatch.setattr(Directory, "read", read)
+
+    def taken(self) -> tuple[int, int]:
+        """Returns requests and bytes since the last call."""
+        found = len(self.requests), sum(length for _, length in self.requests)
+        self.requests.clear()
+        return found
+
+
+def large(home: Path, count: int, seed: int, segment: int) -> int:
+    """Makes a store with messages of about 1 KB in 4 queues, mostly in its archive. Returns their number."""
+    words = [f"{random.Random(number).getrandbits(40):x}" for number in range(400)]
+    chance = random.Random(seed)
+    options = mqstore.StoreOptions(segment_size=segment, index_slots=100_000, index_entries=2_000_000)
+    with mqstore.open(home, "create", options=options, retention_bytes=1, durability="async") as store:
+        store.create_topic("orders", queues=4)
+        # First, so that retention keeps what the archive does not have yet.
+        store.archive.configure(f"{home}.cold")
+        for start in range(0, count, 1000):
+            bodies = [
+                json.dumps({"id": number, "text": " ".join(chance.choices(words, k=85))}).encode()
+                for number in range(start, start + 1000)
+            ]
+            keys = [f"order-{number}" for number in range(start, start + 1000)]
+            store.append_batch("orders", bodies, keys, "paid", queue_id=start // 1000 % 4)
+        store.flush()
+        report = store.archive.run()
+        store.expire()
+    return report.records
+
+
+def random_reads(home: Path, counted: Counted, seed: int, reads: int) -> tuple[list[tuple[int, int]], int]:
+    """Reads single messages. Returns requests and bytes of each read, and the largest of the first look-ups."""
+    chance = random.Random(seed)
+    costs = []
+    with mqstore.open(home) as store:
+        limits = [(queue.queue_id, queue.min_offset) for queue in store.queues("orders")]
+        link = store._archive_link
+        history = link.history(store, store.stats().log_min_offset)
+        for file in history.reader.files():
+            history.reader.footer(file)
+        for _ in range(reads):
+            queue_id, low = chance.choice(limits)
+            offset = chance.randrange(low)
+            # As in an archive of which nothing but footers and page indexes is in memory.
+            history.reader._columns._values.clear()
+            counted.taken()
+            message = next(iter(store.read("orders", queue_id, offset)))
+            costs.append(counted.taken())
+            assert (message.queue_id, message.queue_offset) == (queue_id, offset)
+            number = offset // 1000 * 4000 + queue_id * 1000 + offset % 1000
+            assert message.keys == (f"order-{number}",)
+            assert message.json()["id"] == number
+        counted.taken()
+        found = list(store.lookup("orders", "order-17"))
+        assert [message.json()["id"] for message in found] == [17]
+        return costs, counted.taken()[1]
+
+
+@pytest.mark.parametrize(
+    ("count", "segment", "reads"),
+    [(24_000, 4 * MIB, 200), pytest.param(1_500_000, 256 * MIB, 1000, marks=pytest.mark.soak)],
+)
+def test_a_random_read_needs_three_ranges(
+    count: int, segment: int, reads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = large(tmp_path / "store", count, 1, segment)
+    assert records > count / 2
+    counted = Counted(monkeypatch)
+    costs, of_lookup = random_reads(tmp_path / "store", counted, 2, reads)
+    print(
+        f"\n{records:,} records, requests {max(one for one, _ in costs)}, bytes: mean "
+        f"{sum(size for _, size in costs) / len(costs):,.0f}, most {max(size for _, size in costs):,}"
+    )
+    assert max(requests for requests, _ in costs) <= 3
+    assert max(size for _, size in costs) <= 200 << 10
+    assert of_lookup <= max(4 * MIB, sum(path.stat().st_size for path in (tmp_path / "store.cold").rglob("*")) // 8)
+
+
+def test_incompressible_and_large_bodies_need_little_more_than_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(3)
+    options = replace(KEEPING, segment_size=8 * MIB, queue_file_entries=20_000)
+    for size in (1000, 10_000, 300_000):
+        home = tmp_path / f"store-{size}"
+        with mqstore.open(home, "create", options=options) as store:
+            store.create_topic("orders", queues=1)
+            for _ in range(24 * MIB // size):
+                store.append("orders", chance.randbytes(size))
+            store.archive.configure(f"{home}.cold")
+            store.archive.run()
+            store.expire()
+            history = store._archive_link.history(store, store.stats().log_min_offset)
+            for file in history.reader.files():
+                history.reader.footer(file)
+            counted = Counted(monkeypatch)
+            for offset in range(0, store.queues("orders")[0].min_offset, 7):
+                history.reader._columns._values.clear()
+                counted.taken()
+                assert store.message_at("orders", 0, offset) is not None
+                requests, read = counted.taken()
+                assert requests <= 3
+                assert read <= (200 << 10) + (size if size > 100_000 else 0)
+
+
+def test_a_key_is_found_by_bloom_filters(
+    homes: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_RANGE_BYTES", 20_000)
+    whole, short = homes
+    with mqstore.open(whole) as store:
+        report = store.archive.run_to(tmp_path / "small")
+    assert report.bloom_filters
+    counted = Counted(monkeypatch)
+    with mqstore.open(short, archive=tmp_path / "small") as store:
+        assert not list(store.lookup("orders", "absent"))
+        files = len(mqstore.Archive(tmp_path / "small").files("orders"))
+        assert files >= 5
+        # The footer, and the filters of each file.
+        counted.taken()
+        assert not list(store.lookup("orders", "absent as well"))
+        assert counted.taken() == (0, 0)
+        assert len(list(store.lookup("orders", "k201"))) == 1
+        assert counted.taken()[0] <= 5
+
+
+def test_the_hash_of_bloom_filters() -> None:
+    # Values of the reference program.
+    assert pages.hash_of(b"") == 0xEF46DB3751D8E999
+    assert pages.hash_of(b"a") == 0xD24EC4F1A98C6E5B
+    assert pages.hash_of(b"abc") == 0x44BC2CF5AD770999
+    assert pages.hash_of(b"Nobody inspects the spammish repetition") == 0xFBCEA83C8A378BF1
+
+
+def test_the_layout_of_a_file(homes: tuple[Path, Path], tmp_path: Path) -> None:
+    """The columns that each read needs are neighbours, and their field ids are those of the first version."""
+    import pyarrow.parquet as parquet
+
+    [path] = parquet_files(tmp_path / "cold")
+    schema = parquet.read_schema(path)
+    ids = {field.name: int(field.metadata[b"PARQUET:field_id"]) for field in schema}
+    assert [name for name, _ in sorted(ids.items(), key=lambda one: one[1])] == [
+        "topic", "queue_id", "queue_offset", "commit_log_offset", "size", "store_timestamp", "born_timestamp",
+        "unique_id", "keys", "tags", "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset",
+        "born_host", "store_host", "body_crc", "magic", "properties_raw", "body", "raw",
+    ]  # fmt: skip
+    assert schema.names[-5:] == ["properties_raw", "body", "unique_id", "keys", "tags"]
+    metadata = parquet.read_metadata(path).row_group(0)
+    places = [metadata.column(number) for number in range(metadata.num_columns)]
+    starts = [one.dictionary_page_offset or one.data_page_offset for one in places]
+    assert starts == sorted(starts)
+
+
+def test_the_place_of_an_archive_reads_ranges(tmp_path: Path, homes: tuple[Path, Path]) -> None:
+    place = ArchivePlace(tmp_path / "cold", None)
+    entry = place.must_have().files[0]
+    content = (tmp_path / "cold/v1" / entry.path).read_bytes()
+    assert place.parts(entry, [(0, 4), (10, 20)]) == [content[:4], content[10:30]]
+    with pytest.raises(mqstore.CorruptionError):
+        place.parts(entry, [(len(content) - 3, 4)])
+    (tmp_path / "cold/v1" / entry.path).unlink()
+    with pytest.raises(mqstore.CorruptionError, match="missing"):
+        place.parts(entry, [(0, 4)])

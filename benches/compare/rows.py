@@ -175,7 +175,8 @@ def _sync(name: str, title: str, threads: int, messages: int, ratios: tuple[Rati
             "durability": "sync",
             "threads": threads,
             "messages": messages,
-            "warm_up": 200,
+            # After these messages a store prewrites its full window.
+            "warm_up": 2_000,
             # Files that are warmed or pre-written are ready by then.
             "settle_ms": 3_000,
             "latency": True,

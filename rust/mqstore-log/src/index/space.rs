@@ -4,8 +4,8 @@
 //! first key. Before an entry is written, its slot and its bytes get space.
 //!
 //! ```text
-//! header | slots: random places, page by page;  once half of | entries: windows ahead
-//!        | the pages have space, all of them                  | of the next entry
+//! header | slots: random places, page by page;  once a sixteenth | entries: windows ahead
+//!        | of the pages have space, all of them                   | of the next entry
 //! ```
 //!
 //! The bits are in memory only. After an open, each page counts as one without space, until the writer reserves it or a
@@ -28,8 +28,9 @@ use mqstore_io::{VfsFile, is_disk_full};
 /// The unit of space for slots; every file system reserves at least this much.
 const PAGE_BYTES: u64 = 4096;
 
-/// If this part of the slot pages has space, the next reservation covers all of them.
-const SCATTERED_PART: u64 = 2;
+/// If this part of the slot pages has space, the next reservation covers all of them. Keys come in random order, so these
+/// pages are in random order on the disk, and a sync writes each of them apart.
+const SCATTERED_PART: u64 = 16;
 
 /// Bytes of entries that get space at once: as many as the file already has, within these bounds.
 const LEAST_ENTRY_BYTES: u64 = 64 << 10;

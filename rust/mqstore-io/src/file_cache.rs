@@ -146,27 +146,42 @@ impl FileCache {
     }
 }
 
-/// The most recent maps of one sequence of files, found without a path and without the cache's lock. It holds weak
-/// references: only the cache keeps maps alive.
-#[derive(Debug, Default)]
-pub struct RecentMaps(Mutex<Vec<(u64, Weak<Region>)>>);
+/// The most recent files of one sequence, or their maps, found without a path and without the cache's lock. It holds weak
+/// references: only the cache keeps them alive.
+#[derive(Debug)]
+pub struct Recent<T: ?Sized>(Mutex<Vec<(u64, Weak<T>)>>);
 
-/// Number of maps that are remembered for a sequence.
-const RECENT_MAPS: usize = 8;
+/// The maps of [`Recent`] files.
+pub type RecentMaps = Recent<Region>;
 
-impl RecentMaps {
-    /// Returns the map `key`. If it is not remembered, calls `map`, which asks the cache.
-    pub fn get(&self, key: u64, map: impl FnOnce() -> io::Result<Arc<Region>>) -> io::Result<Arc<Region>> {
+/// The handles of [`Recent`] files. Their use does not count in the cache's order.
+pub type RecentFiles = Recent<dyn VfsFile>;
+
+/// Number of files that are remembered for a sequence.
+const RECENT_FILES: usize = 8;
+
+impl<T: ?Sized> Default for Recent<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: ?Sized> Recent<T> {
+    /// Returns the file or map `key`. If it is not remembered, calls `open`, which asks the cache.
+    ///
+    /// # Errors
+    /// The error of `open`.
+    pub fn get<E>(&self, key: u64, open: impl FnOnce() -> Result<Arc<T>, E>) -> Result<Arc<T>, E> {
         let mut recent = self.0.lock();
-        let known = recent.iter().find(|(known, _)| *known == key).and_then(|(_, map)| map.upgrade());
+        let known = recent.iter().find(|(known, _)| *known == key).and_then(|(_, known)| known.upgrade());
         if let Some(known) = known {
             return Ok(known);
         }
-        let map = map()?;
-        recent.retain(|(known, map)| *known != key && map.strong_count() > 0);
-        recent.truncate(RECENT_MAPS - 1);
-        recent.insert(0, (key, Arc::downgrade(&map)));
-        Ok(map)
+        let opened = open()?;
+        recent.retain(|(known, other)| *known != key && other.strong_count() > 0);
+        recent.truncate(RECENT_FILES - 1);
+        recent.insert(0, (key, Arc::downgrade(&opened)));
+        Ok(opened)
     }
 }
 

@@ -27,7 +27,7 @@ pub mod vfs;
 pub use clock::{Clock, LocalTime, ManualClock, SystemClock, TestClock};
 pub use event_count::EventCount;
 pub use faults::{FaultVfs, Faults};
-pub use file_cache::{FileCache, RecentMaps};
+pub use file_cache::{FileCache, Recent, RecentFiles, RecentMaps};
 pub use mapped_file::{MappedFile, MappedFileGuard};
 pub use mapped_file_queue::{FileLength, LoadReport, MappedFileQueue, PushError, StrayFile, StrayKind};
 pub use os::{OsVfs, WakeDescriptor};

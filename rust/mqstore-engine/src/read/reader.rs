@@ -571,7 +571,8 @@ impl Reader {
     }
 
     fn is_derived(state: &ReaderState, topic: &str, queue_id: i32) -> bool {
-        state.all_replaced || state.replaced_ids.contains(&(topic.to_owned(), queue_id))
+        let is_replaced = || state.replaced_ids.contains(&(topic.to_owned(), queue_id));
+        state.all_replaced || !state.replaced_ids.is_empty() && is_replaced()
     }
 
     /// Updates the state if a writer removed the oldest segments.

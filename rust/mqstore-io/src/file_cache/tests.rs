@@ -132,3 +132,28 @@ fn a_release_closes_files_that_no_caller_has() {
         assert_eq!(state.entries.len(), state.order.len());
     });
 }
+
+#[test]
+fn recent_files_need_the_cache_only_once_until_it_closes_them() {
+    everywhere(|vfs, root| {
+        let path = root.join("a");
+        put(vfs, &path);
+        let cache = FileCache::new(Arc::clone(vfs), 8);
+        let recent = RecentFiles::default();
+        let opens = std::cell::Cell::new(0);
+        let get = || {
+            let open = || {
+                opens.set(opens.get() + 1);
+                cache.get(&path, Access::Read)
+            };
+            recent.get(7, open).unwrap()
+        };
+        assert!(Arc::ptr_eq(&get(), &get()));
+        assert_eq!(opens.get(), 1);
+        // A file of this name can be another one after that.
+        cache.forget(&path);
+        drop((get(), get()));
+        assert_eq!(opens.get(), 2);
+        assert!(recent.get(8, || Err::<Arc<dyn VfsFile>, _>(io::ErrorKind::NotFound)).is_err());
+    });
+}

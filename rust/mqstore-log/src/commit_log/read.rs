@@ -38,11 +38,34 @@ pub fn read_record(
     offset: u64,
     size_hint: usize,
 ) -> Result<RecordBytes, StoreError> {
+    let both = |bytes: &[u8]| check_record(bytes, offset, ScanChecks { crc: true }).map(drop);
+    read_checked(files, list, offset, size_hint, both)
+}
+
+/// Like [`read_record`], with the checks of a reader: if the record has two checksums, the one that covers the whole
+/// record is enough.
+fn read_for_reader(
+    files: &StoreFiles,
+    list: &SegmentList,
+    offset: u64,
+    size_hint: usize,
+) -> Result<RecordBytes, StoreError> {
+    read_checked(files, list, offset, size_hint, |bytes| check_to_read(bytes, offset).map(drop))
+}
+
+/// Reads the record at `offset`, which must pass `check`.
+fn read_checked(
+    files: &StoreFiles,
+    list: &SegmentList,
+    offset: u64,
+    size_hint: usize,
+    check: impl Fn(&[u8]) -> Result<(), String>,
+) -> Result<RecordBytes, StoreError> {
     let segment = list.find(offset).ok_or_else(|| {
         StoreError::corrupt(&files.commit_log(), offset, "no segment holds this log offset")
     })?;
     let _held = segment.hold();
-    read_in(segment, offset, size_hint).map_err(|error| {
+    read_in(segment, offset, size_hint, check).map_err(|error| {
         let path = segment.path();
         match (&error, files.vfs.stat(&path)) {
             (StoreError::Corrupt { .. }, Err(gone)) if gone.kind() == std::io::ErrorKind::NotFound => {
@@ -53,7 +76,12 @@ pub fn read_record(
     })
 }
 
-fn read_in(segment: &Segment, offset: u64, size_hint: usize) -> Result<RecordBytes, StoreError> {
+fn read_in(
+    segment: &Segment,
+    offset: u64,
+    size_hint: usize,
+    check: impl Fn(&[u8]) -> Result<(), String>,
+) -> Result<RecordBytes, StoreError> {
     let at = offset - segment.base_offset();
     let file = segment.file().at_file(|| segment.path(), "opening a log segment")?;
     let available = segment.end_offset() - offset;
@@ -71,8 +99,7 @@ fn read_in(segment: &Segment, offset: u64, size_hint: usize) -> Result<RecordByt
         file.read_exact_at(rest, at + done as u64).at_file(|| segment.path(), "reading a record")?;
     }
     buffer.truncate(size);
-    check_record(&buffer, offset, ScanChecks { crc: true })
-        .map_err(|reason| StoreError::corrupt(&segment.path(), at, reason))?;
+    check(&buffer).map_err(|reason| StoreError::corrupt(&segment.path(), at, reason))?;
     Ok(RecordBytes::Read(Arc::new(buffer), 0..size))
 }
 
@@ -133,7 +160,7 @@ impl RecordReader {
             return Ok(bytes);
         }
         self.count(offset);
-        read_record(files, &self.list, offset, RECORD_GUESS_BYTES)
+        read_for_reader(files, &self.list, offset, RECORD_GUESS_BYTES)
     }
 
     /// Returns the record from a map, if it is in memory and valid.
@@ -215,13 +242,13 @@ impl RecordReader {
         self.last_end = offset + u64::from(size);
         self.hold(offset);
         if !near || u64::from(size) > AHEAD_BYTES {
-            return read_record(files, &self.list, offset, size as usize);
+            return read_for_reader(files, &self.list, offset, size as usize);
         }
         if let Some(bytes) = self.buffered(offset, size) {
             return Ok(bytes);
         }
         let Some(segment) = self.list.find(offset) else {
-            return read_record(files, &self.list, offset, size as usize);
+            return read_for_reader(files, &self.list, offset, size as usize);
         };
         let end = segment.end_offset().min(self.limit).min(offset + AHEAD_BYTES);
         let mut buffer = vec![0; end.saturating_sub(offset) as usize];
@@ -233,7 +260,7 @@ impl RecordReader {
         self.start = offset;
         match self.buffered(offset, size) {
             Some(bytes) => Ok(bytes),
-            None => read_record(files, &self.list, offset, size as usize),
+            None => read_for_reader(files, &self.list, offset, size as usize),
         }
     }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use mqstore_format::{CQ_UNIT_BYTES, CqUnit, offset_file_name};
 use mqstore_io::sync::{Arc, AtomicBool, AtomicI64, Mutex, Ordering, RwLock, Weak};
-use mqstore_io::{Access, RecentMaps, Region, VfsFile};
+use mqstore_io::{Access, RecentFiles, RecentMaps, Region, VfsFile};
 
 use super::context::QueueContext;
 use super::discover::QueueListing;
@@ -51,8 +51,10 @@ pub struct ConsumeQueue {
     /// Whether the queue is on the context's list of queues to sync.
     pub(super) dirty: AtomicBool,
     arrivals: QueueWaiters,
-    /// Maps of recently read files.
+    /// Maps of recently read files, in the process that writes.
     maps: RecentMaps,
+    /// Recently read files, in other processes.
+    files: RecentFiles,
 }
 
 /// The place of a unit in a mapped file.
@@ -167,6 +169,7 @@ impl ConsumeQueue {
             dirty: AtomicBool::new(false),
             arrivals: QueueWaiters::default(),
             maps: RecentMaps::default(),
+            files: RecentFiles::default(),
         })
     }
 
@@ -377,7 +380,7 @@ impl ConsumeQueue {
                 take(bytes.as_chunks().0);
                 continue;
             }
-            let file = self.file(part.base)?;
+            let file = self.files.get(part.base, || self.file(part.base))?;
             let mut position = part.position;
             while position < part.end_position() {
                 let end = part.end_position().min(position + READ_BYTES);

@@ -2,10 +2,14 @@
 
 use std::fs::File;
 use std::io;
+#[cfg(target_os = "linux")]
+use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
+#[cfg(target_os = "linux")]
+use rustix::io::ReadWriteFlags;
 
 use super::descriptor::{file_stat, retry};
 #[cfg(target_os = "linux")]
@@ -16,6 +20,27 @@ use crate::vfs::{FileStat, LockHolder, NoSpace, VfsFile};
 
 /// The bytes of one write where space cannot be reserved otherwise.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+
+/// Bytes of a range from which on the system is asked first whether it is in memory. A request to fetch a range looks at
+/// each of its pages, which takes long if nothing has to be fetched.
+#[cfg(target_os = "linux")]
+const PROBED_BYTES: u64 = 1 << 20;
+
+/// Distance of the bytes that show whether a range is in memory.
+#[cfg(target_os = "linux")]
+const PROBE_STEP_BYTES: usize = 256 << 10;
+
+/// Whether a range is in memory, as far as some of its bytes show. Never waits for the disk.
+#[cfg(target_os = "linux")]
+pub(super) fn is_in_memory(file: &File, offset: u64, len: u64) -> bool {
+    let last = offset.saturating_add(len - 1);
+    let mut places = (offset..last).step_by(PROBE_STEP_BYTES).chain([last]);
+    let read = |at: u64| {
+        let mut byte = [0];
+        rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT)
+    };
+    places.all(|at| retry(|| read(at)) == Ok(1))
+}
 
 /// An open regular file.
 #[derive(Debug)]
@@ -109,8 +134,11 @@ impl VfsFile for OsFile {
     #[cfg(target_os = "linux")]
     fn expect_read(&self, offset: u64, len: u64) -> io::Result<()> {
         // A length of 0 would mean the whole file.
-        let Some(len) = std::num::NonZeroU64::new(len) else { return Ok(()) };
-        Ok(retry(|| rustix::fs::fadvise(&self.file, offset, Some(len), rustix::fs::Advice::WillNeed))?)
+        let Some(wanted) = std::num::NonZeroU64::new(len) else { return Ok(()) };
+        if len >= PROBED_BYTES && is_in_memory(&self.file, offset, len) {
+            return Ok(());
+        }
+        Ok(retry(|| rustix::fs::fadvise(&self.file, offset, Some(wanted), rustix::fs::Advice::WillNeed))?)
     }
 
     #[cfg(target_os = "linux")]

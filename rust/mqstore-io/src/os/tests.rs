@@ -377,6 +377,33 @@ fn bytes_in_memory(path: &Path) -> Option<u64> {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn an_expected_range_is_fetched_unless_it_is_in_memory() {
+    const LEN: u64 = 4 << 20;
+    let (_, dir) = temp();
+    let (path, file) = file_with(&dir, "segment", &vec![7; LEN as usize]);
+    file.sync_all().unwrap();
+    let bare = fs::File::open(&path).unwrap();
+    // A file system whose reads always wait, or another process that needs memory, gives `false`.
+    let was_seen = file::is_in_memory(&bare, 0, LEN);
+    assert!(!file::is_in_memory(&bare, 1, LEN), "the last byte does not exist");
+    file.expect_read(0, LEN).unwrap();
+    file.start_writing(0, LEN).unwrap();
+    if !was_seen || bytes_in_memory(&path) != Some(0) {
+        eprintln!("not checked: no fincore, or the file system at {} keeps the pages", dir.path().display());
+        return;
+    }
+    assert!(!file::is_in_memory(&bare, 0, LEN));
+    file.expect_read(0, LEN).unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    while bytes_in_memory(&path) != Some(LEN) {
+        assert!(Instant::now() < end, "{:?} bytes", bytes_in_memory(&path));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(file::is_in_memory(&bare, 0, LEN));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn a_read_once_leaves_the_pages_in_memory_as_they_were() {
     const LEN: usize = 4 << 20;
     let (_, dir) = temp();

@@ -52,8 +52,8 @@ class Counted(Faulty):
         return found
 
 
-def scanned(transport: Counted, **conditions: Any) -> int:
-    """Returns the number of rows of a scan."""
+def rows(source: Any, **conditions: Any) -> Any:
+    """Returns the rows of a scan as a table."""
     names = ("queue_id", "start", "end", "start_time", "end_time", "keys", "filter", "topics")
     request = {
         **dict.fromkeys(names),
@@ -62,7 +62,12 @@ def scanned(transport: Counted, **conditions: Any) -> int:
         "body": "binary",
         "threads": 2,
     }
-    return Scan(transport.place(), request_of(**{**request, **conditions})).to_arrow().num_rows
+    return Scan(source, request_of(**{**request, **conditions})).to_arrow()
+
+
+def scanned(transport: Counted, **conditions: Any) -> int:
+    """Returns the number of rows of a scan."""
+    return int(rows(transport.place(), **conditions).num_rows)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +127,33 @@ def test_a_scan_reads_the_log_once_in_long_ranges(large: Path) -> None:
     assert read <= log + MIB
     # Three for each 24 MiB, and some for the open and the start of each segment.
     assert requests <= log / (8 * MIB) + 16
+
+
+@pytest.mark.parametrize("long", [1000, 60_000, 90_000, 3 * MIB, 9 * MIB])
+def test_a_scan_finds_records_across_the_ends_of_ranges(long: int, tmp_path: Path) -> None:
+    """A scan fetches ranges of 8 MiB. Each of their ends is in or near a record of the given length."""
+    home = tmp_path / "store"
+    options = mqstore.StoreOptions(segment_size=32 * MIB, max_message_size=10 * MIB)
+    with mqstore.open(home, "create", options=options) as store:
+        store.create_topic("orders", queues=1)
+        bodies: list[bytes] = []
+
+        def append(size: int) -> int:
+            bodies.append(b"%07d" % len(bodies) * (size // 7))
+            found = store.append("orders", bodies[-1])
+            return found.commit_log_offset + found.size
+
+        end = 0
+        for last in (8 * MIB, 16 * MIB, 24 * MIB):
+            while end + long < last:
+                end = append(max(7, min(70_000, (last - end - long) // 2)))
+            for size in (7, long, 700):
+                end = append(size)
+            assert end > last
+    columns = ["queue_offset", "commit_log_offset", "body"]
+    found = rows(Counted(home).place(), columns=columns)
+    assert found["body"].to_pylist() == bodies
+    assert found == rows(str(home), columns=columns)
 
 
 @pytest.mark.parametrize("which", ["large", "hundred"])

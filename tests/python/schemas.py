@@ -17,7 +17,9 @@ from typing import Any
 from mqstore import _reports
 from mqstore._admin import info as _info
 from mqstore._archive import reports as _archive
+from mqstore._read import logic as _logic
 from mqstore.cli import groups, settings, write
+from mqstore.cli.logic import verbs as logic_verbs
 from mqstore.cli.measure import bench, next_to_reads, trace
 
 REPORTS: dict[str, type] = {
@@ -42,6 +44,8 @@ REPORTS: dict[str, type] = {
     "bench --trace": trace.Trace,
     "bench --cold-reads": next_to_reads.ColdReads,
     "dead-letter redrive": groups.Redriven,
+    "logic-queue list": logic_verbs.LogicTopics,
+    "logic-queue export": logic_verbs.LogicExport,
 }
 LISTS: dict[str, type] = {
     "archive-files": _archive.ArchiveFile,
@@ -49,9 +53,10 @@ LISTS: dict[str, type] = {
     "config show": settings.Shown,
     "group lag": groups.GroupLag,
     "group reset": groups.OffsetReset,
+    "logic-queue lag": groups.GroupLag,
     "retention": _reports.TopicRetention,
 }
-_MODULES = (_archive, _reports, _info, bench, next_to_reads, groups, settings, trace, write)
+_MODULES = (_archive, _reports, _info, _logic, bench, next_to_reads, groups, logic_verbs, settings, trace, write)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
 SIMPLE = {int: "integer", str: "string", bool: "boolean", float: "number"}
@@ -67,6 +72,7 @@ def page() -> str:
     found["append"] = {"type": "array", "items": _result()}
     found |= {name: {"type": "array", "items": {"$ref": "#/$defs/message"}} for name in MESSAGES}
     found["message"] = _message()
+    found["logic-queue cat"] = {"type": "array", "items": _logic_message()}
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "What mqstore prints with --format json, by verb",
@@ -146,6 +152,12 @@ def _result() -> dict[str, Any]:
         for name in write.RESULT
     }
     return {"type": "object", "properties": types, "required": list(types), "additionalProperties": False}
+
+
+def _logic_message() -> dict[str, Any]:
+    message = _message()
+    own: dict[str, Any] = {"logic_queue_id": {"type": "integer"}, "logic_offset": {"type": "integer"}}
+    return {**message, "properties": own | message["properties"], "required": [*own, *message["required"]]}
 
 
 def _message() -> dict[str, Any]:

@@ -50,10 +50,13 @@ def test_arguments_and_errors_are_those_of_the_verb(name: str) -> None:
     assert twin.partition("\n\nArgs:")[2] == own.partition("\n\nArgs:")[2]
 
 
-CLASSES = ["Consumer", "Messages", "Scan", "Store", "StoreArchive", "Table", "Transaction", "WorkQueue"]
+CLASSES = [
+    *("Consumer", "LogicMessages", "LogicQueues", "Messages", "Scan", "Store", "StoreArchive", "Table"),
+    *("Transaction", "WorkQueue"),
+]
 VERBS = [
     *("open", "info", "verify", "repair", "rebuild", "compact", "export", "import_", "restore_compaction", "scan"),
-    *("fetch", "published", "clean", "copy_topic"),
+    *("fetch", "published", "clean", "copy_topic", "open_logic_queues"),
 ]
 
 
@@ -62,7 +65,7 @@ def test_every_function_has_its_twin(name: str) -> None:
     twin = getattr(mqstore.aio, name)
     more = {"max_appends", "max_append_bytes"} if name == "open" else set()
     assert [each for each in parameters(twin) if each[0] not in more] == parameters(getattr(mqstore, name))
-    assert inspect.iscoroutinefunction(twin) == (name not in ("open", "scan"))
+    assert inspect.iscoroutinefunction(twin) == (name not in ("open", "open_logic_queues", "scan"))
     assert inspect.getdoc(twin)
 
 
@@ -71,8 +74,8 @@ def test_public_names() -> None:
     for name in mqstore.aio.__all__:
         assert getattr(mqstore.aio, name).__module__ == "mqstore.aio", name
     functions = {name for name in mqstore.__all__ if inspect.isfunction(getattr(mqstore, name))}
-    # `sql` makes a filter and never waits. `open_logic_queues` returns plain iterators, for `asyncio.to_thread`.
-    assert functions == {*VERBS, "sql", "open_logic_queues"}
+    # `sql` makes a filter and never waits.
+    assert functions == {*VERBS, "sql"}
 
 
 def test_importing_it_starts_nothing() -> None:

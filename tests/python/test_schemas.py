@@ -10,6 +10,7 @@ import pytest
 
 import mqstore
 import schemas
+from test_logic_queues import item, write_mapping
 
 if TYPE_CHECKING:
     from conftest import Cli
@@ -61,6 +62,10 @@ def test_the_page_is_current() -> None:
         ["group reset", "DIR", "billing", "--to", "latest", "--dry-run"],
         ["dead-letter list", "DIR"],
         ["dead-letter redrive", "DIR", "workers", "--dry-run"],
+        ["logic-queue list", "a=DIR"],
+        ["logic-queue cat", "a=DIR"],
+        ["logic-queue lag", "a=DIR"],
+        ["logic-queue export", "a=DIR", "--topic", "orders", "--output", "OUT/orders.parquet"],
     ],
     ids=" ".join,
 )
@@ -76,6 +81,8 @@ def test_every_verb(filled: Path, tmp_path: Path, cli: Cli, verb: list[str]) -> 
             consumer.commit()
         with store.work_queue("events", "workers", max_attempts=1) as queue:
             queue.nack(queue.get())
+    if "a=DIR" in verb:
+        write_mapping(filled, "a", {0: [item(0, "a", 0, 100)]})
     places["URL"] = f"file://{out}/published"
     if "URL" in verb:
         mqstore.export(filled, places["URL"], format="jsonl")
@@ -85,7 +92,7 @@ def test_every_verb(filled: Path, tmp_path: Path, cli: Cli, verb: list[str]) -> 
             log.seek(first["commit_log_offset"] + 100)
             log.write(b"\xff" * 8)
     words = [word for part in verb[:1] for word in part.split()]
-    words += [places.get(word, word.replace("OUT", str(out))) for word in verb[1:]]
+    words += [places.get(word, word.replace("OUT", str(out)).replace("a=DIR", f"a={filled}")) for word in verb[1:]]
     done = cli(*words, "--format", "json")
     assert done.returncode in (0, 1), done.stderr
     answer: Any = json.loads(done.stdout)

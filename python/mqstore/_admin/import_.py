@@ -34,8 +34,9 @@ _ROWS = 1000
 _BYTES = 4 << 20
 
 # Columns that an import uses. It ignores positions in the old store.
-_NAMES = ("topic", "queue_id", "unique_id", "keys", "tags", "properties", "flag", "sys_flag", "born_timestamp",
-          "born_host", "reconsume_times", "body", "body_base64", "body_text", "body_error")  # fmt: skip
+_NAMES = ("topic", "logic_queue_id", "queue_id", "unique_id", "keys", "tags", "properties", "flag", "sys_flag",
+          "born_timestamp", "born_host", "reconsume_times",
+          "body", "body_base64", "body_text", "body_error")  # fmt: skip
 
 # Bits of `sys_flag`: a batch of messages, the kind of transaction, and the kinds that are in no queue.
 _BATCH, _TRANSACTION, _NOT_SENT = 0x80, 0xC, (0x4, 0xC)
@@ -63,7 +64,8 @@ def import_(
     Args:
         path: the directory.
         source: a file from `export`, or a folder of its `parts`. A row needs `topic` and a body (`body`, `body_base64`
-            or `body_text`); all other columns are optional.
+            or `body_text`); all other columns are optional. `logic_queue_id`, the queue of a static topic, replaces
+            `queue_id`.
         format: `"jsonl"`, `"parquet"` or `"arrow"`; None selects it by the ending.
         topic: topic of all messages; None keeps their topics. With a topic, the settings in the file are not used.
         compression: compression of the bodies: `"zstd"`, `"lz4"` or `"zlib"`; None and `"none"` compress none of them.
@@ -284,7 +286,8 @@ def _message(place: str, row: dict[str, Any], topic: str | None) -> tuple[Any, .
             raise InvalidMessageError(f"topic must be text, not {name!r}")
         return (
             name,
-            _int(row, "queue_id", None),
+            # Different logic queues can have the same physical queue, on different brokers.
+            _int(row, "logic_queue_id", _int(row, "queue_id", None)),
             _body(row),
             list(_properties(row).items()),
             _int(row, "flag", 0),

@@ -22,10 +22,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 from mqstore import _native
 from mqstore._paths import text_of
+from mqstore._read.logic_rows import LogicPiece, LogicRows
+from mqstore._read.scan import BATCH_ROWS, Scan, request_of
+from mqstore._reports import _Report
 from mqstore._store import open as open_store
 from mqstore.errors import MQStoreError, OffsetOutOfRangeError, StoreWarning, TopicNotFoundError
 
@@ -34,11 +37,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mqstore import StoredMessage
+    from mqstore._read.scan import BodyForm
     from mqstore._store import Store
-    from mqstore.types import StorePath
+    from mqstore.types import Filter, Keys, OnDamage, StorePath, Time
 
 FILE = "topicQueueMapping.json"
 """The file of a broker with its chains."""
+
+OnMissing: TypeAlias = Literal["raise", "skip"]
+"""Behaviour at a part whose broker's directory is not given."""
 
 _MOST = 1 << 62
 """Sums of two smaller numbers are still offsets."""
@@ -54,7 +61,7 @@ class LogicMessage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LogicPart:
+class LogicPart(_Report):
     """A part of a logic queue: a range of a physical queue of one broker."""
 
     broker: str
@@ -74,7 +81,7 @@ class LogicPart:
 
 
 @dataclass(frozen=True, slots=True)
-class LogicQueue:
+class LogicQueue(_Report):
     """A logic queue of a static topic."""
 
     queue_id: int
@@ -87,6 +94,8 @@ class LogicQueue:
     """Its parts, oldest first."""
     undecided_messages: int
     """Readable messages in a part without a logic offset. They get offsets when the remapping is completed."""
+    messages: int
+    """Number of offsets with a readable message; fewer than from `min_offset` to `max_offset` if there are gaps."""
 
 
 class LogicQueues:
@@ -134,7 +143,7 @@ class LogicQueues:
         start: int | None = None,
         end: int | None = None,
         *,
-        on_missing: Literal["raise", "skip"] = "raise",
+        on_missing: OnMissing = "raise",
     ) -> Iterator[LogicMessage]:
         """Returns the messages of a logic queue in the order of their logic offsets.
 
@@ -150,11 +159,104 @@ class LogicQueues:
             TopicNotFoundError: no such static topic or logic queue.
             MQStoreError: the directory of a broker is missing.
         """
-        if on_missing not in ("raise", "skip"):
-            msg = f"on_missing must be 'raise' or 'skip', not {on_missing!r}"
-            raise ValueError(msg)
-        chain = self._chain(topic, queue_id)
-        return self._read((topic, queue_id), _ranges(chain), (start or 0, end), on_missing)
+        _check_missing(on_missing)
+        self._chain(topic, queue_id)
+        return self._read(topic, self._pieces(topic, queue_id, (start or 0, end), on_missing))
+
+    def scan(
+        self,
+        topic: str,
+        queue_id: int | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        start_time: Time | None = None,
+        end_time: Time | None = None,
+        keys: Keys | None = None,
+        filter: Filter | None = None,
+        columns: Iterable[str] | None = None,
+        batch_size: int = BATCH_ROWS,
+        body: BodyForm = "binary",
+        threads: int | None = None,
+        on_damage: OnDamage = "raise",
+        limit: int | None = None,
+        on_missing: OnMissing = "raise",
+    ) -> Scan:
+        """Returns the messages of logic queues as Arrow columns, queue by queue in the order of their logic offsets.
+
+        The columns `logic_queue_id` and `logic_offset` come first, unless `columns` names them. `queue_id` and
+        `queue_offset` are physical. This needs pyarrow. Arguments without a description are those of `mqstore.scan`.
+
+        Args:
+            topic: the static topic.
+            queue_id: number of the logic queue; None is all.
+            start: logic offset of the first message of each queue.
+            end: logic offset before which each queue ends.
+            start_time: only messages stored at or after this time.
+            end_time: only messages stored before this time.
+            keys: only messages with one of these keys.
+            filter: tags, as `"paid || shipped"`, or a condition on properties, `mqstore.sql("price > 5")`.
+            columns: names in the wanted order; None is all.
+            batch_size: maximum rows of a batch.
+            body: form of the column `body`.
+            threads: maximum number of decoding threads.
+            on_damage: behaviour at a damaged record.
+            limit: maximum number of rows; None is no limit.
+            on_missing: as for `read`.
+
+        Raises:
+            TopicNotFoundError: no such static topic or logic queue.
+            InvalidOptionError: an unknown column, or arguments that exclude each other.
+
+        A use of the scan raises `MQStoreError` if the directory of a broker is missing.
+        """
+        _check_missing(on_missing)
+        numbers = sorted(self._of(topic)) if queue_id is None else [queue_id]
+        for number in numbers:
+            self._chain(topic, number)
+        wanted = (start or 0, end)
+
+        def pieces() -> Iterator[LogicPiece]:
+            for number in numbers:
+                yield from self._pieces(topic, number, wanted, on_missing)
+
+        request = request_of(
+            topics=topic,
+            queue_id=None,
+            start=None,
+            end=None,
+            start_time=start_time,
+            end_time=end_time,
+            keys=keys,
+            filter=filter,
+            columns=columns,
+            batch_size=batch_size,
+            body=body,
+            threads=threads,
+            on_damage=on_damage,
+            as_reads=True,
+        )
+        return Scan(LogicRows(topic, pieces), request, limit)
+
+    def groups(self) -> list[str]:
+        """Returns the groups with a committed offset in a static topic, sorted."""
+        known = {group for store in self._stores.values() for group in store.groups()}
+        return sorted(group for group in known if any(self.group_offsets(group, topic) for topic in self._chains))
+
+    def lag(self, group: str, topic: str) -> dict[int, int]:
+        """Returns how many readable messages of each logic queue come after the committed offset of a group.
+
+        Gaps between parts do not count, and neither do messages without a logic offset. A queue without a committed
+        offset is not in the result.
+
+        Raises:
+            TopicNotFoundError: no such static topic.
+        """
+        found = {}
+        for queue_id, offset in self.group_offsets(group, topic).items():
+            pieces = self._pieces(topic, queue_id, (offset, None), "skip")
+            found[queue_id] = sum(piece.end - piece.start for piece in pieces)
+        return found
 
     def group_offsets(self, group: str, topic: str) -> dict[int, int]:
         """Returns the committed offsets of a group in a static topic, as logic offsets by logic queue.
@@ -234,18 +336,24 @@ class LogicQueues:
             ends[-1][1] if ends else empty,
             parts,
             sum(bounds[1] - bounds[0] for bounds in waiting if bounds is not None),
+            sum(high - low for low, high in ends),
         )
 
-    def _read(
-        self,
-        queue: tuple[str, int],
-        parts: list[_Range],
-        wanted: tuple[int, int | None],
-        on_missing: str,
-    ) -> Iterator[LogicMessage]:
-        topic, queue_id = queue
+    def _read(self, topic: str, pieces: Iterator[LogicPiece]) -> Iterator[LogicMessage]:
+        for piece in pieces:
+            try:
+                for message in piece.store.read(topic, piece.queue_id, piece.start, piece.end):
+                    yield LogicMessage(message.queue_offset + piece.delta, message)
+            except OffsetOutOfRangeError as error:
+                error.add_note(f"logic queue {piece.logic_queue_id} of topic {topic}, on broker {piece.broker}")
+                raise
+
+    def _pieces(
+        self, topic: str, queue_id: int, wanted: tuple[int, int | None], on_missing: str
+    ) -> Iterator[LogicPiece]:
+        """Yields the readable ranges of a logic queue between two logic offsets, in order."""
         start, end = wanted
-        for part in parts:
+        for part in _ranges(self._chain(topic, queue_id)):
             item = part.item
             if end is not None and item.logic_offset >= end:
                 return
@@ -258,22 +366,16 @@ class LogicQueues:
                 upto = "on" if part.limit is None else f"to {part.limit}"
                 msg = (
                     f"logic queue {queue_id} of topic {topic}: the offsets from {item.logic_offset} {upto} are on "
-                    f"broker {item.broker!r}, whose directory is not given; add it, or read with on_missing='skip'"
+                    f"broker {item.broker!r}, whose directory is not given; add it, or read with on_missing='skip' "
+                    "(on the command line --on-missing skip)"
                 )
                 raise MQStoreError(msg)
-            delta = item.start - item.logic_offset
-            low = max(bounds[0], start + delta)
-            limits = [bounds[1], *(limit + delta for limit in (part.limit, end) if limit is not None)]
-            high = min(limits)
-            if low >= high:
-                continue
-            store = self._stores[item.broker]
-            try:
-                for message in store.read(topic, item.queue_id, low, high):
-                    yield LogicMessage(message.queue_offset - delta, message)
-            except OffsetOutOfRangeError as error:
-                error.add_note(f"logic queue {queue_id} of topic {topic}, on broker {item.broker}")
-                raise
+            delta = item.logic_offset - item.start
+            low = max(bounds[0], start - delta)
+            high = min([bounds[1], *(limit - delta for limit in (part.limit, end) if limit is not None)])
+            if low < high:
+                store = self._stores[item.broker]
+                yield LogicPiece(store, item.broker, queue_id, item.queue_id, low, high, delta)
 
 
 class _Item(NamedTuple):
@@ -312,7 +414,8 @@ def open_logic_queues(paths: Mapping[str, StorePath] | Iterable[StorePath]) -> L
             file of each directory must name one broker.
 
     Returns:
-        The logic queues; close them after use, or use them in a `with` statement. Use them in one thread.
+        The logic queues; close them after use, or use them in a `with` statement. Threads can share them, but not the
+        iterators of `read`.
 
     Raises:
         NotAStoreError: a path contains no store.
@@ -390,6 +493,12 @@ def _item(item: dict[str, Any]) -> _Item:
         start,
         end if end > start else None,
     )
+
+
+def _check_missing(on_missing: str) -> None:
+    if on_missing not in ("raise", "skip"):
+        msg = f"on_missing must be 'raise' or 'skip', not {on_missing!r}"
+        raise ValueError(msg)
 
 
 def _number(value: object, default: int) -> int:

@@ -12,9 +12,7 @@ from mqstore._read.stores import (
     RowSource,
     Stores,
     batches_of,
-    native_request,
     open_stream,
-    schema_with_column,
     stores_of,
 )
 from mqstore._remote.place import CACHE_BYTES, place_of
@@ -182,10 +180,11 @@ class Scan:
 
     def __arrow_c_schema__(self) -> object:
         schema = _native.scan_schema(self._native_request())
-        if not isinstance(self._source, Stores):
+        source = self._source
+        if not isinstance(source, RowSource) or not source.adds_columns:
             return schema
         found = _extras.pyarrow().Schema._import_from_c_capsule(schema)
-        return schema_with_column(found, self._request).__arrow_c_schema__()
+        return source.schema(found, self._request).__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         if self._limit is None and not isinstance(self._source, RowSource):
@@ -251,7 +250,8 @@ class Scan:
         return batches_of(self._source, self._request)
 
     def _native_request(self) -> dict[str, Any]:
-        return native_request(self._request) if isinstance(self._source, Stores) else self._request
+        source = self._source
+        return source.native_request(self._request) if isinstance(source, RowSource) else self._request
 
     def _narrowed(self, store: str | None = None, **more: Any) -> Scan:
         source = self._source

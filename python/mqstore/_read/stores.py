@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mqstore import _extras, _native
 from mqstore._paths import is_url, text_of
@@ -13,7 +13,7 @@ from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore.errors import InvalidFilterError, InvalidOptionError, MQStoreError, StoreWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Collection, Generator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -28,6 +28,17 @@ class RowSource:
 
     __slots__ = ()
 
+    adds_columns: ClassVar[bool] = False
+    """Whether the rows have columns that the native scan does not know; then `schema` adds them."""
+
+    def native_request(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Returns the request without the columns that this source adds."""
+        return request
+
+    def schema(self, found: pa.Schema, request: dict[str, Any]) -> pa.Schema:
+        """Returns the columns of the rows; `found` are those of the native scan."""
+        raise NotImplementedError
+
     def batches(self, request: dict[str, Any]) -> Generator[pa.RecordBatch]:
         """Yields the rows of one pass."""
         raise NotImplementedError
@@ -37,6 +48,8 @@ class Stores(RowSource):
     """The places of several stores. Only the store that is being read is open."""
 
     __slots__ = ("_cache", "_cache_size", "_options", "_paths", "_skips", "failures", "only")
+
+    adds_columns = True
 
     def __init__(
         self,
@@ -72,6 +85,18 @@ class Stores(RowSource):
         places = [shown(path) for path in self._paths]
         return repr(places[0]) if len(places) == 1 else f"{len(places)} places, the first is {places[0]!r}"
 
+    def native_request(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Returns the request without the column `store`."""
+        return without_columns(request, (COLUMN,))
+
+    def schema(self, found: pa.Schema, request: dict[str, Any]) -> pa.Schema:
+        """Adds the column `store`."""
+        return schema_with_columns(found, request, self._fields())
+
+    def _fields(self) -> list[pa.Field]:
+        pyarrow = _extras.pyarrow()
+        return [pyarrow.field(COLUMN, pyarrow.dictionary(pyarrow.int32(), pyarrow.string()))]
+
     def narrowed(self, place: str) -> Stores:
         """Returns the same stores; a pass reads only those at one place. Failures are noted in this object."""
         found = Stores(self._paths, self._options, self._cache, self._cache_size, skips=self._skips)
@@ -92,10 +117,11 @@ class Stores(RowSource):
             if self.only is not None and name not in self.only:
                 continue
             try:
-                with closing(batches_of(self._place(path), native_request(request))) as found:
+                with closing(batches_of(self._place(path), self.native_request(request))) as found:
                     for rows in found:
                         indices = pyarrow.repeat(pyarrow.scalar(numbers[name], pyarrow.int32()), rows.num_rows)
-                        yield with_column(rows, request, pyarrow.DictionaryArray.from_arrays(indices, values))
+                        place = pyarrow.DictionaryArray.from_arrays(indices, values)
+                        yield with_columns(rows, self.schema(rows.schema, request), {COLUMN: place})
             except (MQStoreError, OSError) as error:
                 if name not in str(error):
                     error.add_note(f"while reading the store {name}")
@@ -130,33 +156,29 @@ def stores_of(path: Any, *options: Any, on_error: str) -> Stores | None:
     return None
 
 
-def native_request(request: dict[str, Any]) -> dict[str, Any]:
-    """Returns the request for each single store, without the column `store`."""
+def without_columns(request: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Returns the request for the native scan, without the columns with these names."""
     columns = request["columns"]
     if columns is None:
         return request
-    found = [name for name in columns if name != COLUMN]
+    found = [name for name in columns if name not in names]
     # A batch without columns has no number of rows.
     return {**request, "columns": found or ["queue_id"]}
 
 
-def with_column(rows: pa.RecordBatch, request: dict[str, Any], column: Any) -> pa.RecordBatch:
-    """Adds the column `store` to rows: where the request names it, otherwise as the first one."""
-    schema = schema_with_column(rows.schema, request)
+def with_columns(rows: pa.RecordBatch, schema: pa.Schema, added: Mapping[str, Any]) -> pa.RecordBatch:
+    """Returns rows with these columns: those in `added`, and those of `rows`."""
     others = dict(zip(rows.schema.names, rows.columns, strict=True))
-    return _extras.pyarrow().RecordBatch.from_arrays(
-        [column if name == COLUMN else others[name] for name in schema.names], schema=schema
-    )
+    found = [added[name] if name in added else others[name] for name in schema.names]
+    return _extras.pyarrow().RecordBatch.from_arrays(found, schema=schema)
 
 
-def schema_with_column(schema: pa.Schema, request: dict[str, Any]) -> pa.Schema:
-    """Adds the column `store` to the schema of a single store."""
-    pyarrow = _extras.pyarrow()
-    columns = request["columns"]
-    field = pyarrow.field(COLUMN, pyarrow.dictionary(pyarrow.int32(), pyarrow.string()))
-    if columns is not None and not set(columns) - {COLUMN}:
-        return pyarrow.schema([field])
-    return schema.insert(columns.index(COLUMN) if columns is not None and COLUMN in columns else 0, field)
+def schema_with_columns(schema: pa.Schema, request: dict[str, Any], added: Sequence[pa.Field]) -> pa.Schema:
+    """Adds columns to the schema of a native scan: where the request names them, otherwise as the first ones."""
+    columns = schema.names if request["columns"] is None else request["columns"]
+    fields = {field.name: field for field in (*schema, *added)}
+    first = [field.name for field in added if field.name not in columns]
+    return _extras.pyarrow().schema([fields[name] for name in (*first, *columns)])
 
 
 def open_stream(source: Any, request: dict[str, Any]) -> _native.ScanStream:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from mqstore.aio._archive import StoreArchive
 from mqstore.aio._consumer import Consumer
+from mqstore.aio._logic import LogicMessages, LogicQueues, open_logic_queues
 from mqstore.aio._reads import Messages
 from mqstore.aio._scan import Scan, scan
 from mqstore.aio._store import Store, open, wrap  # noqa: A004 - the name that gzip, dbm and shelve use
@@ -45,6 +46,8 @@ from mqstore.aio._work_queue import WorkQueue
 
 __all__ = [
     "Consumer",
+    "LogicMessages",
+    "LogicQueues",
     "Messages",
     "Scan",
     "Store",
@@ -60,6 +63,7 @@ __all__ = [
     "import_",
     "info",
     "open",
+    "open_logic_queues",
     "published",
     "rebuild",
     "repair",

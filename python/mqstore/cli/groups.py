@@ -96,13 +96,18 @@ def lag(directory: Directory, group: AnyGroup = None, form: ReportForm = Format.
     ]
     if group is not None and not found:
         _known(directory, group)
+    print_lag(found, form)
+    return CLEAN
+
+
+def print_lag(found: list[GroupLag], form: Format) -> None:
+    """Prints the progress of groups."""
     if not render.machine([one.to_dict() for one in found], form):
         rows = [
             (one.group, one.topic, one.queue_id, one.offset, _or_none(one.max_offset), _or_none(one.lag))
             for one in found
         ]
         render.table(("group", "topic", "queue", "offset", "end", "lag"), rows)
-    return CLEAN
 
 
 def _or_none(value: int | None) -> object:

@@ -154,7 +154,7 @@ def _is_text(content: bytes) -> bool:
     return True
 
 
-def message_text(message: StoredMessage, body: Body, store: Store, width: int | None) -> str:
+def message_text(message: StoredMessage, body: Body, store: Store | None, width: int | None) -> str:
     """Returns a whole message for people.
 
     It is one line if `width` is None or the line has at most so many columns. Otherwise the position, the keys and
@@ -179,7 +179,7 @@ def message_text(message: StoredMessage, body: Body, store: Store, width: int | 
     return "\n".join(_folded(lines[0], width) + [line for text in lines[1:] for line in _folded(text, width, "    ")])
 
 
-def _content(message: StoredMessage, body: Body, store: Store) -> list[str]:
+def _content(message: StoredMessage, body: Body, store: Store | None) -> list[str]:
     """Returns the content of a message for people: nothing, or one text."""
     if (popped := _native.pop_record(message)) is not None:
         return [_popped(popped)]
@@ -248,7 +248,7 @@ def messages(
 ) -> None:
     """Prints messages of `store` one by one; JSON lines begin with the members of `more`."""
     if form is Format.JSON:
-        _array(store, found, body)
+        array(message_object(message, body, store) for message in found)
         return
     write = sys.stdout.write
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -266,11 +266,12 @@ def nobody_reads() -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _array(store: Store, found: Iterable[StoredMessage], body: Body) -> None:
+def array(values: Iterable[object]) -> None:
+    """Prints one JSON list, with an element on each line."""
     write = sys.stdout.write
     before = "[\n"
-    for message in found:
-        write(before + dump(message_object(message, body, store)))
+    for value in values:
+        write(before + dump(value))
         before = ",\n"
     write("[]\n" if before == "[\n" else "\n]\n")
 

@@ -1,0 +1,1 @@
+"""The verbs `logic-queue list`, `cat`, `lag` and `export`."""

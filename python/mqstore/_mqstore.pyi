@@ -759,7 +759,7 @@ class LineStream(Iterator[tuple[bytes, int, list[tuple[str, int]], int]]):
     def __next__(self) -> tuple[bytes, int, list[tuple[str, int]], int]: ...
 
 @final
-class CopyStream(Iterator[tuple[bytes, int, list[tuple[str, int]], int]]):
+class CopyStream(Iterator[tuple[bytes, int, int, list[tuple[str, int]], int]]):
     """One pass over the messages that appends them to another store; created by `scan_copy`."""
 
     @property
@@ -771,7 +771,7 @@ class CopyStream(Iterator[tuple[bytes, int, list[tuple[str, int]], int]]):
     def close(self) -> None:
         """Ends the scan. Its threads have stopped when this returns."""
     def __iter__(self) -> Self: ...
-    def __next__(self) -> tuple[bytes, int, list[tuple[str, int]], int]: ...
+    def __next__(self) -> tuple[bytes, int, int, list[tuple[str, int]], int]: ...
 
 @final
 class ExportRules:
@@ -791,6 +791,11 @@ class ExportRules:
     @property
     def limit(self) -> int:
         """The log offset at which the export ends."""
+    def has_late_queue(self, path: str | RemoteDirectory | tuple[str | RemoteDirectory, DledgerEnd]) -> bool:
+        """Returns whether a queue of the exported topics in the directory `path` begins after offset 0."""
+    @property
+    def waiting_topics(self) -> list[str]:
+        """The topics in which messages wait that the export contains."""
     @property
     def topics(self) -> list[str] | None:
         """The topics whose records the export must read; None is all."""
@@ -857,6 +862,7 @@ def scan_copy(
     target: NativeStore,
     rules: ExportRules,
     done: int | None,
+    part: str,
 ) -> CopyStream: ...
 def export_settings(
     path: str | RemoteDirectory | tuple[str | RemoteDirectory, DledgerEnd], topics: list[str] | None

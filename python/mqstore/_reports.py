@@ -599,6 +599,8 @@ class ExportReport(_Report):
     """Whether this call resumed an interrupted export; the counts then cover both calls."""
     seconds: float
     """Duration in seconds."""
+    renumbered: int = 0
+    """For a store: messages with another queue offset than in the source, without delayed messages that wait."""
 
     @property
     def left_out(self) -> int:

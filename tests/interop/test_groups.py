@@ -86,3 +86,38 @@ def test_a_broker_goes_on_where_groups_stand(version: str, tmp_path: Path, tally
             assert (again.body, again.attempt) == (b"hopeless", 1)
             queue.ack(again)
         assert mqstore.verify(path).problems == ()
+
+
+@pytest.mark.timeout(300)
+def test_a_group_continues_in_an_export(version: str, tmp_path: Path, tally: Tally) -> None:
+    """The first messages of the source have expired. A broker serves the export with the offsets of the source."""
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    with mqstore.open(source, "create", segment_size=64 << 10, retention_bytes=256 << 10) as store:
+        store.create_topic("orders", 2)
+        for number, body in enumerate(bodies(0, 2000)):
+            store.append("orders", body, queue_id=number % 2)
+        with store.consumer("billing", "orders") as consumer:
+            consumer.commit({("orders", 0): 960, ("orders", 1): 990}, durable=True)
+        store.expire()
+        firsts = {queue.queue_id: queue.min_offset for queue in store.queues("orders")}
+    assert all(first > 0 for first in firsts.values())
+    assert mqstore.export(source, copy, format="store").renumbered == 0
+    with (
+        JavaSession(version, tmp_path / "client") as session,
+        JavaBroker(version, copy, tmp_path / "broker", {}) as broker,
+    ):
+        with JavaClient(session, broker) as client:
+            taken = client.take("billing", "orders", 50)
+            wanted = [*bodies(0, 2000)[1920::2], *bodies(0, 2000)[1981::2]]
+            assert sorted(each.body_md5 for each in taken) == sorted(map(md5, wanted))
+            everything = client.consume("orders")
+            assert sorted((each.queue_id, each.queue_offset) for each in everything) == sorted(
+                (queue_id, offset) for queue_id, first in firsts.items() for offset in range(first, 1000)
+            )
+            client.produce([message("orders", ("more", 100), queue_id=0)])
+        broker.stop()
+    tally.messages += len(taken) + len(everything)
+    with mqstore.open(copy) as store:
+        assert {queue.queue_id: queue.min_offset for queue in store.queues("orders")} == firsts
+        assert store.tail("orders", 1)[0].queue_offset == 1000
+    assert mqstore.verify(copy).problems == ()

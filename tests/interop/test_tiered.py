@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import mqstore
 
 from .compare import java_fields, mqstore_fields, state_of
 from .java_rows import message
+from .market import bounds
 from .scenarios import LONG_TOPICS, mixed, topic
 
 if TYPE_CHECKING:
@@ -113,7 +115,24 @@ def test_a_tiered_store_and_its_export(shop: Shop, version: str, tmp_path: Path,
     mqstore.export(tier, copy, format="store")
     java = session.open(copy, config=DEFAULT_FILES, topics=TOPICS)
     assert java.report.complaints() == []
-    found = places(java.read())
+    wanted = {key: [(each.entry_offset, each.body_md5) for each in rows] for key, rows in expected(view).items()}
+    assert places(java.read()) == wanted
+    assert bounds(java)["orders", 1][0] == STARTS["orders", 1]
+    assert java.pull("orders", 1, 3)[:2] == ("OFFSET_TOO_SMALL", STARTS["orders", 1])
+    # A pull that meets a blank unit passes over no message.
+    status, following, pulled = java.pull("orders", 1, STARTS["orders", 1] - 1, 8)
+    assert (status, following, pulled) == ("OFFSET_TOO_SMALL", STARTS["orders", 1], [])
+    pulled = java.pull("orders", 1, STARTS["orders", 1], 8)[2]
+    assert [each.entry_offset for each in pulled] == [offset for offset, _ in wanted["orders", 1][:8]]
+    # RocketMQ derives the same queues from the log.
     java.close()
-    wanted = {key: [each.body_md5 for each in rows] for key, rows in expected(view).items()}
-    assert {key: [body for _, body in rows] for key, rows in found.items()} == wanted
+    for folder in ("consumequeue", "index"):
+        shutil.rmtree(copy / folder)
+    java = session.open(copy, config=DEFAULT_FILES, topics=TOPICS)
+    java.await_dispatch()
+    assert places(java.read()) == wanted
+    java.put([message("orders", b"more", queue_id=1)])
+    java.close()
+    with mqstore.open(copy) as store:
+        assert store.tail("orders", 1, queue_id=1)[0].queue_offset == wanted["orders", 1][-1][0] + 1
+    assert mqstore.verify(copy).problems == ()

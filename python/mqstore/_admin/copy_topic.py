@@ -31,6 +31,7 @@ from mqstore._admin.compaction import topic_list
 from mqstore._admin.export import Export, export_request
 from mqstore._admin.files import locked_folder, replace_state
 from mqstore._admin.info import SYSTEM_GROUPS
+from mqstore._admin.settings import commit_offsets
 from mqstore._paths import home_of
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore.errors import InvalidOptionError, UnsupportedFormatError
@@ -264,19 +265,10 @@ def _move_groups(
                 offset = copied.next_offset(one.topic, queue.queue_id, queue.offset)
                 if offset is not None:
                     offsets.setdefault(one.group, {})[one.topic, queue.queue_id] = offset
-    moved = []
-    if offsets:
-        with open_store(target, "rw") as store:
-            ends = {(topic, queue.queue_id): queue.max_offset for topic in topics for queue in store.queues(topic)}
-            for group, found in sorted(offsets.items()):
-                with store.consumer(group, sorted({topic for topic, _ in found})) as consumer:
-                    new = {queue: min(offset, ends.get(queue, 0)) for queue, offset in found.items()}
-                    new = {queue: offset for queue, offset in new.items() if (consumer.committed(*queue) or 0) < offset}
-                    consumer.commit(new, durable=True)
-                moved += [
-                    MovedGroup(group, topic, queue_id, offset) for (topic, queue_id), offset in sorted(new.items())
-                ]
-    return moved
+    if not offsets:
+        return []
+    with open_store(target, "rw") as store:
+        return [MovedGroup(*row) for row in commit_offsets(store, offsets)]
 
 
 copy_topic.__module__ = "mqstore"

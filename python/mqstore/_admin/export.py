@@ -8,7 +8,8 @@ store, `NAME.partial.state` records the durable state:
 
 ::
 
-    {"digest": "...", "position": 4711, "bytes": 99, "messages": 3, "reasons": {}, "target": 815, "made": []}
+    {"digest": "...", "position": 4711, "bytes": 99, "messages": 3, "reasons": {}, "target": 815, "made": [],
+     "renumbered": 0, "keeps": true, "waiting": false}
 
 - `digest`: digest of the arguments.
 - `position`: log offset at which the export resumes.
@@ -16,6 +17,9 @@ store, `NAME.partial.state` records the durable state:
 - `target`: end of the target store's log at this position. The messages after it in the target store are those that
   were appended after the state was written, in their order, and those that the target store delivered.
 - `made`: topics that the export created in the target store.
+- `keeps`: whether messages keep their queue offsets. Then there are two passes, because the delivery of a message that
+  waits takes an offset: `waiting` says that the second one, of these messages, has begun.
+- `renumbered`: number of messages so far with another queue offset than in the source.
 
 `NAME.partial.rules` has the rules. A resumed export uses them, so that it does not contain a message twice that was
 delivered meanwhile.
@@ -38,16 +42,19 @@ import hashlib
 import json
 import os
 import time
+import warnings
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mqstore import _extras, _native
 from mqstore._admin.files import only_one, publish, replace_file, replace_state, sync_folder
-from mqstore._admin.settings import Settings
+from mqstore._admin.late_log import is_free, make_late_store
+from mqstore._admin.settings import Settings, commit_offsets
 from mqstore._paths import home_of, is_url, shown_url, target_url, text_of
 from mqstore._read.scan import BATCH_ROWS, Scan, request_of
 from mqstore._remote.place import CACHE_BYTES, place_of
+from mqstore.errors import InvalidOptionError, StoreWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -92,6 +99,9 @@ _GROUP_BYTES = 32 << 20
 # Bytes of columns in a part.
 _PART_BYTES = 256 << 20
 
+# Conditions on messages in a request. They leave gaps in the queues.
+_CONDITIONS = ("start_time", "end_time", "keys", "filter", "body_matches")
+
 # Largest body that a target store accepts.
 _MOST_BODY = 1 << 30
 
@@ -112,6 +122,7 @@ def export(
     overwrite: bool = False,
     mapping: StorePath | None = None,
     waiting: Waiting = "keep",
+    keep_offsets: bool | None = None,
     progress: Callable[[Progress], object] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     cache: StorePath | None = None,
@@ -152,6 +163,11 @@ def export(
             with `.mapping.jsonl` appended. Not for a URL: there it is a part of the result.
         waiting: `"keep"` exports delayed messages that wait, with the due time in the property `mqstore.deliver_at`; in
             a store they wait again. `"drop"` leaves them out.
+        keep_offsets: only for stores: whether messages keep their queue offsets. None keeps them if the store is new
+            and only topics are selected. True raises `ValueError` if this is not so. False, and otherwise None,
+            gives each queue of the store consecutive offsets after its end. `ExportReport.renumbered` counts the
+            messages with a new offset; if there are none, groups get the offsets that they have in the source.
+            Delayed messages get their offset at their delivery.
         progress: callback with bytes of the log; an exception in it interrupts the export.
         storage_options: only for a URL: credentials and settings of the transport, see `mqstore.open`.
         cache: only for a URL: a local folder that keeps blocks of the files; None keeps nothing.
@@ -165,6 +181,7 @@ def export(
 
     Raises:
         FileExistsError: `dest` exists, or for stores `mapping`.
+        ValueError: arguments that exclude each other.
         ResultExistsError: the URL `dest` has another result or other objects.
         RemoteStoreError: results cannot be written to this kind of URL.
         StorePermissionError, StoreIOError: a request failed.
@@ -195,12 +212,24 @@ def export(
     if parts and kind not in ("parquet", "arrow"):
         msg = f"parts are for Parquet and Arrow; {kind} can be resumed without them"
         raise ValueError(msg)
+    if keep_offsets is not None and kind != "store":
+        msg = f"keep_offsets is for stores; {kind} has the offsets of the source in the column queue_offset"
+        raise ValueError(msg)
     if (url := target_url(target, target_options)) is not None:
         if mapping is not None:
             msg = "at a URL, the mapping is a part of the result: omit mapping"
             raise ValueError(msg)
-        return _to_url((source, dledger_end), url, target_options, kind, (request, waiting == "keep", progress))
-    work = Export((source, dledger_end), Path(target), request, waiting == "keep", overwrite, progress)
+        chosen = (request, waiting == "keep", keep_offsets, progress)
+        return _to_url((source, dledger_end), url, target_options, kind, chosen)
+    work = Export(
+        (source, dledger_end),
+        Path(target),
+        request,
+        waiting == "keep",
+        overwrite,
+        progress,
+        keep_offsets=keep_offsets,
+    )
     started = time.monotonic()
     if kind == "store":
         report = work.to_store(Path(f"{work.dest}.mapping.jsonl") if mapping is None else Path(home_of(mapping)))
@@ -246,18 +275,21 @@ def _to_url(
     url: str,
     target_options: Mapping[str, Any] | None,
     kind: str,
-    chosen: tuple[dict[str, Any], bool, Callable[[Progress], object] | None],
+    chosen: tuple[dict[str, Any], bool, bool | None, Callable[[Progress], object] | None],
 ) -> ExportReport:
-    """Publishes an export at a URL. `chosen` are the request, whether to keep what waits, and the callback."""
+    """Publishes an export at a URL.
+
+    `chosen` are the request, whether to keep what waits and the queue offsets, and the callback.
+    """
     from mqstore._publish.publication import Publication, scratch
     from mqstore._publish.target import target_of
     from mqstore._reports import ExportReport
 
     started = time.monotonic()
-    request, keep_waiting, progress = chosen
+    request, keep_waiting, keep_offsets, progress = chosen
     target = target_of(url, target_options, "export to it")
     with scratch() as folder:
-        work = Export(source, folder / "store", request, keep_waiting, False, progress)
+        work = Export(source, folder / "store", request, keep_waiting, False, progress, keep_offsets=keep_offsets)
         rules = work.rules(work.dest)
         with Publication(target, kind, work.identity(kind, rules)) as publication:
             found = publication.begin()
@@ -305,6 +337,7 @@ def _report(path: str, kind: str, counts: Counts, seconds: float) -> ExportRepor
         reasons=dict(counts.reasons),
         resumed=counts.resumed,
         seconds=round(seconds, 3),
+        renumbered=counts.renumbered,
     )
 
 
@@ -313,6 +346,8 @@ class Counts:
 
     def __init__(self) -> None:
         self.messages = 0
+        # Messages of a store with another queue offset than in the source.
+        self.renumbered = 0
         self.reasons: dict[str, int] = {}
         self.bytes = 0
         self.resumed = False
@@ -365,6 +400,8 @@ class _Partial:
         self._written = 0
         self._when = time.monotonic()
         self.state: dict[str, Any] | None = None
+        # Members of the state that belong to a copy to a store.
+        self.of_copy: dict[str, Any] = {}
         self.file: IO[bytes] = self._open()
 
     def _open(self) -> IO[bytes]:
@@ -407,6 +444,8 @@ class _Partial:
             "reasons": counts.reasons,
             "target": target,
             "made": made,
+            "renumbered": counts.renumbered,
+            **self.of_copy,
         }
         replace_state(self._state_path, state)
         self._when = time.monotonic()
@@ -544,6 +583,8 @@ class Export:
         overwrite: bool,
         progress: Callable[[Progress], object] | None,
         begin: int | None = None,
+        *,
+        keep_offsets: bool | None = False,
     ) -> None:
         """Creates the export of records from log offset `begin` on; None is from the first one on."""
         self.source = source
@@ -556,6 +597,7 @@ class Export:
         self._overwrite = overwrite
         self._progress = progress
         self._begin = begin
+        self._keep_offsets = keep_offsets
 
     def to_lines(self) -> Counts:
         self._must_be_free(self.dest)
@@ -683,29 +725,92 @@ class Export:
         counts = Counts()
         rules = rules or self.rules(mapping)
         settings = self._settings()
+        self._prepare_store(rules)
         with _store.open(self.dest, "create", max_message_size=_MOST_BODY) as target:
             partial = _Partial(mapping, self._digest("store"), rules)
             with partial.file:
                 start = self._resume(partial, counts)
                 known = partial.state or {}
+                keeps = known.get("keeps", False) if known else self._can_keep_offsets(target, rules)
+                partial.of_copy = {"keeps": keeps, "waiting": known.get("waiting", False)}
                 with settings.given_to(target, known.get("made")) as made:
                     if partial.state is None:
                         partial.save(None, counts, target.stats().log_max_offset, made)
                     self._copy(partial, (rules, start, known.get("target")), target, counts, made)
+                if keeps and not counts.renumbered:
+                    self._copy_groups(target)
                 target.flush()
                 counts.bytes = partial.publish()
+        if keeps and counts.renumbered:
+            text = (
+                f"{self.dest}: {counts.renumbered} messages have another queue offset than in the source, because "
+                f"records there have the same offset, or are too far apart; {mapping} has both offsets, and groups get "
+                "no offsets"
+            )
+            warnings.warn(text, StoreWarning, stacklevel=3)
         return counts
+
+    @property
+    def _wants_offsets(self) -> bool:
+        """Whether the arguments allow that messages keep their queue offsets."""
+        return self._keep_offsets is not False and not any(self._request[name] is not None for name in _CONDITIONS)
+
+    def _prepare_store(self, rules: Rules) -> None:
+        """Makes the store if a queue of it begins late."""
+        dest = Path(os.path.realpath(self.dest))
+        if self._wants_offsets and is_free(dest) and rules.get().has_late_queue(self.source):
+            make_late_store(dest)
+
+    def _can_keep_offsets(self, target: Any, rules: Rules) -> bool:
+        """Returns whether messages keep their queue offsets in `target`.
+
+        Raises:
+            ValueError: they cannot, but the caller wants it.
+        """
+        if not self._wants_offsets:
+            return False
+        now = target.stats()
+        if now.log_min_offset != now.log_max_offset:
+            reason = "it has messages already"
+        elif not now.log_min_offset and rules.get().has_late_queue(self.source):
+            reason = "it exists and its log begins at 0, but a queue of the source begins later"
+        else:
+            return True
+        if self._keep_offsets:
+            msg = f"{self.dest}: cannot keep the queue offsets: {reason}; choose a new directory, or omit keep_offsets"
+            raise ValueError(msg)
+        return False
 
     def check_store(self) -> None:
         """Raises the error for a wrong source or a wrong selection, before the target store is created."""
         if self._request["columns"] is not None:
             msg = "columns are for files; a store takes whole messages"
             raise ValueError(msg)
+        if self._keep_offsets and not self._wants_offsets:
+            msg = "a selection of messages leaves gaps in the queues: with keep_offsets, select only topics"
+            raise ValueError(msg)
         if self.named == os.path.realpath(self.dest):
             msg = f"{self.dest}: a store cannot be exported into itself"
             raise ValueError(msg)
         _native.scan_schema(self._request)
         _native.scan_open(self.source, self._request).close()
+
+    def _copy_groups(self, target: Any) -> None:
+        """Gives the groups of the source their offsets in the target."""
+        from mqstore._admin.info import SYSTEM_GROUPS, StoreInfo
+
+        topics = set(target.topics())
+        offsets: dict[str, dict[tuple[str, int], int]] = {}
+        for one in StoreInfo._from_dict(_native.info(self._place)).consumers:
+            if one.topic in topics and not one.group.startswith(SYSTEM_GROUPS):
+                found = offsets.setdefault(one.group, {})
+                found.update({(one.topic, queue.queue_id): queue.offset for queue in one.queues})
+        for group, found in offsets.items():
+            try:
+                commit_offsets(target, {group: found})
+            except InvalidOptionError as error:
+                text = f"{self.dest}: the group {group!r} of the source gets no offsets: {error}"
+                warnings.warn(text, StoreWarning, stacklevel=4)
 
     def _copy(
         self,
@@ -717,19 +822,39 @@ class Export:
     ) -> None:
         """Appends the messages from a position on to the target. An interrupted call may have written some of them."""
         rules, start, done = place
-        stream = _native.scan_copy(self.source, self._chosen(rules, start), target, rules.get(), done)
-        with _closing(stream):
-            fresh = 0
-            for text, copied, left_out, end in stream:
-                partial.write(text)
-                fresh += len(text)
-                counts.messages += copied
-                counts.leave_out(left_out)
-                if partial.is_due(fresh * 8):
-                    target.flush()
-                    partial.save(end, counts, target.stats().log_max_offset, made)
-                    fresh = 0
-                self._tell(stream, end)
+
+        def save(position: int | None) -> None:
+            target.flush()
+            partial.save(position, counts, target.stats().log_max_offset, made)
+
+        def copy(part: str, request: dict[str, Any]) -> None:
+            stream = _native.scan_copy(self.source, request, target, rules.get(), done, part)
+            with _closing(stream):
+                fresh = 0
+                for text, copied, renumbered, left_out, end in stream:
+                    partial.write(text)
+                    fresh += len(text)
+                    counts.messages += copied
+                    counts.renumbered += 0 if part == "waiting" else renumbered
+                    counts.leave_out(left_out)
+                    if partial.is_due(fresh * 8):
+                        save(end)
+                        fresh = 0
+                    self._tell(stream, stream.limit if part == "waiting" else end)
+
+        if not partial.of_copy["keeps"]:
+            copy("all", self._chosen(rules, start))
+            return
+        waiting = rules.get().waiting_topics
+        if not partial.of_copy["waiting"]:
+            copy("delivered", self._chosen(rules, start))
+            if waiting:
+                # From here on, the target delivers messages, so that a resumed export must not repeat the first pass.
+                partial.of_copy["waiting"] = True
+                save(None)
+                start = done = None
+        if waiting:
+            copy("waiting", {**self._chosen(rules, start), "topics": waiting})
 
     def rules(self, dest: Path) -> Rules:
         """Returns the rules of an export to `dest`."""
@@ -757,6 +882,7 @@ class Export:
         counts.resumed = True
         counts.messages = partial.state["messages"]
         counts.reasons = partial.state["reasons"]
+        counts.renumbered = partial.state.get("renumbered", 0)
         position: int | None = partial.state["position"]
         return position
 
@@ -767,7 +893,12 @@ class Export:
     def _told(self) -> dict[str, Any]:
         """Returns the arguments that select the messages and their form."""
         told = {name: value for name, value in self._request.items() if name != "threads"}
-        mine = {"keep_waiting": self._keep_waiting, "begin": self._begin, "dledger_end": self._dledger_end}
+        mine = {
+            "keep_waiting": self._keep_waiting,
+            "keep_offsets": self._keep_offsets,
+            "begin": self._begin,
+            "dledger_end": self._dledger_end,
+        }
         return {**told, **mine}
 
     def _must_be_free(self, path: Path, *, folder: bool = False) -> None:

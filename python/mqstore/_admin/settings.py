@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from mqstore._store import Store
     from mqstore.types import DledgerEnd
 
 _NAME = "mqstore"
@@ -59,6 +60,24 @@ class Settings(NamedTuple):
         made = _native.make_topics(store, self.topics) if made is None else made
         yield made
         _native.adopt_settings(store, {name: self.topics[name] for name in made if name in self.topics}, self.groups)
+
+
+def commit_offsets(store: Store, offsets: dict[str, dict[tuple[str, int], int]]) -> list[tuple[str, str, int, int]]:
+    """Commits offsets of groups by topic and queue, up to the end of each queue. No group moves back.
+
+    Returns group, topic, queue and offset of each change.
+    """
+    topics = {topic for found in offsets.values() for topic, _ in found}
+    ends = {(topic, queue.queue_id): queue.max_offset for topic in topics for queue in store.queues(topic)}
+    moved = []
+    for group, found in sorted(offsets.items()):
+        with store.consumer(group, sorted({topic for topic, _ in found})) as consumer:
+            # An existing topic can have fewer queues.
+            new = {queue: min(offset, ends[queue]) for queue, offset in found.items() if queue in ends}
+            new = {queue: offset for queue, offset in new.items() if (consumer.committed(*queue) or 0) < offset}
+            consumer.commit(new, durable=True)
+        moved += [(group, *queue, offset) for queue, offset in sorted(new.items())]
+    return moved
 
 
 def is_settings(row: dict[str, Any]) -> bool:

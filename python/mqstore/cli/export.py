@@ -103,6 +103,15 @@ def export(
         bool, typer.Option("--parts", help="For Parquet and Arrow: write a folder of files, resumable.")
     ] = False,
     waiting: Annotated[Waits, typer.Option("--waiting", help="Keep or drop delayed messages that wait.")] = Waits.KEEP,
+    keep_offsets: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-offsets/--new-offsets",
+            help="For a store: keep the queue offsets, or count from the end of each queue; by default, a new store "
+            "keeps them.",
+            show_default=False,
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     dledger_end: Annotated[
         DledgerEnd, typer.Option("--dledger-end", help="For a directory of DLedger: the last exported entry.")
@@ -133,6 +142,7 @@ def export(
             overwrite=overwrite,
             mapping=mapping,
             waiting=waiting.value,
+            keep_offsets=keep_offsets,
             dledger_end=dledger_end.value,
             progress=bar,
         )

@@ -163,6 +163,35 @@ impl ExportRules {
         Some(topics.into_iter().collect())
     }
 
+    /// Returns the topics in which messages wait that the export contains.
+    pub fn waiting_topics(&self) -> Vec<String> {
+        let waits =
+            [(TIMER_TOPIC, !self.delays.timer.is_empty()), (SCHEDULE_TOPIC, !self.delays.levels.is_empty())];
+        let wanted = waits.iter().filter(|(_, any)| *any && self.selection.keep_waiting);
+        wanted.map(|(topic, _)| (*topic).to_owned()).collect()
+    }
+
+    /// Whether a queue of the exported topics begins after offset 0.
+    ///
+    /// # Errors
+    /// Errors of reading the files.
+    pub fn has_late_queue(&self, store: &Store) -> Result<bool, StoreError> {
+        for topic in store.topics()? {
+            let is_selected = match &self.selection.topics {
+                Some(topics) => topics.contains(&topic),
+                None => !is_system_topic(&topic),
+            };
+            if is_selected {
+                for queue_id in store.queue_ids(&topic)? {
+                    if store.bounds(&topic, queue_id)?.0 > 0 {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// Decides about the record at log offset `offset`.
     pub fn decide<'a>(&self, record: &RecordView<'a>, offset: u64) -> ExportDecision<'a> {
         if !record.dispatches_to_queue() {

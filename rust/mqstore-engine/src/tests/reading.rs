@@ -263,3 +263,34 @@ fn messages_that_break_a_rule_are_refused_and_nothing_is_written() {
         assert!(encode_properties([key], None, None, []).is_err(), "{key:?}");
     }
 }
+
+#[test]
+fn a_queue_that_begins_late_has_blank_units_before_its_first_message() {
+    let (world, _, _) = World::simulated();
+    let store = world.open(OpenMode::Create, &small()).unwrap();
+    store.create_topic("t", 2, &[]).unwrap();
+    assert_eq!(store.advance_queue("t", 0, 1000).unwrap(), 1000);
+    // A queue never goes back, and passes over few offsets once it has begun.
+    assert_eq!(store.advance_queue("t", 0, 10).unwrap(), 1000);
+    assert_eq!(store.advance_queue("t", 0, 2001).unwrap(), 1000);
+    assert_eq!(store.advance_queue("t", 1, i64::MAX).unwrap(), 0);
+    assert_eq!(store.advance_queue("t", 1, -1).unwrap(), 0);
+    assert!(matches!(store.advance_queue("u", 0, 5), Err(StoreError::TopicNotFound { .. })));
+    assert_eq!(put(&store, "t", 0, b"first", "k").queue_offset, 1000);
+    assert_eq!(store.advance_queue("t", 0, 1011).unwrap(), 1011);
+    assert_eq!(put(&store, "t", 0, b"second", "k").queue_offset, 1011);
+    assert_eq!(put(&store, "t", 1, b"other", "k").queue_offset, 0);
+    for round in 0..2 {
+        let reader = world.open(OpenMode::Read, &small()).unwrap();
+        for store in [&store, &reader] {
+            assert_eq!(store.bounds("t", 0).unwrap(), (1000, 1012), "round {round}");
+            assert_eq!(read_all(store, "t", 0), [(1000, b"first".to_vec()), (1011, b"second".to_vec())]);
+            assert!(store.message_at("t", 0, 1005).unwrap().is_none());
+        }
+        store.flush().unwrap();
+    }
+    store.close().unwrap();
+    let again = world.open(OpenMode::ReadWrite, &small()).unwrap();
+    assert_eq!(again.bounds("t", 0).unwrap(), (1000, 1012));
+    assert_eq!(put(&again, "t", 0, b"third", "k").queue_offset, 1012);
+}

@@ -4,6 +4,8 @@
 //! is an ordinary message of its topic. A record with a batch of messages stays one record, in a topic with batch
 //! queues.
 
+use std::sync::atomic::Ordering;
+
 use mqstore_format::{RecordSpec, SysFlag, decode_batch, validate_topic};
 
 use super::append::ReturnPoint;
@@ -13,6 +15,13 @@ use super::inner_batch::batch_len;
 use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{Appended, NewMessage};
+
+/// Largest offset at which a queue can begin: the names of its files, which are byte offsets, have space for as many
+/// more.
+const MOST_FIRST_OFFSET: i64 = 1 << 56;
+
+/// Maximum number of offsets that a queue with messages passes over. Dispatch accepts such a gap wherever it is.
+const MOST_PASSED_OFFSETS: i64 = 1000;
 
 /// Checks that some store could accept `message`: its topic, queue id, properties and their lengths, and the messages of
 /// a batch.
@@ -100,6 +109,32 @@ impl Store {
         origin: &MessageOrigin,
     ) -> Result<Appended, StoreError> {
         self.writer("append")?.append_batch_copy(message, origin)
+    }
+
+    /// Lets the next message of a queue have the offset `offset`, if that is possible, and returns the offset that it
+    /// will have.
+    ///
+    /// A queue never goes back. It can begin at any offset up to 2^56; later, it passes over at most 1,000 offsets at a
+    /// time. These offsets have blank units once the message is there. Nothing is stored before: after a stop, the queue
+    /// continues at its last message.
+    ///
+    /// # Errors
+    /// [`StoreError::TopicNotFound`], [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn advance_queue(&self, topic: &str, queue_id: i32, offset: i64) -> Result<i64, StoreError> {
+        check_queue_id(queue_id)?;
+        let writer = self.writer("append")?;
+        let not_found = || StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None };
+        let state = writer.topics.get(topic).ok_or_else(not_found)?;
+        let next = state.next_offset(queue_id);
+        // An append takes its offset under the same lock.
+        writer.log.block_appends(|| {
+            let now = next.load(Ordering::Acquire);
+            let most = if now == 0 { MOST_FIRST_OFFSET } else { now.saturating_add(MOST_PASSED_OFFSETS) };
+            if (now..=most).contains(&offset) {
+                next.store(offset, Ordering::Release);
+            }
+        });
+        Ok(next.load(Ordering::Acquire))
     }
 
     /// Whether the topic exists and has batch queues.

@@ -63,6 +63,18 @@ impl ExportRules {
         self.core.limit()
     }
 
+    /// Returns whether a queue of the exported topics in the directory `path` begins after offset 0.
+    fn has_late_queue(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let folder = StoreFolder::of(path)?;
+        detached(py, || folder.read_log(|store| self.core.has_late_queue(&store)))
+    }
+
+    /// The topics in which messages wait that the export contains.
+    #[getter]
+    fn waiting_topics(&self) -> Vec<String> {
+        self.core.waiting_topics()
+    }
+
     /// The topics whose records the export must read; None is all.
     #[getter]
     fn topics(&self) -> Option<Vec<String>> {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::Write;
+use std::ops::Range;
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -130,10 +131,44 @@ pub(crate) struct CopyStream {
     state: Mutex<CopyState>,
 }
 
+/// The messages that one pass copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum CopyPart {
+    /// All of them. Each queue of the target continues at its end.
+    #[default]
+    All,
+    /// Those that do not wait, with the offsets that they have in the source.
+    Delivered,
+    /// The delayed messages that wait. The pass before has counted the records that are left out.
+    Waiting,
+}
+
+impl CopyPart {
+    fn of(name: &str) -> PyResult<Self> {
+        match name {
+            "all" => Ok(Self::All),
+            "delivered" => Ok(Self::Delivered),
+            "waiting" => Ok(Self::Waiting),
+            _ => Err(invalid(format!("part must be \"all\", \"delivered\" or \"waiting\", not {name:?}"))),
+        }
+    }
+
+    fn contains(self, due: Due) -> bool {
+        match self {
+            Self::All => true,
+            Self::Delivered => due == Due::Now,
+            Self::Waiting => due != Due::Now,
+        }
+    }
+}
+
 #[derive(Default)]
 struct CopyState {
+    part: CopyPart,
     /// Number of queues of each topic of the target.
     queues: HashMap<String, u32>,
+    /// The next offset of each queue to which this pass has copied with the offsets of the source.
+    next_offsets: HashMap<String, HashMap<i32, i64>>,
     /// The messages that an interrupted pass has already appended.
     done: Option<LogCursor>,
 }
@@ -144,10 +179,14 @@ impl CopyStream {
         slf
     }
 
-    /// Returns JSON lines with old and new positions, the number of messages, the numbers of records left out by
-    /// reason, and the log offset from which a scan returns the following messages.
+    /// Returns JSON lines with old and new positions, the number of messages, how many of them have another queue
+    /// offset than in the source, the numbers of records left out by reason, and the log offset from which a scan
+    /// returns the following messages.
     #[expect(clippy::type_complexity, reason = "a tuple for Python")]
-    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, u64, LeftOut, u64)>> {
+    fn __next__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<Option<(Bound<'py, PyBytes>, u64, u64, LeftOut, u64)>> {
         let Some(batch) = self.pass.next(py)? else { return Ok(None) };
         let (source, target) = (self.pass.store()?, self.target.store()?);
         let copied = delivered(py, || {
@@ -155,8 +194,9 @@ impl CopyStream {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.copy(source, &target, (self.host, &self.rules), &batch.rows)
         })?;
-        let CopiedRecords { mapping, messages, left_out } = copied;
-        Ok(Some((PyBytes::new(py, &mapping), messages, counts_by_name(&left_out), batch.end)))
+        let CopiedRecords { mapping, messages, renumbered, left_out } = copied;
+        let mapping = PyBytes::new(py, &mapping);
+        Ok(Some((mapping, messages, renumbered, counts_by_name(&left_out), batch.end)))
     }
 
     /// The log offset at which the scan began.
@@ -178,6 +218,7 @@ impl CopyStream {
 }
 
 /// Starts a pass that appends to `target`. The records of the target's log from `done` on are the first messages.
+/// `part` is the name of a [`CopyPart`].
 #[pyfunction]
 pub(crate) fn scan_copy(
     source: &Bound<'_, PyAny>,
@@ -185,14 +226,16 @@ pub(crate) fn scan_copy(
     target: &Bound<'_, NativeStore>,
     rules: &Bound<'_, ExportRules>,
     done: Option<u64>,
+    part: &str,
 ) -> PyResult<CopyStream> {
+    let part = CopyPart::of(part)?;
     let pass = ScanHandle::begin(source, &export_request(request)?, Arc::new(RawRecords::default))?;
     let (target, host) = (target.get().shared(), target.get().host());
     let store = target.store()?;
     // The target may have deleted a topic since.
     let whole = |from| store.scan_log(Some(from)).map(LogCursor::with_deleted);
     let done = done.map(|from| detached(source.py(), || whole(from))).transpose()?;
-    let state = Mutex::new(CopyState { queues: HashMap::new(), done });
+    let state = Mutex::new(CopyState { part, done, ..CopyState::default() });
     Ok(CopyStream { pass, rules: Arc::clone(&rules.get().core), target, host, state })
 }
 
@@ -270,7 +313,16 @@ struct CopiedRecords {
     /// JSON lines with old and new positions.
     mapping: Vec<u8>,
     messages: u64,
+    /// Number of messages with another queue offset than in the source.
+    renumbered: u64,
     left_out: OmissionCounts,
+}
+
+impl CopiedRecords {
+    fn add(&mut self, copy: &RecordCopy<'_>, host: Host, queue_offset: i64, offset: u64) {
+        self.renumbered += u64::from(queue_offset != copy.record.queue_offset);
+        push_mapping(&mut self.mapping, copy, host, queue_offset, offset);
+    }
 }
 
 impl CopyState {
@@ -291,15 +343,19 @@ impl CopyState {
                 reason: format!("the record at log offset {offset}: {reason}"),
             };
             let record = RecordView::decode(bytes).map_err(|error| bad(error.to_string()))?;
-            copies.extend(RecordCopy::of(record, *offset, rules, &mut done.left_out));
+            let copy = RecordCopy::of(record, *offset, rules, &mut done.left_out);
+            copies.extend(copy.filter(|copy| self.part.contains(copy.due)));
+        }
+        if self.part == CopyPart::Waiting {
+            done.left_out = OmissionCounts::default();
         }
         done.messages = copies.len() as u64;
         let known = self.appended_before(&copies)?;
         copies.drain(..known.len()).zip(known).for_each(|(copy, one)| {
-            push_mapping(&mut done.mapping, &copy, host, one.queue_offset, one.commit_log_offset);
+            done.add(&copy, host, one.queue_offset, one.commit_log_offset);
         });
         for (copy, one) in copies.iter().zip(self.append(source, target, &copies)?) {
-            push_mapping(&mut done.mapping, copy, host, one.queue_offset, one.commit_log_offset);
+            done.add(copy, host, one.queue_offset, one.commit_log_offset);
         }
         Ok(done)
     }
@@ -349,9 +405,46 @@ impl CopyState {
         let messages: Vec<_> = copies.iter().map(|copy| (copy.message(), copy.due)).collect();
         let origins: Vec<MessageOrigin> = copies.iter().map(RecordCopy::origin).collect();
         let mut appended = Vec::with_capacity(copies.len());
-        append_in_order(broker, &messages, &origins, &mut appended)?;
+        if self.part != CopyPart::Delivered {
+            append_in_order(broker, &messages, &origins, &mut appended)?;
+            return Ok(appended);
+        }
+        let mut start = 0;
+        for (index, copy) in copies.iter().enumerate() {
+            let RecordView { topic, queue_id, queue_offset, sys_flag, .. } = copy.record;
+            let queues = match self.next_offsets.get_mut(topic) {
+                Some(queues) => queues,
+                None => self.next_offsets.entry(topic.to_owned()).or_default(),
+            };
+            let mut next = queues.get(&queue_id).copied();
+            if next.is_none_or(|next| next < queue_offset) {
+                // The copies before this one come first, because the queue then passes over offsets.
+                append_range(broker, &messages, &origins, start..index, &mut appended)?;
+                start = index;
+                next = Some(target.advance_queue(topic, queue_id, queue_offset)?);
+            }
+            // A record with a batch of messages takes several offsets.
+            let is_single = !sys_flag.inner_batch() && !target.has_batch_queues(topic);
+            match next.filter(|_| is_single) {
+                Some(next) => queues.insert(queue_id, next + 1),
+                None => queues.remove(&queue_id),
+            };
+        }
+        append_range(broker, &messages, &origins, start..copies.len(), &mut appended)?;
         Ok(appended)
     }
+}
+
+/// Appends a range of messages with [`append_in_order`].
+fn append_range(
+    broker: &Broker,
+    messages: &[(NewMessage<'_>, Due)],
+    origins: &[MessageOrigin],
+    range: Range<usize>,
+    appended: &mut Vec<Appended>,
+) -> Result<(), BrokerError> {
+    let messages = messages.get(range.clone()).unwrap_or_default();
+    append_in_order(broker, messages, origins.get(range).unwrap_or_default(), appended)
 }
 
 /// Appends messages from elsewhere in order: those for plain queues together, those for batch queues one by one. After an

@@ -332,6 +332,34 @@ def test_delta_names_the_files_without_a_copy(store: mqstore.Store, tmp_path: Pa
     ]
 
 
+def test_iceberg_names_the_files_without_a_copy(store: mqstore.Store, tmp_path: Path) -> None:
+    """The recipe of docs/archive.md."""
+    sql = pytest.importorskip("pyiceberg.catalog.sql", reason="pyiceberg[sql-sqlite,pyarrow] is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    store.archive.configure(tmp_path / "archive")
+    store.archive.run()
+    paths = store.archive.paths("orders")
+    warehouse = tmp_path / "warehouse"
+    warehouse.mkdir()
+    catalog = sql.SqlCatalog("local", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{warehouse}")
+    catalog.create_namespace("log")
+    columns = parquet.read_schema(paths[0])
+    ordered = sorted(columns, key=lambda column: int(column.metadata[b"PARQUET:field_id"]))
+    table = catalog.create_table("log.orders", schema=pyarrow.schema(ordered))
+    table.add_files(paths)
+    fill(store, start=450)
+    assert store.archive.run().segments > 0
+    known = {Path(task.file.file_path).name for task in table.scan().plan_files()}
+    table.add_files([path for path in store.archive.paths("orders") if Path(path).name not in known])
+    rows = table.scan(selected_fields=("queue_id", "queue_offset", "keys", "body")).to_arrow()
+    assert rows.num_rows == sum(one.rows for one in store.archive.files("orders"))
+    first = rows.filter(pyarrow.compute.equal(rows["queue_offset"], 0)).to_pylist()[0]
+    message = store.message_at("orders", first["queue_id"], 0)
+    assert message is not None
+    assert (tuple(first["keys"] or ()), first["body"]) == (tuple(message.keys), bytes(message.body_view))
+    assert not list(warehouse.rglob("*.parquet"))
+
+
 def test_files_have_statistics_page_indexes_and_bloom_filters(store: mqstore.Store, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     store.archive.configure(tmp_path / "archive")

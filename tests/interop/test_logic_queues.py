@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.interop
 
 CLUSTER = {"brokerClusterName": "interop"}
+GROUP = "mqstore_interop"
+"""The group of the clients."""
 QUEUES = 3
 
 
@@ -69,6 +71,11 @@ def test_a_remapped_topic(version: str, tmp_path: Path, tally: Tally) -> None:
             for topic in sent:
                 rows, _ = client.act("logic_consume", topic=topic)
                 consumed[topic] = [(row["queue_id"], row["logic_offset"], row["body"]) for row in rows]
+            # The first messages of "orders" are on the first broker, the others on the second one.
+            committed = {}
+            for count in (10, 25):
+                rows, _ = client.act("logic_commit", topic="orders", count=count)
+                committed[count] = {row["queue_id"]: row["logic_offset"] for row in rows}
         second.stop()
         first.stop()
     before = [state_of(path) for path in paths.values()]
@@ -82,10 +89,28 @@ def test_a_remapped_topic(version: str, tmp_path: Path, tally: Tally) -> None:
                 row for row in rows if row in set(sent[topic])
             ]
             tally.messages += len(rows)
+        # What the brokers answered, and what they stored: physical offsets of physical queues.
+        assert logic.groups() == [GROUP]
+        assert logic.group_offsets(GROUP, "orders") == committed[25]
+        assert committed[10] != committed[25]
+        unread = dict.fromkeys(range(QUEUES), 0)
+        for queue_id, offset, _ in consumed["orders"]:
+            unread[queue_id] += offset >= committed[25][queue_id]
+        assert logic.lag(GROUP, "orders") == unread
         for queue in logic.queues("orders"):
             assert [part.broker for part in queue.parts] == ["broker-a", "broker-b"]
             assert queue.undecided_messages == 0
             tally.queues += 1
+    # The old leader never gets the logic offset of the new part.
+    with mqstore.open_logic_queues([paths["broker-a"]]) as logic:
+        for queue in logic.queues("orders"):
+            assert [(part.broker, part.is_here) for part in queue.parts] == [("broker-a", True), ("broker-b", False)]
+            assert queue.parts[-1].logic_offset is None
+            rows = [row for row in consumed["orders"] if row[0] == queue.queue_id and row[1] < queue.max_offset]
+            found = logic.read("orders", queue.queue_id)
+            assert [(queue.queue_id, offset, message.text()) for offset, message in found] == rows
+        assert all("interrupted" in problem for problem in logic.problems)
+        assert len(logic.problems) == QUEUES
     assert [state_of(path) for path in paths.values()] == before
     for path in paths.values():
         assert mqstore.verify(path).problems == ()

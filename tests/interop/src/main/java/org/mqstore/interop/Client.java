@@ -50,6 +50,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  *   mqadmin     name arguments              a command for static topics, see {@link Logic}
  *   logic_send  topic queue_id bodies       send to a logic queue
  *   logic_consume topic                     every message of all logic queues
+ *   logic_commit topic count                commit the offset after so many messages of each logic queue
  *   disconnect
  * </pre>
  */
@@ -98,6 +99,8 @@ final class Client {
                 return Logic.send(producer, args, wire);
             case "logic_consume":
                 return Logic.consume(consumer, args, wire);
+            case "logic_commit":
+                return Logic.commit(consumer, args, wire);
             case "disconnect":
                 return disconnect();
             default:

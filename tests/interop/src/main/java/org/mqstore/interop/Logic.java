@@ -117,6 +117,30 @@ final class Logic {
         return result;
     }
 
+    /**
+     * Commits the offset after the first {@code count} messages of each logic queue, for the group of the consumer. A row
+     * has the queue, and the offset that the brokers answer.
+     */
+    static JsonObject commit(DefaultMQPullConsumer consumer, JsonObject args, Wire wire) throws Exception {
+        String topic = args.get("topic").getAsString();
+        int count = args.get("count").getAsInt();
+        for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
+            long offset = minOffset(consumer, queue);
+            for (int left = count; left > 0;) {
+                PullResult pulled = consumer.pull(queue, "*", offset, left);
+                left -= pulled.getMsgFoundList() == null ? 0 : pulled.getMsgFoundList().size();
+                offset = pulled.getNextBeginOffset();
+            }
+            consumer.getDefaultMQPullConsumerImpl().getOffsetStore()
+                .updateConsumeOffsetToBroker(queue, offset, false);
+            JsonObject row = new JsonObject();
+            row.addProperty("queue_id", queue.getQueueId());
+            row.addProperty("logic_offset", consumer.fetchConsumeOffset(queue, true));
+            wire.row(row);
+        }
+        return new JsonObject();
+    }
+
     /** The minimum of a queue. Its broker asks the one with the first part, whose address it reads every 30 seconds. */
     private static long minOffset(DefaultMQPullConsumer consumer, MessageQueue queue) throws Exception {
         for (int attempt = 1;; attempt++) {

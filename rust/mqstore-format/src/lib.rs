@@ -62,11 +62,11 @@ pub use record::tiered::{
     parse_tiered_file_name, tiered_cluster_folder, tiered_file_name,
 };
 pub use record::{
-    BLANK_HEADER_BYTES, CrcCheck, EntryFields, Host, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES,
-    PHYSICAL_OFFSET_POSITION, PLACEHOLDER_TOPIC, PROPERTY_CRC_BYTES, Peek, QUEUE_ID_POSITION,
-    QUEUE_OFFSET_POSITION, RecordOutline, RecordParts, RecordSpec, RecordView, Version, encode_blank,
-    encode_placeholder, patch_body_crc, patch_position, patch_prepared_offset, peek, placeholder_bytes,
-    restore_property_crc, seal_property_crc,
+    BLANK_HEADER_BYTES, CrcCheck, EntryFields, HiddenPlaceholder, Host, MAGIC_BLANK, MAGIC_V1, MAGIC_V2,
+    MAX_HIDDEN_BYTES, MIN_RECORD_BYTES, PHYSICAL_OFFSET_POSITION, PLACEHOLDER_TOPIC, PROPERTY_CRC_BYTES,
+    Peek, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, RecordOutline, RecordParts, RecordSpec, RecordView,
+    Version, encode_blank, encode_placeholder, patch_body_crc, patch_position, patch_prepared_offset, peek,
+    placeholder_bytes, restore_property_crc, seal_property_crc,
 };
 pub use sql::{SqlError, SqlFilter};
 pub use sys_flag::{Compression, SysFlag, TransactionType};

@@ -419,6 +419,11 @@ impl VfsFile for FaultFile {
         self.inner.lock_holder()
     }
 
+    fn set_modified_ms(&self, modified_ms: i64) -> io::Result<()> {
+        self.gate.change(0)?;
+        self.inner.set_modified_ms(modified_ms)
+    }
+
     fn stat(&self) -> io::Result<FileStat> {
         self.inner.stat()
     }

@@ -42,6 +42,7 @@ mod tests;
 ///   before you write there: on a full disk, a write to a map of a hole kills the process.
 /// * **Removal**: [`MappedFile::retire`] removes the name at once. Guards and views keep the bytes until the last one
 ///   is dropped; only then [`MappedFile::free_retired`] drops map and descriptor. The file is never truncated.
+/// * **Replacement**: [`MappedFile::replace_by`] gives the name to another file. Guards and views keep the old bytes.
 /// * The descriptor and the map are created at first use, so that a store of ten thousand segments opens with neither.
 ///   [`MappedFile::close_file`] closes the descriptor.
 ///
@@ -51,11 +52,13 @@ pub struct MappedFile {
     vfs: Arc<dyn Vfs>,
     base_offset: u64,
     len: u64,
-    inode: u64,
+    /// Changes with [`Self::replace_by`] only.
+    inode: AtomicU64,
     access: MapAccess,
     path: Mutex<PathBuf>,
     file: Mutex<Option<Arc<dyn VfsFile>>>,
-    region: RwLock<Option<Region>>,
+    /// The map, and the number of replacements before it.
+    region: RwLock<(Option<Region>, u64)>,
     wrote: AtomicU64,
     committed: AtomicU64,
     flushed: AtomicU64,
@@ -213,11 +216,11 @@ impl MappedFile {
             vfs: Arc::clone(vfs),
             base_offset,
             len: stat.len,
-            inode: stat.inode,
+            inode: AtomicU64::new(stat.inode),
             access,
             path: Mutex::new(path.to_path_buf()),
             file: Mutex::new(None),
-            region: RwLock::new(None),
+            region: RwLock::new((None, 0)),
             wrote: AtomicU64::new(position),
             committed: AtomicU64::new(position),
             flushed: AtomicU64::new(position),
@@ -231,10 +234,10 @@ impl MappedFile {
     /// Does nothing for a retired file, which could not be opened again.
     pub fn unmap(&self) -> bool {
         let mut region = self.region.write();
-        if self.is_retired() || region.as_ref().is_none_or(Region::is_shared) {
+        if self.is_retired() || region.0.as_ref().is_none_or(Region::is_shared) {
             return false;
         }
-        *region = None;
+        region.0 = None;
         drop(region);
         self.close_file();
         true
@@ -247,19 +250,19 @@ impl MappedFile {
         if !self.is_retired() || self.is_in_use() {
             return false;
         }
-        *self.region.write() = None;
+        self.region.write().0 = None;
         *self.file.lock() = None;
         true
     }
 
     /// Returns whether the file is mapped.
     pub fn is_mapped(&self) -> bool {
-        self.region.read().is_some()
+        self.region.read().0.is_some()
     }
 
     /// Returns the mapped bytes, if the file is mapped now. The map stays as long as the returned handle.
     pub fn mapped(&self) -> Option<Region> {
-        self.region.read().clone()
+        self.region.read().0.clone()
     }
 
     /// Returns the logical offset of the first byte.
@@ -287,8 +290,9 @@ impl MappedFile {
         self.path.lock().clone()
     }
 
-    /// Returns the descriptor, and opens the file again if it was closed. Fails if the name now refers to another file
-    /// or to one of another length.
+    /// Returns the descriptor, and opens the file again if it was closed. Fails if the name now refers to a file of
+    /// another length, or, for a file to write, to another file. A file to read may have been replaced by one with the
+    /// same records: see [`Self::replace_by`].
     pub fn file(&self) -> io::Result<Arc<dyn VfsFile>> {
         let mut slot = self.file.lock();
         if let Some(file) = &*slot {
@@ -314,7 +318,8 @@ impl MappedFile {
         };
         let file = self.vfs.open(&self.path.lock(), access)?;
         let stat = file.stat()?;
-        if stat.inode != self.inode || stat.len != self.len {
+        let is_same = stat.inode == self.inode() || self.access == MapAccess::Read;
+        if !is_same || stat.len != self.len {
             return Err(io::Error::other("the file was replaced or changed its length"));
         }
         Ok(file)
@@ -332,13 +337,57 @@ impl MappedFile {
     /// Returns the bytes in memory, and maps the file at the first call. Keep the handle only where each nanosecond
     /// matters, because the map stays as long as the handle.
     pub fn region(&self) -> io::Result<Region> {
-        if let Some(region) = &*self.region.read() {
-            return Ok(region.clone());
-        }
+        self.counted_region().map(|(region, _)| region)
+    }
+
+    /// Like [`Self::region`]; also returns how often the file was replaced before the map was made.
+    pub fn counted_region(&self) -> io::Result<(Region, u64)> {
         let len = usize::try_from(self.len).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        let region = self.file()?.map(0, len, self.access)?;
-        // If another thread was first, this map is dropped.
-        Ok(self.region.write().get_or_insert(region).clone())
+        loop {
+            let replaced = {
+                let region = self.region.read();
+                if let Some(map) = &region.0 {
+                    return Ok((map.clone(), region.1));
+                }
+                region.1
+            };
+            let map = self.file()?.map(0, len, self.access)?;
+            let mut region = self.region.write();
+            // Otherwise the map may be of the replaced file.
+            if region.1 == replaced {
+                // If another thread was first, this map is dropped.
+                return Ok((region.0.get_or_insert(map).clone(), replaced));
+            }
+        }
+    }
+
+    /// Renames the file `staged`, which has the same length, to the name of this one. From then on this value refers to
+    /// that file. Guards, views and maps that exist keep the old bytes. Its content must be synced. The new name is
+    /// durable after a sync of the folder.
+    ///
+    /// # Errors
+    /// `NotFound` if this file is retired, or if its name refers to another file; `InvalidInput` for another length.
+    pub fn replace_by(&self, staged: &Path) -> io::Result<()> {
+        let stat = self.vfs.stat(staged)?;
+        if stat.kind != FileKind::File || stat.len != self.len {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file of the same length"));
+        }
+        // Nobody opens or maps the file meanwhile.
+        let mut file = self.file.lock();
+        let path = self.path.lock();
+        let mut region = self.region.write();
+        if self.is_retired() || self.vfs.inode(&path)? != self.inode() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        self.vfs.rename(staged, &path)?;
+        self.inode.store(stat.inode, Ordering::Release);
+        *file = None;
+        *region = (None, region.1 + 1);
+        Ok(())
+    }
+
+    fn inode(&self) -> u64 {
+        self.inode.load(Ordering::Acquire)
     }
 
     /// Opens and maps the file separately, for the caller alone. A system reports a failed write-back once to each open
@@ -454,7 +503,7 @@ impl MappedFile {
     pub fn flush_to(&self, end: u64, pages: bool) -> io::Result<u64> {
         let flushed = self.flushed();
         if flushed < end {
-            let mapped = self.region.read().clone().filter(|_| pages && cfg!(target_os = "linux"));
+            let mapped = self.mapped().filter(|_| pages && cfg!(target_os = "linux"));
             switch::step("mapped_file.sync_content", || match mapped {
                 // Positions in a mapped file fit in an address.
                 Some(region) => region.flush(flushed as usize..end as usize),
@@ -472,7 +521,7 @@ impl MappedFile {
         // An open file keeps its inode, so another file at its name has another inode.
         let _open = self.file()?;
         match self.vfs.inode(&self.path.lock()) {
-            Ok(inode) => Ok(inode == self.inode),
+            Ok(inode) => Ok(inode == self.inode()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
@@ -495,7 +544,7 @@ impl MappedFile {
     /// Returns whether a guard, a view or another handle to the map exists. If so, the bytes must not change.
     pub fn is_in_use(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.holders() > 0 || self.region.read().as_ref().is_some_and(Region::is_shared)
+        self.holders() > 0 || self.region.read().0.as_ref().is_some_and(Region::is_shared)
     }
 
     /// Returns whether [`MappedFile::retire`] succeeded.
@@ -521,7 +570,7 @@ impl MappedFile {
     fn retire_by(&self, take_name: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
         let path = self.path();
         match self.vfs.stat(&path) {
-            Ok(stat) if stat.inode == self.inode => {
+            Ok(stat) if stat.inode == self.inode() => {
                 // A thread with a guard may not have accessed the file yet, and then needs the descriptor.
                 let file = self.file()?;
                 take_name(&path)?;
@@ -546,13 +595,13 @@ impl KeepsFiles for MappedFile {
         if self.is_retired() || !is_synced || slot.as_ref().is_some_and(|file| Arc::strong_count(file) > 1) {
             return 0;
         }
-        let unused = self.region.try_write().filter(|map| map.as_ref().is_some_and(|map| !map.is_shared()));
-        let map = unused.and_then(|mut map| map.take());
+        let unused = self.region.try_write().filter(|map| map.0.as_ref().is_some_and(|map| !map.is_shared()));
+        let map = unused.and_then(|mut map| map.0.take());
         usize::from(slot.take().is_some()) + usize::from(map.is_some())
     }
 
     fn keeps_files(&self) -> bool {
         self.file.try_lock().is_none_or(|slot| slot.is_some())
-            || self.region.try_read().is_none_or(|region| region.is_some())
+            || self.region.try_read().is_none_or(|region| region.0.is_some())
     }
 }

@@ -557,6 +557,9 @@ pub trait VfsFile: Send + Sync + Debug {
     /// Returns the holder of the writer's lock on this file, whatever its current name is; see [`Vfs::lock_holder`].
     fn lock_holder(&self) -> io::Result<Option<LockHolder>>;
 
+    /// Sets [`FileStat::modified_ms`]. A later write changes it again. Durable after [`VfsFile::sync_all`].
+    fn set_modified_ms(&self, modified_ms: i64) -> io::Result<()>;
+
     /// Returns its length, inode, link count and so on, whatever its current name is.
     fn stat(&self) -> io::Result<FileStat>;
 

@@ -190,9 +190,11 @@ impl Store {
         let view = self.view();
         let floors = view.floors();
         if let Ok(found) = record.view()
-            && floors.hides(found.topic, commit_log_offset)
+            && (floors.hides(found.topic, commit_log_offset) || found.is_placeholder())
         {
-            let reason = if commit_log_offset < floors.deleted(found.topic) {
+            let reason = if found.is_placeholder() {
+                "the record was removed, and a placeholder is in its place"
+            } else if commit_log_offset < floors.deleted(found.topic) {
                 "the topic of the record was deleted"
             } else {
                 "the retention of its topic hides the record"

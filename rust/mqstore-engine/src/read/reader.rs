@@ -423,6 +423,10 @@ impl Reader {
         let version = topics_version(page, live);
         if state.topics_version != version {
             state.is_complete &= !self.reload_topics()?;
+            if live.is_some() && self.files.only_segment().is_none() {
+                // Segments may have been rewritten. Without readers, the old files free their space.
+                state.list = Arc::new(SegmentList::load(&self.files)?);
+            }
             let floors = self.floors.now();
             if state.is_complete {
                 state.overlay.set_floors(&floors);

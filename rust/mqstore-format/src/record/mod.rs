@@ -21,7 +21,9 @@ pub use encode::{
 };
 pub use entries::{CrcCheck, EntryFields, RecordOutline};
 pub use host::Host;
-pub use placeholder::{PLACEHOLDER_TOPIC, encode_placeholder, placeholder_bytes};
+pub use placeholder::{
+    HiddenPlaceholder, MAX_HIDDEN_BYTES, PLACEHOLDER_TOPIC, encode_placeholder, placeholder_bytes,
+};
 
 use crate::bytes::{Reader, field};
 use crate::error::FormatError;

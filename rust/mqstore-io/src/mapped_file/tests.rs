@@ -157,10 +157,13 @@ fn opens_lazily_and_notices_a_replacement() {
     everywhere(|vfs, root| {
         let (made, path) = make(vfs, root);
         made.region().unwrap().write(0, b"kept").unwrap();
-        let file = MappedFile::open(vfs, &path, LEN, MapAccess::Read).unwrap();
-        assert_eq!((file.wrote(), file.flushed(), file.len()), (LEN, LEN, LEN));
+        let read = MappedFile::open(vfs, &path, LEN, MapAccess::Read).unwrap();
+        assert_eq!((read.wrote(), read.flushed(), read.len()), (LEN, LEN, LEN));
+        assert_eq!(&*read.view(0, 4).unwrap(), b"kept");
+        assert!(!read.region().unwrap().is_writable());
+        read.close_file();
+        let file = MappedFile::open(vfs, &path, LEN, MapAccess::ReadWrite).unwrap();
         assert_eq!(&*file.view(0, 4).unwrap(), b"kept");
-        assert!(!file.region().unwrap().is_writable());
         file.close_file();
         assert!(file.file().is_ok());
         file.close_file();
@@ -168,7 +171,9 @@ fn opens_lazily_and_notices_a_replacement() {
         vfs.create_new(&root.join("other")).unwrap().set_len(LEN).unwrap();
         vfs.rename(&root.join("other"), &path).unwrap();
         assert!(file.file().is_err());
+        assert!(read.file().is_ok(), "a reader accepts a file of the same length");
         assert_eq!(&*file.view(0, 4).unwrap(), b"kept", "the map is of the old one");
+        assert_eq!(&*read.view(0, 4).unwrap(), b"kept");
         assert!(!made.is_linked().unwrap());
         file.retire().unwrap();
         assert!(vfs.stat(&path).is_ok(), "the other file is left alone");
@@ -177,6 +182,43 @@ fn opens_lazily_and_notices_a_replacement() {
         made.retire().unwrap();
         vfs.create_dir(&path).unwrap();
         assert!(MappedFile::open(vfs, &path, LEN, MapAccess::Read).is_err());
+    });
+}
+
+#[test]
+fn a_replaced_file_keeps_the_old_bytes_for_those_who_use_them() {
+    everywhere(|vfs, root| {
+        let (file, path) = make(vfs, root);
+        file.region().unwrap().write(0, b"old!").unwrap();
+        file.advance_wrote(4);
+        let (old, view, handle) = (file.region().unwrap(), file.view(0, 4).unwrap(), file.file().unwrap());
+        assert_eq!(file.counted_region().unwrap().1, 0);
+        let staged = root.join("staged");
+        let other = vfs.create_new(&staged).unwrap();
+        assert!(file.replace_by(&staged).is_err(), "another length");
+        other.set_len(LEN).unwrap();
+        other.write_all_at(b"new!", 0).unwrap();
+        other.set_modified_ms(1_234_567).unwrap();
+        other.sync_all().unwrap();
+        file.replace_by(&staged).unwrap();
+        assert_eq!(vfs.stat(&staged).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let mut bytes = [0; 4];
+        handle.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!((&*view, &*old.view(0, 4).unwrap(), &bytes), (&b"old!"[..], &b"old!"[..], b"old!"));
+        assert!(!file.is_mapped() && file.is_linked().unwrap());
+        assert_eq!(file.counted_region().unwrap().1, 1);
+        assert_eq!(&*file.view(0, 4).unwrap(), b"new!");
+        file.file().unwrap().read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!((&bytes, vfs.stat(&path).unwrap().modified_ms), (b"new!", 1_234_567));
+        // A file that another program put there, and a retired file, stay.
+        for name in ["other", "staged"] {
+            vfs.create_new(&root.join(name)).unwrap().set_len(LEN).unwrap();
+        }
+        vfs.rename(&root.join("other"), &path).unwrap();
+        assert_eq!(file.replace_by(&staged).unwrap_err().kind(), io::ErrorKind::NotFound);
+        file.retire().unwrap();
+        assert_eq!(file.replace_by(&staged).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(vfs.stat(&path).is_ok() && vfs.stat(&staged).is_ok());
     });
 }
 

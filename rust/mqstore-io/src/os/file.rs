@@ -6,7 +6,7 @@ use std::io;
 use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, SeekFrom, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 #[cfg(target_os = "linux")]
 use rustix::io::ReadWriteFlags;
@@ -175,6 +175,16 @@ impl VfsFile for OsFile {
 
     fn lock_holder(&self) -> io::Result<Option<LockHolder>> {
         lock::holder_of_open(&self.file)
+    }
+
+    fn set_modified_ms(&self, modified_ms: i64) -> io::Result<()> {
+        let unchanged = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        let last_modification = Timespec {
+            tv_sec: modified_ms.div_euclid(1_000),
+            tv_nsec: modified_ms.rem_euclid(1_000) * 1_000_000,
+        };
+        let times = Timestamps { last_access: unchanged, last_modification };
+        Ok(retry(|| rustix::fs::futimens(&self.file, &times))?)
     }
 
     fn stat(&self) -> io::Result<FileStat> {

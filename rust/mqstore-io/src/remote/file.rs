@@ -71,6 +71,10 @@ impl VfsFile for RemoteFile {
         Ok(None)
     }
 
+    fn set_modified_ms(&self, _modified_ms: i64) -> io::Result<()> {
+        read_only()
+    }
+
     fn stat(&self) -> io::Result<FileStat> {
         self.files.check()?;
         Ok(self.files.stat(Some(self.number)))

@@ -35,7 +35,7 @@ pub enum OperationKind {
     Lock,
     /// `Vfs::free_space`.
     FreeSpace,
-    /// `VfsFile::set_len`.
+    /// `VfsFile::set_len`, `VfsFile::set_modified_ms`.
     SetLen,
     /// `VfsFile::allocate`, `VfsFile::allocate_range`.
     Allocate,

@@ -162,6 +162,14 @@ impl VfsFile for SimFile {
         self.with(OperationKind::Lock, 0, 0, |_, _| Ok(self.node.lock_holder()))
     }
 
+    fn set_modified_ms(&self, modified_ms: i64) -> io::Result<()> {
+        self.with(OperationKind::SetLen, 0, 0, |_, data| {
+            self.check_writable()?;
+            data.modified_ms = modified_ms;
+            Ok(())
+        })
+    }
+
     fn stat(&self) -> io::Result<FileStat> {
         self.with(OperationKind::Stat, 0, 0, |_, _| Ok(()))?;
         Ok(self.node.stat())

@@ -110,10 +110,12 @@ impl CommitLog {
         let list = self.list();
         let segment = list.find(offset)?;
         let held = segment.hold()?;
-        let region = segment.region().ok()?;
-        let seen = self.read_maps.note(segment, self.durable(), self.own_from);
+        let (region, replaced) = segment.counted_region().ok()?;
+        // A segment that was rewritten can have other bytes where a queue or an index still points.
+        let own_from = if replaced > 0 { u64::MAX } else { self.own_from };
+        let seen = self.read_maps.note((segment, replaced), self.durable(), own_from);
         let (base, end) = (segment.base_offset(), segment.end_offset().min(readable));
-        Some(MappedPart { region, base, end, own_from: self.own_from, seen, _held: held })
+        Some(MappedPart { region, base, end, own_from, seen, _held: held })
     }
 
     /// Whether a record at `offset` may be only on the disk: it is far before the end, or older than this process and

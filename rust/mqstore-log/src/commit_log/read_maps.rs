@@ -43,23 +43,36 @@ pub(super) struct ReadMaps(Mutex<VecDeque<ReadMap>>);
 #[derive(Debug)]
 struct ReadMap {
     segment: Weak<Segment>,
+    /// How often the file of the segment was replaced before.
+    replaced: u64,
     seen: Arc<VerifiedBits>,
 }
 
 impl ReadMaps {
     /// Registers a segment for reads, and unmaps other segments that are not in use. A segment stays mapped until it is
-    /// `durable`, because its descriptor must receive the report of a failed write-back.
-    pub(super) fn note(&self, segment: &Arc<Segment>, durable: u64, own_from: u64) -> Arc<VerifiedBits> {
-        let mut maps = self.0.lock();
-        let place = Arc::downgrade(segment);
-        if let Some(map) = maps.iter().find(|map| map.segment.ptr_eq(&place)) {
-            return Arc::clone(&map.seen);
-        }
-        maps.retain(|map| map.segment.strong_count() > 0);
+    /// `durable`, because its descriptor must receive the report of a failed write-back. `replaced` is the number of
+    /// replacements before the map: records of another file need another verification.
+    pub(super) fn note(
+        &self,
+        (segment, replaced): (&Arc<Segment>, u64),
+        durable: u64,
+        own_from: u64,
+    ) -> Arc<VerifiedBits> {
         // Records that this process wrote need no verification bits.
         let from_disk = own_from.saturating_sub(segment.base_offset()).min(segment.len());
-        let seen = Arc::new(VerifiedBits::of(from_disk));
-        maps.push_back(ReadMap { segment: place, seen: Arc::clone(&seen) });
+        let new_bits = || Arc::new(VerifiedBits::of(from_disk));
+        let mut maps = self.0.lock();
+        let place = Arc::downgrade(segment);
+        if let Some(map) = maps.iter_mut().find(|map| map.segment.ptr_eq(&place)) {
+            if map.replaced < replaced {
+                (map.replaced, map.seen) = (replaced, new_bits());
+            }
+            // A map of the replaced file is in use for a moment only.
+            return if map.replaced == replaced { Arc::clone(&map.seen) } else { new_bits() };
+        }
+        maps.retain(|map| map.segment.strong_count() > 0);
+        let seen = new_bits();
+        maps.push_back(ReadMap { segment: place, replaced, seen: Arc::clone(&seen) });
         for _ in MOST_MAPS..maps.len() {
             let Some(oldest) = maps.pop_front() else { break };
             // A segment in use goes to the end of the list and is tried again later.

@@ -462,9 +462,24 @@ impl ConsumeQueue {
 
     /// Whether the record of the file's first unit starts before log offset `position`.
     pub(super) fn starts_before(&self, base: u64, position: u64) -> Result<bool, StoreError> {
-        let first = first_unit(&*self.file(base)?, 0..self.layout().file_bytes(), UNIT_BYTES)
-            .map_err(|source| self.io(base, "reading queue units", source))?;
-        Ok(first.is_some_and(|(_, unit)| (unit.physical_offset as u64) < position))
+        Ok(self.first_unit_of(base)?.is_some_and(|(_, unit)| (unit.physical_offset as u64) < position))
+    }
+
+    fn first_unit_of(&self, base: u64) -> Result<Option<(u64, CqUnit)>, StoreError> {
+        first_unit(&*self.file(base)?, 0..self.layout().file_bytes(), UNIT_BYTES)
+            .map_err(|source| self.io(base, "reading queue units", source))
+    }
+
+    /// Returns the log offset of the first record that a unit in the files points to, also before the minimum; `None`
+    /// if there is no such unit.
+    pub fn first_log_offset(&self) -> Result<Option<u64>, StoreError> {
+        let bases = self.bases.read().clone();
+        for base in bases {
+            if let Some((_, unit)) = self.first_unit_of(base)? {
+                return Ok(Some(unit.physical_offset as u64));
+            }
+        }
+        Ok(None)
     }
 
     fn remove_file(&self, base: u64) -> Result<(), StoreError> {

@@ -10,6 +10,7 @@
 mod dispatch_runs;
 mod outlines;
 mod own_offset;
+mod placeholders;
 mod raft_entries;
 mod raft_walk;
 
@@ -25,6 +26,7 @@ pub use dispatch_runs::{CutRun, RecordRun};
 pub use raft_walk::{RaftEntry, RaftItem, RaftWalk};
 
 use own_offset::is_at;
+use placeholders::KnownPlaceholders;
 use raft_entries::{LEAD_BYTES, Lead, lead};
 
 use super::segment_list::{Segment, SegmentList};
@@ -48,7 +50,8 @@ const FIRST_LOOK_BYTES: usize = 16 << 10;
 pub enum ScanItem<'a> {
     /// A whole record whose requested checksums are correct.
     Record(RecordView<'a>),
-    /// The filler at the end of a segment; in data files of DLedger also a header, a blank or an entry without a record.
+    /// The filler at the end of a segment; in data files of DLedger also a header, a blank or an entry without a record;
+    /// or the rest of a placeholder, if the walk began inside one.
     Filler {
         /// Log offset of the filler.
         offset: u64,
@@ -124,6 +127,7 @@ pub struct LogScanner {
     once: bool,
     /// The buffer of [`Self::rows`].
     row: Vec<u8>,
+    placeholders: KnownPlaceholders,
 }
 
 impl LogScanner {
@@ -138,6 +142,7 @@ impl LogScanner {
             maps: false,
             once: false,
             row: Vec::new(),
+            placeholders: KnownPlaceholders::default(),
         }
     }
 
@@ -243,10 +248,12 @@ impl LogScanner {
             });
         }
         match peeked {
-            Ok(Peek::Zero) if self.limit == u64::MAX => Ok(ScanItem::End { offset: position }),
             Ok(Peek::Zero) => {
                 let reason = format!("zeros, although the log continues to offset {}", self.limit);
-                Ok(ScanItem::Damaged(damage(&segment, position, None, reason)))
+                match self.damaged(&segment, None, reason)? {
+                    ScanItem::Damaged(_) if self.limit == u64::MAX => Ok(ScanItem::End { offset: position }),
+                    item => Ok(item),
+                }
             }
             Ok(Peek::Blank { size }) if u64::from(size) == rest || !switch::on("scan.h6_filler_size") => {
                 self.position = segment.end_offset();
@@ -255,15 +262,26 @@ impl LogScanner {
             Ok(Peek::Blank { size }) => {
                 let reason =
                     format!("the filler says {size} bytes, but {rest} bytes are left in the segment");
-                Ok(ScanItem::Damaged(damage(&segment, position, None, reason)))
+                self.damaged(&segment, None, reason)
             }
             Ok(Peek::Record { size, .. }) => self.record(&segment, position, size, rest),
             Ok(Peek::Invalid { size, magic }) => {
                 let reason = format!("no record starts here: size {size}, magic {magic:#010x}");
-                Ok(ScanItem::Damaged(damage(&segment, position, None, reason)))
+                self.damaged(&segment, None, reason)
             }
-            Err(error) => Ok(ScanItem::Damaged(damage(&segment, position, None, error.to_string()))),
+            Err(error) => self.damaged(&segment, None, error.to_string()),
         }
+    }
+
+    /// Returns the item at the position, whose bytes are no record.
+    fn damaged(
+        &mut self,
+        segment: &Arc<Segment>,
+        claimed_size: Option<u32>,
+        reason: String,
+    ) -> Result<ScanItem<'static>, StoreError> {
+        let place = (&*self.list, &mut self.position);
+        damaged_item(&mut self.placeholders, place, segment, (claimed_size, reason))
     }
 
     fn between_segments(&self, position: u64) -> ScanItem<'_> {
@@ -288,7 +306,7 @@ impl LogScanner {
     ) -> Result<ScanItem<'_>, StoreError> {
         if u64::from(size) > rest {
             let reason = format!("record size {size} exceeds the {rest} bytes left in the segment");
-            return Ok(ScanItem::Damaged(damage(segment, position, None, reason)));
+            return self.damaged(segment, None, reason);
         }
         if position + u64::from(size) > self.limit {
             return Ok(ScanItem::End { offset: position });
@@ -300,7 +318,10 @@ impl LogScanner {
                 self.position = position + u64::from(size);
                 Ok(ScanItem::Record(view))
             }
-            Err(error) => Ok(ScanItem::Damaged(damage(segment, position, Some(size), error))),
+            Err(error) => {
+                let place = (&*self.list, &mut self.position);
+                damaged_item(&mut self.placeholders, place, segment, (Some(size), error))
+            }
         }
     }
 
@@ -520,6 +541,50 @@ fn fill_from(
         }
     }
     Ok(done)
+}
+
+/// Returns the item for bytes at `position` that are no record. Inside a placeholder, `position` moves to its end.
+fn damaged_item(
+    placeholders: &mut KnownPlaceholders,
+    (list, position): (&SegmentList, &mut u64),
+    segment: &Arc<Segment>,
+    (claimed_size, reason): (Option<u32>, String),
+) -> Result<ScanItem<'static>, StoreError> {
+    let offset = *position;
+    let base = segment.base_offset();
+    // The last segment is never rewritten.
+    if offset > base && segment.end_offset() < list.end_offset() && !list.has_entries(base) {
+        if !placeholders.is_of(base) {
+            *placeholders = KnownPlaceholders::of(base, placeholders_in(segment)?);
+        }
+        if let Some(end) = placeholders.end_at(offset) {
+            *position = end;
+            return Ok(ScanItem::Filler { offset });
+        }
+    }
+    Ok(ScanItem::Damaged(damage(segment, offset, claimed_size, reason)))
+}
+
+/// Returns the ranges of the placeholders in `segment`, up to the first bytes that are no record.
+fn placeholders_in(segment: &Segment) -> Result<Vec<Range<u64>>, StoreError> {
+    let (mut ranges, mut window) = (Vec::new(), Window::default());
+    let (mut position, end) = (segment.base_offset(), segment.end_offset());
+    while end - position >= BLANK_HEADER_BYTES as u64 {
+        let head = window.bytes(segment, position, BLANK_HEADER_BYTES, end)?;
+        let Ok(Peek::Record { size, .. }) = peek(head) else { break };
+        let next = position + u64::from(size);
+        if next > end {
+            break;
+        }
+        let bytes = window.bytes(segment, position, size as usize, end)?;
+        match check_record(bytes, position, ScanChecks { crc: false }) {
+            Ok(record) if record.is_placeholder() => ranges.push(position..next),
+            Ok(_) => {}
+            Err(_) => break,
+        }
+        position = next;
+    }
+    Ok(ranges)
 }
 
 fn damage(segment: &Segment, offset: u64, claimed_size: Option<u32>, reason: impl Into<String>) -> Damage {

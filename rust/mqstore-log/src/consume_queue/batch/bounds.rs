@@ -257,6 +257,14 @@ impl BatchQueue {
         Ok(found)
     }
 
+    /// Returns the log offset of the first record that a unit in the files points to, also before the minimum; `None`
+    /// if there are no files.
+    pub fn first_log_offset(&self) -> Result<Option<u64>, StoreError> {
+        let first = self.row.read().bases.first().copied();
+        let unit = first.map(|base| self.unit_at(base)).transpose()?;
+        Ok(unit.and_then(|unit| u64::try_from(unit.physical_offset).ok()))
+    }
+
     /// Moves the minimum to that of the log and removes the files of [`Self::files_below`]. Each removal is durable
     /// before the next one. Calls `removed` for each file.
     pub fn remove_below(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, Self, final, overload
+from typing import Any, Final, Literal, Self, TypeAlias, final, overload
 
 from typing_extensions import disjoint_base
 
@@ -104,11 +104,11 @@ __all__ = [
     "delay_counts", "delete_namespace", "delete_topic", "expire_after_ms", "expired_to_ms", "export_settings",
     "floor_offset", "group_lags", "groups", "info", "is_held", "is_reserved", "is_settled", "is_system_topic",
     "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history", "pending_transactions", "pop_record",
-    "queue_bounds", "quotas", "read_log", "reason_of", "rebuild", "repair", "reschedule_delayed", "retention_limits",
-    "retention_usage", "saved_offsets", "scan_archive", "scan_copy", "scan_cuts", "scan_export", "scan_lines",
-    "scan_open", "scan_schema", "sealed_segments", "set_archive", "set_retention", "staged_ids", "sync_groups",
-    "tags_codes", "trace_map", "trace_store", "update_topic", "verify", "verify_assemble", "verify_log_bytes",
-    "verify_plan", "verify_run_step", "verify_steps", "waiting_record", "work_counts", "writer_pid",
+    "queue_bounds", "quotas", "read_log", "reason_of", "rebuild", "reclaim", "repair", "reschedule_delayed",
+    "retention_limits", "retention_usage", "saved_offsets", "scan_archive", "scan_copy", "scan_cuts", "scan_export",
+    "scan_lines", "scan_open", "scan_schema", "sealed_segments", "set_archive", "set_retention", "staged_ids",
+    "sync_groups", "tags_codes", "trace_map", "trace_store", "update_topic", "verify", "verify_assemble",
+    "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps", "waiting_record", "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]
@@ -901,6 +901,15 @@ def retention_limits(store: NativeStore) -> list[tuple[str, tuple[int | None, in
 def retention_usage(
     store: NativeStore,
 ) -> list[tuple[str, tuple[int | None, int | None, int | None], int, tuple[int, int, int]]]: ...
+
+_ReclaimRow: TypeAlias = tuple[
+    bool,
+    list[tuple[str, int, int, int, int]],
+    list[tuple[str, int, int, int, int, int, int]],
+    list[tuple[str, int, int, int, str]],
+]
+
+def reclaim(store: NativeStore, dry_run: bool, erase: list[str], bytes_per_second: int) -> _ReclaimRow: ...
 def delete_topic(store: NativeStore, topic: str) -> None: ...
 def namespaces(store: NativeStore) -> list[tuple[str, int, int]]: ...
 def delete_namespace(store: NativeStore, namespace: str) -> tuple[int, int]: ...

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mqstore.errors import StoreWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import pandas as pd
     import polars as pl
@@ -168,6 +168,92 @@ class TopicRetention(_Report):
     ) -> Self:
         keep_ms, max_bytes, max_messages = limits
         return cls(topic, None if keep_ms is None else keep_ms / 1000, max_bytes, max_messages, floor, *measured)
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimedTopic(_Report):
+    """Bytes of a topic in the commit log before a `Store.reclaim`."""
+
+    topic: str
+    """Topic."""
+    live_bytes: int
+    """Bytes of its records that reads can find."""
+    dead_bytes: int
+    """Bytes of its hidden records."""
+    estimated_bytes: int
+    """Estimate of the bytes that rewrites of all segments could free, whether they pay or not."""
+    reclaimed_bytes: int
+    """Part of the estimate in the segments that were rewritten."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimedSegment(_Report):
+    """Segment that `Store.reclaim` rewrote, or would rewrite."""
+
+    path: str
+    """File."""
+    log_offset: int
+    """Log offset of its first byte."""
+    bytes: int
+    """Length of the file, which does not change."""
+    live_bytes: int
+    """Bytes of the records that stay."""
+    dead_bytes: int
+    """Bytes of the hidden records that are replaced."""
+    estimated_bytes: int
+    """Estimate of the bytes of disk space that the rewrite frees."""
+    reclaimed_bytes: int
+    """Bytes of disk space that it freed; 0 for a dry run."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSegment(_Report):
+    """Segment with hidden records that `Store.reclaim` left as it is."""
+
+    path: str
+    """File."""
+    log_offset: int
+    """Log offset of its first byte."""
+    dead_bytes: int
+    """Bytes of its hidden records."""
+    estimated_bytes: int
+    """Estimate of the bytes that a rewrite would free."""
+    reason: str
+    """Why it stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimReport(_Report):
+    """Result of `Store.reclaim`."""
+
+    dry_run: bool
+    """Whether this was a dry run, which changes nothing."""
+    topics: tuple[ReclaimedTopic, ...]
+    """Topics with hidden records, by name."""
+    segments: tuple[ReclaimedSegment, ...]
+    """Segments that were rewritten, or would be, in log order."""
+    kept: tuple[KeptSegment, ...]
+    """Other segments with hidden records, in log order, each with the reason."""
+
+    @property
+    def reclaimed_bytes(self) -> int:
+        """Bytes of disk space that were freed; 0 for a dry run."""
+        return sum(segment.reclaimed_bytes for segment in self.segments)
+
+    @classmethod
+    def _of_row(
+        cls,
+        dry_run: bool,
+        topics: Iterable[tuple[str, int, int, int, int]],
+        segments: Iterable[tuple[str, int, int, int, int, int, int]],
+        kept: Iterable[tuple[str, int, int, int, str]],
+    ) -> Self:
+        return cls(
+            dry_run,
+            tuple(ReclaimedTopic(*row) for row in topics),
+            tuple(ReclaimedSegment(*row) for row in segments),
+            tuple(KeptSegment(*row) for row in kept),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -770,6 +856,10 @@ for _class in (
     NamespaceInfo,
     TopicQuota,
     TopicRetention,
+    ReclaimedTopic,
+    ReclaimedSegment,
+    KeptSegment,
+    ReclaimReport,
     Problem,
     VerifyReport,
     SegmentHolder,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Progress,
         QueueInfo,
         RebuildReport,
+        ReclaimReport,
         RestoreReport,
         SnapshotReport,
         StoreStats,
@@ -352,7 +353,8 @@ class Store(DeliveringStore):
         The call sets all limits: a limit of None does not apply any more, and a call without a limit removes the
         retention of the topic. `expire` and the background apply the limits: the oldest messages of the topic
         disappear from every kind of read, and the minimum of each queue moves, as after the deletion of a segment. The
-        log keeps the records until their segments expire. Unfinished messages of groups keep nothing.
+        log keeps the records until their segments expire or `reclaim` replaces them. Unfinished messages of groups keep
+        nothing.
 
         Args:
             topic: name of the topic.
@@ -378,13 +380,54 @@ class Store(DeliveringStore):
 
         return [TopicRetention._of_row(*row) for row in _native.retention_usage(self)]
 
-    def delete_topic(self, topic: str) -> None:
+    def reclaim(
+        self,
+        *,
+        dry_run: bool = False,
+        erase: str | Iterable[str] | None = None,
+        max_bytes_per_second: int | None = None,
+    ) -> ReclaimReport:
+        """Frees the disk space of hidden messages: of deleted topics, and of those that `set_retention` hides.
+
+        It rewrites full segments, one at a time: all records that reads find keep their bytes and log offsets, and one
+        placeholder without a message replaces adjacent hidden records. Only whole pages of the file system get free, so
+        it pays for large bodies and for messages of one topic in a row. A segment is rewritten if that frees at least a
+        quarter of it, or a twentieth if less than half of it must be copied. The last two segments stay, and records
+        that brokers or an archive still need; the report says why. Appends and reads continue.
+
+        Args:
+            dry_run: whether to report only.
+            erase: one topic or several: their hidden records are overwritten in every segment that can be rewritten,
+                whether that frees space or not, and those of other topics stay.
+            max_bytes_per_second: maximum bytes to read and write in a second; None is no limit.
+
+        Raises:
+            StoreReadOnlyError: the store is open for reading.
+            StoreBusyError: another `reclaim` or a rebuild is running, or a hook of the store made the call.
+            StoreClosedError: the store was closed during the call. Segments that were rewritten before stay so.
+        """
+        from mqstore._admin.compaction import byte_rate, topic_list
+        from mqstore._reports import ReclaimReport
+
+        topics = topic_list(erase, one=True) or []
+        return ReclaimReport._of_row(*_native.reclaim(self, dry_run, topics, byte_rate(max_bytes_per_second)))
+
+    def delete_topic(self, topic: str, *, erase: bool = False) -> ReclaimReport | None:
         """Removes a topic and the committed offsets of groups in it. The change is durable when this returns.
 
         The topic, its queues and its messages disappear at once, from every kind of read. The log keeps the records
-        until their segments expire. A new topic of the same name is empty; each queue continues at the next multiple of
-        `queue_file_entries`, so old offsets never stand for new messages. A broker that rebuilds the queues itself
-        shows the old messages again.
+        until their segments expire or `reclaim` replaces them. A new topic of the same name is empty; each queue
+        continues at the next multiple of `queue_file_entries`, so old offsets never stand for new messages. A broker
+        that rebuilds the queues itself shows the old messages again.
+
+        Args:
+            topic: name of the topic.
+            erase: whether to remove the records from the log, too, like `reclaim` with `erase`. Segments that cannot be
+                rewritten yet keep theirs: see `kept` in the report.
+
+        Returns:
+            The report of the rewritten segments if `erase` is true, else None. If the rewrite fails, the topic stays
+            deleted.
 
         Raises:
             TopicNotFoundError: no such topic.
@@ -393,6 +436,7 @@ class Store(DeliveringStore):
             StoreReadOnlyError: the store is open for reading.
         """
         _native.delete_topic(self, topic)
+        return self.reclaim(erase=topic) if erase else None
 
     def namespaces(self) -> dict[str, NamespaceInfo]:
         """Returns the namespaces of topics and groups, by name, with the number of topics and groups in each.

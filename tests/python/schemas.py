@@ -41,6 +41,7 @@ REPORTS: dict[str, type] = {
     "import": _reports.ImportReport,
     "copy-topic": _reports.TopicCopyReport,
     "topic delete": write.DeletedTopic,
+    "reclaim": _reports.ReclaimReport,
     "bench --trace": trace.Trace,
     "bench --cold-reads": next_to_reads.ColdReads,
     "dead-letter redrive": groups.Redriven,

@@ -444,6 +444,7 @@ def test_a_verb_that_changes_a_store_waits_for_its_lock(home: Path, cli: Cli, tm
 
 def test_every_verb_that_changes_a_store_has_a_lock_timeout() -> None:
     import mqstore.cli.compact
+    import mqstore.cli.expiry.reclaim
     import mqstore.cli.expiry.retention
     import mqstore.cli.export
     import mqstore.cli.groups
@@ -458,6 +459,6 @@ def test_every_verb_that_changes_a_store_has_a_lock_timeout() -> None:
 
     assert sorted(verbs(typer.main.get_command(app), "")) == [
         *("append", "compact", "copy-topic", "dead-letter redrive", "expire", "export", "group reset", "import"),
-        *("rebuild", "repair", "retention"),
+        *("rebuild", "reclaim", "repair", "retention"),
         *("spark compact", "spark rebuild", "topic alter", "topic create", "topic delete"),
     ]

@@ -47,6 +47,7 @@ def test_the_page_is_current() -> None:
         ["repair", "BAD", "--output", "OUT/mended"],
         ["rebuild", "DIR"],
         ["expire", "DIR", "--retention", "1ms", "--dry-run"],
+        ["reclaim", "DIR", "--dry-run"],
         ["compact", "DIR", "--dry-run"],
         ["snapshot", "DIR", "OUT/snapshot"],
         ["export", "DIR", "OUT/all.jsonl"],

@@ -33,6 +33,11 @@ def topic_list(topics: str | Iterable[str] | None, *, one: bool = False) -> list
     return list(topics)
 
 
+def byte_rate(max_bytes_per_second: int | None) -> int:
+    """Returns the argument of the native functions: bytes per second, 0 without a limit."""
+    return count_of("max_bytes_per_second", max_bytes_per_second, _MOST_BYTES) or 0
+
+
 def request(
     *,
     threads: int | None = None,
@@ -49,7 +54,7 @@ def request(
     """
     check_names(options, LocalCompactionOptions)
     threads = count_of("threads", threads)
-    max_bytes_per_second = count_of("max_bytes_per_second", max_bytes_per_second, _MOST_BYTES)
+    rate = byte_rate(max_bytes_per_second)
     tell = None
     if progress is not None:
         from mqstore._reports import Progress
@@ -57,7 +62,7 @@ def request(
         def tell(done: int, total: int) -> None:
             progress(Progress(done, total))
 
-    return (options_json(**options), threads or os.cpu_count() or 1, max_bytes_per_second or 0), tell
+    return (options_json(**options), threads or os.cpu_count() or 1, rate), tell
 
 
 def check_names(given: Iterable[str], options: type[CompactionOptions]) -> None:

@@ -9,7 +9,7 @@ Each verb has its place:
 | other reads and look-ups, flushes, topics | one of four threads of the store |
 | work queues and consumers: take, acknowledge, commit | the loop's thread |
 | their reads from disk, moves and syncs | one of four threads of the store |
-| appends of Arrow rows, verify, rebuild, compact, expire, snapshot, restore, tables | one of two other threads |
+| Arrow appends, verify, rebuild, compact, expire, reclaim, snapshot, restore, tables | one of two other threads |
 
 Each thread starts when it is first needed.
 """
@@ -421,7 +421,6 @@ class Store:
 
     create_topic = in_thread(mqstore.Store.create_topic)
     update_topic = in_thread(mqstore.Store.update_topic)
-    delete_topic = in_thread(mqstore.Store.delete_topic)
     quotas = in_thread(mqstore.Store.quotas)
     set_retention = in_thread(mqstore.Store.set_retention)
     namespaces = in_thread(mqstore.Store.namespaces)
@@ -451,6 +450,8 @@ class Store:
     compact = at_length(mqstore.Store.compact)
     expire = at_length(mqstore.Store.expire)
     retention = at_length(mqstore.Store.retention)
+    reclaim = at_length(mqstore.Store.reclaim)
+    delete_topic = at_length(mqstore.Store.delete_topic)
     snapshot = at_length(mqstore.Store.snapshot)
     restore_compaction = at_length(mqstore.Store.restore_compaction)
     scan = of_store(mqstore.Store.scan)

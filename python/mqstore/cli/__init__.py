@@ -41,7 +41,7 @@ def _application(arguments: list[str]) -> None:
         from mqstore.cli import compact, export, groups, results, spark, write  # noqa: F401 - they add their verbs
         from mqstore.cli.app import app
         from mqstore.cli.archive import verbs  # noqa: F401
-        from mqstore.cli.expiry import retention  # noqa: F401
+        from mqstore.cli.expiry import reclaim, retention  # noqa: F401
         from mqstore.cli.logic import verbs as logic_verbs  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("rich", "typer"):

@@ -281,6 +281,9 @@ def alter_topic(
 def delete_topic(
     directory: Directory,
     topic: Name,
+    erase: Annotated[
+        bool, typer.Option("--erase", help="Also overwrite its records in the log, as `reclaim --erase` does.")
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     lock_timeout: LockTimeout = "0",
@@ -298,7 +301,9 @@ def delete_topic(
     if not render.confirmed(f"Delete {what}?", f"{what} would be deleted; pass --yes, or --dry-run", yes=yes):
         return USAGE
     with mqstore.open(directory, "rw", lock_timeout=wait) as store:
-        store.delete_topic(topic)
+        erased = store.delete_topic(topic, erase=erase)
+    for kept in () if erased is None else erased.kept:
+        render.note(f"kept: {kept.path}, with {kept.dead_bytes} bytes of the topic: {kept.reason}")
     _print_deleted(DeletedTopic(topic, messages, dry_run=False), form)
     return CLEAN
 

@@ -44,7 +44,7 @@ pub use files::folder::{DataFile, FilePair, QueueFolder, WITHOUT_LOG, open_liste
 pub use files::manifest::ManifestCache;
 pub use files::positions::repair_positions;
 pub use files::unfinished_tail::cut_unfinished_tails;
-pub use job::control::JobControl;
+pub use job::control::{JobControl, TaskMeter};
 pub use job::documents::{
     CompactionPlan, CompactionReport, LogPart, LogTail, OutputFile, OutputPair, QueueTask, TaskCounts,
     TaskResult, WorkerInfo,

@@ -2,8 +2,8 @@
 //!
 //! `store` opens and closes it and runs its threads, `write` appends, `read` and `scan` find messages, `compact` runs
 //! compactions of an open store, `retention` removes due segments, `topic_retention` hides due messages of a topic,
-//! `archive` finds the segments that an archive may contain, `open_loop` times appends. A [`Store`] for writing holds
-//! RocketMQ's lock.
+//! `reclaim` frees the space of hidden messages, `archive` finds the segments that an archive may contain, `open_loop`
+//! times appends. A [`Store`] for writing holds RocketMQ's lock.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -18,6 +18,7 @@ pub(crate) mod archive;
 pub(crate) mod compact;
 pub(crate) mod open_loop;
 pub(crate) mod read;
+pub(crate) mod reclaim;
 pub(crate) mod retention;
 pub(crate) mod scan;
 pub(crate) mod store;
@@ -48,6 +49,7 @@ pub use read::pop_checkpoints::{PopState, PoppedMessage, PoppedQueue};
 pub use read::query::Boundary;
 pub use read::reader::accessors::Geometry;
 pub use read::table::{TableLoad, TableRow, TableRows};
+pub use reclaim::{KeptSegment, ReclaimReport, ReclaimRequest, ReclaimedSegment, ReclaimedTopic};
 pub use retention::{ExpireReport, ExpiredTopic, HolderKind, SegmentHolder};
 pub use scan::{
     MakeSink, Passed, RecordTest, Scan, ScanBatch, ScanOutput, ScanPlan, ScanRange, ScanRequest, ScanRow,

@@ -9,6 +9,7 @@
 //! | `explore` | tries all cases, counts, replays |
 //! | `moments` | one session, ended after each of its calls |
 //! | `keeping` | topics, groups, offsets and progress |
+//! | `reclaiming` | reclaims of space that are interrupted |
 //! | `remaking` | recoveries that rebuild lost files, and are interrupted |
 //! | `repairing` | repairs, copies and snapshots |
 //! | `transactions` | transactions, all or nothing |
@@ -36,6 +37,7 @@ mod foreign;
 mod keeping;
 mod moments;
 mod mutants;
+mod reclaiming;
 mod remaking;
 mod repairing;
 mod states;

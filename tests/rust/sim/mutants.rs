@@ -11,7 +11,9 @@ use crate::crashes::{LONG, MODES, deleting, exhaustive, named, random, soak};
 use crate::explore::{Counts, Effort, Violation, explore_here, forget_work, work_done};
 use crate::states::{Limits, Rng};
 use crate::workload::Case;
-use crate::{compacting, decay, faults, feeding, foreign, keeping, remaking, repairing, switches, timing};
+use crate::{
+    compacting, decay, faults, feeding, foreign, keeping, reclaiming, remaking, repairing, switches, timing,
+};
 
 /// Switches whose absence this suite cannot notice, with the reasons. The soak tries them too.
 const SPARE: [(&str, &str); 32] = [
@@ -241,6 +243,10 @@ fn remember(name: &str, stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     Ok(())
 }
 
+fn reclaims(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
+    reclaiming::hunt(8, stop).map(|_| ())
+}
+
 fn decays(stop: &dyn Fn() -> bool) -> Result<(), Violation> {
     decay::hunt(16, stop).map(|_| ())
 }
@@ -297,6 +303,7 @@ fn hunts(name: &str) -> Vec<(&'static str, Hunt)> {
         "delay" => ("delays", delays),
         "feed" => ("feeds", feeds),
         "meta" | "vfs" => ("keepings", keepings),
+        "reclaim" => ("reclaims", reclaims),
         "repair" | "copy" | "snapshot" => ("repairs", repairs),
         "retention" => ("deletions", deletions),
         _ if name.contains("torn") || name.starts_with("mark.two") => ("tears", tears),

@@ -101,7 +101,7 @@ struct UnreportedWork {
 
 /// Counts the bytes of one walk, and checks [`JobControl`] from time to time.
 #[derive(Debug)]
-pub(crate) struct TaskMeter<'a> {
+pub struct TaskMeter<'a> {
     files: &'a StoreFiles,
     control: &'a JobControl,
     counted: UnreportedWork,
@@ -109,14 +109,14 @@ pub(crate) struct TaskMeter<'a> {
 
 impl<'a> TaskMeter<'a> {
     /// Creates a meter, after a first check of `control`.
-    pub(crate) fn start(files: &'a StoreFiles, control: &'a JobControl) -> Result<Self, StoreError> {
+    pub fn start(files: &'a StoreFiles, control: &'a JobControl) -> Result<Self, StoreError> {
         let mut meter = Self { files, control, counted: UnreportedWork::default() };
         meter.look()?;
         Ok(meter)
     }
 
     /// Counts a record that was read.
-    pub(crate) fn read(&mut self, size: u32) -> Result<(), StoreError> {
+    pub fn read(&mut self, size: u32) -> Result<(), StoreError> {
         let counted = &mut self.counted;
         counted.records += 1;
         counted.read += u64::from(size);
@@ -135,12 +135,12 @@ impl<'a> TaskMeter<'a> {
     }
 
     /// Counts a record that was written.
-    pub(crate) fn wrote(&mut self, size: u32) {
+    pub fn wrote(&mut self, size: u32) {
         self.counted.wrote += u64::from(size);
     }
 
     /// Adds the open counts to the control, and checks it.
-    pub(crate) fn look(&mut self) -> Result<(), StoreError> {
+    pub fn look(&mut self) -> Result<(), StoreError> {
         self.control.passed(self.files, std::mem::take(&mut self.counted))
     }
 }

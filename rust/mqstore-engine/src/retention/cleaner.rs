@@ -395,6 +395,26 @@ impl Cleaner {
         new.unwrap_or_else(ArchiveState::removed).save(&self.files)
     }
 
+    /// Runs `replace`, which gives the name of `segment` to another file, while no segment is removed and the archive does
+    /// not change. Returns why the segment must stay as it is, if it must.
+    ///
+    /// # Errors
+    /// Those of `replace`.
+    pub(crate) fn replace_segment(
+        &self,
+        segment: &Segment,
+        replace: impl FnOnce() -> Result<(), StoreError>,
+    ) -> Result<Option<String>, StoreError> {
+        let _archive = self.archive.lock();
+        if segment.is_retired() {
+            return Ok(Some("it was deleted meanwhile".to_owned()));
+        }
+        match unarchived::why(&self.files, segment) {
+            Some(why) => Ok(Some(why)),
+            None => replace().map(|()| None),
+        }
+    }
+
     /// Rests between two removals, in slices, so that a waiting caller can be interrupted.
     fn pause(&self, carry_on: &mut dyn FnMut() -> Result<(), StoreError>) -> Result<(), StoreError> {
         let mut left = Duration::from_millis(self.options.delete_interval_ms);

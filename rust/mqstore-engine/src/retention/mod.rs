@@ -19,7 +19,7 @@ mod segment_times;
 mod stalled_groups;
 #[cfg(test)]
 mod tests;
-mod unarchived;
+pub(crate) mod unarchived;
 mod uncompacted;
 mod wipe;
 

@@ -12,7 +12,7 @@ use mqstore_base::store_files::StoreFiles;
 use mqstore_log::commit_log::Segment;
 
 /// Returns why `segment` must stay for the archive.
-pub(super) fn why(files: &StoreFiles, segment: &Segment) -> Option<String> {
+pub(crate) fn why(files: &StoreFiles, segment: &Segment) -> Option<String> {
     let mut why = "it is not in the archive yet".to_owned();
     match ArchiveState::load(files) {
         Ok(None) => return None,

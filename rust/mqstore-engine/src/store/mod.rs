@@ -615,6 +615,7 @@ impl StoreInner {
         writer.lifecycle.set_closed();
         writer.queues.wake_all();
         writer.compaction.stop();
+        writer.reclaim.stop();
         services.stop(writer);
         writer.finish()
     }

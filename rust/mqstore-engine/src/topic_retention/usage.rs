@@ -82,6 +82,8 @@ impl Store {
             }
             let is_new_segment = list.find(offset).is_some_and(|segment| segment.base_offset() == offset);
             match scanner.next_item() {
+                // It replaces records whose space is free.
+                Ok(ScanItem::Record(record)) if record.is_placeholder() => found.end_run(&mut run),
                 Ok(ScanItem::Record(record)) => {
                     let (topic, bytes) = (found.name(record.topic), u64::from(record.size));
                     let usage = found.of(&topic);

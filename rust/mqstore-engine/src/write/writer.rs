@@ -17,6 +17,7 @@ use mqstore_io::sync::Mutex;
 
 use crate::compact::compaction_state::CompactionState;
 use crate::read::view::View;
+use crate::reclaim::ReclaimState;
 use crate::retention::Cleaner;
 use crate::store::lifecycle::Lifecycle;
 use crate::store::signals::ServiceSignals;
@@ -52,8 +53,9 @@ pub(crate) struct Writer {
     pub(crate) signals: ServiceSignals,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) compaction: CompactionState,
-    /// Held during a rebuild of queues and index.
+    /// Held during a rebuild of queues and index, and while segments are rewritten.
     pub(crate) rebuilding: Mutex<()>,
+    pub(crate) reclaim: ReclaimState,
     /// Held while retentions of topics are applied.
     pub(crate) topic_expiry: Mutex<TopicExpiry>,
 }

@@ -200,7 +200,7 @@ fn compaction_restore(
 }
 
 /// Returns the store, unless it is closed.
-fn open(shared: &Arc<SharedStore>) -> Result<&Store, StoreError> {
+pub(crate) fn open(shared: &Arc<SharedStore>) -> Result<&Store, StoreError> {
     shared.store().map_err(|_| StoreError::Closed { path: PathBuf::from(shared.path()) })
 }
 
@@ -228,7 +228,7 @@ pub(crate) fn compact_store(
 }
 
 /// Runs `work` in a thread of its own. A signal, or an error of `progress`, ends it.
-fn drive<T: Send + 'static>(
+pub(crate) fn drive<T: Send + 'static>(
     py: Python<'_>,
     path: &Path,
     control: JobControl,
@@ -239,7 +239,7 @@ fn drive<T: Send + 'static>(
     let shared = Arc::clone(&control);
     let run = move || work(&shared);
     let thread = detached(py, || {
-        mqstore_io::sync::spawn("mq-compaction", run)
+        mqstore_io::sync::spawn("mq-job", run)
             .map_err(|error| StoreError::io(path, "starting a thread", error))
     })?;
     let mut raised = None;

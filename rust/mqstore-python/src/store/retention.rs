@@ -1,10 +1,16 @@
-//! The retention of single topics.
+//! The retention of single topics, and the space of their hidden messages.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use mqstore_base::topic_floors::TopicRetention;
+use mqstore_compaction::JobControl;
+use mqstore_engine::{ReclaimReport, ReclaimRequest};
 use pyo3::prelude::*;
 
 use crate::runtime::{about_topic, interruptible, reading};
 use crate::store::NativeStore;
+use crate::store::compaction::{drive, open};
 use crate::store::topics::{given, milliseconds};
 
 /// The limits of a topic: time in milliseconds, bytes, messages.
@@ -12,6 +18,18 @@ type Limits = (Option<u64>, Option<u64>, Option<u64>);
 
 /// A topic, its limits, its floor, and its bytes: live, dead, reclaimable.
 type UsageRow = (String, Limits, u64, (u64, u64, u64));
+
+/// A topic and its bytes: live, dead, estimated, reclaimed.
+type TopicRow = (String, u64, u64, u64, u64);
+
+/// The path and the log offset of a segment, and its bytes: all, live, dead, estimated, reclaimed.
+type SegmentRow = (String, u64, u64, u64, u64, u64, u64);
+
+/// The path and the log offset of a segment, its dead and estimated bytes, and why it stays.
+type KeptRow = (String, u64, u64, u64, String);
+
+/// Whether it is a preview; topics, segments that were rewritten, segments that were not.
+type ReclaimRow = (bool, Vec<TopicRow>, Vec<SegmentRow>, Vec<KeptRow>);
 
 fn row(limits: TopicRetention) -> Limits {
     (limits.keep_ms, limits.max_bytes, limits.max_messages)
@@ -57,9 +75,43 @@ fn retention_usage(store: &Bound<'_, NativeStore>) -> PyResult<Vec<UsageRow>> {
     Ok(rows.collect())
 }
 
+/// Rewrites segments without their hidden records; `Store.reclaim`. `bytes_per_second` is 0 without a limit.
+#[pyfunction]
+fn reclaim(
+    store: &Bound<'_, NativeStore>,
+    dry_run: bool,
+    erase: Vec<String>,
+    bytes_per_second: u64,
+) -> PyResult<ReclaimRow> {
+    let shared = store.get().shared();
+    let path = PathBuf::from(shared.path());
+    let request = ReclaimRequest { dry_run, erase: erase.into_iter().collect() };
+    let work = move |control: &Arc<JobControl>| open(&shared)?.reclaim(&request, control).map(reclaim_row);
+    drive(store.py(), &path, JobControl::with_bytes_per_second(bytes_per_second), None, work)
+}
+
+fn reclaim_row(report: ReclaimReport) -> ReclaimRow {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let topics = report
+        .topics
+        .into_iter()
+        .map(|one| (one.topic, one.live_bytes, one.dead_bytes, one.estimated_bytes, one.reclaimed_bytes));
+    let segments = report.segments.into_iter().map(|one| {
+        let place = (text(&one.path), one.log_offset, one.bytes);
+        let counts = (one.live_bytes, one.dead_bytes, one.estimated_bytes, one.reclaimed_bytes);
+        (place.0, place.1, place.2, counts.0, counts.1, counts.2, counts.3)
+    });
+    let kept = report
+        .kept
+        .into_iter()
+        .map(|one| (text(&one.path), one.log_offset, one.dead_bytes, one.estimated_bytes, one.reason));
+    (report.dry_run, topics.collect(), segments.collect(), kept.collect())
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(set_retention, module)?)?;
     module.add_function(wrap_pyfunction!(retention_limits, module)?)?;
     module.add_function(wrap_pyfunction!(retention_usage, module)?)?;
+    module.add_function(wrap_pyfunction!(reclaim, module)?)?;
     Ok(())
 }

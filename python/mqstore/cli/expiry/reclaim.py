@@ -1,0 +1,71 @@
+"""The verb `reclaim`: the disk space of hidden messages."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import mqstore
+from mqstore._admin.tables import size
+from mqstore.cli import render
+from mqstore.cli.app import Directory, LockTimeout, ReportForm, _verb, app, lock_wait
+from mqstore.cli.render import Format
+from mqstore.cli.status import CLEAN, USAGE
+
+
+@app.command()
+@_verb
+def reclaim(
+    directory: Directory,
+    erase: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC", help="Overwrite the hidden messages of this topic, whatever the gain; repeatable."
+        ),
+    ] = None,
+    max_bytes_per_second: Annotated[
+        int | None, typer.Option(min=1, help="Maximum bytes to read and write in a second.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would be rewritten.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    lock_timeout: LockTimeout = "0",
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Rewrites full segments to free the space of hidden messages: of deleted topics and of the retention of topics."""
+    wait = lock_wait(lock_timeout)
+    with render.progress("recovering the store") as bar:
+        opened = mqstore.open(directory, "rw", progress=bar, lock_timeout=wait)
+    with opened as store:
+        plan = store.reclaim(dry_run=True, erase=erase)
+        if dry_run or not plan.segments:
+            print_reclaimed(plan, form)
+            if dry_run:
+                render.dry_run()
+            return CLEAN
+        what = f"{len(plan.segments)} segments"
+        if form is Format.TABLE:
+            print_reclaimed(plan, form)
+        otherwise = f"{what} would be rewritten; pass --yes to do it, or --dry-run to list them"
+        if not render.confirmed(f"Rewrite {what}?", otherwise, yes=yes):
+            return USAGE
+        done = store.reclaim(erase=erase, max_bytes_per_second=max_bytes_per_second)
+    if form is Format.TABLE:
+        render.note(f"rewrote {len(done.segments)} segments and freed {size(done.reclaimed_bytes)}")
+    else:
+        print_reclaimed(done, form)
+    return CLEAN
+
+
+def print_reclaimed(report: mqstore.ReclaimReport, form: Format) -> None:
+    """Prints the report of `reclaim`."""
+    if render.machine(report.to_dict(), form):
+        return
+    rows = [(one.topic, size(one.live_bytes), size(one.dead_bytes), size(one.estimated_bytes)) for one in report.topics]
+    render.table(("topic", "live", "dead", "estimated"), rows)
+    for segment in report.segments:
+        verb = "would free" if report.dry_run else "freed"
+        freed = segment.estimated_bytes if report.dry_run else segment.reclaimed_bytes
+        render.note(f"{segment.path}: {verb} {size(freed)}")
+    for kept in report.kept:
+        render.note(f"kept: {kept.path}, with {size(kept.dead_bytes)} of hidden messages: {kept.reason}")

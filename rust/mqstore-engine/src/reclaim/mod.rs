@@ -1,0 +1,174 @@
+//! Frees the space of hidden records in sealed segments: those before the floors of topics.
+//!
+//! A rewrite replaces adjacent hidden records of a segment by placeholders, whose bodies are holes of the file. All
+//! other records keep their bytes and their log offsets. The new file is written and synced next to the log, compared
+//! with the old one, gets its time, and then its name. Across a crash the segment is the old file or the new one.
+//!
+//! A broker must find a record wherever a unit of a queue points to, and count the same offsets if it derives the
+//! queues. So a placeholder takes only records without units, and of each queue only the first ones in the log.
+//! Nothing like this exists in RocketMQ.
+
+mod report;
+mod rewrite;
+mod rules;
+mod sparse_writer;
+mod state;
+mod stretch;
+mod survey;
+#[cfg(test)]
+mod tests;
+
+pub use report::{KeptSegment, ReclaimReport, ReclaimRequest, ReclaimedSegment, ReclaimedTopic};
+pub(crate) use state::ReclaimState;
+
+use std::sync::Arc;
+
+use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::events::is_in_hook;
+use mqstore_compaction::{JobControl, TaskMeter};
+use mqstore_io::switch;
+use mqstore_io::vfs::parent_dir;
+use mqstore_log::commit_log::Segment;
+
+use crate::Store;
+use crate::read::view::View;
+use crate::retention::unarchived;
+use crate::write::writer::Writer;
+use rules::{LAST_SEGMENTS, RecordRules};
+use survey::{SurveyedSegment, survey};
+
+impl Store {
+    /// Frees the space of hidden records: rewrites the segments in which that pays, or with
+    /// [`ReclaimRequest::erase`] those that have hidden records of these topics. With [`ReclaimRequest::dry_run`] it
+    /// reports them and changes nothing. `control` ends or slows down the work.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`]; [`StoreError::Busy`] inside a hook, and during a rebuild or another call;
+    /// [`StoreError::Corrupt`] if a rewritten segment differs from the old one, which stays then; errors of the system.
+    /// Segments that are rewritten before an error stay so.
+    pub fn reclaim(
+        &self,
+        request: &ReclaimRequest,
+        control: &Arc<JobControl>,
+    ) -> Result<ReclaimReport, StoreError> {
+        self.check()?;
+        let writer = self.writer("reclaim the space of hidden messages")?;
+        if is_in_hook() {
+            let reason = "a hook cannot reclaim space: it would wait for itself".into();
+            return Err(StoreError::Busy { reason });
+        }
+        writer.reclaim.run_alone(control, || {
+            writer.check()?;
+            let Some(_no_rebuild) = writer.rebuilding.try_lock() else {
+                return Err(StoreError::Busy { reason: "a rebuild of the store is running".into() });
+            };
+            writer.reclaim(request, control)
+        })
+    }
+}
+
+impl Writer {
+    fn reclaim(
+        &self,
+        request: &ReclaimRequest,
+        control: &Arc<JobControl>,
+    ) -> Result<ReclaimReport, StoreError> {
+        self.catch_up()?;
+        if !request.dry_run {
+            self.flusher.flush_all(false)?;
+        }
+        let mut meter = TaskMeter::start(&self.files, control)?;
+        let mut rules = RecordRules::new(self, request);
+        let surveyed = survey(self, &mut rules, &mut meter)?;
+        let mut report = ReclaimReport { dry_run: request.dry_run, ..ReclaimReport::default() };
+        report.topics = surveyed.topics();
+        let chosen = surveyed.choose(!request.erase.is_empty());
+        for (number, segment) in surveyed.segments.iter().enumerate().take(chosen) {
+            if segment.free_bytes == 0 {
+                continue;
+            }
+            if request.dry_run {
+                report.segments.push(segment.report(0));
+                continue;
+            }
+            match self.rewrite(segment, &mut rules, &mut meter)? {
+                Ok(reclaimed) => {
+                    for topic in &mut report.topics {
+                        topic.reclaimed_bytes += segment.estimated_of(&topic.topic);
+                    }
+                    report.segments.push(segment.report(reclaimed));
+                }
+                Err(why) => {
+                    report.kept = surveyed.kept(number, Some(&why));
+                    return Ok(report);
+                }
+            }
+        }
+        report.kept = surveyed.kept(chosen, None);
+        Ok(report)
+    }
+
+    /// Rewrites a segment. Returns the bytes that are free now, or why it must stay as it is.
+    fn rewrite(
+        &self,
+        surveyed: &SurveyedSegment,
+        rules: &mut RecordRules<'_>,
+        meter: &mut TaskMeter<'_>,
+    ) -> Result<Result<u64, String>, StoreError> {
+        let segment = &surveyed.segment;
+        let path = segment.path();
+        let before = self.files.vfs.stat(&path).at(&path, "looking at a log segment")?;
+        let space = self.files.vfs.free_space(&path).at(&path, "looking at the free space of a disk")?;
+        if !space.can_take(surveyed.kept_bytes()) {
+            let needed = surveyed.kept_bytes();
+            return Ok(Err(format!(
+                "its copy needs {needed} bytes, and the disk has {} free",
+                space.available
+            )));
+        }
+        let staged = match rewrite::stage(&self.files, segment, before.modified_ms, rules, meter)? {
+            Ok(staged) => staged,
+            Err(why) => return Ok(Err(why)),
+        };
+        let published = self.cleaner.replace_segment(segment, || {
+            self.check()?;
+            segment.replace_by(&staged).at(&path, "naming a rewritten segment")?;
+            let folder = parent_dir(&path);
+            switch::step("reclaim.sync_name", || self.files.vfs.sync_dir(folder))
+                .at(folder, "syncing the folder of the log")
+        });
+        let kept = published.inspect_err(|_| rewrite::discard(&self.files, &staged))?;
+        if let Some(why) = kept {
+            rewrite::discard(&self.files, &staged);
+            return Ok(Err(why));
+        }
+        // Readers in other processes open the new file, so that the space of the old one is free.
+        self.live.note_topic_change();
+        let after = self.files.vfs.stat(&path).at(&path, "looking at a log segment")?;
+        Ok(Ok(before.allocated_bytes.saturating_sub(after.allocated_bytes)))
+    }
+
+    /// Returns the segments that may be rewritten, in log order, and why the next one may not.
+    fn rewritable_segments(&self) -> (Vec<Arc<Segment>>, Option<String>) {
+        let list = self.log.list();
+        let count = list.segments().len().saturating_sub(LAST_SEGMENTS);
+        let settled = self.log.durable().min(self.flusher.dispatched()).min(self.dispatcher.position());
+        let mut found = Vec::new();
+        for segment in list.segments().iter().take(count) {
+            // Only the folders for new segments have a folder for files without a name.
+            let staging = self.files.staging_beside(&segment.path());
+            let why = if segment.end_offset() > settled {
+                Some("not all of it is synced and dispatched".to_owned())
+            } else if !staging.is_ok_and(|folder| self.files.vfs.stat(&folder).is_ok()) {
+                Some("its folder receives no new files".to_owned())
+            } else {
+                unarchived::why(&self.files, segment)
+            };
+            if why.is_some() {
+                return (found, why);
+            }
+            found.push(Arc::clone(segment));
+        }
+        (found, None)
+    }
+}

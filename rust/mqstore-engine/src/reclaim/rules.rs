@@ -1,0 +1,162 @@
+//! Which hidden records a placeholder may replace.
+//!
+//! - Not those of system topics, which brokers find by their log offsets, and of compaction topics.
+//! - Not those to which a unit of a queue points: a broker gives the bytes there to its clients. The files of a deleted
+//!   topic are gone. A retention removes whole files before the floor.
+//! - Not those that a light queue names, because its units are in other files.
+//! - Of each queue the first ones in the log. A broker that derives a queue begins at the offset of the first record
+//!   that it finds, and then counts without gaps.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use mqstore_base::error::StoreError;
+use mqstore_base::topic_floors::FloorTable;
+use mqstore_format::topic::is_system_topic;
+use mqstore_format::{EntryFields, RecordView};
+
+use super::report::ReclaimRequest;
+use crate::read::view::View;
+use crate::write::writer::Writer;
+
+/// Number of segments at the end of the log that are never rewritten: RocketMQ's recovery reads them again.
+pub(super) const LAST_SEGMENTS: usize = 2;
+
+/// What a reclaim does with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Reads find it.
+    Live,
+    /// It is hidden and stays.
+    Hidden,
+    /// It is hidden, and a placeholder may replace it.
+    Replaceable,
+}
+
+/// The rules for the records of one store, as of the begin of a reclaim.
+pub(super) struct RecordRules<'a> {
+    writer: &'a Writer,
+    floors: Arc<FloorTable>,
+    erase: &'a BTreeSet<String>,
+    topics: HashMap<Box<str>, Arc<TopicRules>>,
+    queues: HashMap<(Arc<str>, i32), QueueRules>,
+    /// How often a record was found that keeps the records of its queue.
+    blocks: u64,
+}
+
+/// The rules for a topic.
+#[derive(Debug)]
+pub(super) struct TopicRules {
+    /// The topic.
+    pub name: Arc<str>,
+    /// Log offset before which its records are hidden.
+    floor: u64,
+    /// Log offset at which it was last deleted.
+    deleted: u64,
+    may_replace: bool,
+}
+
+/// The rules for a queue.
+#[derive(Clone, Copy, Debug)]
+struct QueueRules {
+    /// Log offset of the first record with a unit; `None` if the queue has no units.
+    first_unit: Option<u64>,
+    /// Base offset of the first segment in which a hidden record of the queue must stay.
+    stays_from: u64,
+}
+
+impl<'a> RecordRules<'a> {
+    pub(super) fn new(writer: &'a Writer, request: &'a ReclaimRequest) -> Self {
+        let (floors, erase) = (writer.floors(), &request.erase);
+        Self { writer, floors, erase, topics: HashMap::new(), queues: HashMap::new(), blocks: 0 }
+    }
+
+    /// Returns the rules for `topic`.
+    pub(super) fn topic(&mut self, topic: &str) -> Arc<TopicRules> {
+        if let Some(known) = self.topics.get(topic) {
+            return Arc::clone(known);
+        }
+        let rules = Arc::new(TopicRules {
+            name: topic.into(),
+            floor: self.floors.log_offset(topic),
+            deleted: self.floors.deleted(topic),
+            may_replace: !is_system_topic(topic)
+                && !self.writer.keeps_newest(topic)
+                && (self.erase.is_empty() || self.erase.contains(topic)),
+        });
+        self.topics.insert(topic.into(), Arc::clone(&rules));
+        rules
+    }
+
+    /// Returns what a reclaim does with the record at log offset `at` in the segment that begins at `base`.
+    ///
+    /// # Errors
+    /// Errors of reading a queue.
+    pub(super) fn standing(
+        &mut self,
+        topic: &TopicRules,
+        record: &RecordView<'_>,
+        (base, at): (u64, u64),
+    ) -> Result<Standing, StoreError> {
+        if at >= topic.floor {
+            return Ok(Standing::Live);
+        }
+        if !topic.may_replace || record.queue_id < 0 {
+            return Ok(Standing::Hidden);
+        }
+        let deleted = topic.deleted;
+        let light = EntryFields::of(record.properties).light_queues(record.topic).next().is_some();
+        let queue = self.queue(&topic.name, record.queue_id)?;
+        if light {
+            let is_new = base < queue.stays_from;
+            queue.stays_from = queue.stays_from.min(base);
+            self.blocks += u64::from(is_new);
+            return Ok(Standing::Hidden);
+        }
+        let has_no_unit = queue.first_unit.map_or(at < deleted, |first| at < first);
+        let is_first = at < deleted || base < queue.stays_from;
+        Ok(if has_no_unit && is_first { Standing::Replaceable } else { Standing::Hidden })
+    }
+
+    /// Returns a number that grows when a record is found that keeps the records of its queue from the begin of its
+    /// segment on.
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn queue(&mut self, topic: &Arc<str>, queue_id: i32) -> Result<&mut QueueRules, StoreError> {
+        let key = (Arc::clone(topic), queue_id);
+        let first_unit = match self.queues.get(&key) {
+            Some(known) => known.first_unit,
+            None => self.first_unit(topic, queue_id)?,
+        };
+        Ok(self.queues.entry(key).or_insert(QueueRules { first_unit, stays_from: u64::MAX }))
+    }
+
+    fn first_unit(&self, topic: &str, queue_id: i32) -> Result<Option<u64>, StoreError> {
+        let queues = &self.writer.queues;
+        let plain = queues.get(topic, queue_id).map(|queue| queue.first_log_offset());
+        let batch = queues.batch(topic, queue_id).map(|queue| queue.first_log_offset());
+        let (plain, batch) = (plain.transpose()?.flatten(), batch.transpose()?.flatten());
+        Ok(plain.into_iter().chain(batch).min())
+    }
+
+    /// Whether the queues still have no units for the records that may be replaced.
+    ///
+    /// # Errors
+    /// Errors of reading a queue.
+    pub(super) fn still_apply(&self) -> Result<bool, StoreError> {
+        for ((topic, queue_id), rules) in &self.queues {
+            let now = self.first_unit(topic, *queue_id)?;
+            let is_same = match (rules.first_unit, now) {
+                (Some(before), Some(now)) => now >= before,
+                (None, Some(now)) => now >= self.floors.deleted(topic),
+                (_, None) => true,
+            };
+            if !is_same {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,165 @@
+"""The space of hidden messages: what a reclaim frees, what stays, erasure, the command line and asyncio."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+import mqstore
+import mqstore.aio
+from conftest import SMALL, Cli
+from loops import in_loop
+from mqstore.errors import CorruptionError, StoreReadOnlyError, TopicNotFoundError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOPICS = ("t0", "t1", "t2", "t3")
+
+
+def body(topic: str, number: int) -> bytes:
+    return f"secret of {topic} {number} ".encode() * 1500
+
+
+@pytest.fixture
+def expired(home: Path) -> Path:
+    """A store of four topics with 160 large messages each, in bursts; three of them are expired, except 2 messages."""
+    with mqstore.open(home, "create", options=SMALL, segment_size=1 << 20, queue_file_entries=8) as store:
+        for topic in TOPICS:
+            store.create_topic(topic, queues=1)
+        for burst in range(80):
+            topic = TOPICS[burst % 4]
+            first = burst // 4 * 8
+            store.append_many(topic, [body(topic, number) for number in range(first, first + 8)])
+        for topic in TOPICS[1:]:
+            store.set_retention(topic, max_messages=2)
+        store.expire()
+    return home
+
+
+def blocks(home: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in (home / "commitlog").iterdir() if file.is_file())
+
+
+def check(store: mqstore.Store) -> None:
+    for topic in TOPICS:
+        first = 0 if topic == "t0" else 158
+        found = [(message.queue_offset, message.body) for message in store.read(topic, 0)]
+        assert found == [(number, body(topic, number)) for number in range(first, 160)]
+    assert len(list(store._scan_log())) == 166
+    assert len(store.scan(columns=["queue_offset"]).to_arrow()) == 166
+
+
+def test_three_of_four_topics_give_their_space_back(expired: Path) -> None:
+    with mqstore.open(expired, "rw") as store, mqstore.open(expired) as reader:
+        check(reader)
+        dead = {row.topic: row.dead_bytes for row in store.retention()}
+        plan = store.reclaim(dry_run=True)
+        before = blocks(expired)
+        done = store.reclaim(max_bytes_per_second=1 << 30)
+        freed = before - blocks(expired)
+        assert done.reclaimed_bytes == freed
+        assert [one.path for one in done.segments] == [one.path for one in plan.segments]
+        estimated = sum(one.estimated_bytes for one in done.segments)
+        # A new file has no blocks for the filler at the end, nor those that the file system had reserved after it.
+        assert 0.95 * estimated <= freed <= 1.05 * estimated + len(done.segments) * (100 << 10)
+        last = sorted(file.name for file in (expired / "commitlog").iterdir() if file.is_file())[-2:]
+        in_last = sum(one.dead_bytes for one in done.kept if one.path.endswith(tuple(last)))
+        rewritable = sum(dead.values()) - in_last
+        assert freed >= 0.9 * rewritable
+        assert {one.topic: one.dead_bytes for one in done.topics} == dead
+        assert sum(one.reclaimed_bytes for one in done.topics) == pytest.approx(estimated, rel=0.001)
+        check(store)
+        check(reader)
+        assert sum(row.dead_bytes for row in store.retention()) == sum(one.dead_bytes for one in done.kept)
+    assert mqstore.verify(expired).ok
+    with mqstore.open(expired, "rw") as store:
+        check(store)
+        store.rebuild()
+        check(store)
+    assert mqstore.verify(expired).ok
+
+
+def test_an_id_inside_a_placeholder_is_not_found(expired: Path) -> None:
+    with mqstore.open(expired, "rw") as store:
+        old = next(message for message in store._scan_log() if message.topic == "t0")
+        store.delete_topic("t0")
+        done = store.reclaim(erase="t0")
+        assert old.message_id
+        assert store.get(old.message_id) is None
+        for offset in (old.commit_log_offset, old.commit_log_offset + old.size):
+            with pytest.raises(CorruptionError):
+                store.get_at(offset)
+        assert done.segments
+
+
+def test_erasure_removes_every_byte_that_it_can(home: Path, cli: Cli) -> None:
+    with mqstore.open(home, "create", options=SMALL) as store:
+        for number in range(2000):
+            store.append("gone" if number % 2 else "live", b"secret of gone" if number % 2 else b"x", keys="secret-key")
+        store.append_many("live", [bytes(9000)] * 40)
+        done = store.delete_topic("gone", erase=True)
+        assert done is not None
+        assert done.segments
+        assert not done.kept
+        assert store.count("live") == 1040
+    log = b"".join(file.read_bytes() for file in (home / "commitlog").iterdir() if file.is_file())
+    assert b"secret of gone" not in log
+    assert mqstore.verify(home).ok
+    kept = cli("reclaim", home, "--format", "json")
+    assert json.loads(kept.stdout)["topics"] == []
+
+
+def test_mistakes(expired: Path) -> None:
+    with mqstore.open(expired) as store, pytest.raises(StoreReadOnlyError):
+        store.reclaim()
+    with mqstore.open(expired, "rw") as store:
+        with pytest.raises(ValueError, match="at least 1"):
+            store.reclaim(max_bytes_per_second=0)
+        with pytest.raises(TopicNotFoundError):
+            store.delete_topic("none", erase=True)
+        assert store.reclaim(erase=["none"]).segments == ()
+        assert store.delete_topic("t1") is None
+
+
+def test_the_archive_gets_the_bytes_of_placeholders(expired: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    with mqstore.open(expired, "rw") as store:
+        assert store.reclaim().segments
+        store.archive.configure(str(tmp_path / "cold"))
+        store.archive.run()
+        assert store.reclaim(dry_run=True).segments == ()
+    restored = tmp_path / "restored"
+    report = mqstore.Archive(tmp_path / "cold").restore(restored)
+    assert report.identical
+    for file in (restored / "commitlog").iterdir():
+        assert file.read_bytes() == (expired / "commitlog" / file.name).read_bytes()
+    assert mqstore.verify(restored).ok
+
+
+def test_the_command_line(expired: Path, cli: Cli) -> None:
+    plan = json.loads(cli("reclaim", expired, "--dry-run", "--format", "json").stdout)
+    assert plan["dry_run"]
+    before = blocks(expired)
+    assert cli("reclaim", expired).returncode == 2
+    assert blocks(expired) == before
+    done = json.loads(cli("reclaim", expired, "--yes", "--format", "json").stdout)
+    assert len(done["segments"]) == len(plan["segments"])
+    assert blocks(expired) < before
+    table = cli("reclaim", expired, "--dry-run")
+    assert "t1" in table.stdout
+    assert "kept:" in table.stderr
+    gone = cli("topic", "delete", expired, "t0", "--erase", "--yes")
+    assert gone.returncode == 0
+    assert "kept:" in gone.stderr
+
+
+@in_loop
+async def test_an_event_loop(expired: Path) -> None:
+    async with mqstore.aio.open(expired, "rw") as store:
+        assert (await store.reclaim()).segments
+        erased = await store.delete_topic("t0", erase=True)
+        assert erased is not None
+        assert erased.segments

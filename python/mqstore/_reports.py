@@ -478,6 +478,11 @@ class StoreStats(_Report):
     """Records that this process has read further from the end, and therefore probably from the disk."""
     reader_lag_bytes: int = 0
     """Largest distance of a cold read from the end of the log since the last call of `stats`; 0 without cold reads."""
+    paced_reads: int = 0
+    """Reads of the log from the disk by this process that waited for their turn since the open, because a writer of the
+    store synced."""
+    paced_read_ms: int = 0
+    """Total time of these waits in milliseconds."""
     skipped_damage: int = 0
     """Damaged records, or damaged parts of the log, that reads of this process skipped since the open."""
     log_bytes: int = 0

@@ -105,6 +105,21 @@ _STORE = (
         "Records read further from the end of the log since the open, and therefore probably from the disk.",
     ),
     _Kind(
+        "paced_reads",
+        "mqstore_paced_reads_total",
+        "mqstore.paced_reads",
+        "{read}",
+        "Reads from the disk that waited for their turn since the open, because a writer of the store synced.",
+    ),
+    _Kind(
+        "paced_read_ms",
+        "mqstore_paced_read_seconds_total",
+        "mqstore.paced_read_time",
+        "s",
+        "Total time of these waits.",
+        1000,
+    ),
+    _Kind(
         "expired_segments",
         "mqstore_expired_segments_total",
         "mqstore.expired_segments",

@@ -27,6 +27,8 @@ COUNTERS = {
     "skipped_damage": "mqstore_skipped_damage_total",
     "hot_reads": "mqstore_hot_reads_total",
     "cold_reads": "mqstore_cold_reads_total",
+    "paced_reads": "mqstore_paced_reads_total",
+    "paced_read_ms": "mqstore_paced_read_seconds_total",
     "expired_segments": "mqstore_expired_segments_total",
     "expired_bytes": "mqstore_expired_bytes_total",
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import sys
 from collections.abc import Callable
@@ -12,34 +10,13 @@ from pathlib import Path
 import pytest
 
 import mqstore
+from page_cache import evict, resident
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the page cache of Linux")
 
 SEGMENT_BYTES = 1 << 20
 BODY = b"x" * 4000
 COUNT = 3000
-PAGE = mmap.PAGESIZE
-
-
-def resident(path: Path) -> float:
-    """Returns the share of the file's pages that are in memory."""
-    size = path.stat().st_size
-    pages = -(-size // PAGE)
-    libc = ctypes.CDLL(None, use_errno=True)
-    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY) as memory:
-        states = (ctypes.c_ubyte * pages)()
-        first = ctypes.c_char.from_buffer(memory)
-        address = ctypes.c_void_p(ctypes.addressof(first))
-        done = libc.mincore(address, ctypes.c_size_t(size), states)
-        del first, address
-        assert done == 0, os.strerror(ctypes.get_errno())
-    return sum(state & 1 for state in states) / pages
-
-
-def evict(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def offers_uncached_reads(path: Path) -> bool:

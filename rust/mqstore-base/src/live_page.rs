@@ -13,6 +13,9 @@
 //! 320  8  1 once a write or a sync failed
 //! 384  8  how often topics changed so that readers must read them again
 //! 448  8  log offset of the first byte that is not expired
+//! 512  8  starts and ends of syncs of the log that a caller waited for, added: odd during such a sync
+//! 520  8  how many of these syncs took too long
+//! 528  8  nanoseconds after which the current or last one takes too long
 //! ```
 //!
 //! The page is valid only while its owner holds the lock of the store and the lock of the page itself: byte 0 of the
@@ -22,14 +25,18 @@
 //! Across a crash the page promises nothing. After a kill, recovery reads from it whether a sync has failed.
 //!
 //! Across threads: any thread raises the published position, in one step. Each other position has one writer at a time:
-//! the leader of a group commit, or the holder of the dispatcher's lock.
+//! the leader of a group commit, or the holder of the dispatcher's lock. The counts of syncs belong to the leader.
 
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use mqstore_io::switch;
 use mqstore_io::sync::Mutex;
-use mqstore_io::{Access, LockError, MapAccess, Region, StoreLock, VfsFile};
+use mqstore_io::{
+    Access, Clock, LockError, MapAccess, ReadPace, Region, StoreLock, SyncCounts, SyncSource, Vfs, VfsFile,
+};
 
 use crate::error::{IoContext, StoreError};
 use crate::store_files::StoreFiles;
@@ -43,6 +50,9 @@ const CONFIRMED_AT: usize = 256;
 const FAILED_AT: usize = 320;
 const TOPIC_CHANGES_AT: usize = 384;
 const FIRST_AT: usize = 448;
+const SYNCS_AT: usize = 512;
+const SLOW_SYNCS_AT: usize = 520;
+const SYNC_LIMIT_AT: usize = 528;
 const READ_TRIES: usize = 1000;
 
 /// The page as its writer uses it.
@@ -51,6 +61,7 @@ pub struct LivePage {
     region: Region,
     /// Held while the number of changes of topics changes.
     topic_changes: Mutex<()>,
+    sync_times: Mutex<SyncTimes>,
 }
 
 impl LivePage {
@@ -93,7 +104,7 @@ impl LivePage {
         })?;
         files.vfs.rename(&staged, &path).at(&path, "naming the live page")?;
         let region = file.map(0, PAGE_BYTES, MapAccess::ReadWrite).at(&path, "mapping the live page")?;
-        Ok((Self { region, topic_changes: Mutex::default() }, lock))
+        Ok((Self { region, topic_changes: Mutex::default(), sync_times: Mutex::default() }, lock))
     }
 
     /// Raises the published position to `position`, if it is lower. Any number of threads can call this.
@@ -142,6 +153,30 @@ impl LivePage {
         let _ = self.region.store_i64_be_release(FIRST_AT, log_min as i64);
     }
 
+    /// Runs a sync of the log for which a caller waits, and counts it for readers, whose reads from the disk then have a
+    /// pace.
+    /// `bytes` is the number of bytes that the sync writes. One caller at a time.
+    pub fn time_sync<T>(&self, clock: &dyn Clock, bytes: u64, run: impl FnOnce() -> T) -> T {
+        let start = clock.monotonic();
+        let limit = self.sync_times.lock().limit(start, bytes);
+        // As in `set`, these stores cannot fail.
+        let _ = self.region.store_i64_be_release(SYNC_LIMIT_AT, limit.as_nanos() as i64);
+        self.count_at(SYNCS_AT);
+        let outcome = run();
+        let time = clock.monotonic().saturating_sub(start);
+        self.sync_times.lock().add(time);
+        if time > limit {
+            self.count_at(SLOW_SYNCS_AT);
+        }
+        self.count_at(SYNCS_AT);
+        outcome
+    }
+
+    fn count_at(&self, at: usize) {
+        let count = self.region.load_i64_be_acquire(at).unwrap_or(0);
+        let _ = self.region.store_i64_be_release(at, count.wrapping_add(1));
+    }
+
     fn set(&self, at: usize, position: u64) {
         // The page is 4 KiB and the offsets are constants, so these stores cannot fail. The counter is odd while a
         // reader without atomic loads can see a half-written position.
@@ -150,6 +185,113 @@ impl LivePage {
         let _ = self.region.store_i64_be_release(at + 8, position as i64);
         let _ = self.region.store_i64_be_release(at, counter.wrapping_add(2));
     }
+}
+
+/// How long the syncs of a log take without other work on its device.
+///
+/// That is the shortest time of the last [`SyncTimes::PERIOD`] to twice this period: even next to many reads, some syncs
+/// meet none of them. A period ends, so that a device that became slower does not look busy for ever.
+#[derive(Debug, Default)]
+struct SyncTimes {
+    /// The shortest time of the current period.
+    least: Option<Duration>,
+    /// The shortest time of the period before it.
+    earlier: Option<Duration>,
+    period_end: Duration,
+}
+
+impl SyncTimes {
+    const PERIOD: Duration = Duration::from_secs(10);
+
+    /// A sync takes too long if it takes this many times the shortest time. Two waits on a disk with a head differ less.
+    const MOST_TIMES: u32 = 4;
+
+    /// No sync takes too long below this time, which on a fast device a few other requests or a busy processor cause.
+    const NEVER_BELOW: Duration = Duration::from_millis(1);
+
+    /// Nanoseconds for each byte that a sync writes: 100 MB/s, a slow disk.
+    const NS_PER_BYTE: u64 = 10;
+
+    /// Time that no sync takes, for the first sync: nothing is known about it.
+    const FOREVER: Duration = Duration::from_secs(3600);
+
+    /// Returns the time after which a sync of `bytes` that starts `now` takes too long.
+    fn limit(&mut self, now: Duration, bytes: u64) -> Duration {
+        if now >= self.period_end {
+            self.earlier = self.least.take();
+            self.period_end = now + Self::PERIOD;
+        }
+        let least = self.least.into_iter().chain(self.earlier).min();
+        let usual = least.map_or(Self::FOREVER, |least| (least * Self::MOST_TIMES).max(Self::NEVER_BELOW));
+        usual + Duration::from_nanos(bytes.saturating_mul(Self::NS_PER_BYTE)).min(Self::FOREVER)
+    }
+
+    fn add(&mut self, time: Duration) {
+        self.least = self.least.into_iter().chain([time]).min();
+    }
+}
+
+/// The counts of syncs on the live page of a store, whichever process writes it.
+#[derive(Debug)]
+struct LiveSyncs {
+    vfs: Arc<dyn Vfs>,
+    clock: Arc<dyn Clock>,
+    path: PathBuf,
+    page: Mutex<SyncsPage>,
+}
+
+#[derive(Debug, Default)]
+struct SyncsPage {
+    /// The inode and the map of the page.
+    page: Option<(u64, Region)>,
+    /// When to look for a new page: each open for writing makes one.
+    renew_at: Duration,
+}
+
+impl LiveSyncs {
+    /// Interval of looks for a new page.
+    const RENEW: Duration = Duration::from_secs(1);
+
+    fn open_page(&self) -> Option<(u64, Region)> {
+        let (file, region, inode) = map_page(&*self.vfs, &self.path)?;
+        let mut magic = [0; 8];
+        file.read_exact_at(&mut magic, 0).ok().filter(|()| magic == *MAGIC)?;
+        Some((inode, region))
+    }
+}
+
+impl SyncSource for LiveSyncs {
+    fn counts(&self) -> Option<SyncCounts> {
+        let mut kept = self.page.lock();
+        let now = self.clock.monotonic();
+        if now >= kept.renew_at {
+            kept.renew_at = now + Self::RENEW;
+            let inode = self.vfs.inode(&self.path).ok();
+            if kept.page.as_ref().map(|(inode, _)| *inode) != inode {
+                kept.page = self.open_page();
+            }
+        }
+        let (_, region) = kept.page.as_ref()?;
+        let word = |at| region.load_i64_be_acquire(at).ok().map(i64::cast_unsigned);
+        Some(SyncCounts {
+            steps: word(SYNCS_AT)?,
+            slow: word(SLOW_SYNCS_AT)?,
+            limit_ns: word(SYNC_LIMIT_AT)?,
+        })
+    }
+}
+
+/// Returns the pace of reads of the log of `files` from the disk; all clones of them share it.
+pub fn read_pace(files: &StoreFiles) -> &Arc<ReadPace> {
+    files.read_pace.get_or_init(|| {
+        let source = LiveSyncs {
+            vfs: Arc::clone(&files.vfs),
+            clock: Arc::clone(&files.clock),
+            path: files.live(),
+            page: Mutex::default(),
+        };
+        Arc::new(ReadPace::new(Arc::clone(&files.clock), Box::new(source)))
+    })
 }
 
 /// The content of the page, as a reader uses it.
@@ -329,6 +471,15 @@ fn page_inode(files: &StoreFiles) -> Option<u64> {
     files.vfs.stat(&files.live()).ok().map(|stat| stat.inode)
 }
 
+/// Opens and maps the page at `path`, and returns its inode.
+fn map_page(vfs: &dyn Vfs, path: &Path) -> Option<(Arc<dyn VfsFile>, Region, u64)> {
+    let file = vfs.open(path, Access::Read).ok()?;
+    let stat = file.stat().ok()?;
+    // A page has its full length from the start, and nothing truncates it.
+    let region = (stat.len >= PAGE_BYTES as u64).then(|| file.map(0, PAGE_BYTES, MapAccess::Read))?.ok()?;
+    Some((file, region, stat.inode))
+}
+
 #[derive(Debug)]
 struct KeptPage {
     file: Arc<dyn VfsFile>,
@@ -339,12 +490,8 @@ struct KeptPage {
 impl KeptPage {
     /// Maps the page of the writer with this token; `None` if another writer's page is there now.
     fn open(files: &StoreFiles, token: u64) -> Option<Self> {
-        let file = files.vfs.open(&files.live(), Access::Read).ok()?;
-        let stat = file.stat().ok()?;
-        // A page has its full length from the start, and nothing truncates it.
-        let region =
-            (stat.len >= PAGE_BYTES as u64).then(|| file.map(0, PAGE_BYTES, MapAccess::Read))?.ok()?;
-        let page = Self { file, region, inode: stat.inode };
+        let (file, region, inode) = map_page(&*files.vfs, &files.live())?;
+        let page = Self { file, region, inode };
         (page.word(32)? == token).then_some(page)
     }
 
@@ -368,10 +515,7 @@ impl KeptPage {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-    use std::sync::Arc;
-
-    use mqstore_io::{ManualClock, SimVfs, Vfs};
+    use mqstore_io::{ManualClock, SimVfs};
 
     use super::*;
 
@@ -400,5 +544,65 @@ mod tests {
         drop(page_lock);
         let _held = vfs.lock(&files.lock()).unwrap();
         assert_eq!(read_live(&files), None);
+    }
+
+    #[test]
+    fn readers_see_the_syncs_of_each_writer() {
+        let vfs = SimVfs::default();
+        let clock = Arc::new(ManualClock::new(0));
+        let files =
+            StoreFiles::new(Arc::new(vfs.clone()), Arc::<ManualClock>::clone(&clock), Path::new("/s"));
+        vfs.create_dir_all(&files.staging()).unwrap();
+        let syncs = LiveSyncs {
+            vfs: Arc::new(vfs),
+            clock: Arc::<ManualClock>::clone(&clock),
+            path: files.live(),
+            page: Mutex::default(),
+        };
+        let seen = || syncs.counts().map(|counts| (counts.steps, counts.slow));
+        assert_eq!(seen(), None);
+        let (page, lock) = LivePage::create(&files, 7, false, 0..0, 0).unwrap();
+        assert_eq!(seen(), None);
+        clock.advance(LiveSyncs::RENEW);
+        assert_eq!(seen(), Some((0, 0)));
+        let sync_for = |page: &LivePage, bytes: u64, us: u64| {
+            let began = seen().unwrap().0;
+            page.time_sync(&*clock, bytes, || {
+                assert_eq!(seen().unwrap().0, began + 1, "readers see that a sync runs");
+                clock.advance(Duration::from_micros(us));
+            });
+            let counts = syncs.counts().unwrap();
+            (counts.steps, counts.slow, counts.limit_ns / 1000)
+        };
+        let forever_us = SyncTimes::FOREVER.as_micros() as u64;
+        // The first sync has nothing to compare with. Then a millisecond is never too long, and bytes take time.
+        assert_eq!(sync_for(&page, 0, 900), (2, 0, forever_us));
+        assert_eq!(sync_for(&page, 0, 100), (4, 0, 3600));
+        assert_eq!(sync_for(&page, 0, 1000), (6, 0, 1000));
+        assert_eq!(sync_for(&page, 0, 1001), (8, 1, 1000));
+        assert_eq!(sync_for(&page, 1_000_000, 11_000), (10, 1, 11_000));
+        // After two periods in which no sync took less than 2 ms, this is the usual time.
+        clock.advance(SyncTimes::PERIOD);
+        assert_eq!(sync_for(&page, 0, 2000), (12, 2, 1000));
+        clock.advance(SyncTimes::PERIOD);
+        assert_eq!(sync_for(&page, 0, 7999), (14, 2, 8000));
+        drop(lock);
+        let (_page, _lock) = LivePage::create(&files, 8, false, 0..0, 0).unwrap();
+        clock.advance(LiveSyncs::RENEW);
+        assert_eq!(seen(), Some((0, 0)));
+    }
+
+    #[test]
+    fn a_file_that_is_no_page_counts_nothing() {
+        let vfs = SimVfs::default();
+        let clock = Arc::new(ManualClock::new(0));
+        let files = StoreFiles::new(Arc::new(vfs.clone()), clock, Path::new("/s"));
+        for bytes in [&b"MQSLIVE1"[..], &[0; PAGE_BYTES]] {
+            vfs.create_dir_all(&files.staging()).unwrap();
+            vfs.write_atomic(&files.live(), &files.staging().join("live"), bytes).unwrap();
+            let (vfs, clock) = (Arc::clone(&files.vfs), Arc::clone(&files.clock));
+            let syncs = LiveSyncs { vfs, clock, path: files.live(), page: Mutex::default() };
+            assert_eq!(syncs.counts(), None);
+        }
     }
 }

@@ -20,12 +20,12 @@ mod rocksdb;
 mod tiered;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mqstore_io::open_files::is_out_of_resources;
 use mqstore_io::switch;
 use mqstore_io::vfs::{DirEntry, parent_dir};
-use mqstore_io::{Clock, FileKind, Vfs};
+use mqstore_io::{Clock, FileKind, ReadPace, Vfs};
 
 pub use config_file::{ConfigDamage, ConfigFile, LoadedConfig};
 pub use delay_level_tables::DELAY_LEVELS_FILE;
@@ -123,6 +123,8 @@ pub struct StoreFiles {
     pub max_open_files: Option<u32>,
     /// The times of work that can delay an append.
     pub work_times: Arc<WorkTimes>,
+    /// The pace of reads of the log from the disk; `live_page::read_pace` makes it.
+    pub(crate) read_pace: Arc<OnceLock<Arc<ReadPace>>>,
 }
 
 impl StoreFiles {
@@ -140,6 +142,7 @@ impl StoreFiles {
             tiered: None,
             max_open_files: None,
             work_times: Arc::default(),
+            read_pace: Arc::default(),
         }
     }
 

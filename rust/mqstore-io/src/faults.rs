@@ -22,6 +22,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::open_files::OpenFiles;
+use crate::read_pace::ReadPace;
 use crate::region::{MapAccess, MapObserver, Region, RegionError};
 use crate::sync::{AtomicU64, Mutex, Ordering, Raise};
 use crate::vfs::{
@@ -393,6 +394,14 @@ impl VfsFile for FaultFile {
 
     fn expect_read(&self, offset: u64, len: u64) -> io::Result<()> {
         self.inner.expect_read(offset, len)
+    }
+
+    fn pace_reads(&self, pace: &Arc<ReadPace>) {
+        self.inner.pace_reads(pace);
+    }
+
+    fn is_paced(&self) -> bool {
+        self.inner.is_paced()
     }
 
     fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -16,6 +16,7 @@ pub mod mapped_file_queue;
 pub mod open_files;
 pub mod os;
 pub mod pool;
+pub mod read_pace;
 pub mod region;
 pub mod remote;
 #[cfg(feature = "sim")]
@@ -32,6 +33,7 @@ pub use mapped_file::{MappedFile, MappedFileGuard};
 pub use mapped_file_queue::{FileLength, LoadReport, MappedFileQueue, PushError, StrayFile, StrayKind};
 pub use os::{OsVfs, WakeDescriptor};
 pub use pool::{Jobs, Pool, parallel_map};
+pub use read_pace::{ReadPace, SyncCounts, SyncSource};
 pub use region::{Advice, MapAccess, Region, RegionError, RegionView, expect_read};
 pub use remote::{
     PendingRange, RangeBytes, RemoteCause, RemoteEntry, RemoteError, RemoteRange, RemoteSource, RemoteVfs,

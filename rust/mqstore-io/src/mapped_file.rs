@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -20,6 +20,7 @@ use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use parking_lot::{Mutex, RwLock};
 
 use crate::open_files::KeepsFiles;
+use crate::read_pace::ReadPace;
 use crate::region::{MapAccess, Region, RegionView};
 use crate::switch;
 use crate::sync::Raise;
@@ -59,6 +60,7 @@ pub struct MappedFile {
     file: Mutex<Option<Arc<dyn VfsFile>>>,
     /// The map, and the number of replacements before it.
     region: RwLock<(Option<Region>, u64)>,
+    pace: OnceLock<Arc<ReadPace>>,
     wrote: AtomicU64,
     committed: AtomicU64,
     flushed: AtomicU64,
@@ -221,6 +223,7 @@ impl MappedFile {
             path: Mutex::new(path.to_path_buf()),
             file: Mutex::new(None),
             region: RwLock::new((None, 0)),
+            pace: OnceLock::new(),
             wrote: AtomicU64::new(position),
             committed: AtomicU64::new(position),
             flushed: AtomicU64::new(position),
@@ -308,6 +311,14 @@ impl MappedFile {
         Ok(file)
     }
 
+    /// Gives reads of the file from the disk a pace from now on; see [`VfsFile::pace_reads`].
+    pub fn pace_reads(&self, pace: &Arc<ReadPace>) {
+        let pace = self.pace.get_or_init(|| Arc::clone(pace));
+        if let Some(file) = &*self.file.lock() {
+            file.pace_reads(pace);
+        }
+    }
+
     fn open_again(&self) -> io::Result<Arc<dyn VfsFile>> {
         if self.is_retired() {
             return Err(io::ErrorKind::NotFound.into());
@@ -321,6 +332,9 @@ impl MappedFile {
         let is_same = stat.inode == self.inode() || self.access == MapAccess::Read;
         if !is_same || stat.len != self.len {
             return Err(io::Error::other("the file was replaced or changed its length"));
+        }
+        if let Some(pace) = self.pace.get() {
+            file.pace_reads(pace);
         }
         Ok(file)
     }

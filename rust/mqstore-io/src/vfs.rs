@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::open_files::OpenFiles;
+use crate::read_pace::ReadPace;
 use crate::region::{MapAccess, Region};
 use crate::switch;
 
@@ -517,6 +518,16 @@ pub trait VfsFile: Send + Sync + Debug {
     /// nothing.
     fn expect_read(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Gives reads of this file from the disk a pace from now on. While it [holds](ReadPace::holds), reads whose bytes
+    /// are not in memory wait for their turn, a read may return fewer bytes, and nothing is fetched in advance. The
+    /// first pace stays. A file without a device does nothing.
+    fn pace_reads(&self, _pace: &Arc<ReadPace>) {}
+
+    /// Whether reads of this file from the disk have a pace now.
+    fn is_paced(&self) -> bool {
+        false
     }
 
     /// Like [`VfsFile::read_at`], for bytes that the caller reads once, such as a pass over a whole log. Pages that are

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _BLOCK_SECONDS = 0.5
 """Seconds of the store before the bare loop's turn, and of the bare loop before the store's."""
 
+_REST_SECONDS = 1.0
+"""Seconds before each turn, at most as long as the turn, in which the disk ends the work of the turn before."""
+
 _NEW = "new"
 """The topic of the appends that are timed."""
 
@@ -149,6 +152,7 @@ def measure(folder: Path, request: Request) -> ColdReads:
                 given = {"alone": [], "readers": reading, "scan": scanning, "readers and scan": reading + scanning}
                 for turn in range(request.rounds):
                     for load in LOADS[turn % len(LOADS) :] + LOADS[: turn % len(LOADS)]:
+                        time.sleep(min(_REST_SECONDS, request.seconds))
                         drop(home)
                         works = _turn(turns[load], given[load], appends, request)
                         for process, work in works:

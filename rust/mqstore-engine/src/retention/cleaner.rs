@@ -645,7 +645,7 @@ impl Cleaner {
         if self.options.durability == Durability::Manual && !asked {
             return Ok(false);
         }
-        self.log.wait_durable(self.log.appended())?;
+        self.log.flush_to(self.log.appended())?;
         let point = self.log.sync_point();
         self.flusher.flush_all(false)?;
         let dispatched = self.flusher.dispatched();

@@ -36,6 +36,7 @@ use crate::retention::SegmentHolder;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_base::events::is_in_hook;
+use mqstore_base::live_page::read_pace;
 use mqstore_base::message::{Appended, NewMessage};
 use mqstore_base::options::{OpenMode, RecoveryMode, StoreOptions};
 use mqstore_base::store_files::StoreFiles;
@@ -126,6 +127,11 @@ pub struct Stats {
     /// Maximum distance in bytes of such a record from the end of the log since the last call of `stats`; 0 if there
     /// was no such read. Source: `MessageStore#checkInMemByConsumeOffset`.
     pub reader_lag_bytes: u64,
+    /// Reads of the log from the disk that waited for their turn since the open, because a writer of the store syncs:
+    /// see [`mqstore_io::read_pace`].
+    pub paced_reads: u64,
+    /// Total time of these waits in milliseconds.
+    pub paced_read_ms: u64,
     /// Number of damaged records, or damaged parts of the log, that reads skipped since the open.
     pub skipped_damage: u64,
     /// Number of queue and index files that are open.
@@ -437,7 +443,10 @@ impl Store {
         let visible = view.catch_up()?;
         let list = view.list();
         let [(queues, most_queues), (indexes, most_indexes)] = view.open_files();
+        let (paced_reads, paced_time) = read_pace(view.files()).waits();
         let mut stats = Stats {
+            paced_reads,
+            paced_read_ms: paced_time.as_millis() as u64,
             open_files: (queues + indexes) as u64,
             max_open_files: (most_queues + most_indexes) as u64,
             log_min_offset: list.min_offset(),

@@ -119,7 +119,7 @@ impl Writer {
         }
         let Some(end) = due.iter().map(|(_, floor)| floor.log_offset).max() else { return Ok(()) };
         // A log that loses its end would give the log offsets before a floor to new records.
-        self.log.wait_durable(end)?;
+        self.log.flush_to(end)?;
         let wanted: Vec<_> =
             due.iter().map(|(topic, floor)| (&**topic, floor.log_offset, &floor.queues)).collect();
         let raised = self.meta.raise_floors(&wanted)?;

@@ -5,6 +5,8 @@ use std::io;
 #[cfg(target_os = "linux")]
 use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, SeekFrom, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
@@ -13,8 +15,12 @@ use rustix::io::ReadWriteFlags;
 
 use super::descriptor::{file_stat, retry};
 #[cfg(target_os = "linux")]
-use super::read_once::{self, ReadOnce};
+use super::paced_reads::PacedReads;
+#[cfg(target_os = "linux")]
+use super::read_once::{DONT_CACHE, ReadOnce};
 use super::{lock, mmap};
+#[cfg(target_os = "linux")]
+use crate::read_pace::ReadPace;
 use crate::region::{MapAccess, Region};
 use crate::vfs::{FileStat, LockHolder, NoSpace, VfsFile};
 
@@ -48,6 +54,8 @@ pub(super) struct OsFile {
     file: File,
     #[cfg(target_os = "linux")]
     once: ReadOnce,
+    #[cfg(target_os = "linux")]
+    paced: PacedReads,
 }
 
 impl OsFile {
@@ -56,6 +64,8 @@ impl OsFile {
             file,
             #[cfg(target_os = "linux")]
             once: ReadOnce::default(),
+            #[cfg(target_os = "linux")]
+            paced: PacedReads::default(),
         }
     }
 
@@ -128,14 +138,28 @@ impl VfsFile for OsFile {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        Ok(retry(|| rustix::io::pread(&self.file, &mut *buf, offset))?)
+        #[cfg(target_os = "linux")]
+        let read = self.paced.read_at(&self.file, buf, offset, ReadWriteFlags::empty());
+        #[cfg(not(target_os = "linux"))]
+        let read = retry(|| rustix::io::pread(&self.file, &mut *buf, offset));
+        Ok(read?)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn pace_reads(&self, pace: &Arc<ReadPace>) {
+        self.paced.set(pace);
+    }
+
+    #[cfg(target_os = "linux")]
+    fn is_paced(&self) -> bool {
+        self.paced.holding(&self.file).is_some()
     }
 
     #[cfg(target_os = "linux")]
     fn expect_read(&self, offset: u64, len: u64) -> io::Result<()> {
         // A length of 0 would mean the whole file.
         let Some(wanted) = std::num::NonZeroU64::new(len) else { return Ok(()) };
-        if len >= PROBED_BYTES && is_in_memory(&self.file, offset, len) {
+        if self.is_paced() || len >= PROBED_BYTES && is_in_memory(&self.file, offset, len) {
             return Ok(());
         }
         Ok(retry(|| rustix::fs::fadvise(&self.file, offset, Some(wanted), rustix::fs::Advice::WillNeed))?)
@@ -144,7 +168,7 @@ impl VfsFile for OsFile {
     #[cfg(target_os = "linux")]
     fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         if self.once.is_offered(&self.file) {
-            match read_once::read_at(&self.file, buf, offset) {
+            match self.paced.read_at(&self.file, buf, offset, DONT_CACHE) {
                 // Another file system got the number of the device that was asked.
                 Err(Errno::OPNOTSUPP) => {}
                 result => return Ok(result?),

@@ -30,6 +30,8 @@ mod descriptor;
 mod file;
 mod lock;
 mod mmap;
+#[cfg(target_os = "linux")]
+mod paced_reads;
 mod priority;
 #[cfg(target_os = "linux")]
 mod read_once;

@@ -6,16 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::IoSliceMut;
 use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::descriptor::retry;
+use super::paced_reads::read_with;
 
 /// `RWF_DONTCACHE` of `linux/fs.h`, which rustix does not name.
-const DONT_CACHE: u32 = 0x80;
+pub(super) const DONT_CACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 /// An offset after the end of every file of a store.
 const AFTER_ALL_FILES: u64 = 1 << 40;
@@ -34,12 +34,6 @@ impl ReadOnce {
     }
 }
 
-/// Reads up to `buf.len()` bytes from `offset`, like `pread`.
-pub(super) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
-    let flags = ReadWriteFlags::from_bits_retain(DONT_CACHE);
-    retry(|| rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut *buf)], offset, flags))
-}
-
 /// Asks the file system of `file`, once for each of them.
 fn offers(file: &File) -> bool {
     let Ok(stat) = retry(|| rustix::fs::fstat(file)) else { return false };
@@ -49,7 +43,7 @@ fn offers(file: &File) -> bool {
         return *answer;
     }
     // The kernel checks the flags before it looks for the byte. After the end of a file it reads nothing ahead.
-    let answer = match read_at(file, &mut [0], AFTER_ALL_FILES) {
+    let answer = match read_with(file, &mut [0], AFTER_ALL_FILES, DONT_CACHE) {
         Ok(_) => true,
         // Kernels and file systems without the flag, and sandboxes without the call.
         Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => false,

@@ -339,7 +339,7 @@ fn every_call_that_a_signal_may_interrupt_is_repeated() {
         "fs::fallocate(",
     ];
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/os");
-    for name in ["descriptor.rs", "file.rs", "lock.rs", "mmap.rs", "mod.rs"] {
+    for name in ["descriptor.rs", "file.rs", "lock.rs", "mmap.rs", "mod.rs", "paced_reads.rs"] {
         let text = fs::read_to_string(folder.join(name)).unwrap();
         let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
         for line in code.lines().filter(|line| !line.trim_start().starts_with("//")) {
@@ -445,4 +445,83 @@ fn a_file_system_without_reads_once_reads_as_usual() {
         assert_eq!(file.read_once_at(&mut bytes, 10).unwrap(), 0);
     }
     assert_eq!(file.read_exact_once_at(&mut [0; 4], 8).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+}
+
+/// A writer that made this many steps of syncs.
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+struct Steps(Arc<crate::sync::AtomicU64>);
+
+#[cfg(target_os = "linux")]
+impl crate::SyncSource for Steps {
+    fn counts(&self) -> Option<crate::SyncCounts> {
+        let steps = self.0.load(crate::sync::Ordering::SeqCst);
+        Some(crate::SyncCounts { steps, ..crate::SyncCounts::default() })
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn while_a_writer_syncs_reads_from_the_disk_have_a_pace_and_others_do_not_wait() {
+    use crate::sync::{AtomicU64, Ordering};
+    use crate::{Clock, ManualClock, ReadPace};
+
+    const LEN: usize = 4 << 20;
+    const PIECE: usize = 128 << 10;
+    let (_, dir) = temp();
+    let (path, file) = file_with(&dir, "segment", &vec![7; LEN]);
+    file.sync_all().unwrap();
+    let (clock, steps) = (Arc::new(ManualClock::new(0)), Arc::new(AtomicU64::new(0)));
+    let pace =
+        Arc::new(ReadPace::new(Arc::<ManualClock>::clone(&clock), Box::new(Steps(Arc::clone(&steps)))));
+    file.pace_reads(&pace);
+    let mut bytes = vec![0; LEN];
+    file.start_writing(0, LEN as u64).unwrap();
+    if bytes_in_memory(&path) != Some(0) {
+        eprintln!("not checked: no fincore, or the file system at {} keeps the pages", dir.path().display());
+        return;
+    }
+    // No writer syncs: a read returns all bytes.
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), LEN);
+    assert!(file.read_once_at(&mut bytes, 0).is_ok());
+    steps.store(2, Ordering::SeqCst);
+    clock.advance(Duration::from_millis(10));
+    // Bytes in memory need no turn, piece by piece.
+    let start = clock.monotonic();
+    for _ in 0..2 {
+        bytes.fill(0);
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7));
+        file.read_exact_once_at(&mut bytes, 0).unwrap();
+    }
+    assert_eq!((pace.waits(), clock.monotonic()), ((0, Duration::ZERO), start));
+    file.start_writing(0, LEN as u64).unwrap();
+    // Nothing is fetched in advance: neither on request, nor with the bytes of a read.
+    file.expect_read(0, LEN as u64).unwrap();
+    assert_eq!(bytes_in_memory(&path), Some(0));
+    bytes.fill(0);
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), PIECE);
+    assert_eq!(file.read_at(&mut bytes[PIECE..], PIECE as u64).unwrap(), PIECE);
+    assert_eq!(bytes_in_memory(&path), Some(2 * PIECE as u64));
+    assert_eq!(pace.waits().0, 1, "the second one waited for the first");
+    // A read that begins in memory returns these bytes, and the next one waits.
+    assert_eq!(file.read_at(&mut bytes, PIECE as u64 + 4096).unwrap(), PIECE - 4096);
+    assert_eq!(pace.waits().0, 1);
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 7));
+    assert_eq!(pace.waits().0, 31);
+    assert_eq!(clock.monotonic().saturating_sub(start), pace.waits().1);
+    // After the end of the file, a read waits for nothing.
+    assert_eq!(file.read_at(&mut bytes, LEN as u64).unwrap(), 0);
+    assert_eq!(pace.waits().0, 31);
+    // The writer ends.
+    clock.advance(Duration::from_secs(3));
+    file.read_at(&mut bytes, 0).unwrap();
+    clock.advance(Duration::from_millis(10));
+    file.start_writing(0, LEN as u64).unwrap();
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), LEN);
+    assert_eq!(pace.waits().0, 31);
+    file.start_writing(0, LEN as u64).unwrap();
+    file.expect_read(0, LEN as u64).unwrap();
+    assert!(bytes_in_memory(&path).unwrap() > 0);
 }

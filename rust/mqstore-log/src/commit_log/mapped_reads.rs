@@ -3,6 +3,8 @@
 //! Records far before the end of the log are probably not in the page cache, and are not read through a map. Touching a
 //! map page by page would wait for each page. It would also keep these pages in memory as if they were in use, at the
 //! cost of the pages that appends write. For positional reads the system reads ahead and drops the pages later.
+//! While reads from the disk have a pace, older records that this process has not read yet are not read through a map
+//! either.
 //!
 //! Across threads: a reader holds the segment first, so that it is not overwritten (see
 //! [`mqstore_io::MappedFile::hold`]). Each returned record keeps the map.
@@ -28,6 +30,8 @@ pub struct MappedPart {
     end: u64,
     own_from: u64,
     seen: Arc<VerifiedBits>,
+    /// Whether records that may be only on the disk are left to positional reads, which have a pace.
+    paced: bool,
     /// Holds the segment while no record keeps the map.
     _held: MappedFileGuard,
 }
@@ -60,12 +64,19 @@ impl MappedPart {
     pub fn expected(&self, offset: u64, size: u32) -> Option<RecordBytes> {
         let bytes = self.bytes(offset, size)?;
         // Records that this process appended did not come from a disk and need no check.
-        let at = offset - self.base;
-        if offset < self.own_from && !self.seen.contains(at) {
+        if !self.was_used(offset) {
+            if self.paced {
+                return None;
+            }
             check_to_read(bytes.as_slice(), offset).ok()?;
-            self.seen.insert(at);
+            self.note_used(offset);
         }
         Some(bytes)
+    }
+
+    /// Takes note that the record at `offset` is in memory and valid.
+    pub fn note_used(&self, offset: u64) {
+        self.seen.insert(offset.saturating_sub(self.base));
     }
 
     /// Whether this process appended or read the record at `offset`, so that it was in memory once.
@@ -83,14 +94,21 @@ impl MappedPart {
         self.region.view(at, size as usize).ok().map(RecordBytes::Mapped)
     }
 
-    /// Returns the complete part and the log offset of its first byte. Nothing of it was verified.
+    /// Returns the complete part and the log offset of its first byte, unless some of it must be read by position.
+    /// Nothing of it was verified.
     pub fn published(&self) -> Option<(u64, RegionView)> {
+        if self.paced {
+            return None;
+        }
         let len = usize::try_from(self.end.checked_sub(self.base)?).ok()?;
         Some((self.base, self.region.view(0, len).ok()?))
     }
 
     /// Returns the size in the header of the record at `offset`.
     pub fn size_at(&self, offset: u64) -> Option<u32> {
+        if self.paced && !self.was_used(offset) {
+            return None;
+        }
         let head = self.bytes(offset, BLANK_HEADER_BYTES as u32)?;
         match peek(head.as_slice()) {
             Ok(Peek::Record { size, .. }) => Some(size),
@@ -115,7 +133,9 @@ impl CommitLog {
         let own_from = if replaced > 0 { u64::MAX } else { self.own_from };
         let seen = self.read_maps.note((segment, replaced), self.durable(), own_from);
         let (base, end) = (segment.base_offset(), segment.end_offset().min(readable));
-        Some(MappedPart { region, base, end, own_from, seen, _held: held })
+        // A touch of a map cannot wait for its turn.
+        let paced = base < own_from && segment.file().is_ok_and(|file| file.is_paced());
+        Some(MappedPart { region, base, end, own_from, seen, paced, _held: held })
     }
 
     /// Whether a record at `offset` may be only on the disk: it is far before the end, or older than this process and

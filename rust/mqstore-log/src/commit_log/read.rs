@@ -160,7 +160,16 @@ impl RecordReader {
             return Ok(bytes);
         }
         self.count(offset);
-        read_for_reader(files, &self.list, offset, RECORD_GUESS_BYTES)
+        let bytes = read_for_reader(files, &self.list, offset, RECORD_GUESS_BYTES)?;
+        self.note_used(offset);
+        Ok(bytes)
+    }
+
+    /// Takes note that the record at `offset` was read from the file and is valid, so that its map can be used.
+    fn note_used(&self, offset: u64) {
+        if let Some(part) = self.part.as_ref().filter(|part| part.holds(offset)) {
+            part.note_used(offset);
+        }
     }
 
     /// Returns the record from a map, if it is in memory and valid.
@@ -186,7 +195,9 @@ impl RecordReader {
             return Ok(bytes);
         }
         self.count(offset);
-        self.read_from_file(files, offset, size)
+        let bytes = self.read_from_file(files, offset, size)?;
+        self.note_used(offset);
+        Ok(bytes)
     }
 
     /// Whether [`Self::expect`] would do anything for a record at or after `offset`.

@@ -23,6 +23,7 @@ use super::active_segment::{ActiveSegment, fits};
 use super::log::{CommitLog, EncodedRecord, PutState};
 use super::segment_list::Segment;
 use mqstore_base::error::{IoContext, StoreError};
+use mqstore_base::live_page::read_pace;
 use mqstore_base::work_times::Work;
 
 /// Bytes at the end of a segment that count as used when an append asks whether it would wait.
@@ -186,7 +187,10 @@ impl CommitLog {
         let _ = self.files.vfs.remove_file(&staged);
         let len = self.row.file_bytes();
         let stage = |bytes| MappedFile::stage(&self.files.vfs, &staged, base, len, bytes);
-        self.try_window(&staging, base, len, needed, stage).at(&staged, "creating a log segment")
+        let segment =
+            self.try_window(&staging, base, len, needed, stage).at(&staged, "creating a log segment")?;
+        segment.pace_reads(read_pace(&self.files));
+        Ok(segment)
     }
 
     /// Checks that the quota of the log allows `segments` more.

@@ -23,6 +23,7 @@ use mqstore_format::RAFT_HEADER_BYTES;
 use mqstore_io::{FileLength, LoadReport, MapAccess, MappedFile, MappedFileQueue, StrayKind};
 
 use mqstore_base::error::{IoContext, StoreError, Stray};
+use mqstore_base::live_page::read_pace;
 use mqstore_base::store_files::StoreFiles;
 
 pub use files::is_unwritten;
@@ -189,8 +190,12 @@ fn list(
         // The error must name the folder that cannot be listed. Without it, its segments would be lost.
         files.vfs.stat(folder).at(folder, "listing the commit log")?;
     }
-    MappedFileQueue::load_dirs(&files.vfs, &folders, length, access, unused)
-        .at_file(|| files.commit_log(), "listing the commit log")
+    let (row, report) = MappedFileQueue::load_dirs(&files.vfs, &folders, length, access, unused)
+        .at_file(|| files.commit_log(), "listing the commit log")?;
+    for segment in row.snapshot().iter() {
+        segment.pace_reads(read_pace(files));
+    }
+    Ok((row, report))
 }
 
 /// Returns the files of `row` to which a file of the same name is preferred.

@@ -38,15 +38,32 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Waits until everything up to `position` is durable.
+    /// Waits until everything up to `position` is durable, for a caller of the store. Meanwhile, reads of the log from
+    /// the disk have a pace.
     pub fn wait_durable(&self, position: u64) -> Result<(), StoreError> {
+        self.wait_synced(position, || {
+            let bytes = self.appended().saturating_sub(self.durable());
+            self.live.time_sync(&*self.files.clock, bytes, || self.sync())
+        })
+    }
+
+    /// Like [`Self::wait_durable`], for work in the background, which may take longer.
+    pub fn flush_to(&self, position: u64) -> Result<(), StoreError> {
+        self.wait_synced(position, || self.sync())
+    }
+
+    fn wait_synced(
+        &self,
+        position: u64,
+        sync: impl Fn() -> Result<u64, StoreError>,
+    ) -> Result<(), StoreError> {
         if self.durable() >= position {
             return self.check();
         }
         self.commit.wait(
             position,
             || self.appended(),
-            || self.files.time(Work::Sync, || self.sync()),
+            || self.files.time(Work::Sync, &sync),
             |cause| self.poisoned_error("syncing the log", cause),
         )
     }

@@ -168,7 +168,7 @@ impl Flusher {
         }
         let dirty_pages = appended / PAGE_BYTES - durable / PAGE_BYTES;
         if appended > durable && dirty_pages >= u64::from(self.policy.least_pages) {
-            self.log.wait_durable(appended)?;
+            self.log.flush_to(appended)?;
             self.write_mark(&mut state, false, false)?;
             return Ok(FlushOutcome::Log);
         }
@@ -188,7 +188,7 @@ impl Flusher {
     }
 
     fn flush_with(&self, state: &mut FlushState, clean: bool) -> Result<(), StoreError> {
-        self.log.wait_durable(self.log.appended())?;
+        self.log.flush_to(self.log.appended())?;
         let point = self.log.sync_point();
         // Dispatch stops earlier if a confirmed offset holds it back.
         let dispatched = self.dispatcher.run_to(&self.log.list(), point.position)?.min(point.position);

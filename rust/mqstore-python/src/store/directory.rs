@@ -253,6 +253,8 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
     found.set_item("refused_appends", stats.refused_appends)?;
     found.set_item("hot_reads", stats.hot_reads)?;
     found.set_item("cold_reads", stats.cold_reads)?;
+    found.set_item("paced_reads", stats.paced_reads)?;
+    found.set_item("paced_read_ms", stats.paced_read_ms)?;
     found.set_item("skipped_damage", stats.skipped_damage)?;
     found.set_item("reader_lag_bytes", stats.reader_lag_bytes)?;
     Ok(found)

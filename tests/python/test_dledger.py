@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,37 @@ def test_an_earlier_tail_is_never_read(plain: Path, tmp_path: Path) -> None:
     # The terms show that these entries are not of this history.
     assert offsets(member.root, dledger_end="all") == whole
     assert mqstore.verify(member.root).problems == ()
+
+
+@pytest.mark.filterwarnings("ignore::mqstore.StoreWarning")
+@pytest.mark.parametrize("sizes", ["equal", "shorter"])
+def test_units_of_an_earlier_tail_do_not_count(plain: Path, tmp_path: Path, sizes: str) -> None:
+    """A leader dispatched entries when it started again, and a new leader has replaced them since. The units stay."""
+    member = convert(plain, tmp_path / "store", term_of=lambda index: 1 if index < 177 else 2)
+    whole = messages(member.root)
+    lost = member.entries[-3].record
+    place = member.entries[-3].position + HEADER.size
+    lost = lost[:20] + struct.pack(">q", 1000) + lost[28:]
+    if sizes == "shorter":
+        # The entries that replaced the begin of the tail are shorter, so the rest of an old entry comes first.
+        last = member.entries[-1]
+        member.write(last.position + last.size, b"\x07" * 60)
+        member.entries[-1] = replace(last, record=last.record + bytes(60))
+    for index in (180, 181):
+        last = member.append(lost, term=1, index=index)
+    [(path, at)] = [
+        (path, path.read_bytes().index(struct.pack(">q", place)))
+        for path in (member.root / "consumequeue").rglob("0*")
+        if path.is_file() and struct.pack(">q", place) in path.read_bytes()
+    ]
+    content = path.read_bytes()
+    end = at
+    while content[end : end + 12].strip(b"\0"):
+        end += 20
+    unit = struct.pack(">qi", last.position + HEADER.size, len(lost)) + content[at + 12 : at + 20]
+    path.write_bytes(content[:end] + unit + content[end + 20 :])
+    for bound in ("committed", "queues", "all"):
+        assert messages(member.root, dledger_end=bound) == whole
 
 
 def test_files_that_are_missing(plain: Path, tmp_path: Path) -> None:

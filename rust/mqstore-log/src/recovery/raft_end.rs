@@ -4,6 +4,9 @@
 //! after the entries that replaced it. So a reader ends at the last entry that something calls committed, or, if it
 //! wants all of them, at the first entry that does not continue the indexes and terms before it.
 //!
+//! Consume queues name committed entries, with one exception. A leader that starts again dispatches all its entries. If a
+//! new leader then replaces some of them, their units stay. So the queues count only up to an earlier tail.
+//!
 //! Source: `DLedgerMmapFileStore#recover`, `#truncate`, `DLedgerCommitLog#getMaxOffset`.
 
 use std::sync::Arc;
@@ -34,13 +37,19 @@ impl RaftPlace {
         Self { index: entry.header.index, term: entry.header.term }
     }
 
+    /// Whether the history ends with this entry because `next`, which is written after it, is of an earlier tail.
+    fn ends_before(self, next: Self) -> bool {
+        next.term < self.term || next.index <= self.index
+    }
+
     /// Whether `next` can be this number of entries after this one, in one history.
     fn is_followed_by(self, next: Self, entries: i64) -> bool {
         self.index.checked_add(entries) == Some(next.index) && next.term >= self.term
     }
 }
 
-/// Finds the end of the log: see [`DledgerEnd`]. Plain segments from before the upgrade always belong to the log.
+/// Finds the end of the log: see [`DledgerEnd`]. Plain segments from before the upgrade always belong to the log. All
+/// before `known` belongs to it, as an earlier call found.
 ///
 /// # Errors
 /// [`StoreError::Unsupported`] if no file says which entries are committed.
@@ -49,13 +58,16 @@ pub fn raft_end(
     log: &RaftLog,
     list: &Arc<SegmentList>,
     queues: &QueueSet,
-    wanted: DledgerEnd,
+    (wanted, known): (DledgerEnd, u64),
 ) -> Result<LogEnd, StoreError> {
     let start = list.entries_from().unwrap_or(list.min_offset());
     match wanted {
         DledgerEnd::All => last_entry(list, start),
         DledgerEnd::Queues => match queues_end(queues) {
-            Some(end) => Ok(LogEnd { end: end.clamp(start, list.end_offset()), damage: None }),
+            Some(end) => {
+                let end = before_earlier_tail(list, start.max(known), end.clamp(start, list.end_offset()))?;
+                Ok(LogEnd { end, damage: None })
+            }
             None if !has_entry(list, start)? => Ok(LogEnd { end: start, damage: None }),
             None => committed_end(files, log, list, start, "it has no consume queues"),
         },
@@ -83,6 +95,34 @@ fn queues_end(queues: &QueueSet) -> Option<u64> {
     let plain = queues.all().into_iter().map(|queue| queue.max_physical_end());
     let batches = queues.batches().into_iter().map(|queue| queue.max_physical_end());
     plain.chain(batches).max().map(|end| u64::try_from(end).unwrap_or(0))
+}
+
+/// Returns `end`, or the begin of an earlier tail before it. DLedger removes the data files after an entry that a new
+/// leader replaces, so such a tail is in the file of `end`.
+fn before_earlier_tail(list: &Arc<SegmentList>, start: u64, end: u64) -> Result<u64, StoreError> {
+    let Some(segment) = end.checked_sub(1).and_then(|last| list.find(last)) else { return Ok(end) };
+    let from = segment.base_offset().max(start);
+    let mut walk = RaftWalk::new(Arc::clone(list), from, end);
+    let (mut found, mut last): (u64, Option<RaftPlace>) = (from, None);
+    loop {
+        match walk.next_item()? {
+            RaftItem::Blank => {}
+            RaftItem::End(_) => return Ok(end),
+            RaftItem::Entry(entry) if entry.fault.is_some() => {}
+            RaftItem::Entry(entry) => {
+                let place = RaftPlace::of(&entry);
+                if last.is_some_and(|last| last.ends_before(place)) {
+                    return Ok(found);
+                }
+                (found, last) = (end_of(&entry), Some(place));
+            }
+            // Damage, or the rest of an entry of the tail.
+            RaftItem::Damaged(offset) => match next_entry(list, offset)?.filter(|next| *next < end) {
+                Some(next) => walk.seek(next),
+                None => return Ok(end),
+            },
+        }
+    }
 }
 
 /// Returns the log offset after the entry that DLedger's checkpoint calls committed.
@@ -157,7 +197,7 @@ pub fn known_committed_end(
         end => Some(end?.end),
     };
     let Some(end) = queues_end(queues).max(saved) else { return Ok(last_entry(list, start)?.end) };
-    Ok(end.clamp(start, list.end_offset()))
+    before_earlier_tail(list, start, end.clamp(start, list.end_offset()))
 }
 
 fn end_of(entry: &RaftEntry<'_>) -> u64 {
@@ -236,9 +276,7 @@ fn last_entry(list: &Arc<SegmentList>, start: u64) -> Result<LogEnd, StoreError>
                         None
                     }
                     // An earlier tail: its entries never continue this history.
-                    None if last.is_some_and(|last| place.term < last.term || place.index <= last.index) => {
-                        break;
-                    }
+                    None if last.is_some_and(|last| last.ends_before(place)) => break,
                     None => {
                         Some((entry.offset, format!("the index is {} after entry {last:?}", place.index)))
                     }

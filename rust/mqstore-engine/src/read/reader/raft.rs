@@ -31,7 +31,8 @@ impl Reader {
             state.queues = Arc::new(QueueSet::load(&self.files, file_bytes, Access::Read, &self.floors)?);
         }
         state.queues.recover_bounds()?;
-        let found = raft_end(&self.files, log, &state.list, &state.queues, self.options.dledger_end)?;
+        let wanted = (self.options.dledger_end, state.end);
+        let found = raft_end(&self.files, log, &state.list, &state.queues, wanted)?;
         state.end = state.end.max(found.end);
         let more = has_entry(&state.list, state.end)?;
         state.raft = Some(LastLook { beside, more });

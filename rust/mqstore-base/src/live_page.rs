@@ -154,8 +154,7 @@ impl LivePage {
     }
 
     /// Runs a sync of the log for which a caller waits, and counts it for readers, whose reads from the disk then have a
-    /// pace.
-    /// `bytes` is the number of bytes that the sync writes. One caller at a time.
+    /// pace. `bytes` is the number of bytes that the sync writes. One caller at a time.
     pub fn time_sync<T>(&self, clock: &dyn Clock, bytes: u64, run: impl FnOnce() -> T) -> T {
         let start = clock.monotonic();
         let limit = self.sync_times.lock().limit(start, bytes);
@@ -235,23 +234,12 @@ impl SyncTimes {
 #[derive(Debug)]
 struct LiveSyncs {
     vfs: Arc<dyn Vfs>,
-    clock: Arc<dyn Clock>,
     path: PathBuf,
-    page: Mutex<SyncsPage>,
-}
-
-#[derive(Debug, Default)]
-struct SyncsPage {
-    /// The inode and the map of the page.
-    page: Option<(u64, Region)>,
-    /// When to look for a new page: each open for writing makes one.
-    renew_at: Duration,
+    /// The inode and the map of the page: each open for writing makes a new one.
+    page: Mutex<Option<(u64, Region)>>,
 }
 
 impl LiveSyncs {
-    /// Interval of looks for a new page.
-    const RENEW: Duration = Duration::from_secs(1);
-
     fn open_page(&self) -> Option<(u64, Region)> {
         let (file, region, inode) = map_page(&*self.vfs, &self.path)?;
         let mut magic = [0; 8];
@@ -262,16 +250,12 @@ impl LiveSyncs {
 
 impl SyncSource for LiveSyncs {
     fn counts(&self) -> Option<SyncCounts> {
-        let mut kept = self.page.lock();
-        let now = self.clock.monotonic();
-        if now >= kept.renew_at {
-            kept.renew_at = now + Self::RENEW;
-            let inode = self.vfs.inode(&self.path).ok();
-            if kept.page.as_ref().map(|(inode, _)| *inode) != inode {
-                kept.page = self.open_page();
-            }
+        let mut page = self.page.lock();
+        let inode = self.vfs.inode(&self.path).ok();
+        if page.as_ref().map(|(inode, _)| *inode) != inode {
+            *page = self.open_page();
         }
-        let (_, region) = kept.page.as_ref()?;
+        let (_, region) = page.as_ref()?;
         let word = |at| region.load_i64_be_acquire(at).ok().map(i64::cast_unsigned);
         Some(SyncCounts {
             steps: word(SYNCS_AT)?,
@@ -284,12 +268,7 @@ impl SyncSource for LiveSyncs {
 /// Returns the pace of reads of the log of `files` from the disk; all clones of them share it.
 pub fn read_pace(files: &StoreFiles) -> &Arc<ReadPace> {
     files.read_pace.get_or_init(|| {
-        let source = LiveSyncs {
-            vfs: Arc::clone(&files.vfs),
-            clock: Arc::clone(&files.clock),
-            path: files.live(),
-            page: Mutex::default(),
-        };
+        let source = LiveSyncs { vfs: Arc::clone(&files.vfs), path: files.live(), page: Mutex::default() };
         Arc::new(ReadPace::new(Arc::clone(&files.clock), Box::new(source)))
     })
 }
@@ -553,17 +532,10 @@ mod tests {
         let files =
             StoreFiles::new(Arc::new(vfs.clone()), Arc::<ManualClock>::clone(&clock), Path::new("/s"));
         vfs.create_dir_all(&files.staging()).unwrap();
-        let syncs = LiveSyncs {
-            vfs: Arc::new(vfs),
-            clock: Arc::<ManualClock>::clone(&clock),
-            path: files.live(),
-            page: Mutex::default(),
-        };
+        let syncs = LiveSyncs { vfs: Arc::new(vfs), path: files.live(), page: Mutex::default() };
         let seen = || syncs.counts().map(|counts| (counts.steps, counts.slow));
         assert_eq!(seen(), None);
         let (page, lock) = LivePage::create(&files, 7, false, 0..0, 0).unwrap();
-        assert_eq!(seen(), None);
-        clock.advance(LiveSyncs::RENEW);
         assert_eq!(seen(), Some((0, 0)));
         let sync_for = |page: &LivePage, bytes: u64, us: u64| {
             let began = seen().unwrap().0;
@@ -588,7 +560,6 @@ mod tests {
         assert_eq!(sync_for(&page, 0, 7999), (14, 2, 8000));
         drop(lock);
         let (_page, _lock) = LivePage::create(&files, 8, false, 0..0, 0).unwrap();
-        clock.advance(LiveSyncs::RENEW);
         assert_eq!(seen(), Some((0, 0)));
     }
 
@@ -600,8 +571,7 @@ mod tests {
         for bytes in [&b"MQSLIVE1"[..], &[0; PAGE_BYTES]] {
             vfs.create_dir_all(&files.staging()).unwrap();
             vfs.write_atomic(&files.live(), &files.staging().join("live"), bytes).unwrap();
-            let (vfs, clock) = (Arc::clone(&files.vfs), Arc::clone(&files.clock));
-            let syncs = LiveSyncs { vfs, clock, path: files.live(), page: Mutex::default() };
+            let syncs = LiveSyncs { vfs: Arc::clone(&files.vfs), path: files.live(), page: Mutex::default() };
             assert_eq!(syncs.counts(), None);
         }
     }

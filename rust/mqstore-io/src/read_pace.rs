@@ -1,9 +1,10 @@
 //! The pace of reads from the disk while a writer waits for syncs.
 //!
 //! A sync waits behind all the reads that the device already has. So while a writer syncs the log for a caller, each
-//! process spaces its reads of this log from the disk evenly. Their rate follows the syncs, as the rate of a network connection follows its losses: it halves when syncs take too
-//! long, and grows in equal steps otherwise. Processes that read the same log see the same syncs, so their rates become
-//! similar, and none of them needs to know the others. Without such a writer, reads have no pace.
+//! process spaces its reads of this log from the disk evenly. Their rate follows the syncs, as the rate of a network
+//! connection follows its losses: it halves when syncs take too long, and grows in equal steps otherwise. Processes that
+//! read the same log see the same syncs, so their rates become similar, and none of them needs to know the others. Without
+//! such a writer, reads have no pace.
 //!
 //! Bytes that are in memory never wait: `os/paced_reads.rs` makes that difference for each read. Files without a
 //! device, such as simulated ones, ignore the pace.
@@ -162,10 +163,12 @@ impl PaceState {
             *self = Self::default();
             return false;
         };
-        let held = self.is_active(now_ns);
+        let moved = self.seen.is_some_and(|seen| seen.steps != counts.steps);
+        // A sync that ran at the last look and has ended since may have ended long ago.
+        let held = if moved { self.moved_within(QUIET_NS, now_ns) } else { self.is_active(now_ns) };
         let is_recent = |looked_ns| now_ns.saturating_sub(looked_ns) <= STEP_NS;
         let knows = self.looked_ns.replace(now_ns).is_some_and(is_recent) || held;
-        let moved = self.seen.replace(counts).is_some_and(|seen| seen.steps != counts.steps);
+        self.seen = Some(counts);
         if !knows {
             // Perhaps the last sync was long ago, and perhaps there are many. The next look shows it.
             self.begin(counts, now_ns);
@@ -189,7 +192,10 @@ impl PaceState {
     /// Whether a writer syncs now, or did so just before.
     fn is_active(&self, now_ns: u64) -> bool {
         let is_running = self.seen.is_some_and(SyncCounts::is_running);
-        let limit_ns = if is_running { LOST_SYNC_NS } else { QUIET_NS };
+        self.moved_within(if is_running { LOST_SYNC_NS } else { QUIET_NS }, now_ns)
+    }
+
+    fn moved_within(&self, limit_ns: u64, now_ns: u64) -> bool {
         self.moved_ns.is_some_and(|moved_ns| now_ns.saturating_sub(moved_ns) < limit_ns)
     }
 
@@ -318,6 +324,15 @@ mod tests {
             assert!(world.pace.holds());
         }
         world.clock.advance(Duration::from_millis(20));
+        assert!(!world.pace.holds());
+        // The last look was during a sync, and the writer has made no other since.
+        world.change(|counts| counts.steps += 1);
+        world.clock.advance(Duration::from_millis(10));
+        assert!(world.pace.holds());
+        world.change(|counts| counts.steps += 1);
+        world.clock.advance(Duration::from_millis(2_500));
+        assert!(world.pace.holds(), "until the next look shows that no sync follows");
+        world.clock.advance(Duration::from_millis(10));
         assert!(!world.pace.holds());
         // A writer that is killed during a sync.
         world.change(|counts| counts.steps += 1);

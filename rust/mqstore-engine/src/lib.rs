@@ -16,6 +16,7 @@
 
 pub(crate) mod archive;
 pub(crate) mod compact;
+pub(crate) mod lone_job;
 pub(crate) mod open_loop;
 pub(crate) mod read;
 pub(crate) mod reclaim;

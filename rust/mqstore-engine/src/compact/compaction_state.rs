@@ -1,4 +1,4 @@
-//! The running compaction of an open store, the control that ends it, and the time of the next one.
+//! The running compaction of an open store, and the time of the next one.
 //!
 //! One compaction runs at a time. A thread removes the files that the last one replaced, because the removal of large
 //! files takes time. The next compaction and the close wait for this thread. The next job removes files that it leaves.
@@ -12,12 +12,11 @@ use mqstore_io::sync::{JoinHandle, Mutex};
 use mqstore_base::error::StoreError;
 use mqstore_compaction::{CompactionAppender, JobControl};
 
+use crate::lone_job::LoneJob;
+
 /// See the header of this module.
 pub(crate) struct CompactionState {
-    /// Held during a compaction.
-    running: Mutex<()>,
-    /// Ends the running compaction.
-    control: Mutex<Option<Arc<JobControl>>>,
+    job: LoneJob,
     removal: Mutex<Option<JoinHandle<()>>>,
     /// The time of the next background check; `None` before the first one.
     next_look: Mutex<Option<Duration>>,
@@ -31,8 +30,7 @@ impl CompactionState {
     /// Returns the state of a store in which no compaction runs.
     pub(crate) fn new(appender: CompactionAppender) -> Self {
         Self {
-            running: Mutex::default(),
-            control: Mutex::default(),
+            job: LoneJob::new("compaction"),
             removal: Mutex::default(),
             next_look: Mutex::default(),
             appender,
@@ -49,22 +47,15 @@ impl CompactionState {
         control: &Arc<JobControl>,
         work: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let Some(_one) = self.running.try_lock() else {
-            return Err(StoreError::Busy { reason: "another compaction of the store is running".into() });
-        };
-        *self.control.lock() = Some(Arc::clone(control));
-        let _nothing_is_copied = self.appender.fence();
-        let outcome = work();
-        self.control.lock().take();
-        outcome
+        self.job.run(control, || {
+            let _nothing_is_copied = self.appender.fence();
+            work()
+        })
     }
 
     /// Ends a running compaction and waits for its end.
     pub(crate) fn stop(&self) {
-        if let Some(control) = self.control.lock().as_ref() {
-            control.end();
-        }
-        let _ended = self.running.lock();
+        self.job.stop();
         self.wait_for_removal();
     }
 

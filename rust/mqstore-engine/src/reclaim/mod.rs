@@ -12,14 +12,12 @@ mod report;
 mod rewrite;
 mod rules;
 mod sparse_writer;
-mod state;
 mod stretch;
 mod survey;
 #[cfg(test)]
 mod tests;
 
 pub use report::{KeptSegment, ReclaimReport, ReclaimRequest, ReclaimedSegment, ReclaimedTopic};
-pub(crate) use state::ReclaimState;
 
 use std::sync::Arc;
 
@@ -57,7 +55,7 @@ impl Store {
             let reason = "a hook cannot reclaim space: it would wait for itself".into();
             return Err(StoreError::Busy { reason });
         }
-        writer.reclaim.run_alone(control, || {
+        writer.reclaim.run(control, || {
             writer.check()?;
             let Some(_no_rebuild) = writer.rebuilding.try_lock() else {
                 return Err(StoreError::Busy { reason: "a rebuild of the store is running".into() });

@@ -13,7 +13,7 @@ use super::lifecycle::Lifecycle;
 use super::signals::ServiceSignals;
 use super::topics::{Topics, batch_topics_of};
 use crate::compact::compaction_state::CompactionState;
-use crate::reclaim::ReclaimState;
+use crate::lone_job::LoneJob;
 use crate::retention::Cleaner;
 use crate::write::writer::Writer;
 use mqstore_base::durable_mark::DurableMarkFile;
@@ -180,7 +180,7 @@ fn start_writer(
         lifecycle: Lifecycle::new(vec![page_lock, lock], notes),
         compaction: CompactionState::new(CompactionAppender::new(files, geometry)),
         rebuilding: Mutex::default(),
-        reclaim: ReclaimState::default(),
+        reclaim: LoneJob::new("reclaim"),
         topic_expiry: Mutex::default(),
     });
     writer.advance_past_compacted()?;

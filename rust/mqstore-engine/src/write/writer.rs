@@ -16,8 +16,8 @@ use mqstore_io::switch;
 use mqstore_io::sync::Mutex;
 
 use crate::compact::compaction_state::CompactionState;
+use crate::lone_job::LoneJob;
 use crate::read::view::View;
-use crate::reclaim::ReclaimState;
 use crate::retention::Cleaner;
 use crate::store::lifecycle::Lifecycle;
 use crate::store::signals::ServiceSignals;
@@ -55,7 +55,7 @@ pub(crate) struct Writer {
     pub(crate) compaction: CompactionState,
     /// Held during a rebuild of queues and index, and while segments are rewritten.
     pub(crate) rebuilding: Mutex<()>,
-    pub(crate) reclaim: ReclaimState,
+    pub(crate) reclaim: LoneJob,
     /// Held while retentions of topics are applied.
     pub(crate) topic_expiry: Mutex<TopicExpiry>,
 }

@@ -54,8 +54,9 @@ _GAP_BYTES = 16 << 10
 _FOOTER_BYTES = 64 << 20
 _COLUMN_BYTES = 16 << 20
 
-# Memory for Bloom filters.
-_BLOOM_BYTES = 32 << 20
+# Memory for Bloom filters. Each look-up needs those of all files, in the same order. If they are more, the first ones
+# stay: if the last ones stayed, no look-up would find the filters that it needs next.
+_BLOOM_BYTES = 64 << 20
 
 # A read of less than this part of a row group fetches pages.
 _PAGED_PART = 4
@@ -80,10 +81,11 @@ def _short() -> list[str]:
 
 
 class _Kept(Generic[T]):
-    """Values by key, up to a number of bytes; the ones that were used last stay."""
+    """Values by key, up to a number of bytes; the ones that were used last stay, or with `first` the first ones."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, first: bool = False) -> None:
         self._most = most
+        self._first = first
         self._held = 0
         self._values: OrderedDict[Any, tuple[T, int]] = OrderedDict()
         self._lock = threading.Lock()
@@ -98,6 +100,8 @@ class _Kept(Generic[T]):
 
     def put(self, key: object, value: T, size: int) -> T:
         with self._lock:
+            if self._first and self._held + size > self._most:
+                return value
             if key not in self._values:
                 self._held += size
                 self._values[key] = (value, size)
@@ -135,7 +139,7 @@ class ArchiveReader:
         self._topics: dict[str, list[ArchivedFile]] = {}
         self._footers: _Kept[Footer] = _Kept(_FOOTER_BYTES)
         self._columns: _Kept[pa.Table] = _Kept(_COLUMN_BYTES)
-        self._blooms: _Kept[list[tuple[int, list[Part]]]] = _Kept(_BLOOM_BYTES)
+        self._blooms: _Kept[list[tuple[int, list[Part]]]] = _Kept(_BLOOM_BYTES, first=True)
         self._lock = threading.Lock()
 
     def manifest(self, needed_to: int = 0) -> ArchiveManifest:

@@ -97,8 +97,9 @@ def test_reads_next_to_a_writer(home: Path, segments: list[Path], run: Callable[
         for path in segments:
             evict(path)
         run(reader)
-        # Only the first reads of a process do not know yet that the last sync was long ago.
-        assert reader.stats().paced_reads <= paced.paced_reads + 5
+        # Only the reads of the first 10 ms do not know yet that the last sync was long ago. At 32 MiB/s, these are at
+        # most 17 reads of 4 KiB, which cost 20 KiB each.
+        assert reader.stats().paced_reads <= paced.paced_reads + 20
 
 
 @pytest.mark.parametrize("run", [read, read_single, scan], ids=lambda run: run.__name__)

@@ -208,7 +208,7 @@ class ReclaimedSegment(_Report):
 
 @dataclass(frozen=True, slots=True)
 class KeptSegment(_Report):
-    """Segment with hidden records that `Store.reclaim` left as it is."""
+    """Segment with hidden records that `Store.reclaim` did not rewrite."""
 
     path: str
     """File."""

@@ -79,7 +79,7 @@ def test_every_kind_of_record_comes_back_with_its_bytes(
 
 
 def roll(store: mqstore.Store, segment_size: int) -> None:
-    """Appends until the log has two more segments, of which the first one is full."""
+    """Appends until the log has two more segments, the first of them full."""
     wanted = store.stats().segments + 2
     while store.stats().segments < wanted:
         store.append("roll", bytes(min(200_000, segment_size // 4)))

@@ -89,7 +89,7 @@ def test_a_remapped_topic(version: str, tmp_path: Path, tally: Tally) -> None:
                 row for row in rows if row in set(sent[topic])
             ]
             tally.messages += len(rows)
-        # What the brokers answered, and what they stored: physical offsets of physical queues.
+        # The brokers' answers, and the offsets that they stored: physical ones of physical queues.
         assert logic.groups() == [GROUP]
         assert logic.group_offsets(GROUP, "orders") == committed[25]
         assert committed[10] != committed[25]

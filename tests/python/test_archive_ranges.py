@@ -77,7 +77,7 @@ def random_reads(home: Path, counted: Counted, seed: int, reads: int) -> tuple[l
         for _ in range(reads):
             queue_id, low = chance.choice(limits)
             offset = chance.randrange(low)
-            # As in an archive of which nothing but footers and page indexes is in memory.
+            # Only footers and page indexes stay in memory.
             history.reader._columns._values.clear()
             counted.taken()
             message = next(iter(store.read("orders", queue_id, offset)))

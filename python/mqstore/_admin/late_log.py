@@ -1,4 +1,4 @@
-"""Makes a store whose log begins with its second segment, like a store of which the first one has expired.
+"""Makes a store whose log begins with its second segment, like a store whose first segment has expired.
 
 A queue can begin at an offset that is in the middle of a file. Then blank units come first in the file, and they name
 log offset 0. A broker takes them for the units of deleted records only if the log begins later. Otherwise a pull from

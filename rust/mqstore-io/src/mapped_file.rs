@@ -386,7 +386,7 @@ impl MappedFile {
         if stat.kind != FileKind::File || stat.len != self.len {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file of the same length"));
         }
-        // Nobody opens or maps the file meanwhile.
+        // No thread opens or maps the file meanwhile.
         let mut file = self.file.lock();
         let path = self.path.lock();
         let mut region = self.region.write();

@@ -353,7 +353,7 @@ mod tests {
         world.change(|counts| counts.steps = 2);
         world.pace.holds();
         world.sync(1, 0);
-        // The first read waits for nobody.
+        // The first read does not wait.
         world.pace.wait(PIECE);
         assert_eq!(world.pace.waits(), (0, Duration::ZERO));
         let turn = Duration::from_nanos((PIECE as u64 + READ_COST) * 1_000_000_000 / FIRST_RATE);

@@ -106,7 +106,7 @@ impl Writer {
         Ok(report)
     }
 
-    /// Rewrites a segment. Returns the bytes that are free now, or why it must stay as it is.
+    /// Rewrites a segment. Returns the bytes that are free now, or why it must not be rewritten.
     fn rewrite(
         &self,
         surveyed: &SurveyedSegment,

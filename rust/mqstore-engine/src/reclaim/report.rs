@@ -57,7 +57,7 @@ pub struct KeptSegment {
     pub dead_bytes: u64,
     /// Bytes of whole pages that a rewrite would free.
     pub estimated_bytes: u64,
-    /// Why it stays as it is.
+    /// Why it was not rewritten.
     pub reason: String,
 }
 

@@ -352,7 +352,7 @@ fn an_ended_call_a_reader_and_a_closed_store_change_nothing() {
     assert!(matches!(reclaim(&store, &preview()), Err(StoreError::Closed { .. })));
 }
 
-/// A stop leaves each segment as it was, or rewritten.
+/// A stop leaves the old or the rewritten file of each segment.
 #[test]
 fn a_stop_at_any_call_leaves_each_segment_old_or_new() {
     for durability in [Durability::Async, Durability::Manual] {

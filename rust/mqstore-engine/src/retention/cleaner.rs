@@ -396,7 +396,7 @@ impl Cleaner {
     }
 
     /// Runs `replace`, which gives the name of `segment` to another file, while no segment is removed and the archive does
-    /// not change. Returns why the segment must stay as it is, if it must.
+    /// not change. Returns why the segment must keep its file, if it must.
     ///
     /// # Errors
     /// Those of `replace`.

@@ -86,7 +86,7 @@ pub struct HiddenPlaceholder {
 }
 
 impl HiddenPlaceholder {
-    /// Returns the byte lengths of head and tail for hidden records of which `first` is the first one.
+    /// Returns the byte lengths of head and tail for hidden records that begin with `first`.
     pub fn frame_bytes(first: &RecordView<'_>) -> (u64, u64) {
         let hosts = first.born_host.encoded_len() + first.store_host.encoded_len();
         let head = BORN_HOST_POSITION + hosts + 8 + 16;
@@ -96,7 +96,7 @@ impl HiddenPlaceholder {
         (head as u64, tail as u64)
     }
 
-    /// Creates the placeholder of `size` bytes for hidden records of which `first` is the first one.
+    /// Creates the placeholder of `size` bytes for hidden records that begin with `first`.
     ///
     /// # Errors
     /// [`FormatError::TooLarge`] if `size` is less than the size of `first`, or no size of a record.

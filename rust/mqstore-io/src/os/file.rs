@@ -2,8 +2,6 @@
 
 use std::fs::File;
 use std::io;
-#[cfg(target_os = "linux")]
-use std::io::IoSliceMut;
 use std::os::unix::fs::FileExt;
 #[cfg(target_os = "linux")]
 use std::sync::Arc;
@@ -15,7 +13,7 @@ use rustix::io::ReadWriteFlags;
 
 use super::descriptor::{file_stat, retry};
 #[cfg(target_os = "linux")]
-use super::paced_reads::PacedReads;
+use super::paced_reads::{PacedReads, read_with};
 #[cfg(target_os = "linux")]
 use super::read_once::{DONT_CACHE, ReadOnce};
 use super::{lock, mmap};
@@ -41,11 +39,7 @@ const PROBE_STEP_BYTES: usize = 256 << 10;
 pub(super) fn is_in_memory(file: &File, offset: u64, len: u64) -> bool {
     let last = offset.saturating_add(len - 1);
     let mut places = (offset..last).step_by(PROBE_STEP_BYTES).chain([last]);
-    let read = |at: u64| {
-        let mut byte = [0];
-        rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT)
-    };
-    places.all(|at| retry(|| read(at)) == Ok(1))
+    places.all(|at| read_with(file, &mut [0], at, ReadWriteFlags::NOWAIT) == Ok(1))
 }
 
 /// An open regular file.

@@ -15,8 +15,8 @@
 //!
 //! This module owns all access to the bytes of a file. The writer maps the file that it writes, and keeps its header in
 //! memory. The writing process reads other files through maps that the cache of open files keeps. In both, a slot that may
-//! be in a hole is read by position. A process that does not write uses positional reads. Only the writer, which holds the lock of the
-//! set, changes a byte.
+//! be in a hole is read by position. A process that does not write uses positional reads. Only the writer, which holds the
+//! lock of the set, changes a byte.
 //!
 //! Source: `IndexFile`, `IndexHeader`.
 
@@ -85,7 +85,7 @@ struct IndexFileState {
     map: Option<WriteMap>,
 }
 
-/// The map of a file, and what is known about its holes.
+/// The map of a file, and the pages of it that are no holes for certain.
 #[derive(Clone, Debug)]
 pub(super) struct WriteMap {
     file: Arc<dyn VfsFile>,

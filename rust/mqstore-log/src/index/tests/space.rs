@@ -3,7 +3,7 @@
 use super::*;
 use crate::index::file::IndexBytes;
 
-/// Files with 64 pages of slots, of which four get space one by one, and about ten pages of entries.
+/// Files with 64 pages of slots and about ten pages of entries. The first four pages of slots get space one by one.
 const PAGES: IndexGeometry = IndexGeometry { slots: 65_000, entries: 2_000 };
 
 fn open(world: &World, access: Access) -> IndexSet {

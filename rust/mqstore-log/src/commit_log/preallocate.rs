@@ -6,14 +6,16 @@
 //!                      or prewritten                            its first bytes allocated, synced; without its name
 //! ```
 //!
-//! * **Space**: a segment has its full length from the start, but disk space for a window after the tail only. The
-//!   window starts with 1 MiB and grows with the bytes appended since the open, up to 64 MiB. Near a full disk it is an
-//!   eighth of the free space. An append that meets the end of the window reserves space itself.
+//! * **Space**: a segment has its full length from the start, but disk space only for some bytes after the tail: 1 MiB
+//!   at first, then more with the bytes appended since the open, up to 256 MiB. Near a full disk it is an eighth of the
+//!   free space. An append that meets the end of the space reserves more itself.
 //! * **The next segment** is created and synced in the staging folder. It gets its name only when its first record
 //!   gets its offset, because RocketMQ deletes segments without records.
 //! * **The window** of a mapped segment is faulted in ahead of the appends, so that they meet no page fault. On request
 //!   (`lock_memory`) it is locked in memory. It is up to 64 MiB long. It advances in small steps with pauses, and without
 //!   pauses once half of it is used: a long run of steps would take the processor from appends.
+//!   Large appends that overtake the window are written through the file. That creates pages for less than the window
+//!   costs, so the window then stays empty until a small append or a rest.
 //! * **Prewriting**: with `sync`, a window of up to 128 MiB, and the same length of the next segment, is also written to
 //!   the device before it holds a record. Then a later sync needs no change of the block map and no journal. A prewriting
 //!   step delays syncs of records. So the window is filled while no thread appends, or once three quarters of it are
@@ -316,6 +318,16 @@ impl CommitLog {
         }
     }
 
+    /// Reserves the window of the prepared segment, at least its first `needed` bytes.
+    fn allocate_prepared(&self, segment: &Segment, tail: u64, needed: u64) -> Result<(), StoreError> {
+        if segment.allocated() >= needed {
+            return Ok(());
+        }
+        let path = segment.path();
+        let window = self.allocation_window(parent_dir(&path), tail, segment.len()).max(needed);
+        segment.allocate_ahead(0, window).at(&path, "allocating space for the log")
+    }
+
     /// Populates the next part of the prepared segment, whose first `warm` bytes are populated.
     fn populate_prepared(&self, segment: &Segment, warm: u64, tail: u64) -> Result<bool, StoreError> {
         let base = segment.base_offset();
@@ -324,7 +336,7 @@ impl CommitLog {
             return Ok(false);
         }
         let range = warm..(warm + STEP_BYTES).min(wanted);
-        segment.allocate_ahead(0, range.end).at_file(|| segment.path(), "allocating space for the log")?;
+        self.allocate_prepared(segment, tail, range.end)?;
         let region = segment.region().at_file(|| segment.path(), "mapping a log segment")?;
         let _ = region.advise(map_range(0, &range), Advice::PopulateWrite);
         match self.ahead.staged.lock().as_mut().filter(|staged| staged.segment.base_offset() == base) {
@@ -343,10 +355,7 @@ impl CommitLog {
             return Ok(false);
         }
         let range = staged.warm..(staged.warm + PREWRITE_BYTES).min(wanted);
-        staged
-            .segment
-            .allocate_ahead(0, range.end)
-            .at_file(|| staged.segment.path(), "allocating space for the log")?;
+        self.allocate_prepared(&staged.segment, tail, range.end)?;
         // The segment holds no record yet, and is synced again once it does.
         PrewriteMap::of(&mut staged.apart, &staged.segment)
             .and_then(|region| prewrite(&region, base, base + range.start..base + range.end))

@@ -18,8 +18,13 @@ const WINDOW_FACTOR: u64 = 4;
 /// The same ratio for the prewritten window.
 pub(super) const PREWRITE_FACTOR: u64 = 64;
 
-/// Maximum bytes of the log that get disk space at once, unless the window is longer.
-const MOST_ALLOCATED_BYTES: u64 = 64 << 20;
+/// Maximum bytes that get disk space at [`WINDOW_FACTOR`] times the bytes appended since the open, unless the window is
+/// longer.
+const STEEP_ALLOCATED_BYTES: u64 = 64 << 20;
+
+/// Maximum bytes that get disk space at once after that: as many as were appended since the open. An append that meets
+/// the end of the space waits for the file system, so the space must last while this service does not get a processor.
+const MOST_ALLOCATED_BYTES: u64 = 256 << 20;
 
 /// The options of preallocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,8 +141,8 @@ impl Preallocator {
     /// Returns the number of bytes after this tail that should have disk space.
     pub(super) fn allocation(&self, tail: u64) -> u64 {
         let appended = tail.saturating_sub(self.opened_at);
-        let grown = appended.saturating_mul(WINDOW_FACTOR).min(MOST_ALLOCATED_BYTES);
-        grown.max(self.least_bytes).max(self.window(tail))
+        let steep = appended.saturating_mul(WINDOW_FACTOR).min(STEEP_ALLOCATED_BYTES);
+        steep.max(appended.min(MOST_ALLOCATED_BYTES)).max(self.least_bytes).max(self.window(tail))
     }
 
     /// Takes the prepared segment at `base`, if it exists.

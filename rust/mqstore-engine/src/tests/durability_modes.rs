@@ -137,12 +137,13 @@ fn a_large_append_to_absent_pages_is_written_to_the_file() {
     let &[first, body, tail, head, last] = mixed.as_slice() else { panic!("{mixed:?}") };
     assert_eq!((first.1, first.2), (0, head.1), "the record before the large one");
     assert_eq!((head.1 + head.2, body.1 + body.2, tail.1 + tail.2), (body.1, tail.1, last.1));
+    put(&store, "orders", 0, b"a small message needs prepared pages again", "k");
     for _ in 0..5 {
         store.step().unwrap();
     }
     let prepared = calls(&[300, 300, 300]);
     assert!(is_copied(&prepared), "{prepared:?}");
-    assert_eq!(read_all(&store, "orders", 0).len(), 12);
+    assert_eq!(read_all(&store, "orders", 0).len(), 13);
     store.close().unwrap();
     verify_clean(&world, &options);
 }
@@ -340,7 +341,7 @@ fn the_window_advances_with_pauses_while_more_than_half_of_it_is_ready() {
         assert!(pause.is_zero() || pause == Duration::from_millis(1), "{pause:?}");
         !pause.is_zero()
     };
-    append_raw(&log, &vec![b'b'; 100_000]);
+    append_raw(&log, &vec![b'b'; 50_000]);
     assert!(!pauses(), "nothing is ready");
     while log.prepare().unwrap() {}
     assert!(pauses());
@@ -352,6 +353,28 @@ fn the_window_advances_with_pauses_while_more_than_half_of_it_is_ready() {
     assert!(!pauses(), "less than half of it is left");
     while log.prepare().unwrap() {}
     assert!(pauses());
+}
+
+#[test]
+fn the_window_stays_empty_while_large_appends_overtake_it() {
+    let (world, ..) = World::simulated();
+    let ahead =
+        PreallocateOptions { enabled: true, window_bytes: 64 << 10, prewrite: false, lock_memory: false };
+    let log = log(&world, None, ahead);
+    let large = vec![b'b'; 100_000];
+    let fills = || {
+        while log.prepare().unwrap() {}
+        !log.pause_after(Duration::ZERO).is_zero()
+    };
+    append_raw(&log, &large);
+    assert!(!fills(), "the first append met no pages");
+    append_raw(&log, b"small");
+    assert!(fills(), "a small append needs pages");
+    append_raw(&log, &large);
+    assert!(!fills(), "the window is shorter than the append");
+    assert!(!log.wait_to_prepare(Duration::ZERO), "the log grew since the last look");
+    assert!(log.wait_to_prepare(Duration::ZERO), "a rest");
+    assert!(fills());
 }
 
 /// Returns a log with a pool, a prewritten window of 64 KiB and one record; with the end of the record and the file of

@@ -63,8 +63,12 @@ impl CommitLog {
         self.check()?;
         let total: u64 = records.iter().map(|record| record.parts.len() as u64).sum();
         let (mut put, past_pool) = self.lock_with_space(records, total, now_ms)?;
-        let writes = || through_file || (total >= self.file_write_bytes && !self.has_pages(&put, total));
-        let refused = if past_pool || (self.pool.is_none() && writes()) {
+        let is_large = total >= self.file_write_bytes;
+        let overtakes = is_large && !self.has_pages(&put, total);
+        if overtakes || !is_large {
+            self.ahead.set_overtaken(overtakes);
+        }
+        let refused = if past_pool || (self.pool.is_none() && (through_file || overtakes)) {
             self.write_records(&mut put, records)?
         } else {
             self.copy_records(&mut put, records)?

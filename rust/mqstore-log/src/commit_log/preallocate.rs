@@ -92,7 +92,7 @@ impl CommitLog {
         if idle {
             self.ahead.idle_at.store(tail, Ordering::Release);
         }
-        idle && self.ahead.options.prewrite
+        idle && (self.ahead.overtaken.swap(false, Ordering::AcqRel) || self.ahead.options.prewrite)
     }
 
     /// Ends [`Self::wait_to_prepare`] for good and removes a prepared segment that no append took.
@@ -222,6 +222,9 @@ impl CommitLog {
             return next;
         }
         let window = ahead.window(tail);
+        if ahead.overtaken.load(Ordering::Acquire) {
+            return next.min(tail + window);
+        }
         let prewrite = ahead.options.prewrite;
         let mut due = warm.saturating_sub(if prewrite { window / 4 } else { window - window / DUE_PART });
         if prewrite && window < ahead.options.window_bytes {
@@ -260,6 +263,9 @@ impl CommitLog {
 
     /// Populates one step of the active segment if a part of the window is used.
     fn warm_active(&self, active: &Segment, tail: u64) -> Result<bool, StoreError> {
+        if self.ahead.overtaken.load(Ordering::Acquire) {
+            return Ok(false);
+        }
         let window = self.ahead.window(tail);
         let warm = self.ahead.warm.load(Ordering::Acquire).max(tail).max(active.base_offset());
         // Pages without disk space are not touched: that would take the space.
@@ -332,7 +338,7 @@ impl CommitLog {
     fn populate_prepared(&self, segment: &Segment, warm: u64, tail: u64) -> Result<bool, StoreError> {
         let base = segment.base_offset();
         let wanted = (tail + self.ahead.window(tail)).saturating_sub(base).min(segment.len());
-        if warm >= wanted {
+        if warm >= wanted || self.ahead.overtaken.load(Ordering::Acquire) {
             return Ok(false);
         }
         let range = warm..(warm + STEP_BYTES).min(wanted);

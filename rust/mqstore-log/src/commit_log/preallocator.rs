@@ -53,6 +53,8 @@ pub(crate) struct Preallocator {
     pub(super) warm: AtomicU64,
     /// Whether the window is being filled, until it is complete again.
     pub(super) filling: AtomicBool,
+    /// Whether large appends have overtaken this service and are written through the file.
+    pub(super) overtaken: AtomicBool,
     /// The tail at the last check, and the tail at which it stayed unchanged between two checks.
     pub(super) looked_at: AtomicU64,
     pub(super) idle_at: AtomicU64,
@@ -107,6 +109,7 @@ impl Preallocator {
             apart: Mutex::new(None),
             warm: AtomicU64::new(end),
             filling: AtomicBool::new(false),
+            overtaken: AtomicBool::new(false),
             looked_at: AtomicU64::new(end),
             idle_at: AtomicU64::new(u64::MAX),
             locked_from: AtomicU64::new(end),
@@ -122,6 +125,15 @@ impl Preallocator {
     pub(super) fn notify_end(&self, end: u64) {
         if end >= self.wake_at.load(Ordering::Relaxed) {
             self.moved.notify_all();
+        }
+    }
+
+    /// Notes whether the newest append was written through the file because its pages were absent.
+    #[inline]
+    pub(super) fn set_overtaken(&self, overtaken: bool) {
+        // Without the check, each append would take the cache line from the other processor.
+        if self.overtaken.load(Ordering::Relaxed) != overtaken {
+            self.overtaken.store(overtaken, Ordering::Relaxed);
         }
     }
 

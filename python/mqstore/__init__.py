@@ -64,7 +64,7 @@ from mqstore.errors import (
 
 if _typing.TYPE_CHECKING:
     from mqstore._admin.copy_topic import copy_topic
-    from mqstore._admin.export import export
+    from mqstore._admin.export.export import export
     from mqstore._admin.import_ import import_
     from mqstore._admin.info import (
         DelayedInfo,
@@ -294,7 +294,7 @@ _HOMES = {
     "WorkQueueCounts": "_delivery.work_queue",
     "clean": "_publish.clean",
     "copy_topic": "_admin.copy_topic",
-    "export": "_admin.export",
+    "export": "_admin.export.export",
     "fetch": "_publish.fetch",
     "import_": "_admin.import_",
     **dict.fromkeys(("LogicMessage", "LogicPart", "LogicQueue", "LogicQueues", "open_logic_queues"), "_read.logic"),

@@ -135,7 +135,7 @@ def test_a_copy_can_be_interrupted_at_every_step(tmp_path: Path, monkeypatch: py
 
         return call
 
-    from mqstore._admin import export
+    from mqstore._admin.export import export
 
     at = 0
     while True:

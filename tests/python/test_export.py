@@ -291,7 +291,7 @@ def test_rows_of_other_origin(home: Path, tmp_path: Path) -> None:
 
 CHILD = """
 import sys, mqstore
-from mqstore._admin import export as _export
+from mqstore._admin.export import export as _export
 _export._STATE_BYTES = _export._PART_BYTES = 1
 def tell(step):
     print(step.done, flush=True)

@@ -329,7 +329,7 @@ class StopError(Exception):
 @pytest.mark.parametrize("way", ["jsonl", "store"])
 def test_a_delivery_during_an_interrupted_export(tmp_path: Path, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that was exported as waiting is not exported again when it was delivered meanwhile."""
-    from mqstore._admin import export as export_module
+    from mqstore._admin.export import export as export_module
 
     monkeypatch.setattr(export_module, "_STATE_BYTES", 1)
     clock = testing.ManualClock(BEGIN)

@@ -20,7 +20,8 @@ import mqstore
 import mqstore.aio
 from conftest import SMALL, Cli
 from failing_requests import WAYS, KilledError, failing
-from mqstore._admin import directories, export
+from mqstore._admin import directories
+from mqstore._admin.export import export
 from mqstore._publish import clean as cleaning
 from mqstore._publish import fetch as fetching
 from mqstore._publish import target as targets

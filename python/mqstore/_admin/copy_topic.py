@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mqstore._admin.compaction import topic_list
-from mqstore._admin.export import Export, export_request
+from mqstore._admin.export.export import Export, export_request
+from mqstore._admin.export.settings import commit_offsets
 from mqstore._admin.files import locked_folder, replace_state
 from mqstore._admin.info import SYSTEM_GROUPS
-from mqstore._admin.settings import commit_offsets
 from mqstore._paths import home_of
 from mqstore._remote.place import CACHE_BYTES, place_of
 from mqstore.errors import InvalidOptionError, UnsupportedFormatError
@@ -39,7 +39,7 @@ from mqstore.errors import InvalidOptionError, UnsupportedFormatError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from mqstore._admin.export import Counts
+    from mqstore._admin.export.export import Counts
     from mqstore._admin.info import GroupInfo
     from mqstore._reports import MovedGroup, Progress, TopicCopyReport
     from mqstore.types import StorePath

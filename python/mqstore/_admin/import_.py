@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _extras, _native
-from mqstore._admin.export import _ENDINGS, _MOST_BODY, format_of
-from mqstore._admin.settings import Settings, is_settings, settings_of
+from mqstore._admin.export.export import _ENDINGS, _MOST_BODY, format_of
+from mqstore._admin.export.settings import Settings, is_settings, settings_of
 from mqstore._paths import home_of
 from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidMessageError, MessageTooLargeError, MQStoreError
@@ -22,7 +22,7 @@ from mqstore.errors import InvalidMessageError, MessageTooLargeError, MQStoreErr
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mqstore._admin.export import ExportFormat
+    from mqstore._admin.export.export import ExportFormat
     from mqstore._reports import ImportReport, Progress
     from mqstore.types import Compression, StorePath
 

@@ -48,9 +48,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mqstore import _extras, _native
+from mqstore._admin.export.late_log import is_free, make_late_store
+from mqstore._admin.export.settings import Settings, commit_offsets
 from mqstore._admin.files import only_one, publish, replace_file, replace_state, sync_folder
-from mqstore._admin.late_log import is_free, make_late_store
-from mqstore._admin.settings import Settings, commit_offsets
 from mqstore._paths import home_of, is_url, shown_url, target_url, text_of
 from mqstore._read.scan import BATCH_ROWS, Scan, request_of
 from mqstore._remote.place import CACHE_BYTES, place_of

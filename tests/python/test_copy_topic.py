@@ -135,7 +135,7 @@ def test_a_copy_can_be_interrupted_at_every_step(tmp_path: Path, monkeypatch: py
 
         return call
 
-    from mqstore._admin.export import export
+    from mqstore._admin.export import partial, rules
 
     at = 0
     while True:
@@ -146,9 +146,14 @@ def test_a_copy_can_be_interrupted_at_every_step(tmp_path: Path, monkeypatch: py
         fill(home, 20, 20)
         steps = 0
         with monkeypatch.context() as patch:
-            patch.setattr(module, "replace_state", counting(module.replace_state, at))
-            for name in ("replace_state", "replace_file", "publish"):
-                patch.setattr(export, name, counting(getattr(export, name), at))
+            durable = (
+                (module, "replace_state"),
+                (partial, "replace_state"),
+                (rules, "replace_file"),
+                (partial, "publish"),
+            )
+            for where, name in durable:
+                patch.setattr(where, name, counting(getattr(where, name), at))
             try:
                 mqstore.copy_topic(home, target, "orders")
             except StopError:

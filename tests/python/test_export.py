@@ -291,8 +291,8 @@ def test_rows_of_other_origin(home: Path, tmp_path: Path) -> None:
 
 CHILD = """
 import sys, mqstore
-from mqstore._admin.export import export as _export
-_export._STATE_BYTES = _export._PART_BYTES = 1
+from mqstore._admin.export import file_export, partial
+partial._STATE_BYTES = file_export._PART_BYTES = 1
 def tell(step):
     print(step.done, flush=True)
 kind = sys.argv[3]

@@ -329,9 +329,9 @@ class StopError(Exception):
 @pytest.mark.parametrize("way", ["jsonl", "store"])
 def test_a_delivery_during_an_interrupted_export(tmp_path: Path, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that was exported as waiting is not exported again when it was delivered meanwhile."""
-    from mqstore._admin.export import export as export_module
+    from mqstore._admin.export import partial
 
-    monkeypatch.setattr(export_module, "_STATE_BYTES", 1)
+    monkeypatch.setattr(partial, "_STATE_BYTES", 1)
     clock = testing.ManualClock(BEGIN)
     home, target = tmp_path / "a", tmp_path / "c"
     with testing.open(home, clock=clock, options=SMALL) as store:

@@ -21,7 +21,8 @@ import mqstore.aio
 from conftest import SMALL, Cli
 from failing_requests import WAYS, KilledError, failing
 from mqstore._admin import directories
-from mqstore._admin.export import export
+from mqstore._admin.export import file_export
+from mqstore._admin.export import parts as export_parts
 from mqstore._publish import clean as cleaning
 from mqstore._publish import fetch as fetching
 from mqstore._publish import target as targets
@@ -84,7 +85,7 @@ def test_an_export_is_that_of_a_file(
 ) -> None:
     for form in FORMATS:
         mqstore.export(large, tmp_path / f"local.{form}")
-    monkeypatch.setattr(export, "_PART_BYTES", 100_000)
+    monkeypatch.setattr(file_export, "_PART_BYTES", 100_000)
     for form in FORMATS:
         url = {"memory": f"memory://{uuid.uuid4().hex}", "file": f"file://{tmp_path}/{form}", "s3": "s3://stores/x"}[
             kind
@@ -373,7 +374,7 @@ def test_one_commit_or_none_whichever_request_fails(
 
 
 def test_a_failed_work_removes_its_objects(large: Path, empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "_PART_BYTES", 50_000)
+    monkeypatch.setattr(file_export, "_PART_BYTES", 50_000)
 
     class StopError(Exception):
         pass
@@ -722,7 +723,7 @@ def test_a_full_disk_is_a_typed_error(
         raise OSError(errno.ENOSPC, "no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr(export, "_write_part", fill)
+        patch.setattr(export_parts, "write_part", fill)
         with pytest.raises(mqstore.DiskFullError, match="while preparing the result: free space on the disk, then"):
             mqstore.export(filled, empty, format="parquet")
     assert memory(empty) == {}

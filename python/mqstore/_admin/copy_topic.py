@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mqstore._admin.compaction import topic_list
-from mqstore._admin.export.export import Export, export_request
+from mqstore._admin.export.run import export_request
 from mqstore._admin.export.settings import commit_offsets
+from mqstore._admin.export.store_export import StoreExport
 from mqstore._admin.files import locked_folder, replace_state
 from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._paths import home_of
@@ -39,7 +40,7 @@ from mqstore.errors import InvalidOptionError, UnsupportedFormatError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from mqstore._admin.export.export import Counts
+    from mqstore._admin.export.counts import Counts
     from mqstore._admin.info import GroupInfo
     from mqstore._reports import MovedGroup, Progress, TopicCopyReport
     from mqstore.types import StorePath
@@ -169,9 +170,9 @@ class _Copy:
         runs = self._runs.get(f"{topic}/{queue_id}")
         return None if runs is None else translated(runs, offset)
 
-    def _export(self) -> Export:
+    def _export(self) -> StoreExport:
         request = export_request(topics=self._topics)
-        return Export((self._place, "queues"), self._target, request, False, False, self._progress, self._position)
+        return StoreExport((self._place, "queues"), self._target, request, False, False, self._progress, self._position)
 
     def _file(self) -> Path:
         """The positions of the call that runs."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _extras, _native
-from mqstore._admin.export.export import _ENDINGS, _MOST_BODY, format_of
+from mqstore._admin.export.formats import ENDINGS, MOST_BODY, format_of
 from mqstore._admin.export.settings import Settings, is_settings, settings_of
 from mqstore._paths import home_of
 from mqstore._times import milliseconds_of
@@ -22,7 +22,7 @@ from mqstore.errors import InvalidMessageError, MessageTooLargeError, MQStoreErr
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mqstore._admin.export.export import ExportFormat
+    from mqstore._admin.export.formats import ExportFormat
     from mqstore._reports import ImportReport, Progress
     from mqstore.types import Compression, StorePath
 
@@ -98,7 +98,7 @@ def import_(
     if topic is not None and not isinstance(topic, str):
         msg = f"topic must be a str or None, not {type(topic).__name__}"
         raise TypeError(msg)
-    options = StoreOptions(max_message_size=_MOST_BODY, compression=compression, compress_over=compress_over)
+    options = StoreOptions(max_message_size=MOST_BODY, compression=compression, compress_over=compress_over)
     _native.check_options(native_form(options))
     started = time.monotonic()
     settings = settings_of(files[0]) if kind == "jsonl" and topic is None else Settings({}, {})
@@ -205,7 +205,7 @@ def _files(source: Path) -> list[Path]:
     """Returns the file, or the parts in a folder from an export."""
     if not source.is_dir():
         return [source]
-    parts = sorted(part for part in source.glob("part-*") if part.suffix in _ENDINGS)
+    parts = sorted(part for part in source.glob("part-*") if part.suffix in ENDINGS)
     if not parts:
         raise FileNotFoundError(errno.ENOENT, "no part-00000.parquet or part-00000.arrow in the folder", str(source))
     return parts

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 import mqstore
-from mqstore._admin.export.export import ExportFormat
+from mqstore._admin.export.formats import ExportFormat
 from mqstore._store import when_unlocked
 from mqstore.cli import render
 from mqstore.cli.app import (

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 import mqstore
-from mqstore._admin.export.export import column_file, format_of
+from mqstore._admin.export.columns import column_file
+from mqstore._admin.export.formats import format_of
 from mqstore._admin.files import publish
 from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._admin.nearest import unknown_topic

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import mqstore
 from mqstore import _native
-from mqstore._admin.export.export import column_file
+from mqstore._admin.export.columns import column_file
 from mqstore._paths import is_url
 from mqstore._remote.place import pinned
 from mqstore.errors import NotAStoreError

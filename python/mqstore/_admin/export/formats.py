@@ -1,0 +1,31 @@
+"""The formats of exports and imports, and the format that the name of a file says."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ExportFormat: TypeAlias = Literal["jsonl", "parquet", "arrow", "store"]
+"""Format of an export; of an import too, except `"store"`."""
+
+ENDINGS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+_FORMATS = ("jsonl", "parquet", "arrow", "store")
+
+# Largest body that an export or an import writes to a store.
+MOST_BODY = 1 << 30
+
+
+def format_of(path: Path | str, format: str | None) -> str:
+    """Returns the given format, or the format of the file name's ending."""
+    found = ENDINGS.get(PurePosixPath(path).suffix.lower()) if format is None else format
+    if found is None:
+        formats = ", ".join(_FORMATS)
+        msg = f"{path}: unknown ending; give format= (on the command line --to or --from), one of {formats}"
+        raise ValueError(msg)
+    if found not in _FORMATS:
+        msg = f"format must be one of {', '.join(_FORMATS)}, not {format!r}"
+        raise ValueError(msg)
+    return found

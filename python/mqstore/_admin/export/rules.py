@@ -1,0 +1,49 @@
+"""The rules of an export, in `NAME.partial.rules`.
+
+The native `ExportRules` decide for each record whether and how an export contains it, as of the end of the log at the
+start of the export. A resumed export uses the stored rules, so that it does not contain a message twice that was
+delivered meanwhile.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqstore._admin.files import replace_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mqstore import _native
+
+
+class Rules:
+    """The rules of an export, stored before the first state that depends on them."""
+
+    def __init__(self, dest: Path, make: Callable[[bytes | None], _native.ExportRules | None]) -> None:
+        self._path = Path(f"{dest}.partial.rules")
+        self._make = make
+        self._stored = False
+        self._rules: _native.ExportRules | None = None
+
+    def load(self) -> bool:
+        """Loads the rules of an interrupted export. Returns whether they are complete."""
+        with suppress(OSError):
+            self._rules = self._make(self._path.read_bytes())
+        self._stored = self._rules is not None
+        return self._stored
+
+    def get(self) -> _native.ExportRules:
+        """Returns the rules; the first call makes them unless they were loaded."""
+        if self._rules is None:
+            self._rules = self._make(None)
+            assert self._rules is not None
+        return self._rules
+
+    def store(self) -> None:
+        """Stores the rules durably."""
+        if not self._stored:
+            replace_file(self._path, self.get().encode())
+            self._stored = True

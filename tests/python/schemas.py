@@ -18,6 +18,7 @@ from mqstore import _reports
 from mqstore._admin import info as _info
 from mqstore._archive import reports as _archive
 from mqstore._read import logic as _logic
+from mqstore._reports import base, compaction, copies, damage, published, retention, store
 from mqstore.cli import groups, settings, write
 from mqstore.cli.logic import verbs as logic_verbs
 from mqstore.cli.measure import bench, next_to_reads, trace
@@ -57,7 +58,9 @@ LISTS: dict[str, type] = {
     "logic-queue lag": groups.GroupLag,
     "retention": _reports.TopicRetention,
 }
-_MODULES = (_archive, _reports, _info, _logic, bench, next_to_reads, groups, logic_verbs, settings, trace, write)
+_REPORT_MODULES = (base, store, retention, damage, copies, compaction, published)
+_VERB_MODULES = (_info, _logic, bench, next_to_reads, groups, logic_verbs, settings, trace, write)
+_MODULES = (_archive, *_REPORT_MODULES, *_VERB_MODULES)
 _TREES = {module: ast.parse(inspect.getsource(module)) for module in _MODULES}
 _NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
 SIMPLE = {int: "integer", str: "string", bool: "boolean", float: "number"}

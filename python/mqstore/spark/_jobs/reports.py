@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_h
 
 from mqstore import _reports
 from mqstore._reports import CompactionReport, ExportReport, RebuildReport, VerifyReport
+from mqstore._reports.base import _Report
 from mqstore.spark._session import require
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _type(hint: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """Converts structs and rows to tuples, and arrays to lists."""
-    if isinstance(value, _reports._Report):
+    if isinstance(value, _Report):
         return tuple(_plain(getattr(value, field.name)) for field in fields(value))  # type: ignore[arg-type]
     if isinstance(value, tuple):
         return tuple(list(map(_plain, each)) if isinstance(each, tuple) else _plain(each) for each in value)

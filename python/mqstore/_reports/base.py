@@ -1,0 +1,87 @@
+"""The base class of all reports: their JSON form, and tables for notebooks and data frames."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+    import polars as pl
+
+
+class _Report:
+    """Conversion to and from the JSON form, and to tables. The JSON names are the field names."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _from_json(cls, text: str) -> Self:
+        return cls._from_dict(json.loads(text))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the report in JSON types: dicts, lists, strings and numbers."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
+
+    def to_pandas(self, part: str | None = None) -> pd.DataFrame:
+        """Returns the report as a `pandas.DataFrame`. The columns and values are those of `to_dict`.
+
+        Args:
+            part: name of a field that is a list, such as `"problems"`: one row for each of its elements. None is one
+                row with all other fields.
+
+        Raises:
+            ImportError: pandas is not installed (`pip install "mqstore[pandas]"`).
+            ValueError: `part` is no list of this report.
+        """
+        from mqstore._admin import tables
+
+        return tables.pandas_frame(self.to_dict(), part)
+
+    def to_polars(self, part: str | None = None) -> pl.DataFrame:
+        """Returns the report as a `polars.DataFrame`. The columns and values are those of `to_dict`.
+
+        Args:
+            part: as for `to_pandas`.
+
+        Raises:
+            ImportError: Polars is not installed (`pip install "mqstore[polars]"`).
+            ValueError: `part` is no list of this report.
+        """
+        from mqstore._admin import tables
+
+        frame: pl.DataFrame = tables.polars_frame(self.to_dict(), part)
+        return frame
+
+    def _repr_html_(self) -> str:
+        """Returns the report as HTML for notebooks, with units."""
+        from mqstore._admin import tables
+
+        return tables.html(self.to_dict(), type(self).__name__)
+
+    @classmethod
+    def _from_dict(cls, values: Mapping[str, Any]) -> Self:
+        return cls(**values)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, _Report):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(_Report):
+    """Progress of a long call, for `progress=` callbacks."""
+
+    done: int
+    """Bytes processed."""
+    total: int
+    """Bytes in total."""

@@ -19,7 +19,8 @@ from mqstore._admin import info as _info
 from mqstore._archive import reports as _archive
 from mqstore._read import logic as _logic
 from mqstore._reports import base, compaction, copies, damage, published, retention, store
-from mqstore.cli import groups, settings, write
+from mqstore.cli import groups, write
+from mqstore.cli.info import settings
 from mqstore.cli.logic import verbs as logic_verbs
 from mqstore.cli.measure import bench, next_to_reads, trace
 

@@ -20,7 +20,7 @@ import pytest
 import mqstore
 import rocketmq_bytes as raw
 from conftest import SMALL, Cli, python, tree_hash
-from mqstore.cli.follow import Tail
+from mqstore.cli.messages.follow import Tail
 
 NAMES = [
     "topic", "queue_id", "queue_offset", "commit_log_offset", "size", "message_id", "unique_id", "keys", "tags",

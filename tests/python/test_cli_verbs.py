@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -444,10 +445,12 @@ def test_a_verb_that_changes_a_store_waits_for_its_lock(home: Path, cli: Cli, tm
 
 def test_every_verb_that_changes_a_store_has_a_lock_timeout() -> None:
     import mqstore.cli.compact
+    import mqstore.cli.expiry.expire
     import mqstore.cli.expiry.reclaim
     import mqstore.cli.expiry.retention
     import mqstore.cli.export
     import mqstore.cli.groups
+    import mqstore.cli.repair
     import mqstore.cli.spark  # noqa: F401 - adds its verbs
     from mqstore.cli.app import app
 
@@ -462,3 +465,11 @@ def test_every_verb_that_changes_a_store_has_a_lock_timeout() -> None:
         *("rebuild", "reclaim", "repair", "retention"),
         *("spark compact", "spark rebuild", "topic alter", "topic create", "topic delete"),
     ]
+
+
+def test_the_help_lists_every_verb_in_its_order(cli: Cli) -> None:
+    from mqstore.cli.app import ORDER
+
+    done = cli("--help")
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^│ ([a-z][a-z-]*) ", done.stdout, re.MULTILINE) == list(ORDER)

@@ -38,11 +38,15 @@ def run(arguments: list[str]) -> int:
 
 def _application(arguments: list[str]) -> None:
     try:
-        from mqstore.cli import compact, export, groups, results, spark, write  # noqa: F401 - they add their verbs
+        # Each import adds the verbs of the file.
+        from mqstore.cli import compact, export, groups, repair, results, spark, write  # noqa: F401
         from mqstore.cli.app import app
-        from mqstore.cli.archive import verbs  # noqa: F401
-        from mqstore.cli.expiry import reclaim, retention  # noqa: F401
+        from mqstore.cli.archive import verbs as archive_verbs  # noqa: F401
+        from mqstore.cli.expiry import expire, reclaim, retention  # noqa: F401
+        from mqstore.cli.info import verbs as info_verbs  # noqa: F401
         from mqstore.cli.logic import verbs as logic_verbs  # noqa: F401
+        from mqstore.cli.measure import verb as measure_verb  # noqa: F401
+        from mqstore.cli.messages import verbs as messages_verbs  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("rich", "typer"):
             raise

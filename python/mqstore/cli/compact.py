@@ -12,7 +12,8 @@ import typer
 import mqstore
 from mqstore._store import when_unlocked
 from mqstore.cli import render
-from mqstore.cli.app import Directory, LockTimeout, ReportForm, _age, _verb, app, lock_wait
+from mqstore.cli.app import _verb, app
+from mqstore.cli.options import Directory, LockTimeout, ReportForm, age_of, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, PROBLEMS
 
@@ -74,7 +75,7 @@ def compact(
     with render.progress("compacting" if restore_from is None else "restoring") as bar:
         options: dict[str, Any] = {
             "topics": topics or None,
-            "tombstone_retention": _age("--tombstone-retention", tombstone_retention),
+            "tombstone_retention": age_of("--tombstone-retention", tombstone_retention),
             "dry_run": dry_run,
             "force": force,
             "keyless": keyless.value,

@@ -1,4 +1,4 @@
-"""The verbs that move messages: `export`, `import` and `copy-topic`; `-` is standard output or input."""
+"""The verbs that copy messages: `export`, `import`, `copy-topic` and `snapshot`; `-` is standard output or input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ import mqstore
 from mqstore._admin.export.formats import ExportFormat
 from mqstore._store import when_unlocked
 from mqstore.cli import render
-from mqstore.cli.app import (
+from mqstore.cli.app import _verb, app
+from mqstore.cli.filters import Sql, Tags, chosen
+from mqstore.cli.options import (
     Compress,
     CompressOver,
     Directory,
@@ -27,12 +29,9 @@ from mqstore.cli.app import (
     ReportForm,
     Since,
     Until,
-    _moment,
-    _verb,
-    app,
     lock_wait,
+    moment_of,
 )
-from mqstore.cli.filters import Sql, Tags, chosen
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, USAGE
 
@@ -131,8 +130,8 @@ def export(
             directory,
             file,
             topics=topics or None,
-            start_time=_moment("--since", since),
-            end_time=_moment("--until", until),
+            start_time=moment_of("--since", since),
+            end_time=moment_of("--until", until),
             keys=keys or None,
             body_matches=body_matches,
             filter=wanted,
@@ -244,6 +243,21 @@ def import_(
         render.note(f"appended {done.messages} messages")
     else:
         _print(replace(done, source=str(file)), form)
+    return CLEAN
+
+
+@app.command()
+@_verb
+def snapshot(
+    directory: Directory,
+    output: Annotated[str, typer.Argument(metavar="OUT", help="New folder or URL for the copy.", show_default=False)],
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Copies the store to a new folder as it is now, even while another process writes it."""
+    with mqstore.open(directory) as store, render.progress("copying") as bar:
+        report = store.snapshot(output, progress=bar)
+    if not render.machine(report.to_dict(), form):
+        render.report(report.to_dict())
     return CLEAN
 
 

@@ -15,18 +15,17 @@ from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._admin.nearest import nearest
 from mqstore._reports.base import _Report
 from mqstore.cli import render
-from mqstore.cli.app import (
+from mqstore.cli.app import _verb, app
+from mqstore.cli.options import (
     BodyForm,
     Directory,
     Limit,
     LockTimeout,
     MessageForm,
     ReportForm,
-    _message_form,
-    _moment,
-    _verb,
-    app,
     lock_wait,
+    message_form,
+    moment_of,
 )
 from mqstore.cli.render import Body, Format
 from mqstore.cli.status import CLEAN, USAGE
@@ -141,7 +140,7 @@ def reset(
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Moves a group in its topics: it reads the next messages from there."""
-    when = None if to in ("earliest", "latest") else _moment("--to", to)
+    when = None if to in ("earliest", "latest") else moment_of("--to", to)
     wait = lock_wait(lock_timeout)
     _known(directory, group)
     # The offsets of the plan are those of the log, because work queues read no archive.
@@ -224,7 +223,7 @@ def dead_letters(
         if group is not None:
             names = [name for name in names if name == _DEAD_LETTERS + group]
         found = (message for name in names for message in _dead(store, name, starts.get(name)))
-        render.messages(store, islice(found, limit), _message_form(form), body)
+        render.messages(store, islice(found, limit), message_form(form), body)
     return CLEAN
 
 

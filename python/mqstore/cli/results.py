@@ -10,7 +10,8 @@ import typer
 import mqstore
 from mqstore._admin.tables import moment, size
 from mqstore.cli import render
-from mqstore.cli.app import ReportForm, _age, _verb, app
+from mqstore.cli.app import _verb, app
+from mqstore.cli.options import ReportForm, age_of
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, USAGE
 
@@ -45,7 +46,7 @@ def clean(
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Removes the objects that failed writes of a result left at a URL."""
-    age = _age("--older-than", older_than)
+    age = age_of("--older-than", older_than)
     plan = mqstore.clean(_url(url), older_than=age, dry_run=True)
     if dry_run or not plan.objects:
         print_removed(plan, form)

@@ -14,7 +14,8 @@ from mqstore._admin.tables import human, size
 from mqstore._remote.glob import is_pattern
 from mqstore._store import when_unlocked
 from mqstore.cli import render
-from mqstore.cli.app import Directory, LockTimeout, ReportForm, _verb, app, lock_wait
+from mqstore.cli.app import _verb, app
+from mqstore.cli.options import Directory, LockTimeout, ReportForm, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, FAILED, PROBLEMS
 from mqstore.cli.stores import Directories

@@ -14,20 +14,18 @@ import typer
 import mqstore
 from mqstore._reports.base import _Report
 from mqstore.cli import render
-from mqstore.cli.app import (
+from mqstore.cli.app import _verb, app
+from mqstore.cli.info.tables import print_topic, topic_object
+from mqstore.cli.options import (
     Compress,
     CompressOver,
     Directory,
     LockTimeout,
     ReportForm,
-    _age,
-    _message_form,
-    _moment,
-    _verb,
-    app,
+    age_of,
     lock_wait,
-    print_topic,
-    topic_object,
+    message_form,
+    moment_of,
 )
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, USAGE
@@ -128,12 +126,12 @@ def append(
         raise typer.BadParameter("give --delay or --deliver-at, not both")
     described: dict[str, Any] = {"keys": keys or (), "tags": tag, "properties": named_values("--property", properties)}
     due = {
-        "delay": None if delay is None else _age("--delay", delay),
-        "deliver_at": _moment("--deliver-at", deliver_at),
+        "delay": None if delay is None else age_of("--delay", delay),
+        "deliver_at": moment_of("--deliver-at", deliver_at),
     }
     packed: dict[str, Any] = {"compression": compression, "compress_over": compress_over}
     bodies = _bodies(file, body, lines)
-    shown = _message_form(form)
+    shown = message_form(form)
     with mqstore.open(directory, "create" if create else "rw", lock_timeout=lock_wait(lock_timeout)) as store:
         is_new = topic not in store.topics()
         results = _appended(store, topic, bodies, queue, described, due, packed)
@@ -226,7 +224,7 @@ def create_topic(
 ) -> int:
     """Creates a topic; a topic that exists gets more queues if it has fewer."""
     named = named_values("--attribute", attributes)
-    age = None if expire_after is None else _age("--expire-after", expire_after)
+    age = None if expire_after is None else age_of("--expire-after", expire_after)
     with mqstore.open(directory, "create" if create else "rw", lock_timeout=lock_wait(lock_timeout)) as store:
         store.create_topic(topic, queues, attributes=named or None, max_messages=max_messages, expire_after=age)
         print_topic(topic_object(store, topic), form)
@@ -264,7 +262,7 @@ def alter_topic(
         "write_queues": queues or write_queues,
         "perm": perm,
         "max_messages": max_messages,
-        "expire_after": None if expire_after is None else _age("--expire-after", expire_after),
+        "expire_after": None if expire_after is None else age_of("--expire-after", expire_after),
     }
     if all(value is None for value in changes.values()):
         options = "--queues, --read-queues, --write-queues, --perm, --max-messages, --expire-after"

@@ -12,18 +12,17 @@ from mqstore._admin.tables import moment, size
 from mqstore._archive.place import ArchivePlace
 from mqstore._store import when_unlocked
 from mqstore.cli import render
-from mqstore.cli.app import (
+from mqstore.cli.app import _verb, app
+from mqstore.cli.options import (
     BrokerConf,
     LockTimeout,
     ReportForm,
     Since,
     Until,
-    _age,
-    _moment,
-    _options_of,
-    _verb,
-    app,
+    age_of,
     lock_wait,
+    moment_of,
+    options_of,
 )
 from mqstore.cli.render import Format
 from mqstore.cli.results import print_removed
@@ -58,7 +57,7 @@ def archive(
     If another process has the store open for writing, the segments are archived too, and the configuration stays as it
     is.
     """
-    age = _age("--older-than", older_than)
+    age = age_of("--older-than", older_than)
     wait = lock_wait(lock_timeout)
     if remove:
         with when_unlocked(wait, lambda: mqstore.open(directory, "rw")) as store:
@@ -138,10 +137,10 @@ def archive_restore(
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Makes a store directory from an archive; its segments have the bytes of the archived ones."""
-    first, last = _moment("--since", since), _moment("--until", until)
+    first, last = moment_of("--since", since), moment_of("--until", until)
     with render.progress("restoring") as bar:
         report = mqstore.Archive(target).restore(
-            directory, topics=topics or None, since=first, until=last, options=_options_of(conf), progress=bar
+            directory, topics=topics or None, since=first, until=last, options=options_of(conf), progress=bar
         )
     if not render.machine(report.to_dict(), form):
         render.report(report.to_dict())
@@ -160,7 +159,7 @@ def archive_clean(
     form: ReportForm = Format.TABLE,
 ) -> int:
     """Removes the files that failed runs left in an archive, and manifests that newer ones have replaced."""
-    age = _age("--older-than", older_than)
+    age = age_of("--older-than", older_than)
     found = mqstore.Archive(target)
     plan = found.clean(older_than=age, dry_run=True)
     if not dry_run and plan.objects:

@@ -1,1 +1,1 @@
-"""Verbs on the retention of single topics."""
+"""The verbs `expire`, `retention` and `reclaim`."""

@@ -9,7 +9,8 @@ import typer
 import mqstore
 from mqstore._admin.tables import size
 from mqstore.cli import render
-from mqstore.cli.app import Directory, LockTimeout, ReportForm, _verb, app, lock_wait
+from mqstore.cli.app import _verb, app
+from mqstore.cli.options import Directory, LockTimeout, ReportForm, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, USAGE
 

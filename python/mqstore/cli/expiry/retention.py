@@ -9,7 +9,8 @@ import typer
 import mqstore
 from mqstore._admin.tables import duration, size
 from mqstore.cli import render
-from mqstore.cli.app import Directory, LockTimeout, ReportForm, _age, _verb, app, lock_wait
+from mqstore.cli.app import _verb, app
+from mqstore.cli.options import Directory, LockTimeout, ReportForm, age_of, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN
 
@@ -42,7 +43,7 @@ def retention(
     if (sets or remove) and topic is None:
         raise typer.BadParameter("give TOPIC, the topic to change")
     wait = lock_wait(lock_timeout)
-    age = None if keep is None else _age("--keep", keep)
+    age = None if keep is None else age_of("--keep", keep)
     if topic is not None and (sets or remove):
         with mqstore.open(directory, "rw", lock_timeout=wait) as store:
             store.set_retention(topic, keep=age, max_bytes=max_bytes, max_messages=max_messages)

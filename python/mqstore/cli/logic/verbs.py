@@ -22,8 +22,9 @@ from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._admin.nearest import unknown_topic
 from mqstore._reports.base import _Report
 from mqstore.cli import render
-from mqstore.cli.app import BodyForm, Limit, MessageForm, ReportForm, Topic, _message_form, _verb, app
+from mqstore.cli.app import _verb, app
 from mqstore.cli.groups import GroupLag, print_lag
+from mqstore.cli.options import BodyForm, Limit, MessageForm, ReportForm, Topic, message_form
 from mqstore.cli.render import Body, Format
 from mqstore.cli.status import CLEAN, PROBLEMS
 
@@ -122,7 +123,7 @@ def logic_cat(
             for number in ([one.queue_id for one in logic.queues(name)] if queue is None else [queue])
             for offset, message in logic.read(name, number, start, end, on_missing=on_missing)
         )
-        _print_messages(islice(found, limit), _message_form(form), body)
+        _print_messages(islice(found, limit), message_form(form), body)
     return CLEAN
 
 

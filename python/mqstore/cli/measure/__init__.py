@@ -1,1 +1,1 @@
-"""The command `bench`: rates of a store and of its disk, and the causes of delays."""
+"""The verb `bench`: rates of a store and of its disk, and the causes of delays."""

@@ -1,0 +1,153 @@
+"""The verb `expire`: deletes what retention allows to delete."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import mqstore
+from mqstore._admin.tables import size
+from mqstore._store import has_topic_limits
+from mqstore.cli import render
+from mqstore.cli.app import _verb, app
+from mqstore.cli.options import Directory, LockTimeout, ReportForm, age_of, lock_wait, options_of
+from mqstore.cli.render import Format
+from mqstore.cli.status import CLEAN, USAGE
+
+if TYPE_CHECKING:
+    from mqstore.types import RetentionPolicy
+
+
+@app.command()
+@_verb
+def expire(
+    directory: Directory,
+    retention: Annotated[
+        str | None, typer.Option(metavar="AGE", help='Age to keep: "72h", "7d", "P7D", or seconds.', show_default=False)
+    ] = None,
+    retention_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Bytes of log segments to keep.", show_default=False)
+    ] = None,
+    retention_policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY",
+            help='"finished": groups keep what they have not finished. "time": they do not.',
+            show_default=False,
+        ),
+    ] = None,
+    group_timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE", help="Time after which a group without progress keeps nothing.", show_default=False
+        ),
+    ] = None,
+    conf: Annotated[
+        Path | None, typer.Option(help="Properties file of a broker, for its retention.", show_default=False)
+    ] = None,
+    secure_wipe: Annotated[bool, typer.Option("--secure-wipe", help="Overwrite segments with zeros first.")] = False,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Compact first, so that no segment must stay for a compaction topic.")
+    ] = False,
+    expire_uncompacted: Annotated[
+        bool,
+        typer.Option(
+            "--expire-uncompacted", help="Delete segments even if they have messages that no compaction has read."
+        ),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report the files to delete.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    lock_timeout: LockTimeout = "0",
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Deletes the oldest log segments, and the queue and index files that point to deleted segments only.
+
+    It also applies the retention of single topics.
+    """
+    is_given = not (retention is None and retention_bytes is None and conf is None)
+    wait = lock_wait(lock_timeout)
+    options = replace(options_of(conf), secure_wipe=secure_wipe, expire_uncompacted=expire_uncompacted)
+    if retention is not None:
+        options = replace(options, retention=age_of("--retention", retention))
+    if retention_bytes is not None:
+        options = replace(options, retention_bytes=retention_bytes)
+    if retention_policy is not None:
+        options = replace(options, retention_policy=_policy(retention_policy))
+    if group_timeout is not None:
+        options = replace(options, group_timeout=age_of("--group-timeout", group_timeout))
+    with mqstore.open(directory, options=options) as store:
+        if not is_given and not has_topic_limits(store):
+            raise typer.BadParameter("give at least one of --retention, --retention-bytes and --conf")
+        plan = store.expire(dry_run=True)
+    # Only a real run starts the times of the groups that keep segments.
+    starts = group_timeout is not None and bool(plan.kept_by)
+    deletes = bool(plan.files or plan.topics or (plan.kept and compact))
+    if dry_run or not (deletes or starts):
+        _expire_report(plan, form)
+        _tell_kept(plan)
+        if dry_run:
+            render.dry_run()
+        return CLEAN
+    if form is Format.TABLE:
+        _expire_report(plan, form)
+    question, what = _expire_texts(plan, deletes=deletes, compact=compact)
+    otherwise = f"{what}; pass --yes to do it, or --dry-run to list what is due"
+    if not render.confirmed(question, otherwise, yes=yes):
+        return USAGE
+    with render.progress("recovering the store") as bar:
+        opened = mqstore.open(directory, "rw", options=options, progress=bar, lock_timeout=wait)
+    with opened as store:
+        done = store.expire(dry_run=False, compact=compact)
+    _tell_kept(done)
+    if form is Format.TABLE:
+        render.note(f"deleted {len(done.files)} files with {size(done.bytes)}")
+        _tell_hidden(done)
+    else:
+        _expire_report(done, form)
+    return CLEAN
+
+
+def _policy(text: str) -> RetentionPolicy:
+    policies: dict[str, RetentionPolicy] = {"finished": "finished", "time": "time"}
+    if text not in policies:
+        message = f'--retention-policy {text!r} must be "finished" or "time"'
+        raise typer.BadParameter(message)
+    return policies[text]
+
+
+def _tell_hidden(report: mqstore.ExpireReport) -> None:
+    for one in report.topics:
+        render.note(f"hid {one.messages} messages of {one.topic}")
+
+
+def _tell_kept(report: mqstore.ExpireReport) -> None:
+    for reason in report.kept:
+        render.note(f"kept for now: {reason}")
+
+
+def _expire_texts(plan: mqstore.ExpireReport, *, deletes: bool, compact: bool) -> tuple[str, str]:
+    """Returns the question before an expiry, and what it would do."""
+    if not deletes:
+        return "Start the time of the groups that keep files?", "the time of groups would start"
+    first = "Compact, then delete" if compact else "Delete"
+    question, what = f"{first} these {len(plan.files)} files", f"{len(plan.files)} files would be deleted"
+    if plan.topics:
+        hidden = f"{sum(one.messages for one in plan.topics)} messages of {len(plan.topics)} topics"
+        question, what = f"{question}, and hide {hidden}", f"{what}, and {hidden} would be hidden"
+    return f"{question}?", what
+
+
+def _expire_report(report: mqstore.ExpireReport, form: Format) -> None:
+    if not render.machine(report.to_dict(), form):
+        rows = [
+            (file.kind, file.path, size(file.bytes), file.first_offset, file.last_offset, file.reason)
+            for file in report.files
+        ]
+        if report.topics:
+            hidden = [(one.topic, one.messages, one.floor) for one in report.topics]
+            render.table(("topic", "hidden messages", "floor"), hidden)
+        render.table(("kind", "path", "size", "first offset", "last offset", "reason"), rows)
+        render.facts({"files": len(rows), "bytes": report.bytes, "log starts at": report.log_min_offset})

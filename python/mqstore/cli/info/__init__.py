@@ -1,0 +1,1 @@
+"""The verbs `info`, `topics`, `stats` and `config show`."""

@@ -1,0 +1,92 @@
+"""The verbs that describe stores: `info`, `topics`, `stats` and `config show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import mqstore
+from mqstore._admin.tables import human
+from mqstore.cli import render
+from mqstore.cli.app import _verb, app
+from mqstore.cli.info import settings
+from mqstore.cli.info.tables import info_tables, topic_object, topic_table
+from mqstore.cli.options import Directory, ReportForm
+from mqstore.cli.render import Format
+from mqstore.cli.status import CLEAN
+from mqstore.cli.stores import Directories, Stores
+
+config = typer.Typer(help="Show the options of a store.", no_args_is_help=True)
+app.add_typer(config, name="config")
+
+
+@app.command()
+@_verb
+def info(directories: Directories, form: ReportForm = Format.TABLE) -> int:
+    """Shows layout, writer, offsets, topics and parts of each store."""
+    stores = Stores(directories, form)
+
+    def show(directory: str) -> int:
+        report = mqstore.info(directory)
+        if not stores.machine(directory, report.to_dict()):
+            info_tables(report)
+        return CLEAN
+
+    return stores.each(show)
+
+
+@app.command()
+@_verb
+def topics(directories: Directories, form: ReportForm = Format.TABLE) -> int:
+    """Lists the topics and their queues with the range of offsets."""
+    stores = Stores(directories, form)
+
+    def show(directory: str) -> int:
+        with mqstore.open(directory) as store:
+            found = [topic_object(store, topic) for topic in store.topics()]
+        if not stores.machine(directory, found):
+            topic_table(found)
+        return CLEAN
+
+    return stores.each(show)
+
+
+@app.command()
+@_verb
+def stats(directory: Directory, form: ReportForm = Format.TABLE) -> int:
+    """Shows counters and positions of a store as a reader sees them: visible, durable and dispatched offset."""
+    with mqstore.open(directory) as store:
+        found = store.stats().to_dict()
+    if not render.machine(found, form):
+        render.facts(found)
+    return CLEAN
+
+
+@config.command("show")
+@_verb
+def config_show(
+    directory: Annotated[
+        str | None, typer.Argument(metavar="[DIR]", help="A store; its file lengths win.", show_default=False)
+    ] = None,
+    conf: Annotated[
+        Path | None, typer.Option(help="Properties file of a broker (broker.conf).", show_default=False)
+    ] = None,
+    form: ReportForm = Format.TABLE,
+) -> int:
+    """Lists every option with its value, the source of the value, and RocketMQ's name."""
+    shown = settings.options(directory, conf)
+    for note in [] if conf is None else settings.misspelled(conf):
+        render.note(f"{conf}: {note}")
+    if conf is not None and (rest := settings.passed_over(conf)):
+        render.note(f"{conf}: not used by a store: {', '.join(rest)}")
+    if conf is not None and (rest := settings.unused(conf)):
+        render.note(f"{conf}: accepted but not used: {', '.join(rest)}")
+    if not render.machine([one.to_dict() for one in shown], form):
+        rows = [
+            (one.option, human(one.option, one.value), one.setting or one.source, ", ".join(one.rocketmq))
+            for one in shown
+        ]
+        render.table(("option", "value", "from", "RocketMQ"), rows)
+    return CLEAN

@@ -1,0 +1,1 @@
+"""The verbs `cat`, `tail`, `get` and `lookup`."""

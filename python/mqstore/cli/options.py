@@ -1,0 +1,109 @@
+"""The options that several verbs share, and the values of their texts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+import mqstore
+from mqstore._times import duration_of, milliseconds_of
+from mqstore.cli.render import Body, Format
+
+LockTimeout = Annotated[
+    str,
+    typer.Option(
+        "--lock-timeout",
+        metavar="DURATION",
+        help='Longest wait while another process has the lock of the store: "30s".',
+    ),
+]
+
+# Not a Path, which would change a URL.
+Directory = Annotated[
+    str, typer.Argument(metavar="DIR", help="Directory of the store; to read it, also a URL.", show_default=False)
+]
+Topic = Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default=False)]
+Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only this queue.", show_default=False)]
+Limit = Annotated[int | None, typer.Option("--limit", min=0, help="Maximum number of messages.", show_default=False)]
+BodyForm = Annotated[Body, typer.Option("--body", help="Form of the bodies; auto is text if a body is UTF-8.")]
+ReportForm = Annotated[Format, typer.Option("--format", help="Format of the output.")]
+BrokerConf = Annotated[
+    Path | None,
+    typer.Option("--conf", help="Properties file of a broker, for the lengths of new files.", show_default=False),
+]
+OnDamage = Annotated[
+    Literal["raise", "skip"],
+    typer.Option("--on-damage", help="At a damaged record, end with an error or skip it with a note."),
+]
+Compress = Annotated[
+    Literal["zstd", "lz4", "zlib", "none"], typer.Option("--compression", help="Compression of the bodies.")
+]
+CompressOver = Annotated[
+    int, typer.Option("--compress-over", min=0, metavar="BYTES", help="Bytes that a body needs to be compressed.")
+]
+MessageForm = Annotated[
+    Format | None,
+    typer.Option("--format", help="Format of the output; jsonl if it is not a terminal.", show_default=False),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        "--start-time",
+        metavar="TIME",
+        help="Only messages stored at or after this time: ISO 8601 with offset, or epoch milliseconds.",
+        show_default=False,
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        "--until", "--end-time", metavar="TIME", help="Only messages stored before this time.", show_default=False
+    ),
+]
+
+
+def message_form(form: Format | None) -> Format:
+    """Returns the format of messages: the given one, or one that fits standard output."""
+    if form is not None:
+        return form
+    return Format.TABLE if sys.stdout.isatty() else Format.JSONL
+
+
+def moment_of(option: str, text: str | None) -> int | None:
+    """Returns the epoch milliseconds of a time in the text of an option.
+
+    Raises:
+        typer.BadParameter: the text is not a time.
+    """
+    if text is None:
+        return None
+    try:
+        return milliseconds_of(option, text)
+    except mqstore.InvalidOptionError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def options_of(conf: Path | None) -> mqstore.StoreOptions:
+    """Returns the options in a properties file of a broker, or the default ones."""
+    return mqstore.StoreOptions() if conf is None else mqstore.StoreOptions.from_broker_conf(conf)
+
+
+def age_of(option: str, text: str) -> float:
+    """Returns the seconds of a duration in the text of an option.
+
+    Raises:
+        typer.BadParameter: the text is not a duration.
+    """
+    try:
+        return duration_of(option, text)
+    except mqstore.InvalidOptionError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def lock_wait(lock_timeout: str) -> float:
+    """Returns the seconds of `--lock-timeout`."""
+    return age_of("--lock-timeout", lock_timeout)

@@ -52,6 +52,22 @@ def s3() -> Iterator[Bucket]:
 
 
 @pytest.fixture
+def empty_url() -> str:
+    """A URL without objects in the memory of `fsspec`."""
+    return f"memory://{uuid.uuid4().hex}/out"
+
+
+@pytest.fixture(scope="module")
+def large_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed store with several segments."""
+    from published_results import make_large_store
+
+    home = tmp_path_factory.mktemp("large") / "store"
+    make_large_store(home)
+    return home
+
+
+@pytest.fixture
 def homes(tmp_path: Path) -> tuple[Path, Path]:
     """A store that has all its segments, and the same store with most of them in the archive `cold`."""
     from archived_stores import whole_and_short

@@ -1,0 +1,69 @@
+//! Appends of one message, which can also go to light queues or wait for its delivery, and of many messages.
+
+use mqstore_base::message::NewMessage;
+use mqstore_engine::Store;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use super::NativeStore;
+use crate::convert::append_input::{CompressionArguments, MessageBatch, compress_all, rule_for_many};
+use crate::convert::append_result::AppendResult;
+use crate::convert::append_results::AppendResults;
+use crate::convert::arguments::{light_queues as light_queues_of, text};
+use crate::convert::error::invalid;
+use crate::delivery::delay;
+use crate::delivery::delay::DeliveryTime;
+use crate::runtime::detached;
+
+impl NativeStore {
+    /// Appends one message: to its topic, to its topic and light queues, or for a later delivery.
+    #[inline]
+    pub(super) fn append_message(
+        &self,
+        store: &Store,
+        topic: &Bound<'_, PyString>,
+        message: NewMessage<'_>,
+        when: &DeliveryTime<'_, '_>,
+        light_queues: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<AppendResult> {
+        let py = topic.py();
+        let light_queues = light_queues.map(light_queues_of).transpose()?.unwrap_or_default();
+        if !light_queues.is_empty() {
+            if when.due(&**store.clock())?.is_some() {
+                return Err(invalid(
+                    "light_queues cannot be combined with delay, deliver_at and delay_level",
+                ));
+            }
+            let names: Vec<&str> = light_queues.iter().map(String::as_str).collect();
+            let appended = detached(py, || store.append_to_light_queues(&message, &names))?;
+            return Ok(AppendResult::from_core(topic, self.host, appended));
+        }
+        if let Some(due) = when.due(&**store.clock())? {
+            return delay::append(topic, &self.shared, self, message, due);
+        }
+        let appended = detached(py, || store.append(&message))?;
+        Ok(AppendResult::from_core(topic, self.host, appended))
+    }
+
+    /// Appends the messages that `convert` makes of the arguments, under one lock.
+    pub(crate) fn append_all<'py, B: MessageBatch>(
+        &self,
+        topic: &Bound<'py, PyAny>,
+        convert: impl FnOnce() -> PyResult<B>,
+        queue_id: Option<&Bound<'py, PyAny>>,
+        durable: bool,
+        (compression, compress_over): CompressionArguments<'_, 'py>,
+    ) -> PyResult<Bound<'py, AppendResults>> {
+        let (py, store) = (topic.py(), self.core()?);
+        let topic = text("topic", topic)?;
+        let queue_id = queue_id.map(crate::convert::arguments::queue_id).transpose()?;
+        let batch = convert()?;
+        let name = topic.to_str()?;
+        let rule = rule_for_many(store, name, self.compression(compression, compress_over)?);
+        let compressed = compress_all(py, &batch, &rule)?;
+        let messages = batch.messages(name, queue_id, durable);
+        let stored = compressed.apply(&messages);
+        let appended = detached(py, || store.append_many(&stored))?;
+        AppendResults::of(&topic, self.host, appended)
+    }
+}

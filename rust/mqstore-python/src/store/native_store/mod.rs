@@ -1,0 +1,60 @@
+//! The class `NativeStore`: an open store, shared by everything that works on it.
+//!
+//! `methods.rs` has the methods for Python.
+
+mod appends;
+mod methods;
+mod opening;
+mod reads;
+mod waits;
+
+use std::sync::Arc;
+
+use mqstore_base::body_compression::BodyCompression;
+use mqstore_engine::Store;
+use mqstore_format::Host;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use crate::convert::options::compression_of_call;
+use crate::runtime::SharedStore;
+
+/// The native part of `mqstore.Store`.
+#[pyclass(name = "Store", frozen, subclass, module = "mqstore._mqstore")]
+pub(crate) struct NativeStore {
+    shared: Arc<SharedStore>,
+    /// The path as given: a name that is not UTF-8 returns to Python unchanged.
+    path: Py<PyString>,
+    /// The `RemoteDirectory` of a store at a URL.
+    place: Option<Py<PyAny>>,
+    mode: &'static str,
+    host: Host,
+    default_queues: u32,
+    compression: BodyCompression,
+}
+
+impl NativeStore {
+    pub(crate) fn core(&self) -> PyResult<&Store> {
+        if self.place.is_some() { self.shared.working() } else { self.shared.store() }
+    }
+
+    /// Returns the state that iterators and scans share with this store.
+    pub(crate) fn shared(&self) -> Arc<SharedStore> {
+        Arc::clone(&self.shared)
+    }
+
+    /// Returns how a call compresses bodies, by its arguments `compression` and `compress_over`.
+    #[inline]
+    pub(crate) fn compression(
+        &self,
+        kind: Option<&Bound<'_, PyAny>>,
+        over: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<BodyCompression> {
+        compression_of_call(self.compression, kind, over)
+    }
+
+    /// Returns the host in the store's message ids.
+    pub(crate) fn host(&self) -> Host {
+        self.host
+    }
+}

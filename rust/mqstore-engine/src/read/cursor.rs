@@ -269,6 +269,7 @@ impl QueueCursor {
                 Err(_) if !records.is_empty() => break,
                 Err(error) => {
                     self.check_not_expired()?;
+                    self.check_not_deleted()?;
                     if let Err(error) = self.distrust(error) {
                         self.skip_damaged(queue_offset, error)?;
                     }
@@ -316,6 +317,14 @@ impl QueueCursor {
             min_offset,
             max_offset,
         })
+    }
+
+    /// Returns an error if the topic was deleted. A reclaim may have removed its records since.
+    fn check_not_deleted(&self) -> Result<(), StoreError> {
+        if self.view.queue_ids(&self.topic)?.is_empty() {
+            return Err(StoreError::TopicNotFound { topic: self.topic.clone(), queue_id: None });
+        }
+        Ok(())
     }
 
     fn next_unit(&mut self) -> Result<Option<(i64, CqUnit)>, StoreError> {
@@ -378,6 +387,9 @@ impl QueueCursor {
             size => self.reader.record(files, offset, size)?,
         };
         let view = RecordView::decode(bytes.as_slice()).map_err(|error| bad(error.to_string()))?;
+        if view.is_placeholder() {
+            return Err(bad(format!("the unit for offset {queue_offset} points to a placeholder")));
+        }
         if !belongs(&view, &self.topic, self.queue_id, queue_offset) {
             return Err(bad(format!(
                 "the unit for offset {queue_offset} points to the record of queue {}/{} offset {}",
@@ -409,12 +421,14 @@ pub(crate) fn place(unit: &CqUnit) -> Option<(u64, u32)> {
 }
 
 /// Whether a unit of that queue may point to this record. Units of light queues point to records that name the queue in
-/// a property; units of batch queues use the offset in another property.
+/// a property; units of batch queues use the offset in another property. A placeholder has the place of the hidden record
+/// that it replaced, but no unit of a current queue points to it: such a unit was read before the reclaim.
 pub(crate) fn belongs(record: &RecordView<'_>, topic: &str, queue_id: i32, queue_offset: i64) -> bool {
     if record.topic == topic {
         let is_first = || record.inner_batch().is_some_and(|(base, _)| base == queue_offset);
         return record.queue_id == queue_id
-            && (record.queue_offset == queue_offset || record.sys_flag.inner_batch() && is_first());
+            && (record.queue_offset == queue_offset || record.sys_flag.inner_batch() && is_first())
+            && !record.is_placeholder();
     }
     let names = record.properties.get("INNER_MULTI_DISPATCH").unwrap_or_default();
     names.split(',').any(|name| name == topic)

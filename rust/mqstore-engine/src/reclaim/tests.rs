@@ -352,6 +352,51 @@ fn an_ended_call_a_reader_and_a_closed_store_change_nothing() {
     assert!(matches!(reclaim(&store, &preview()), Err(StoreError::Closed { .. })));
 }
 
+/// A cursor reads units ahead. A reclaim makes placeholders of their records, which have the same places.
+#[test]
+fn a_read_that_began_before_the_retention_returns_no_placeholder() {
+    let (world, _, clock) = World::simulated();
+    let store = world.open(OpenMode::Create, &options()).unwrap();
+    fill(&store, &clock, &["a", "live", "gone", "other"], 40);
+    let reader = world.open(OpenMode::Read, &options()).unwrap();
+    let cursors = |topic| {
+        [&store, &reader].map(|store| {
+            let mut cursor = store.read(topic, 0, None, None, None).unwrap();
+            assert_eq!(cursor.next_batch(1).unwrap()[0].queue_offset, 0);
+            cursor
+        })
+    };
+    let [hidden, live, deleted] = ["a", "live", "gone"].map(cursors);
+    hide(&store, "a", 4);
+    store.remove_topic("gone").unwrap();
+    assert!(reclaim(&store, &ReclaimRequest::default()).unwrap().segments.len() > 3);
+    for (topic, cursors) in [("a", hidden), ("gone", deleted)] {
+        for mut cursor in cursors {
+            // The writer can still have the old file of the first segment.
+            let end = loop {
+                match cursor.next_batch(1) {
+                    Ok(found) if found.is_empty() => break None,
+                    Ok(found) => {
+                        let record = &found[0];
+                        assert_eq!(record.view().unwrap().body, body(topic, record.queue_offset));
+                    }
+                    Err(error) => break Some(error),
+                }
+            };
+            let is_right = match (topic, &end) {
+                ("a", Some(StoreError::OffsetOutOfRange { min_offset: 36, .. })) => true,
+                // A reader in another process finds no more messages of a deleted topic.
+                ("gone", Some(StoreError::TopicNotFound { .. }) | None) => true,
+                _ => false,
+            };
+            assert!(is_right && cursor.position() < 36, "{topic}: {end:?}");
+        }
+    }
+    for mut cursor in live {
+        assert_eq!(cursor.next_batch(usize::MAX).unwrap().len(), 39);
+    }
+}
+
 /// A stop leaves the old or the rewritten file of each segment.
 #[test]
 fn a_stop_at_any_call_leaves_each_segment_old_or_new() {

@@ -67,7 +67,7 @@ fn make(
     switch::step("reclaim.sync_segment", || file.sync_all()).at(staged, "syncing a rewritten segment")?;
     let new = MappedFile::open(&files.vfs, staged, segment.base_offset(), MapAccess::Read)
         .at(staged, "opening a rewritten segment")?;
-    compare(segment, &new, rules)?;
+    compare(segment, &new, rules, meter)?;
     Ok((!rules.still_apply()?).then(|| "units of queues lead to its hidden records again".to_owned()))
 }
 
@@ -179,7 +179,12 @@ const WRITING: &str = "writing a rewritten segment";
 
 /// Checks that `new` has every record of `old` that `rules` do not let go, with the same bytes at the same log offset,
 /// and only placeholders otherwise.
-fn compare(old: &Arc<Segment>, new: &Arc<Segment>, rules: &mut RecordRules<'_>) -> Result<(), StoreError> {
+fn compare(
+    old: &Arc<Segment>,
+    new: &Arc<Segment>,
+    rules: &mut RecordRules<'_>,
+    meter: &mut TaskMeter<'_>,
+) -> Result<(), StoreError> {
     let base = old.base_offset();
     let (mut before, mut after) = (walk(old), walk(new));
     let differs = |at: u64| {
@@ -192,15 +197,14 @@ fn compare(old: &Arc<Segment>, new: &Arc<Segment>, rules: &mut RecordRules<'_>) 
         let end = match after.next_item()? {
             ScanItem::Record(record) => {
                 let end = at + u64::from(record.size);
-                match before.next_item()? {
-                    ScanItem::Record(kept) if kept.bytes == record.bytes => {}
-                    ScanItem::Record(first) => {
-                        if !record.is_placeholder() || !is_replaceable(rules, &first, (base, at))? {
-                            return Err(differs(at));
-                        }
-                    }
-                    _ => return Err(differs(at)),
+                let ScanItem::Record(first) = before.next_item()? else { return Err(differs(at)) };
+                let is_right = first.bytes == record.bytes
+                    || record.is_placeholder() && is_replaceable(rules, &first, (base, at))?;
+                if !is_right {
+                    return Err(differs(at));
                 }
+                meter.read(record.size)?;
+                meter.read(first.size)?;
                 end
             }
             ScanItem::Filler { .. } if matches!(before.next_item()?, ScanItem::Filler { .. }) => {
@@ -213,7 +217,10 @@ fn compare(old: &Arc<Segment>, new: &Arc<Segment>, rules: &mut RecordRules<'_>) 
         while before.position() < end {
             let at = before.position();
             let replaced = match before.next_item()? {
-                ScanItem::Record(record) => is_replaceable(rules, &record, (base, at))?,
+                ScanItem::Record(record) => {
+                    meter.read(record.size)?;
+                    is_replaceable(rules, &record, (base, at))?
+                }
                 _ => false,
             };
             if !replaced {

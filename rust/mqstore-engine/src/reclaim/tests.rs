@@ -9,7 +9,7 @@ use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_base::topic_floors::TopicRetention;
 use mqstore_compaction::JobControl;
 use mqstore_format::{Host, encode_blank};
-use mqstore_io::{ManualClock, SimVfs};
+use mqstore_io::{Clock, ManualClock, SimVfs};
 
 use super::{ReclaimReport, ReclaimRequest};
 use crate::testing::{World, message, put, read_all};
@@ -350,6 +350,23 @@ fn an_ended_call_a_reader_and_a_closed_store_change_nothing() {
     assert!(matches!(reclaim(&reader, &preview()), Err(StoreError::ReadOnly { .. })));
     store.close().unwrap();
     assert!(matches!(reclaim(&store, &preview()), Err(StoreError::Closed { .. })));
+}
+
+#[test]
+fn the_limit_of_bytes_holds_for_every_read_and_write() {
+    const RATE: u64 = 100 << 10;
+    let (_world, _, clock, store) = expired();
+    let before = clock.monotonic();
+    let control = Arc::new(JobControl::with_bytes_per_second(RATE));
+    let done = store.reclaim(&ReclaimRequest::default(), &control).unwrap();
+    let passed = clock.monotonic().saturating_sub(before);
+    let in_log: usize = ["a", "b", "c", "live"].map(|topic| 40 * body(topic, 0).len()).iter().sum();
+    let rewritten: u64 = done.segments.iter().map(|one| one.live_bytes + one.dead_bytes).sum();
+    let written: u64 = done.segments.iter().map(|one| one.live_bytes).sum();
+    assert!(rewritten > 500 << 10);
+    // The count of the log, the copy, and the comparison of both files.
+    let bytes = in_log as u64 + rewritten + written + 2 * rewritten;
+    assert!(passed >= Duration::from_secs(bytes / RATE), "{passed:?} for {bytes} bytes");
 }
 
 /// A cursor reads units ahead. A reclaim makes placeholders of their records, which have the same places.

@@ -59,14 +59,24 @@ impl PacedReads {
         let Some(pace) = self.holding(file) else { return read_with(file, buf, offset, flags) };
         let len = buf.len().min(PIECE_BYTES);
         let piece = buf.get_mut(..len).unwrap_or_default();
-        match read_with(file, piece, offset, flags | ReadWriteFlags::NOWAIT) {
-            Err(Errno::AGAIN) => pace.wait(len),
-            // Kernels and file systems without the flag.
-            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => {}
-            result => return result,
-        }
-        read_with(file, piece, offset, flags)
+        read_in_turn(pace, len, |more| read_with(file, piece, offset, flags | more))
     }
+}
+
+/// Makes a read of `bytes` bytes with `read`, which gets additional flags: first only from memory. If that is not
+/// enough, the read waits for its turn.
+fn read_in_turn(
+    pace: &ReadPace,
+    bytes: usize,
+    mut read: impl FnMut(ReadWriteFlags) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    match read(ReadWriteFlags::NOWAIT) {
+        Err(Errno::AGAIN) => pace.wait(bytes),
+        // Kernels and file systems without the flag. Linux 5.9 and 5.10 can return 0 also before the end of the file.
+        Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) | Ok(0) => {}
+        result => return result,
+    }
+    read(ReadWriteFlags::empty())
 }
 
 /// Reads like `preadv2`; without flags like `pread`, which every kernel and sandbox has.
@@ -80,4 +90,47 @@ pub(super) fn read_with(
         return retry(|| rustix::io::pread(file, &mut *buf, offset));
     }
     retry(|| rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut *buf)], offset, flags))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::{Clock, ManualClock};
+    use crate::read_pace::{SyncCounts, SyncSource};
+
+    #[derive(Debug)]
+    struct NoWriter;
+
+    impl SyncSource for NoWriter {
+        fn counts(&self) -> Option<SyncCounts> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_read_is_made_again_unless_its_bytes_came_from_memory() {
+        let clock = Arc::new(ManualClock::new(0));
+        let pace = ReadPace::new(Arc::<ManualClock>::clone(&clock), Box::new(NoWriter));
+        // The turn after this one is later.
+        pace.wait(1 << 20);
+        for (first, calls, waits) in [
+            (Ok(100), 1, false),
+            (Err(Errno::IO), 1, false),
+            (Err(Errno::AGAIN), 2, true),
+            (Err(Errno::OPNOTSUPP), 2, false),
+            (Err(Errno::PERM), 2, false),
+            // A kernel that says so before the end of the file.
+            (Ok(0), 2, false),
+        ] {
+            let (mut count, before) = (0, clock.monotonic());
+            let found = read_in_turn(&pace, 100, |flags| {
+                count += 1;
+                if flags.contains(ReadWriteFlags::NOWAIT) { first } else { Ok(77) }
+            });
+            assert_eq!((found, count), (if calls == 1 { first } else { Ok(77) }, calls), "{first:?}");
+            assert_eq!(clock.monotonic().saturating_sub(before) > Duration::ZERO, waits, "{first:?}");
+        }
+    }
 }

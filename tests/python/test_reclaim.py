@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +12,8 @@ import mqstore
 import mqstore.aio
 from conftest import SMALL, Cli
 from loops import in_loop
-from mqstore.errors import CorruptionError, StoreReadOnlyError, TopicNotFoundError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from mqstore._archive import run
+from mqstore.errors import CorruptionError, ResultExistsError, StoreBusyError, StoreReadOnlyError, TopicNotFoundError
 
 TOPICS = ("t0", "t1", "t2", "t3")
 
@@ -134,6 +133,62 @@ def test_the_archive_gets_the_bytes_of_placeholders(expired: Path, tmp_path: Pat
     restored = tmp_path / "restored"
     report = mqstore.Archive(tmp_path / "cold").restore(restored)
     assert report.identical
+    for file in (restored / "commitlog").iterdir():
+        assert file.read_bytes() == (expired / "commitlog" / file.name).read_bytes()
+    assert mqstore.verify(restored).ok
+
+
+def test_an_archive_continues_after_its_last_record_was_replaced(expired: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    cold = tmp_path / "cold"
+    bodies = [body("live", number) for number in range(200)]
+    with mqstore.open(expired, "rw") as store:
+        # More than a segment, so that the last archived record is one of them.
+        store.append_many("t0", [body("t0", 160 + number) for number in range(60)])
+        store.archive.configure(cold)
+        store.archive.run()
+        archived_to = store.archive.archived_to
+        assert archived_to is not None
+        store.append_many("live", bodies)
+        for topic in TOPICS:
+            store.delete_topic(topic)
+        assert any(one.log_offset + one.bytes == archived_to for one in store.reclaim().segments)
+    advanced = replace(SMALL.advanced, delete_interval=0)
+    lengths = {"segment_size": 1 << 20, "queue_file_entries": 8}
+    keeping = replace(SMALL, retention_bytes=10 << 20, advanced=advanced, **lengths)
+    with mqstore.open(expired, "rw", options=keeping) as store:
+        assert store.expire().segments
+        assert 0 < store.stats().log_min_offset < archived_to
+        # Its topic was deleted.
+        with pytest.raises(CorruptionError):
+            store.get_at(0)
+        assert store.archive.run().segments > 2
+        store.archive.configure(cold)
+        assert store.archive.verify().records > 700
+        assert [one.body for one in store.read("live")] == bodies
+    # Another store has another record there, or a placeholder of another time.
+    with mqstore.open(tmp_path / "other", "create", options=SMALL, segment_size=1 << 20) as store:
+        store.append_many("t0", [bytes(20_000)] * 1200)
+        assert store.stats().log_max_offset > archived_to + (3 << 20)
+        for _ in range(2):
+            with pytest.raises(ResultExistsError, match="another store"):
+                store.archive.run_to(cold)
+            store.append("live", b"x")
+            store.delete_topic("t0", erase=True)
+            store.create_topic("t0", queues=1)
+
+
+def test_a_reclaim_during_a_run_ends_the_run(expired: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(run, "_RANGE_BYTES", 100_000)
+    cold = tmp_path / "cold"
+    with mqstore.open(expired, "rw") as store:
+        with pytest.raises(StoreBusyError, match="run it again"):
+            store.archive.run_to(cold, progress=lambda _: store.reclaim())
+        assert not [file for file in cold.rglob("*") if file.is_file()]
+        assert store.archive.run_to(cold).segments > 10
+    restored = tmp_path / "restored"
+    assert mqstore.Archive(cold).restore(restored).identical
     for file in (restored / "commitlog").iterdir():
         assert file.read_bytes() == (expired / "commitlog" / file.name).read_bytes()
     assert mqstore.verify(restored).ok

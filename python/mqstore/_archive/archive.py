@@ -332,7 +332,8 @@ class StoreArchive:
 
         Raises:
             InvalidOptionError: the store has no archive: call `configure` first.
-            StoreBusyError: another run has extended the archive meanwhile. No message is lost: run it again.
+            StoreBusyError: meanwhile, another run has extended the archive, or a reclaim has rewritten the segments. No
+                message is lost: run it again.
             ResultExistsError: the target has the archive of another store, or of other topics.
             StorePermissionError, StoreIOError: a request failed.
             DiskFullError: no space in the target, or in the folder for temporary files (`TMPDIR`).

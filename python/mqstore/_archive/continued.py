@@ -18,17 +18,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from mqstore import _extras, _native
 from mqstore._archive.history import LIGHT, History, QueueRange, bounds_after, end_of
 from mqstore._archive.older import OlderMessages
+from mqstore._archive.owner import check_owner
 from mqstore._archive.place import ArchivePlace
 from mqstore._archive.reader import ArchiveReader
 from mqstore._read.stores import RowSource
 from mqstore._times import milliseconds_of
 from mqstore.errors import (
     CorruptionError,
-    InvalidOptionError,
     MQStoreError,
     OffsetOutOfRangeError,
-    ResultExistsError,
-    StoreIOError,
 )
 
 if TYPE_CHECKING:
@@ -74,31 +72,10 @@ class ArchiveLink:
         with self._lock:
             if self._history is None:
                 reader = ArchiveReader(self._place)
-                _check_same(store, reader, log_start)
+                check_owner(store, self._place.shown, reader.manifest(log_start))
                 self._history = History(reader, store)
             self._history.reader.manifest(log_start)
             return self._history
-
-
-def _check_same(store: NativeStore, reader: ArchiveReader, log_start: int) -> None:
-    """Compares the last record of the archive, if the log still has it."""
-    import hashlib
-
-    last = reader.manifest(log_start).last
-    if last is None or last.log_offset < log_start:
-        return
-    content = b""
-    try:
-        if last.log_offset + last.bytes <= store._stats()["log_max_offset"]:
-            content = _native.read_log(store, last.log_offset, last.bytes)
-    except (InvalidOptionError, StoreIOError):
-        # Retention has just deleted the segment.
-        if last.log_offset < store._stats()["log_min_offset"]:
-            return
-        raise
-    if hashlib.sha256(content).hexdigest() != last.sha256:
-        reason = f"the archive there is of another store: the record at log offset {last.log_offset} differs"
-        raise ResultExistsError(reader.place.shown, reason)
 
 
 class ContinuedReads(_native.NativeStore):

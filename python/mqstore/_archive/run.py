@@ -20,6 +20,7 @@ from mqstore import _extras, _native
 from mqstore._archive.columns import RecordFile, has_bloom_filters, write_bytes, write_rows
 from mqstore._archive.layout import file_path
 from mqstore._archive.manifest import ArchivedFile, ArchivedSegment, ArchiveManifest, LastRecord, QueueRows
+from mqstore._archive.owner import check_owner
 from mqstore._archive.reports import ArchiveReport
 from mqstore._publish.create import WriteRefused
 from mqstore._publish.publication import scratch
@@ -166,9 +167,12 @@ class Run:
     ) -> ArchiveManifest:
         """Writes the files of some segments and creates the next manifest. Returns it."""
         work = _Files(self._store, self._place, self._settings, folder, segments)
+        span = segments[0].base, segments[-1].end
+        before = _native.segment_inodes(self._store, *span)
         is_named = False
         try:
-            work.write(segments[0].base, segments[-1].end, tell)
+            work.write(*span, tell)
+            self._check_files(before, _native.segment_inodes(self._store, *span))
             now_ms = time.time_ns() // 1_000_000
             new = manifest.extended(self._run, now_ms, segments, work.sorted_entries(), work.last)
             with requests(self._place.shown, "archive to it"):
@@ -198,6 +202,16 @@ class Run:
         counts.bytes += sum(one.bytes for one in work.entries)
         return new
 
+    def _check_files(self, before: dict[int, int], after: dict[int, int]) -> None:
+        """Makes sure that no segment got another file while it was read. Its records are then at other places."""
+        for base, inode in after.items():
+            if before.get(base, inode) != inode:
+                reason = (
+                    f"{self._place.shown}: a reclaim has rewritten the segment at log offset {base} while it was "
+                    "archived; the files of this run are removed, and no message is lost: run it again"
+                )
+                raise StoreBusyError(reason)
+
 
 def checked(store: NativeStore, place: ArchivePlace, topics: tuple[str, ...] | None) -> ArchiveManifest | None:
     """Returns the newest manifest of an archive that can be the archive of a store; None if there is none yet.
@@ -211,15 +225,7 @@ def checked(store: NativeStore, place: ArchivePlace, topics: tuple[str, ...] | N
     if manifest.topics != topics:
         wanted = "all topics" if manifest.topics is None else "the topics " + ", ".join(manifest.topics)
         raise ResultExistsError(place.shown, f"the archive there has {wanted}")
-    stats = store._stats()
-    last = manifest.last
-    if last is not None and last.log_offset >= stats["log_min_offset"]:
-        content = b""
-        if last.log_offset + last.bytes <= stats["log_max_offset"]:
-            content = _native.read_log(store, last.log_offset, last.bytes)
-        if hashlib.sha256(content).hexdigest() != last.sha256:
-            reason = f"the archive there is of another store: the record at log offset {last.log_offset} differs"
-            raise ResultExistsError(place.shown, reason)
+    check_owner(store, place.shown, manifest)
     return manifest
 
 

@@ -8,7 +8,9 @@ use std::io::ErrorKind;
 
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::{IoContext, StoreError};
+use mqstore_format::{BLANK_HEADER_BYTES, Peek, peek};
 use mqstore_log::checkpoint::CheckpointFile;
+use mqstore_log::commit_log::{LogScanner, ScanChecks, ScanItem};
 
 use super::state::ArchiveState;
 use crate::retention::times_of;
@@ -91,6 +93,48 @@ impl Store {
         file.read_exact_at(&mut found, offset - segment.base_offset())
             .at_file(|| segment.path(), "reading the log")?;
         Ok(found)
+    }
+
+    /// Returns the inodes of the segments between two log offsets, by the log offset of their first byte. A reclaim gives
+    /// the name of a segment to another file.
+    ///
+    /// # Errors
+    /// Errors of the system, except for a segment that was removed meanwhile.
+    pub fn segment_inodes(&self, start: u64, end: u64) -> Result<Vec<(u64, u64)>, StoreError> {
+        self.check()?;
+        self.view().catch_up()?;
+        let mut found = Vec::new();
+        for segment in self.segments().segments() {
+            let path = segment.path();
+            if segment.end_offset() <= start || segment.base_offset() >= end {
+                continue;
+            }
+            match self.files().vfs.inode(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                inode => found.push((segment.base_offset(), inode.at(&path, "looking at a log segment")?)),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether a reclaim has replaced the record at log offset `offset` by a placeholder, alone or with others.
+    ///
+    /// # Errors
+    /// Errors of reads.
+    pub fn is_reclaimed_at(&self, offset: u64) -> Result<bool, StoreError> {
+        self.check()?;
+        let list = self.segments();
+        let Some(segment) = list.find(offset).cloned() else { return Ok(false) };
+        let end = segment.end_offset();
+        let mut scanner = LogScanner::new(list, offset, end, ScanChecks { crc: false });
+        let is_rest = match scanner.next_item()? {
+            ScanItem::Record(record) => return Ok(record.is_placeholder()),
+            ScanItem::Filler { .. } => true,
+            ScanItem::End { .. } | ScanItem::Damaged(_) => false,
+        };
+        // The filler at the end of a segment begins with its own magic, the rest of a placeholder with other bytes.
+        let length = (end - offset).min(BLANK_HEADER_BYTES as u64);
+        Ok(is_rest && !matches!(peek(&self.read_log_bytes(offset, length)?), Ok(Peek::Blank { .. })))
     }
 
     /// Returns the archive of the store; `None` if it has none.

@@ -1,5 +1,7 @@
 //! The store's side of an archive: sealed segments, bytes of the log, and the durable state.
 
+use std::collections::HashMap;
+
 use mqstore_engine::ArchiveState;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -18,12 +20,27 @@ fn sealed_segments(store: &Bound<'_, NativeStore>, start: u64) -> PyResult<Vec<S
     Ok(found.iter().map(|one| (one.base_offset, one.bytes, one.first_ms, one.newest_ms)).collect())
 }
 
+/// Returns the inodes of the segments between two log offsets, by the log offset of their first byte.
+#[pyfunction]
+fn segment_inodes(store: &Bound<'_, NativeStore>, start: u64, end: u64) -> PyResult<HashMap<u64, u64>> {
+    let core = store.get().core()?;
+    let found = detached(store.py(), || core.segment_inodes(start, end))?;
+    Ok(found.into_iter().collect())
+}
+
 /// Returns bytes of the log, whatever they contain; all of them must be in one segment.
 #[pyfunction]
 fn read_log<'py>(store: &Bound<'py, NativeStore>, offset: u64, length: u64) -> PyResult<Bound<'py, PyBytes>> {
     let core = store.get().core()?;
     let found = detached(store.py(), || core.read_log_bytes(offset, length))?;
     Ok(PyBytes::new(store.py(), &found))
+}
+
+/// Returns whether a reclaim has replaced the record at a log offset by a placeholder, alone or with others.
+#[pyfunction]
+fn is_reclaimed_at(store: &Bound<'_, NativeStore>, offset: u64) -> PyResult<bool> {
+    let core = store.get().core()?;
+    detached(store.py(), || core.is_reclaimed_at(offset))
 }
 
 /// Returns the log offset up to which the archive covers the log, and its settings; None without an archive.
@@ -72,7 +89,9 @@ fn floor_offset(store: &Bound<'_, NativeStore>, topic: &str, queue_id: i32) -> P
 /// Adds the functions.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sealed_segments, module)?)?;
+    module.add_function(wrap_pyfunction!(segment_inodes, module)?)?;
     module.add_function(wrap_pyfunction!(read_log, module)?)?;
+    module.add_function(wrap_pyfunction!(is_reclaimed_at, module)?)?;
     module.add_function(wrap_pyfunction!(archive_state, module)?)?;
     module.add_function(wrap_pyfunction!(set_archive, module)?)?;
     module.add_function(wrap_pyfunction!(advance_archive, module)?)?;

@@ -181,9 +181,15 @@ def test_offsets_that_cannot_stay(expired: Path, tmp_path: Path, cli: Cli) -> No
 
 
 def test_an_empty_folder_and_a_link(expired: Path, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    mqstore.export(expired, tmp_path / "folder", format="store", keep_offsets=True)
-    assert places(tmp_path / "folder") == places(expired)
+    folder = tmp_path / "folder"
+    # A call that was killed has left a folder.
+    (folder / ".commitlog.mqstore-1").mkdir(parents=True)
+    inode = folder.stat().st_ino
+    mqstore.export(expired, folder, format="store", keep_offsets=True)
+    assert places(folder) == places(expired)
+    # Another folder could not replace a mount point.
+    assert folder.stat().st_ino == inode
+    assert not list(folder.glob(".*"))
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "disk")
     mqstore.export(expired, tmp_path / "link", format="store", keep_offsets=True)

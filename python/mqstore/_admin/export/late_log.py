@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mqstore import _native
@@ -21,28 +20,34 @@ from mqstore._options import StoreOptions
 if TYPE_CHECKING:
     from pathlib import Path
 
+# The folder of the log until it is complete. It is in the directory, which can be a mount point, or be in a folder that
+# the caller must not write.
+_STAGED = ".commitlog.mqstore-"
+
 
 def is_free(directory: Path) -> bool:
-    """Returns whether a directory does not exist or is empty."""
-    return not directory.exists() or (directory.is_dir() and not any(directory.iterdir()))
+    """Returns whether a directory does not exist, or has at most the files of calls that were stopped."""
+    if not directory.exists():
+        return True
+    return directory.is_dir() and all(one.name.startswith(_STAGED) for one in directory.iterdir())
 
 
 def make_late_store(directory: Path) -> None:
-    """Makes the store at a free place. After a stop there is nothing, the empty directory, or the store."""
+    """Makes the store at a free place. After a stop, the place is free or has the store."""
     length = StoreOptions().segment_size
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    staged = directory.with_name(f".{directory.name}.mqstore-{os.getpid()}")
+    directory.mkdir(parents=True, exist_ok=True)
+    staged = directory / f"{_STAGED}{os.getpid()}"
     shutil.rmtree(staged, ignore_errors=True)
     try:
-        (staged / "commitlog").mkdir(parents=True)
-        log = _native.ArchiveLog(str(staged / "commitlog"))
+        staged.mkdir()
+        log = _native.ArchiveLog(str(staged))
         log.add(length, length)
         log.sync()
-        sync_folder(staged)
-        with suppress(FileNotFoundError):
-            directory.rmdir()
-        staged.rename(directory)
+        staged.rename(directory / "commitlog")
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         raise
+    for left in directory.glob(f"{_STAGED}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    sync_folder(directory)
     sync_folder(directory.parent)

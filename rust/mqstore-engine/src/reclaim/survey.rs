@@ -29,13 +29,17 @@ pub(super) struct SurveyedSegment {
     hidden_bytes: u64,
     /// Bytes of the hidden records that placeholders may replace.
     pub free_bytes: u64,
-    /// The topics of its records.
-    topics: BTreeMap<Arc<str>, TopicBytes>,
+    /// The topics for which placeholders would free whole pages, by name, and the bytes of these pages. A log can have
+    /// many segments, and each of them records of many topics, so it has no others.
+    estimates: Vec<(Arc<str>, u64)>,
     /// Why it may not be rewritten.
     stays: Option<String>,
 }
 
-/// The bytes of one topic in a segment.
+/// The bytes of topics, by name.
+type TopicTable = BTreeMap<Arc<str>, TopicBytes>;
+
+/// The bytes of one topic.
 #[derive(Clone, Copy, Debug, Default)]
 struct TopicBytes {
     live: u64,
@@ -49,6 +53,8 @@ struct TopicBytes {
 pub(super) struct Survey {
     /// The segments, in log order.
     pub segments: Vec<SurveyedSegment>,
+    /// The topics of all records.
+    totals: TopicTable,
 }
 
 /// A stretch, and the bytes of each topic in it.
@@ -87,12 +93,14 @@ pub(super) fn survey(
             match surveyed.count(&mut scanner, rules, meter) {
                 // The oldest segments expired.
                 Err(error) if error.is_gone() => break,
-                counted => counted?,
-            }
-            // A record that must stay keeps the records of its queue before it in the segment, too.
-            if rules.blocks() == blocks {
-                found.segments.push(surveyed);
-                break;
+                counted => {
+                    let topics = counted?;
+                    // A record that must stay keeps the records of its queue before it in the segment, too.
+                    if rules.blocks() == blocks {
+                        found.add(surveyed, &topics);
+                        break;
+                    }
+                }
             }
         }
     }
@@ -101,18 +109,19 @@ pub(super) fn survey(
 
 impl SurveyedSegment {
     fn new(segment: &Arc<Segment>, stays: Option<String>) -> Self {
-        let (segment, topics) = (Arc::clone(segment), BTreeMap::new());
-        Self { segment, live_bytes: 0, hidden_bytes: 0, free_bytes: 0, topics, stays }
+        let (segment, estimates) = (Arc::clone(segment), Vec::new());
+        Self { segment, live_bytes: 0, hidden_bytes: 0, free_bytes: 0, estimates, stays }
     }
 
-    /// Counts the records of the segment.
+    /// Counts the records of the segment. Returns the bytes of its topics.
     fn count(
         &mut self,
         scanner: &mut LogScanner,
         rules: &mut RecordRules<'_>,
         meter: &mut TaskMeter<'_>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<TopicTable, StoreError> {
         let base = self.segment.base_offset();
+        let mut topics = TopicTable::new();
         let mut open: Option<OpenStretch> = None;
         loop {
             let at = scanner.position();
@@ -122,7 +131,7 @@ impl SurveyedSegment {
                     let (size, bytes) = (record.size, u64::from(record.size));
                     let topic = rules.topic(record.topic);
                     let standing = rules.standing(&topic, &record, (base, at))?;
-                    let counted = self.topics.entry(Arc::clone(&topic.name)).or_default();
+                    let counted = topics.entry(Arc::clone(&topic.name)).or_default();
                     let (own, total) = match standing {
                         Standing::Live => (&mut self.live_bytes, &mut counted.live),
                         Standing::Hidden | Standing::Replaceable => {
@@ -136,7 +145,7 @@ impl SurveyedSegment {
                         if !open.as_mut().is_some_and(|open| open.stretch.extend(at, size)) {
                             let new =
                                 OpenStretch { stretch: Stretch::of(at, &record), topics: BTreeMap::new() };
-                            self.end_stretch(open.replace(new));
+                            end_stretch(base, open.replace(new), &mut topics);
                         }
                         if let Some(open) = &mut open {
                             *open.topics.entry(Arc::clone(&topic.name)).or_default() += bytes;
@@ -156,22 +165,28 @@ impl SurveyedSegment {
                 }
             }
         }
-        self.end_stretch(open);
-        meter.look()
+        end_stretch(base, open, &mut topics);
+        let freed = topics.iter().filter(|(_, bytes)| bytes.estimated > 0);
+        self.estimates = freed.map(|(topic, bytes)| (Arc::clone(topic), bytes.estimated)).collect();
+        meter.look()?;
+        Ok(topics)
     }
 }
 
 impl Survey {
-    /// Returns the rows of the topics with hidden records.
-    pub(super) fn topics(&self) -> Vec<ReclaimedTopic> {
-        let mut totals: BTreeMap<&Arc<str>, TopicBytes> = BTreeMap::new();
-        for (topic, bytes) in self.segments.iter().flat_map(|segment| &segment.topics) {
-            let total = totals.entry(topic).or_default();
+    fn add(&mut self, segment: SurveyedSegment, topics: &TopicTable) {
+        for (topic, bytes) in topics {
+            let total = self.totals.entry(Arc::clone(topic)).or_default();
             total.live += bytes.live;
             total.hidden += bytes.hidden;
             total.estimated += bytes.estimated;
         }
-        let rows = totals.into_iter().filter(|(_, total)| total.hidden > 0);
+        self.segments.push(segment);
+    }
+
+    /// Returns the rows of the topics with hidden records.
+    pub(super) fn topics(&self) -> Vec<ReclaimedTopic> {
+        let rows = self.totals.iter().filter(|(_, total)| total.hidden > 0);
         let rows = rows.map(|(topic, total)| ReclaimedTopic {
             topic: topic.to_string(),
             live_bytes: total.live,
@@ -224,23 +239,14 @@ impl Survey {
 }
 
 impl SurveyedSegment {
-    /// Divides the pages that a placeholder would free among the topics of its records.
-    fn end_stretch(&mut self, open: Option<OpenStretch>) {
-        let Some(OpenStretch { stretch, topics }) = open else { return };
-        let freed = u128::from(stretch.freed_bytes(self.segment.base_offset()));
-        let bytes = u128::from((stretch.end - stretch.start).max(1));
-        for (topic, own) in topics {
-            self.topics.entry(topic).or_default().estimated += (freed * u128::from(own) / bytes) as u64;
-        }
-    }
-
     fn estimated_bytes(&self) -> u64 {
-        self.topics.values().map(|bytes| bytes.estimated).sum()
+        self.estimates.iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// Returns the bytes of whole pages that placeholders would free for `topic`.
     pub(super) fn estimated_of(&self, topic: &str) -> u64 {
-        self.topics.get(topic).map_or(0, |bytes| bytes.estimated)
+        let found = self.estimates.binary_search_by(|(name, _)| (**name).cmp(topic));
+        found.ok().and_then(|at| self.estimates.get(at)).map_or(0, |(_, bytes)| *bytes)
     }
 
     /// Bytes of the records that a rewrite copies.
@@ -287,8 +293,64 @@ impl SurveyedSegment {
     }
 }
 
+/// Divides the pages that a placeholder would free in a segment that begins at `base` among the topics of its records.
+fn end_stretch(base: u64, open: Option<OpenStretch>, topics: &mut TopicTable) {
+    let Some(OpenStretch { stretch, topics: parts }) = open else { return };
+    let freed = u128::from(stretch.freed_bytes(base));
+    let bytes = u128::from((stretch.end - stretch.start).max(1));
+    for (topic, own) in parts {
+        topics.entry(topic).or_default().estimated += (freed * u128::from(own) / bytes) as u64;
+    }
+}
+
 /// Whether it pays to free `freed` of `bytes` bytes if `copied` bytes are copied.
 fn pays(bytes: u64, copied: u64, freed: u64) -> bool {
     let least = if copied < bytes / 2 { PAYS_PERCENT_IF_DEAD } else { PAYS_PERCENT };
     freed > 0 && freed >= bytes / 100 * least
+}
+
+#[cfg(test)]
+mod tests {
+    use mqstore_base::options::{OpenMode, StoreOptions};
+    use mqstore_base::topic_floors::TopicRetention;
+    use mqstore_compaction::JobControl;
+
+    use super::super::report::ReclaimRequest;
+    use super::*;
+    use crate::testing::{World, put};
+
+    #[test]
+    fn a_segment_has_only_the_topics_that_it_can_free() {
+        let (world, _, _) = World::simulated();
+        let options = StoreOptions {
+            segment_bytes: 128 << 10,
+            queue_file_entries: 4,
+            dispatch_threads: Some(0),
+            ..StoreOptions::default()
+        };
+        let store = world.open(OpenMode::Create, &options).unwrap();
+        for number in 0..40 {
+            put(&store, "hidden", 0, &[1; 9000], "k");
+            put(&store, &format!("live-{}", number % 20), 0, &[2; 5000], "k");
+        }
+        let limits = TopicRetention { max_messages: Some(4), ..TopicRetention::default() };
+        store.set_retention("hidden", limits).unwrap();
+        store.expire(false, &mut || Ok(())).unwrap();
+        let (writer, request) = (store.writer("survey the log").unwrap(), ReclaimRequest::default());
+        let control = Arc::new(JobControl::default());
+        let mut meter = TaskMeter::start(&writer.files, &control).unwrap();
+        let mut rules = RecordRules::new(writer, &request);
+        let found = survey(writer, &mut rules, &mut meter).unwrap();
+        assert!(found.segments.len() > 3);
+        for segment in &found.segments {
+            assert!(segment.estimates.iter().all(|(topic, _)| **topic == *"hidden"), "{segment:?}");
+            assert_eq!(segment.estimated_of("hidden"), segment.estimated_bytes());
+            assert_eq!(segment.estimated_of("live-0"), 0);
+        }
+        assert_eq!(found.totals.len(), 21);
+        let [row] = found.topics().try_into().unwrap();
+        let estimated: u64 = found.segments.iter().map(SurveyedSegment::estimated_bytes).sum();
+        assert_eq!((row.topic.as_str(), row.estimated_bytes), ("hidden", estimated));
+        assert!(estimated > 0);
+    }
 }

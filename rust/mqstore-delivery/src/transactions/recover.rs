@@ -113,16 +113,19 @@ impl Transactions {
         owed: &mut BTreeMap<i64, TransactionOutcome>,
     ) -> Result<(), BrokerError> {
         let Some(outcome) = decision_of_op(op) else { return Ok(()) };
-        let mut made = HashSet::new();
+        let (mut made, mut is_replaced) = (HashSet::new(), false);
         let mut position = record.commit_log_offset + record.bytes().len() as u64;
         for _ in &op.half_offsets {
             let Some(follows) = self.inner.store.record_at(position)? else { break };
-            let Some(from) = half_of_record(&follows, outcome) else { break };
+            // A reclaim has replaced final records, because a retention or a deletion hides them. Each of them was there:
+            // after a crash that lost some, the next open appended an op message here before anything else.
+            is_replaced = view(&follows)?.replaces_hidden();
+            let Some(from) = half_of_record(&follows, outcome).filter(|_| !is_replaced) else { break };
             made.insert(from);
             position += follows.bytes().len() as u64;
         }
         for (half, from) in self.halves_at(&op.half_offsets)? {
-            if made.contains(&from.commit_log_offset) {
+            if is_replaced || made.contains(&from.commit_log_offset) {
                 owed.remove(&half);
             } else {
                 owed.insert(half, outcome);

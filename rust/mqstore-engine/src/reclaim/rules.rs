@@ -4,6 +4,8 @@
 //! - Not those to which a unit of a queue points: a broker gives the bytes there to its clients. The files of a deleted
 //!   topic are gone. A retention removes whole files before the floor.
 //! - Not those that a light queue names, because its units are in other files.
+//! - Not deliveries of delayed messages, as long as the log can have the delayed message: an open without the saved state
+//!   of the delays searches the log for deliveries, and makes those again that it does not find.
 //! - Of each queue the first ones in the log. A broker that derives a queue begins at the offset of the first record
 //!   that it finds, and then counts without gaps.
 
@@ -12,8 +14,9 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::topic_floors::FloorTable;
+use mqstore_format::properties::{DELAY, REAL_TOPIC, TIMER_ORIGIN_OFFSET, TIMER_OUT_MS};
 use mqstore_format::topic::is_system_topic;
-use mqstore_format::{EntryFields, RecordView};
+use mqstore_format::{EntryFields, RecordView, TransactionType};
 
 use super::report::ReclaimRequest;
 use crate::read::view::View;
@@ -37,6 +40,7 @@ pub(super) enum Standing {
 pub(super) struct RecordRules<'a> {
     writer: &'a Writer,
     floors: Arc<FloorTable>,
+    log_start: u64,
     erase: &'a BTreeSet<String>,
     topics: HashMap<Box<str>, Arc<TopicRules>>,
     queues: HashMap<(Arc<str>, i32), QueueRules>,
@@ -53,6 +57,9 @@ pub(super) struct TopicRules {
     floor: u64,
     /// Log offset at which it was last deleted.
     deleted: u64,
+    /// Whether the call is about its hidden records.
+    pub is_wanted: bool,
+    is_system: bool,
     may_replace: bool,
 }
 
@@ -68,7 +75,8 @@ struct QueueRules {
 impl<'a> RecordRules<'a> {
     pub(super) fn new(writer: &'a Writer, request: &'a ReclaimRequest) -> Self {
         let (floors, erase) = (writer.floors(), &request.erase);
-        Self { writer, floors, erase, topics: HashMap::new(), queues: HashMap::new(), blocks: 0 }
+        let log_start = writer.log.list().min_offset();
+        Self { writer, floors, log_start, erase, topics: HashMap::new(), queues: HashMap::new(), blocks: 0 }
     }
 
     /// Returns the rules for `topic`.
@@ -76,13 +84,15 @@ impl<'a> RecordRules<'a> {
         if let Some(known) = self.topics.get(topic) {
             return Arc::clone(known);
         }
+        let is_wanted = self.erase.is_empty() || self.erase.contains(topic);
+        let is_system = is_system_topic(topic);
         let rules = Arc::new(TopicRules {
             name: topic.into(),
             floor: self.floors.log_offset(topic),
             deleted: self.floors.deleted(topic),
-            may_replace: !is_system_topic(topic)
-                && !self.writer.keeps_newest(topic)
-                && (self.erase.is_empty() || self.erase.contains(topic)),
+            is_wanted,
+            is_system,
+            may_replace: is_wanted && !is_system && !self.writer.keeps_newest(topic),
         });
         self.topics.insert(topic.into(), Arc::clone(&rules));
         rules
@@ -105,9 +115,10 @@ impl<'a> RecordRules<'a> {
             return Ok(Standing::Hidden);
         }
         let deleted = topic.deleted;
-        let light = EntryFields::of(record.properties).light_queues(record.topic).next().is_some();
+        let is_light = EntryFields::of(record.properties).light_queues(record.topic).next().is_some();
+        let stays = is_light || is_delivery(record, self.log_start);
         let queue = self.queue(&topic.name, record.queue_id)?;
-        if light {
+        if stays {
             let is_new = base < queue.stays_from;
             queue.stays_from = queue.stays_from.min(base);
             self.blocks += u64::from(is_new);
@@ -116,6 +127,17 @@ impl<'a> RecordRules<'a> {
         let has_no_unit = queue.first_unit.map_or(at < deleted, |first| at < first);
         let is_first = at < deleted || base < queue.stays_from;
         Ok(if has_no_unit && is_first { Standing::Replaceable } else { Standing::Hidden })
+    }
+
+    /// Whether the record at log offset `at` is of a topic of the system and has the content of a hidden message that
+    /// the call erases: a delayed message, or one of a transaction.
+    pub(super) fn is_copy_of_erased(&self, topic: &TopicRules, record: &RecordView<'_>, at: u64) -> bool {
+        topic.is_system
+            && !self.erase.is_empty()
+            && record
+                .properties
+                .get(REAL_TOPIC)
+                .is_some_and(|real| self.erase.contains(real) && at < self.floors.log_offset(real))
     }
 
     /// Returns a number that grows when a record is found that keeps the records of its queue from the begin of its
@@ -159,4 +181,17 @@ impl<'a> RecordRules<'a> {
         }
         Ok(true)
     }
+}
+
+/// Whether a record is the delivery of a delayed message that a log from `log_start` on can have.
+fn is_delivery(record: &RecordView<'_>, log_start: u64) -> bool {
+    let [topic, origin, due, level] =
+        record.properties.get_many([REAL_TOPIC, TIMER_ORIGIN_OFFSET, TIMER_OUT_MS, DELAY]);
+    if let Some(origin) = origin.and_then(|origin| origin.parse::<u64>().ok()) {
+        return origin >= log_start;
+    }
+    // A delivery by a broker does not name the delayed message. It has the property of the real topic, which also the
+    // final record of a transaction has.
+    let is_final = record.sys_flag.transaction() == TransactionType::Commit;
+    topic == Some(record.topic) && (due.is_some() || level.is_some() || !is_final)
 }

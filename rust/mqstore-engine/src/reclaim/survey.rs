@@ -18,6 +18,14 @@ const PAYS_PERCENT: u64 = 25;
 /// The same if less than half of the segment must be copied.
 const PAYS_PERCENT_IF_DEAD: u64 = 5;
 
+/// Why hidden records stay that the rules do not let go.
+const NEEDED: &str = "its hidden records are needed: queue files or light queues lead to them, or they are deliveries of \
+                      delayed messages";
+
+/// Why the content of erased messages stays in records of the system.
+const COPIED: &str =
+    "topics of the system have copies of these messages, which were delayed or in transactions";
+
 /// The counts of one segment.
 #[derive(Debug)]
 pub(super) struct SurveyedSegment {
@@ -27,6 +35,10 @@ pub(super) struct SurveyedSegment {
     live_bytes: u64,
     /// Bytes of the hidden records.
     hidden_bytes: u64,
+    /// Bytes of the hidden records of the topics that the call is about.
+    wanted_bytes: u64,
+    /// Bytes of records of the system with the content of hidden messages that the call erases.
+    copied_bytes: u64,
     /// Bytes of the hidden records that placeholders may replace.
     pub free_bytes: u64,
     /// The topics for which placeholders would free whole pages, by name, and the bytes of these pages. A log can have
@@ -110,7 +122,16 @@ pub(super) fn survey(
 impl SurveyedSegment {
     fn new(segment: &Arc<Segment>, stays: Option<String>) -> Self {
         let (segment, estimates) = (Arc::clone(segment), Vec::new());
-        Self { segment, live_bytes: 0, hidden_bytes: 0, free_bytes: 0, estimates, stays }
+        Self {
+            segment,
+            live_bytes: 0,
+            hidden_bytes: 0,
+            wanted_bytes: 0,
+            copied_bytes: 0,
+            free_bytes: 0,
+            estimates,
+            stays,
+        }
     }
 
     /// Counts the records of the segment. Returns the bytes of its topics.
@@ -135,11 +156,15 @@ impl SurveyedSegment {
                     let (own, total) = match standing {
                         Standing::Live => (&mut self.live_bytes, &mut counted.live),
                         Standing::Hidden | Standing::Replaceable => {
+                            self.wanted_bytes += if topic.is_wanted { bytes } else { 0 };
                             (&mut self.hidden_bytes, &mut counted.hidden)
                         }
                     };
                     *own += bytes;
                     *total += bytes;
+                    if rules.is_copy_of_erased(&topic, &record, at) {
+                        self.copied_bytes += bytes;
+                    }
                     if standing == Standing::Replaceable {
                         self.free_bytes += bytes;
                         if !open.as_mut().is_some_and(|open| open.stretch.extend(at, size)) {
@@ -219,20 +244,25 @@ impl Survey {
         chosen
     }
 
-    /// Returns the segments with hidden records that stay, if those before segment number `rewritten` are rewritten as
-    /// far as they have replaceable records. `failed` is why this segment had to stay.
+    /// Returns the segments with wanted hidden records that stay, if those before segment number `rewritten` are rewritten
+    /// as far as they have replaceable records. `failed` is why this segment had to stay.
     pub(super) fn kept(&self, rewritten: usize, failed: Option<&str>) -> Vec<KeptSegment> {
         let mut kept = Vec::new();
         for (number, segment) in self.segments.iter().enumerate() {
-            if segment.hidden_bytes == 0 || number < rewritten && segment.free_bytes > 0 {
+            let replaced = if number < rewritten { segment.free_bytes } else { 0 };
+            let left = segment.wanted_bytes - replaced;
+            if left + segment.copied_bytes == 0 {
                 continue;
             }
             let reason = match failed.filter(|_| number >= rewritten && segment.free_bytes > 0) {
                 Some(why) if number == rewritten => why.to_owned(),
                 Some(_) => "an earlier segment stays, and a queue loses its records in log order".to_owned(),
+                None if left == 0 => COPIED.to_owned(),
+                None if replaced > 0 => NEEDED.to_owned(),
                 None => segment.why_kept(),
             };
-            kept.push(segment.kept(reason));
+            let estimated = if replaced > 0 { 0 } else { segment.estimated_bytes() };
+            kept.push(segment.kept((left + segment.copied_bytes, estimated), reason));
         }
         kept
     }
@@ -263,7 +293,7 @@ impl SurveyedSegment {
             return why.clone();
         }
         if self.free_bytes == 0 {
-            return "brokers need its hidden records: queue files or light queues lead to them".to_owned();
+            return NEEDED.to_owned();
         }
         let (freed, bytes) = (self.estimated_bytes(), self.segment.len());
         format!("a rewrite does not pay: it would free {freed} of {bytes} bytes")
@@ -282,12 +312,12 @@ impl SurveyedSegment {
         }
     }
 
-    fn kept(&self, reason: String) -> KeptSegment {
+    fn kept(&self, (dead_bytes, estimated_bytes): (u64, u64), reason: String) -> KeptSegment {
         KeptSegment {
             path: self.segment.path(),
             log_offset: self.segment.base_offset(),
-            dead_bytes: self.hidden_bytes,
-            estimated_bytes: self.estimated_bytes(),
+            dead_bytes,
+            estimated_bytes,
             reason,
         }
     }

@@ -64,10 +64,21 @@ impl RecordView<'_> {
     }
 }
 
+impl RecordView<'_> {
+    /// Whether the record replaces hidden records, so that a reclaim wrote it, and no repair.
+    pub fn replaces_hidden(&self) -> bool {
+        self.is_placeholder() && !is_of_repair(self.flag, self.topic)
+    }
+}
+
+fn is_of_repair(flag: i32, topic: &str) -> bool {
+    flag == PLACEHOLDER_FLAG && PLACEHOLDER_TOPIC.starts_with(topic)
+}
+
 /// Whether a rolled-back record with these parts is a placeholder.
 #[cold]
 fn is_placeholder((flag, topic): (i32, &str), body: &[u8], properties: &[u8]) -> bool {
-    if flag == PLACEHOLDER_FLAG && PLACEHOLDER_TOPIC.starts_with(topic) {
+    if is_of_repair(flag, topic) {
         return true;
     }
     let has_crc_only = properties.len() == PROPERTY_CRC_BYTES && properties.starts_with(PROPERTY_CRC_HEAD);
@@ -208,6 +219,7 @@ mod tests {
             assert_eq!((record.physical_offset, record.store_timestamp), (4711, 99));
             record.check_crc(CrcCheck::ALL).unwrap();
             assert!(record.is_placeholder() && !record.dispatches_to_queue() && !record.indexed());
+            assert!(!record.replaces_hidden());
             assert_eq!(record.has_property_crc(), size >= 91 + 12 + 20);
         }
         let mut bytes = vec![7];
@@ -276,6 +288,7 @@ mod tests {
                 let record = RecordView::decode(&bytes).unwrap();
                 record.check_crc(CrcCheck::ALL).unwrap();
                 assert!(record.is_placeholder() && record.outline().is_placeholder());
+                assert!(record.replaces_hidden());
                 assert!(!record.dispatches_to_queue() && !record.indexed() && record.inner_batch().is_none());
                 assert_eq!(record.has_property_crc(), property_crc);
                 let place = |record: &RecordView<'_>| {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -209,6 +210,25 @@ def test_the_command_line(expired: Path, cli: Cli) -> None:
     gone = cli("topic", "delete", expired, "t0", "--erase", "--yes")
     assert gone.returncode == 0
     assert "kept:" in gone.stderr
+
+
+def test_the_command_line_tells_why_a_planned_segment_stays(expired: Path, cli: Cli) -> None:
+    plan = json.loads(cli("reclaim", expired, "--dry-run", "--format", "json").stdout)
+    second = Path(plan["segments"][1]["path"])
+    content = bytearray(second.read_bytes())
+    content[300] ^= 1
+    second.write_bytes(content)
+    done = cli("reclaim", expired, "--yes")
+    assert done.returncode == 0
+    assert "rewrote 1 segments" in done.stderr
+    assert "damaged at offset" in " ".join(done.stderr.split())
+
+
+def test_the_limit_of_the_command_line_holds_for_the_survey(expired: Path, cli: Cli) -> None:
+    bytes_in_log = sum(file.stat().st_size for file in (expired / "commitlog").iterdir() if file.is_file())
+    started = time.monotonic()
+    cli("reclaim", expired, "--dry-run", "--max-bytes-per-second", bytes_in_log // 3)
+    assert time.monotonic() - started > 2
 
 
 @in_loop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from mqstore.cli.app import _verb, app
 from mqstore.cli.options import Directory, LockTimeout, ReportForm, lock_wait
 from mqstore.cli.render import Format
 from mqstore.cli.status import CLEAN, USAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @app.command()
@@ -38,7 +41,7 @@ def reclaim(
     with render.progress("recovering the store") as bar:
         opened = mqstore.open(directory, "rw", progress=bar, lock_timeout=wait)
     with opened as store:
-        plan = store.reclaim(dry_run=True, erase=erase)
+        plan = store.reclaim(dry_run=True, erase=erase, max_bytes_per_second=max_bytes_per_second)
         if dry_run or not plan.segments:
             print_reclaimed(plan, form)
             if dry_run:
@@ -52,6 +55,8 @@ def reclaim(
             return USAGE
         done = store.reclaim(erase=erase, max_bytes_per_second=max_bytes_per_second)
     if form is Format.TABLE:
+        planned = {segment.path for segment in plan.segments}
+        print_kept(kept for kept in done.kept if kept.path in planned)
         render.note(f"rewrote {len(done.segments)} segments and freed {size(done.reclaimed_bytes)}")
     else:
         print_reclaimed(done, form)
@@ -68,5 +73,10 @@ def print_reclaimed(report: mqstore.ReclaimReport, form: Format) -> None:
         verb = "would free" if report.dry_run else "freed"
         freed = segment.estimated_bytes if report.dry_run else segment.reclaimed_bytes
         render.note(f"{segment.path}: {verb} {size(freed)}")
-    for kept in report.kept:
+    print_kept(report.kept)
+
+
+def print_kept(segments: Iterable[mqstore.KeptSegment]) -> None:
+    """Prints segments that keep their hidden messages."""
+    for kept in segments:
         render.note(f"kept: {kept.path}, with {size(kept.dead_bytes)} of hidden messages: {kept.reason}")

@@ -55,8 +55,6 @@ class _Thrift:
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
         """Returns the struct at the position, which moves past it."""
-        if depth > _MOST_DEPTH:
-            raise WrongBytesError("structs are nested too deep")
         found: dict[int, Any] = {}
         number = 0
         while head := self._byte():
@@ -66,6 +64,8 @@ class _Thrift:
         return found
 
     def _value(self, kind: int, depth: int) -> Any:
+        if depth > _MOST_DEPTH:
+            raise WrongBytesError("values are nested too deep")
         if kind in (1, 2):
             return kind == 1
         if kind == 3:
@@ -83,7 +83,7 @@ class _Thrift:
                 raise WrongBytesError("a list is longer than its file")
             # A boolean in a list is a byte of its own.
             item = 3 if head & 15 in (1, 2) else head & 15
-            return [self._value(item, depth) for _ in range(count)]
+            return [self._value(item, depth + 1) for _ in range(count)]
         if kind == 12:
             return self.struct(depth + 1)
         raise WrongBytesError(f"a field has the unknown type {kind}")

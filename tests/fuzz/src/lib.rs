@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use mqstore_format::json;
 use mqstore_format::json::{CompactionPositions, ConsumerOffsets, DelayOffsets, Dialect, SubscriptionGroups, TopicTable, Value};
-use mqstore_format::{BatchCqUnit, BatchItem, Checkpoint, Compression, CqExtUnit, CqUnit, CrcCheck, DelayLevels, END_MARKER, FormatError, Host, IndexEntry, IndexGeometry, IndexHeader, Peek, Properties, PropertiesBuilder, RAFT_HEADER_BYTES, RAFT_UNIT_BYTES, RaftHeader, RaftUnit, RecordSpec, RecordView, SqlFilter, UniqueKeyGenerator, compress, decode_batch, decompress, encode_batch, ext_address, ext_offset, geometries_for_len, index_file_name, index_key_hash, java_hash, java_property, key_digest, move_tiered_record, offset_file_name, offset_message_id, parse_index_file_name, parse_offset_file_name, parse_offset_message_id, parse_queue_dir_name, parse_tiered_cluster_folder, parse_tiered_file_name, patch_position, peek, raft_blank, seal_property_crc, split_batch, tiered_cluster_folder, tiered_file_name, validate_stored_topic, validate_topic, without_property};
+use mqstore_format::{BatchCqUnit, BatchItem, Checkpoint, Compression, CqExtUnit, CqUnit, CrcCheck, DelayLevels, END_MARKER, FormatError, HiddenPlaceholder, Host, IndexEntry, IndexGeometry, IndexHeader, Peek, Properties, PropertiesBuilder, RAFT_HEADER_BYTES, RAFT_UNIT_BYTES, RaftHeader, RaftUnit, RecordSpec, RecordView, SqlFilter, UniqueKeyGenerator, compress, decode_batch, decompress, encode_batch, ext_address, ext_offset, geometries_for_len, index_file_name, index_key_hash, java_hash, java_property, key_digest, move_tiered_record, offset_file_name, offset_message_id, parse_index_file_name, parse_offset_file_name, parse_offset_message_id, parse_queue_dir_name, parse_tiered_cluster_folder, parse_tiered_file_name, patch_position, peek, raft_blank, seal_property_crc, split_batch, tiered_cluster_folder, tiered_file_name, validate_stored_topic, validate_topic, without_property};
 
 use mqstore_tests::changes::{Choices, FromBytes, change};
 use mqstore_tests::damaged::Subject;
@@ -52,6 +52,18 @@ fn one_record(record: &RecordView<'_>) {
     let id = record.offset_message_id();
     assert_eq!(parse_offset_message_id(&id), Ok((record.store_host, record.physical_offset)));
     assert_eq!(record.store_host.to_string().parse::<Host>(), Ok(record.store_host));
+
+    // A reclaim replaces the record, alone or with those after it.
+    for size in [u64::from(record.size), u64::from(record.size) + 4097] {
+        let made = HiddenPlaceholder::new(record, size).expect("a record has space for its placeholder");
+        let frame = (made.head.len() as u64, made.tail.len() as u64);
+        assert_eq!(frame, HiddenPlaceholder::frame_bytes(record));
+        let bytes = [made.head, vec![0; made.body_bytes as usize], made.tail].concat();
+        let placeholder = RecordView::decode(&bytes).expect("a placeholder decodes");
+        assert!(u64::from(placeholder.size) == size && placeholder.replaces_hidden());
+        assert_eq!(placeholder.physical_offset, record.physical_offset);
+        assert_eq!(placeholder.check_crc(CrcCheck::ALL), Ok(()));
+    }
 
     let spec = RecordSpec::from(record);
     let mut again = Vec::new();

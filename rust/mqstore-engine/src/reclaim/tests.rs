@@ -400,12 +400,12 @@ fn a_read_that_began_before_the_retention_returns_no_placeholder() {
                     Err(error) => break Some(error),
                 }
             };
-            let is_right = match (topic, &end) {
-                ("a", Some(StoreError::OffsetOutOfRange { min_offset: 36, .. })) => true,
-                // A reader in another process finds no more messages of a deleted topic.
-                ("gone", Some(StoreError::TopicNotFound { .. }) | None) => true,
-                _ => false,
-            };
+            // A reader in another process finds no more messages of a deleted topic.
+            let is_right = matches!(
+                (topic, &end),
+                ("a", Some(StoreError::OffsetOutOfRange { min_offset: 36, .. }))
+                    | ("gone", Some(StoreError::TopicNotFound { .. }) | None)
+            );
             assert!(is_right && cursor.position() < 36, "{topic}: {end:?}");
         }
     }

@@ -172,6 +172,9 @@ def test_reports_as_rows(spark: Any, stores: list[Path], tmp_path: Path) -> None
     report = mqstore.spark.compact(spark, tmp_path / "table", dry_run=True)
     (row,) = mqstore.spark.as_dataframe(spark, report).collect()
     assert row.asDict() == report.to_dict()
+    exported = mqstore.spark.export(spark, stores[0], tmp_path / "out")
+    (row,) = mqstore.spark.as_dataframe(spark, exported).collect()
+    assert row.asDict() == exported.to_dict()
     with pytest.raises(ValueError, match="no report"):
         mqstore.spark.as_dataframe(spark, {})
     with pytest.raises(TypeError, match="int"):

@@ -65,7 +65,8 @@ def as_dataframe(
 
     Returns:
         One row for each report, with its fields as columns. For reports by directory, the first column ``store`` has
-        the directory. ``problems`` and ``skipped`` are arrays: ``explode`` makes one row of each element.
+        the directory. ``problems`` and ``skipped`` are arrays, and ``reasons`` is a map: ``explode`` makes one row of
+        each element.
 
     Raises:
         ImportError: PySpark, pyarrow or pandas is missing.
@@ -101,6 +102,8 @@ def _type(hint: Any) -> str:
         (hint,) = (each for each in get_args(hint) if each is not NoneType)
     if get_origin(hint) is tuple:
         return f"array<{_type(get_args(hint)[0])}>"
+    if get_origin(hint) is dict:
+        return f"map<{', '.join(map(_type, get_args(hint)))}>"
     if hint in _NAMES:
         return _NAMES[hint]
     hints = get_type_hints(hint, vars(_reports))

@@ -357,6 +357,17 @@ class JavaStore:
         _, result = self.session.call("leader", store=self.name)
         return bool(result["leader"])
 
+    def follow(self, master: JavaStore) -> None:
+        """Copy the log of a store of the same session as its slave, until both logs end at the same offset.
+
+        This store needs the configuration ``brokerRole=SLAVE``. It may not have dispatched all records.
+        """
+        self.session.call("follow", store=self.name, master=master.name)
+
+    def clean(self, hours: int) -> None:
+        """Delete the segments older than these hours, as the timer of a broker does."""
+        self.session.call("clean", store=self.name, hours=hours)
+
     def read(self) -> JavaView:
         """Read every message of every queue."""
         rows, _ = self.session.call("read", store=self.name)

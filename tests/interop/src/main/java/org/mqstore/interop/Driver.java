@@ -30,6 +30,8 @@ import org.apache.rocketmq.store.PutMessageResult;
  *   await  store                                            until dispatch has caught up
  *   upload store                                            copy all messages to its tiered store
  *   leader store                                            whether it is the leader of its DLedger group
+ *   follow store master                                     copy the log of another store as its slave
+ *   clean  store hours                                      delete segments older than these hours
  *   read   store [topic queue_id from]                      rows of all queues, or of one
  *   log    store                                            rows of all records in log order
  *   pull   store topic queue_id offset most                 one pull
@@ -90,6 +92,12 @@ public final class Driver {
                 return stores.get(name(args)).tier().upload();
             case "leader":
                 return leader(args);
+            case "follow":
+                stores.get(name(args)).follow(stores.get(args.get("master").getAsString()));
+                return new JsonObject();
+            case "clean":
+                stores.get(name(args)).clean(args.get("hours").getAsInt());
+                return new JsonObject();
             case "read":
                 return read(args);
             case "log":

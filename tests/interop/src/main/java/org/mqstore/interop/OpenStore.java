@@ -4,6 +4,7 @@ import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import java.io.File;
 import java.io.IOException;
+import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -14,6 +15,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
+import java.util.function.BooleanSupplier;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.TopicConfig;
@@ -22,8 +24,10 @@ import org.apache.rocketmq.remoting.protocol.body.TopicConfigSerializeWrapper;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.MessageStore;
 import org.apache.rocketmq.store.RocksDBMessageStore;
+import org.apache.rocketmq.store.config.BrokerRole;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.dledger.DLedgerCommitLog;
+import org.apache.rocketmq.store.queue.ConsumeQueueStore;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /** One RocketMQ store on a directory, opened as a broker opens it, but without a broker. */
@@ -70,6 +74,7 @@ final class OpenStore {
         BrokerConfig broker = new BrokerConfig();
         broker.setBrokerName("interop");
         broker.setBrokerIP1("127.0.0.1");
+        broker.setBrokerId(config.getBrokerRole() == BrokerRole.SLAVE ? MixAll.FIRST_SLAVE_ID : MixAll.MASTER_ID);
         BrokerStatsManager stats = new BrokerStatsManager(broker);
         store = config.isEnableRocksDBStore()
             ? new RocksDBMessageStore(config, stats, null, broker, topics)
@@ -149,19 +154,54 @@ final class OpenStore {
             || log.getdLedgerServer().getMemberState().peerSize() != 1) {
             return;
         }
-        long deadline = System.nanoTime() + 60_000_000_000L;
-        while (!log.getdLedgerServer().getMemberState().isLeader()) {
-            if (System.nanoTime() > deadline) {
-                throw new IllegalStateException("the only member of the group is still not its leader");
-            }
-            Thread.sleep(5);
-        }
+        await("the only member of the group is still not its leader", this::isLeader);
     }
 
     /** Tells whether this store is the leader of its DLedger group. */
     boolean isLeader() {
         return store.getCommitLog() instanceof DLedgerCommitLog log
             && log.getdLedgerServer().getMemberState().isLeader();
+    }
+
+    /** Copies the log of {@code master} as its slave, until both logs end at the same offset. */
+    void follow(OpenStore master) throws InterruptedException {
+        store.updateHaMasterAddress("127.0.0.1:" + master.store.getMessageStoreConfig().getHaListenPort());
+        store.wakeupHAClient();
+        await("the log of the slave is shorter than that of its master",
+            () -> store.getMaxPhyOffset() >= master.store.getMaxPhyOffset());
+    }
+
+    /**
+     * Deletes the segments that are older than {@code hours}, and then old queue and index files. In an open store,
+     * timers do the same after a minute.
+     */
+    void clean(int hours) throws ReflectiveOperationException {
+        store.getMessageStoreConfig().setFileReservedTime(hours);
+        // Otherwise RocketMQ deletes at one hour of the day only.
+        store.executeDeleteFilesManually();
+        invoke(DefaultMessageStore.class, store, "cleanFilesPeriodically");
+        try {
+            invoke(DefaultMessageStore.class, store, "cleanQueueFilesPeriodically");
+        } catch (NoSuchMethodException e) {
+            // 5.5.0
+            invoke(ConsumeQueueStore.class, store.getQueueStore(), "cleanQueueFilesPeriodically");
+        }
+    }
+
+    private static void invoke(Class<?> owner, Object object, String name) throws ReflectiveOperationException {
+        Method method = owner.getDeclaredMethod(name);
+        method.setAccessible(true);
+        method.invoke(object);
+    }
+
+    private static void await(String failure, BooleanSupplier condition) throws InterruptedException {
+        long deadline = System.nanoTime() + 60_000_000_000L;
+        while (!condition.getAsBoolean()) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException(failure);
+            }
+            Thread.sleep(5);
+        }
     }
 
     /** Waits until every stored record has reached queues and index. */

@@ -25,6 +25,7 @@ WAITING = {
     "test_groups",
     "test_ownership",
     "test_pop",
+    "test_reclaim_broker",
     "test_time",
     "test_transactions",
     "test_logic_queues",

@@ -170,9 +170,11 @@ part_interop() {
     # Before the tests, because Maven may wait for the network longer than the limit of a test.
     (cd tests && "$bin/python" -m interop.java_build) || return 1
     case $ARGS in *tests/*) folder="" ;; esac
+    local tests=interop
+    [ -n "$SOAK" ] || tests="$tests and not soak"
     # Twice as many processes as cores, because most of the time is waiting. tests/interop/conftest.py groups the tests.
     # shellcheck disable=SC2086
-    pytest_run "$((2 * WORKERS))" --dist loadscope -m interop $folder $ARGS
+    pytest_run "$((2 * WORKERS))" --dist loadscope -m "$tests" $folder $ARGS
 }
 
 # closing_line PART LOG: the summary line of the runner.

@@ -357,6 +357,13 @@ class JavaStore:
         _, result = self.session.call("leader", store=self.name)
         return bool(result["leader"])
 
+    def lead(self) -> None:
+        """Wait until this leader has committed and dispatched its log. The queues then continue after it.
+
+        Call this after an election, before `put`. A broker does the same.
+        """
+        self.session.call("lead", store=self.name)
+
     def follow(self, master: JavaStore) -> None:
         """Copy the log of a store of the same session as its slave, until both logs end at the same offset.
 

@@ -30,6 +30,7 @@ import org.apache.rocketmq.store.PutMessageResult;
  *   await  store                                            until dispatch has caught up
  *   upload store                                            copy all messages to its tiered store
  *   leader store                                            whether it is the leader of its DLedger group
+ *   lead   store                                            continue the queues as its new leader
  *   follow store master                                     copy the log of another store as its slave
  *   clean  store hours                                      delete segments older than these hours
  *   read   store [topic queue_id from]                      rows of all queues, or of one
@@ -92,6 +93,9 @@ public final class Driver {
                 return stores.get(name(args)).tier().upload();
             case "leader":
                 return leader(args);
+            case "lead":
+                stores.get(name(args)).lead();
+                return new JsonObject();
             case "follow":
                 stores.get(name(args)).follow(stores.get(args.get("master").getAsString()));
                 return new JsonObject();

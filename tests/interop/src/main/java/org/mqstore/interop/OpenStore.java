@@ -2,6 +2,7 @@ package org.mqstore.interop;
 
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
+import io.openmessaging.storage.dledger.store.DLedgerStore;
 import java.io.File;
 import java.io.IOException;
 import java.lang.reflect.Method;
@@ -161,6 +162,17 @@ final class OpenStore {
     boolean isLeader() {
         return store.getCommitLog() instanceof DLedgerCommitLog log
             && log.getdLedgerServer().getMemberState().isLeader();
+    }
+
+    /**
+     * Waits until this leader of a DLedger group has committed and dispatched its whole log, and then lets its queues
+     * continue after it. In a broker, its handler of role changes does this before the broker accepts messages.
+     */
+    void lead() throws InterruptedException {
+        DLedgerStore log = ((DLedgerCommitLog) store.getCommitLog()).getdLedgerServer().getDLedgerStore();
+        await("the log of the new leader is not committed and dispatched", () -> isLeader()
+            && log.getLedgerEndIndex() == log.getCommittedIndex() && store.dispatchBehindBytes() == 0);
+        store.recoverTopicQueueTable();
     }
 
     /** Copies the log of {@code master} as its slave, until both logs end at the same offset. */

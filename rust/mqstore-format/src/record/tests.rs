@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::delays::delay_levels::{DelayLevels, SCHEDULE_TOPIC};
+use crate::move_tiered_record;
 use crate::properties::{PropertiesBuilder, without_property};
 use crate::sys_flag::{Compression, SysFlag, TransactionType};
 use crate::testing::hex;
@@ -234,6 +235,18 @@ fn only_whole_records_are_patched_and_sealed() {
     assert!(matches!(patch_position(&mut bytes, 0, 0, 0), Err(FormatError::BadLength { .. })));
     assert!(matches!(patch_position(&mut bytes[..90], 0, 0, 0), Err(FormatError::Truncated { .. })));
     assert!(seal_property_crc(&mut []).is_err());
+}
+
+/// The last 20 bytes of this record are the end of its body and both lengths and the topic after it.
+#[test]
+fn the_name_of_the_crc_in_a_body_is_no_property() {
+    let intact = encoded(&plain("T", b"__CRC32#\x010000000"));
+    let mut bytes = intact.clone();
+    let from = RecordView::decode(&intact).unwrap().physical_offset;
+    assert!(move_tiered_record(&mut bytes, from, 4096));
+    let moved = RecordView::decode(&bytes).unwrap();
+    assert_eq!((moved.physical_offset, moved.topic), (4096, "T"));
+    assert_eq!(moved.check_crc(CrcCheck::ALL), Ok(()));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::fmt::Write;
 
 use md5::{Digest, Md5};
 
-use super::{PHYSICAL_OFFSET_POSITION, encode::seal_property_crc, whole_record};
+use super::{PHYSICAL_OFFSET_POSITION, RecordView, encode::seal_property_crc, whole_record};
 use crate::bytes::{field, put};
 use crate::names::{offset_file_name, parse_offset_file_name};
 
@@ -74,8 +74,10 @@ pub fn move_tiered_record(record: &mut [u8], from: i64, to: i64) -> bool {
         return false;
     }
     put(record, PHYSICAL_OFFSET_POSITION, to.to_be_bytes());
-    // A record without the property needs no checksum.
-    let _ = seal_property_crc(record);
+    // The text of the property at the end of a body can reach into the last 20 bytes of a record without it.
+    if RecordView::decode(record).is_ok_and(|record| record.has_property_crc()) {
+        let _ = seal_property_crc(record);
+    }
     true
 }
 

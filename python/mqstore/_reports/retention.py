@@ -88,7 +88,7 @@ class ReclaimedSegment(_Report):
 
 @dataclass(frozen=True, slots=True)
 class KeptSegment(_Report):
-    """Segment with hidden records that `Store.reclaim` did not rewrite."""
+    """Segment that still has hidden records after `Store.reclaim`, or copies of erased messages."""
 
     path: str
     """File."""
@@ -99,7 +99,7 @@ class KeptSegment(_Report):
     estimated_bytes: int
     """Estimate of the bytes that a rewrite would free."""
     reason: str
-    """Why it stays."""
+    """Why they stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class ReclaimReport(_Report):
     segments: tuple[ReclaimedSegment, ...]
     """Segments that were rewritten, or would be, in log order."""
     kept: tuple[KeptSegment, ...]
-    """Other segments with hidden records, in log order, each with the reason."""
+    """Segments that still have hidden records, or copies of erased messages, in log order, each with the reason."""
 
     @property
     def reclaimed_bytes(self) -> int:

@@ -46,7 +46,7 @@ pub struct ReclaimedSegment {
     pub reclaimed_bytes: u64,
 }
 
-/// A segment with hidden records that was not rewritten.
+/// A segment that still has hidden records, or copies of erased messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptSegment {
     /// The file.
@@ -57,7 +57,7 @@ pub struct KeptSegment {
     pub dead_bytes: u64,
     /// Bytes of whole pages that a rewrite would free.
     pub estimated_bytes: u64,
-    /// Why it was not rewritten.
+    /// Why they stay.
     pub reason: String,
 }
 

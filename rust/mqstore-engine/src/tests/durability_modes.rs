@@ -422,6 +422,16 @@ fn the_window_is_prewritten_and_records_in_it_are_synced_anew() {
 }
 
 #[test]
+fn a_large_append_delays_no_prewriting() {
+    let (world, ..) = World::simulated();
+    let (log, ..) = prewritten_log(&world);
+    append_raw(&log, &vec![b'b'; 100_000]);
+    while log.prepare().unwrap() {}
+    append_raw(&log, &vec![b'b'; 60_000]);
+    assert!(log.wait_to_prepare(Duration::ZERO), "three quarters of the window are used");
+}
+
+#[test]
 fn a_failure_of_prewriting_stops_the_log_like_any_failed_sync() {
     let (world, vfs, _) = World::simulated();
     let (log, end, path) = prewritten_log(&world);

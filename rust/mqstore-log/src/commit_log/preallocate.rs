@@ -222,10 +222,10 @@ impl CommitLog {
             return next;
         }
         let window = ahead.window(tail);
-        if ahead.overtaken.load(Ordering::Acquire) {
+        let prewrite = ahead.options.prewrite;
+        if !prewrite && ahead.overtaken.load(Ordering::Acquire) {
             return next.min(tail + window);
         }
-        let prewrite = ahead.options.prewrite;
         let mut due = warm.saturating_sub(if prewrite { window / 4 } else { window - window / DUE_PART });
         if prewrite && window < ahead.options.window_bytes {
             // Due when the window has twice its length.

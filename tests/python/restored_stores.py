@@ -14,7 +14,7 @@ from conftest import SMALL
 
 SEGMENT = 64 << 10
 LONG = "%RETRY%" + "long" * 33
-"""A topic name so long that its records have another magic code."""
+"""A topic name of more than 127 bytes, whose records have another magic code."""
 TOPICS = ("orders", "events", LONG)
 
 

@@ -23,6 +23,21 @@ def fill(store: mqstore.Store, topic: str) -> None:
     store.append_many(topic, [b"x" * 5000] * 50, queue_id=0)
 
 
+def erased(store: mqstore.Store, way: str) -> mqstore.ReclaimReport:
+    """Hides the messages of orders by a retention or a deletion, and erases them."""
+    if way == "retention":
+        store.set_retention("orders", max_messages=2)
+        store.expire()
+        done = store.reclaim(erase="orders")
+    else:
+        found = store.delete_topic("orders", erase=True)
+        store.create_topic("orders", queues=1)
+        assert found is not None
+        done = found
+    assert len(done.segments) > 2
+    return done
+
+
 def restored(store: mqstore.Store, folder: Path) -> Path:
     """Archives the store and restores it: all that is left of it is the log."""
     store.archive.run_to(folder / "cold")
@@ -61,15 +76,7 @@ def test_delayed_messages_are_not_delivered_again(
         until(lambda: store.queues("orders")[0].max_offset == 55)
         fill(store, "orders")
         fill(store, "live")
-        if way == "retention":
-            store.set_retention("orders", max_messages=2)
-            store.expire()
-            done = store.reclaim(erase="orders")
-        else:
-            done = store.delete_topic("orders", erase=True)
-            store.create_topic("orders", queues=1)
-        assert done is not None
-        assert len(done.segments) > 2
+        done = erased(store, way)
         reasons = [one.reason for one in done.kept]
         assert any("deliveries of delayed messages" in reason for reason in reasons)
         copy = restored(store, tmp_path)
@@ -89,15 +96,7 @@ def test_transactions_are_not_committed_again(store: mqstore.Store, tmp_path: Pa
                 transaction.append("orders", SECRET * 100, queue_id=0)
         fill(store, "orders")
         fill(store, "live")
-        if way == "retention":
-            store.set_retention("orders", max_messages=2)
-            store.expire()
-            done = store.reclaim(erase="orders")
-        else:
-            done = store.delete_topic("orders", erase=True)
-            store.create_topic("orders", queues=1)
-        assert done is not None
-        assert len(done.segments) > 2
+        done = erased(store, way)
         # Half messages are records of the system, which stay.
         assert any("have copies of these messages" in one.reason for one in done.kept)
         copy = restored(store, tmp_path)

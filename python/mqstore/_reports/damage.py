@@ -1,4 +1,4 @@
-"""Results of `verify`, `repair` and `rebuild`: the problems of a store, and what was lost."""
+"""Results of `verify`, `repair` and `rebuild`: the problems and losses of a store."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _tell_kept(report: mqstore.ExpireReport) -> None:
 
 
 def _expire_texts(plan: mqstore.ExpireReport, *, deletes: bool, compact: bool) -> tuple[str, str]:
-    """Returns the question before an expiry, and what it would do."""
+    """Returns the question before an expiry, and its effects."""
     if not deletes:
         return "Start the time of the groups that keep files?", "the time of groups would start"
     first = "Compact, then delete" if compact else "Delete"

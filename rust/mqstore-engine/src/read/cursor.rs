@@ -387,12 +387,10 @@ impl QueueCursor {
             size => self.reader.record(files, offset, size)?,
         };
         let view = RecordView::decode(bytes.as_slice()).map_err(|error| bad(error.to_string()))?;
-        if view.is_placeholder() {
-            return Err(bad(format!("the unit for offset {queue_offset} points to a placeholder")));
-        }
         if !belongs(&view, &self.topic, self.queue_id, queue_offset) {
+            let kind = if view.is_placeholder() { "a placeholder" } else { "the record" };
             return Err(bad(format!(
-                "the unit for offset {queue_offset} points to the record of queue {}/{} offset {}",
+                "the unit for offset {queue_offset} points to {kind} of queue {}/{} offset {}",
                 view.topic, view.queue_id, view.queue_offset
             )));
         }
@@ -424,11 +422,13 @@ pub(crate) fn place(unit: &CqUnit) -> Option<(u64, u32)> {
 /// a property; units of batch queues use the offset in another property. A placeholder has the place of the hidden record
 /// that it replaced, but no unit of a current queue points to it: such a unit was read before the reclaim.
 pub(crate) fn belongs(record: &RecordView<'_>, topic: &str, queue_id: i32, queue_offset: i64) -> bool {
+    if record.is_placeholder() {
+        return false;
+    }
     if record.topic == topic {
         let is_first = || record.inner_batch().is_some_and(|(base, _)| base == queue_offset);
         return record.queue_id == queue_id
-            && (record.queue_offset == queue_offset || record.sys_flag.inner_batch() && is_first())
-            && !record.is_placeholder();
+            && (record.queue_offset == queue_offset || record.sys_flag.inner_batch() && is_first());
     }
     let names = record.properties.get("INNER_MULTI_DISPATCH").unwrap_or_default();
     names.split(',').any(|name| name == topic)

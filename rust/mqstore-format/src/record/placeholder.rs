@@ -62,9 +62,7 @@ impl RecordView<'_> {
         self.sys_flag.transaction() == TransactionType::Rollback
             && is_placeholder((self.flag, self.topic), self.body, self.properties.raw())
     }
-}
 
-impl RecordView<'_> {
     /// Whether the record replaces hidden records, so that a reclaim wrote it, and no repair.
     pub fn replaces_hidden(&self) -> bool {
         self.is_placeholder() && !is_of_repair(self.flag, self.topic)

@@ -206,6 +206,68 @@ def test_a_deleted_light_queue_exists_again_with_its_next_message(store: mqstore
     assert mqstore.verify(home).ok, mqstore.verify(home)
 
 
+LIGHT = "%LMQ%one"
+
+
+def fill_light_queue(store: mqstore.Store, count: int = 6) -> list[mqstore.AppendResult]:
+    """Appends messages to two topics in turn, each also to a light queue."""
+    topics = [("orders", "other")[number % 2] for number in range(count)]
+    return [
+        store.append(topic, b"%d" % number, keys="k", light_queues="one", queue_id=0)
+        for number, topic in enumerate(topics)
+    ]
+
+
+def in_light_queue(store: mqstore.Store) -> dict[str, list[bytes]]:
+    """The bodies in every kind of answer about the light queue."""
+    reads = {"read": store.read(LIGHT), "queue": store.read(LIGHT, 0), "tail": store.tail(LIGHT, 100)}
+    found = {name: [message.body for message in messages] for name, messages in reads.items()}
+    for plan in ("log", "queues"):
+        scan = store.scan(topics=LIGHT, columns=["body"])._narrowed(plan=plan)
+        found[f"scan of {plan}"] = scan.to_arrow()["body"].to_pylist()
+    single = store.messages_at(LIGHT, 0, range(*bounds(store, LIGHT)[0]))
+    found["single"] = [message.body for message in single if message is not None]
+    assert store.count(LIGHT) == len(found["read"])
+    return found
+
+
+@pytest.mark.parametrize("by_retention", [False, True], ids=["deletion", "retention"])
+def test_hidden_messages_are_in_no_light_queue(
+    store: mqstore.Store, home: Path, tmp_path: Path, cli: Cli, by_retention: bool
+) -> None:
+    placed = fill_light_queue(store)
+    if by_retention:
+        store.set_retention("orders", max_messages=1)
+        store.expire()
+        left = [b"1", b"3", b"4", b"5"]
+    else:
+        store.delete_topic("orders")
+        left = [b"1", b"3", b"5"]
+    only_left = dict.fromkeys(("read", "queue", "tail", "scan of log", "scan of queues", "single"), left)
+    assert in_light_queue(store) == only_left
+    assert store.queues(LIGHT)[0].min_store_timestamp == store.get_at(placed[1].commit_log_offset).store_timestamp
+    with mqstore.open(home, "r") as reader:
+        assert in_light_queue(reader) == only_left
+    with store.consumer("g", LIGHT, start="earliest") as consumer:
+        assert [message.body for message in consumer.poll(10, timeout=5)] == left
+    work = store.work_queue(LIGHT, "w")
+    assert [work.get(timeout=5).body for _ in left] == left
+    assert work.get_many(5, timeout=0) == []
+    store.snapshot(tmp_path / "copy")
+    store.rebuild()
+    assert in_light_queue(store) == only_left
+    store.close()
+    for place in (home, tmp_path / "copy"):
+        assert mqstore.verify(place).ok, mqstore.verify(place)
+    mqstore.rebuild(tmp_path / "copy", options=SMALL)
+    assert mqstore.verify(tmp_path / "copy").ok
+    shutil.rmtree(tmp_path / "copy/consumequeue")
+    with pytest.warns(mqstore.StoreWarning), mqstore.open(tmp_path / "copy", "r") as reader:
+        assert in_light_queue(reader) == only_left
+    shown = cli("cat", tmp_path / "copy", "--topic", LIGHT)
+    assert [json.loads(line)["queue_offset"] for line in shown.stdout.splitlines()] == [int(body) for body in left]
+
+
 def test_a_delayed_message_of_a_deleted_topic_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock = testing.ManualClock()
     with testing.open(tmp_path / "s", clock=clock) as store:

@@ -195,6 +195,31 @@ def test_a_reclaim_during_a_run_ends_the_run(expired: Path, tmp_path: Path, monk
     assert mqstore.verify(restored).ok
 
 
+def in_log(home: Path, text: bytes) -> bool:
+    return any(text in file.read_bytes() for file in (home / "commitlog").iterdir() if file.is_file())
+
+
+def test_an_erase_leaves_what_a_light_queue_needs(store: mqstore.Store, home: Path) -> None:
+    for topic in ("gone", "live"):
+        store.append(topic, f"secret of {topic}".encode(), light_queues="one")
+    for _ in range(30):
+        store.append("live", bytes(10_000))
+    done = store.delete_topic("gone", erase=True)
+    assert done is not None
+    assert [Path(one.path).name for one in done.kept] == [f"{0:020}"]
+    assert "light queues" in done.kept[0].reason
+    assert in_log(home, b"secret of gone")
+    assert [message.body for message in store.read("%LMQ%one")] == [b"secret of live"]
+    # Without the light queue, nothing leads to the record.
+    assert mqstore.verify(home).ok
+    store.delete_topic("%LMQ%one")
+    assert not store.reclaim(erase="gone").kept
+    assert not in_log(home, b"secret of gone")
+    store.rebuild()
+    store.close()
+    assert mqstore.verify(home).ok
+
+
 def test_the_command_line(expired: Path, cli: Cli) -> None:
     plan = json.loads(cli("reclaim", expired, "--dry-run", "--format", "json").stdout)
     assert plan["dry_run"]

@@ -57,6 +57,11 @@ impl FloorTable {
         self.0.get(topic).map_or(0, |floor| floor.deleted)
     }
 
+    /// Returns the log offset from which no record is hidden.
+    pub fn highest(&self) -> u64 {
+        self.0.values().map(|floor| floor.log_offset).max().unwrap_or(0)
+    }
+
     /// Whether both tables have the same deletions.
     pub fn has_same_deletions(&self, other: &Self) -> bool {
         let deletions = |table: &Self| -> Vec<(Arc<str>, u64)> {

@@ -394,7 +394,8 @@ impl QueueCursor {
                 view.topic, view.queue_id, view.queue_offset
             )));
         }
-        let matches = self.filter.as_ref().is_none_or(|filter| filter.matches(&view));
+        let matches = !is_hidden(&*self.view, &view, &self.topic, offset)
+            && self.filter.as_ref().is_none_or(|filter| filter.matches(&view));
         let batch = if view.sys_flag.inner_batch() { view.inner_batch() } else { None };
         let messages = batch.map_or(1, |(_, messages)| i64::from(messages.max(1)));
         Ok((matches.then(|| StoredRecord::decoded(bytes, offset, queue_offset)), messages))
@@ -432,6 +433,12 @@ pub(crate) fn belongs(record: &RecordView<'_>, topic: &str, queue_id: i32, queue
     }
     let names = record.properties.get("INNER_MULTI_DISPATCH").unwrap_or_default();
     names.split(',').any(|name| name == topic)
+}
+
+/// Whether the record of a unit of `topic` is before the floor of its own topic. The minimum of a queue hides such records
+/// of the queue itself; the units of a light queue can lead to them anywhere.
+pub(crate) fn is_hidden(view: &dyn View, record: &RecordView<'_>, topic: &str, at: u64) -> bool {
+    record.topic != topic && view.floors().hides(record.topic, at)
 }
 
 /// Receives the text about a skipped record.

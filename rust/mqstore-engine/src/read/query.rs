@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mqstore_format::{CqUnit, RecordView, index_key_hash, parse_offset_message_id};
 
 use super::cursor::{
-    KeyQuery, LogCursor, LookupCursor, NextRecord, QueueCursor, next_record, place, skip_damage,
+    KeyQuery, LogCursor, LookupCursor, NextRecord, QueueCursor, is_hidden, next_record, place, skip_damage,
 };
 use super::view::View;
 use crate::{QueueInfo, Store};
@@ -447,10 +447,13 @@ impl<'a> TimeSearch<'a> {
             let Some((offset, unit)) = units.first().copied() else { return Ok(None) };
             let time = place(&unit).and_then(|(position, size)| {
                 let bytes = self.reader.record(self.view.files(), position, size).ok()?;
-                RecordView::decode(bytes.as_slice()).ok().map(|view| view.store_timestamp)
+                let record = RecordView::decode(bytes.as_slice()).ok()?;
+                let is_visible = !is_hidden(self.view, &record, self.topic, position);
+                Some(is_visible.then_some(record.store_timestamp))
             });
             match time {
-                Some(time) => return Ok(Some((offset, time))),
+                Some(Some(time)) => return Ok(Some((offset, time))),
+                Some(None) => from = offset + 1,
                 None => from = self.skip_unreadable(offset, unit)?,
             }
         }

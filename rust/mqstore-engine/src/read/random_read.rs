@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use mqstore_format::{CqUnit, RecordView};
 
-use super::cursor::{belongs, place};
+use super::cursor::{belongs, is_hidden, place};
 use super::view::View;
 use crate::Store;
 use crate::store::OpenSide;
@@ -161,7 +161,7 @@ impl Writer {
         }
         for (offset, place) in offsets.iter().zip(&places) {
             let at = (topic, queue.queue_id(), *offset);
-            found.push(place.as_ref().and_then(|place| place.message(parts, at)));
+            found.push(place.as_ref().and_then(|place| place.message(self, parts, at)));
         }
     }
 
@@ -187,26 +187,28 @@ struct MemoryPlace {
 }
 
 impl MemoryPlace {
-    /// Returns the record, if it is complete and belongs to this offset of this queue.
+    /// Returns the record, if it is complete, belongs to this offset of this queue, and is not hidden.
     fn message(
         &self,
+        view: &dyn View,
         parts: &[MappedPart],
         (topic, queue_id, offset): (&str, i32, i64),
     ) -> Option<StoredRecord> {
         let bytes = parts.get(self.part)?.expected(self.position, self.size)?;
-        message_of(bytes, (self.position, self.size), (topic, queue_id, offset))
+        message_of(view, bytes, (self.position, self.size), (topic, queue_id, offset))
     }
 }
 
 /// Returns the message at `offset` of a queue, if `bytes` are its record: complete, at the place of the queue's unit
-/// (position and size), and of no inner batch.
+/// (position and size), not hidden, and of no inner batch.
 pub(super) fn message_of(
+    view: &dyn View,
     bytes: RecordBytes,
     (position, size): (u64, u32),
     (topic, queue_id, offset): (&str, i32, i64),
 ) -> Option<StoredRecord> {
     let record = RecordView::decode(bytes.as_slice()).ok()?;
     let whole = record.size == size && !record.sys_flag.inner_batch();
-    (whole && belongs(&record, topic, queue_id, offset))
+    (whole && belongs(&record, topic, queue_id, offset) && !is_hidden(view, &record, topic, position))
         .then(|| StoredRecord::decoded(bytes, position, offset))
 }

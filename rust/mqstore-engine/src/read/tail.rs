@@ -4,7 +4,10 @@
 
 use std::sync::Arc;
 
-use super::cursor::QueueCursor;
+use mqstore_format::topic::LIGHT_QUEUE_PREFIX;
+use mqstore_format::{CqUnit, RecordView};
+
+use super::cursor::{QueueCursor, is_hidden, place};
 use super::merged::TopicRead;
 use super::query::{TimeSearch, bounds, no_queue};
 use super::view::{View, wanted_queue_ids};
@@ -12,6 +15,7 @@ use crate::Store;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_compaction::CompactedQueue;
+use mqstore_log::commit_log::RecordReader;
 
 /// Number of offsets of each queue in which the first step looks for messages: at least this number, and for all queues
 /// together at least this multiple of the wanted messages.
@@ -136,7 +140,7 @@ impl Store {
     }
 
     /// Returns the number of messages that a read of the topic returns, without the bodies. A record that contains
-    /// several messages counts as one.
+    /// several messages counts as one. For a light queue it reads the records before the highest floor.
     ///
     /// # Errors
     /// [`StoreError::TopicNotFound`]; damaged compaction files; an error of `pause`.
@@ -147,7 +151,9 @@ impl Store {
     ) -> Result<u64, StoreError> {
         self.check()?;
         let view = self.view();
-        view.catch_up()?;
+        let limit = view.catch_up()?;
+        let mut light = LightUnits::new(&*view, topic, limit);
+        let mut counts = |unit: &CqUnit| light.as_mut().is_none_or(|light| !light.is_hidden(unit));
         let (mut messages, mut units) = (0, Vec::new());
         for queue_id in existing_queues(&*view, topic, None)? {
             let (mut from, max) = bounds(&view, topic, queue_id)?;
@@ -171,7 +177,8 @@ impl Store {
                 }
                 units.clear();
                 view.units(topic, queue_id, from, UNITS, &mut units)?;
-                messages += units.iter().filter(|(offset, _)| *offset < max).count() as u64;
+                messages +=
+                    units.iter().filter(|(offset, unit)| *offset < max && counts(unit)).count() as u64;
                 match units.last() {
                     Some((last, _)) if *last < max => from = last.saturating_add(1),
                     _ => break,
@@ -180,6 +187,35 @@ impl Store {
             }
         }
         Ok(messages)
+    }
+}
+
+/// The units of a light queue in a store with floors: reads leave some of their records out.
+struct LightUnits<'a> {
+    view: &'a dyn View,
+    topic: &'a str,
+    reader: RecordReader,
+    /// Log offset from which no record is hidden.
+    floor: u64,
+}
+
+impl<'a> LightUnits<'a> {
+    /// `None` if the minimum of each queue hides all that is hidden.
+    fn new(view: &'a dyn View, topic: &'a str, limit: u64) -> Option<Self> {
+        let floor = view.floors().highest();
+        let reader = || RecordReader::new(view.log(), view.list(), limit).without_counting();
+        let is_light = floor > 0 && topic.starts_with(LIGHT_QUEUE_PREFIX);
+        is_light.then(|| Self { view, topic, reader: reader(), floor })
+    }
+
+    /// Whether the record of a unit is hidden. A damaged record is not: a read reports it.
+    fn is_hidden(&mut self, unit: &CqUnit) -> bool {
+        place(unit).filter(|(at, _)| *at < self.floor).is_some_and(|(at, size)| {
+            self.reader.record(self.view.files(), at, size).is_ok_and(|bytes| {
+                RecordView::decode(bytes.as_slice())
+                    .is_ok_and(|record| is_hidden(self.view, &record, self.topic, at))
+            })
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 //! - Not those of system topics, which brokers find by their log offsets, and of compaction topics.
 //! - Not those to which a unit of a queue points: a broker gives the bytes there to its clients. The files of a deleted
 //!   topic are gone. A retention removes whole files before the floor.
-//! - Not those that a light queue names, because its units are in other files.
+//! - Not those to which a unit of a light queue points, also of a deleted topic.
 //! - Not deliveries of delayed messages, as long as the log can have the delayed message: an open without the saved state
 //!   of the delays searches the log for deliveries, and makes those again that it does not find.
 //! - Of each queue the first ones in the log. A broker that derives a queue begins at the offset of the first record
@@ -115,8 +115,7 @@ impl<'a> RecordRules<'a> {
             return Ok(Standing::Hidden);
         }
         let deleted = topic.deleted;
-        let is_light = EntryFields::of(record.properties).light_queues(record.topic).next().is_some();
-        let stays = is_light || is_delivery(record, self.log_start);
+        let stays = self.is_in_light_queue(record, at)? || is_delivery(record, self.log_start);
         let queue = self.queue(&topic.name, record.queue_id)?;
         if stays {
             let is_new = base < queue.stays_from;
@@ -153,6 +152,17 @@ impl<'a> RecordRules<'a> {
             None => self.first_unit(topic, queue_id)?,
         };
         Ok(self.queues.entry(key).or_insert(QueueRules { first_unit, stays_from: u64::MAX }))
+    }
+
+    /// Whether a light queue has a unit for the record at log offset `at`. A light queue that was deleted has none.
+    fn is_in_light_queue(&mut self, record: &RecordView<'_>, at: u64) -> Result<bool, StoreError> {
+        for (name, _) in EntryFields::of(record.properties).light_queues(record.topic) {
+            let first_unit = self.queue(&name.into(), 0)?.first_unit;
+            if first_unit.map_or(at >= self.floors.deleted(name), |first| first <= at) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn first_unit(&self, topic: &str, queue_id: i32) -> Result<Option<u64>, StoreError> {

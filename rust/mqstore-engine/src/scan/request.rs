@@ -207,8 +207,8 @@ impl RowFilter {
     }
 
     /// Calls `visit` with the offset of a record in each wanted queue that it is in: its own queue, and the light queues
-    /// that it names, except queues that were deleted after the record at log offset `at`. Without wanted topics, every
-    /// record is visited once. Ends when `visit` returns `false`.
+    /// that it names, except light queues that were deleted after the record at log offset `at`. A hidden record is in no
+    /// queue. Without wanted topics, every other record is visited once. Ends when `visit` returns `false`.
     #[inline]
     pub(super) fn visit_positions(
         &self,
@@ -216,10 +216,13 @@ impl RowFilter {
         at: u64,
         mut visit: impl FnMut(i64) -> bool,
     ) -> bool {
+        if self.floors.hides(record.topic, at) {
+            return true;
+        }
         let own = own_offsets(record);
         let queued = record.queue_id >= 0 && own.0 >= 0 && record.dispatches_to_queue();
         let is_own = self.topics.is_none() || queued && self.wants(record.topic, record.queue_id, own);
-        if is_own && !self.floors.hides(record.topic, at) && !visit(own.0) {
+        if is_own && !visit(own.0) {
             return false;
         }
         if !self.names_light_queue {
@@ -230,6 +233,12 @@ impl RowFilter {
             self.wants(name, 0, (*offset, offset.saturating_add(1))) && !self.floors.hides(name, at)
         });
         wanted.all(|(_, offset)| visit(offset))
+    }
+
+    /// Whether the record at log offset `at`, to which a unit leads, is before the floor of its topic. The minimum of a
+    /// queue hides such records of the queue itself.
+    pub(super) fn hides_in_light_queue(&self, record: &RecordView<'_>, at: u64) -> bool {
+        self.names_light_queue && self.floors.hides(record.topic, at)
     }
 
     /// Whether the scan wants the record at these offsets of a queue.

@@ -158,7 +158,8 @@ impl<S: ScanSink> ScanContext<S> {
             match RecordView::decode(bytes.as_slice()) {
                 Ok(record) if fits(&record, lead, &self.queues) => {
                     let row = ScanRow::new(&record, lead.offset).at(lead.queue_offset);
-                    if !self.row(sink, &row, end, hand_over) {
+                    let is_hidden = self.filter.hides_in_light_queue(&record, lead.offset);
+                    if !is_hidden && !self.row(sink, &row, end, hand_over) {
                         return TaskOutcome::Done(end);
                     }
                     end = lead.offset + u64::from(record.size);

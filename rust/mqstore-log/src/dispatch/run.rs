@@ -35,7 +35,8 @@ pub struct DispatchRules {
     pub delays: DelayTables,
     /// Topics whose queues hold batch units.
     pub batch_topics: BatchTopics,
-    /// The floors of topics. Records from before a deletion get no units and no entries.
+    /// The floors of topics. Records from before a deletion get no units of their own queues and no entries. Their units
+    /// in light queues stay, so that these queues have no gaps; reads hide such records.
     pub floors: TopicFloors,
     /// Whether records that a retention hides get them.
     pub expired: ExpiredRecords,
@@ -142,8 +143,6 @@ struct TopicRun {
     has_queues: bool,
     /// Whether these are batch units.
     batch: bool,
-    /// Log offset before which the records of the topic were deleted.
-    deleted: u64,
     /// Log offset before which the records of the topic get no units of its own queues.
     floor: u64,
     hasher: IndexHasher,
@@ -157,13 +156,12 @@ impl TopicRun {
         // A name that could point outside the store's folders never becomes a path.
         let has_queues = validate_stored_topic(name).is_ok();
         let batch = rules.batch_topics.contains(name);
-        let (deleted, hasher) = (rules.floors.deleted(name), IndexHasher::new(name));
         let floor = match rules.expired {
-            ExpiredRecords::Dispatch => deleted,
+            ExpiredRecords::Dispatch => rules.floors.deleted(name),
             ExpiredRecords::Skip => rules.floors.log_offset(name),
         };
-        let (near, far) = (Vec::new(), Vec::new());
-        Self { name: name.into(), has_queues, batch, deleted, floor, hasher, near, far }
+        let (hasher, near, far) = (IndexHasher::new(name), Vec::new(), Vec::new());
+        Self { name: name.into(), has_queues, batch, floor, hasher, near, far }
     }
 
     #[inline]
@@ -263,7 +261,7 @@ impl RunOutput {
         }
         let Some(topic) = self.topics.get(self.last) else { return };
         let fields = record.entry_fields();
-        let (is_kept, is_live) = (offset >= topic.deleted, offset >= topic.floor);
+        let is_live = offset >= topic.floor;
         if indexed && is_live {
             let hasher = topic.hasher;
             let mut put = |hash: i32, of_tags: bool| {
@@ -276,7 +274,7 @@ impl RunOutput {
                 fields.tags().into_iter().for_each(|tags| put(hasher.tags(tags), true));
             }
         }
-        if queued && is_kept && topic.has_queues && record.queue_id >= 0 && record.queue_offset >= 0 {
+        if queued && topic.has_queues && record.queue_id >= 0 && record.queue_offset >= 0 {
             let tags_code = fields.tags_code(record.topic, record.store_timestamp, rules.delays.at(offset));
             if topic.batch {
                 if is_live {

@@ -54,7 +54,7 @@ impl Reader {
         }
         let mut message = |(offset, position, size)| {
             let bytes = reader.record(&self.files, position, size).ok()?;
-            message_of(bytes, (position, size), (topic, queue_id, offset))
+            message_of(self, bytes, (position, size), (topic, queue_id, offset))
         };
         Some(places.into_iter().map(|place| place.and_then(&mut message)).collect())
     }

@@ -220,6 +220,33 @@ def test_an_erase_leaves_what_a_light_queue_needs(store: mqstore.Store, home: Pa
     assert mqstore.verify(home).ok
 
 
+@pytest.mark.parametrize("by_retention", [False, True], ids=["deletion", "retention"])
+def test_an_erase_names_the_dead_letters_that_it_leaves(store: mqstore.Store, home: Path, by_retention: bool) -> None:
+    store.create_topic("jobs", queues=1)
+    work = store.work_queue("jobs", "g", max_attempts=1)
+    work.put(b"secret of jobs")
+    work.get(timeout=5).nack(0)
+    work.put(b"lives")
+    for _ in range(30):
+        store.append("live", bytes(10_000))
+    if by_retention:
+        store.set_retention("jobs", max_messages=1)
+        store.expire()
+        done = store.reclaim(erase="jobs")
+    else:
+        erased = store.delete_topic("jobs", erase=True)
+        assert erased is not None
+        done = erased
+    assert "%DLQ%g have copies of these messages" in done.kept[0].reason
+    assert in_log(home, b"secret of jobs")
+    if not by_retention:
+        erased = store.delete_topic(work.dead_letters, erase=True)
+        assert erased is not None
+        assert not erased.kept
+        assert not store.reclaim(erase="jobs").kept
+        assert not in_log(home, b"secret of jobs")
+
+
 def test_the_command_line(expired: Path, cli: Cli) -> None:
     plan = json.loads(cli("reclaim", expired, "--dry-run", "--format", "json").stdout)
     assert plan["dry_run"]

@@ -14,9 +14,12 @@ use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::topic_floors::FloorTable;
-use mqstore_format::properties::{DELAY, REAL_TOPIC, TIMER_ORIGIN_OFFSET, TIMER_OUT_MS};
-use mqstore_format::topic::is_system_topic;
-use mqstore_format::{EntryFields, RecordView, TransactionType};
+use mqstore_format::properties::{
+    DELAY, DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, REAL_TOPIC, RETRY_TOPIC, TIMER_ORIGIN_OFFSET,
+    TIMER_OUT_MS,
+};
+use mqstore_format::topic::{DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, is_system_topic};
+use mqstore_format::{EntryFields, RecordView, TransactionType, parse_offset_message_id};
 
 use super::report::ReclaimRequest;
 use crate::read::view::View;
@@ -60,6 +63,8 @@ pub(super) struct TopicRules {
     /// Whether the call is about its hidden records.
     pub is_wanted: bool,
     is_system: bool,
+    /// Whether its records can be copies of messages of other topics.
+    has_copies: bool,
     may_replace: bool,
 }
 
@@ -92,6 +97,8 @@ impl<'a> RecordRules<'a> {
             deleted: self.floors.deleted(topic),
             is_wanted,
             is_system,
+            has_copies: is_system
+                || [DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX].iter().any(|prefix| topic.starts_with(prefix)),
             may_replace: is_wanted && !is_system && !self.writer.keeps_newest(topic),
         });
         self.topics.insert(topic.into(), Arc::clone(&rules));
@@ -128,15 +135,25 @@ impl<'a> RecordRules<'a> {
         Ok(if has_no_unit && is_first { Standing::Replaceable } else { Standing::Hidden })
     }
 
-    /// Whether the record at log offset `at` is of a topic of the system and has the content of a hidden message that
-    /// the call erases: a delayed message, or one of a transaction.
-    pub(super) fn is_copy_of_erased(&self, topic: &TopicRules, record: &RecordView<'_>, at: u64) -> bool {
-        topic.is_system
-            && !self.erase.is_empty()
-            && record
-                .properties
-                .get(REAL_TOPIC)
-                .is_some_and(|real| self.erase.contains(real) && at < self.floors.log_offset(real))
+    /// Whether the record at log offset `at` stays with the content of a hidden message that the call erases: it is a
+    /// delayed message, one of a transaction, or a dead letter or retry.
+    pub(super) fn is_copy_of_erased(
+        &self,
+        topic: &TopicRules,
+        record: &RecordView<'_>,
+        (at, standing): (u64, Standing),
+    ) -> bool {
+        let is_erased = topic.is_wanted && standing != Standing::Live;
+        if !topic.has_copies || self.erase.is_empty() || is_erased {
+            return false;
+        }
+        let [real, dead, retry, id] =
+            record.properties.get_many([REAL_TOPIC, DLQ_ORIGIN_TOPIC, RETRY_TOPIC, DLQ_ORIGIN_MESSAGE_ID]);
+        let real = if topic.is_system { real } else { dead.or(retry) };
+        // A retention can hide a message after its copy was made.
+        let origin = id.and_then(|id| u64::try_from(parse_offset_message_id(id).ok()?.1).ok());
+        let first = origin.map_or(at, |origin| origin.min(at));
+        real.is_some_and(|real| self.erase.contains(real) && first < self.floors.log_offset(real))
     }
 
     /// Returns a number that grows when a record is found that keeps the records of its queue from the begin of its

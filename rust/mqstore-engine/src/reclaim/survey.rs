@@ -1,6 +1,6 @@
 //! Counts the hidden records of each segment, and chooses the segments whose rewrite pays.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mqstore_base::error::StoreError;
@@ -22,10 +22,6 @@ const PAYS_PERCENT_IF_DEAD: u64 = 5;
 const NEEDED: &str = "its hidden records are needed: queue files or light queues lead to them, or they are deliveries of \
                       delayed messages";
 
-/// Why the content of erased messages stays in records of the system.
-const COPIED: &str =
-    "topics of the system have copies of these messages, which were delayed or in transactions";
-
 /// The counts of one segment.
 #[derive(Debug)]
 pub(super) struct SurveyedSegment {
@@ -37,8 +33,10 @@ pub(super) struct SurveyedSegment {
     hidden_bytes: u64,
     /// Bytes of the hidden records of the topics that the call is about.
     wanted_bytes: u64,
-    /// Bytes of records of the system with the content of hidden messages that the call erases.
+    /// Bytes of records of other topics with the content of hidden messages that the call erases.
     copied_bytes: u64,
+    /// The topics of these records.
+    copied_to: BTreeSet<Arc<str>>,
     /// Bytes of the hidden records that placeholders may replace.
     pub free_bytes: u64,
     /// The topics for which placeholders would free whole pages, by name, and the bytes of these pages. A log can have
@@ -128,6 +126,7 @@ impl SurveyedSegment {
             hidden_bytes: 0,
             wanted_bytes: 0,
             copied_bytes: 0,
+            copied_to: BTreeSet::new(),
             free_bytes: 0,
             estimates,
             stays,
@@ -162,8 +161,9 @@ impl SurveyedSegment {
                     };
                     *own += bytes;
                     *total += bytes;
-                    if rules.is_copy_of_erased(&topic, &record, at) {
+                    if rules.is_copy_of_erased(&topic, &record, (at, standing)) {
                         self.copied_bytes += bytes;
+                        self.copied_to.insert(Arc::clone(&topic.name));
                     }
                     if standing == Standing::Replaceable {
                         self.free_bytes += bytes;
@@ -257,12 +257,15 @@ impl Survey {
             let reason = match failed.filter(|_| number >= rewritten && segment.free_bytes > 0) {
                 Some(why) if number == rewritten => why.to_owned(),
                 Some(_) => "an earlier segment stays, and a queue loses its records in log order".to_owned(),
-                None if left == 0 => COPIED.to_owned(),
+                None if left == 0 => String::new(),
                 None if replaced > 0 => NEEDED.to_owned(),
                 None => segment.why_kept(),
             };
+            let reasons = [reason, segment.why_copied()];
+            let reasons: Vec<&str> =
+                reasons.iter().map(String::as_str).filter(|why| !why.is_empty()).collect();
             let estimated = if replaced > 0 { 0 } else { segment.estimated_bytes() };
-            kept.push(segment.kept((left + segment.copied_bytes, estimated), reason));
+            kept.push(segment.kept((left + segment.copied_bytes, estimated), reasons.join("; ")));
         }
         kept
     }
@@ -297,6 +300,18 @@ impl SurveyedSegment {
         }
         let (freed, bytes) = (self.estimated_bytes(), self.segment.len());
         format!("a rewrite does not pay: it would free {freed} of {bytes} bytes")
+    }
+
+    /// Returns why the content of erased messages stays; nothing if it does not.
+    fn why_copied(&self) -> String {
+        if self.copied_to.is_empty() {
+            return String::new();
+        }
+        let topics: Vec<&str> = self.copied_to.iter().map(|topic| &**topic).collect();
+        let topics = topics.join(", ");
+        format!(
+            "the topics {topics} have copies of these messages: delayed messages, transactions or dead letters"
+        )
     }
 
     /// Returns the report of a rewrite that freed `reclaimed_bytes`.

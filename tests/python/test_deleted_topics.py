@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,8 +15,6 @@ from mqstore import testing
 from mqstore.errors import CorruptionError, RefusedError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import Cli
 
 UNITS = SMALL.queue_file_entries
@@ -334,6 +333,124 @@ def test_a_transaction_does_not_recreate_a_deleted_topic(tmp_path: Path, caplog:
     with testing.open(tmp_path / "s") as store:
         assert "gone" not in store.topics()
         assert len(list(store.read("kept"))) == 1
+
+
+def killed(store: mqstore.Store, home: Path) -> Path:
+    """A copy of the files of an open store, which is what a kill leaves."""
+    store.flush()
+    return Path(shutil.copytree(home, home.with_name("killed"), ignore=shutil.ignore_patterns("tmp")))
+
+
+@pytest.mark.parametrize("delay", [{"delay": 5}, {"delay_level": 1}], ids=["timer", "level"])
+def test_a_delayed_message_does_not_come_in_a_new_topic(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, delay: dict[str, Any]
+) -> None:
+    clock = testing.ManualClock()
+    with testing.open(tmp_path / "s", clock=clock) as store:
+        store.create_topic("again")
+        old = store.append("again", b"old", **delay)
+        recreate(store, "again")
+        assert not store.cancel(old.message_id)
+        store.append("again", b"new", **delay)
+        copy = killed(store, tmp_path / "s")
+        mqstore.export(tmp_path / "s", tmp_path / "m.jsonl")
+    for place in (tmp_path / "s", copy):
+        with testing.open(place, clock=clock) as store:
+            clock.advance(10)
+            until(lambda: store.delays().dropped == 1 and store.delays().delivered == 1)
+            assert [message.body for message in store.read("again")] == [b"new"]
+            assert store.delays().pending == 0
+        clock.advance(-10)
+    assert "topic again are dropped, because the topic was deleted" in caplog.text
+    mqstore.open(tmp_path / "new", "create", options=SMALL).close()
+    mqstore.import_(tmp_path / "new", tmp_path / "m.jsonl")
+    with mqstore.open(tmp_path / "new") as reader:
+        assert [message.body for message in reader.read("again")] == [b"new"]
+
+
+def test_a_delayed_message_that_is_put_back_is_dropped(tmp_path: Path) -> None:
+    """The delay is longer than the timer wheel, so that the message gets a new record in between."""
+    clock = testing.ManualClock()
+    with testing.open(tmp_path / "s", clock=clock) as store:
+        store.create_topic("again")
+        store.append("again", b"old", delay=3 * 24 * 3600)
+        recreate(store, "again")
+        for _ in range(80):
+            clock.advance(3600)
+            store.delays()
+        until(lambda: store.delays().dropped == 1)
+        assert list(store.read("again")) == []
+        assert store.delays().pending == 0
+
+
+def test_half_messages_do_not_come_in_a_new_topic(tmp_path: Path) -> None:
+    with testing.open(tmp_path / "s") as store:
+        store.create_topic("again")
+        store.create_topic("kept")
+        early, late = store.transaction("shop"), store.transaction("shop")
+        for transaction in (early, late):
+            transaction.append("again", b"old")
+            transaction.append("kept", b"kept")
+        recreate(store, "again")
+        late.append("again", b"new")
+        late.commit()
+        assert [result.topic for result in late.results] == ["kept", "again"]
+        copy = killed(store, tmp_path / "s")
+    for place in (tmp_path / "s", copy):
+        with testing.open(place) as store:
+            store.check_transactions(lambda _: "commit", "shop", check_after=0, check_interval=1)
+            until(lambda: store.pending_transactions() == [])
+        with testing.open(place) as store:
+            assert [message.body for message in store.read("again")] == [b"new"]
+            assert [message.body for message in store.read("kept")] == [b"kept"] * 2
+        assert mqstore.verify(place).ok
+
+
+def test_jobs_do_not_come_in_a_new_topic(store: mqstore.Store, home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Leased, returned and dead jobs."""
+    store.create_topic("jobs")
+    work = store.work_queue("jobs", "g", max_attempts=2)
+    work.put(b"dies")
+    for _ in range(2):
+        work.get(timeout=5).nack(0)
+    for body in (b"returned", b"leased", b"new"):
+        work.put(body)
+    work.get(timeout=5).nack(60)
+    leased = work.get(timeout=5)
+    assert len(list(store.read(work.dead_letters))) == 1
+    recreate(store, "jobs")
+    with pytest.raises(RefusedError):
+        leased.nack(0)
+    copy = killed(store, home)
+    store.close()
+    for place in (home, copy):
+        with mqstore.open(place, "rw", options=SMALL) as again:
+            work = again.work_queue("jobs", "g", max_attempts=2)
+            assert work.redrive() == 0
+            assert (work.qsize(), work.get_many(5, timeout=0)) == (0, [])
+            assert len(list(again.read(work.dead_letters))) == 1
+            work.put(b"new")
+            for _ in range(2):
+                work.get(timeout=5).nack(0)
+            assert work.redrive() == 1
+            assert work.get(timeout=5).body == b"new"
+    assert caplog.text.count("dead letters of topic jobs are not redriven, because the topic was deleted") == 2
+
+
+def test_a_deletion_takes_the_messages_that_a_broker_keeps_for_groups(store: mqstore.Store) -> None:
+    """A broker moves messages that a group popped and did not acknowledge to a topic of its own."""
+    for topic in ("jobs", "my_jobs"):
+        store.create_topic(topic)
+        store.append(topic, b"first")
+        with store.consumer("g", topic) as consumer:
+            assert len(consumer.poll(1, timeout=5)) == 1
+            consumer.commit()
+    names = ["%RETRY%g_jobs", "%RETRY%g_my_jobs", "%RETRY%other_jobs"]
+    for name in names:
+        store.append(name, b"popped")
+    recreate(store, "jobs")
+    assert [name for name in names if name in store.topics()] == names[1:]
+    assert store.work_queue("jobs", "g").qsize() == 0
 
 
 def test_system_topics_cannot_be_deleted(store: mqstore.Store) -> None:

@@ -4,7 +4,7 @@
 //! message of a topic                     unchanged; also a delivered delayed message, or a committed message
 //! delayed message that waits             the accepted message, with its due time
 //! delayed message, delivered, cancelled  left out: done     half message with a decision    left out: done
-//! half message without a decision        left out           message of a deleted topic      left out
+//! half message without a decision        left out           message of a deleted topic      left out, also if it waits
 //! every other record of a system topic   left out: internal
 //! ```
 //!
@@ -122,12 +122,20 @@ pub struct ExportRules {
     undecided: Vec<i64>,
     /// Topics that do not exist.
     deleted: BTreeSet<String>,
-    /// Log offsets of the floors of topics that were ever deleted: earlier records of the topic do not count.
-    floors: BTreeMap<String, u64>,
+    floors: BTreeMap<String, Floor>,
+}
+
+/// The floor of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Floor {
+    /// Earlier records of the topic do not count.
+    log_offset: u64,
+    /// Log offset at which the topic was last deleted; 0 if it never was. Messages that wait since before it do not count.
+    deleted: u64,
 }
 
 const MAGIC: &[u8; 8] = b"MQSEXPRT";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 impl ExportRules {
     /// Makes the rules for an export of `store`, which is open for reading, as of the current end of its log.
@@ -139,7 +147,10 @@ impl ExportRules {
         let (delays, limit) = WaitingDelays::of(store)?;
         let deleted = store.removed_topics();
         let floors = store.floors();
-        let floors = floors.iter().map(|(topic, floor)| (topic.to_string(), floor.log_offset)).collect();
+        let floors = floors.iter().map(|(topic, floor)| {
+            (topic.to_string(), Floor { log_offset: floor.log_offset, deleted: floor.deleted })
+        });
+        let floors = floors.collect();
         Ok(Self { selection, limit, delays, undecided, deleted, floors })
     }
 
@@ -225,7 +236,8 @@ impl ExportRules {
     /// Whether the topic of the record at log offset `offset` was deleted after it.
     fn is_deleted(&self, topic: &str, offset: u64) -> bool {
         !is_system_topic(topic)
-            && (self.deleted.contains(topic) || self.floors.get(topic).is_some_and(|floor| offset < *floor))
+            && (self.deleted.contains(topic)
+                || self.floors.get(topic).is_some_and(|floor| offset < floor.log_offset))
     }
 
     fn decide_timer<'a>(&self, record: &RecordView<'a>, offset: u64) -> ExportDecision<'a> {
@@ -234,14 +246,19 @@ impl ExportRules {
             return ExportDecision::LeftOut(Omission::Internal);
         }
         let waits = self.delays.timer.binary_search(&offset).is_ok();
-        self.decide_delayed(record, waits.then_some(timer.due_ms))
+        self.decide_delayed(record, offset, waits.then_some(timer.due_ms))
     }
 
     fn decide_level<'a>(&self, record: &RecordView<'a>, offset: u64) -> ExportDecision<'a> {
-        self.decide_delayed(record, self.delays.level_due_ms(offset))
+        self.decide_delayed(record, offset, self.delays.level_due_ms(offset))
     }
 
-    fn decide_delayed<'a>(&self, record: &RecordView<'a>, due_ms: Option<i64>) -> ExportDecision<'a> {
+    fn decide_delayed<'a>(
+        &self,
+        record: &RecordView<'a>,
+        offset: u64,
+        due_ms: Option<i64>,
+    ) -> ExportDecision<'a> {
         let [topic, queue_id] = record.properties.get_many([REAL_TOPIC, REAL_QID]);
         // A record that does not name its topic and queue is never delivered.
         let (Some(topic), Some(queue_id), Some(due_ms)) =
@@ -252,7 +269,8 @@ impl ExportRules {
         if !self.selects(topic) {
             return ExportDecision::NotSelected;
         }
-        if self.deleted.contains(topic) {
+        let is_deleted = self.floors.get(topic).is_some_and(|floor| offset < floor.deleted);
+        if is_deleted || self.deleted.contains(topic) {
             return ExportDecision::LeftOut(Omission::Deleted);
         }
         if !self.selection.keep_waiting {
@@ -281,7 +299,8 @@ impl ExportRules {
     /// ```text
     /// "MQSEXPRT" | version 4 | limit 8 | count 8, log offset 8... | count 8, (log offset 8, due time 8)...
     ///            | count 8, queue offset 8... | count 8, (length 4, name)...
-    ///            | count 8, (log offset 8, length 4, name)... | CRC 4 over all before it
+    ///            | count 8, (log offset 8, log offset of the deletion 8, length 4, name)...
+    ///            | CRC 4 over all before it
     /// ```
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
@@ -301,7 +320,8 @@ impl ExportRules {
         self.deleted.iter().for_each(|name| put_name(&mut bytes, name));
         bytes.extend_from_slice(&(self.floors.len() as u64).to_be_bytes());
         for (name, floor) in &self.floors {
-            bytes.extend_from_slice(&floor.to_be_bytes());
+            bytes.extend_from_slice(&floor.log_offset.to_be_bytes());
+            bytes.extend_from_slice(&floor.deleted.to_be_bytes());
             put_name(&mut bytes, name);
         }
         bytes.extend_from_slice(&crc32(&bytes).to_be_bytes());
@@ -326,7 +346,7 @@ impl ExportRules {
         };
         let deleted = (0..reader.u64()?).map(|_| name(&mut reader)).collect::<Option<_>>()?;
         let floor = |reader: &mut Fields<'_>| {
-            let floor = reader.u64()?;
+            let floor = Floor { log_offset: reader.u64()?, deleted: reader.u64()? };
             Some((name(reader)?, floor))
         };
         let floors = (0..reader.u64()?).map(|_| floor(&mut reader)).collect::<Option<_>>()?;
@@ -355,7 +375,7 @@ mod tests {
             delays: WaitingDelays { timer: vec![100, 300], levels: vec![(200, -5)] },
             undecided: vec![7],
             deleted: BTreeSet::from(["gone".to_owned()]),
-            floors: BTreeMap::from([("again".to_owned(), 500)]),
+            floors: BTreeMap::from([("again".to_owned(), Floor { log_offset: 500, deleted: 150 })]),
         }
     }
 
@@ -397,6 +417,11 @@ mod tests {
         assert_eq!(decided(&rules(Some(&["again"]), true), "again", 499, &[]), "deleted");
         assert_eq!(decided(&all, TIMER_TOPIC, 100, &timer), "t/3 at 3000: KEYS\u{1}k\u{2}");
         assert_eq!(decided(&all, TIMER_TOPIC, 101, &timer), "done");
+        let again = [(REAL_TOPIC, "again"), (REAL_QID, "3"), due[0]];
+        assert_eq!(
+            [100, 300].map(|at| decided(&all, TIMER_TOPIC, at, &again)),
+            ["deleted", "again/3 at 3000: "]
+        );
         assert_eq!(decided(&all, TIMER_TOPIC, 100, &cancel), "internal");
         assert_eq!(decided(&all, TIMER_TOPIC, 100, &due), "done");
         assert_eq!(decided(&all, SCHEDULE_TOPIC, 200, &level), "t/3 at -5: KEYS\u{1}k\u{2}");

@@ -11,7 +11,7 @@ use mqstore_format::parse_offset_message_id;
 use mqstore_format::properties::{TIMER_DEL_UNIQKEY, TIMER_ROLL_TIMES};
 
 use super::engine::DelayEngine;
-use super::timer_record::{Timed, cancel_properties, has_delete_key, timed};
+use super::timer_record::{Timed, cancel_properties, deleted_topic, has_delete_key, timed};
 use crate::error::view;
 
 /// Records of one unique id in one read.
@@ -92,6 +92,9 @@ impl DelayEngine {
         let Some(Timed { offset, slot, queue_offset, cancels: None, .. }) = timed(record) else {
             return Ok(false);
         };
+        if deleted_topic(&self.store, &view(record)?, offset)?.is_some() {
+            return Ok(false);
+        }
         if self.live.contains_key(&offset) {
             return Ok(true);
         }

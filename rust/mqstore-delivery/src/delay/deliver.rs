@@ -1,6 +1,6 @@
 //! Delivery: appends due messages to their topics, many records under one lock.
 //!
-//! A message whose topic was deleted is dropped. Nothing of it is in its topic then, so a drop has a durable trace of
+//! A message whose topic was deleted since is dropped, also if the topic exists again. Nothing of it is in its topic then, so a drop has a durable trace of
 //! its own: a cancellation in the timer queue, or the saved position of its level. Otherwise, after a kill, the message
 //! would wait again, and be delivered to a new topic of the same name.
 
@@ -126,10 +126,10 @@ impl DelayEngine {
         let Some(parcel) = parcel else { return DeliveryOutcome::Gone };
         match self.append(&[parcel]) {
             Ok(()) => DeliveryOutcome::Done,
-            Err(StoreError::TopicNotFound { topic, .. })
-                if self.store.is_deleted(&topic).unwrap_or(false) =>
+            Err(StoreError::TopicNotFound { .. })
+                if let Ok(Some(topic)) = parcel.deleted_topic(&self.store) =>
             {
-                self.drop_message(parcel, &topic)
+                self.drop_message(parcel, topic)
             }
             // Earlier messages must not be delivered twice. So this one is retried even if the store caused the error.
             Err(error) => DeliveryOutcome::Refused(error.to_string()),
@@ -148,7 +148,14 @@ impl DelayEngine {
     fn append(&mut self, parcels: &[&OutgoingRecord<'_>]) -> Result<(), StoreError> {
         let messages: Vec<_> = parcels.iter().map(|parcel| parcel.message()).collect();
         let origins: Vec<_> = parcels.iter().map(|parcel| parcel.origin()).collect();
-        let done = self.store.append_deliveries(&messages, &origins)?;
+        let done = self.store.without_deletions(|| {
+            for parcel in parcels {
+                if let Some(topic) = parcel.deleted_topic(&self.store)? {
+                    return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
+                }
+            }
+            self.store.append_deliveries(&messages, &origins)
+        })??;
         self.track_log_end(&done);
         Ok(())
     }

@@ -234,15 +234,19 @@ impl Delays {
     /// `None` if no such message waits.
     pub(crate) fn reschedule(&self, id: &str, due_ms: i64) -> Result<Option<Accepted>, StoreError> {
         let mut core = self.core.lock();
-        let Some(record) = core.find_pending(id)? else { return Ok(None) };
-        let again = timer_record::ReappendedMessage::of(&record)?;
-        // A message that cannot be cancelled is not appended again; it would be delivered twice.
-        cancel::cancel_records(&record)?;
-        let appended = self.append(&[(again.message(), Due::At(due_ms))])?;
-        core.cancel(&record)?;
+        // The new record would be after a deletion of the topic.
+        let appended = self.store.without_deletions(|| {
+            let Some(record) = core.find_pending(id)? else { return Ok::<_, StoreError>(None) };
+            let again = timer_record::ReappendedMessage::of(&record)?;
+            // A message that cannot be cancelled is not appended again; it would be delivered twice.
+            cancel::cancel_records(&record)?;
+            let appended = self.append(&[(again.message(), Due::At(due_ms))])?;
+            core.cancel(&record)?;
+            Ok(appended.into_iter().next())
+        })??;
         drop(core);
         self.signal.ring();
-        Ok(appended.into_iter().next())
+        Ok(appended)
     }
 
     /// Returns the state of delayed messages.

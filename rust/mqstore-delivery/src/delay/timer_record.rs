@@ -7,7 +7,7 @@
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{NewMessage, StoredRecord};
-use mqstore_engine::MessageOrigin;
+use mqstore_engine::{MessageOrigin, Store};
 use mqstore_format::delays::pending::{TimerRecord, TimerTurn};
 use mqstore_format::delays::timer::{TIMER_PRECISION_MS, TIMER_TOPIC, slot_time_ms};
 use mqstore_format::properties::{
@@ -144,6 +144,8 @@ pub(super) struct OutgoingRecord<'a> {
     topic: &'a str,
     queue_id: i32,
     properties: Vec<u8>,
+    /// Log offset of the record from which it was made.
+    accepted: u64,
 }
 
 impl<'a> OutgoingRecord<'a> {
@@ -190,8 +192,15 @@ impl<'a> OutgoingRecord<'a> {
             let times: i32 = rolls.and_then(|times| times.parse().ok()).unwrap_or(0);
             push_property(&mut properties, TIMER_ROLL_TIMES, times.saturating_add(1).to_string());
         }
-        push_property(&mut properties, TIMER_ORIGIN_OFFSET, record.commit_log_offset.to_string());
-        Some(Self { view, topic, queue_id, properties })
+        let accepted = record.commit_log_offset;
+        push_property(&mut properties, TIMER_ORIGIN_OFFSET, accepted.to_string());
+        Some(Self { view, topic, queue_id, properties, accepted })
+    }
+
+    /// Returns the topic of the message if it was deleted since. Also a message that goes back into the wheel is dropped:
+    /// its new record would be after the deletion.
+    pub(super) fn deleted_topic(&self, store: &Store) -> Result<Option<&'a str>, StoreError> {
+        deleted_topic(store, &self.view, self.accepted)
     }
 
     pub(super) fn message(&self) -> NewMessage<'_> {
@@ -258,6 +267,16 @@ impl<'a> ReappendedMessage<'a> {
             sys_flag: self.view.sys_flag,
         }
     }
+}
+
+/// Returns the topic of the waiting message in a record at log offset `at`, if it was deleted since.
+pub(super) fn deleted_topic<'a>(
+    store: &Store,
+    view: &RecordView<'a>,
+    at: u64,
+) -> Result<Option<&'a str>, StoreError> {
+    let Some(topic) = view.properties.get(REAL_TOPIC) else { return Ok(None) };
+    Ok(store.is_deleted_since(topic, at)?.then_some(topic))
 }
 
 /// Returns the properties that a waiting message had when it was accepted, without those that say when it is due.

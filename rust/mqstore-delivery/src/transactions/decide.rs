@@ -44,7 +44,8 @@ impl Transactions {
             None => {}
         }
         if !parts.halves.is_empty() {
-            let appended = self.append_decision(entry, &parts, outcome, durable)?;
+            let append = || self.append_decision(entry, &parts, outcome, durable);
+            let appended = self.inner.store.without_deletions(append)??;
             if outcome == TransactionOutcome::Committed {
                 parts.went = destinations(&parts, appended);
             }
@@ -100,7 +101,8 @@ impl Transactions {
                     None => continue,
                 },
             };
-            if outcome == TransactionOutcome::Committed && self.inner.store.is_deleted(made.topic)? {
+            let is_deleted = || self.inner.store.is_deleted_since(made.topic, half.position);
+            if outcome == TransactionOutcome::Committed && is_deleted()? {
                 deleted += 1;
                 continue;
             }

@@ -148,23 +148,23 @@ impl Transactions {
             let halves: Vec<_> =
                 owed.iter().filter(|(_, what)| **what == outcome).map(|(half, _)| *half).collect();
             let mut records = self.halves_at(&halves)?;
-            if outcome == TransactionOutcome::Committed {
-                self.drop_deleted(&mut records)?;
-            }
-            if !records.is_empty() {
-                self.append_missing_records(&records, outcome)?;
-            }
+            self.inner.store.without_deletions(|| {
+                if outcome == TransactionOutcome::Committed {
+                    self.drop_deleted(&mut records)?;
+                }
+                if records.is_empty() { Ok(()) } else { self.append_missing_records(&records, outcome) }
+            })??;
         }
         Ok(())
     }
 
-    /// Drops half messages whose topic was deleted.
+    /// Drops half messages whose topic was deleted since.
     fn drop_deleted(&self, halves: &mut Vec<(i64, StoredRecord)>) -> Result<(), BrokerError> {
         for (offset, record) in std::mem::take(halves) {
             let facts = view(&record)?;
             let topic = HalfRecord::of(&facts).map(|facts| facts.topic.to_owned());
             match topic {
-                Some(topic) if self.inner.store.is_deleted(&topic)? => self.inner.note(format!(
+                Some(topic) if self.inner.store.is_deleted_since(&topic, record.commit_log_offset)? => self.inner.note(format!(
                     "a message of a committed transaction is dropped, because its topic {topic} was deleted"
                 )),
                 _ => halves.push((offset, record)),

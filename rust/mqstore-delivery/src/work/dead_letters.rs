@@ -125,7 +125,11 @@ impl WorkQueueInner {
             if tried {
                 letters = self.without_copies(letters)?;
             }
-            self.copy(&letters)?;
+            self.store().without_deletions(|| {
+                // A copy after the deletion of the topic would look like one of the new topic.
+                letters.retain(|letter| !letter.place.progress.is_removed());
+                self.copy(&letters)
+            })??;
             for DeadLetter { place, offset, .. } in &letters {
                 self.finish_moved(place, *offset)?;
             }

@@ -66,7 +66,8 @@ impl Store {
         Ok(after_ms.map(|after_ms| self.inner.files.clock.now_ms().saturating_sub(after_ms)))
     }
 
-    /// Removes a topic with the committed offsets and the progress of groups in it. Durable when it returns.
+    /// Removes a topic with the committed offsets and the progress of groups in it, and the topics in which RocketMQ keeps
+    /// messages that these groups popped from it. Durable when it returns.
     ///
     /// # Errors
     /// [`StoreError::TopicNotFound`]; [`StoreError::Refused`] for a system topic.
@@ -75,7 +76,9 @@ impl Store {
         if writer.topics.get(topic).is_none() {
             return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
         }
-        writer.delete(&[topic], &[])
+        let retries = writer.pop_retry_topics(topic);
+        let topics: Vec<&str> = retries.iter().map(String::as_str).chain([topic]).collect();
+        writer.delete(&topics, &[])
     }
 
     /// Returns the namespaces of all topics and groups, by name.

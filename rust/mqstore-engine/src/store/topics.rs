@@ -211,6 +211,9 @@ pub(crate) struct Topics {
     batch: BatchTopics,
     /// Held from the read of the next offsets of light queues to the append: records contain them as text.
     light: Mutex<()>,
+    /// Held for writing by a deletion, and for reading from the check whether topics were deleted to an append that relies
+    /// on it.
+    deletions: RwLock<()>,
 }
 
 /// Returns the topics of the store at `files`; adds unreadable parts to `notes`.
@@ -297,7 +300,13 @@ impl Topics {
             states: RwLock::new(states),
             batch,
             light: Mutex::default(),
+            deletions: RwLock::default(),
         }
+    }
+
+    /// Returns the lock of deletions.
+    pub(crate) fn deletions(&self) -> &RwLock<()> {
+        &self.deletions
     }
 
     /// Returns the state of `topic`, unless it is removed.

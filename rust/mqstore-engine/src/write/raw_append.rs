@@ -89,14 +89,6 @@ impl Store {
         self.writer("append")?.append_all(messages, AppendMarks::Deliveries(origins), ReturnPoint::Synced)
     }
 
-    /// Whether the topic was deleted and not created again.
-    ///
-    /// # Errors
-    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
-    pub fn is_deleted(&self, topic: &str) -> Result<bool, StoreError> {
-        Ok(self.writer("append")?.topics.is_removed(topic))
-    }
-
     /// Appends a record of another store to a topic with batch queues: an unchanged batch of messages, or a single
     /// message. The body is in its stored form; `INNER_BASE` of `message` is set again.
     ///

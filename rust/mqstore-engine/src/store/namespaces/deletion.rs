@@ -8,11 +8,14 @@
 //! then the queue files go. An open removes the files that a stop left. So a topic is either complete or deleted.
 //!
 //! Across threads: no dispatch run and no flush is in progress meanwhile. An append that has chosen the topic already is
-//! either before the floor or fails with [`StoreError::TopicNotFound`].
+//! either before the floor or fails with [`StoreError::TopicNotFound`]. A message that was accepted before the floor, and
+//! waits for its time or for a decision, never comes: see [`Store::without_deletions`].
 
 use mqstore_format::CQ_UNIT_BYTES;
-use mqstore_format::topic::is_system_topic;
+use mqstore_format::topic::{RETRY_TOPIC_PREFIX, is_system_topic};
 
+use crate::Store;
+use crate::read::view::View;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_compaction::{JobControl, remove_topic};
@@ -39,7 +42,22 @@ impl Writer {
         self.delete_with_floors(topics, groups)
     }
 
+    /// Returns the topics that a broker made for messages of `topic` that groups popped and did not acknowledge in time.
+    /// Their messages would come back in a new topic of the name. Source: `AdminBrokerProcessor#deleteTopic`,
+    /// `KeyBuilder#buildPopRetryTopicV1`, `#buildPopRetryTopicV2`.
+    pub(crate) fn pop_retry_topics(&self, topic: &str) -> Vec<String> {
+        let mut retries = self.topics.names();
+        retries.retain(|name| {
+            let group = name.strip_prefix(RETRY_TOPIC_PREFIX).and_then(|rest| rest.strip_suffix(topic));
+            group
+                .and_then(|group| group.strip_suffix(['_', '+']))
+                .is_some_and(|group| self.meta.has_offset(group, topic))
+        });
+        retries
+    }
+
     fn delete_with_floors(&self, topics: &[&str], groups: &[&str]) -> Result<(), StoreError> {
+        let _no_delivery = self.topics.deletions().write();
         // The pause is short if little is left to sync.
         self.flusher.flush_all(false)?;
         let units_per_file = (self.queues.file_bytes() / CQ_UNIT_BYTES as u64) as i64;
@@ -59,5 +77,28 @@ impl Writer {
         // The manifest lists queues that are gone.
         self.flusher.set_manifest_len(usize::MAX);
         self.flusher.flush_all(false)
+    }
+}
+
+impl Store {
+    /// Whether the topic was deleted after log offset `accepted`, at which the store accepted a message for it: it does not
+    /// exist, or it was created again since. A new topic has none of the old messages.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn is_deleted_since(&self, topic: &str, accepted: u64) -> Result<bool, StoreError> {
+        let writer = self.writer("append")?;
+        Ok(writer.topics.is_removed(topic) || accepted < writer.floors().deleted(topic))
+    }
+
+    /// Calls `append`, and lets no topic be deleted until it returns, so that an answer of [`Self::is_deleted_since`] stays
+    /// right. `append` must not delete a topic.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn without_deletions<T>(&self, append: impl FnOnce() -> T) -> Result<T, StoreError> {
+        let writer = self.writer("append")?;
+        let _no_deletion = writer.topics.deletions().read();
+        Ok(append())
     }
 }

@@ -28,6 +28,7 @@ import org.apache.rocketmq.store.RocksDBMessageStore;
 import org.apache.rocketmq.store.config.BrokerRole;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.dledger.DLedgerCommitLog;
+import org.apache.rocketmq.store.exception.ConsumeQueueException;
 import org.apache.rocketmq.store.queue.ConsumeQueueStore;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
@@ -218,12 +219,31 @@ final class OpenStore {
 
     /** Waits until every stored record has reached queues and index. */
     void awaitDispatch() throws InterruptedException {
-        long deadline = System.nanoTime() + 30_000_000_000L;
-        while (store.dispatchBehindBytes() > 0) {
-            if (System.nanoTime() > deadline) {
-                throw new IllegalStateException("dispatch is still " + store.dispatchBehindBytes() + " bytes behind");
+        await("records are not dispatched", () -> store.dispatchBehindBytes() <= 0);
+        if (store instanceof RocksDBMessageStore) {
+            // In 5.5.0, dispatch is at its end when another thread (RocksGroupCommitService) has the units in memory.
+            await("units are not in RocksDB", this::hasAllUnits);
+        }
+    }
+
+    /** Tells whether each queue has the unit of the last message that was put to it. */
+    private boolean hasAllUnits() {
+        for (TopicConfig topic : topics.values()) {
+            for (int queueId = 0; queueId < topic.getWriteQueueNums(); queueId++) {
+                if (!hasLastUnit(topic.getTopicName(), queueId)) {
+                    return false;
+                }
             }
-            Thread.sleep(2);
+        }
+        return true;
+    }
+
+    private boolean hasLastUnit(String topic, int queueId) {
+        try {
+            long end = store.getMaxOffsetInQueue(topic, queueId, false);
+            return end == 0 || store.getConsumeQueue(topic, queueId).get(end - 1) != null;
+        } catch (ConsumeQueueException e) {
+            throw new IllegalStateException(e);
         }
     }
 

@@ -206,6 +206,27 @@ def has_topic_limits(store: Store) -> bool:
     return bool(_native.retention_limits(store))
 
 
+class _ArchiveLook:
+    """Looks at the archive of a store before its retention deletes segments. Background threads of the store call it.
+
+    It has no reference to the store, which it would keep open.
+    """
+
+    def __init__(self) -> None:
+        self._options: dict[str, Mapping[str, Any]] = {}
+
+    def note(self, target: StorePath, options: Mapping[str, Any] | None) -> None:
+        """Notes the options of the transport of an archive."""
+        if options is not None:
+            self._options[text_of(target)] = options
+
+    def __call__(self, settings: str, archived_to: int, log_start: int) -> str | None:
+        """Returns why the archive does not have what the store recorded, or None."""
+        from mqstore._archive.owner import look_at_archive
+
+        return look_at_archive(settings, archived_to, log_start, self._options)
+
+
 class Store(DeliveringStore):
     """A message store in a directory, from `mqstore.open`.
 
@@ -213,11 +234,12 @@ class Store(DeliveringStore):
     after a fork and cannot be pickled: open the path again in the other process.
     """
 
-    __slots__ = ("__weakref__", "_archive_link", "_reads_own_archive")
+    __slots__ = ("__weakref__", "_archive_link", "_archive_look", "_reads_own_archive")
 
     # Whether reads can begin before the log.
     _has_archive: ClassVar[bool] = False
     _archive_link: ArchiveLink
+    _archive_look: _ArchiveLook
     # Whether reads continue in the archive that is configured, also if that changes.
     _reads_own_archive: bool
 
@@ -245,8 +267,10 @@ class Store(DeliveringStore):
             def tell(_stage: str, done: int, total: int) -> None:
                 progress(Progress(done, total))
 
-        form = native_form(options) | {"on_event": logged(options)}
+        look = _ArchiveLook()
+        form = native_form(options) | {"on_event": logged(options), "archive_look": look}
         made = _native.NativeStore.__new__(cls, path, mode, form, tell, clock, faults)
+        made._archive_look = look
         with closing_on_error(made):
             made._choose_archive(None, None)
         return made
@@ -286,6 +310,8 @@ class Store(DeliveringStore):
         from mqstore._archive.continued import ArchiveLink
 
         self._archive_link = ArchiveLink(target, options, problem)
+        if target is not None:
+            self._archive_look.note(target, options)
         self.__class__ = _continued_store()
 
     def queues(self, topic: str) -> list[QueueInfo]:

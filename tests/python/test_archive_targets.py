@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 import mqstore
 from conftest import SMALL, target_at
 from failing_requests import WAYS, KilledError, failing
+from mqstore import _native
 from mqstore._archive import run
 from mqstore._archive.manifest import decoded
 from mqstore._remote.failure import RequestFailure
@@ -180,6 +182,70 @@ def test_a_target_that_returns_half_a_file_gets_no_manifest(
     assert not list((tmp_path / "archive").rglob("*.parquet"))
 
 
+@pytest.mark.parametrize("way", ["half", "flipped", "missing"])
+def test_a_target_that_keeps_a_manifest_badly_lets_nothing_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The server answers that it has the manifest."""
+    from mqstore._publish.local import Directory
+
+    plain = Directory.put_if_absent
+
+    def bad(self: Directory, path: str, content: bytes) -> bool:
+        if not path.endswith(".json"):
+            return plain(self, path, content)
+        kept = {"half": content[: len(content) // 2], "flipped": content[:-9] + b"7" + content[-8:]}.get(way)
+        return kept is None or plain(self, path, kept)
+
+    with mqstore.open(tmp_path / "store", "create", options=keeping(2 * SEGMENT)) as store:
+        store.archive.configure(tmp_path / "archive")
+        fill(store)
+        with monkeypatch.context() as failing:
+            failing.setattr(Directory, "put_if_absent", bad)
+            with pytest.raises(mqstore.CorruptionError, match="differs from what was written"):
+                store.archive.run()
+        assert store.expire().segments == 0
+        assert store.archive.archived_to == 0
+        assert store.archive.run().segments > 0
+        assert store.archive.verify().ok
+        assert store.expire().segments > 0
+
+
+def test_a_clean_next_to_a_run_stops_it_and_nothing_is_lost(
+    store: mqstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no minimum age, a clean removes the files of a run in progress."""
+    monkeypatch.setattr(run, "_MOST_WRITERS", 1)
+    store.archive.run_to(tmp_path / "archive")
+    fill(store, 80, start=450)
+    shutil.copytree(tmp_path / "archive", tmp_path / "counted")
+    requests = Requests(monkeypatch)
+    store.archive.run_to(tmp_path / "counted")
+    outcomes = []
+    for cleans in range(len(requests.calls)):
+        target = tmp_path / f"archive{cleans}"
+        shutil.copytree(tmp_path / "archive", target)
+
+        def clean(number: int, _name: str, cleans: int = cleans, target: Path = target) -> None:
+            if number == cleans:
+                mqstore.Archive(target).clean(older_than=0)
+
+        requests.heal()
+        requests.before = clean
+        try:
+            store.archive.run_to(target)
+            outcomes.append("archived")
+        except mqstore.StoreBusyError as error:
+            outcomes.append(str(error))
+        requests.heal()
+        assert mqstore.Archive(target).verify().ok
+        store.archive.run_to(target)
+        assert mqstore.Archive(target).verify().ok
+    stopped = [one for one in outcomes if one != "archived"]
+    assert 3 <= len(stopped) < len(outcomes)
+    assert all("a clean of the archive has removed this file" in one for one in stopped)
+
+
 def test_of_two_runs_one_wins(store: mqstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = Requests(monkeypatch)
     meeting = threading.Barrier(2, timeout=60)
@@ -219,6 +285,103 @@ def test_of_two_runs_one_wins(store: mqstore.Store, tmp_path: Path, monkeypatch:
     archive_.restore(tmp_path / "restored")
     assert_identical(Path(store.path), tmp_path / "restored")
     assert store.archive.run_to(tmp_path / "archive").segments == 0
+
+
+def emptied(target: Path, _earlier: Path) -> None:
+    shutil.rmtree(target)
+
+
+def set_back(target: Path, earlier: Path) -> None:
+    shutil.rmtree(target)
+    shutil.copytree(earlier, target)
+
+
+def replaced(target: Path, earlier: Path) -> None:
+    """Mounts the archive of another store, which is as long."""
+    shutil.rmtree(target)
+    with mqstore.open(f"{earlier}-store", "create", options=SMALL) as other:
+        fill(other, 900, start=7)
+        other.archive.run_to(target)
+
+
+@pytest.mark.parametrize("lose", [emptied, set_back, replaced])
+def test_a_target_that_lost_the_archive_gets_no_new_one_and_nothing_is_deleted(
+    tmp_path: Path, lose: Callable[[Path, Path], None]
+) -> None:
+    target = tmp_path / "archive"
+    with mqstore.open(tmp_path / "store", "create", options=keeping(2 * SEGMENT)) as store:
+        store.archive.configure(target)
+        fill(store)
+        earlier_end = store.archive.run().archived_to
+        shutil.copytree(target, tmp_path / "earlier")
+        assert store.expire().segments > 0
+        fill(store, start=450)
+        end = store.archive.run().archived_to
+        store.flush()
+        lose(target, tmp_path / "earlier")
+        before, objects = segments(Path(store.path)), sorted(target.rglob("*"))
+        missing = f"from offset {earlier_end if lose is set_back else 0} to {end} there"
+        with mqstore.open(store.path, options=keeping(2 * SEGMENT)) as reader:
+            for verb in (
+                store.archive.run,
+                reader.archive.run,
+                lambda: store.archive.run_to(target),
+                lambda: store.archive.configure(target, level=1),
+            ):
+                with pytest.raises(mqstore.CorruptionError, match=f"{missing}.*configure it again"):
+                    verb()
+            for report in (store.expire(dry_run=True), reader.expire(dry_run=True), store.expire()):
+                assert report.segments == 0
+                assert missing in report.kept[0]
+        store.delete_topic("events")
+        assert store.reclaim().segments == ()
+        assert segments(Path(store.path)) == before
+        assert sorted(target.rglob("*")) == objects
+        assert store.archive.archived_to == end
+        # A new archive begins on purpose.
+        shutil.rmtree(target, ignore_errors=True)
+        store.archive.configure(None)
+        store.archive.configure(target)
+        assert store.archive.run().segments > 0
+        assert store.expire().segments > 0
+
+
+def test_a_target_is_compared_with_the_record_of_an_earlier_version(tmp_path: Path) -> None:
+    target = tmp_path / "archive"
+    with mqstore.open(tmp_path / "store", "create", options=keeping(2 * SEGMENT)) as store:
+        store.archive.configure(target)
+        fill(store)
+        end = store.archive.run().archived_to
+        settings = {"target": str(target), "older_than": 0, "topics": None, "level": 3}
+        _native.set_archive(store, (end, json.dumps(settings, sort_keys=True)))
+        target.rename(tmp_path / "unmounted")
+        with pytest.raises(mqstore.CorruptionError, match=f"from offset 0 to {end} there"):
+            store.archive.run()
+        assert store.expire().segments == 0
+        (tmp_path / "unmounted").rename(target)
+        assert store.expire().segments > 0
+        # The next run records the archive.
+        store.archive.run()
+        target.rename(tmp_path / "unmounted")
+        with pytest.raises(mqstore.CorruptionError, match=f"from offset 0 to {end} there"):
+            store.archive.configure(target)
+
+
+def test_a_target_that_does_not_answer_keeps_all_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mqstore._publish.local import Directory
+
+    def fail(_self: object, *_arguments: object) -> None:
+        raise RequestFailure("denied", "", "as the test wants")
+
+    with mqstore.open(tmp_path / "store", "create", options=keeping(2 * SEGMENT)) as store:
+        store.archive.configure(tmp_path / "archive")
+        fill(store)
+        store.archive.run()
+        with monkeypatch.context() as failing:
+            failing.setattr(Directory, "listed", fail)
+            report = store.expire()
+        assert (report.segments, "as the test wants" in report.kept[0]) == (0, True)
+        assert store.expire().segments > 0
 
 
 def test_damaged_archives_are_typed_errors(store: mqstore.Store, tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _extras, _native
 from mqstore._archive.columns import RecordFile, read_bytes
 from mqstore._archive.layout import MANIFESTS, ROOT, is_file_path, manifest_number
+from mqstore._archive.owner import settings_with
 from mqstore._archive.place import ArchivePlace
 from mqstore._archive.reports import ArchiveFile, ArchiveQueue, ArchiveReport, ArchiveRestoreReport, ArchiveVerifyReport
 from mqstore._archive.restore import Restore
@@ -23,7 +25,7 @@ from mqstore.errors import CorruptionError, InvalidOptionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mqstore._archive.manifest import ArchivedFile
+    from mqstore._archive.manifest import ArchivedFile, ArchiveManifest
     from mqstore._options import StoreOptions
     from mqstore._store import Store
     from mqstore.types import Duration, StorePath, Time
@@ -89,25 +91,36 @@ class Archive:
         wanted = (one for one in files if one.topic is not None and topic in (None, one.topic))
         return [self._place.full_path(one) for one in wanted]
 
-    def verify(self, *, progress: Callable[[Progress], object] | None = None) -> ArchiveVerifyReport:
+    def verify(
+        self, *, rebuild_manifest: bool = False, progress: Callable[[Progress], object] | None = None
+    ) -> ArchiveVerifyReport:
         """Reads all files of the archive, and encodes all their records again.
 
         The length, the digest, the number of records and their checksums must be those of the time when the records
         were in the log.
 
         Args:
+            rebuild_manifest: whether to make a new manifest first, if the newest one is missing or damaged, or does not
+                name complete files: it has everything of the newest manifest that can be read, and the segments whose
+                files are complete. The problems in the report name what could not be used.
             progress: callback with bytes of the files. An exception in it ends the call.
 
         Raises:
             ResultNotFoundError: there is no archive.
             CorruptionError: the manifest is damaged. Problems of the files are in the report.
+            StoreBusyError: with `rebuild_manifest`, a run has extended the archive meanwhile.
             StorePermissionError, StoreIOError: a request failed.
         """
         _extras.module("pyarrow.parquet", "arrow")
         started = time.monotonic()
-        manifest = self._place.must_have()
-        total, done, records = sum(one.bytes for one in manifest.files), 0, 0
+        new: ArchiveManifest | None = None
         problems: list[str] = []
+        if rebuild_manifest and self._place.objects():
+            from mqstore._archive.rebuild import rebuilt
+
+            new, problems = rebuilt(self._place)
+        manifest = new or self._place.must_have()
+        total, done, records = sum(one.bytes for one in manifest.files), 0, 0
         for one in manifest.files:
             try:
                 records += self._check(one)
@@ -118,6 +131,7 @@ class Archive:
                 progress(Progress(done, total))
         return ArchiveVerifyReport(
             target=self._place.shown,
+            rebuilt=new is not None,
             ok=not problems,
             files=len(manifest.files),
             records=records,
@@ -286,6 +300,8 @@ class StoreArchive:
             StoreReadOnlyError: the store is open for reading.
             StoreBusyError: a hook of the store made the call.
             ResultExistsError: the target has the archive of another store, or of other topics.
+            CorruptionError: the target does not have what the store archived there. To begin a new archive without
+                these messages, call `configure(None)` first.
             InvalidOptionError: an option is out of bounds.
             RemoteStoreError: archives cannot be written to this kind of URL.
             StorePermissionError, StoreIOError: a request failed.
@@ -303,11 +319,15 @@ class StoreArchive:
             "topics": _topics(topics),
             "level": level,
         }
-        settings = _settings_of(values)
-        manifest = checked(self._store, place, settings.topics)
+        settings, state = _settings_of(values), None
+        with suppress(CorruptionError):
+            # A damaged state says nothing; this call replaces it.
+            state = _native.archive_state(self._store)
+        manifest = checked(self._store, place, settings.topics, state)
         start = self._store._stats()["log_min_offset"]
         end = start if manifest is None else manifest.covered_from(start)
-        _native.set_archive(self._store, (end, json.dumps(values, sort_keys=True)))
+        text = settings_with(json.dumps(values, sort_keys=True), manifest)
+        _native.set_archive(self._store, (end, text))
         self._link(place.text, target_options)
 
     def run(
@@ -335,19 +355,24 @@ class StoreArchive:
             StoreBusyError: meanwhile, another run has extended the archive, or a reclaim has rewritten the segments. No
                 message is lost: run it again.
             ResultExistsError: the target has the archive of another store, or of other topics.
+            CorruptionError: the target does not have what the store archived there. To begin a new archive without
+                these messages, call `configure(None)` first.
             StorePermissionError, StoreIOError: a request failed.
             DiskFullError: no space in the target, or in the folder for temporary files (`TMPDIR`).
             ImportError: pyarrow is not installed.
         """
         state = self._configured()
-        values = json.loads(state[1])
+        values, known = json.loads(state[1]), state[1]
         place = ArchivePlace(values["target"], target_options)
+        self._store._archive_look.note(values["target"], target_options)
         is_writer = self._store.mode != "r"
 
-        def advance(end: int) -> None:
-            _native.advance_archive(self._store, state[1], end)
+        def advance(manifest: ArchiveManifest, end: int) -> None:
+            nonlocal known
+            new = settings_with(known, manifest)
+            known = new if _native.advance_archive(self._store, known, end, new) else known
 
-        return Run(self._store, place, _settings_of(values), advance if is_writer else None, progress).archive()
+        return Run(self._store, place, _settings_of(values), state, advance if is_writer else None, progress).archive()
 
     def run_to(
         self,
@@ -365,7 +390,8 @@ class StoreArchive:
         """
         place = ArchivePlace(target, target_options)
         settings = Settings(duration_of("older_than", older_than), _as_tuple(_topics(topics)), level)
-        return Run(self._store, place, settings, None, progress).archive()
+        state = _native.archive_state(self._store)
+        return Run(self._store, place, settings, state, None, progress).archive()
 
     def files(
         self, topic: str | None = None, *, target_options: Mapping[str, Any] | None = None
@@ -380,11 +406,12 @@ class StoreArchive:
     def verify(
         self,
         *,
+        rebuild_manifest: bool = False,
         progress: Callable[[Progress], object] | None = None,
         target_options: Mapping[str, Any] | None = None,
     ) -> ArchiveVerifyReport:
         """Checks all files of the archive, see `Archive.verify`."""
-        return self._archive(target_options).verify(progress=progress)
+        return self._archive(target_options).verify(rebuild_manifest=rebuild_manifest, progress=progress)
 
     def restore(
         self,

@@ -152,8 +152,8 @@ def decoded(path: str, content: bytes) -> ArchiveManifest:
         RequestFailure: the content is damaged, or of another version (cause `damaged`).
     """
 
-    def refuse(why: str) -> RequestFailure:
-        return RequestFailure("damaged", path, f"the manifest of the archive cannot be used: {why}")
+    def refuse(why: str, remedy: str = "verify the archive with rebuild_manifest") -> RequestFailure:
+        return RequestFailure("damaged", path, f"the manifest of the archive cannot be used: {why}; {remedy}")
 
     try:
         values = json.loads(content)
@@ -162,7 +162,9 @@ def decoded(path: str, content: bytes) -> ArchiveManifest:
     if not isinstance(values, dict) or values.get("kind") != _KIND:
         raise refuse("it is incomplete, or no manifest of an archive")
     if values.get("version") != _VERSION:
-        raise refuse(f"it has the version {values.get('version')!r}, and this mqstore reads {_VERSION}")
+        raise refuse(
+            f"it has the version {values.get('version')!r}, and this mqstore reads {_VERSION}", "use a newer one"
+        )
     if values.pop("checksum", None) != _checksum(values):
         raise refuse("its content does not match its checksum")
     try:

@@ -18,7 +18,7 @@ from mqstore._publish.local import Directory, Folder
 from mqstore._publish.publication import digest_of
 from mqstore._publish.target import target_of
 from mqstore._remote.failure import RequestFailure, requests
-from mqstore.errors import InvalidOptionError, ResultNotFoundError
+from mqstore.errors import InvalidOptionError, ResultNotFoundError, StoreBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from mqstore._publish.target import Target
     from mqstore._remote.failure import Part, Row
     from mqstore.types import StorePath
+
+_WRITTEN = " from what was written: restore the file, or archive again"
+
+# Files of one call of the transport.
+_MOST_REQUESTS = 1000
 
 
 class ArchivePlace:
@@ -45,19 +50,26 @@ class ArchivePlace:
             self.text = self.shown = os.path.abspath(text)  # noqa: PTH100 - keeps the text of the path
             self._target = Directory(self.text)
 
-    def newest(self) -> ArchiveManifest | None:
-        """Returns the newest manifest; None if there is no archive."""
+    def manifest_numbers(self) -> list[int]:
+        """Returns the numbers of all manifests, the newest first."""
         with requests(self.shown, "read the archive"):
             numbers = [manifest_number(row[0]) for row in self._target.listed(MANIFESTS)]
-            newest = max((number for number in numbers if number is not None), default=None)
-            if newest is None:
-                return None
-            path = manifest_path(newest)
+            return sorted((number for number in numbers if number is not None), reverse=True)
+
+    def newest(self) -> ArchiveManifest | None:
+        """Returns the newest manifest; None if there is no archive."""
+        numbers = self.manifest_numbers()
+        return self.manifest(numbers[0]) if numbers else None
+
+    def manifest(self, number: int) -> ArchiveManifest:
+        """Returns the manifest with a number."""
+        path = manifest_path(number)
+        with requests(self.shown, "read the archive"):
             content = self._target.get(path)
             if content is None:
                 raise RequestFailure("changed", path, "the manifest was removed meanwhile: try again")
             found = decoded(path, content)
-            if found.number != newest:
+            if found.number != number:
                 raise RequestFailure("damaged", path, f"the manifest says that its number is {found.number}")
             return found
 
@@ -90,9 +102,13 @@ class ArchivePlace:
             WriteRefused: the access was denied, so the manifest will not appear.
             RequestFailure: the request failed, and the manifest may appear later.
         """
-        path = manifest_path(manifest.number)
-        content = create(self._target, path, manifest.encoded())
+        path, wanted = manifest_path(manifest.number), manifest.encoded()
+        content = create(self._target, path, wanted)
         if content is None:
+            if self._target.get(path) != wanted:
+                with suppress(RequestFailure):
+                    self._target.delete([path])
+                raise RequestFailure("damaged", path, f"the manifest that was read back differs{_WRITTEN}")
             return None
         found = decoded(path, content)
         # After an answer that was lost, the manifest is the own one.
@@ -104,31 +120,61 @@ class ArchivePlace:
         digest = digest_of(file, length)
         with requests(self.shown, "archive to it"):
             self._target.put(f"{ROOT}/{path}", file, length)
-            self._compare(path, length, digest, self._content(path))
+            content = self._target.get(f"{ROOT}/{path}")
+            if content is None:
+                raise self._removed(path)
+            self._compare(path, length, digest, content)
         return length, digest
+
+    def check_present(self, entries: list[ArchivedFile]) -> None:
+        """Makes sure that new files are still there in their full length.
+
+        Raises:
+            StoreBusyError: a file was removed meanwhile.
+        """
+        for start in range(0, len(entries), _MOST_REQUESTS):
+            some = entries[start : start + _MOST_REQUESTS]
+            with requests(self.shown, "archive to it"):
+                try:
+                    found = self._target.read([(f"{ROOT}/{one.path}", "", one.bytes - 1, 1) for one in some])
+                except RequestFailure as failure:
+                    if failure.cause == "changed":
+                        raise self._removed(failure.path.removeprefix(f"{ROOT}/")) from None
+                    raise
+                for one, part in zip(some, found, strict=True):
+                    if len(part) != 1:
+                        raise _differs(one.path)
 
     @contextmanager
     def opened(self, entry: ArchivedFile) -> Iterator[Path]:
         """Yields a local path of a file whose bytes match the manifest. The path of an object ends with the block."""
+        with self.copied(entry.path) as (path, size, digest), requests(self.shown, "read the archive"):
+            if (size, digest) != (entry.bytes, entry.sha256):
+                raise _differs(entry.path)
+            yield path
+
+    @contextmanager
+    def copied(self, path: str) -> Iterator[tuple[Path, int, str]]:
+        """Yields a local path of a file, its length and its digest. The path of an object ends with the block."""
         with requests(self.shown, "read the archive"):
             if isinstance(self._target, Folder):
-                path = self._target.local(f"{ROOT}/{entry.path}")
+                local = self._target.local(f"{ROOT}/{path}")
                 try:
-                    digest = digest_of(path, entry.bytes)
-                    size = path.stat().st_size
+                    size = local.stat().st_size
+                    digest = digest_of(local, size)
                 except OSError as error:
-                    raise _lost(entry.path, error.strerror or "it cannot be read") from None
-                if (size, digest) != (entry.bytes, entry.sha256):
-                    raise _differs(entry.path)
-                yield path
+                    raise _lost(path, error.strerror or "it cannot be read") from None
+                yield local, size, digest
                 return
-            content = self._content(entry.path)
-            self._compare(entry.path, entry.bytes, entry.sha256, content)
+            content = self._target.get(f"{ROOT}/{path}")
+            if content is None:
+                raise _lost(path, "it is missing")
+            size, digest = len(content), hashlib.sha256(content).hexdigest()
             with NamedTemporaryFile(prefix="mqstore-", suffix=".parquet") as copy:
                 copy.write(content)
                 copy.flush()
                 del content
-                yield Path(copy.name)
+                yield Path(copy.name), size, digest
 
     def parts(self, entry: ArchivedFile, ranges: list[tuple[int, int]]) -> list[Part]:
         """Returns ranges of a file, each given by its first byte and its length, with one request for each."""
@@ -158,6 +204,11 @@ class ArchivePlace:
         with requests(self.shown, "clean the archive"):
             self._target.delete(paths)
 
+    def withdraw(self, manifest: ArchiveManifest) -> None:
+        """Removes a manifest that this process has just created."""
+        with requests(self.shown, "withdraw the manifest"):
+            self._target.delete([manifest_path(manifest.number)])
+
     def discard(self, paths: list[str]) -> None:
         """Removes files of a run that failed, as far as possible."""
         if paths:
@@ -165,11 +216,9 @@ class ArchivePlace:
             with suppress(RequestFailure):
                 self._target.delete([f"{ROOT}/{path}" for path in paths])
 
-    def _content(self, path: str) -> bytes:
-        content = self._target.get(f"{ROOT}/{path}")
-        if content is None:
-            raise _lost(path, "it is missing")
-        return content
+    def _removed(self, path: str) -> StoreBusyError:
+        reason = "a clean of the archive has removed this file of the run, which was older than its older_than"
+        return StoreBusyError(f"{self.shown}/{ROOT}/{path}: {reason}; no message is lost: run it again")
 
     def _compare(self, path: str, length: int, digest: str, content: bytes) -> None:
         if len(content) != length or hashlib.sha256(content).hexdigest() != digest:
@@ -181,5 +230,4 @@ def _lost(path: str, reason: str) -> RequestFailure:
 
 
 def _differs(path: str) -> RequestFailure:
-    reason = "the length or the digest of the file differs from what was written: restore the file, or archive again"
-    return RequestFailure("damaged", f"{ROOT}/{path}", reason)
+    return RequestFailure("damaged", f"{ROOT}/{path}", f"the length or the digest of the file differs{_WRITTEN}")

@@ -93,6 +93,8 @@ class ArchiveVerifyReport(_Report):
     """Bytes of the files."""
     problems: tuple[str, ...]
     """Each problem, with the file and the remedy."""
+    rebuilt: bool
+    """Whether the call made a new manifest from the files."""
     seconds: float
     """Duration in seconds."""
 

@@ -7,6 +7,7 @@ files. After some segments the next manifest is created.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import threading
 import time
@@ -20,7 +21,7 @@ from mqstore import _extras, _native
 from mqstore._archive.columns import RecordFile, has_bloom_filters, write_bytes, write_rows
 from mqstore._archive.layout import file_path
 from mqstore._archive.manifest import ArchivedFile, ArchivedSegment, ArchiveManifest, LastRecord, QueueRows
-from mqstore._archive.owner import check_owner
+from mqstore._archive.owner import check_owner, check_recorded
 from mqstore._archive.reports import ArchiveReport
 from mqstore._publish.create import WriteRefused
 from mqstore._publish.publication import scratch
@@ -49,6 +50,9 @@ _MOST_WRITERS = 4
 # Largest piece of the log that is read at once.
 _PIECE_BYTES = 64 << 20
 
+NUMBERS = ("queue_id", "queue_offset", "commit_log_offset", "size", "store_timestamp")
+"""Columns from which the entry of a file is made."""
+
 _FILLER_HEADER_BYTES = 8
 _FILLER_MAGIC = 0xCBD43194
 
@@ -72,6 +76,8 @@ class _Range:
     start: int
     end: int
     batches: list[Any] = field(default_factory=list)
+    files: int = 0
+    """Number of its files."""
 
 
 @dataclass
@@ -92,9 +98,11 @@ class Run:
         store: NativeStore,
         place: ArchivePlace,
         settings: Settings,
-        advance: Callable[[int], None] | None,
+        state: tuple[int, str] | None,
+        advance: Callable[[ArchiveManifest, int], None] | None,
         progress: Callable[[Progress], object] | None,
     ) -> None:
+        self._state = state
         self._store = store
         self._place = place
         self._settings = settings
@@ -107,7 +115,7 @@ class Run:
     def archive(self) -> ArchiveReport:
         """Archives all segments that are due, and returns the report."""
         _extras.module("pyarrow.parquet", "arrow")
-        manifest = checked(self._store, self._place, self._settings.topics)
+        manifest = checked(self._store, self._place, self._settings.topics, self._state)
         if manifest is None:
             self._place.probe()
             manifest = ArchiveManifest(0, uuid.uuid4().hex, self._run, 0, self._settings.topics, (), ())
@@ -156,7 +164,7 @@ class Run:
     def _advance_to(self, manifest: ArchiveManifest) -> None:
         if self._advance is not None and manifest.segments:
             start = self._store._stats()["log_min_offset"]
-            self._advance(manifest.covered_from(start))
+            self._advance(manifest, manifest.covered_from(start))
 
     def _archived(
         self,
@@ -167,12 +175,14 @@ class Run:
     ) -> ArchiveManifest:
         """Writes the files of some segments and creates the next manifest. Returns it."""
         work = _Files(self._store, self._place, self._settings, folder, segments)
+        work.facts = group_facts(manifest.archive, self._run, self._settings.topics, segments)
         span = segments[0].base, segments[-1].end
         before = _native.segment_inodes(self._store, *span)
         is_named = False
         try:
             work.write(*span, tell)
             self._check_files(before, _native.segment_inodes(self._store, *span))
+            self._place.check_present(work.entries)
             now_ms = time.time_ns() // 1_000_000
             new = manifest.extended(self._run, now_ms, segments, work.sorted_entries(), work.last)
             with requests(self._place.shown, "archive to it"):
@@ -184,12 +194,22 @@ class Run:
                     is_named = False
                     raise
             if other is not None:
+                # A manifest that was rebuilt from the files can name them.
+                named = {one.path for one in other.files}
+                work.paths = [path for path in work.paths if path not in named]
                 is_named = False
                 reason = (
                     f"{self._place.shown}: another run has extended the archive to log offset {other.end} meanwhile; "
                     "the files of this run are removed, and no message is lost: run it again"
                 )
                 raise StoreBusyError(reason)
+            try:
+                # A clean that has read the manifest before can have removed them since the last check.
+                self._place.check_present(work.entries)
+            except StoreBusyError:
+                self._place.withdraw(new)
+                is_named = False
+                raise
         except BaseException:
             if not is_named:
                 self._place.discard(work.paths)
@@ -213,13 +233,23 @@ class Run:
                 raise StoreBusyError(reason)
 
 
-def checked(store: NativeStore, place: ArchivePlace, topics: tuple[str, ...] | None) -> ArchiveManifest | None:
+def checked(
+    store: NativeStore, place: ArchivePlace, topics: tuple[str, ...] | None, state: tuple[int, str] | None
+) -> ArchiveManifest | None:
     """Returns the newest manifest of an archive that can be the archive of a store; None if there is none yet.
 
+    Args:
+        store: the store.
+        place: the archive.
+        topics: the topics of the archive; None is all.
+        state: what the store recorded about its archive; None if it has none.
+
     Raises:
+        CorruptionError: the archive does not have what the store archived there.
         ResultExistsError: it is the archive of another store, or of other topics.
     """
     manifest = place.newest()
+    check_recorded(state, place, manifest, store._stats()["log_min_offset"])
     if manifest is None:
         return None
     if manifest.topics != topics:
@@ -257,6 +287,8 @@ class _Files:
         self._settings = settings
         self._folder = folder
         self._ends = sorted(one.end for one in segments)
+        # Texts of each footer, which say to which files this one belongs.
+        self.facts: dict[str, str] = {}
         self.entries: list[ArchivedFile] = []
         # Also those of uploads that failed.
         self.paths: list[str] = []
@@ -285,37 +317,38 @@ class _Files:
             pool.shutdown(cancel_futures=True)
 
     def _ranges(self, start: int, end: int) -> Iterator[_Range]:
-        """Yields the ranges of the log, each with the columns of its records."""
-        pa = _extras.pyarrow()
+        """Yields the ranges of the log, each with the columns of its records. Only a single one has no records."""
+        pa, compute = _extras.pyarrow(), _extras.module("pyarrow.compute", "arrow")
+        topics = self._settings.topics
         current = _Range(start, end)
         held = 0
         position = start
         with closing(_native.scan_archive(self._store, start, end, 1)) as stream:
             for rows in stream:
                 batch = pa.record_batch(rows)
-                position = rows.end
-                held += batch.nbytes
-                current.batches.append(batch)
-                if held >= _RANGE_BYTES and position < end:
+                if topics is not None:
+                    batch = batch.filter(compute.is_in(batch.column("topic"), pa.array(topics)))
+                if held >= _RANGE_BYTES and batch.num_rows:
                     current.end = position
                     yield current
                     current, held = _Range(position, end), 0
+                position = rows.end
+                if batch.num_rows:
+                    held += batch.nbytes
+                    current.batches.append(batch)
+                del batch
         yield current
 
     def _write_range(self, one: _Range) -> None:
         """Writes the files of one range."""
         pa, compute = _extras.pyarrow(), _extras.module("pyarrow.compute", "arrow")
         if not one.batches:
-            self._write_others(one, [(one.start, one.end)])
+            self._write_others(one, [(one.start, one.end)], 0)
             return
         table = pa.Table.from_batches(one.batches).combine_chunks()
         one.batches.clear()
-        self._write_others(one, _gaps(table, one.start, one.end))
-        topics = self._settings.topics
-        if topics is not None:
-            table = table.filter(compute.is_in(table.column("topic"), pa.array(topics)))
-        if not table.num_rows:
-            return
+        topics = compute.count_distinct(table.column("topic")).as_py()
+        self._write_others(one, _gaps(table, one.start, one.end), topics)
         self._note_last(table)
         for topic, rows, order in _by_topic(table):
             self._write_topic(one, topic, rows, order)
@@ -332,17 +365,8 @@ class _Files:
     def _write_topic(self, one: _Range, topic: str, rows: pa.Table, order: Any) -> None:
         """Writes, checks and uploads the file of one topic."""
         compute = _extras.module("pyarrow.compute", "arrow")
-        numbers = ["queue_id", "queue_offset", "commit_log_offset", "size", "store_timestamp", "crc"]
-        few = rows.select(numbers) if order is None else rows.select(numbers).take(order)
+        few = rows.select([*NUMBERS, "crc"]) if order is None else rows.select([*NUMBERS, "crc"]).take(order)
         crc_sum, length = compute.sum(few.column("crc")).as_py(), compute.sum(few.column("size")).as_py()
-        times = compute.min_max(few.column("store_timestamp").cast("int64")).as_py()
-        groups = few.group_by("queue_id").aggregate(
-            [("queue_offset", "min"), ("queue_offset", "max"), ([], "count_all")]
-        )
-        queues = [
-            QueueRows(row["queue_id"], row["queue_offset_min"], row["queue_offset_max"], row["count_all"])
-            for row in groups.sort_by("queue_id").to_pylist()
-        ]
         path = file_path(topic, one.start, one.end)
         local = self._local(path)
         facts = self._facts(one, few.num_rows, length, crc_sum)
@@ -352,28 +376,13 @@ class _Files:
             reason = f"the new file {path} does not give the records of the log again; report this as a bug of mqstore"
             raise CorruptionError(self._place.shown, 0, reason)
         size, digest = self._upload(path, local)
-        self.entries.append(
-            ArchivedFile(
-                path=path,
-                topic=topic,
-                start=one.start,
-                end=one.end,
-                rows=few.num_rows,
-                bytes=size,
-                sha256=digest,
-                record_bytes=length,
-                crc_sum=crc_sum,
-                first_timestamp=_milliseconds(times["min"]),
-                last_timestamp=_milliseconds(times["max"]),
-                queues=tuple(queues),
-            )
-        )
+        self.entries.append(entry_of_rows(path, topic, (one.start, one.end), few, (size, digest), (length, crc_sum)))
 
-    def _write_others(self, one: _Range, gaps: Iterable[tuple[int, int]]) -> None:
-        """Writes the bytes between records, except fillers that follow from their place."""
-        if self._settings.topics is not None:
-            return
-        pieces = [piece for gap in gaps for piece in self._pieces(*gap)]
+    def _write_others(self, one: _Range, gaps: Iterable[tuple[int, int]], topics: int) -> None:
+        """Writes the bytes between records of so many topics, except fillers that follow from their place."""
+        is_whole = self._settings.topics is None
+        pieces = [piece for gap in gaps for piece in self._pieces(*gap)] if is_whole else []
+        one.files = topics + bool(pieces)
         if not pieces:
             return
         path = file_path(None, one.start, one.end)
@@ -406,6 +415,8 @@ class _Files:
             "mqstore.archive.rows": str(rows),
             "mqstore.archive.record_bytes": str(length),
             "mqstore.archive.crc32_sum": str(crc_sum),
+            "mqstore.archive.range_files": str(one.files),
+            **self.facts,
         }
 
     def _local(self, path: str) -> Path:
@@ -417,6 +428,67 @@ class _Files:
             return self._place.upload(path, local)
         finally:
             local.unlink()
+
+
+def group_facts(
+    archive: str, run: str, topics: tuple[str, ...] | None, segments: list[ArchivedSegment]
+) -> dict[str, str]:
+    """Returns the texts of the footers of all files of neighbouring segments; a manifest can be rebuilt from them."""
+    runs: list[list[int]] = []
+    for one in segments:
+        if runs and runs[-1][0] == one.bytes:
+            runs[-1][1] += 1
+        else:
+            runs.append([one.bytes, 1])
+    return {
+        "mqstore.archive.id": archive,
+        "mqstore.archive.run": run,
+        "mqstore.archive.topics": json.dumps(topics),
+        # The first log offset, then length and number of the segments that follow each other.
+        "mqstore.archive.segments": json.dumps([segments[0].base, runs]),
+    }
+
+
+def entry_of_rows(
+    path: str,
+    topic: str,
+    log_range: tuple[int, int],
+    rows: pa.Table,
+    content: tuple[int, str],
+    records: tuple[int, int],
+) -> ArchivedFile:
+    """Returns the entry of a file of records.
+
+    Args:
+        path: its path.
+        topic: the topic.
+        log_range: first log offset of its range of the log, and end.
+        rows: the columns `NUMBERS` of its records.
+        content: length and digest of the file.
+        records: sum of the lengths of the records, and of their checksums.
+    """
+    compute = _extras.module("pyarrow.compute", "arrow")
+    times = compute.min_max(rows.column("store_timestamp").cast("int64")).as_py()
+    groups = rows.group_by("queue_id").aggregate([("queue_offset", "min"), ("queue_offset", "max"), ([], "count_all")])
+    queues = [
+        QueueRows(row["queue_id"], row["queue_offset_min"], row["queue_offset_max"], row["count_all"])
+        for row in groups.sort_by("queue_id").to_pylist()
+    ]
+    (start, end), (size, digest), (record_bytes, crc_sum) = log_range, content, records
+    return ArchivedFile(
+        path=path,
+        topic=topic,
+        start=start,
+        end=end,
+        rows=rows.num_rows,
+        bytes=size,
+        sha256=digest,
+        record_bytes=record_bytes,
+        crc_sum=crc_sum,
+        first_timestamp=_milliseconds(times["min"]),
+        last_timestamp=_milliseconds(times["max"]),
+        queues=tuple(queues),
+    )
 
 
 def _milliseconds(micros: int | None) -> int | None:

@@ -83,6 +83,7 @@ pub struct StoreEvent {
 
 type OnEvent = Arc<dyn Fn(&StoreEvent) + Send + Sync>;
 type BeforeDelete = Arc<dyn Fn(&ExpiredFile) -> DeleteVerdict + Send + Sync>;
+type ArchiveLook = Arc<dyn Fn(&str, u64, u64) -> Option<String> + Send + Sync>;
 
 /// The hooks that a program registered. Two values are equal if they hold the same functions.
 #[derive(Clone, Default)]
@@ -91,6 +92,9 @@ pub struct Hooks {
     pub on_event: Option<OnEvent>,
     /// Called before a segment is deleted, to copy it elsewhere or to keep it. Must not panic.
     pub before_delete: Option<BeforeDelete>,
+    /// Looks at the archive of the store: gets its settings, the log offset up to which segments may be deleted because
+    /// of it, and that of the start of the log. Returns why the archive does not have what it must have. Must not panic.
+    pub archive_look: Option<ArchiveLook>,
 }
 
 impl fmt::Debug for Hooks {
@@ -98,6 +102,7 @@ impl fmt::Debug for Hooks {
         out.debug_struct("Hooks")
             .field("on_event", &self.on_event.is_some())
             .field("before_delete", &self.before_delete.is_some())
+            .field("archive_look", &self.archive_look.is_some())
             .finish()
     }
 }
@@ -106,6 +111,7 @@ impl PartialEq for Hooks {
     fn eq(&self, other: &Self) -> bool {
         same(self.on_event.as_ref(), other.on_event.as_ref())
             && same(self.before_delete.as_ref(), other.before_delete.as_ref())
+            && same(self.archive_look.as_ref(), other.archive_look.as_ref())
     }
 }
 
@@ -144,5 +150,14 @@ impl Hooks {
         let verdict = before_delete(file);
         IN_HOOK.set(outer);
         verdict
+    }
+
+    /// Calls `archive_look`; without it, the archive has what the store recorded.
+    pub fn look_at_archive(&self, settings: &str, archived_to: u64, log_start: u64) -> Option<String> {
+        let look = self.archive_look.as_ref()?;
+        let outer = IN_HOOK.replace(true);
+        let missing = look(settings, archived_to, log_start);
+        IN_HOOK.set(outer);
+        missing
     }
 }

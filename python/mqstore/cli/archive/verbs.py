@@ -114,10 +114,17 @@ def archive_files(
 
 @app.command("archive-verify")
 @_verb
-def archive_verify(target: Target, form: ReportForm = Format.TABLE) -> int:
+def archive_verify(
+    target: Target,
+    rebuild_manifest: Annotated[
+        bool,
+        typer.Option("--rebuild-manifest", help="First make a missing or damaged manifest again from the files."),
+    ] = False,
+    form: ReportForm = Format.TABLE,
+) -> int:
     """Reads all files of an archive and compares their records with the checksums of the log."""
     with render.progress("reading the archive") as bar:
-        report = mqstore.Archive(target).verify(progress=bar)
+        report = mqstore.Archive(target).verify(rebuild_manifest=rebuild_manifest, progress=bar)
     if not render.machine(report.to_dict(), form):
         for problem in report.problems:
             print(render.plain(problem))

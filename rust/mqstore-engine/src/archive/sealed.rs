@@ -155,7 +155,7 @@ impl Store {
         self.writer("configure the archive")?.cleaner.set_archive(&mut |_| Ok(archive.cloned()))
     }
 
-    /// Moves the log offset of the archive forward to `archived_to`, if the archive still has the settings `settings`.
+    /// Replaces the archive by `next`, if it still has the settings `settings`. Its log offset only moves forward.
     /// Returns the archive as it is then.
     ///
     /// # Errors
@@ -163,15 +163,15 @@ impl Store {
     pub fn advance_archive(
         &self,
         settings: &str,
-        archived_to: u64,
+        next: &ArchiveState,
     ) -> Result<Option<ArchiveState>, StoreError> {
         let mut outcome = None;
         self.writer("record the end of the archive")?.cleaner.set_archive(&mut |known| {
             outcome = known?.map(|known| {
-                let is_same = known.settings == settings;
-                let archived_to =
-                    if is_same { archived_to.max(known.archived_to) } else { known.archived_to };
-                ArchiveState { archived_to, ..known }
+                if known.settings != settings {
+                    return known;
+                }
+                ArchiveState { archived_to: next.archived_to.max(known.archived_to), ..next.clone() }
             });
             Ok(outcome.clone())
         })?;

@@ -30,7 +30,6 @@ use mqstore_log::commit_log::Segment;
 
 use crate::Store;
 use crate::read::view::View;
-use crate::retention::unarchived;
 use crate::write::writer::Writer;
 use rules::{LAST_SEGMENTS, RecordRules};
 use survey::{SurveyedSegment, survey};
@@ -160,7 +159,7 @@ impl Writer {
             } else if !staging.is_ok_and(|folder| self.files.vfs.stat(&folder).is_ok()) {
                 Some("its folder receives no new files".to_owned())
             } else {
-                unarchived::why(&self.files, segment)
+                self.cleaner.unarchived(segment, found.is_empty())
             };
             if why.is_some() {
                 return (found, why);

@@ -20,7 +20,8 @@ use super::preview::preview;
 use super::report::{self, ExpireReport};
 use super::segment_times::{SegmentTimes, times_of};
 use super::stalled_groups::{StalledGroups, known_holders};
-use super::{unarchived, uncompacted, wipe};
+use super::unarchived::ArchiveRule;
+use super::{uncompacted, wipe};
 use crate::archive::state::{ArchiveLookup, ArchiveState};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::events::{DeleteVerdict, ExpiredFile, ExpiredKind, is_in_hook};
@@ -85,6 +86,7 @@ pub(crate) struct Cleaner {
     held: Mutex<Vec<Arc<Segment>>>,
     /// Locked while a segment is removed and while the archive changes, never while a hook runs.
     archive: Mutex<()>,
+    archive_rule: ArchiveRule,
     state: Mutex<CleanerState>,
 }
 
@@ -187,6 +189,7 @@ impl Cleaner {
             rest_ms: AtomicU64::new(LOOK.as_millis() as u64),
             held: Mutex::default(),
             archive: Mutex::default(),
+            archive_rule: ArchiveRule::new(files, &options.hooks),
             state: Mutex::default(),
         }
     }
@@ -327,6 +330,7 @@ impl Cleaner {
         }
         let space = self.check_disks()?;
         let mut state = self.state.lock();
+        self.archive_rule.look_again();
         let mut report = ExpireReport { dry_run, ..ExpireReport::default() };
         let request = PlanRequest { trigger: ExpiryTrigger::Asked, limit: usize::MAX, is_real: !dry_run };
         let plan = self.plan(&mut state, &space, request, lookup)?;
@@ -395,6 +399,14 @@ impl Cleaner {
         new.unwrap_or_else(ArchiveState::removed).save(&self.files)
     }
 
+    /// Returns why `segment` must stay for the archive. With `looks`, an earlier look at the archive does not count.
+    pub(crate) fn unarchived(&self, segment: &Segment, looks: bool) -> Option<String> {
+        if looks {
+            self.archive_rule.look_again();
+        }
+        self.archive_rule.why(segment, self.log.list().min_offset())
+    }
+
     /// Runs `replace`, which gives the name of `segment` to another file, while no segment is removed and the archive does
     /// not change. Returns why the segment must keep its file, if it must.
     ///
@@ -409,7 +421,7 @@ impl Cleaner {
         if segment.is_retired() {
             return Ok(Some("it was deleted meanwhile".to_owned()));
         }
-        match unarchived::why(&self.files, segment) {
+        match self.archive_rule.why_after_look(segment) {
             Some(why) => Ok(Some(why)),
             None => replace().map(|()| None),
         }
@@ -436,7 +448,7 @@ impl Cleaner {
             queues: &self.queues,
             trusted: self.flusher.dispatched(),
         };
-        preview(&check, &self.index, plan, report)
+        preview(&check, &self.archive_rule, &self.index, plan, report)
     }
 
     fn plan(
@@ -509,7 +521,7 @@ impl Cleaner {
         }
         let aside = self.wipe_place(segment)?;
         let archive = self.archive.lock();
-        if let Some(why) = unarchived::why(&self.files, segment) {
+        if let Some(why) = self.archive_rule.why_after_look(segment) {
             // The archive changed after the first look.
             drop(archive);
             return Ok(DeleteOutcome::Kept(self.report_kept(state, &file, segment.base_offset(), &why)));
@@ -559,7 +571,7 @@ impl Cleaner {
                 "some of its records are not yet synced and dispatched",
             )));
         }
-        if let Some(why) = unarchived::why(&self.files, segment) {
+        if let Some(why) = self.unarchived(segment, false) {
             return Ok(Some(self.report_kept(state, file, base, &why)));
         }
         if let Some(text) = self.uncompacted(state, segment, file, asked)? {

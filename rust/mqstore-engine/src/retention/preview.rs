@@ -8,7 +8,8 @@ use super::plan::{DeletionPlan, ExpiryTrigger, PlanInput, RetentionRules, plan};
 use super::report::{self, ExpireReport};
 use super::segment_times::times_of;
 use super::stalled_groups::{StalledGroups, known_holders};
-use super::{unarchived, uncompacted};
+use super::unarchived::ArchiveRule;
+use super::uncompacted;
 use crate::store::topics::load_floors;
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::StoreError;
@@ -22,11 +23,12 @@ use mqstore_log::index::IndexSet;
 /// Adds to `report` the segments of `plan` that would be removed, and the files before the log's new start.
 pub(super) fn preview(
     check: &uncompacted::UncompactedCheck<'_>,
+    archive: &ArchiveRule,
     index: &IndexSet,
     plan: &DeletionPlan,
     report: &mut ExpireReport,
 ) -> Result<(), StoreError> {
-    let (archived, unarchived) = unarchived::split(check.files, &plan.deletions);
+    let (archived, unarchived) = archive.split(&plan.deletions, check.list.min_offset());
     let (going, kept) = check.split(archived)?;
     match (kept.or(unarchived), &plan.held) {
         (None, Some(held)) => report.add_held(held),
@@ -93,6 +95,7 @@ pub(crate) fn preview_of(
     // Units can be missing if the store was not closed, or while a writer runs.
     let trusted = if files.vfs.stat(&files.abort()).is_err() { u64::MAX } else { 0 };
     let check = uncompacted::UncompactedCheck { files, options, list: &list, queues: &queues, trusted };
-    preview(&check, &index, &plan, &mut report)?;
+    let archive = ArchiveRule::new(files, &options.hooks);
+    preview(&check, &archive, &index, &plan, &mut report)?;
     Ok(report)
 }

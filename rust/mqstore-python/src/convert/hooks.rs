@@ -24,10 +24,13 @@ pub(crate) fn set(hooks: &mut Hooks, name: &str, callback: &Bound<'_, PyAny>) ->
         return Err(InvalidOptionError::new_err((name.to_owned(), reason)));
     }
     let callback = callback.clone().unbind();
-    if name == "on_event" {
-        hooks.on_event = Some(Arc::new(move |event| tell(&callback, event)));
-    } else {
-        hooks.before_delete = Some(Arc::new(move |file| ask(&callback, file)));
+    match name {
+        "on_event" => hooks.on_event = Some(Arc::new(move |event| tell(&callback, event))),
+        "before_delete" => hooks.before_delete = Some(Arc::new(move |file| ask(&callback, file))),
+        _ => {
+            hooks.archive_look =
+                Some(Arc::new(move |settings, end, start| look(&callback, settings, end, start)));
+        }
     }
     Ok(())
 }
@@ -54,6 +57,21 @@ fn ask(callback: &Py<PyAny>, file: &ExpiredFile) -> DeleteVerdict {
         })
     });
     asked.unwrap_or(DeleteVerdict::Keep)
+}
+
+/// Calls the function that looks at the archive of the store. Without an answer, nothing is known to be in it.
+fn look(callback: &Py<PyAny>, settings: &str, archived_to: u64, log_start: u64) -> Option<String> {
+    let unknown = || "the look at the archive failed".to_owned();
+    let looked = Python::try_attach(|py| {
+        let answer = callback
+            .call1(py, (settings, archived_to, log_start))
+            .and_then(|answer| answer.extract::<Option<String>>(py));
+        answer.unwrap_or_else(|error| {
+            error.write_unraisable(py, Some(callback.bind(py)));
+            Some(unknown())
+        })
+    });
+    looked.unwrap_or_else(|| Some(unknown()))
 }
 
 /// Converts the answer: None and True delete the segment, False keeps it, a duration postpones the deletion.

@@ -70,7 +70,9 @@ pub(crate) fn from_dict(values: &Bound<'_, PyDict>) -> PyResult<StoreOptions> {
             "read_only_commit_log_paths" => options.read_only_commit_log_paths = value.extract()?,
             "derived_path" => options.derived_path = value.extract()?,
             "dledger_end" => options.dledger_end = dledger_end(&value.extract::<String>()?)?,
-            "on_event" | "before_delete" => crate::convert::hooks::set(&mut options.hooks, name, &value)?,
+            "on_event" | "before_delete" | "archive_look" => {
+                crate::convert::hooks::set(&mut options.hooks, name, &value)?;
+            }
             _ => return Err(bad(name, "no such option")),
         }
     }

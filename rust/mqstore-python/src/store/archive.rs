@@ -59,12 +59,19 @@ fn set_archive(store: &Bound<'_, NativeStore>, archive: Option<(u64, String)>) -
     detached(store.py(), || core.set_archive(archive.as_ref()))
 }
 
-/// Moves the log offset of the archive forward, durably, if it has these settings. Returns whether it has them.
+/// Moves the log offset of the archive forward and replaces its settings, durably, if it has the settings `known`.
+/// Returns whether it has the new ones then.
 #[pyfunction]
-fn advance_archive(store: &Bound<'_, NativeStore>, settings: &str, archived_to: u64) -> PyResult<bool> {
+fn advance_archive(
+    store: &Bound<'_, NativeStore>,
+    known: &str,
+    archived_to: u64,
+    settings: String,
+) -> PyResult<bool> {
     let core = store.get().core()?;
-    let found = detached(store.py(), || core.advance_archive(settings, archived_to))?;
-    Ok(found.is_some_and(|archive| archive.settings == settings))
+    let next = ArchiveState { archived_to, settings };
+    let found = detached(store.py(), || core.advance_archive(known, &next))?;
+    Ok(found.is_some_and(|archive| archive.settings == next.settings))
 }
 
 /// Returns the queues of a topic, each with its smallest offset that can be read and the offset after its largest one.

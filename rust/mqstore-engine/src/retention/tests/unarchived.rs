@@ -29,7 +29,7 @@ fn segments_stay_until_the_archive_has_them() {
     assert!(done.kept[0].contains("not in the archive yet, which ends at log offset 0"), "{:?}", done.kept);
     assert_eq!(bench.told(), ["segment_kept"]);
     // Half a segment is no segment.
-    store.advance_archive(&archive(0).settings, 2 * SEGMENT + SEGMENT / 2).unwrap();
+    store.advance_archive(&archive(0).settings, &archive(2 * SEGMENT + SEGMENT / 2)).unwrap();
     let planned = expire(&store, true);
     let done = expire(&store, false);
     assert_eq!(ExpireReport { dry_run: true, ..done.clone() }, planned);
@@ -61,11 +61,49 @@ fn no_other_limit_removes_them_either() {
         rounds(&bench, &store, 300);
         assert_eq!(bench.segments()[0], SEGMENT, "the background removes what the archive has");
         assert_eq!(expire(&store, false).segments, 0);
-        store.advance_archive(&archive(0).settings, 3 * SEGMENT).unwrap();
+        store.advance_archive(&archive(0).settings, &archive(3 * SEGMENT)).unwrap();
         rounds(&bench, &store, 300);
         assert_eq!(bench.segments()[0], 3 * SEGMENT);
         store.close().unwrap();
     }
+}
+
+/// The state says that four segments are archived, and the archive itself has none of them.
+#[test]
+fn an_archive_that_lacks_segments_keeps_them() {
+    let bench = Bench::new();
+    let looks: Arc<Mutex<Vec<(String, u64, u64)>>> = Arc::default();
+    let missing = Arc::new(Mutex::new(Some("the target is empty".to_owned())));
+    let (seen, answer) = (Arc::clone(&looks), Arc::clone(&missing));
+    let look: Arc<dyn Fn(&str, u64, u64) -> Option<String> + Send + Sync> =
+        Arc::new(move |settings, archived_to, log_start| {
+            assert!(is_in_hook());
+            seen.lock().push((settings.to_owned(), archived_to, log_start));
+            answer.lock().clone()
+        });
+    let hooks = Hooks { archive_look: Some(look), ..Hooks::default() };
+    let options = StoreOptions { hooks, retention_bytes: Some(1), ..aged(1) };
+    let store = due(&bench, &options);
+    store.set_archive(Some(&archive(0))).unwrap();
+    assert_eq!(expire(&store, false).segments, 0);
+    assert_eq!(looks.lock().len(), 0, "the store knows already that nothing is archived");
+    store.advance_archive(&archive(0).settings, &archive(4 * SEGMENT)).unwrap();
+    let planned = expire(&store, true);
+    let done = expire(&store, false);
+    assert_eq!(ExpireReport { dry_run: true, ..done.clone() }, planned);
+    assert_eq!((done.segments, done.kept.len()), (0, 1));
+    assert!(done.kept[0].ends_with(": the target is empty"), "{:?}", done.kept);
+    assert_eq!(*looks.lock(), vec![(archive(0).settings, 4 * SEGMENT, 0); 2], "each call looks once");
+    let reader = bench.try_open(OpenMode::Read, &options).unwrap();
+    assert_eq!(expire(&reader, true).kept, planned.kept);
+    looks.lock().clear();
+    rounds(&bench, &store, 300);
+    assert_eq!(bench.segments()[0], 0, "the background removes nothing either");
+    assert!((1..40).contains(&looks.lock().len()), "{:?}", looks.lock().len());
+    *missing.lock() = None;
+    rounds(&bench, &store, 300);
+    assert_eq!(bench.segments()[0], 4 * SEGMENT);
+    store.close().unwrap();
 }
 
 #[test]
@@ -79,7 +117,7 @@ fn a_state_that_cannot_be_read_keeps_everything() {
     let report = expire(&store, false);
     assert!(report.segments == 0 && report.kept[0].contains("as far as known"), "{:?}", report.kept);
     assert!(matches!(store.archive(), Err(StoreError::Corrupt { .. })));
-    let refused = store.advance_archive(&archive(0).settings, 4 * SEGMENT);
+    let refused = store.advance_archive(&archive(0).settings, &archive(4 * SEGMENT));
     assert!(matches!(refused, Err(StoreError::Corrupt { .. })), "an unknown archive does not advance");
     assert_eq!(expire(&store, false).segments, 0);
     store.set_archive(Some(&archive(4 * SEGMENT))).unwrap();
@@ -91,11 +129,14 @@ fn a_state_that_cannot_be_read_keeps_everything() {
 fn the_end_of_an_archive_moves_forward_only_and_only_for_its_settings() {
     let bench = Bench::new();
     let store = due(&bench, &aged(1));
-    assert_eq!(store.advance_archive("{}", SEGMENT).unwrap(), None);
+    assert_eq!(store.advance_archive("{}", &archive(SEGMENT)).unwrap(), None);
     assert_eq!(store.archive().unwrap(), None);
     store.set_archive(Some(&archive(2 * SEGMENT))).unwrap();
-    assert_eq!(store.advance_archive(&archive(0).settings, SEGMENT).unwrap(), Some(archive(2 * SEGMENT)));
-    assert_eq!(store.advance_archive("{}", 4 * SEGMENT).unwrap(), Some(archive(2 * SEGMENT)));
+    assert_eq!(
+        store.advance_archive(&archive(0).settings, &archive(SEGMENT)).unwrap(),
+        Some(archive(2 * SEGMENT))
+    );
+    assert_eq!(store.advance_archive("{}", &archive(4 * SEGMENT)).unwrap(), Some(archive(2 * SEGMENT)));
     assert_eq!(store.archive().unwrap(), Some(archive(2 * SEGMENT)));
     let two_lines = ArchiveState { settings: "a\nb".to_owned(), ..archive(0) };
     assert!(matches!(store.set_archive(Some(&two_lines)), Err(StoreError::InvalidOption { .. })));
@@ -140,7 +181,7 @@ fn a_stop_at_any_call_removes_no_segment_that_is_not_archived() {
         (bench, store)
     };
     let act = |store: &Store| {
-        store.advance_archive(&archive(0).settings, 3 * SEGMENT).unwrap();
+        store.advance_archive(&archive(0).settings, &archive(3 * SEGMENT)).unwrap();
         expire(store, false);
     };
     let (bench, store) = ready();

@@ -296,6 +296,10 @@ class Stepped(Iterator["StoredMessage"]):
         with self._turn:
             return list(islice(self._messages, _STEP)) or None
 
+    def _visible(self, _messages: list[StoredMessage]) -> list[StoredMessage] | None:
+        """As the native iterator. The history asks for the floors when it reads."""
+        return None
+
 
 class ContinuedMessages(Iterator["StoredMessage"]):
     """The messages of a read that begins before the log. Threads that share an iterator take turns."""
@@ -462,6 +466,10 @@ class ContinuedMessages(Iterator["StoredMessage"]):
                 if wanted := [message for message in step if self._is_new(message)]:
                     return wanted
             return None
+
+    def _visible(self, messages: list[StoredMessage]) -> list[StoredMessage] | None:
+        """As the native iterator."""
+        return self._log._visible(messages)
 
 
 class ContinuedScan(RowSource):

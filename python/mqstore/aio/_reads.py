@@ -55,12 +55,26 @@ class Messages:
         return self
 
     async def __anext__(self) -> StoredMessage:
+        if self._ready:
+            self._bridge.check()
+            self._drop_hidden()
         if not self._ready:
             async with self._turn:
                 await self._fetch()
-        else:
-            self._bridge.check()
         return self._ready.pop()
+
+    def _drop_hidden(self) -> None:
+        """Drops messages that a deletion or a retention has hidden since they were fetched."""
+        if (messages := self._messages) is None:
+            return
+        try:
+            visible = messages._visible(self._ready)
+        except BaseException:
+            self._over = True
+            self._ready.clear()
+            raise
+        if visible is not None:
+            self._ready = visible
 
     async def aclose(self) -> None:
         """Ends the iteration. Calling it is optional."""

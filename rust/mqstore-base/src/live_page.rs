@@ -437,6 +437,12 @@ impl LiveWatch {
         (inode, live)
     }
 
+    /// Returns how often the writer of the last look has counted a change of topics by now; `None` if no writer ran then.
+    /// Reads memory only.
+    pub fn topic_changes(&self) -> Option<u64> {
+        self.0.lock().as_ref()?.word(TOPIC_CHANGES_AT)
+    }
+
     /// Returns the inode of the page.
     pub fn inode(&self, files: &StoreFiles) -> Option<u64> {
         match &*self.0.lock() {

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mqstore_io::sync::RwLock;
+use mqstore_io::sync::{AtomicU64, Ordering, RwLock};
 
 /// The floor of one topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,7 +115,10 @@ impl TopicRetention {
 
 /// The floors of one store. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct TopicFloors(Arc<RwLock<Arc<FloorTable>>>);
+pub struct TopicFloors {
+    table: Arc<RwLock<Arc<FloorTable>>>,
+    changes: Arc<AtomicU64>,
+}
 
 impl TopicFloors {
     /// Creates the floors of a store.
@@ -127,17 +130,28 @@ impl TopicFloors {
 
     /// Returns the current floors.
     pub fn now(&self) -> Arc<FloorTable> {
-        Arc::clone(&self.0.read())
+        Arc::clone(&self.table.read())
+    }
+
+    /// Returns how often [`Self::count_change`] was called.
+    #[inline]
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Counts a change, for those who read messages ahead. Call it when everything that depends on the floors has changed.
+    pub fn count_change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Replaces all floors.
     pub fn replace(&self, table: FloorTable) {
-        *self.0.write() = Arc::new(table);
+        *self.table.write() = Arc::new(table);
     }
 
     /// Sets the floors of `floors`, and keeps those of other topics.
     pub fn set(&self, floors: impl IntoIterator<Item = (Arc<str>, TopicFloor)>) {
-        let mut table = self.0.write();
+        let mut table = self.table.write();
         let mut next = FloorTable::clone(&table);
         for (topic, floor) in floors {
             next.insert(topic, floor);
@@ -147,7 +161,7 @@ impl TopicFloors {
 
     /// Sets those of `floors` that are higher than the floors of their topics.
     pub fn raise(&self, floors: impl IntoIterator<Item = (Arc<str>, TopicFloor)>) {
-        let mut table = self.0.write();
+        let mut table = self.table.write();
         let mut next = FloorTable::clone(&table);
         for (topic, floor) in floors {
             if next.log_offset(&topic) < floor.log_offset {
@@ -159,17 +173,17 @@ impl TopicFloors {
 
     /// Returns the log offset before which the records of `topic` do not count; 0 if all count.
     pub fn log_offset(&self, topic: &str) -> u64 {
-        self.0.read().log_offset(topic)
+        self.table.read().log_offset(topic)
     }
 
     /// Returns the log offset at which `topic` was last deleted; 0 if it never was.
     pub fn deleted(&self, topic: &str) -> u64 {
-        self.0.read().deleted(topic)
+        self.table.read().deleted(topic)
     }
 
     /// Returns the first offset of a queue without messages; 0 if its topic has no floor.
     pub fn first_offset(&self, topic: &str, queue_id: i32) -> i64 {
-        self.0.read().first_offset(topic, queue_id)
+        self.table.read().first_offset(topic, queue_id)
     }
 }
 

@@ -44,6 +44,7 @@ pub use open_loop::{
     AppendTrace, Cause, CauseTotal, Latencies, SlowStep, TraceCheck, TraceRequest, trace_copies,
 };
 pub use read::cursor::{LogCursor, LookupCursor, QueueCursor, RecordBatch};
+pub use read::floor_watch::FloorWatch;
 pub use read::follower::{FollowStep, TopicFollower};
 pub use read::merged::{MergedCursor, ReadBound, TopicRead};
 pub use read::pop_checkpoints::{PopState, PoppedMessage, PoppedQueue};

@@ -15,7 +15,7 @@ use std::time::Duration;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_base::wake_signal::{LOOK, Signal};
-use mqstore_engine::Store;
+use mqstore_engine::{FloorWatch, Store};
 use mqstore_io::sync::{AtomicBool, Mutex, Ordering};
 use mqstore_meta::{MetaLog, OffsetChange};
 
@@ -59,6 +59,8 @@ pub(super) struct ConsumerState {
     /// Messages that were read ahead for [`Consumer::next_once`].
     buffer: VecDeque<BufferedMessage>,
     ahead: usize,
+    /// The floors that the messages in the buffer respect.
+    floors: Option<FloorWatch>,
     /// The change of owners from which `slots` was made.
     pub(super) seen: Option<u64>,
     /// Time of the last search for new queues; monotonic.
@@ -212,6 +214,10 @@ impl Consumer {
             self.refresh(&mut state)?;
         } else if !self.has_stable_assignment(&mut state)? {
             return Ok(Look::NotAtHand);
+        }
+        if !state.floors.as_ref().is_some_and(|floors| self.store().has_same_floors(floors)) {
+            state.floors = Some(self.store().watch_floors());
+            state.clear_buffer();
         }
         let mut found = Vec::new();
         let rest = read(&mut state, &mut found)?;

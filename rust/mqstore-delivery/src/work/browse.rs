@@ -112,7 +112,7 @@ impl WorkQueueInner {
             state.looked = None;
             self.look_for_queues(&mut state)?;
             for source in &mut state.sources {
-                let max = source.max_offset(self.store())?;
+                let (_, max) = source.bounds(self.store())?;
                 let ((count, next), _) =
                     self.meta().change_progress(&source.place.progress, |progress, records| {
                         (finish_unleased(progress, max, now_ms, records), progress.next().max(max))

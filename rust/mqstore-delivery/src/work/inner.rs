@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mqstore_base::error::StoreError;
-use mqstore_engine::Store;
+use mqstore_engine::{FloorWatch, Store};
 use mqstore_format::topic::{DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX};
 use mqstore_io::sync::{AtomicU64, Mutex, Ordering};
 use mqstore_meta::{MetaLog, Progress, ProgressRecord};
@@ -51,6 +51,8 @@ pub(super) struct WorkQueueState {
     pub(super) looked: Option<Duration>,
     /// Removals of topics and groups that are taken into account.
     removals: u64,
+    /// The floors that the messages in memory respect.
+    floors: Option<FloorWatch>,
     /// Dead letters whose copy failed.
     pub(super) unburied: ExhaustedOffsets,
     /// Time of the last failure; monotonic.
@@ -188,7 +190,7 @@ impl WorkQueueInner {
     }
 
     /// Looks for new queues and adds them, at most once per [`LOOK`]. Forgets the queues of a deleted topic: a new topic
-    /// of the name has queues with a new state.
+    /// of the name has queues with a new state. Forgets what was read ahead if floors were raised since.
     pub(super) fn look_for_queues(&self, state: &mut WorkQueueState) -> Result<(), BrokerError> {
         let removals = self.meta().removals();
         if state.removals != removals {
@@ -197,6 +199,13 @@ impl WorkQueueInner {
             state.unburied.retain(|(place, _)| !place.progress.is_removed());
             state.turn = 0;
             state.looked = None;
+        }
+        if !state.floors.as_ref().is_some_and(|floors| self.store().has_same_floors(floors)) {
+            state.floors = Some(self.store().watch_floors());
+            for source in &mut state.sources {
+                let next = source.place.progress.lock().next();
+                source.skip_read_ahead(next);
+            }
         }
         let now = self.store().clock().monotonic();
         if state.looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK) {
@@ -255,16 +264,17 @@ impl WorkQueueInner {
         let now_ms = self.store().clock().now_ms();
         let mut counts = WorkQueueCounts::default();
         for source in &state.sources {
-            let max = source.max_offset(self.store())?;
+            let (min, max) = source.bounds(self.store())?;
             let progress = source.place.progress.lock();
-            let waiting = progress.all_waiting().len() as u64;
+            let waiting = waiting_from(&progress, min);
             let due = match progress.first_due() {
                 Some((_, first)) if first.visible_ms <= now_ms => {
-                    progress.all_waiting().filter(|(_, waiting)| waiting.visible_ms <= now_ms).count() as u64
+                    let is_due = |at: i64, visible_ms: i64| at >= min && visible_ms <= now_ms;
+                    progress.all_waiting().filter(|(at, one)| is_due(*at, one.visible_ms)).count() as u64
                 }
                 _ => 0,
             };
-            counts.ready += max.saturating_sub(progress.next()).max(0).unsigned_abs() + due;
+            counts.ready += new_messages(&progress, (min, max)) + due;
             counts.delayed += waiting - due;
             counts.leased += progress.leases().len() as u64;
             counts.dying += progress.dead_letters().len() as u64;
@@ -276,12 +286,27 @@ impl WorkQueueInner {
     pub(super) fn size(&self, state: &WorkQueueState) -> Result<u64, StoreError> {
         let mut size = 0;
         for source in &state.sources {
-            let max = source.max_offset(self.store())?;
+            let bounds = source.bounds(self.store())?;
             let progress = source.place.progress.lock();
-            size += max.saturating_sub(progress.next()).max(0).unsigned_abs();
-            size += progress.all_waiting().len() as u64;
+            size += new_messages(&progress, bounds) + waiting_from(&progress, bounds.0);
         }
         Ok(size)
+    }
+}
+
+/// Returns the number of messages between the bounds of the queue that were never leased.
+fn new_messages(progress: &Progress, (min, max): (i64, i64)) -> u64 {
+    max.saturating_sub(progress.next().max(min)).max(0).unsigned_abs()
+}
+
+/// Returns the number of messages that were returned and can still be read: from the minimum `min` of the queue on.
+fn waiting_from(progress: &Progress, min: i64) -> u64 {
+    let all = progress.all_waiting();
+    // Most often, no message below the minimum is unfinished.
+    if progress.committed() >= min {
+        all.len() as u64
+    } else {
+        all.filter(|(at, _)| *at >= min).count() as u64
     }
 }
 

@@ -94,8 +94,8 @@ impl WorkSource {
         self.wait.as_ref().is_some_and(|wait| !wait.is_over())
     }
 
-    /// Returns one past the last offset of the queue.
-    pub(super) fn max_offset(&self, store: &Store) -> Result<i64, StoreError> {
-        Ok(store.bounds(&self.place.topic, self.place.queue_id)?.1)
+    /// Returns the first offset of the queue that can be read, and one past the last.
+    pub(super) fn bounds(&self, store: &Store) -> Result<(i64, i64), StoreError> {
+        store.bounds(&self.place.topic, self.place.queue_id)
     }
 }

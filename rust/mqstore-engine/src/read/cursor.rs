@@ -13,6 +13,7 @@ use mqstore_format::properties::{KEYS, UNIQ_KEY};
 use mqstore_format::{CqUnit, RecordView};
 use mqstore_io::MappedFileGuard;
 
+use super::floor_watch::{FloorChange, FloorWatch};
 use super::view::View;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, RecordBytes, StoredRecord};
@@ -60,6 +61,8 @@ pub struct QueueCursor {
     report: Option<DamageReport>,
     /// Whether offsets can be missing because a compaction dropped their messages.
     sparse: bool,
+    /// The floors that the units respect.
+    floors: FloorWatch,
 }
 
 impl QueueCursor {
@@ -74,6 +77,7 @@ impl QueueCursor {
         let reader = RecordReader::new(view.log(), view.list(), limit);
         let (next, end) = range;
         let on_damage = view.damage_policy();
+        let floors = FloorWatch::new(&*view);
         Self {
             view,
             topic: topic.to_owned(),
@@ -93,6 +97,7 @@ impl QueueCursor {
             has_choice: false,
             report: None,
             sparse: false,
+            floors,
         }
     }
 
@@ -120,6 +125,11 @@ impl QueueCursor {
     /// Returns the minimum offset of the next record.
     pub fn position(&self) -> i64 {
         self.next
+    }
+
+    /// Returns the topic that the cursor reads.
+    pub fn topic(&self) -> &str {
+        &self.topic
     }
 
     /// Returns the queue that the cursor reads.
@@ -230,6 +240,9 @@ impl QueueCursor {
     /// records, and the caller may have other work meanwhile.
     pub fn next_of(&mut self, max: usize, looks: usize) -> Result<RecordBatch, StoreError> {
         self.view.check()?;
+        if let Some(change) = self.floors.follow(&*self.view)? {
+            self.follow_floors(&change)?;
+        }
         let mut records = Vec::new();
         let (mut ended, mut looks) = (false, looks);
         while records.len() < max && looks > 0 {
@@ -281,6 +294,27 @@ impl QueueCursor {
             self.reader.release();
         }
         Ok(RecordBatch { records, ended })
+    }
+
+    /// Forgets the units that were read ahead, and returns an error if the position of this cursor is hidden now.
+    fn follow_floors(&mut self, change: &FloorChange) -> Result<(), StoreError> {
+        self.units.clear();
+        self.used = 0;
+        if self.next >= self.end {
+            return Ok(());
+        }
+        self.check_not_deleted()?;
+        // Compacted records of the old topic are not in the files of the new one.
+        self.sparse &= !change.deletes(&self.topic);
+        self.check_not_expired()
+    }
+
+    /// Returns the error for the message at `offset`, which was read from the queue itself and is hidden now.
+    pub(super) fn check_hidden(&mut self, offset: i64) -> Result<(), StoreError> {
+        self.next = offset;
+        self.sparse = false;
+        self.check_not_deleted()?;
+        self.check_not_expired()
     }
 
     /// Skips a record that cannot be read, or returns the error with the advice how to skip it.
@@ -453,14 +487,14 @@ pub struct LogCursor {
     held: Option<MappedFileGuard>,
     limit: u64,
     filter: Option<MessageFilter>,
-    /// The floors of deleted topics, whose records are left out.
-    floors: Arc<FloorTable>,
+    /// The floors, which hide records; `None` if it also returns hidden records.
+    floors: Option<Arc<FloorTable>>,
 }
 
 impl LogCursor {
     pub(crate) fn new(view: Arc<dyn View>, start: u64, limit: u64) -> Self {
         let scanner = LogScanner::new(view.list(), start, limit, ScanChecks { crc: true });
-        let floors = view.floors();
+        let floors = Some(view.floors());
         Self { scanner, view, on_damage: DamagePolicy::Skip, held: None, limit, filter: None, floors }
     }
 
@@ -479,7 +513,7 @@ impl LogCursor {
     /// Also returns records of deleted topics from now on.
     #[must_use]
     pub fn with_deleted(self) -> Self {
-        Self { floors: Arc::default(), ..self }
+        Self { floors: None, ..self }
     }
 
     /// Returns up to `max` records; an empty result is the end.
@@ -490,13 +524,16 @@ impl LogCursor {
     /// Like [`next_batch`](Self::next_batch), but reads at most about `looks` records.
     pub fn next_of(&mut self, max: usize, looks: usize) -> Result<RecordBatch, StoreError> {
         self.view.check()?;
+        if let Some(floors) = &mut self.floors {
+            *floors = self.view.floors();
+        }
         let (mut records, mut ended) = (Vec::new(), false);
         self.held = self.view.list().find(self.scanner.position()).and_then(Segment::hold);
         let (looks, matches) = (Cell::new(looks), Cell::new(true));
         // The last record that is read is returned even if it does not match, and is dropped here.
         let wanted = |record: &RecordView<'_>, offset: u64| {
             looks.set(looks.get().saturating_sub(1));
-            let is_live = !self.floors.hides(record.topic, offset);
+            let is_live = self.floors.as_ref().is_none_or(|floors| !floors.hides(record.topic, offset));
             matches.set(is_live && self.filter.as_ref().is_none_or(|filter| filter.matches(record)));
             matches.get() || looks.get() == 0
         };
@@ -646,6 +683,7 @@ impl LookupCursor {
     /// Returns up to `max` records; an empty result is the end.
     pub fn next_batch(&mut self, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
         self.view.check()?;
+        self.wanted.floor = self.view.floors().log_offset(&self.wanted.topic);
         let mut records = Vec::new();
         while records.len() < max && self.remaining > 0 {
             let Some((offset, bytes)) = self.next_candidate()? else { break };

@@ -64,6 +64,11 @@ impl TopicFollower {
         })
     }
 
+    /// Returns the topic that it reads.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
     /// Returns the offset at which the read of its only queue ends.
     fn end_offset(&self) -> i64 {
         self.end.and_then(ReadBound::offset).unwrap_or(i64::MAX)

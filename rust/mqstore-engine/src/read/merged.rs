@@ -10,6 +10,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use super::cursor::{QueueCursor, RecordBatch};
+use super::floor_watch::FloorWatch;
 use super::query::{Boundary, no_queue};
 use super::view::View;
 use crate::Store;
@@ -81,6 +82,8 @@ pub struct MergedCursor {
     limit: Option<u64>,
     /// An error that the next call returns.
     failed: Option<StoreError>,
+    /// The floors that the next records respect.
+    floors: FloorWatch,
 }
 
 struct QueueHead {
@@ -99,12 +102,17 @@ impl MergedCursor {
     ) -> Self {
         let reader = RecordReader::new(view.log(), view.list(), end);
         let unread = (0..cursors.len()).rev().collect();
-        let units = UNITS / cursors.len().max(1);
+        let (units, floors) = (UNITS / cursors.len().max(1), FloorWatch::new(&*view));
         let queues = cursors
             .into_iter()
             .map(|cursor| QueueHead { cursor: cursor.with_units(units), record: None })
             .collect();
-        Self { view, order, queues, heads: BinaryHeap::new(), unread, reader, limit, failed: None }
+        Self { view, order, queues, heads: BinaryHeap::new(), unread, reader, limit, failed: None, floors }
+    }
+
+    /// Returns the topic that it reads; `None` if it has no queues.
+    pub fn topic(&self) -> Option<&str> {
+        self.queues.first().map(|queue| queue.cursor.topic())
     }
 
     /// Returns each queue with the minimum offset of its next record.
@@ -140,6 +148,13 @@ impl MergedCursor {
         }
         if let (None, [only]) = (self.limit, self.queues.as_mut_slice()) {
             return only.cursor.next_of(max, looks);
+        }
+        if let Some(change) = self.floors.follow(&*self.view)? {
+            for queue in &mut self.queues {
+                if let Some(record) = queue.record.take_if(|record| change.hides(&*self.view, record)) {
+                    queue.cursor.check_hidden(record.queue_offset)?;
+                }
+            }
         }
         let (mut records, mut ended, mut looks) = (Vec::new(), false, looks);
         while records.len() < max && looks > 0 {

@@ -3,6 +3,7 @@
 //! `view::View` has the operations that reads need; the writer and the read-only `reader::Reader` implement it.
 
 pub(crate) mod cursor;
+pub(crate) mod floor_watch;
 pub(crate) mod follower;
 pub(crate) mod live_reader;
 pub(crate) mod merged;

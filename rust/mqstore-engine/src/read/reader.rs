@@ -19,7 +19,7 @@ mod view;
 use std::collections::{BTreeSet, HashMap};
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use mqstore_format::{EntryFields, IndexGeometry, RecordView};
 use mqstore_io::Access;
@@ -74,6 +74,8 @@ pub(crate) struct Reader {
     /// Topics and groups, as of the open or the last change by a writer that readers must know.
     listed: RwLock<Arc<ListedTables>>,
     floors: TopicFloors,
+    /// Number of the writer's changes of topics for which the floors were read.
+    topic_changes: AtomicU64,
     batch: BatchTopics,
     index: IndexSet,
     mark: Option<DurableMark>,
@@ -209,6 +211,7 @@ impl Reader {
             options: options.clone(),
             listed: RwLock::new(Arc::new(listed)),
             floors,
+            topic_changes: live.map_or(0, |live| live.topic_changes).into(),
             batch,
             index,
             mark,
@@ -433,6 +436,7 @@ impl Reader {
                 state.replaced.set_floors(&floors);
             }
             state.topics_version = version;
+            self.topic_changes.store(live.map_or(0, |live| live.topic_changes), Ordering::Release);
         }
         Ok(())
     }
@@ -446,6 +450,7 @@ impl Reader {
         }
         let changed = !self.floors.now().has_same_deletions(&listed.floors);
         self.floors.replace(listed.floors.clone());
+        self.floors.count_change();
         for (topic, _) in listed.floors.iter().filter(|(_, floor)| floor.deleted > 0) {
             self.batch.remove(topic);
         }

@@ -79,6 +79,14 @@ pub(crate) trait View: Send + Sync {
     /// Returns the floors of deleted topics, which hide their records.
     fn floors(&self) -> Arc<FloorTable>;
 
+    /// Returns a number that changes after the floors changed. Cheap.
+    fn floor_changes(&self) -> u64;
+
+    /// Whether a writer in another process may have changed the floors since the last [`Self::catch_up`]. Cheap.
+    fn has_unread_floors(&self) -> bool {
+        false
+    }
+
     /// Returns the log if this process writes it.
     fn log(&self) -> Option<Arc<CommitLog>> {
         None

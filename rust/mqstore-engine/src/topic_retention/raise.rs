@@ -128,6 +128,7 @@ impl Writer {
             self.queues.correct_min_offsets_of(topic)?;
         }
         self.live.note_topic_change();
+        self.dispatcher.rules().floors.count_change();
         for (topic, floor) in due.drain(..) {
             if raised.iter().any(|(name, _)| *name == topic) {
                 report.topics.push(floor.report(&topic));

@@ -13,13 +13,14 @@ use mqstore_base::error::StoreError;
 use mqstore_base::message::{MessageFilter, StoredRecord};
 use mqstore_base::options::DamagePolicy;
 use mqstore_engine::{
-    FollowStep, LogCursor, LookupCursor, MergedCursor, QueueCursor, RecordBatch, Store, TopicFollower,
+    FloorWatch, FollowStep, LogCursor, LookupCursor, MergedCursor, QueueCursor, RecordBatch, Store,
+    TopicFollower,
 };
 use mqstore_io::Clock;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use crate::convert::error::StoreClosedError;
+use crate::convert::error::{StoreClosedError, to_py};
 use crate::convert::stored_message::StoredMessage;
 use crate::runtime::{SLICE, SharedStore, clock, reading};
 use crate::store::NativeStore;
@@ -78,6 +79,8 @@ struct IteratorState {
     source: IteratorSource,
     ready: VecDeque<StoredRecord>,
     batch: usize,
+    /// The floors that the messages of the last fetch respect.
+    floors: Option<FloorWatch>,
 }
 
 /// Messages in order; created by `read` and `lookup`. Threads that share an iterator take turns.
@@ -113,7 +116,12 @@ impl MessageIterator {
         Self {
             shared,
             _owner: owner,
-            state: Mutex::new(IteratorState { source, ready: VecDeque::new(), batch: FIRST_BATCH }),
+            state: Mutex::new(IteratorState {
+                source,
+                ready: VecDeque::new(),
+                batch: FIRST_BATCH,
+                floors: None,
+            }),
         }
     }
 
@@ -162,10 +170,37 @@ impl MessageIterator {
         Ok(PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)?.into_any())
     }
 
+    /// For asyncio: of `messages`, which `_step` returned and which were not used yet, returns those that are not hidden by
+    /// now; None if no floor changed.
+    fn _visible<'py>(
+        &self,
+        py: Python<'py>,
+        messages: &Bound<'py, PyList>,
+    ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+        let store = self.open_store()?;
+        // If another thread uses the iterator, it reads behind these messages.
+        let Some(mut state) = self.turn() else { return Ok(None) };
+        if state.has_same_floors(store) {
+            return Ok(None);
+        }
+        reading(py, store, || store.catch_up())?;
+        let IteratorState { source, floors: Some(floors), .. } = &mut *state else { return Ok(None) };
+        let mut visible = Vec::with_capacity(messages.len());
+        let dropped = store.drop_hidden(floors, source.topic(), |is_visible| {
+            for message in messages {
+                let is_kept =
+                    message.cast::<StoredMessage>().is_ok_and(|message| is_visible(message.get().record()));
+                visible.extend(is_kept.then_some(message));
+            }
+        });
+        dropped.map_err(to_py)?;
+        Ok(Some(visible))
+    }
+
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<StoredMessage>> {
         let store = self.open_store()?;
-        // The common case: a fetched message is ready and no other thread uses the iterator.
-        if let Some(record) = self.turn().and_then(|mut state| state.ready.pop_front()) {
+        // The common case: a fetched message is ready and visible, and no other thread uses the iterator.
+        if let Some(record) = self.turn().and_then(|mut state| state.take_ready(store)) {
             return Ok(Some(record.into()));
         }
         let started = clock().monotonic();
@@ -197,7 +232,23 @@ impl IteratorState {
         found
     }
 
+    fn has_same_floors(&self, store: &Store) -> bool {
+        self.floors.as_ref().is_some_and(|floors| store.has_same_floors(floors))
+    }
+
+    /// Returns the next fetched message, if no floor changed since the fetch.
+    fn take_ready(&mut self, store: &Store) -> Option<StoredRecord> {
+        if self.has_same_floors(store) { self.ready.pop_front() } else { None }
+    }
+
+    /// Drops fetched messages that are hidden by now.
+    fn drop_hidden(&mut self, store: &Store) -> Result<(), StoreError> {
+        let Self { source, ready, floors: Some(floors), .. } = self else { return Ok(()) };
+        store.drop_hidden(floors, source.topic(), |is_visible| ready.retain(|record| is_visible(record)))
+    }
+
     fn step(&mut self, store: &Store, started: Duration) -> Result<IteratorStep, StoreError> {
+        self.drop_hidden(store)?;
         if let Some(record) = self.ready.pop_front() {
             return Ok(IteratorStep::Got(record));
         }
@@ -220,9 +271,11 @@ impl IteratorState {
 
     /// Takes a step that does not wait for messages, and with `at_once` does not block at all.
     fn ahead(&mut self, store: &Store, at_once: bool) -> Result<LoopStep, StoreError> {
+        self.drop_hidden(store)?;
         if !self.ready.is_empty() {
             return Ok(LoopStep::Got(std::mem::take(&mut self.ready)));
         }
+        self.floors = Some(store.watch_floors());
         if at_once && store.is_remote() {
             return Ok(LoopStep::Later);
         }
@@ -254,6 +307,20 @@ impl IteratorState {
             self.batch = (self.batch * 4).min(FULL_BATCH);
         }
         Ok(ahead)
+    }
+}
+
+impl IteratorSource {
+    /// Returns the topic whose queues it reads; `None` for a walk of the log and for a look-up, which pass over messages
+    /// that were deleted.
+    fn topic(&self) -> Option<&str> {
+        match self {
+            Self::Queue(cursor) => Some(cursor.topic()),
+            Self::Topic(cursor) => cursor.topic(),
+            Self::Follow(follow) => Some(&follow.topic),
+            Self::FollowTopic(follow) => Some(follow.follower.topic()),
+            Self::Log(_) | Self::Lookup(_) | Self::Done => None,
+        }
     }
 }
 

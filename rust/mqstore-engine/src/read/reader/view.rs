@@ -157,6 +157,14 @@ impl View for Reader {
         self.floors.now()
     }
 
+    fn floor_changes(&self) -> u64 {
+        self.floors.changes()
+    }
+
+    fn has_unread_floors(&self) -> bool {
+        self.live.topic_changes().is_some_and(|changes| changes != self.topic_changes.load(Ordering::Acquire))
+    }
+
     fn candidates(&self, hash: i32) -> Result<Option<(Vec<u64>, u64)>, StoreError> {
         self.look()?;
         let (min, end, complete_to) = {

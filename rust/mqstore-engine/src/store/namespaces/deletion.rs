@@ -74,6 +74,7 @@ impl Writer {
                 Ok(())
             })
         })?;
+        self.dispatcher.rules().floors.count_change();
         // The manifest lists queues that are gone.
         self.flusher.set_manifest_len(usize::MAX);
         self.flusher.flush_all(false)

@@ -111,6 +111,10 @@ impl View for Writer {
         self.dispatcher.rules().floors.now()
     }
 
+    fn floor_changes(&self) -> u64 {
+        self.dispatcher.rules().floors.changes()
+    }
+
     fn log(&self) -> Option<Arc<CommitLog>> {
         Some(Arc::clone(&self.log))
     }

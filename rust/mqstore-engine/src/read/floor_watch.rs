@@ -1,0 +1,115 @@
+//! The floors at the time at which messages were read ahead.
+//!
+//! A deletion or the retention of a topic can hide messages that were read and not handed out. A reader of messages asks
+//! before each one whether the floors changed, which compares one number. Owns nothing on disk.
+
+use std::sync::Arc;
+
+use super::view::View;
+use crate::Store;
+use crate::store::OpenSide;
+use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
+use mqstore_base::topic_floors::FloorTable;
+
+/// The floors as of one moment; see the module's text.
+#[derive(Clone, Debug)]
+pub struct FloorWatch {
+    changes: u64,
+    floors: Arc<FloorTable>,
+}
+
+/// A change of the floors.
+#[derive(Clone, Debug)]
+pub(crate) struct FloorChange {
+    before: Arc<FloorTable>,
+    now: Arc<FloorTable>,
+}
+
+impl FloorWatch {
+    /// Begins to watch; everything that is read after it respects the floors of now.
+    pub(crate) fn new(view: &dyn View) -> Self {
+        // The number first: a change after it is found.
+        Self { changes: view.floor_changes(), floors: view.floors() }
+    }
+
+    #[inline]
+    fn is_current(&self, view: &dyn View) -> bool {
+        view.floor_changes() == self.changes && !view.has_unread_floors()
+    }
+
+    /// Returns the change since the last call, if there is one.
+    #[inline]
+    pub(crate) fn follow(&mut self, view: &dyn View) -> Result<Option<FloorChange>, StoreError> {
+        if self.is_current(view) {
+            return Ok(None);
+        }
+        // A reader learns the new floors here.
+        view.catch_up()?;
+        let before = std::mem::replace(self, Self::new(view)).floors;
+        Ok(Some(FloorChange { before, now: Arc::clone(&self.floors) }))
+    }
+}
+
+impl FloorChange {
+    /// Whether the topic was deleted meanwhile.
+    pub(crate) fn deletes(&self, topic: &str) -> bool {
+        self.before.deleted(topic) != self.now.deleted(topic)
+    }
+
+    /// Whether a record that was read before is hidden now.
+    pub(crate) fn hides(&self, view: &dyn View, record: &StoredRecord) -> bool {
+        let Ok(found) = record.view() else { return false };
+        // Compacted records have no log offset, and only a deletion hides them.
+        if view.keeps_newest(found.topic) {
+            return self.deletes(found.topic);
+        }
+        self.now.hides(found.topic, record.commit_log_offset)
+    }
+}
+
+impl Store {
+    /// Begins to watch the floors. Call this before messages are read ahead.
+    pub fn watch_floors(&self) -> FloorWatch {
+        FloorWatch::new(&*self.view())
+    }
+
+    /// Whether no floor changed since `watch` began, or since the last [`Self::drop_hidden`] with it.
+    #[inline]
+    pub fn has_same_floors(&self, watch: &FloorWatch) -> bool {
+        match &self.inner.side {
+            OpenSide::Writer(writer, _) => watch.is_current(&**writer),
+            OpenSide::Reader(reader) => watch.is_current(&**reader),
+        }
+    }
+
+    /// Removes the messages that are hidden by now from `ahead`, which were read before. With `topic`, they were read from
+    /// its queues.
+    ///
+    /// # Errors
+    /// If a message of `topic` itself is hidden, the error of a read from its offset: it must not be skipped silently.
+    pub fn drop_hidden(
+        &self,
+        watch: &mut FloorWatch,
+        topic: Option<&str>,
+        mut ahead: impl FnMut(&mut dyn FnMut(&StoredRecord) -> bool),
+    ) -> Result<(), StoreError> {
+        let view = self.view();
+        let Some(change) = watch.follow(&*view)? else { return Ok(()) };
+        let mut lost = None::<(i64, i32)>;
+        ahead(&mut |record| {
+            let is_hidden = change.hides(&*view, record);
+            if is_hidden && let Some(found) = record.view().ok().filter(|found| Some(found.topic) == topic) {
+                let place = (record.queue_offset, found.queue_id);
+                lost = Some(lost.map_or(place, |first| first.min(place)));
+            }
+            !is_hidden
+        });
+        match (topic, lost) {
+            (Some(topic), Some((offset, queue_id))) => {
+                self.read(topic, queue_id, Some(offset), None, None).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -295,6 +295,29 @@ def test_damage_of_a_header(plain: Path, tmp_path: Path, name: str, has_index: b
         assert mqstore.scan(member.root).to_arrow().num_rows == 180
 
 
+@pytest.mark.filterwarnings("ignore::mqstore.StoreWarning")
+@pytest.mark.parametrize(
+    ("number", "missing"), [(0, None), (0, "both"), (100, None), (100, "index"), (100, "checkpoint")]
+)
+def test_a_damaged_header_hides_no_other_entry(plain: Path, tmp_path: Path, number: int, missing: str | None) -> None:
+    """Also in the newest file, where an earlier tail could begin."""
+    member = convert(plain, tmp_path / "store", file_size=128 << 10, term_of=lambda index: 1 + index // 90)
+    assert len(member.data) == 1
+    if missing in ("index", "both"):
+        shutil.rmtree(member.folder / "index")
+    if missing in ("checkpoint", "both"):
+        (member.folder / "checkpoint").unlink()
+    ends = ("queues", "all") if missing in ("checkpoint", "both") else ("queues", "all", "committed")
+    entry = member.entries[number]
+    for at in range(HEADER.size):
+        flip(member, entry.position + at, 1 if at % 2 else 6)
+        is_place = 8 <= at < 24
+        for end in ends if is_place else ends[:1]:
+            with mqstore.open(member.root, dledger_end=end) as store:  # type: ignore[arg-type]
+                assert store.count("orders") + store.count("events") == 180, (at, end)
+        member.write(entry.position, member.header_of(entry))
+
+
 def test_damage_of_other_bytes(plain: Path, tmp_path: Path) -> None:
     member = convert(plain, tmp_path / "store")
     for at in (32, 36, 40):

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use crate::verify::raft::units::{FoundUnit, RaftUnits};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{CommittedIndex, RaftLog, StoreFiles};
 use mqstore_log::commit_log::{RaftItem, RaftWalk, SegmentList};
+use mqstore_log::recovery::{FoundUnit, RaftUnits};
 
 /// Maximum number of terms that are listed.
 const MOST_TERMS: usize = 1000;

@@ -4,8 +4,6 @@
 //! with the header before it, and with its unit in the Raft index. No checksum covers a header. An entry causes at most
 //! one finding here, and none if its record is damaged: the check of the log reports that.
 
-pub(crate) mod units;
-
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,7 +15,7 @@ use crate::problem::{Finding, ProblemKind};
 use mqstore_base::error::StoreError;
 use mqstore_base::store_files::{CommittedIndex, RaftLog};
 use mqstore_log::commit_log::{LogScanner, RaftEntry, RaftItem, RaftWalk, ScanChecks};
-use units::{FoundUnit, RaftUnits};
+use mqstore_log::recovery::{FoundUnit, RaftUnits};
 
 /// Bytes of the log between two reports of progress.
 const STEP_BYTES: u64 = 4 << 20;

@@ -18,7 +18,7 @@ const CHUNK_BYTES: u64 = 2048 * RAFT_UNIT_BYTES as u64;
 
 /// The unit of an entry.
 #[derive(Debug)]
-pub(crate) enum FoundUnit {
+pub enum FoundUnit {
     /// The file that would contain it is missing, or the unit was never written.
     None,
     /// The unit, its file and its offset there.
@@ -26,7 +26,7 @@ pub(crate) enum FoundUnit {
 }
 
 /// See the header of this module.
-pub(crate) struct RaftUnits {
+pub struct RaftUnits {
     row: Option<MappedFileQueue>,
     chunk: Vec<u8>,
     /// Position of `chunk` in the logical file.
@@ -35,7 +35,7 @@ pub(crate) struct RaftUnits {
 
 impl RaftUnits {
     /// Lists the files of the index of `log`.
-    pub(crate) fn load(files: &StoreFiles, log: &RaftLog) -> Result<Self, StoreError> {
+    pub fn load(files: &StoreFiles, log: &RaftLog) -> Result<Self, StoreError> {
         let folder = log.index();
         let length = FileLength::Discover { default: RAFT_UNIT_BYTES as u64 };
         let folders = std::slice::from_ref(&folder);
@@ -54,7 +54,7 @@ impl RaftUnits {
     }
 
     /// Returns the unit of the entry `index`.
-    pub(crate) fn unit(&mut self, index: i64) -> Result<FoundUnit, StoreError> {
+    pub fn unit(&mut self, index: i64) -> Result<FoundUnit, StoreError> {
         let position = u64::try_from(index).ok().and_then(|index| index.checked_mul(RAFT_UNIT_BYTES as u64));
         let file = position.and_then(|position| self.row.as_ref()?.find(position));
         let Some((position, file)) = position.zip(file) else { return Ok(FoundUnit::None) };

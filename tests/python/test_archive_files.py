@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import mqstore
+from conftest import SMALL
 from mqstore._archive import columns
+from mqstore._archive.layout import is_file_path
 from restored_stores import TOPICS, fill, filled_store
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -49,6 +51,35 @@ def test_other_programs_read_the_files(store: mqstore.Store, tmp_path: Path) -> 
         assert rows == table.num_rows
         frame = polars.scan_parquet(f"{folder}/topic=*/*.parquet", hive_partitioning=True)
         assert frame.filter(polars.col("topic") == topic).select(polars.len()).collect().item() == table.num_rows
+
+
+def test_long_names_of_topics_are_in_the_files(tmp_path: Path) -> None:
+    """No partition of Hive hides them, neither for one topic nor for all."""
+    duckdb, dataset = pytest.importorskip("duckdb"), pytest.importorskip("pyarrow.dataset")
+    # The shortest escaped name that is hashed, and the longest one that is not; a name that is mostly escaped.
+    names = ["%DLQ%" + "y" * 232, "%DLQ%" + "y" * 231, "%DLQ%" + "%" * 200, "orders"]
+    with mqstore.open(tmp_path / "store", "create", options=SMALL) as store:
+        for _ in range(30):
+            for name in names:
+                store.append(name, b"x" * 900)
+        store.archive.configure(tmp_path / "archive")
+        store.archive.run()
+        for topic in [*names, None]:
+            paths = store.archive.paths(topic)
+            wanted = {topic} if topic else set(names)
+            assert {row[0] for row in duckdb.read_parquet(paths).project("topic").fetchall()} == wanted
+            assert set(dataset.dataset(paths).to_table(columns=["topic"])["topic"].to_pylist()) == wanted
+        assert store.archive.verify().ok
+    folders = sorted(one.name for one in (tmp_path / "archive/v1").iterdir() if "=" in one.name)
+    assert [len(one) <= 255 and one.startswith("topic_hash=") for one in folders] == [False, False, True, True]
+
+
+def test_former_names_of_files_are_known() -> None:
+    """A former version had these files in a folder `topic=` too."""
+    digits = f"{0:020}-{99:020}-0123abcd.parquet"
+    for folder in ("topic=%25DLQ_7ecd967cbf30d33f", "topic_hash=%25DLQ_7ecd967cbf30d33f", "topic=orders", "_bytes"):
+        assert is_file_path(f"{folder}/{digits}")
+    assert not is_file_path(f"other=orders/{digits}")
 
 
 def test_delta_names_the_files_without_a_copy(store: mqstore.Store, tmp_path: Path) -> None:

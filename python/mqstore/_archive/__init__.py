@@ -3,6 +3,7 @@
 ::
 
     <archive>/v1/topic=orders/<first>-<last>-<8 hex digits>.parquet    records of one topic in one range of the log
+    <archive>/v1/topic_hash=<begin>_<16 hex digits>/...                the same of a topic with a very long name
     <archive>/v1/_bytes/<first>-<last>-<8 hex digits>.parquet          other bytes, if there are any
     <archive>/v1/_manifest/<20 digits>.json                            the newest one is the archive
 

@@ -12,16 +12,18 @@ ROOT = "v1"
 MANIFESTS = f"{ROOT}/_manifest/"
 
 _TOPIC = "topic="
+# The column `topic` of a partition of Hive hides that of the files, so a folder without the name has another key.
+_HASHED = "topic_hash="
 _MOST_NAME = 240
 _KEPT_NAME = 200
 _OTHER = "_bytes"
 _MANIFEST = re.compile(rf"{MANIFESTS}([0-9]{{20}})\.json")
-_FILE = re.compile(rf"({_TOPIC}[A-Za-z0-9_%-]+|{_OTHER})/[0-9]{{20}}-[0-9]{{20}}-[0-9a-f]{{8}}\.parquet")
+_FILE = re.compile(rf"((?:{_TOPIC}|{_HASHED})[A-Za-z0-9_%-]+|{_OTHER})/[0-9]{{20}}-[0-9]{{20}}-[0-9a-f]{{8}}\.parquet")
 
 
 def file_path(topic: str | None, start: int, end: int) -> str:
     """Returns a new path below `ROOT` for records of a topic between two log offsets; None is for other bytes."""
-    folder = _OTHER if topic is None else f"{_TOPIC}{_escaped(topic)}"
+    folder = _OTHER if topic is None else _folder_of(topic)
     return f"{folder}/{start:020}-{max(start, end - 1):020}-{uuid.uuid4().hex[:8]}.parquet"
 
 
@@ -41,15 +43,15 @@ def manifest_number(path: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def _escaped(topic: str) -> str:
-    """Returns a topic as Hive and Spark write it in the name of a folder. The column `topic` has the name in any case.
+def _folder_of(topic: str) -> str:
+    """Returns the folder of a topic, as Hive and Spark write its name. The column `topic` has the name in any case.
 
     File systems accept names of 255 bytes; only a very long name with many special characters is longer then.
     """
     found = "".join(one if re.fullmatch(r"[A-Za-z0-9_-]", one) else _percent(one) for one in topic)
     if len(found) <= _MOST_NAME:
-        return found
-    return f"{found[:_KEPT_NAME].rpartition('%')[0]}_{hashlib.sha256(topic.encode()).hexdigest()[:16]}"
+        return f"{_TOPIC}{found}"
+    return f"{_HASHED}{found[:_KEPT_NAME].rpartition('%')[0]}_{hashlib.sha256(topic.encode()).hexdigest()[:16]}"
 
 
 def _percent(text: str) -> str:

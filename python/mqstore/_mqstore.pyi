@@ -426,7 +426,12 @@ class NativeStore:
             TopicNotFoundError: no such topic.
         """
     def get(self, id: str) -> StoredMessage | None:
-        """Returns the message with this `message_id` or `unique_id`, or None."""
+        """Returns the message with this `message_id` or `unique_id`, or None.
+
+        A `message_id` names one record. Several records can have one `unique_id`; the answer is the message that consumers
+        get. While a delayed message or a message of a transaction waits, it is the record in which it waits, and for a
+        message that is gone, its dead letter.
+        """
     def get_at(self, commit_log_offset: int) -> StoredMessage:
         """Returns the message whose record starts at this log offset.
 

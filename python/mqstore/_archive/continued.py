@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mqstore import _extras, _native
-from mqstore._archive.history import LIGHT, History, QueueRange, bounds_after, end_of
+from mqstore._archive.history import LIGHT, History, QueueRange, bounds_after, end_of, standing
 from mqstore._archive.older import OlderMessages
 from mqstore._archive.owner import check_owner
 from mqstore._archive.place import ArchivePlace
@@ -160,9 +160,13 @@ class ContinuedReads(_native.NativeStore):
     def get(self, id: str) -> StoredMessage | None:
         """Returns the message with an id; see `NativeStore.get`."""
         found = super().get(id)
-        if found is not None or not (log_start := self._log_start()):
+        is_answer = found is not None and (found.unique_id != id or standing(found.topic) == 0)
+        if is_answer or not (log_start := self._log_start()):
             return found
-        return self._history_before(log_start).by_id(id, log_start)
+        # The log can have the dead letter of a message that only the archive has.
+        older = self._history_before(log_start).by_id(id, log_start)
+        both = (one for one in (found, older) if one is not None)
+        return min(both, key=lambda one: standing(one.topic), default=None)
 
     def get_at(self, commit_log_offset: int) -> StoredMessage:
         """Returns the message at a log offset; see `NativeStore.get_at`."""

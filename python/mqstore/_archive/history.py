@@ -35,6 +35,22 @@ _MOST_IN_BATCH = 32_767
 LIGHT = "%LMQ%"
 """Begin of the names of light queues, which have no files of their own in an archive."""
 
+# Topics of records in which messages wait or waited. Such a record that only an archive has does not wait.
+_WAITING = frozenset({"rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"})
+
+
+def standing(topic: str) -> int:
+    """Returns what a record of a topic is for a caller who knows only its unique id, the best first.
+
+    As in the look-up of the log: the message that consumers get, a dead letter or retry, another record of the system, a
+    record in which the message waits.
+    """
+    if topic in _WAITING:
+        return 3
+    if _native.is_system_topic(topic):
+        return 2
+    return 1 if topic.startswith(("%DLQ%", "%RETRY%")) else 0
+
 
 def bounds_after(store: NativeStore, topic: str, log_start: int) -> list[tuple[int, int, int]]:
     """Returns the queues of a topic whose older messages can be in an archive, with their bounds in the log.
@@ -222,20 +238,28 @@ class History:
             yield from sorted(found, key=lambda one: one.commit_log_offset, reverse=newest)
 
     def by_id(self, id: str, end: int) -> StoredMessage | None:
-        """Returns the message with a message id or a unique id whose record is before a log offset."""
+        """Returns the message with a message id or a unique id whose record is before a log offset.
+
+        Of several with the unique id, it is the best by `standing`; a record in which a message waited is none.
+        """
         offset = _offset_in(id)
         if offset is not None and offset < end:
             found = self.at(offset)
             if found is not None and found.message_id == id.upper():
                 return found
+        best: StoredMessage | None = None
         for file in self.reader.files():
-            if file.start >= end:
+            if file.start >= end or file.topic in _WAITING:
+                continue
+            if best is not None and standing(file.topic) >= standing(best.topic):
                 continue
             for table in self.reader.rows_with_key(file, id):
-                for found in self.reader.messages(file, table, {"keys": [id]}, self.store):
-                    if found.unique_id == id and found.commit_log_offset < end:
-                        return found
-        return None
+                rows = self.reader.messages(file, table, {"keys": [id]}, self.store)
+                found = next((one for one in rows if one.unique_id == id and one.commit_log_offset < end), None)
+                if found is not None:
+                    best = found
+                    break
+        return best
 
     def at(self, log_offset: int) -> StoredMessage | None:
         """Returns the message whose record starts at a log offset; None if there is none."""

@@ -30,6 +30,7 @@ mod queue_failures;
 mod queue_wait;
 pub mod transactions;
 mod unfinished;
+mod unique_id;
 pub mod work;
 
 pub use broker::Broker;
@@ -52,6 +53,7 @@ pub use transactions::{
     Transaction, TransactionOutcome, Transactions,
 };
 pub use unfinished::first_unfinished;
+pub use unique_id::message_of_id;
 pub use work::{
     Backoff, Lease, LeaseInfo, LeasedMessage, NewWork, PutReservation, TryPut, WorkQueue, WorkQueueCounts,
     WorkQueueOptions,

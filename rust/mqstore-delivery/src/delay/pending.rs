@@ -200,6 +200,9 @@ struct PendingScan<'a> {
     now_ms: i64,
     cancelled: CancelledIds,
     counts: DueCounts,
+    /// The slot of the records that the caller wants; `None` for all. Records that came late are in a later slot, which is
+    /// due.
+    slot: Option<i64>,
     /// Log offsets of the waiting timer records, if the caller wants them.
     listed: Option<Vec<u64>>,
     /// Records from this log offset on are ignored.
@@ -209,7 +212,7 @@ struct PendingScan<'a> {
 impl<'a> PendingScan<'a> {
     fn new(store: &'a Store, now_ms: i64) -> Self {
         let (cancelled, counts) = (CancelledIds::default(), DueCounts::default());
-        Self { store, now_ms, cancelled, counts, listed: None, limit: u64::MAX }
+        Self { store, now_ms, cancelled, counts, slot: None, listed: None, limit: u64::MAX }
     }
 
     fn timer(&mut self, saved: &mut SavedDelays, notes: &mut Vec<String>) -> Result<(), StoreError> {
@@ -261,7 +264,9 @@ impl<'a> PendingScan<'a> {
         let mut slot = wheel.next_used_slot(read_slot)?;
         while let Some(time) = slot {
             let last = wheel.slot(time)?.map_or(-1, |slot| slot.last);
-            self.count_slot(log, time, last)?;
+            if self.slot.is_none_or(|wanted| time == wanted || time <= slot_of(self.now_ms)) {
+                self.count_slot(log, time, last)?;
+            }
             if time == read_slot && by_us.is_some() {
                 current = std::mem::take(&mut self.counts);
             }

@@ -28,7 +28,7 @@ pub use engine::Transactions;
 pub use entry::PendingTransaction;
 pub use half_records::DEFAULT_PRODUCER_GROUP;
 pub use pending::PendingGroup;
-pub(crate) use pending::undecided_halves;
+pub(crate) use pending::{is_undecided, undecided_halves};
 pub use transaction::{NewHalfMessage, Transaction};
 
 /// The outcome of a transaction.

@@ -67,6 +67,15 @@ pub(crate) fn undecided_halves(store: &Store) -> Result<Vec<i64>, StoreError> {
     Ok(offsets)
 }
 
+/// Whether the half message at a queue offset of `store` has no decision.
+///
+/// # Errors
+/// Errors of reading the files.
+pub(crate) fn is_undecided(store: &Store, half: i64) -> Result<bool, StoreError> {
+    let pending = PendingHalves::of(store)?;
+    Ok(pending.is_some_and(|pending| pending.each().any(|(offset, _)| offset == half)))
+}
+
 /// The half messages that may be pending, and those of them that op messages decide.
 struct PendingHalves {
     halves: Progress,

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use mqstore_format::{CqUnit, RecordView, index_key_hash, parse_offset_message_id};
+use mqstore_format::delays::timer::TIMER_TOPIC;
+use mqstore_format::topic::{DLQ_TOPIC_PREFIX, HALF_TOPIC, RETRY_TOPIC_PREFIX, is_system_topic};
+use mqstore_format::{CqUnit, RecordView, SCHEDULE_TOPIC, index_key_hash, parse_offset_message_id};
 
 use super::cursor::{
     KeyQuery, LogCursor, LookupCursor, NextRecord, QueueCursor, is_hidden, next_record, place, skip_damage,
@@ -240,7 +242,9 @@ impl Store {
             .map_err(|error| StoreError::format(&place(), commit_log_offset, &error))
     }
 
-    /// Returns the message with an offset message id or a unique key; `None` if there is none.
+    /// Returns the record with an offset message id or a unique key; `None` if there is none. Of several records with the
+    /// unique key, returns the message that consumers get, else a dead letter or retry, else the newest record in which a
+    /// message waits or waited.
     pub fn get(&self, id: &str) -> Result<Option<StoredRecord>, StoreError> {
         self.check()?;
         if let Ok((host, offset)) = parse_offset_message_id(id) {
@@ -260,6 +264,7 @@ impl Store {
         let wanted = |record: &RecordView<'_>, offset: u64| {
             record.unique_key() == Some(id) && !floors.hides(record.topic, offset)
         };
+        let mut best = BestMatch::default();
         let mut reader = RecordReader::new(view.log(), view.list(), limit);
         for topic in view.topics()? {
             let Some((offsets, complete_to)) = view.candidates(index_key_hash(&topic, id))? else {
@@ -270,8 +275,8 @@ impl Store {
             for offset in offsets {
                 let Ok(bytes) = reader.record_at(view.files(), offset) else { continue };
                 let Ok(record) = StoredRecord::new(bytes, offset, None) else { continue };
-                if record.view().is_ok_and(|view| wanted(&view, offset)) {
-                    return Ok(Some(record));
+                if record.view().is_ok_and(|view| wanted(&view, offset)) && best.add(record) {
+                    return Ok(best.into_record());
                 }
             }
         }
@@ -279,13 +284,15 @@ impl Store {
         loop {
             match next_record(&*view, &mut scanner, limit, wanted)? {
                 NextRecord::Record(offset, bytes) => {
-                    return StoredRecord::new(bytes, offset, None)
-                        .map(Some)
-                        .map_err(|error| StoreError::format(&view.files().commit_log(), offset, &error));
+                    let record = StoredRecord::new(bytes, offset, None)
+                        .map_err(|error| StoreError::format(&view.files().commit_log(), offset, &error))?;
+                    if best.add(record) {
+                        return Ok(best.into_record());
+                    }
                 }
                 NextRecord::Deleted(_) => {}
                 NextRecord::Damaged(damage) => drop(skip_damage(&mut scanner, &damage)?),
-                NextRecord::End => return Ok(None),
+                NextRecord::End => return Ok(best.into_record()),
             }
         }
     }
@@ -373,6 +380,51 @@ impl Store {
             Boundary::Lower => search.at_or_after(low)?.map_or(max, |(offset, _)| offset),
             Boundary::Upper => search.at_or_before(low - 1, min)?.unwrap_or(min),
         })
+    }
+}
+
+/// The best of the records with one unique key.
+#[derive(Default)]
+struct BestMatch(Option<(Standing, StoredRecord)>);
+
+/// What a record is for a caller who knows only the unique key; the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    /// The message that consumers get.
+    Message,
+    /// A dead letter or retry.
+    Copy,
+    /// A record of another topic of the system.
+    Internal,
+    /// A record in which a message waits or waited.
+    Waiting,
+}
+
+impl BestMatch {
+    /// Adds a record. Returns whether no better one can follow.
+    fn add(&mut self, record: StoredRecord) -> bool {
+        let topic = record.view().map_or("", |view| view.topic);
+        let standing = match topic {
+            TIMER_TOPIC | SCHEDULE_TOPIC | HALF_TOPIC => Standing::Waiting,
+            _ if is_system_topic(topic) => Standing::Internal,
+            _ if [DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX].iter().any(|prefix| topic.starts_with(prefix)) => {
+                Standing::Copy
+            }
+            _ => Standing::Message,
+        };
+        // A message that waits can get a new record.
+        let is_better = self.0.as_ref().is_none_or(|(best, before)| {
+            let is_newer = record.commit_log_offset > before.commit_log_offset;
+            standing < *best || standing == *best && standing == Standing::Waiting && is_newer
+        });
+        if is_better {
+            self.0 = Some((standing, record));
+        }
+        standing == Standing::Message
+    }
+
+    fn into_record(self) -> Option<StoredRecord> {
+        self.0.map(|(_, record)| record)
     }
 }
 

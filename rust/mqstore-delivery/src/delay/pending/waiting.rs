@@ -7,14 +7,16 @@
 use std::collections::{HashMap, HashSet};
 
 use mqstore_base::error::StoreError;
+use mqstore_base::message::StoredRecord;
 use mqstore_engine::Store;
 use mqstore_format::SCHEDULE_TOPIC;
 use mqstore_format::delays::timer::TIMER_TOPIC;
 use mqstore_format::properties::TIMER_DEQUEUE_MS;
 
 use super::super::recover::{BEFORE_MS, RecoveryBasis};
-use super::super::timer_record::{delivery_key, is_copy_of, origin_of};
+use super::super::timer_record::{delivery_key, is_copy_of, origin_of, timed};
 use super::{AT_ONCE, PendingScan, SavedDelays};
+use crate::error::view;
 
 /// The delayed messages of a log that wait for their delivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,18 +47,54 @@ impl WaitingDelays {
         let (_, limit) = store.log_bounds()?;
         let basis = saved.basis(store)?;
         let mut waiting = Self {
-            timer: timer_records(store, &mut saved, basis, limit)?,
+            timer: timer_records(store, &mut saved, basis, (None, limit))?,
             levels: level_records(store, &saved, limit)?,
         };
-        let levels = waiting.levels.first().map(|(offset, _)| *offset);
-        let Some(first) = waiting.timer.first().copied().into_iter().chain(levels).min() else {
-            return Ok((waiting, limit));
+        waiting.remove_delivered(store, (&saved, basis), limit)?;
+        Ok((waiting, limit))
+    }
+
+    /// Whether the message of `record`, which is in the timer topic or in that of the delay levels, waits now. It was not
+    /// delivered, put back or cancelled. Reads one slot of the wheel, and the log since the last save.
+    ///
+    /// # Errors
+    /// Errors of reading the files.
+    pub fn contains(store: &Store, record: &StoredRecord) -> Result<bool, StoreError> {
+        let mut saved = SavedDelays::load(store)?;
+        let (_, limit) = store.log_bounds()?;
+        let basis = saved.basis(store)?;
+        let (offset, queue_id) = (record.commit_log_offset, view(record)?.queue_id);
+        let mut waiting = Self::default();
+        if let Some(timed) = timed(record) {
+            waiting.timer = timer_records(store, &mut saved, basis, (Some(timed.slot), limit))?;
+            waiting.timer.retain(|waiting| *waiting == offset);
+        } else if saved
+            .levels
+            .next
+            .get(&queue_id.saturating_add(1))
+            .is_none_or(|next| record.queue_offset >= *next)
+        {
+            waiting.levels = vec![(offset, 0)];
+        }
+        waiting.remove_delivered(store, (&saved, basis), limit)?;
+        Ok(waiting.has(offset))
+    }
+
+    /// Removes the messages whose deliveries are in the log before `limit`.
+    fn remove_delivered(
+        &mut self,
+        store: &Store,
+        (saved, basis): (&SavedDelays, RecoveryBasis),
+        limit: u64,
+    ) -> Result<(), StoreError> {
+        let levels = self.levels.first().map(|(offset, _)| *offset);
+        let Some(first) = self.timer.first().copied().into_iter().chain(levels).min() else {
+            return Ok(());
         };
         // A delivery is after the record that it was made from.
-        let from = first.max(deliveries_start(store, &saved, basis)?);
-        let later = waiting.deliveries(store, (from, limit), basis != RecoveryBasis::Ours)?;
-        waiting.remove(store, later)?;
-        Ok((waiting, limit))
+        let from = first.max(deliveries_start(store, saved, basis)?);
+        let later = self.deliveries(store, (from, limit), basis != RecoveryBasis::Ours)?;
+        self.remove(store, later)
     }
 
     /// Whether the record at this log offset waits.
@@ -140,15 +178,16 @@ fn deliveries_start(store: &Store, saved: &SavedDelays, basis: RecoveryBasis) ->
     })
 }
 
-/// Returns the log offsets of timer records that were not delivered when the state was saved, ascending.
+/// Returns the log offsets of timer records that were not delivered when the state was saved, ascending. With `slot`, only
+/// those that can have this slot, and others.
 fn timer_records(
     store: &Store,
     saved: &mut SavedDelays,
     basis: RecoveryBasis,
-    limit: u64,
+    (slot, limit): (Option<i64>, u64),
 ) -> Result<Vec<u64>, StoreError> {
-    let mut scan =
-        PendingScan { listed: Some(Vec::new()), limit, ..PendingScan::new(store, store.clock().now_ms()) };
+    let scan = PendingScan::new(store, store.clock().now_ms());
+    let mut scan = PendingScan { listed: Some(Vec::new()), slot, limit, ..scan };
     if basis == RecoveryBasis::Queue {
         match store.bounds(TIMER_TOPIC, 0) {
             Err(StoreError::TopicNotFound { .. }) => {}

@@ -56,6 +56,11 @@ impl Reader {
         self.listed().removed.clone()
     }
 
+    /// Whether `topic` is removed.
+    pub(crate) fn is_removed(&self, topic: &str) -> bool {
+        self.listed().removed.contains(topic)
+    }
+
     /// Returns the milliseconds after which a value of the table `topic` expires.
     pub(crate) fn expire_after_ms(&self, topic: &str) -> Option<i64> {
         self.listed().table.topics.get(topic)?.expire_after_ms()

@@ -15,7 +15,7 @@ use mqstore_format::CQ_UNIT_BYTES;
 use mqstore_format::topic::{RETRY_TOPIC_PREFIX, is_system_topic};
 
 use crate::Store;
-use crate::read::view::View;
+use crate::store::OpenSide;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_compaction::{JobControl, remove_topic};
@@ -86,10 +86,14 @@ impl Store {
     /// exist, or it was created again since. A new topic has none of the old messages.
     ///
     /// # Errors
-    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    /// [`StoreError::Closed`].
     pub fn is_deleted_since(&self, topic: &str, accepted: u64) -> Result<bool, StoreError> {
-        let writer = self.writer("append")?;
-        Ok(writer.topics.is_removed(topic) || accepted < writer.floors().deleted(topic))
+        self.check()?;
+        let is_removed = match &self.inner.side {
+            OpenSide::Writer(writer, _) => writer.topics.is_removed(topic),
+            OpenSide::Reader(reader) => reader.is_removed(topic),
+        };
+        Ok(is_removed || accepted < self.floors().deleted(topic))
     }
 
     /// Calls `append`, and lets no topic be deleted until it returns, so that an answer of [`Self::is_deleted_since`] stays

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mqstore_base::options::DamagePolicy;
+use mqstore_delivery::message_of_id;
 use mqstore_engine::{Boundary, TopicRead};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -560,9 +561,13 @@ impl NativeStore {
     }
 
     /// Returns the message with this `message_id` or `unique_id`, or None.
+    ///
+    /// A `message_id` names one record. Several records can have one `unique_id`; the answer is the message that consumers
+    /// get. While a delayed message or a message of a transaction waits, it is the record in which it waits, and for a
+    /// message that is gone, its dead letter.
     fn get(&self, py: Python<'_>, id: &str) -> PyResult<Option<StoredMessage>> {
         let store = self.core()?;
-        let found = reading(py, store, || store.get(id))?;
+        let found = reading(py, store, || message_of_id(store, id))?;
         self.shared.say_notes(py, 1)?;
         Ok(found.map(StoredMessage::from))
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,23 @@ def test_a_consumer_whose_messages_expire(tmp_path: Path) -> None:
             store.expire()
             numbers += [one.json()["number"] for one in drained(consumer, 7)]
             assert sorted(numbers) == [one for one in range(1200) if one % 4]
+
+
+def test_expiry_between_two_polls_leaves_no_message_out(tmp_path: Path) -> None:
+    """A consumer has read the units of messages whose segments are deleted then."""
+    options = replace(KEEPING, queue_file_entries=16)
+    with mqstore.open(tmp_path / "store", "create", options=options) as store:
+        store.archive.configure(tmp_path / "cold")
+        fill(store, 400)
+        consumers = [store.consumer(f"group-{most}", "orders") for most in range(1, 80, 6)]
+        found = [consumer.poll(most, timeout=0) for most, consumer in zip(range(1, 80, 6), consumers, strict=True)]
+        fill(store, 300, start=400)
+        store.archive.run()
+        store.expire()
+        for some, consumer in zip(found, consumers, strict=True):
+            numbers = [one.json()["number"] for one in some + drained(consumer, 20)]
+            assert sorted(numbers) == [one for one in range(700) if one % 4]
+            consumer.close()
 
 
 def test_a_consumer_meets_a_damaged_archive(homes: tuple[Path, Path], tmp_path: Path) -> None:

@@ -263,9 +263,15 @@ impl QueueCursor {
             }
         }
         while records.len() < max && looks > 0 {
-            let Some((queue_offset, unit)) = self.next_unit()? else {
-                ended = true;
-                break;
+            let (queue_offset, unit) = match self.next_unit() {
+                Ok(Some(unit)) => unit,
+                Ok(None) => {
+                    ended = true;
+                    break;
+                }
+                // Return the records read so far; the next call meets the error again.
+                Err(_) if !records.is_empty() => break,
+                Err(error) => return Err(error),
             };
             let wanted = self.filter.as_ref().is_none_or(|filter| filter.may_match_code(unit.tags_code));
             if !wanted {
@@ -278,7 +284,6 @@ impl QueueCursor {
                     self.advance(queue_offset + messages - 1);
                     records.extend(record);
                 }
-                // Return the records read so far; the next call meets the error again.
                 Err(_) if !records.is_empty() => break,
                 Err(error) => {
                     self.check_not_expired()?;

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 from mqstore import _native
 from mqstore._paths import text_of
+from mqstore._read.lasting import Lasting
 from mqstore._read.logic_rows import LogicPiece, LogicRows
 from mqstore._read.scan import BATCH_ROWS, Scan, request_of
 from mqstore._reports.base import _Report
@@ -161,7 +162,7 @@ class LogicQueues:
         """
         _check_missing(on_missing)
         self._chain(topic, queue_id)
-        return self._read(topic, self._pieces(topic, queue_id, (start or 0, end), on_missing))
+        return Lasting(self._read(topic, self._pieces(topic, queue_id, (start or 0, end), on_missing)))
 
     def scan(
         self,

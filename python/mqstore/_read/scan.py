@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from mqstore import _extras, _native
+from mqstore._read.lasting import Lasting
 from mqstore._read.stores import (
     RowSource,
     Stores,
@@ -20,7 +21,7 @@ from mqstore._times import milliseconds_of
 from mqstore.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     import duckdb
     import pandas as pd
@@ -192,7 +193,10 @@ class Scan:
         reader = _extras.pyarrow().RecordBatchReader.from_batches(self.schema, iter(self))
         return reader.__arrow_c_stream__(requested_schema)
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
+    def __iter__(self) -> Lasting[pa.RecordBatch]:
+        return Lasting(self._limited())
+
+    def _limited(self) -> Generator[pa.RecordBatch]:
         # Reports a missing pyarrow first.
         _extras.pyarrow()
         if self._limit == 0:

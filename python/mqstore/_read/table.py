@@ -14,6 +14,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from mqstore import _native
+from mqstore._read.lasting import Lasting
 from mqstore._times import duration_of, seconds_of
 from mqstore.errors import InvalidMessageError, InvalidOptionError, OffsetOutOfRangeError
 
@@ -188,7 +189,7 @@ class Table(Mapping[str, "StoredMessage"]):
             StoreClosedError: the store was closed during the wait.
         """
         limit = None if timeout is None else seconds_of("timeout", timeout)
-        return self._changes(self._places(), limit)
+        return Lasting(self._changes(self._places(), limit))
 
     def _places(self) -> dict[int, int]:
         """Returns the next offset of each queue, after a refresh."""

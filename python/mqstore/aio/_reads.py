@@ -90,13 +90,7 @@ class Messages:
         while not self._ready:
             if self._over:
                 raise StopAsyncIteration
-            try:
-                found = await self._next_step()
-            except asyncio.CancelledError:
-                raise
-            except BaseException:
-                self._over = True
-                raise
+            found = await self._next_step()
             if found is None or (isinstance(found, tuple) and not waited):
                 self._over = True
             elif isinstance(found, tuple):
@@ -117,8 +111,15 @@ class Messages:
             if self._messages is not None and (found := self._messages._step(True)) != []:
                 return found
             self._step = self._bridge.submit(self._open_and_step)
-        # If this task is cancelled, the next one uses the result.
-        found = await asyncio.shield(self._step)
+        try:
+            # If this task is cancelled, the next one uses the result.
+            found = await asyncio.shield(self._step)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            # The next step asks again, and gets messages or the error.
+            self._step = None
+            raise
         self._step = None
         return found
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import mqstore
+from mqstore._read.lasting import LastingAsync
 from mqstore.aio._twins import named
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     import duckdb
     import pandas as pd
@@ -54,7 +55,10 @@ class Scan:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self._scan.__arrow_c_stream__(requested_schema)
 
-    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+    def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        return LastingAsync(self._batches())
+
+    async def _batches(self) -> AsyncGenerator[pa.RecordBatch]:
         batches = _Batches(self._scan)
         try:
             while (batch := await asyncio.to_thread(batches.next)) is not None:
@@ -91,7 +95,7 @@ class _Batches:
     """The batches of one use of a scan, for one thread at a time: a cancelled task can leave a thread running."""
 
     def __init__(self, scan: mqstore.Scan) -> None:
-        self._batches = cast("Generator[pa.RecordBatch]", iter(scan))
+        self._batches = iter(scan)
         self._lock = threading.Lock()
 
     def next(self) -> pa.RecordBatch | None:

@@ -7,12 +7,13 @@ from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import mqstore
+from mqstore._read.lasting import LastingAsync
 from mqstore._times import seconds_of
 from mqstore.aio._reads import Messages
 from mqstore.aio._twins import like
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
     from datetime import timedelta
 
     from mqstore._native import AppendResult, StoredMessage
@@ -130,13 +131,15 @@ class Table:
         return True
 
     @like(mqstore.Table.changes)
-    async def changes(self, *, timeout: Duration | None = None) -> AsyncIterator[Change]:
+    def changes(self, *, timeout: Duration | None = None) -> AsyncIterator[Change]:
         """Yields the changes of the table from now on, in offset order of each queue. Iterators are independent.
 
         "Now" is the request for the first change.
         """
+        return LastingAsync(self._changes(None if timeout is None else seconds_of("timeout", timeout)))
+
+    async def _changes(self, limit: float | None) -> AsyncGenerator[Change]:
         table, bridge = self._table, self._bridge
-        limit = None if timeout is None else seconds_of("timeout", timeout)
         places = await bridge.run(table._places)
         last = bridge.loop.time()
         while True:

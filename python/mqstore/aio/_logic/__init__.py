@@ -62,7 +62,8 @@ class LogicMessages:
             except asyncio.CancelledError:
                 raise
             except BaseException:
-                self._over = True
+                # The next step gets the error again.
+                self._step = None
                 raise
             self._step = None
             self._over = not found

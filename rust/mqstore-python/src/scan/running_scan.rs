@@ -11,6 +11,7 @@ use crate::runtime::{
 };
 use crate::store::NativeStore;
 use crate::store::folder::StoreFolder;
+use crate::store::iterators::raised_again;
 
 /// A scan, and the store that it reads.
 pub(super) struct RunningScan<S: ScanSink> {
@@ -54,6 +55,8 @@ pub(super) struct ScanHandle<S: ScanSink> {
     running: Mutex<Option<RunningScan<S>>>,
     /// The records that were skipped before the pass ended.
     passed: Mutex<Vec<(Passed, String)>>,
+    /// The error that ended the pass. Each call raises it again: it is not the end of the rows.
+    failure: Mutex<Option<PyErr>>,
     shared: Arc<SharedStore>,
     pub(super) start: u64,
     pub(super) limit: u64,
@@ -85,6 +88,7 @@ impl<S: ScanSink> ScanHandle<S> {
         Ok(Self {
             running: Mutex::new(Some(running)),
             passed: Mutex::default(),
+            failure: Mutex::default(),
             shared,
             start,
             limit,
@@ -105,6 +109,9 @@ impl<S: ScanSink> ScanHandle<S> {
     /// Returns the next rows.
     pub(super) fn next(&self, py: Python<'_>) -> PyResult<Option<ScanBatch<S::Batch>>> {
         let store = self.shared.store()?;
+        if let Some(error) = self.failure.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            return Err(raised_again(py, error));
+        }
         loop {
             let step = reading(py, store, || {
                 let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,6 +123,9 @@ impl<S: ScanSink> ScanHandle<S> {
                     *self.passed.lock().unwrap_or_else(PoisonError::into_inner) = passed;
                 }
                 step
+            });
+            let step = step.inspect_err(|error| {
+                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone_ref(py));
             })?;
             self.shared.say_notes(py, 3)?;
             match step {

@@ -49,6 +49,8 @@ pub(crate) enum IteratorSource {
     Follow(Box<Follow>),
     FollowTopic(Box<FollowTopic>),
     Done,
+    /// Ended by this error, which every call raises again: the end of a failed read is not the end of the messages.
+    Failed(PyErr),
 }
 
 /// A read of all queues of a topic that waits at its end for new messages.
@@ -134,6 +136,21 @@ impl MessageIterator {
         }
     }
 
+    /// Raises the error that ended the iterator.
+    fn check_failure(&self, py: Python<'_>) -> PyResult<()> {
+        match self.turn().as_deref() {
+            Some(IteratorState { source: IteratorSource::Failed(error), .. }) => Err(raised_again(py, error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps the error of a step that ended the iterator.
+    fn note_failure(&self, py: Python<'_>, error: &PyErr) {
+        if let Some(mut state) = self.turn().filter(|state| matches!(state.source, IteratorSource::Done)) {
+            state.source = IteratorSource::Failed(error.clone_ref(py));
+        }
+    }
+
     /// Returns the store, unless it is closed.
     fn open_store(&self) -> PyResult<&Store> {
         let store = self.shared.store()?;
@@ -155,10 +172,12 @@ impl MessageIterator {
     /// `at_once`.
     fn _step<'py>(&self, py: Python<'py>, at_once: bool) -> PyResult<Bound<'py, PyAny>> {
         let store = self.open_store()?;
+        self.check_failure(py)?;
         let ahead = reading(py, store, || {
             let Some(mut state) = self.turn() else { return Ok(LoopStep::Later) };
             state.or_done(|state| state.ahead(store, at_once))
-        })?;
+        });
+        let ahead = ahead.inspect_err(|error| self.note_failure(py, error))?;
         self.shared.say_notes(py, 1)?;
         let records = match ahead {
             LoopStep::Got(records) => records,
@@ -205,13 +224,15 @@ impl MessageIterator {
         }
         let started = clock().monotonic();
         loop {
+            self.check_failure(py)?;
             let step = reading(py, store, || {
                 let Some(mut state) = self.turn() else {
                     clock().sleep(TURN);
                     return Ok(IteratorStep::Later);
                 };
                 state.or_done(|state| state.step(store, started))
-            })?;
+            });
+            let step = step.inspect_err(|error| self.note_failure(py, error))?;
             self.shared.say_notes(py, 1)?;
             match step {
                 IteratorStep::Got(record) => return Ok(Some(record.into())),
@@ -281,6 +302,8 @@ impl IteratorState {
         }
         let ahead = match &mut self.source {
             IteratorSource::Done => LoopStep::End,
+            // The next check raises the error.
+            IteratorSource::Failed(_) => LoopStep::Later,
             IteratorSource::Follow(follow) => follow.ahead(store, self.batch, at_once)?,
             IteratorSource::FollowTopic(follow) => follow.ahead(store, self.batch, at_once)?,
             IteratorSource::Topic(cursor) => {
@@ -319,9 +342,17 @@ impl IteratorSource {
             Self::Topic(cursor) => cursor.topic(),
             Self::Follow(follow) => Some(&follow.topic),
             Self::FollowTopic(follow) => Some(follow.follower.topic()),
-            Self::Log(_) | Self::Lookup(_) | Self::Done => None,
+            Self::Log(_) | Self::Lookup(_) | Self::Done | Self::Failed(_) => None,
         }
     }
+}
+
+/// Returns an error to raise it once more, without the frames of the last time.
+pub(crate) fn raised_again(py: Python<'_>, error: &PyErr) -> PyErr {
+    let value = error.value(py);
+    PyErr::from_value(
+        value.call_method1("with_traceback", (py.None(),)).unwrap_or_else(|_| value.clone().into_any()),
+    )
 }
 
 impl From<RecordBatch> for LoopStep {

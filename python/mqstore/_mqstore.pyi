@@ -14,7 +14,7 @@ from mqstore._stubs.archive import (
     archive_messages,
     archive_scan_rows,
     archive_state,
-    floor_offset,
+    floor_of_topic,
     is_reclaimed_at,
     queue_bounds,
     read_log,
@@ -104,14 +104,14 @@ __all__ = [
     "check_rows", "check_settings", "check_staged", "compaction_end", "compaction_read", "compaction_report",
     "compaction_restore", "compaction_run", "compaction_run_step", "config_json", "copy_store", "decode_records",
     "delay_counts", "delete_namespace", "delete_topic", "expire_after_ms", "expired_to_ms", "export_settings",
-    "floor_offset", "group_lags", "groups", "info", "is_held", "is_reclaimed_at", "is_reserved", "is_settled",
+    "floor_of_topic", "group_lags", "groups", "info", "is_held", "is_reclaimed_at", "is_reserved", "is_settled",
     "is_system_topic", "key_hashes", "make_topics", "message_ids", "namespaces", "offset_history",
     "pending_transactions", "pop_record", "queue_bounds", "quotas", "read_log", "reason_of", "rebuild", "reclaim",
     "repair", "reschedule_delayed", "retention_limits", "retention_usage", "saved_offsets", "scan_archive", "scan_copy",
     "scan_cuts", "scan_export", "scan_lines", "scan_open", "scan_schema", "sealed_segments", "segment_inodes",
-    "set_archive", "set_retention", "staged_ids", "sync_groups", "tags_codes", "trace_map", "trace_store",
-    "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step", "verify_steps",
-    "waiting_record", "work_counts", "writer_pid",
+    "set_archive", "set_retention", "staged_ids", "sync_groups", "tags_codes", "trace_map",
+    "trace_store", "update_topic", "verify", "verify_assemble", "verify_log_bytes", "verify_plan", "verify_run_step",
+    "verify_steps", "waiting_record", "work_counts", "writer_pid",
 ]  # fmt: skip
 
 __version__: Final[str]

@@ -286,20 +286,25 @@ class Store(DeliveringStore):
         if not isinstance(archive, bool | None):
             self._link_archive(archive, options)
             return
-        target, problem = _own_archive(self)
-        if target is None and problem is None and (archive or options is not None):
+        settings, problem = _own_archive(self)
+        if settings is None and problem is None and (archive or options is not None):
             name = "archive" if archive else "archive_options"
             raise InvalidOptionError(name, f"{self.path} has no archive: call archive.configure, or name the archive")
-        if target is not None or problem is not None:
-            self._link_archive(target, options, problem)
+        if settings is not None:
+            self._link_archive(settings["target"], options, first=settings.get("first"))
+        elif problem is not None:
+            self._link_archive(None, options, problem)
 
     def _link_archive(
         self,
         target: StorePath | None,
         options: Mapping[str, Any] | None = None,
         problem: MQStoreError | None = None,
+        first: int | None = None,
     ) -> None:
         """Lets reads continue in an archive; None ends that. Reads that begin before the log raise the `problem`.
+
+        `first` is the log offset at which the archive begins, if it is known.
 
         A store with an archive has a class of its own, so that the reads of all others need no Python frame.
         """
@@ -309,7 +314,7 @@ class Store(DeliveringStore):
             return
         from mqstore._archive.continued import ArchiveLink
 
-        self._archive_link = ArchiveLink(target, options, problem)
+        self._archive_link = ArchiveLink(target, options, problem, first)
         if target is not None:
             self._archive_look.note(target, options)
         self.__class__ = _continued_store()
@@ -757,8 +762,8 @@ class Store(DeliveringStore):
             self.close()
 
 
-def _own_archive(store: Store) -> tuple[str | None, MQStoreError | None]:
-    """Returns the target of the archive that is configured for a store, or why its configuration cannot be read."""
+def _own_archive(store: Store) -> tuple[dict[str, Any] | None, MQStoreError | None]:
+    """Returns the settings of the archive that is configured for a store, or why they cannot be read."""
     try:
         state = _native.archive_state(store)
     except MQStoreError as error:
@@ -768,7 +773,7 @@ def _own_archive(store: Store) -> tuple[str | None, MQStoreError | None]:
         return None, None
     import json
 
-    return str(json.loads(state[1])["target"]), None
+    return json.loads(state[1]), None
 
 
 @cache

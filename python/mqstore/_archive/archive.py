@@ -308,7 +308,7 @@ class StoreArchive:
         """
         if target is None:
             _native.set_archive(self._store, None)
-            self._link(None, None)
+            self._link(None, None, None)
             return
         if type(level) is not int or not 1 <= level <= _MOST_LEVEL:
             raise InvalidOptionError("level", f"must be an int from 1 to {_MOST_LEVEL}, not {level!r}")
@@ -326,9 +326,10 @@ class StoreArchive:
         manifest = checked(self._store, place, settings.topics, state)
         start = self._store._stats()["log_min_offset"]
         end = start if manifest is None else manifest.covered_from(start)
+        values["first"] = first = start if manifest is None else manifest.begin
         text = settings_with(json.dumps(values, sort_keys=True), manifest)
         _native.set_archive(self._store, (end, text))
-        self._link(place.text, target_options)
+        self._link(place.text, target_options, first)
 
     def run(
         self,
@@ -428,10 +429,10 @@ class StoreArchive:
         archive = self._archive(target_options)
         return archive.restore(directory, topics=topics, since=since, until=until, options=options, progress=progress)
 
-    def _link(self, target: str | None, target_options: Mapping[str, Any] | None) -> None:
+    def _link(self, target: str | None, target_options: Mapping[str, Any] | None, first: int | None) -> None:
         """Lets the reads of the open store continue in the archive, unless its open named another one or none."""
         if self._store._reads_own_archive:
-            self._store._link_archive(target, target_options)
+            self._store._link_archive(target, target_options, first=first)
 
     def _configured(self) -> tuple[int, str]:
         state = _native.archive_state(self._store)

@@ -1,17 +1,18 @@
 """The reading verbs of a store with an archive: what is before the log comes from the archive.
 
 `ContinuedReads` is the part of the class of such a store that is before `Store`. A verb first asks whether the log
-alone has the answer; then it costs nothing more. Otherwise the messages of the archive come first, up to the place
-where the log begins, and then those of the log. If retention moves this place meanwhile, the read gets the messages
-between from the archive: retention deletes only what the archive has.
+alone has the answer; then it needs no archive. Otherwise the messages of the archive come first, up to the place where
+the log begins, and then those of the log. If retention moves this place meanwhile, the read gets the messages between
+from the archive: retention deletes only what the archive has.
+
+After an error, an iterator of messages repeats from the same place, and one of a look-up or a scan stays failed.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
-from datetime import datetime
+from contextlib import closing, suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -21,6 +22,7 @@ from mqstore._archive.older import OlderMessages
 from mqstore._archive.owner import check_owner
 from mqstore._archive.place import ArchivePlace
 from mqstore._archive.reader import ArchiveReader
+from mqstore._read.lasting import Lasting
 from mqstore._read.stores import RowSource
 from mqstore._times import milliseconds_of
 from mqstore.errors import (
@@ -47,14 +49,22 @@ _ATTEMPTS = 20
 
 
 class ArchiveLink:
-    """The archive of an open store. Its reader is created when a read first needs it."""
+    """The archive of an open store. Its reader is created when a read first needs it.
+
+    `begin` is the log offset at which the archive begins, if it is known.
+    """
 
     def __init__(
-        self, target: StorePath | None, options: Mapping[str, Any] | None, problem: MQStoreError | None
+        self,
+        target: StorePath | None,
+        options: Mapping[str, Any] | None,
+        problem: MQStoreError | None,
+        begin: int | None = None,
     ) -> None:
         # Refuses a wrong target now, not at the first read.
         self._place = None if target is None else ArchivePlace(target, options)
         self._problem = problem
+        self.begin = begin or 0
         self._history: History | None = None
         self._lock = threading.Lock()
 
@@ -87,7 +97,9 @@ class ContinuedReads(_native.NativeStore):
     _archive_link: ArchiveLink
 
     def _log_start(self) -> int:
-        return int(self._stats()["log_min_offset"])
+        """Returns the log offset at which the log begins; 0 if the archive has nothing from before it."""
+        start = int(self._stats()["log_min_offset"])
+        return 0 if start <= self._archive_link.begin else start
 
     def _history_before(self, log_start: int) -> History:
         return self._archive_link.history(self, log_start)
@@ -110,8 +122,8 @@ class ContinuedReads(_native.NativeStore):
         def of_log(first: ReadBound | None) -> MessageIterator:
             return super(ContinuedReads, self).read(topic, queue_id, first, end, **options)  # type: ignore[arg-type, return-value]
 
-        bounds = _bounds_before_log(self, topic, queue_id, start)
-        if bounds is None:
+        bounds = _bounds_of(self, topic, queue_id, start)
+        if not bounds:
             return of_log(start)
         return ContinuedMessages(self, topic, queue_id, start, end, bounds, of_log, options)
 
@@ -130,9 +142,8 @@ class ContinuedReads(_native.NativeStore):
         plain = super().lookup(
             topic, key, start_time=start_time, end_time=end_time, limit=limit, newest_first=newest_first
         )
-        if not bounds_after(self, topic, log_start):
+        if not _native.queue_bounds(self, topic) or topic.startswith(LIGHT):
             return plain
-        history = self._history_before(log_start)
         first = None if start_time is None else milliseconds_of("start_time", start_time)
         last = None if end_time is None else milliseconds_of("end_time", end_time) + 1
         seen: set[int] = set()
@@ -143,16 +154,16 @@ class ContinuedReads(_native.NativeStore):
                 yield message
 
         def past(start: int, end: int) -> Iterator[StoredMessage]:
+            if start >= end:
+                return iter(())
+            history = self._history_before(end)
             return history.lookup(topic, key, (start, end), (first, last), newest=newest_first)
 
         def moved() -> Iterator[StoredMessage]:
             """The messages that retention deleted after the look-up began."""
-            now = self._log_start()
-            if now > log_start:
-                self._history_before(now)
-                for message in past(log_start, now):
-                    if message.commit_log_offset not in seen:
-                        yield message
+            for message in past(log_start, self._log_start()):
+                if message.commit_log_offset not in seen:
+                    yield message
 
         parts = [of_log(), moved(), past(0, log_start)] if newest_first else [past(0, log_start), of_log(), moved()]
         return Stepped(islice(chain.from_iterable(parts), limit))
@@ -186,10 +197,14 @@ class ContinuedReads(_native.NativeStore):
         try:
             return super().message_at(topic, queue_id, queue_offset)
         except OffsetOutOfRangeError as error:
-            found = _at(self, error) if queue_offset == error.offset else None
-            if found is None:
-                raise
-            return found
+            low, high = error.min_offset, error.max_offset
+            oldest = self._oldest_offset(topic, queue_id, low) if queue_offset < low else low
+            if not oldest <= queue_offset < low:
+                raise OffsetOutOfRangeError(topic, queue_id, queue_offset, oldest, high) from None
+            log_start = self._log_start()
+            wanted = QueueRange(queue_id, queue_offset, queue_offset + 1)
+            history = self._history_before(log_start)
+            return next(history.queue(topic, wanted, log_start, None, "raise"), None)
 
     def messages_at(self, topic: str, queue_id: int, queue_offsets: Iterable[int]) -> list[StoredMessage | None]:
         """Returns the messages at offsets of a queue; see `NativeStore.messages_at`."""
@@ -209,20 +224,21 @@ class ContinuedReads(_native.NativeStore):
         low = next((low for number, low, _ in bounds if number == queue_id), None)
         if low is None or found > low:
             return found
-        history = self._history_before(log_start)
-        oldest = history.first_offset(topic, queue_id)
-        if oldest is None or oldest >= low:
-            return found
         time_ms = milliseconds_of("time", time)
+        if boundary == "upper" and super().offset_for_time(topic, queue_id, time_ms + 1) > low:
+            # The first message of the log is not later.
+            return found
+        history = self._history_before(log_start)
         if boundary == "lower":
             past = history.offset_for_time(topic, queue_id, time_ms)
             return found if past is None else min(past, found)
-        past = history.offset_for_time(topic, queue_id, time_ms + 1)
-        # The message before the first later one.
-        return found if past is None or past > low else max(oldest, past - 1)
+        past = history.last_offset(topic, queue_id, time_ms, low)
+        if past is None:
+            past = history.first_offset(topic, queue_id)
+        return found if past is None else min(past, found)
 
     def _older_messages(self, filter: Filter | None, on_damage: OnDamage) -> OlderMessages:
-        return OlderMessages(self, self._history_before, filter, on_damage)
+        return OlderMessages(self, filter, on_damage)
 
     def _oldest_offset(self, topic: str, queue_id: int, min_offset: int) -> int:
         log_start = self._log_start()
@@ -245,45 +261,20 @@ for _name in ("read", "lookup", "get", "get_at", "message_at", "messages_at", "o
 del _name
 
 
-def _bounds_before_log(
+def _bounds_of(
     store: ContinuedReads, topic: Any, queue_id: int | None, start: ReadBound | None
-) -> dict[int, tuple[int, int]] | None:
-    """Returns the bounds of the queues of a read in the log; None if the log alone has the answer."""
-    if not isinstance(topic, str) or topic.startswith(LIGHT) or not store._log_start():
-        return None
-    is_offset = isinstance(start, int)
-    if is_offset and queue_id is None:
-        return None
-    bounds = {one: (low, high) for one, low, high in _native.queue_bounds(store, topic)}
-    if queue_id is not None:
-        if queue_id not in bounds:
-            return None
-        bounds = {queue_id: bounds[queue_id]}
-    if isinstance(start, int):
-        low = bounds[queue_id or 0][0] if queue_id is not None else 0
-        return None if start >= low else bounds
-    if isinstance(start, datetime | str):
-        find = _native.NativeStore.offset_for_time
-        if all(find(store, topic, one, start) > low for one, (low, _) in bounds.items()):
-            return None
-    return bounds or None
-
-
-def _at(store: ContinuedReads, error: OffsetOutOfRangeError) -> StoredMessage | None:
-    """Returns the message at an offset before the log."""
-    if not 0 <= error.offset < error.min_offset or error.topic.startswith(LIGHT):
-        return None
-    log_start = store._log_start()
-    wanted = QueueRange(error.queue_id, error.offset, error.offset + 1)
-    history = store._history_before(log_start)
-    return next(history.queue(error.topic, wanted, log_start, None, "raise"), None)
+) -> dict[int, tuple[int, int]]:
+    """Returns the bounds in the log of the queues of a read; none if it is wrong, or if no archive has its topic."""
+    if not isinstance(topic, str) or topic.startswith(LIGHT) or (isinstance(start, int) and queue_id is None):
+        return {}
+    return {one: (low, high) for one, low, high in _native.queue_bounds(store, topic) if queue_id in (None, one)}
 
 
 class Stepped(Iterator["StoredMessage"]):
     """Messages in order. Threads that share an iterator take turns."""
 
     def __init__(self, messages: Iterator[StoredMessage]) -> None:
-        self._messages = messages
+        self._messages = Lasting(messages)
         self._turn = threading.Lock()
 
     def __iter__(self) -> Stepped:
@@ -297,8 +288,12 @@ class Stepped(Iterator["StoredMessage"]):
         """Returns the next messages, an empty list if a thread must get them, or None at the end."""
         if at_once:
             return []
+        found: list[StoredMessage] = []
         with self._turn:
-            return list(islice(self._messages, _STEP)) or None
+            # Messages before an error come first; the next step raises it.
+            with suppress(MQStoreError):
+                found.extend(islice(self._messages, _STEP))
+            return found or list(islice(self._messages, 1)) or None
 
     def _visible(self, _messages: list[StoredMessage]) -> list[StoredMessage] | None:
         """As the native iterator. The history asks for the floors when it reads."""
@@ -306,7 +301,7 @@ class Stepped(Iterator["StoredMessage"]):
 
 
 class ContinuedMessages(Iterator["StoredMessage"]):
-    """The messages of a read that begins before the log. Threads that share an iterator take turns."""
+    """The messages of a read that can begin before the log. Threads that share an iterator take turns."""
 
     def __init__(
         self,
@@ -336,46 +331,65 @@ class ContinuedMessages(Iterator["StoredMessage"]):
         self._limits = limits
         self._log: MessageIterator
         self._past: Iterator[StoredMessage] | None = None
+        self._lows_of_log: dict[int, int] = {}
         self._is_over = False
+        # Whether an error has ended the iterators, and the error after which nothing is to be read.
+        self._is_broken = False
+        self._lost: OffsetOutOfRangeError | None = None
         # The offset after the last message of each queue that was returned.
         self._next: dict[int, int] = {}
         if isinstance(start, int) and queue_id is not None:
-            self._check_start(start, bounds[queue_id])
+            if start < bounds[queue_id][0]:
+                self._check_start(start, bounds[queue_id])
+            elif start > bounds[queue_id][1]:
+                raise OffsetOutOfRangeError(topic, queue_id, start, *bounds[queue_id])
             self._next[queue_id] = start
         self._begin()
 
     def _check_start(self, start: int, bounds: tuple[int, int]) -> None:
         assert self._queue_id is not None
         low, high = bounds
-        history = self._store._history_before(self._store._log_start())
-        oldest = history.first_offset(self._topic, self._queue_id)
-        if start < (low if oldest is None else min(low, oldest)):
-            low = low if oldest is None else min(low, oldest)
-            raise OffsetOutOfRangeError(self._topic, self._queue_id, start, low, high)
+        oldest = self._store._oldest_offset(self._topic, self._queue_id, low)
+        if start < oldest:
+            raise OffsetOutOfRangeError(self._topic, self._queue_id, start, oldest, high)
 
     def _begin(self) -> None:
         """Opens the log, and then the archive up to the place where the log begins."""
-        for attempt in range(_ATTEMPTS):
-            before = self._lows()
-            try:
-                self._log = self._of_log(self._log_begin(before))
-                break
-            except OffsetOutOfRangeError as error:
-                if error.offset >= error.min_offset or attempt == _ATTEMPTS - 1:
-                    raise
+        log = self._opened_log()
         log_start = self._store._log_start()
         # The log was opened before: it begins at these offsets or before them.
         lows = self._lows()
-        history = self._store._history_before(log_start)
-        wanted = []
-        for queue_id, low in lows.items():
-            first = self._next.get(queue_id, 0)
-            end = min(low, self._limits.get(queue_id, low))
-            if first < end and history.reader.parts(self._topic, queue_id):
-                wanted.append(QueueRange(queue_id, first, end))
-        self._past = self._of_archive(history, wanted, log_start)
+        past, wanted = None, []
+        if log_start and self._is_older_wanted(lows):
+            history = self._store._history_before(log_start)
+            for queue_id, low in lows.items():
+                first = self._next.get(queue_id, 0)
+                end = min(low, self._limits.get(queue_id, low))
+                if first < end and history.has(self._topic, queue_id):
+                    wanted.append(QueueRange(queue_id, first, end))
+            past = self._of_archive(history, wanted, log_start) if wanted else None
         # What the log has before these offsets comes from the archive, too.
-        self._lows_of_log = {one.queue_id: one.end for one in wanted}
+        self._log, self._past, self._lows_of_log = log, past, {one.queue_id: one.end for one in wanted}
+
+    def _opened_log(self) -> MessageIterator:
+        attempts = _ATTEMPTS
+        while True:
+            before = self._lows()
+            attempts -= 1
+            try:
+                return self._of_log(self._log_begin(before))
+            except OffsetOutOfRangeError as error:
+                if error.offset >= error.min_offset or not attempts:
+                    raise
+
+    def _is_older_wanted(self, lows: dict[int, int]) -> bool:
+        """Whether messages before the log can belong to the read."""
+        if all(self._next.get(queue_id, 0) >= low for queue_id, low in lows.items()):
+            return False
+        if self._first_time is None:
+            return True
+        find, time_ms = _native.NativeStore.offset_for_time, self._first_time
+        return any(find(self._store, self._topic, one, time_ms) <= low for one, low in lows.items())
 
     def _log_begin(self, lows: dict[int, int]) -> ReadBound | None:
         if self._queue_id is None or self._start_time is not None:
@@ -388,8 +402,6 @@ class ContinuedMessages(Iterator["StoredMessage"]):
         return {one: low for one, low, _ in bounds if self._queue_id in (None, one)}
 
     def _of_archive(self, history: History, wanted: list[QueueRange], log_start: int) -> Iterator[StoredMessage]:
-        if not wanted:
-            return
         if len(wanted) == 1:
             found = history.queue(self._topic, wanted[0], log_start, self._filter, self._on_damage)
         else:
@@ -438,42 +450,66 @@ class ContinuedMessages(Iterator["StoredMessage"]):
 
     def __next__(self) -> StoredMessage:
         with self._turn:
-            while not self._is_over:
-                if found := self._from_past(1):
-                    return found[0]
-                try:
-                    message = next(self._log, None)
-                except OffsetOutOfRangeError as error:
-                    self._resume(error)
-                    continue
-                if message is None:
-                    self._is_over = True
-                elif self._is_new(message):
-                    return message
-            raise StopIteration
+            self._restart()
+            try:
+                while not self._is_over:
+                    if found := self._from_past(1):
+                        return found[0]
+                    try:
+                        message = next(self._log, None)
+                    except OffsetOutOfRangeError as error:
+                        self._resume(error)
+                        continue
+                    if message is None:
+                        self._is_over = True
+                    elif self._is_new(message):
+                        return message
+            except BaseException as error:
+                self._note(error)
+                raise
+        raise StopIteration
 
     def _step(self, at_once: bool) -> list[StoredMessage] | tuple[tuple[int, int], ...] | None:
         """As the native iterator: messages, an empty list if a thread must get them, places to wait for, or None."""
-        if at_once and self._past is not None:
+        if at_once and (self._past is not None or self._is_broken):
             return []
         with self._turn:
-            while not self._is_over:
-                if found := self._from_past(_STEP):
-                    return found
-                try:
-                    step = self._log._step(at_once)
-                except OffsetOutOfRangeError as error:
-                    self._resume(error)
-                    continue
-                if not isinstance(step, list) or not step:
-                    return step
-                if wanted := [message for message in step if self._is_new(message)]:
-                    return wanted
+            self._restart()
+            try:
+                while not self._is_over:
+                    if found := self._from_past(_STEP):
+                        return found
+                    try:
+                        step = self._log._step(at_once)
+                    except OffsetOutOfRangeError as error:
+                        self._resume(error)
+                        continue
+                    if not isinstance(step, list) or not step:
+                        return step
+                    if wanted := [message for message in step if self._is_new(message)]:
+                        return wanted
+            except BaseException as error:
+                self._note(error)
+                raise
             return None
 
     def _visible(self, messages: list[StoredMessage]) -> list[StoredMessage] | None:
         """As the native iterator."""
         return self._log._visible(messages)
+
+    def _note(self, error: BaseException) -> None:
+        if isinstance(error, OffsetOutOfRangeError):
+            self._lost = error
+        else:
+            self._is_broken = True
+
+    def _restart(self) -> None:
+        """After an error, begins again at the same place, unless retention has deleted it."""
+        if self._lost is not None:
+            raise self._lost.with_traceback(None)
+        if self._is_broken:
+            self._begin()
+            self._is_broken = False
 
 
 class ContinuedScan(RowSource):

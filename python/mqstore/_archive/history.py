@@ -96,13 +96,35 @@ class History:
         # Its deleted topics stay deleted.
         self.store = store
 
-    def first_offset(self, topic: str, queue_id: int) -> int | None:
-        """Returns the smallest offset of a queue in the archive that is not hidden; None if it has no record of it."""
-        parts = self.reader.parts(topic, queue_id)
-        if not parts:
-            return None
-        shown = 0 if self.store is None else _native.floor_offset(self.store, topic, queue_id)
-        return max(parts[0].rows.first, shown)
+    def first_offset(self, topic: str, queue_id: int, least: int = 0) -> int | None:
+        """Returns the smallest offset of a queue in the archive that is not hidden; None if there is none.
+
+        Records before log offset `least` do not count either.
+        """
+        parts, floor = self._shown_parts(topic, queue_id, least)
+        for part in parts:
+            # Records that are no messages have the offset 0.
+            if part.file.start >= floor and (part.rows.first or part.is_dense):
+                return part.rows.first
+            row = self.reader.first_row(part, floor)
+            if row < part.end_row:
+                return self.reader.offset_of(part, row)
+        return None
+
+    def has(self, topic: str, queue_id: int) -> bool:
+        """Whether the archive can have messages of a queue that are not hidden."""
+        return bool(self._shown_parts(topic, queue_id)[0])
+
+    def _shown_parts(self, topic: str, queue_id: int, least: int = 0) -> tuple[list[QueuePart], int]:
+        """Returns the parts of a queue with messages that are not hidden, and the log offset of their floor.
+
+        The first of these parts can have hidden messages too.
+        """
+        floor = max(least, self._floor(topic))
+        return [one for one in self.reader.parts(topic, queue_id) if one.file.end > floor], floor
+
+    def _floor(self, topic: str) -> int:
+        return 0 if self.store is None else _native.floor_of_topic(self.store, topic)
 
     def queue(
         self,
@@ -171,13 +193,12 @@ class History:
 
     def parts_of(self, topic: str, wanted: QueueRange, log_start: int, on_damage: OnDamage) -> list[QueuePart]:
         """Returns the parts of a queue with a range of offsets, oldest first."""
-        parts = [one for one in self.reader.parts(topic, wanted.queue_id) if one.rows.first < wanted.end]
+        parts = [one for one in self._shown_parts(topic, wanted.queue_id)[0] if one.rows.first < wanted.end]
+        starts = [*(one.rows.first for one in parts), wanted.end]
         # A batch at the end of a part can contain later offsets than that of its record.
-        after = [one.rows.first for one in parts[1:]]
-        after.append(wanted.end)
         kept = [
             one
-            for one, following in zip(parts, after, strict=True)
+            for one, following in zip(parts, starts[1:], strict=True)
             if one.rows.last >= wanted.start or following > wanted.start
         ]
         for before, following in pairwise(kept):
@@ -272,11 +293,25 @@ class History:
 
     def offset_for_time(self, topic: str, queue_id: int, time_ms: int) -> int | None:
         """Returns the offset of the first message of a queue that was stored at or after a time."""
-        for part in self.reader.parts(topic, queue_id):
+        parts, floor = self._shown_parts(topic, queue_id)
+        for part in parts:
             if part.file.last_timestamp is None or part.file.last_timestamp >= time_ms:
-                row = self.reader.row_at_time(part, time_ms)
+                row = self.reader.first_row(part, floor, time_ms)
                 if row < part.end_row:
                     return self.reader.offset_of(part, row)
+        return None
+
+    def last_offset(self, topic: str, queue_id: int, time_ms: int, end: int) -> int | None:
+        """Returns the offset of the last message of a queue before offset `end` that was stored at or before a time."""
+        parts, floor = self._shown_parts(topic, queue_id)
+        for part in reversed(parts):
+            is_later = part.file.first_timestamp is not None and part.file.first_timestamp > time_ms
+            if is_later or part.rows.first >= end:
+                continue
+            row = min(self.reader.first_row(part, floor, time_ms + 1), self.reader.end_row_of(part, end))
+            before = self.reader.row_before(part, row)
+            if before is not None and before >= self.reader.first_row(part, floor):
+                return self.reader.offset_of(part, before)
         return None
 
     def scan(self, request: dict[str, Any], start: int, end: int) -> Iterator[ScanRows]:
@@ -293,7 +328,8 @@ class History:
             yield from self._scan_range(list(some), request, (start, end), on_damage)
 
     def _check_segments(self, start: int, end: int, on_damage: OnDamage) -> None:
-        segments = [one for one in self.reader.manifest().segments if one.end > start]
+        segments = self.reader.manifest().segments
+        # What was deleted before the archive began is in no answer.
         first = max(start, segments[0].base) if segments else end
         covered = self.reader.manifest().covered_from(first)
         if covered < end:

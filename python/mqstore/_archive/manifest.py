@@ -109,6 +109,11 @@ class ArchiveManifest:
     last: LastRecord | None = None
 
     @property
+    def begin(self) -> int:
+        """The log offset of the first segment; 0 without segments."""
+        return self.segments[0].base if self.segments else 0
+
+    @property
     def end(self) -> int:
         """The end of the last segment; 0 without segments."""
         return self.segments[-1].end if self.segments else 0

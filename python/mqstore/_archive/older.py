@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from mqstore._archive.history import History, QueueRange, bounds_after, end_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from mqstore._native import NativeStore, StoredMessage
+    from mqstore._archive.continued import ContinuedReads
+    from mqstore._native import StoredMessage
     from mqstore.types import Filter, OnDamage
 
 # Longest read in seconds of messages that do not match the filter, so that a poll can check its time.
@@ -36,13 +37,11 @@ class OlderMessages:
 
     def __init__(
         self,
-        store: NativeStore,
-        history: Callable[[int], History],
+        store: ContinuedReads,
         filter: Filter | None,
         on_damage: OnDamage,
     ) -> None:
         self._store = store
-        self._history = history
         self._filter = filter
         self._on_damage: OnDamage = on_damage
         self._positions: dict[tuple[str, int], _Position] = {}
@@ -84,7 +83,7 @@ class OlderMessages:
 
     def _of(self, topic: str) -> tuple[History, int] | None:
         """Returns the archive and the log offset at which the log begins; None if the log has all of the topic."""
-        log_start = int(self._store._stats()["log_min_offset"])
+        log_start = self._store._log_start()
         if not bounds_after(self._store, topic, log_start):
             return None
-        return self._history(log_start), log_start
+        return self._store._history_before(log_start), log_start

@@ -57,7 +57,7 @@ def settings_with(settings: str, manifest: ArchiveManifest | None) -> str:
     """Returns the settings of a store with what a manifest says about the archive at the target."""
     if manifest is None or not manifest.segments:
         return settings
-    known = {"archive": manifest.archive, "first": manifest.segments[0].base}
+    known = {"archive": manifest.archive, "first": manifest.begin}
     return json.dumps({**json.loads(settings), **known}, sort_keys=True)
 
 

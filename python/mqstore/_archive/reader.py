@@ -64,8 +64,11 @@ _PAGED_PART = 4
 _UNIQUE_ID = "unique_id"
 _KEYS = "keys.list.element"
 
-# Bit of `sys_flag` that a batch of messages in one record has.
+# Bit of `sys_flag` that a batch of messages in one record has, the bits of its type of transaction, and the types of
+# records that are in no queue: half messages, and marks of rolled back transactions.
 _BATCH = 0x80
+_TRANSACTION = 0xC
+_NO_MESSAGE = (0x4, 0xC)
 
 
 @cache
@@ -194,7 +197,7 @@ class ArchiveReader:
             return part.first_row
         if part.is_dense:
             return min(part.first_row + offset - part.rows.first, part.end_row)
-        return self._search(part, "queue_offset", offset, takes_batch=True)
+        return self._search(part, "queue_offset", offset, part.first_row, takes_batch=True)
 
     def end_row_of(self, part: QueuePart, offset: int) -> int:
         """Returns the row after the last one with a smaller queue offset."""
@@ -202,32 +205,68 @@ class ArchiveReader:
             return part.end_row
         if offset <= part.rows.first:
             return part.first_row
-        return (
-            part.first_row + offset - part.rows.first if part.is_dense else self._search(part, "queue_offset", offset)
-        )
+        if part.is_dense:
+            return part.first_row + offset - part.rows.first
+        return self._search(part, "queue_offset", offset, part.first_row)
 
-    def row_at_time(self, part: QueuePart, time_ms: int) -> int:
-        """Returns the first row of a queue that was stored at or after a time; store times ascend in a queue."""
-        return self._search(part, "store_timestamp", time_ms)
+    def first_row(self, part: QueuePart, log_offset: int, time_ms: int | None = None) -> int:
+        """Returns the row of the first message of a queue at or after a log offset, and stored at or after a time.
+
+        Both ascend in a queue.
+        """
+        zero, first = self._order(part)
+
+        def of(name: str, wanted: int) -> int:
+            if zero is not None and self._value(part, zero, name) >= wanted:
+                return zero
+            return self._search(part, name, wanted, first)
+
+        row = of("commit_log_offset", log_offset)
+        return row if time_ms is None else max(row, of("store_timestamp", time_ms))
+
+    def row_before(self, part: QueuePart, row: int) -> int | None:
+        """Returns the row of the message before a row; None if it is the first message of the part."""
+        zero, first = self._order(part)
+        if row > first:
+            return row - 1
+        return zero if zero is not None and zero < row else None
 
     def offset_of(self, part: QueuePart, row: int) -> int:
         """Returns the queue offset of a row."""
+        return self._value(part, row, "queue_offset")
+
+    def _order(self, part: QueuePart) -> tuple[int | None, int]:
+        """Returns the row with offset 0 if it is among rows that are no messages, and the first row after those.
+
+        Half messages of old brokers and marks of rolled back transactions are records of a topic that are in no queue.
+        Their offset is 0, so they are the first rows.
+        """
+        if part.rows.first:
+            return None, part.first_row
+        first = self._search(part, "queue_offset", 1, part.first_row)
+        found = [row for row in range(part.first_row, first) if _is_message(self._value(part, row, "sys_flag"))]
+        if len(found) == first - part.first_row:
+            return None, part.first_row
+        return (found[0] if found else None), first
+
+    def _value(self, part: QueuePart, row: int, name: str) -> int:
         footer = self.footer(part.file)
         group = footer.group_of(row)
-        columns = self._short_columns(part.file, footer, group)
-        return int(columns.column("queue_offset")[row - group.first_row].as_py())
+        columns = self._short_columns(part.file, footer, group).slice(row - group.first_row, 1)
+        return _numbers(columns, name)[0]
 
-    def _search(self, part: QueuePart, name: str, wanted: int, *, takes_batch: bool = False) -> int:
-        """Returns the first row whose value is at least the wanted one, or the batch before it that can contain it."""
+    def _search(self, part: QueuePart, name: str, wanted: int, low: int, *, takes_batch: bool = False) -> int:
+        """Returns the first row from `low` on whose value is at least the wanted one.
+
+        With `takes_batch`, it is the batch before that row if it can contain the value.
+        """
         footer = self.footer(part.file)
-        low, high = part.first_row, part.end_row
+        high = part.end_row
         while low < high:
             group = footer.group_of((low + high) // 2)
             first, end = max(low, group.first_row), min(high, group.first_row + group.rows)
             columns = self._short_columns(part.file, footer, group).slice(first - group.first_row, end - first)
-            values = columns.column(name).cast("int64").to_pylist()
-            if name == "store_timestamp":
-                values = [0 if value is None else value // 1000 for value in values]
+            values = _numbers(columns, name)
             place = bisect_left(values, wanted)
             is_batch = takes_batch and place > 0 and _is_batch(columns, place - 1)
             if place == 0 and first > low:
@@ -504,6 +543,19 @@ def _is_null(footer: Footer, group: int, name: str) -> bool:
     column = _column(footer, group, name)
     facts = None if column is None else column.statistics
     return column is None or (facts is not None and facts.has_null_count and facts.null_count >= column.num_values)
+
+
+def _is_message(sys_flag: int) -> bool:
+    """Whether a record of a topic is a message of its queue."""
+    return sys_flag & _TRANSACTION not in _NO_MESSAGE
+
+
+def _numbers(columns: pa.Table, name: str) -> list[int]:
+    """Returns the values of a column; times are epoch milliseconds."""
+    values: list[Any] = columns.column(name).cast("int64").to_pylist()
+    if name != "store_timestamp":
+        return values
+    return [0 if value is None else value // 1000 for value in values]
 
 
 def _is_batch(columns: pa.Table, row: int) -> bool:

@@ -87,10 +87,11 @@ fn queue_bounds(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<Vec<(i3
     })
 }
 
-/// Returns the first offset of a queue that its topic's deletion or retention does not hide; 0 if all count.
+/// Returns the log offset before which the records of a topic are hidden, by its deletion or its retention; 0 if none
+/// are.
 #[pyfunction]
-fn floor_offset(store: &Bound<'_, NativeStore>, topic: &str, queue_id: i32) -> PyResult<i64> {
-    Ok(store.get().core()?.floors().first_offset(topic, queue_id))
+fn floor_of_topic(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<u64> {
+    Ok(store.get().core()?.floors().log_offset(topic))
 }
 
 /// Adds the functions.
@@ -103,5 +104,5 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(set_archive, module)?)?;
     module.add_function(wrap_pyfunction!(advance_archive, module)?)?;
     module.add_function(wrap_pyfunction!(queue_bounds, module)?)?;
-    module.add_function(wrap_pyfunction!(floor_offset, module)?)
+    module.add_function(wrap_pyfunction!(floor_of_topic, module)?)
 }

@@ -1,0 +1,276 @@
+"""The place where an archive ends and a log begins: after deletions, for times and limits, and after errors."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqstore
+import mqstore.aio
+import rocketmq_bytes as raw
+from archive_histories import failing_at, log_offsets, printed
+from archived_stores import KEEPING, SEGMENT, TOPICS, fill, rows_of
+from conftest import SMALL
+from mqstore._archive import run
+from mqstore.testing import ManualClock
+from mqstore.testing import open as open_for_test
+
+pyarrow = pytest.importorskip("pyarrow")
+
+
+def numbers(messages: Any) -> list[int]:
+    return [one.json()["number"] for one in messages]
+
+
+def polled(consumer: mqstore.Consumer) -> list[mqstore.StoredMessage]:
+    found: list[mqstore.StoredMessage] = []
+    while some := consumer.poll(1000, timeout=0):
+        found += some
+    return found
+
+
+@pytest.mark.parametrize("topics", [None, "orders", "events"])
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_store_that_lost_messages_before_its_archive_began(runs: int, topics: str | None, tmp_path: Path) -> None:
+    """The first message is the oldest one that the log or the archive has."""
+    home = tmp_path / "store"
+    with mqstore.open(home, "create", options=KEEPING) as store:
+        fill(store, 600)
+        store.expire()
+        kept = {topic: numbers(store.read(topic)) for topic in TOPICS}
+        assert len(kept["orders"]) < 200
+        lost = store.stats().log_min_offset
+        start = 600
+        for _ in range(runs):
+            fill(store, 300, start)
+            start += 300
+            store.archive.configure(tmp_path / "cold", topics=topics)
+            # First the log has all that is archived.
+            assert store.archive.run().segments > 0
+            for topic in TOPICS:
+                assert numbers(store.read(topic)) == kept[topic] + [
+                    one for one in range(600, start) if (one % 4 == 0) == (topic == "events")
+                ]
+        before = {topic: list(store.read(topic)) for topic in TOPICS}
+        store.expire()
+        low = store.stats().log_min_offset
+        assert low > lost
+        for topic in TOPICS:
+            is_archived = topics in (None, topic)
+            wanted = [one for one in before[topic] if is_archived or one.commit_log_offset >= low]
+            assert list(store.read(topic)) == wanted
+            assert rows_of(store.scan(topics=topic, columns=["commit_log_offset"])) == [
+                {"commit_log_offset": one.commit_log_offset} for one in wanted
+            ]
+            assert list(store.lookup(topic, "all")) == [one for one in wanted if "all" in one.keys]
+            for queue_id in range(3):
+                own = [one for one in wanted if one.queue_id == queue_id]
+                assert list(store.read(topic, queue_id)) == own
+                assert store.message_at(topic, queue_id, own[0].queue_offset) == own[0]
+                for read in (store.read, store.message_at):
+                    with pytest.raises(mqstore.OffsetOutOfRangeError) as caught:
+                        read(topic, queue_id, own[0].queue_offset - 1)
+                    assert caught.value.min_offset == own[0].queue_offset
+            with store.consumer("group", topic) as consumer:
+                assert sorted(numbers(polled(consumer))) == numbers(wanted)
+        assert printed("cat", home, "--topic", "orders")
+
+
+def test_before_the_first_archived_segment_the_log_answers(tmp_path: Path) -> None:
+    home, target = tmp_path / "store", tmp_path / "cold"
+    with mqstore.open(home, "create", options=KEEPING) as store:
+        fill(store, 600)
+        store.expire()
+        assert store.stats().log_min_offset > 0
+
+        def answers(store: mqstore.Store) -> list[Any]:
+            found: list[Any] = [store.get("0" * 32), list(store.lookup("orders", "all"))]
+            for topic in TOPICS:
+                found += [list(store.read(topic)), list(store.read(topic, 1)), store.offset_for_time(topic, 1, 0)]
+                found.append(rows_of(store.scan(topics=topic)))
+            return found
+
+        wanted = answers(store)
+        store.archive.configure(target, older_than="30d")
+        assert store.archive.run().segments == 0
+        # The target is not even looked at.
+        shutil.rmtree(target, ignore_errors=True)
+        assert answers(store) == wanted
+        with store.consumer("group", "orders") as consumer:
+            assert sorted(numbers(polled(consumer))) == numbers(wanted[2])
+        with mqstore.open(home) as reader:
+            assert answers(reader) == wanted
+            reading = reader.read("orders", 1)
+            found = [next(reading)]
+            # A read that began before the first run continues in the archive.
+            store.archive.configure(target)
+            fill(store, 300, 600)
+            store.archive.run()
+            store.expire()
+            found += reading
+            assert found == wanted[3]
+        assert len(list(store.read("orders"))) == len(wanted[2]) + 225
+    for arguments in (("cat", home, "--topic", "orders"), ("lookup", home, "orders", "all")):
+        assert len(printed(*arguments)) > 0
+
+
+def test_a_time_at_the_seam(tmp_path: Path) -> None:
+    """A time between the last archived message and the first one of the log."""
+    clock = ManualClock(1_700_000_000_000)
+    home = tmp_path / "store"
+    with open_for_test(home, "create", clock=clock, options=SMALL) as store:
+        store.create_topic("orders", queues=2)
+        for number in range(200):
+            store.append("orders", bytes(2000), queue_id=number % 2)
+            clock.advance(60)
+    with open_for_test(home, "rw", clock=clock, options=replace(KEEPING, retention_bytes=5 * SEGMENT)) as store:
+
+        def answers() -> list[int]:
+            return [
+                store.offset_for_time("orders", queue_id, 1_700_000_000_000 + milliseconds, boundary=boundary)  # type: ignore[arg-type]
+                for queue_id in (0, 1)
+                for boundary in ("lower", "upper")
+                for milliseconds in range(-30_000, 201 * 60_000, 30_000)
+            ]
+
+        store.archive.configure(tmp_path / "cold")
+        wanted = answers()
+        store.archive.run()
+        store.expire()
+        assert store.queues("orders")[0].min_offset > 10
+        assert answers() == wanted
+
+
+@pytest.mark.parametrize("first", [0, 5])
+def test_records_that_are_no_messages_do_not_count(first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half messages of old brokers and marks of rolled back transactions have the offset 0 and are in no queue."""
+    home = tmp_path / "store"
+    records: list[dict[str, Any]] = []
+    for number in range(60):
+        facts = {"body": bytes(800), "stored": 1_700_000_000_000 + number * 1000}
+        raw_kind = {"sys_flag": (0x4, 0xC)[number % 2], "prepared": 7}
+        records.append({**facts, **(raw_kind if number % 3 != 1 else {"queue_offset": first + number // 3})})
+    raw.write_log(home, records)
+    mqstore.rebuild(home)
+
+    def answers(store: mqstore.Store) -> list[Any]:
+        times = range(1_699_999_999_500, 1_700_000_061_000, 500)
+        found: list[Any] = [store.offset_for_time("t", 0, one) for one in times]
+        found += [store.offset_for_time("t", 0, one, boundary="upper") for one in times]
+        return [*found, list(store.read("t")), [store.message_at("t", 0, first + one) for one in range(20)]]
+
+    # Several files.
+    monkeypatch.setattr(run, "_RANGE_BYTES", 20_000)
+    with mqstore.open(home, "rw", options=KEEPING) as store:
+        store.archive.configure(tmp_path / "cold")
+        for _ in range(100):
+            store.append("t", bytes(2000))
+        wanted = answers(store)
+        assert len(wanted[-2]) == 120
+        assert wanted[0] == first
+        store.archive.run()
+        store.expire()
+        assert store.queues("t")[0].min_offset > 50
+        assert answers(store) == wanted
+        if first:
+            with pytest.raises(mqstore.OffsetOutOfRangeError, match=f"holds {first} to"):
+                store.read("t", 0, 0)
+        with store.consumer("group", "t") as consumer:
+            assert [one.queue_offset for one in polled(consumer)] == list(range(first, first + 120))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 5])
+def test_after_an_error_no_iterator_jumps(number: int, homes: tuple[Path, Path]) -> None:
+    """It repeats from the same place, or it stays failed."""
+    whole, short = homes
+    reads: list[Callable[[mqstore.Store], Iterator[Any]]] = [
+        lambda store: store.read("orders"),
+        lambda store: store.read("orders", 1),
+        lambda store: store.lookup("orders", "all"),
+        lambda store: store.lookup("orders", "all", newest_first=True),
+        lambda store: log_offsets(store, "orders", "raise"),
+    ]
+    for read in reads:
+        with mqstore.open(whole) as store:
+            wanted = list(read(store))
+        with mqstore.open(short) as store, failing_at(number) as failed:
+            try:
+                reading = read(store)
+            except mqstore.StoreIOError:
+                # A read that fails at its begin has no iterator.
+                continue
+            found: list[Any] = []
+            errors = 0
+            for _ in range(4):
+                try:
+                    while (one := next(reading, None)) is not None:
+                        found.append(one)
+                    break
+                except mqstore.StoreIOError:
+                    errors += 1
+            assert found == wanted[: len(found)]
+            assert (len(found) == len(wanted)) or errors == 4
+            assert bool(errors) <= bool(failed)
+
+
+def test_a_consumer_after_an_error(homes: tuple[Path, Path]) -> None:
+    _, short = homes
+    for number in range(6):
+        with (
+            mqstore.open(short, "rw", options=KEEPING) as store,
+            failing_at(number),
+            store.consumer(f"group-{number}", "orders") as consumer,
+        ):
+            found: list[mqstore.StoredMessage] = []
+            for _ in range(100):
+                try:
+                    found += consumer.poll(40, timeout=0)
+                except mqstore.StoreIOError:
+                    continue
+            assert sorted(numbers(found)) == [one for one in range(900) if one % 4]
+
+
+def test_a_read_of_the_whole_log_continues_in_the_archive(tmp_path: Path) -> None:
+    """The log had everything when the read began."""
+    home = tmp_path / "store"
+    with mqstore.open(home, "create", options=KEEPING) as store:
+        store.archive.configure(tmp_path / "cold")
+    with mqstore.open(home, "rw", options=KEEPING) as store, mqstore.open(home) as reader:
+        fill(store)
+        wanted = [list(store.read("orders")), list(store.read("orders", 1)), list(store.lookup("orders", "all"))]
+        reads = [reader.read("orders"), reader.read("orders", 1), reader.lookup("orders", "all")]
+        firsts = [next(one) for one in reads]
+        store.archive.run()
+        store.expire()
+        assert store.stats().log_min_offset >= 4 * SEGMENT
+        assert [[first, *rest] for first, rest in zip(firsts, reads, strict=True)] == wanted
+
+
+def test_asyncio_after_an_error(homes: tuple[Path, Path]) -> None:
+    whole, short = homes
+    with mqstore.open(whole) as store:
+        wanted = list(store.read("orders", 1))
+
+    async def work() -> None:
+        async with mqstore.aio.open(short) as store:
+            with failing_at(2) as failed:
+                reading = store.read("orders", 1)
+                found = []
+                for _ in range(3):
+                    try:
+                        while True:
+                            found.append(await anext(reading))
+                    except StopAsyncIteration:
+                        break
+                    except mqstore.StoreIOError:
+                        assert failed
+            assert failed
+            assert found == wanted
+
+    asyncio.run(work())

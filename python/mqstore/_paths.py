@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 from mqstore.errors import InvalidOptionError, RemoteStoreError
 
@@ -12,14 +13,47 @@ if TYPE_CHECKING:
 
     from mqstore.types import StorePath
 
+LOCAL = ("file", "local")
+"""Schemes of folders of this machine."""
+
+_WEB = ("http://", "https://")
+
+# Characters of a name that stay as they are in a URL, besides letters, digits and `_.-~`.
+_PLAIN = "=,+@!$&'();"
+
 
 def text_of(path: StorePath) -> str:
-    """Returns a path or URL as `str`."""
+    """Returns a path or URL as `str`; the scheme of a URL in lower case."""
     text = os.fspath(path)
     if not isinstance(text, str):
         msg = f"path must be str or os.PathLike[str], not {type(path).__name__}"
         raise TypeError(msg)
-    return text
+    if not is_url(text):
+        return text
+    scheme, mark, rest = text.partition("://")
+    return f"{scheme.lower()}{mark}{rest}"
+
+
+def decoded(path: str, url: str) -> str:
+    """Returns a path from a URL with the names of the objects: `%20` is a space, as docs/bucket.md says.
+
+    The URLs of web servers and chains of `fsspec` stay as they are.
+    """
+    if url.startswith(_WEB) or "::" in url:
+        return path
+    return unquote(path, errors="surrogateescape")
+
+
+def encoded(name: str) -> str:
+    """Returns a name from a list as a part of a URL, so that `decoded` gives it back."""
+    return quote(name, safe=_PLAIN, errors="surrogateescape")
+
+
+def object_path(url: str, below: str) -> str:
+    """Returns an object below a URL for other programs: with its own names; in a folder of this machine, its path."""
+    scheme, mark, rest = url.rstrip("/").partition("://")
+    path = f"{decoded(rest, url)}/{below}"
+    return os.path.abspath(path) if scheme in LOCAL else f"{scheme}{mark}{path}"  # noqa: PTH100 - keeps the text
 
 
 def home_of(path: StorePath, action: str = "do this") -> str:

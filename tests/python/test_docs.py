@@ -29,7 +29,10 @@ def blocks(page: str) -> list[str]:
                 *("AppendResult", "1"),
             ],
         ),
-        ("docs/archive.md", ["True True", "True", "True", "3000", "b'{\"book\": 7}{'", "True", "True True", "True True True"]),
+        (
+            "docs/archive.md",
+            ["True True", "True", "True", "3000", "b'{\"book\": 7}{'", "True", "True True", "True True True"],
+        ),
         (
             "docs/bucket.md",
             ["[b'2 books']", "True", "1", "['part-00000.parquet']", "True", "store"],

@@ -79,7 +79,9 @@ class Archive:
         """Returns the paths or URLs of the Parquet files with records, for other programs.
 
         `polars.scan_parquet`, `pyarrow.dataset.dataset`, DuckDB's `read_parquet` and `spark.read.parquet` accept the
-        list. It has each record once. A pattern for the folder may also match files of a run that failed.
+        list. It has each record once. A pattern for the folder may also match files of a run that failed. For an
+        archive at a `file://` URL, these are paths; at any other URL, the names of the objects as they are, with
+        nothing encoded.
 
         Args:
             topic: only files with records of this topic; None is all topics.

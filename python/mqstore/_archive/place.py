@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore._archive.layout import MANIFESTS, ROOT, manifest_number, manifest_path
 from mqstore._archive.manifest import decoded
-from mqstore._paths import is_url, shown_url, text_of
+from mqstore._paths import is_url, object_path, shown_url, text_of
 from mqstore._publish.create import create, probe
 from mqstore._publish.local import Directory, Folder
 from mqstore._publish.publication import digest_of
@@ -192,7 +192,8 @@ class ArchivePlace:
 
     def full_path(self, entry: ArchivedFile) -> str:
         """Returns the path or URL of a file for other programs."""
-        return f"{self.text.rstrip('/')}/{ROOT}/{entry.path}"
+        below = f"{ROOT}/{entry.path}"
+        return object_path(self.text, below) if is_url(self.text) else f"{self.text.rstrip('/')}/{below}"
 
     def objects(self) -> list[Row]:
         """Returns all objects of the archive."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore._admin.files import disk_of, locked_folder, publish, sync_folder
-from mqstore._paths import home_of, is_url, shown_url, text_of
+from mqstore._paths import home_of, is_url, object_path, shown_url, text_of
 from mqstore._publish.publication import digest_of
 from mqstore._remote.failure import RequestFailure, requests
 from mqstore._remote.manifest import FOLDER, Entry, Manifest, manifest_in, missing
@@ -57,7 +57,7 @@ def published(url: str, *, storage_options: Mapping[str, Any] | None = None) -> 
     """
     found = _Result(url, storage_options)
     files = tuple(
-        PublishedFile(one.path, f"{found.shown}/{FOLDER}/{one.object}", one.bytes, one.zeros, one.sha256)
+        PublishedFile(one.path, object_path(found.shown, f"{FOLDER}/{one.object}"), one.bytes, one.zeros, one.sha256)
         for one in found.manifest.files
     )
     return PublishedResult(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mqstore._paths import shown_url
-from mqstore._remote.place import object_transport_of
+from mqstore._paths import LOCAL, shown_url
+from mqstore._remote.place import checked_url, object_transport_of
 from mqstore.errors import RemoteStoreError
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from mqstore._remote.failure import Part, Range, Row
 
 _OBJECT_STORES = ("s3", "gs", "az")
-_FOLDERS = ("file", "local")
 _HDFS = ("hdfs", "viewfs")
 
 
@@ -58,22 +57,22 @@ def target_of(url: str, target_options: Mapping[str, Any] | None, action: str) -
         RemoteStoreError: mqstore knows no way to create an object at this kind of URL only if it is absent.
         InvalidOptionError, ImportError: as for `object_transport_of`.
     """
-    scheme = url.partition("://")[0].lower()
+    scheme = url.partition("://")[0]
     target: Target
     if scheme in _OBJECT_STORES:
         target = object_transport_of(url, target_options)
-    elif scheme in _FOLDERS:
+    elif scheme in LOCAL:
         from mqstore._publish.local import Folder
 
-        target = Folder(url, shown_url(url), dict(target_options or {}))
+        target = Folder(url, checked_url(url), dict(target_options or {}))
     elif scheme in _HDFS:
         from mqstore._publish.hdfs import Hdfs
 
-        target = Hdfs(url, shown_url(url), dict(target_options or {}))
+        target = Hdfs(url, checked_url(url), dict(target_options or {}))
     elif scheme == "memory":
         from mqstore._publish.local import Memory
 
-        target = Memory(url, shown_url(url), dict(target_options or {}))
+        target = Memory(url, checked_url(url), dict(target_options or {}))
     else:
         reason = (
             f"with {scheme}:// two writers could both publish a result, because an object cannot be created only if it "

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _extras
+from mqstore._paths import decoded
 from mqstore._remote.failure import DENIED, REMOVED, REPLACED, RequestFailure, Secrets
 from mqstore.errors import InvalidOptionError
 
@@ -39,7 +40,7 @@ class FileSystem:
         except Exception as error:  # noqa: BLE001 - each library has its own errors
             reason = f"cannot use {shown}: {self._secrets.without(error)}"
             raise InvalidOptionError("storage_options", reason) from None
-        self._root: str = root.rstrip("/")
+        self._root: str = decoded(root, url).rstrip("/")
 
     def files(self) -> list[Row]:
         """Returns all files below the URL."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mqstore._paths import is_url, shown_url, text_of
+from mqstore._paths import decoded, encoded, is_url, shown_url, text_of
 from mqstore._remote.failure import requests
 from mqstore._remote.manifest import FOLDER, manifest_in
 from mqstore._remote.place import object_transport_of, transport_of
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from mqstore.types import StorePath
 
 _LETTERS = "*?["
+# The same letters as characters of a name in the pattern of a URL.
+_ENCODED = re.compile("%(2[aA]|3[fF]|5[bB])")
 # Folders of a store. One of them is enough, so that a damaged store is not left out.
 _PARTS = {"commitlog", "consumequeue", "mqstore"}
 _SEGMENT_DIGITS = 20
@@ -87,16 +90,18 @@ def _of_url(pattern: str, storage_options: Mapping[str, Any] | None) -> list[str
         with ThreadPoolExecutor(_LISTS, "mqstore-list") as pool:
             for name in names[first:]:
                 if not any(letter in name for letter in _LETTERS):
-                    folders = [f"{folder}{name}/" for folder in folders]
+                    folders = [f"{folder}{decoded(name, root)}/" for folder in folders]
                     continue
+                wanted = decoded(_ENCODED.sub(r"[\g<0>]", name), root)
                 folders = [
                     f"{folder}{one}/"
                     for folder, (inner, _) in zip(folders, pool.map(source.entries, folders), strict=True)
                     for one in inner
-                    if fnmatchcase(one, name) and (name.startswith(".") or not one.startswith("."))
+                    if fnmatchcase(one, wanted) and (wanted.startswith(".") or not one.startswith("."))
                 ]
             listed = list(pool.map(source.entries, folders))
-        places = [(f"{root}/{folder.rstrip('/')}", *names) for folder, names in zip(folders, listed, strict=True)]
+        urls = [f"{root}/{'/'.join(map(encoded, folder.rstrip('/').split('/')))}" for folder in folders]
+        places = [(url, *names) for url, names in zip(urls, listed, strict=True)]
         return [
             url
             for url, inner, files in places

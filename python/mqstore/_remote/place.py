@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mqstore import _native
-from mqstore._paths import is_url, shown_url, text_of
-from mqstore.errors import InvalidOptionError
+from mqstore._paths import decoded, is_url, shown_url, text_of
+from mqstore.errors import InvalidOptionError, RemoteStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,23 +85,38 @@ def transport_of(url: str, storage_options: Mapping[str, Any] | None) -> Any:
     return Followed(object_transport_of(url, storage_options))
 
 
+def checked_url(url: str) -> str:
+    """Returns a URL as it is shown.
+
+    Raises:
+        InvalidOptionError: the URL has a query string.
+    """
+    shown = shown_url(url)
+    if "?" in url or "#" in url:
+        reason = f"give the parameters of {shown} there, not in the URL; in a name, write %3F for ? and %23 for #"
+        raise InvalidOptionError("storage_options", reason)
+    return shown
+
+
 def object_transport_of(url: str, storage_options: Mapping[str, Any] | None) -> Any:
     """Returns the transport of the objects below a URL. Makes no request.
 
     Raises:
         InvalidOptionError: the URL has a query string or credentials that belong into `storage_options`.
+        RemoteStoreError: a name in the URL of a bucket is empty.
         ImportError: the package for this kind of URL is not installed.
     """
-    shown = shown_url(url)
+    shown = checked_url(url)
     scheme, _, rest = url.partition("://")
     options = dict(storage_options or {})
-    if "?" in url or "#" in url:
-        raise InvalidOptionError("storage_options", f"give the parameters of {shown} there, not in the URL")
-    if scheme.lower() in _OBJECT_STORES:
+    if scheme in _OBJECT_STORES:
         from mqstore._remote.object_store import ObjectStore
 
         if "@" in rest.partition("/")[0]:
             raise InvalidOptionError("storage_options", f"give the credentials of {shown} there, not in the URL")
+        if "//" in decoded(rest.rstrip("/"), url):
+            reason = "no name may be empty: write one slash where it has two"
+            raise RemoteStoreError(shown, "use this URL", reason)
         return ObjectStore(url, shown, options)
     from mqstore._remote.file_system import FileSystem
 

@@ -241,6 +241,105 @@ def test_arrow_topics(store: mqstore.Store) -> None:
             store.append_arrow("t", wrong)  # type: ignore[arg-type]
 
 
+def refused_batches(pa: Any, rows: list[dict[str, Any]]) -> Any:
+    """A table of two record batches: one that is good, and one of 1,200 good rows and then these."""
+    names = ["body", "topic", "queue_id", "properties"]
+    kinds = [pa.binary(), pa.string(), pa.int32(), pa.map_(pa.string(), pa.string())]
+    schema = pa.schema(list(zip(names, kinds, strict=True)))
+    good = {"body": b"x", "topic": "t", "queue_id": 0, "properties": None}
+    parts = [[good] * 10, [good] * 1200 + [good | row for row in rows]]
+    return pa.Table.from_batches([pa.RecordBatch.from_pylist(part, schema) for part in parts])
+
+
+@pytest.mark.parametrize(
+    ("rows", "column"),
+    [
+        ([{"body": bytes(5000)}], "body"),
+        ([{"body": bytes(5000), "topic": "new"}], "body"),
+        ([{"properties": [("a", "x" * 40_000)]}], "properties"),
+        ([{"queue_id": -1}], "queue_id"),
+        # The messages of a group for batch queues become one record.
+        ([{"topic": "batch"}], "queue_id"),
+    ],
+    ids=repr,
+)
+def test_a_record_batch_is_checked_before_a_row_is_appended(
+    home: Path, rows: list[dict[str, Any]], column: str
+) -> None:
+    with mqstore.open(home, "create", options=SMALL, max_message_size=4096) as store:
+        store.create_topic("t", queues=1)
+        store.create_topic("batch", queues=1, attributes={"queue.type": "BatchCQ"})
+        table = refused_batches(pyarrow(), rows)
+        with pytest.raises(mqstore.InvalidMessageError, match=rf"row 1210, column {column}: .*; the 10 rows before"):
+            store.append_arrow(None, table)
+        assert store.count("t") == 10
+        assert store.topics() == ["batch", "t"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "column", "error"),
+    [
+        ([{"queue_id": 1}], "queue_id", mqstore.TopicNotFoundError),
+        # The first row of a new topic decides how many queues it gets.
+        ([{"topic": "new", "queue_id": 2}, {"topic": "new", "queue_id": 3}], "queue_id", mqstore.TopicNotFoundError),
+        ([{"topic": "closed"}], "topic", mqstore.RefusedError),
+    ],
+    ids=repr,
+)
+def test_a_note_names_the_row_for_an_unknown_queue(
+    store: mqstore.Store, rows: list[dict[str, Any]], column: str, error: type[Exception]
+) -> None:
+    store.create_topic("t", queues=1)
+    store.create_topic("closed", queues=1)
+    store.update_topic("closed", perm=4)
+    with pytest.raises(error) as caught:
+        store.append_arrow(None, refused_batches(pyarrow(), rows))
+    row = 1210 + len(rows) - 1
+    assert caught.value.__notes__ == [f"row {row}, column {column}; the 10 rows before its record batch are appended"]
+    assert store.count("t") == 10
+    assert store.topics() == ["closed", "t"]
+
+
+def test_a_record_batch_is_checked_without_new_topics(home: Path) -> None:
+    table = refused_batches(pyarrow(), [{"topic": "new"}])
+    with mqstore.open(home, "create", options=SMALL, auto_create_topics=False) as store:
+        store.create_topic("t", queues=1)
+        with pytest.raises(mqstore.TopicNotFoundError, match="no topic new") as caught:
+            store.append_arrow(None, table)
+        assert "row 1210, column topic" in caught.value.__notes__[0]
+        assert store.count("t") == 10
+
+
+def test_rows_are_checked_in_their_stored_form(home: Path) -> None:
+    """A record that does not fit in a segment can fit with a compressed body."""
+    table = pyarrow().table({"body": [b"x", bytes(70_000)]})
+    with mqstore.open(home, "create", options=SMALL) as store:
+        with pytest.raises(mqstore.InvalidMessageError, match="row 1, column body: the record is 70"):
+            store.append_arrow("t", table)
+        assert store.topics() == []
+        assert store.append_arrow("t", table, compression="zstd") == 2
+
+
+def test_a_record_batch_in_a_loop(home: Path) -> None:
+    async def run() -> None:
+        async with mqstore.aio.open(home, "create", options=SMALL, max_message_size=4096) as store:
+            with pytest.raises(mqstore.InvalidMessageError, match="row 1210, column body"):
+                await store.append_arrow(None, refused_batches(pyarrow(), [{"body": bytes(5000)}]))
+            assert await store.count("t") == 10
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("verb", ["append_many", "append_batch"])
+def test_a_body_that_is_too_large_appends_no_other_message(home: Path, verb: str) -> None:
+    with mqstore.open(home, "create", options=SMALL, max_message_size=4096) as store:
+        with pytest.raises(mqstore.MessageTooLargeError, match="the body is 5000 bytes"):
+            getattr(store, verb)("t", [b"x"] * 2000 + [bytes(5000)])
+        with pytest.raises(mqstore.TopicNotFoundError):
+            getattr(store, verb)("t", [b"x"] * 2000, queue_id=1)
+        assert store.stats().log_max_offset == 0
+
+
 def test_arrow_error_after_some_batches(store: mqstore.Store) -> None:
     """The batches before the bad one are appended, and the error counts them."""
     pa = pyarrow()

@@ -33,6 +33,7 @@ use crate::Waiter;
 use crate::read::reader::Reader;
 use crate::read::view::{View, wanted_queue_ids};
 use crate::retention::SegmentHolder;
+use crate::write::append::RefusedMessage;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
 use mqstore_base::events::is_in_hook;
@@ -394,6 +395,18 @@ impl Store {
     /// them.
     pub fn append_many(&self, messages: &[NewMessage<'_>]) -> Result<Vec<Appended>, StoreError> {
         self.writer("append")?.append_many(messages)
+    }
+
+    /// Returns the first message that [`Self::append_many`] would refuse if it got `groups` one after the other, as far as
+    /// that depends on the messages and the topics.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] and [`StoreError::Closed`].
+    pub fn refused_append<'a>(
+        &self,
+        groups: impl Iterator<Item = &'a [NewMessage<'a>]>,
+    ) -> Result<Option<RefusedMessage>, StoreError> {
+        Ok(self.writer("append")?.check_appends(groups).err())
     }
 
     /// Makes everything appended so far durable.

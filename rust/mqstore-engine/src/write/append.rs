@@ -1,13 +1,14 @@
 //! Appends of one or more messages: topic, queue, encoding, offsets, sync, and wake-ups.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use mqstore_format::{RecordParts, SysFlag};
 use mqstore_io::sync::MutexGuard;
 
 use super::append_marks::AppendMarks;
-use super::encode::{EncodeBuffers, body_between, check_direct, route};
+use super::encode::{EncodeBuffers, body_between, check_direct, check_queue_id, route};
 use super::writer::Writer;
 use crate::read::view::View;
 use crate::store::topics::TopicState;
@@ -21,6 +22,17 @@ use mqstore_log::commit_log::{EncodedRecord, Placed};
 struct AppendScratch {
     buffers: EncodeBuffers,
     last: Option<LastTopic>,
+}
+
+/// A message that an append would refuse.
+#[derive(Debug)]
+pub struct RefusedMessage {
+    /// Its place among the messages.
+    pub index: usize,
+    /// The field of [`NewMessage`].
+    pub field: &'static str,
+    /// The error of the append.
+    pub error: StoreError,
 }
 
 /// The topic of a thread's last append; its state lives as long as the store.
@@ -171,6 +183,62 @@ impl Writer {
             });
             Ok(results.collect())
         })
+    }
+
+    /// Checks that [`Self::append_many`] would accept each of `groups`, one after the other. Appends nothing and creates no
+    /// topic. Quotas, the disk and damage are left to the append.
+    pub(crate) fn check_appends<'a>(
+        &self,
+        groups: impl Iterator<Item = &'a [NewMessage<'a>]>,
+    ) -> Result<(), RefusedMessage> {
+        let key = self.ids.next(self.files.clock.now_ms());
+        // The number of queues of each topic that the appends would create.
+        let mut created: HashMap<&str, u32> = HashMap::new();
+        let mut known: Option<(&str, Option<Arc<TopicState>>)> = None;
+        let (mut before, mut properties) = (0, Vec::new());
+        for group in groups {
+            for (index, message) in group.iter().enumerate() {
+                let refused = |(field, error)| RefusedMessage { index: before + index, field, error };
+                let topic = match &mut known {
+                    Some((name, topic)) if *name == message.topic => topic,
+                    known => &mut known.insert((message.topic, self.topics.get(message.topic))).1,
+                };
+                match topic {
+                    Some(topic) if !topic.is_writable() || message.queue_id.is_some() => {
+                        let field = if topic.is_writable() { "queue_id" } else { "topic" };
+                        route(topic, message, false).map_err(|error| refused((field, error)))?;
+                    }
+                    // Without a queue id, a queue in turn.
+                    Some(_) => {}
+                    None => self.check_new_topic(message, &mut created).map_err(refused)?,
+                }
+                if let Some(topic) = topic
+                    && topic.batch
+                {
+                    self.check_inner_batch(group, &key).map_err(refused)?;
+                    break;
+                }
+                self.check_lengths(message, &key, &mut properties).map_err(refused)?;
+            }
+            before += group.len();
+        }
+        Ok(())
+    }
+
+    /// Checks a message for a topic that an append would create.
+    fn check_new_topic<'a>(
+        &self,
+        message: &NewMessage<'a>,
+        created: &mut HashMap<&'a str, u32>,
+    ) -> Result<(), (&'static str, StoreError)> {
+        let not_found = |queue_id| StoreError::TopicNotFound { topic: message.topic.to_owned(), queue_id };
+        if !self.options.auto_create_topics {
+            return Err(("topic", not_found(None)));
+        }
+        message.queue_id.map_or(Ok(()), check_queue_id).map_err(|error| ("queue_id", error))?;
+        let needed = message.queue_id.map_or(0, |id| id.unsigned_abs() + 1);
+        let queues = *created.entry(message.topic).or_insert(self.options.default_queues.max(needed));
+        if needed > queues { Err(("queue_id", not_found(message.queue_id))) } else { Ok(()) }
     }
 
     pub(crate) fn before_append(&self) -> Result<(), StoreError> {

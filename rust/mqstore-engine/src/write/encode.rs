@@ -7,7 +7,9 @@ use mqstore_format::delays::pending::is_system_topic;
 use mqstore_format::delays::timer::TIMER_TOPIC;
 use mqstore_format::properties::{REAL_TOPIC, UNIQ_KEY, push_property};
 use mqstore_format::topic::{HALF_TOPIC, OP_TOPIC};
-use mqstore_format::{KeyBlock, Properties, RecordSpec, SCHEDULE_TOPIC, SysFlag, validate_topic};
+use mqstore_format::{
+    FormatError, KeyBlock, MadeKey, Properties, RecordSpec, SCHEDULE_TOPIC, SysFlag, validate_topic,
+};
 
 use super::append_marks::MessageOrigin;
 use super::writer::Writer;
@@ -55,10 +57,7 @@ impl Writer {
         origin: Option<&MessageOrigin>,
         buffers: &mut EncodeBuffers,
     ) -> Result<EncodedMessage, StoreError> {
-        let limit = u64::from(self.options.max_message_bytes);
-        if message.body.len() as u64 > limit {
-            return Err(StoreError::TooLarge { what: "the body", size: message.body.len() as u64, limit });
-        }
+        self.check_body(message)?;
         let (properties, unique_id) = if let Some(key) = message.unique_key {
             (message.properties, UniqueKey::Given(key.into()))
         } else {
@@ -99,12 +98,53 @@ impl Writer {
         } else {
             spec.encode_parts(&mut buffers.heads, &mut buffers.tails)
         };
-        let size = size.map_err(|error| StoreError::invalid_message(&error))?;
-        let limit = self.log.max_record_bytes();
-        if size as u64 > limit {
-            return Err(StoreError::TooLarge { what: "the record", size: size as u64, limit });
-        }
+        self.check_record(size)?;
         Ok(EncodedMessage { unique_id, head_end: buffers.heads.len(), tail_end: buffers.tails.len() })
+    }
+
+    #[inline]
+    fn check_body(&self, message: &NewMessage<'_>) -> Result<(), StoreError> {
+        let (size, limit) = (message.body.len() as u64, u64::from(self.options.max_message_bytes));
+        if size > limit {
+            return Err(StoreError::TooLarge { what: "the body", size, limit });
+        }
+        Ok(())
+    }
+
+    /// Checks the length of a record, or passes on why it has none.
+    #[inline]
+    fn check_record(&self, size: Result<usize, FormatError>) -> Result<(), StoreError> {
+        let size = size.map_err(|error| StoreError::invalid_message(&error))? as u64;
+        let limit = self.log.max_record_bytes();
+        if size > limit {
+            return Err(StoreError::TooLarge { what: "the record", size, limit });
+        }
+        Ok(())
+    }
+
+    /// Checks the lengths of `message` as [`Self::encode`] does. `key` is a unique key, for a message that has none yet;
+    /// the contents of `properties` are replaced. An error comes with the field.
+    pub(crate) fn check_lengths(
+        &self,
+        message: &NewMessage<'_>,
+        key: &MadeKey,
+        properties: &mut Vec<u8>,
+    ) -> Result<(), (&'static str, StoreError)> {
+        self.check_body(message).map_err(|error| ("body", error))?;
+        properties.clear();
+        properties.extend_from_slice(message.properties);
+        if message.unique_key.is_none() {
+            push_property(properties, UNIQ_KEY, key.as_bytes());
+        }
+        let host = self.options.store_host;
+        let size = RecordSpec {
+            properties,
+            property_crc: self.options.record_crc,
+            ..RecordSpec::new(message.topic, message.body, host, host)
+        }
+        .encoded_len();
+        let field = if size.is_err() { "properties" } else { "body" };
+        self.check_record(size).map_err(|error| (field, error))
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 use mqstore_format::properties::{INNER_BASE, INNER_NUM, KEYS, TAGS, UNIQ_KEY, push_property};
 use mqstore_format::{
-    BatchItem, FormatError, Properties, PropertiesBuilder, SysFlag, encode_batch, without_property,
+    BatchItem, FormatError, MadeKey, Properties, PropertiesBuilder, SysFlag, encode_batch, without_property,
 };
 
 use super::append::{ReturnPoint, appended};
@@ -76,6 +76,23 @@ impl Writer {
         let results = (0..messages.len() as i64)
             .map(|index| Appended { queue_offset: one.queue_offset + index, ..one.clone() });
         Ok(results.collect())
+    }
+
+    /// Checks that [`Self::append_inner_batch`] accepts `messages`; `key` is a unique key. An error comes with the field.
+    pub(crate) fn check_inner_batch(
+        &self,
+        messages: &[NewMessage<'_>],
+        key: &MadeKey,
+    ) -> Result<(), (&'static str, StoreError)> {
+        let Some(first) = messages.first() else { return Ok(()) };
+        check(messages, first).map_err(|error| ("queue_id", error))?;
+        let body = self.body_of(messages, 0).map_err(|error| ("body", error))?;
+        // The last offset has the longest text.
+        let properties = properties_of(messages, key.as_str(), i64::MAX)
+            .map_err(|error| ("properties", StoreError::invalid_message(&error)))?;
+        let properties = properties.as_bytes();
+        let batch = NewMessage { body: &body, properties, unique_key: Some(key.as_str()), ..*first };
+        self.check_lengths(&batch, key, &mut Vec::new())
     }
 
     /// Appends a record of another store, see [`crate::Store::append_batch_copy`].

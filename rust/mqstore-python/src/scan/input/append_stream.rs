@@ -7,7 +7,7 @@ use arrow_array::ffi_stream::RecordBatchStreamReader;
 use mqstore_base::body_compression::BodyCompression;
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
-use mqstore_engine::Store;
+use mqstore_engine::{RefusedMessage, Store};
 use mqstore_format::SysFlag;
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -17,8 +17,8 @@ use pyo3::types::PyCapsule;
 use super::message_columns::{MessageColumns, RowMessage};
 use crate::convert::append_input::rule_for_many;
 use crate::convert::buffer::take_stream;
-use crate::convert::error::{MQStoreError, invalid};
-use crate::runtime::interruptible;
+use crate::convert::error::{MQStoreError, invalid, to_py};
+use crate::runtime::{about_topic, interruptible};
 
 /// Maximum messages of one append, and the bytes of their bodies, so that other appends can take turns.
 const GROUP_ROWS: usize = 1000;
@@ -107,6 +107,15 @@ fn group(messages: &[NewMessage<'_>]) -> usize {
     messages.iter().take(GROUP_ROWS).take_while(fits).count().max(1)
 }
 
+/// Why a stream was not appended as a whole.
+enum Ended {
+    /// The stream had an error after this number of rows.
+    Stream(u64, String),
+    /// The store refuses a row of the batch after this number of rows.
+    Refused(u64, RefusedMessage),
+}
+
+/// Appends the rows of one record batch, or none of them if the store refuses one.
 fn append_batch(
     store: &Store,
     batch: &RecordBatch,
@@ -114,21 +123,28 @@ fn append_batch(
     rule: BodyCompression,
     before: u64,
     pause: &mut dyn FnMut() -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
+) -> Result<Option<RefusedMessage>, StoreError> {
     let columns = MessageColumns::of(batch)?;
     let rows = RowMessages::of(&columns, batch.num_rows(), topic, before)?;
     let messages = rows.messages(queue_id);
-    let mut rest = messages.as_slice();
+    let (mut rest, mut groups) = (messages.as_slice(), Vec::new());
     while !rest.is_empty() {
         pause()?;
         let (some, more) = rest.split_at(group(rest));
         let topic = some.first().map_or("", |message| message.topic);
         let rule = rule_for_many(store, topic, rule);
-        let compressed = rule.compress_all(some.iter().map(|message| message.body));
-        store.append_many(&compressed.apply(some))?;
+        groups.push((some, rule.compress_all(some.iter().map(|message| message.body))));
         rest = more;
     }
-    Ok(())
+    let stored: Vec<_> = groups.iter().map(|(some, compressed)| compressed.apply(some)).collect();
+    if let Some(refused) = store.refused_append(stored.iter().map(AsRef::as_ref))? {
+        return Ok(Some(refused));
+    }
+    for some in &stored {
+        pause()?;
+        store.append_many(some)?;
+    }
+    Ok(None)
 }
 
 /// Appends all rows and returns their number. `rule` says how their bodies are compressed.
@@ -146,9 +162,11 @@ pub(crate) fn append_rows(
         for batch in stream {
             let batch = match batch {
                 Ok(batch) => batch,
-                Err(error) => return Ok(Err((appended, error.to_string()))),
+                Err(error) => return Ok(Err(Ended::Stream(appended, error.to_string()))),
             };
-            append_batch(store, &batch, target, rule, appended, pause)?;
+            if let Some(refused) = append_batch(store, &batch, target, rule, appended, pause)? {
+                return Ok(Err(Ended::Refused(appended, refused)));
+            }
             appended += batch.num_rows() as u64;
         }
         if durable {
@@ -156,9 +174,27 @@ pub(crate) fn append_rows(
         }
         Ok(Ok(appended))
     })?;
-    appended.map_err(|(appended, error)| {
-        MQStoreError::new_err((format!(
+    match appended {
+        Ok(appended) => Ok(appended),
+        Err(Ended::Stream(appended, error)) => Err(MQStoreError::new_err((format!(
             "the stream of rows ended with an error after {appended} rows: {error}"
-        ),))
+        ),))),
+        Err(Ended::Refused(before, refused)) => refuse(py, store, before, refused),
+    }
+}
+
+/// Raises the error for a row that the store refuses.
+fn refuse(py: Python<'_>, store: &Store, before: u64, refused: RefusedMessage) -> PyResult<u64> {
+    let RefusedMessage { index, field, error } = refused;
+    let row = before + index as u64;
+    let appended = format!("the {before} rows before its record batch are appended");
+    if matches!(error, StoreError::TooLarge { .. } | StoreError::InvalidMessage { .. }) {
+        let reason = to_py(error).value(py).to_string();
+        return Err(invalid(format!("row {row}, column {field}: {reason}; {appended}")));
+    }
+    // The class says what is wrong, as for other appends.
+    about_topic(py, store, || Err(error)).inspect_err(|error| {
+        let note = format!("row {row}, column {field}; {appended}");
+        let _ = error.value(py).call_method1(intern!(py, "add_note"), (note,));
     })
 }

@@ -263,8 +263,9 @@ impl NativeStore {
     /// `topic`, `tags`, `properties`, `queue_id`, `flag` and `born_timestamp`. Only the body is required. Columns with
     /// the position of a stored message are ignored. Each unique id among the properties is kept.
     ///
-    /// The rows of a record batch are checked before the first of them is appended. Then they are appended in groups of
-    /// up to 1,000, each like a call of `append_many`. An error, or Ctrl-C, leaves the groups before it in the store.
+    /// The rows of a record batch are checked before the first of them is appended: if the store would refuse one of
+    /// them, none is appended. Then they are appended in groups of up to 1,000, each like a call of `append_many`. A quota,
+    /// an error of the disk, or Ctrl-C leaves the groups before it in the store.
     ///
     /// Args:
     ///     topic: topic of all rows; None takes the topic of each row from the column `topic`.
@@ -279,8 +280,11 @@ impl NativeStore {
     ///     The number of messages.
     ///
     /// Raises:
-    ///     InvalidMessageError: a column is unknown, missing or has the wrong type, or a row cannot become a message;
-    ///         the error names the row and the column.
+    ///     InvalidMessageError: a column is unknown, missing or has the wrong type, or a row cannot become a message or
+    ///         is too large; the error names the row and the column.
+    ///     TopicNotFoundError: a row names a queue that its topic does not have, or a topic that is not created; a note
+    ///         of the error names the row and the column.
+    ///     RefusedError: the topic of a row takes no messages; a note names the row.
     ///     TypeError: `table_or_stream` has no `__arrow_c_stream__`.
     #[pyo3(signature = (topic, table_or_stream, *, queue_id = None, durable = false, compression = None,
                         compress_over = None))]

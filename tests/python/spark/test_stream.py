@@ -50,6 +50,11 @@ def numbers(spark: Any, work: Path) -> Counter[int]:
     return Counter(int(bytes(row.body)) for row in spark.read.parquet(str(work / "out")).collect())
 
 
+def queues(offset: dict[str, Any]) -> dict[str, Any]:
+    """Returns an offset without the mark of the store."""
+    return {topic: numbers for topic, numbers in offset.items() if topic != "@log"}
+
+
 def test_caps_and_restarts_give_every_message_once(spark: Any, made: Path, tmp_path: Path) -> None:
     progress = drain(spark, made, tmp_path, maxOffsetsPerTrigger=30)
     assert [each["numInputRows"] for each in progress if each["numInputRows"]] == [30, 30, 30, 10]
@@ -60,7 +65,7 @@ def test_caps_and_restarts_give_every_message_once(spark: Any, made: Path, tmp_p
         store.append("orders", b"150", queue_id=2)
     progress = drain(spark, made, tmp_path, maxOffsetsPerTrigger=1000)
     assert sum(each["numInputRows"] for each in progress) == 51
-    assert progress[-1]["sources"][0]["endOffset"] == {"orders": {"0": 75, "1": 75, "2": 1}}
+    assert queues(progress[-1]["sources"][0]["endOffset"]) == {"orders": {"0": 75, "1": 75, "2": 1}}
     assert numbers(spark, tmp_path) == Counter(range(151))
 
 
@@ -108,7 +113,7 @@ def test_latest_is_settled_once(made: Path) -> None:
     asked = options(made)
     start = _stream.initial(asked)
     first = _stream.latest(asked, start, None, True)
-    assert first == {"orders": {"0": 50, "1": 50}}
+    assert queues(first) == {"orders": {"0": 50, "1": 50}}
     fill(made, 6, first=100)
     # Spark asks again, and the start is the same. A repeated first batch is still empty.
     assert _stream.initial(asked) == start
@@ -145,7 +150,7 @@ def test_shares_of_a_cap(made: Path) -> None:
         some = rows(asked, at, end)
         assert len(some) <= 41
         if not found:
-            assert end == {"orders": {"0": 36, "1": 5}}
+            assert queues(end) == {"orders": {"0": 36, "1": 5}}
         found += some
         at = end
     assert Counter(found) == Counter(range(400))

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mqstore
 from mqstore import _native
+from mqstore._admin.nearest import nearest
 from mqstore._remote.failure import RequestFailure
 from mqstore._remote.place import pinned
 from mqstore._store import opened
 from mqstore.errors import CorruptionError, MQStoreError, OffsetOutOfRangeError, TopicNotFoundError
 from mqstore.spark._locks import SAME_PATH
-from mqstore.spark._options import _EARLIEST, _LATEST
+from mqstore.spark._options import _EARLIEST, _LATEST, refuse
 from mqstore.spark._read.older import files, split
 from mqstore.spark._stores import FAILURES, each, told
 
@@ -43,12 +44,15 @@ _LEAST_SPLIT_BYTES = 128 << 20
 _MOST_SPLIT_BYTES = 512 << 20
 
 # Prefix of light queues.
-_LIGHT = "%LMQ%"
+LIGHT = "%LMQ%"
 
 # Work of a task for each part, in bytes of the log that it could walk meanwhile: it opens the store.
 _OPEN_BYTES = 4 << 20
 
 _SEGMENT_DIGITS = 20
+
+# Maximum number of topics in an error.
+_SHOWN = 10
 
 # Assumed size of a damaged record.
 _DAMAGED_BYTES = 1024
@@ -102,10 +106,10 @@ def bounds(store: mqstore.Store, topics: dict[str, Any]) -> Bounds:
     elif "pattern" in topics:
         pattern = re.compile(topics["pattern"])
         # A pattern selects light queues only if it names their prefix: each record of a light queue is in a topic, too.
-        named = _LIGHT in topics["pattern"]
-        wanted = [topic for topic in there if pattern.fullmatch(topic) and (named or not topic.startswith(_LIGHT))]
+        named = LIGHT in topics["pattern"]
+        wanted = [topic for topic in there if pattern.fullmatch(topic) and (named or not topic.startswith(LIGHT))]
     else:
-        wanted = [topic for topic in there if not topic.startswith(_LIGHT)]
+        wanted = [topic for topic in there if not topic.startswith(LIGHT)]
     for topic in wanted:
         queues = {queue.queue_id: (queue.min_offset, queue.max_offset) for queue in store.queues(topic)}
         for queue_id in topics.get("assign", {}).get(topic, queues):
@@ -133,17 +137,72 @@ def batch_ranges(store: mqstore.Store, options: dict[str, Any], lost: Callable[[
     """Returns the queue ranges of a batch read; calls ``lost`` for deleted offsets."""
     found = []
     queues = bounds(store, options["topics"])
+    check_named(queues, options["start"], "startingOffsets")
+    check_named(queues, options["end"], "endingOffsets")
     for queue, of_log in sorted(queues.items()):
         limits = store._oldest_offset(*queue, of_log[0]), of_log[1]
         start = position(store, queue, limits, options["start"])
         end = position(store, queue, limits, options["end"], _LATEST)
-        if start < limits[0]:
-            lost(gone(queue, start, limits))
-            start = limits[0]
         if isinstance(options["start"], dict) and start > limits[1]:
             raise OffsetOutOfRangeError(*queue, start, *limits)
-        found.append(Range(*queue, start, min(end, limits[1])))
+        if end > limits[1]:
+            raise OffsetOutOfRangeError(*queue, end, *limits)
+        # A read that begins with the oldest message loses nothing.
+        if start != limits[0]:
+            start = held(store, Range(*queue, start, end), limits, lost)
+        found.append(Range(*queue, start, end))
     return [part for part in found if part.start < part.end]
+
+
+def check_named(queues: Bounds, asked: Any, option: str) -> None:
+    """Checks that the read has the topics and queues that an option names.
+
+    Raises:
+        InvalidOptionError: it does not have one of them.
+    """
+    offsets = asked.get("offsets", {}) if isinstance(asked, dict) else {}
+    topics = sorted({topic for topic, _ in queues})
+    for topic, of_topic in offsets.items():
+        if topic not in topics:
+            near = nearest(topic, topics)
+            hint = f"did you mean {near!r}?" if near else f"its topics are {', '.join(topics[:_SHOWN]) or 'none'}"
+            raise refuse(option, f"the read has no topic {topic!r}; {hint}")
+        own = sorted(queue_id for name, queue_id in queues if name == topic)
+        for queue_id in of_topic:
+            if int(queue_id) not in own:
+                reason = f"the read has no queue {queue_id} of topic {topic!r}; its queues are {own[0]} to {own[-1]}"
+                raise refuse(option, reason)
+
+
+def held(store: mqstore.Store, part: Range, limits: tuple[int, int], lost: Callable[[str], None]) -> int:
+    """Returns the offset at which a read of a range begins; calls ``lost`` for deleted offsets.
+
+    A compacted queue has no message at the offsets that its compaction dropped. It has lost only messages that were
+    deleted from the log before a compaction read them.
+    """
+    queue = part.topic, part.queue_id
+    compacted = _native.compaction_end(store, *queue)
+    if compacted is None:
+        if part.start < min(limits[0], part.end):
+            lost(gone(queue, part.start, limits))
+        return max(part.start, limits[0])
+    start = max(part.start, compacted)
+    oldest = _oldest_from(store, part._replace(start=start))
+    if start < part.end and oldest > start:
+        lost(gone(queue, start, (oldest, limits[1])))
+    return part.start
+
+
+def _oldest_from(store: mqstore.Store, part: Range) -> int:
+    """Returns the offset of the first message of a range; its end if there is none."""
+    try:
+        first = next(store.read(part.topic, part.queue_id, part.start, part.end), None)
+    except OffsetOutOfRangeError as error:
+        return min(error.min_offset, part.end)
+    except CorruptionError:
+        # A task reports it.
+        return part.start
+    return part.end if first is None else first.queue_offset
 
 
 def gone(queue: tuple[str, int], offset: int, limits: tuple[int, int]) -> str:
@@ -178,7 +237,7 @@ def parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any]) ->
         if cut < wanted.end:
             logged.append(wanted._replace(start=cut))
         part = wanted._replace(end=cut)
-        first = _first(store, part) if part.start < cut else None
+        first = first_place(store, part) if part.start < cut else None
         if first is not None:
             rows = _batch_rows(options, [first.size])
             pieces = _pieces(part, options["max_records"] or _ENTRIES)
@@ -194,7 +253,7 @@ def _pieces(part: Range, most: int) -> list[Range]:
 
 def _log_parts(store: mqstore.Store, ranges: list[Range], options: dict[str, Any]) -> list[Part]:
     """Divides queue ranges that are in the log."""
-    found = [(part, first) for part in ranges if (first := _first(store, part)) is not None]
+    found = [(part, first) for part in ranges if (first := first_place(store, part)) is not None]
     if not found:
         return []
     ends = {part: _end(store, part) for part, _ in found}
@@ -233,7 +292,7 @@ class _Place(NamedTuple):
     size: int
 
 
-def _first(store: mqstore.Store, part: Range) -> _Place | None:
+def first_place(store: mqstore.Store, part: Range) -> _Place | None:
     """Returns the place of the first record of a range that the log still has.
 
     If that record is damaged, this is the start of its segment. The task that walks over it reports the damage.
@@ -282,7 +341,7 @@ def _by_offsets(store: mqstore.Store, ranges: list[Range], most: int, how: tuple
             room -= piece.end - piece.start
     found = []
     for group in groups:
-        firsts = [first for piece in group if (first := _first(store, piece)) is not None]
+        firsts = [first for piece in group if (first := first_place(store, piece)) is not None]
         if firsts:
             begin = min(first.commit_log_offset for first in firsts)
             end = max(_end(store, piece) for piece in group)

@@ -1,0 +1,390 @@
+"""Random sequences of verbs on a store between random batches of a stream, and a model of the stream.
+
+The model is a plain list of messages for each queue. The planner and the tasks run in this process, without a session.
+Each batch must return exactly the readable messages between its offsets. A lost message that the stream has not read,
+and a step back of the store, must fail the next batch that meets it. After that, the same stream with
+`failOnDataLoss=false` must warn, and continue with all messages that are left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import warnings
+from collections import Counter
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mqstore
+from mqstore.spark import _source
+from mqstore.spark._read import rows as _rows
+from mqstore.spark._read import stream as _stream
+
+SEGMENT_BYTES = 1 << 14
+QUEUE_ENTRIES = 40
+Queue = tuple[str, int]
+
+
+def copy_sparse(source: str, target: str) -> None:
+    """Copies a file and keeps its holes."""
+    size, at = Path(source).stat().st_size, 0
+    with open(source, "rb", buffering=0) as old, open(target, "wb", buffering=0) as new:  # noqa: PTH123
+        while at < size:
+            try:
+                at = os.lseek(old.fileno(), at, os.SEEK_DATA)
+            except OSError:
+                break
+            end = os.lseek(old.fileno(), at, os.SEEK_HOLE)
+            os.pwrite(new.fileno(), os.pread(old.fileno(), end - at, at), at)
+            at = end
+        new.truncate(size)
+
+
+@dataclass
+class Row:
+    """A message of a queue."""
+
+    offset: int
+    body: bytes
+    place: int
+    number: int
+    key: str = ""
+    state: str = "there"
+    """`there`, `dropped` by a compaction, or `lost`."""
+
+
+@dataclass
+class Model:
+    """What the store has."""
+
+    queues: dict[Queue, list[Row]] = field(default_factory=dict)
+    former: dict[Queue, list[Row]] = field(default_factory=dict)
+    """Messages of deleted topics that no batch has met."""
+    compacted: dict[Queue, int] = field(default_factory=dict)
+
+
+class StreamHistory:
+    """A store, a stream of it, and the model of both."""
+
+    def __init__(self, home: Path, seed: int) -> None:
+        self.home = home / "store"
+        self.copy = home / "copy"
+        self.archive_home = home / "archive"
+        self.chance = random.Random(seed)
+        self.model = Model()
+        self.copied: Model | None = None
+        self.steps: list[str] = []
+        self.number = 0
+        self.limits: dict[str, Any] = {"retention_bytes": self.chance.choice([2, 4, 8]) * SEGMENT_BYTES}
+        self.limits["expire_uncompacted"] = self.chance.random() < 0.5
+        self.store = self.opened("create")
+        self.has_archive = False
+        self.marked: set[int] = set()
+        """Messages of the log that existed when the offset was computed."""
+        self.went_back = False
+        self.may_have_gone_back = False
+        """Whether a copy was restored, which the stream may see although it has not read a later message."""
+        self.create("orders")
+        self.store.create_topic("prices", queues=1, attributes={"cleanup.policy": "COMPACTION"})
+        self.model.queues["prices", 0] = []
+        self.strict = self.options()
+        self.lenient = {**self.strict, "fail_on_data_loss": False}
+        self.at: dict[str, Any] = json.loads(json.dumps(_stream.initial(self.strict)))
+        self.waiting: dict[str, Any] | None = None
+        """End of a batch that was planned and not completed."""
+
+    def opened(self, mode: Any = "rw") -> mqstore.Store:
+        return mqstore.open(
+            self.home, mode, segment_size=SEGMENT_BYTES, queue_file_entries=QUEUE_ENTRIES, durability="manual",
+            index_slots=8, index_entries=64, **self.limits,
+        )  # fmt: skip
+
+    def options(self) -> dict[str, Any]:
+        texts = {"path": str(self.home), "subscribePattern": ".*s", "startingOffsets": "earliest"}
+        texts |= {"columns": "topic,queue_id,queue_offset,body", "includeBody": "true"}
+        texts |= {"maxOffsetsPerTrigger": str(self.chance.choice([1, 3, 10, 50, 1000]))}
+        return _source.stream_reader(texts, _source.schema(texts)).options
+
+    # The verbs.
+
+    def create(self, topic: str | None = None) -> None:
+        topic = topic or self.chance.choice(["news", "bills", "orders", "others", "hidden topic"])
+        if topic != "hidden topic" and topic not in self.store.topics():
+            queues = self.chance.randint(1, 3)
+            self.store.create_topic(topic, queues=queues)
+            for queue_id in range(queues):
+                self.model.queues[topic, queue_id] = []
+
+    def append(self) -> None:
+        queues = sorted(self.model.queues)
+        for _ in range(self.chance.choice([1, 1, 3, 20])):
+            topic, queue_id = queue = self.chance.choice(queues)
+            self.number += 1
+            body, key = b"%d " % self.number + b"x" * self.chance.choice([0, 100, 900]), f"k{self.chance.randint(0, 4)}"
+            is_tombstone = topic == "prices" and self.chance.random() < 0.3
+            result = self.store.append(topic, b"" if is_tombstone else body, queue_id=queue_id, keys=key)
+            row = Row(result.queue_offset, b"" if is_tombstone else body, result.commit_log_offset, self.number, key)
+            self.model.queues[queue].append(row)
+
+    def delete(self) -> None:
+        topics = sorted({topic for topic, _ in self.model.queues} - {"prices"})
+        if topics:
+            topic = self.chance.choice(topics)
+            self.store.delete_topic(topic)
+            for queue in [queue for queue in self.model.queues if queue[0] == topic]:
+                self.model.former.setdefault(queue, []).extend(self.model.queues.pop(queue))
+
+    def expire(self) -> None:
+        self.store.expire()
+        self.lose()
+
+    def topic_retention(self) -> None:
+        topics = sorted({topic for topic, _ in self.model.queues} - {"prices"})
+        if topics:
+            topic = self.chance.choice(topics)
+            self.store.set_retention(topic, max_messages=self.chance.randint(1, 20))
+            self.store.expire()
+            self.store.set_retention(topic)
+            self.lose()
+
+    def lose(self) -> None:
+        """Marks the messages that the store does not have any more."""
+        for topic in {topic for topic, _ in self.model.queues}:
+            for info in self.store.queues(topic):
+                queue = topic, info.queue_id
+                low = self.store._oldest_offset(*queue, info.min_offset)
+                # A compaction topic has two places for its messages.
+                left = self.left(queue) if topic == "prices" else None
+                for row in self.model.queues[queue]:
+                    gone = row.offset < low if left is None else row.offset not in left
+                    if gone and row.state == "there":
+                        row.state = "lost"
+
+    def left(self, queue: Queue) -> set[int]:
+        return {message.queue_offset for message in self.store.read(*queue)}
+
+    def compact(self) -> None:
+        self.store.compact("prices", tombstone_retention=0 if self.chance.random() < 0.5 else 3600)
+        queue = "prices", 0
+        left = self.left(queue)
+        rows = self.model.queues[queue]
+        if rows:
+            self.model.compacted[queue] = rows[-1].offset + 1
+        newest = {row.key: row.offset for row in rows if row.state == "there"}
+        for row in rows:
+            if row.state == "there" and row.offset not in left:
+                # Only older values and tombstones may go.
+                assert newest[row.key] != row.offset or not row.body
+                row.state = "dropped"
+
+    def reclaim(self) -> None:
+        self.store.reclaim(erase=self.chance.choice([None, "orders"]) if "orders" in self.store.topics() else None)
+
+    def archive(self) -> None:
+        if not self.has_archive:
+            if self.store.stats().segments < 2:
+                # An archive that has no file yet cannot be read.
+                return
+            self.store.archive.configure(self.archive_home)
+            self.has_archive = True
+        self.store.archive.run()
+
+    def back_up(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.copy, ignore_errors=True)
+        shutil.copytree(self.home, self.copy, copy_function=copy_sparse)
+        self.copied = deepcopy(self.model)
+        self.store = self.opened()
+
+    def restore(self) -> None:
+        if self.copied is None or self.has_archive:
+            return
+        self.store.close()
+        shutil.rmtree(self.home)
+        shutil.copytree(self.copy, self.home, copy_function=copy_sparse)
+        self.model = deepcopy(self.copied)
+        everything = [*self.model.queues.values(), *self.model.former.values()]
+        self.went_back = bool(self.marked - {row.number for rows in everything for row in rows})
+        self.may_have_gone_back = True
+        self.store = self.opened()
+        if self.chance.random() < 0.5:
+            self.append()
+        self.batches()
+
+    def damage(self) -> None:
+        """Damages a message; the stream must fail if and only if it reads this message."""
+        self.drain()
+        self.drain()
+        self.append()
+        rows = [
+            (queue, row)
+            for queue, rows in self.model.queues.items()
+            for row in rows
+            if row.state == "there" and row.place >= self.store.stats().log_min_offset and row.body
+            if row.offset >= self.model.compacted.get(queue, 0)
+        ]
+        # A damaged record at the end of the log is no record: the log ends before it.
+        newest = max((row.place for rows in self.model.queues.values() for row in rows), default=0)
+        rows = [(queue, row) for queue, row in rows if row.place < newest]
+        if not rows:
+            return
+        queue, row = self.chance.choice(rows)
+        self.store.flush()
+        self.store.close()
+        base = row.place - row.place % SEGMENT_BYTES
+        path = self.home / "commitlog" / f"{base:020}"
+        content = path.read_bytes()
+        spot = content.index(row.body, row.place - base)
+        path.write_bytes(content[:spot] + bytes([content[spot] ^ 1]) + content[spot + 1 :])
+        is_unread = row.offset >= self.position(self.at, queue)
+        failed = False
+        try:
+            while not self.run_batches(self.strict, None):
+                pass
+        except mqstore.MQStoreError as error:
+            assert "failOnDataLoss" not in str(error), error
+            failed = True
+        assert failed == is_unread, (queue, row)
+        path.write_bytes(content)
+        self.store = self.opened()
+
+    # The stream.
+
+    def batches(self) -> None:
+        """Runs some batches, or all of them."""
+        self.meet(self.chance.choice([1, 2, None]))
+
+    def drain(self) -> None:
+        self.meet(None)
+
+    def meet(self, most: int | None) -> None:
+        may = self.may_lose()
+        try:
+            is_done = self.run_batches(self.strict, most)
+        except mqstore.MQStoreError as error:
+            assert "failOnDataLoss=false" in str(error), error
+            assert may or self.has_lost(), f"no message is lost: {error}"
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                self.run_batches(self.lenient, None, is_lenient=True)
+            assert any(issubclass(one.category, mqstore.StoreWarning) for one in caught)
+            self.forgive()
+        else:
+            assert not self.went_back, "the store went back"
+            assert not self.deleted_unread(), "a topic was deleted"
+            if is_done:
+                self.may_have_gone_back = False
+                self.is_complete()
+
+    def has_lost(self) -> bool:
+        losses = self.deleted_unread() or any(
+            row.state == "lost" and row.offset >= self.position(self.at, queue)
+            for queue, rows in self.model.queues.items()
+            for row in rows
+        )
+        # The first batch of the stream had messages of a topic that was deleted before the batch was read.
+        is_first = "starting" in self.at and self.waiting is not None and bool(self.model.former)
+        return self.went_back or losses or is_first
+
+    def may_lose(self) -> bool:
+        """Whether a step back is possible, or the log cannot tell any more what a deleted topic had."""
+        if self.may_have_gone_back:
+            return True
+        log = self.at.get("@log") if "starting" not in self.at else None
+        return log is not None and log["from"] < self.store.stats().log_min_offset
+
+    def deleted_unread(self) -> bool:
+        """Whether a topic that the stream could know was deleted with unread messages."""
+        if "starting" in self.at:
+            return False
+        return any(
+            rows and rows[-1].offset >= self.position(self.at, queue)
+            for queue, rows in self.model.former.items()
+            if str(queue[1]) in self.at.get(queue[0], {}) or queue in self.model.queues
+        )
+
+    def forgive(self) -> None:
+        self.went_back = self.may_have_gone_back = False
+        self.is_complete()
+
+    def is_complete(self) -> None:
+        for queue, rows in self.model.queues.items():
+            if rows:
+                assert self.position(self.at, queue) == rows[-1].offset + 1, (queue, self.at)
+
+    @staticmethod
+    def position(at: dict[str, Any], queue: Queue) -> int:
+        found: int = 0 if "starting" in at else at.get(queue[0], {}).get(str(queue[1]), 0)
+        return found
+
+    def run_batches(self, options: dict[str, Any], most: int | None, is_lenient: bool = False) -> bool:
+        """Returns whether the stream has read all messages."""
+        count = 0
+        while most is None or count < most:
+            count += 1
+            end = self.waiting
+            if end is None:
+                end = json.loads(json.dumps(_stream.latest(options, self.at, None, True)))
+                self.marked = {
+                    row.number
+                    for queue, rows in self.model.queues.items()
+                    for row in rows
+                    if row.state == "there" and row.offset >= self.model.compacted.get(queue, 0)
+                } if end != self.at else self.marked  # fmt: skip
+            if end == self.at:
+                return True
+            self.waiting = end
+            found = self.read(options, self.at, end)
+            self.check_batch(end, found, is_lenient)
+            if not is_lenient and self.chance.random() < 0.1:
+                # The driver is killed before the commit: Spark plans the same batch again.
+                return False
+            for queue in list(self.model.former):
+                if not self.model.queues.get(queue) or self.position(end, queue) >= self.model.queues[queue][0].offset:
+                    del self.model.former[queue]
+            self.at, self.waiting = end, None
+        return False
+
+    def read(self, options: dict[str, Any], start: dict[str, Any], end: dict[str, Any]) -> Counter[Any]:
+        found: Counter[Any] = Counter()
+        for part in _stream.plan(options, start, end):
+            for batch in _rows.rows(options, part.plain()):
+                for row in batch.to_pylist():
+                    found[row["topic"], row["queue_id"], row["queue_offset"], row["body"]] += 1
+        return found
+
+    def check_batch(self, end: dict[str, Any], found: Counter[Any], is_lenient: bool) -> None:
+        wanted: Counter[Any] = Counter()
+        for queue, rows in self.model.queues.items():
+            begin, to = self.position(self.at, queue), self.position(end, queue)
+            for row in rows:
+                if begin <= row.offset < to:
+                    assert is_lenient or row.state != "lost" or "starting" in self.at, f"lost in silence: {queue} {row}"
+                    if row.state == "there":
+                        wanted[(*queue, row.offset, row.body)] += 1
+        assert found == wanted, (found - wanted, wanted - found)
+        most = self.strict["max_offsets"]
+        assert len(found) <= most, most
+
+    def run(self, steps: int) -> None:
+        verbs = {
+            self.append: 10, self.batches: 8, self.create: 2, self.delete: 1, self.expire: 3, self.topic_retention: 1,
+            self.compact: 2, self.reclaim: 1, self.archive: 0.5, self.back_up: 1, self.restore: 2, self.damage: 0.5,
+        }  # fmt: skip
+        try:
+            for _ in range(steps):
+                verb = self.chance.choices(list(verbs), list(verbs.values()))[0]
+                self.steps.append(verb.__name__)
+                verb()
+            self.drain()
+        except Exception as error:
+            error.add_note(f"steps: {' '.join(self.steps)}; at {self.at}")
+            raise
+        finally:
+            with suppress(mqstore.StoreClosedError):
+                self.store.close()

@@ -158,6 +158,56 @@ def test_shares_of_a_cap(made: Path) -> None:
     assert _stream.latest(asked, _stream.initial(asked), None, False) == at
 
 
+@pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": 20}, {"maxBytesPerTrigger": 2000}])
+def test_a_small_queue_advances_next_to_a_steady_backlog(made: Path, limit: dict[str, int]) -> None:
+    asked = options(made, startingOffsets="earliest", **limit)
+    at = _stream.latest(asked, _stream.initial(asked), None, False)
+    with mqstore.open(made, "rw") as store:
+        store.create_topic("small", queues=1)
+        for number in range(300):
+            store.append("orders", f"{number}".encode(), queue_id=0)
+        for number in range(300, 303):
+            store.append("small", f"{number}".encode())
+    for batch in range(3):
+        end = _stream.latest(asked, at, None, True)
+        assert end["small"]["0"] == batch + 1
+        assert end["orders"]["0"] > at["orders"]["0"]
+        at = end
+
+
+def test_each_queue_advances_if_there_are_more_than_messages_in_a_batch(made: Path) -> None:
+    asked = options(made, topic="orders", startingOffsets="earliest", maxOffsetsPerTrigger=2)
+    fill(made, 40, first=100, queues=2)
+    with mqstore.open(made, "rw") as store:
+        store.create_topic("orders", queues=5)
+        for queue_id in (4, 3, 2):
+            store.append("orders", b"1", queue_id=queue_id)
+    at = _stream.initial(asked)
+    while (end := _stream.latest(asked, at, None, True)) != at:
+        start, at = at, end
+        assert sum(end["orders"].values()) - sum(start.get("orders", {}).values()) <= 2
+        if end["orders"]["2"]:
+            # The oldest messages first.
+            assert [end["orders"][queue] for queue in "01"] >= [69, 69]
+    assert queues(at) == {"orders": {"0": 70, "1": 70, "2": 1, "3": 1, "4": 1}}
+
+
+def test_the_end_of_a_query_is_fixed_when_it_starts(made: Path) -> None:
+    asked = options(made, startingOffsets="earliest", maxOffsetsPerTrigger=60)
+    target = _stream.ends(asked)
+    at, batches = _stream.initial(asked), 0
+    while (end := _stream.latest(asked, at, target, True)) != at:
+        # A new topic grows faster than the query reads.
+        with mqstore.open(made, "rw") as store:
+            for number in range(50):
+                store.append(f"new-{batches % 2}", f"{number}".encode())
+        at, batches = end, batches + 1
+        assert batches < 4
+    assert queues(at) == {"orders": {"0": 50, "1": 50}}
+    # The next query reads it.
+    assert queues(_stream.latest(asked, at, None, False))["new-1"] == {"0": 50}
+
+
 def test_bytes_of_a_trigger(made: Path) -> None:
     with mqstore.open(made) as store:
         size = store.read("orders", 0, 20).__next__().size

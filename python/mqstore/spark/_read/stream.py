@@ -121,8 +121,10 @@ def latest(
             _check_starts(begins, limits)
         limits = _with_archive(store, limits, begins)
         if target is not None:
+            # All that does not exist when the query starts is after its end, also new queues.
             aims = _positions(target)
-            most = {queue: min(at, aims.get(queue, at)) for queue, at in most.items()}
+            most = {queue: min(at, aims.get(queue, begins[queue])) for queue, at in most.items()}
+            begins = {queue: at for queue, at in begins.items() if queue in aims or queue in _positions(start)}
         wanted: dict[tuple[str, int], tuple[int, int]] = {}
         for queue, begin in begins.items():
             # Deleted messages do not count for a limit. The plan of the batch reports them.
@@ -158,22 +160,43 @@ def _check_starts(begins: Positions, limits: planning.Bounds) -> None:
 
 
 def _cap(store: mqstore.Store, options: dict[str, Any], wanted: dict[tuple[str, int], tuple[int, int]]) -> None:
-    """Reduces the wanted ranges to the limits, each queue by its share."""
+    """Reduces the wanted ranges to the limits, each queue by its share, and at least by one message."""
     most: int | None = options["max_offsets"]
     if options["max_bytes"] is not None:
         fitting = max(1, options["max_bytes"] // _mean_size(store, wanted))
         most = fitting if most is None else min(most, fitting)
-    total = sum(max(0, end - begin) for begin, end in wanted.values())
+    sizes = {queue: end - begin for queue, (begin, end) in wanted.items() if begin < end}
+    total = sum(sizes.values())
     if most is None or total <= most:
         return
-    shares = {queue: most * max(0, end - begin) / total for queue, (begin, end) in wanted.items()}
+    if most < len(sizes):
+        # The oldest messages first, so that each queue advances after a bounded number of batches.
+        given = dict.fromkeys(sorted(sizes, key=lambda queue: _place(store, queue, wanted[queue]))[:most], 1)
+    else:
+        given = _shares(sizes, total, most)
+    for queue, (begin, end) in wanted.items():
+        wanted[queue] = begin, min(end, begin + given.get(queue, 0))
+
+
+def _shares(sizes: Positions, total: int, most: int) -> Positions:
+    """Divides ``most`` by sizes; there are at least as many as sizes, and each share is at least 1."""
+    shares = {queue: most * size / total for queue, size in sizes.items()}
     given = {queue: int(share) for queue, share in shares.items()}
     # The rest from rounding goes to the queues that lost most by it.
     by_rest = sorted(shares, key=lambda queue: (given[queue] - shares[queue], queue))
     for queue in by_rest[: most - sum(given.values())]:
         given[queue] += 1
-    for queue, (begin, end) in wanted.items():
-        wanted[queue] = begin, min(end, begin + given[queue])
+    for queue in sorted(given):
+        if given[queue] == 0:
+            given[max(given, key=lambda each: given[each])] -= 1
+            given[queue] = 1
+    return given
+
+
+def _place(store: mqstore.Store, queue: tuple[str, int], wanted: tuple[int, int]) -> int:
+    """Returns the log offset of the first message of a range."""
+    first = planning.first_place(store, planning.Range(*queue, *wanted))
+    return 0 if first is None else first.commit_log_offset
 
 
 def _mean_size(store: mqstore.Store, wanted: dict[tuple[str, int], tuple[int, int]]) -> int:

@@ -319,7 +319,15 @@ def _offsets(options: dict[str, str], which: str, default: int | None) -> Any:
     )
     if not told:
         raise refuse(offsets, 'must be earliest, latest or JSON as {"orders": {"0": 23, "1": -2}}')
+    least = _EARLIEST if which == "starting" else _LATEST
+    for at in (at for queues in found.values() for at in queues.values()):
+        if at < least:
+            raise refuse(offsets, f"{at} is no offset of a queue; write {_meant(which)}, or a number from 0 on")
     return {"offsets": found}
+
+
+def _meant(which: str) -> str:
+    return f"{_EARLIEST} (the earliest) or {_LATEST} (the latest)" if which == "starting" else f"{_LATEST} (the latest)"
 
 
 def _filter(options: dict[str, str]) -> str | SqlFilter | None:

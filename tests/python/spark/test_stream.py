@@ -274,6 +274,30 @@ def test_gaps_of_compacted_topics_are_no_loss(tmp_path: Path) -> None:
     assert all(row["store_timestamp"].timestamp() > 1_600_000_000 for row in some)
 
 
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"startingOffsets": '{"order": {"0": 2}}'}, "no topic 'order'; did you mean 'orders'?"),
+        ({"startingOffsets": '{"orders": {"2": 2}}'}, "no queue 2 of topic 'orders'; its queues are 0 to 1"),
+        ({"startingOffsets": '{"orders": {"0": -3}}'}, "-3 is no offset"),
+        ({"endingOffsets": '{"orders": {"0": 2}, "xy": {"0": 1}}'}, "no topic 'xy'; its topics are orders"),
+        ({"endingOffsets": '{"orders": {"0": -2}}'}, "-2 is no offset"),
+        ({"endingOffsets": '{"orders": {"0": 51}}'}, "offset 51 is outside queue orders/0, which holds 0 to 50"),
+        ({"startingOffsets": '{"orders": {"0": 51}}'}, "offset 51 is outside queue orders/0, which holds 0 to 50"),
+    ],
+)
+def test_offsets_that_a_read_does_not_have(made: Path, given: dict[str, str], reason: str) -> None:
+    texts = {"path": str(made), **given}
+    with pytest.raises(mqstore.MQStoreError) as caught:
+        _source.reader(texts, _source.schema(texts))
+    assert reason in str(caught.value)
+    if "startingOffsets" in given:
+        with pytest.raises(mqstore.MQStoreError) as caught:
+            asked = options(made, **given)
+            _stream.latest(asked, _stream.initial(asked), None, True)
+        assert reason in str(caught.value)
+
+
 def test_what_a_stream_cannot_take(made: Path) -> None:
     with pytest.raises(mqstore.InvalidOptionError, match="a stream has no end"):
         options(made, endingOffsets='{"orders": {"0": 1}}')

@@ -117,7 +117,7 @@ impl BrokerState {
         if self.meta.group(group).is_none() {
             let mut made = SubscriptionGroup::new(group);
             config(&mut made);
-            self.meta.put_group(&made)?;
+            self.meta.create_group(&made)?;
         }
         Ok(())
     }

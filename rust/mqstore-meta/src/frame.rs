@@ -8,8 +8,10 @@
 //!         32  8  the metadata position of the tail's first byte
 //!         40  4  zero              44  4  CRC-32 of the bytes before
 //! frame    0  4  CRC-32 of all following bytes of the frame
-//!          4  4  length of the records, 1 to 16 MiB         8  records
+//!          4  4  length of the records, up to 16 MiB        8  records
 //! ```
+//!
+//! A frame without records is not written. A log of an earlier version may have one; it is read like any other.
 //!
 //! A frame either decodes completely or does not count. The log ends at the first position without a complete frame:
 //! at zeros, at the end of the file, or at bytes with a wrong checksum.
@@ -92,12 +94,16 @@ impl Frame {
         self.0.len().saturating_sub(FRAME_HEAD_BYTES)
     }
 
-    /// Completes the head and returns the bytes of the frame.
+    /// Completes the head and returns the bytes of the frame; `None` for a frame without records, which must not be
+    /// written.
     ///
     /// # Errors
     /// [`StoreError::TooLarge`] if the frame exceeds [`MAX_FRAME_BYTES`].
-    pub(super) fn sealed(&mut self) -> Result<&[u8], StoreError> {
+    pub(super) fn sealed(&mut self) -> Result<Option<&[u8]>, StoreError> {
         let (size, limit) = (self.len() as u64, MAX_FRAME_BYTES as u64);
+        if size == 0 {
+            return Ok(None);
+        }
         if size > limit {
             return Err(StoreError::TooLarge { what: "a change of metadata", size, limit });
         }
@@ -107,7 +113,7 @@ impl Frame {
             }
             *crc = crc32(rest).to_be_bytes();
         }
-        Ok(&self.0)
+        Ok(Some(&self.0))
     }
 }
 
@@ -163,11 +169,11 @@ impl FrameReader {
         if !self.fill(FRAME_HEAD_BYTES)? {
             return Ok(NextFrame::End((left > 0).then_some("the file ends within a frame")));
         }
-        let ahead = self.buffer.get(self.begin + 4..).and_then(|bytes| bytes.first_chunk::<4>());
-        let len = ahead.map_or(0, |bytes| u32::from_be_bytes(*bytes)) as usize;
-        if len == 0 {
+        let head = self.buffer.get(self.begin..).and_then(|bytes| bytes.first_chunk::<FRAME_HEAD_BYTES>());
+        let Some([_, _, _, _, len @ ..]) = head.filter(|head| **head != [0; FRAME_HEAD_BYTES]) else {
             return Ok(NextFrame::End(None));
-        }
+        };
+        let len = u32::from_be_bytes(*len) as usize;
         if len > MAX_FRAME_BYTES || (len + FRAME_HEAD_BYTES) as u64 > left {
             return Ok(NextFrame::End(Some("the length of a frame exceeds the file")));
         }
@@ -274,6 +280,11 @@ fn synced_place(frame: &[u8]) -> Option<MetaPosition> {
 
 #[cfg(test)]
 mod tests {
+    use mqstore_io::{SimVfs, Vfs};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::record::tests::any_record;
     use super::*;
 
     #[test]
@@ -298,12 +309,43 @@ mod tests {
         let mut same = Frame::default();
         same.clear();
         same.push(&MetaRecord::Synced { place: MetaPosition(77) });
-        assert_eq!(same.sealed().unwrap(), frame);
+        assert_eq!(same.sealed().unwrap().unwrap(), frame);
         assert_eq!(synced_place(&frame), Some(MetaPosition(77)));
         for at in 0..frame.len() {
             let mut damaged = frame;
             damaged[at] ^= 0x10;
             assert_eq!(synced_place(&damaged), None, "byte {at}");
+        }
+    }
+
+    fn decoded(mut records: &[u8]) -> Vec<MetaRecord<'_>> {
+        let next =
+            std::iter::from_fn(|| (!records.is_empty()).then(|| MetaRecord::decode(&mut records).unwrap()));
+        next.collect()
+    }
+
+    proptest! {
+        #[test]
+        fn each_list_of_records_is_read_as_it_was_written(lists in vec(vec(any_record(), 0..6), 0..6)) {
+            let vfs = SimVfs::default();
+            let file = vfs.create_new(Path::new("/log")).unwrap();
+            let (mut frame, mut at) = (Frame::default(), 0);
+            for list in &lists {
+                frame.clear();
+                list.iter().for_each(|record| frame.push(record));
+                let bytes = frame.sealed().unwrap();
+                prop_assert_eq!(bytes.is_none(), list.is_empty());
+                file.write_all_at(bytes.unwrap_or_default(), at).unwrap();
+                at += bytes.map_or(0, <[u8]>::len) as u64;
+            }
+            file.set_len(at + 100).unwrap();
+            let mut reader = FrameReader::new(Path::new("/log"), &file, 0, at + 100);
+            for list in lists.iter().filter(|list| !list.is_empty()) {
+                let NextFrame::Frame(_, records) = reader.next().unwrap() else { panic!("{list:?} is no frame") };
+                prop_assert_eq!(&decoded(records), list);
+            }
+            prop_assert_eq!(reader.next().unwrap(), NextFrame::End(None));
+            prop_assert_eq!(reader.at(), at);
         }
     }
 

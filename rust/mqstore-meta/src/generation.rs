@@ -57,10 +57,7 @@ impl SnapshotWriter<'_> {
     }
 
     fn end_frame(&mut self) -> Result<(), StoreError> {
-        if self.frame.len() == 0 {
-            return Ok(());
-        }
-        let frame = self.frame.sealed()?;
+        let Some(frame) = self.frame.sealed()? else { return Ok(()) };
         self.file.write_all_at(frame, self.at).at(self.path, "writing a metadata log")?;
         self.at += frame.len() as u64;
         self.frame.clear();

@@ -267,7 +267,7 @@ impl MetaLog {
         Ok(id)
     }
 
-    /// Appends a frame with the records that `fill` pushes.
+    /// Appends a frame with the records that `fill` pushes; nothing if it pushes none. Returns the position after it.
     pub(super) fn write(
         &self,
         via: WriteMethod,
@@ -276,7 +276,7 @@ impl MetaLog {
         FRAME.with_borrow_mut(|frame| {
             frame.clear();
             fill(frame);
-            self.tail.append(frame.sealed()?, via)
+            frame.sealed()?.map_or_else(|| Ok(self.place()), |frame| self.tail.append(frame, via))
         })
     }
 
@@ -309,12 +309,15 @@ impl MetaLog {
         self.tables.lock().topics.values().map(|entry| Arc::clone(&entry.config)).collect()
     }
 
-    /// Creates a group or replaces its configuration. Durable after [`Self::sync`].
-    pub fn put_group(&self, config: &SubscriptionGroup) -> Result<MetaPosition, StoreError> {
+    /// Creates a group, unless it has a configuration already. Durable after [`Self::sync`].
+    pub fn create_group(&self, config: &SubscriptionGroup) -> Result<MetaPosition, StoreError> {
         self.ready()?;
         let group = self.group_id(&config.name)?;
         let (text, saved) = (config.to_text(&config.name), SavedState::Changed);
         let mut tables = self.tables.lock();
+        if tables.groups.contains_key(config.name.as_str()) {
+            return Ok(self.place());
+        }
         let place = self.write(WriteMethod::File, |frame| {
             frame.push(&MetaRecord::Group { group, saved, config: &text });
         })?;
@@ -342,17 +345,34 @@ impl MetaLog {
 
     /// Removes topics and groups, all of them or none. Also removes the offsets and the progress of these groups, and
     /// those of all groups in these topics. `topics` has the floor of each topic, up to which the log must be synced.
-    /// Durable after [`Self::sync`].
-    pub fn remove(&self, topics: &[(&str, TopicFloor)], groups: &[&str]) -> Result<MetaPosition, StoreError> {
+    /// Passes over groups without a configuration, an offset and a progress. Returns the position after the change and
+    /// the number of removed groups. Durable after [`Self::sync`].
+    pub fn remove(
+        &self,
+        topics: &[(&str, TopicFloor)],
+        groups: &[&str],
+    ) -> Result<(MetaPosition, usize), StoreError> {
         self.ready()?;
-        let ids = |names: &[&str]| names.iter().map(|name| self.name_id(name)).collect::<Result<Vec<_>, _>>();
-        let names: Vec<&str> = topics.iter().map(|(name, _)| *name).collect();
-        let (topic_ids, group_ids) = (ids(&names)?, ids(groups)?);
+        let topic_ids: Vec<NameId> =
+            topics.iter().map(|(name, _)| self.name_id(name)).collect::<Result<_, _>>()?;
         let mut tables = self.tables.lock();
         let mut offsets = self.offsets.lock();
         let mut progress = self.progress.write();
+        let groups: Vec<(&str, NameId)> = groups
+            .iter()
+            .filter_map(|name| Some((*name, self.known_id(name)?)))
+            .filter(|(name, id)| {
+                tables.groups.contains_key(*name)
+                    || offsets.of_group(*id).next().is_some()
+                    || progress.of_group(*id).next().is_some()
+            })
+            .collect();
+        if topics.is_empty() && groups.is_empty() {
+            return Ok((self.place(), 0));
+        }
         let of_topics = topic_ids.iter().flat_map(|topic| progress.remove_topic(*topic)).collect::<Vec<_>>();
-        let of_groups = group_ids.iter().flat_map(|group| progress.remove_group(*group)).collect::<Vec<_>>();
+        let of_groups =
+            groups.iter().flat_map(|(_, group)| progress.remove_group(*group)).collect::<Vec<_>>();
         let held: Vec<_> = of_topics.into_iter().chain(of_groups).map(|(_, progress)| progress).collect();
         // From here on no thread changes a progress that is being removed.
         let mut kept: Vec<_> = held.iter().map(|progress| progress.state.lock()).collect();
@@ -361,16 +381,15 @@ impl MetaLog {
                 frame.push(&MetaRecord::TopicRemoved { topic: *topic });
                 push_floor(frame, *topic, floor);
             }
-            for group in &group_ids {
+            for (_, group) in &groups {
                 frame.push(&MetaRecord::GroupRemoved { group: *group });
             }
         });
-        if written.is_err() {
+        let place = written.inspect_err(|_| {
             for held in &held {
                 progress.insert(held.key, Arc::clone(held));
             }
-            return written;
-        }
+        })?;
         for kept in &mut kept {
             kept.removed = true;
         }
@@ -380,28 +399,18 @@ impl MetaLog {
             tables.remove_topic(name, id);
             offsets.remove_topic(id);
         }
-        for (name, id) in groups.iter().zip(group_ids) {
+        for (name, id) in &groups {
             tables.remove_group(name);
-            offsets.remove_group(id);
+            offsets.remove_group(*id);
         }
         self.offsets_changed.store(true, Ordering::Release);
         self.removals.fetch_add(1, Ordering::AcqRel);
-        written
+        Ok((place, groups.len()))
     }
 
     /// Returns a number that changes when topics or groups are removed. Then each caller must get its progress again.
     pub fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
-    }
-
-    /// Removes a group with its offsets and its progress. Returns `None` if the group is not known. Durable after
-    /// [`Self::sync`].
-    pub fn remove_group(&self, name: &str) -> Result<Option<MetaPosition>, StoreError> {
-        let Some(id) = self.known_id(name) else { return Ok(None) };
-        let is_known = self.group(name).is_some()
-            || self.offsets.lock().of_group(id).next().is_some()
-            || self.progress.read().of_group(id).next().is_some();
-        if is_known { self.remove(&[], &[name]).map(Some) } else { Ok(None) }
     }
 
     /// Returns the topics that were removed and not created again.

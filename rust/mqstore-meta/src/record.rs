@@ -483,7 +483,7 @@ impl<'a> PayloadReader<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -521,45 +521,53 @@ mod tests {
         })
     }
 
+    fn any_limits() -> impl Strategy<Value = TopicRetention> {
+        let limit = || proptest::option::of(1..=TopicRetention::LARGEST);
+        (limit(), limit(), limit()).prop_map(|(keep_ms, max_bytes, max_messages)| TopicRetention {
+            keep_ms,
+            max_bytes,
+            max_messages,
+        })
+    }
+
+    /// Returns a record of any kind.
+    pub(crate) fn any_record() -> impl Strategy<Value = MetaRecord<'static>> {
+        let texts = proptest::sample::select(vec!["", "orders", "ns%jobs", "\u{e4}", "{\"a\":1}"]);
+        let place = (any_queue(), any::<u64>(), any::<[i64; 2]>());
+        let json = (any_stamp(), 0..3_usize, 0..3_usize);
+        let fields = (0..19_u8, any::<u32>(), texts, place, json, any_progress(), any_limits());
+        fields.prop_map(
+            |(kind, id, text, (queue, number, [offset, next]), (stamp, file, saved), progress, limits)| {
+                let (topic, place, file) = (NameId(id), MetaPosition(number), JsonFile::ALL[file]);
+                let saved = [SavedState::Changed, SavedState::BeingWritten, SavedState::Written][saved];
+                match kind {
+                    0 => MetaRecord::Name { id: topic, name: text },
+                    1 => MetaRecord::NextId { id },
+                    2 => MetaRecord::Topic { topic, saved, config: text },
+                    3 => MetaRecord::TopicRemoved { topic },
+                    4 => MetaRecord::Group { group: topic, saved, config: text },
+                    5 => MetaRecord::GroupRemoved { group: topic },
+                    6 => MetaRecord::Offset(OffsetChange { queue, offset }),
+                    7 => MetaRecord::JsonBegun { file },
+                    8 => MetaRecord::JsonIntended { file, stamp },
+                    9 => MetaRecord::JsonKnown { file, stamp },
+                    10 => MetaRecord::JsonChanged { file, changed: id > 1 << 31 },
+                    11 => MetaRecord::Floor { topic, log_offset: number },
+                    12 => MetaRecord::QueueFloor { topic, queue_id: queue.queue_id, offset },
+                    13 => MetaRecord::RaisedFloor { topic, log_offset: number },
+                    14 => MetaRecord::Retention { topic, limits },
+                    15 => MetaRecord::Synced { place },
+                    16 => MetaRecord::Kept { queue, place, committed: offset, next },
+                    17 if PART_KINDS.contains(&progress.kind()) => MetaRecord::KeptPart(progress),
+                    _ => MetaRecord::Progress { queue, record: progress },
+                }
+            },
+        )
+    }
+
     proptest! {
         #[test]
-        fn records_come_back(
-            id: u32, text in ".{0,20}", queue in any_queue(), number: u64, offsets: [i64; 3],
-            progress in any_progress(), stamp in any_stamp(), file in 0..3_usize, saved in 0..3_usize,
-        ) {
-            let (name, place, file) = (NameId(id), MetaPosition(number), JsonFile::ALL[file]);
-            let saved = [SavedState::Changed, SavedState::BeingWritten, SavedState::Written][saved];
-            let [offset, committed, next] = offsets;
-            let mut records = vec![
-                MetaRecord::Name { id: name, name: &text },
-                MetaRecord::NextId { id },
-                MetaRecord::Topic { topic: name, saved, config: &text },
-                MetaRecord::TopicRemoved { topic: name },
-                MetaRecord::Group { group: name, saved, config: &text },
-                MetaRecord::GroupRemoved { group: name },
-                MetaRecord::Offset(OffsetChange { queue, offset }),
-                MetaRecord::JsonBegun { file },
-                MetaRecord::JsonIntended { file, stamp },
-                MetaRecord::JsonKnown { file, stamp },
-                MetaRecord::JsonChanged { file, changed: id > 0 },
-                MetaRecord::Floor { topic: name, log_offset: number },
-                MetaRecord::QueueFloor { topic: name, queue_id: queue.queue_id, offset },
-                MetaRecord::RaisedFloor { topic: name, log_offset: number },
-                MetaRecord::Retention {
-                    topic: name,
-                    limits: TopicRetention {
-                        keep_ms: Some(number).filter(|number| *number > 0),
-                        max_bytes: Some(1),
-                        max_messages: None,
-                    },
-                },
-                MetaRecord::Synced { place },
-                MetaRecord::Progress { queue, record: progress.clone() },
-                MetaRecord::Kept { queue, place, committed, next },
-            ];
-            if PART_KINDS.contains(&progress.kind()) {
-                records.push(MetaRecord::KeptPart(progress));
-            }
+        fn records_come_back(records in proptest::collection::vec(any_record(), 0..40)) {
             let mut bytes = Vec::new();
             for record in &records {
                 record.encode(&mut bytes);

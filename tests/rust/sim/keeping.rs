@@ -120,7 +120,7 @@ fn change(store: &Store, number: usize) -> Result<bool, StoreError> {
         4 => advance(&meta, &[ProgressRecord::Finished { from: 1, to: 2 }])?,
         5 => store.create_topic("two", 3, &[])?,
         6 => advance(&meta, &[lease(3), ProgressRecord::Returned { offset: 2, visible_ms: 9, attempt: 1 }])?,
-        7 => meta.put_group(&SubscriptionGroup::new("w")).map(|_| ())?,
+        7 => meta.create_group(&SubscriptionGroup::new("w")).map(|_| ())?,
         8 => {
             let reason = ProgressRecord::Reason { offset: 3, reason: "no paper".into() };
             advance(&meta, &[reason, ProgressRecord::DeadLetter { offset: 3, dlq_offset: 4 }])?;

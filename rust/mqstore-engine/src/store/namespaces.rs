@@ -73,12 +73,13 @@ impl Store {
     /// [`StoreError::TopicNotFound`]; [`StoreError::Refused`] for a system topic.
     pub fn remove_topic(&self, topic: &str) -> Result<(), StoreError> {
         let writer = self.writer("remove topics")?;
-        if writer.topics.get(topic).is_none() {
-            return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
-        }
+        let not_found = || StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None };
+        // A deletion stops the dispatch for a moment, which a topic that does not exist is not worth.
+        writer.topics.get(topic).ok_or_else(not_found)?;
         let retries = writer.pop_retry_topics(topic);
         let topics: Vec<&str> = retries.iter().map(String::as_str).chain([topic]).collect();
-        writer.delete(&topics, &[])
+        let deleted = writer.delete(&topics, &[])?;
+        if deleted.topics == 0 { Err(not_found()) } else { Ok(()) }
     }
 
     /// Returns the namespaces of all topics and groups, by name.
@@ -104,9 +105,9 @@ impl Store {
         let (topics, groups) = (writer.topics.names(), writer.meta.groups());
         let topics: Vec<&str> = topics.iter().filter(is_of_it).map(String::as_str).collect();
         let groups: Vec<&str> = groups.iter().filter(is_of_it).map(String::as_str).collect();
-        if !topics.is_empty() || !groups.is_empty() {
-            writer.delete(&topics, &groups)?;
+        if topics.is_empty() && groups.is_empty() {
+            return Ok(NamespaceInfo::default());
         }
-        Ok(NamespaceInfo { topics: topics.len() as u64, groups: groups.len() as u64 })
+        writer.delete(&topics, &groups)
     }
 }

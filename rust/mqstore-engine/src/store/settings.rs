@@ -133,8 +133,8 @@ impl Store {
     pub fn adopt_groups(&self, groups: &[SubscriptionGroup]) -> Result<(), StoreError> {
         let meta = self.meta()?;
         let mut last = None;
-        for group in groups.iter().filter(|group| meta.group(&group.name).is_none()) {
-            last = Some(meta.put_group(group)?);
+        for group in groups {
+            last = Some(meta.create_group(group)?);
         }
         last.map_or(Ok(()), |place| meta.sync(place))
     }

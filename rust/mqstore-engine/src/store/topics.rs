@@ -19,7 +19,7 @@ use mqstore_io::sync::{Mutex, MutexGuard, OnceLock, Raise, RwLock};
 use mqstore_base::error::StoreError;
 use mqstore_base::message::NewMessage;
 use mqstore_base::store_files::StoreFiles;
-use mqstore_base::topic_floors::{TopicFloor, TopicFloors};
+use mqstore_base::topic_floors::{TopicFloor, TopicFloors, TopicRetention};
 use mqstore_log::commit_log::{CommitLog, TopicQuotaState};
 use mqstore_log::consume_queue::QueueSet;
 use mqstore_log::dispatch::BatchTopics;
@@ -319,18 +319,17 @@ impl Topics {
         self.states.read().get(topic).is_some_and(|state| state.is_removed())
     }
 
-    /// Returns the state of a light queue, which has no configuration.
-    pub(crate) fn light_queue(&self, name: &str) -> Arc<TopicState> {
+    /// Returns the state of a light queue, which has no configuration; `None` if it is removed.
+    pub(crate) fn light_queue(&self, name: &str) -> Option<Arc<TopicState>> {
         if let Some(state) = self.get(name) {
-            return state;
+            return Some(state);
         }
         let mut states = self.states.write();
         let name: Arc<str> = name.into();
         let state = states
             .entry(Arc::clone(&name))
             .or_insert_with(|| Arc::new(TopicState::new(&name, 1, false, false)));
-        state.removed.store(false, Ordering::Release);
-        Arc::clone(state)
+        (!state.is_removed()).then(|| Arc::clone(state))
     }
 
     /// Locks the next offsets of all light queues.
@@ -489,6 +488,25 @@ impl Topics {
         Ok(())
     }
 
+    /// Sets the limits of an existing topic that `check` accepts. Durable when it returns.
+    pub(crate) fn set_retention(
+        &self,
+        topic: &str,
+        limits: TopicRetention,
+        check: impl FnOnce(&TopicState) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        // The topic must exist after a crash, too.
+        self.store()?;
+        // The topic is not deleted meanwhile.
+        let pending = self.pending.lock();
+        let not_found = || StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None };
+        let state = self.get(topic).ok_or_else(not_found)?;
+        check(&state)?;
+        let place = self.meta.set_retention(topic, limits)?;
+        drop(pending);
+        self.meta.sync(place)
+    }
+
     /// Returns the maximum number of messages of `topic`.
     pub(crate) fn max_messages(&self, topic: &str) -> Option<u64> {
         self.listed(topic)?.max_messages()
@@ -502,17 +520,17 @@ impl Topics {
         }
     }
 
-    /// Deletes existing topics and groups, with the progress of groups in the topics, and returns the floors of the
-    /// topics. Durable when it returns. No record of the topics is appended after their floor, until they are created
-    /// again. `units_per_file` is the number of units of a queue file.
+    /// Deletes those topics and groups that exist, with the progress of groups in the topics. Returns the floors of the
+    /// deleted topics, and the number of deleted groups. Durable when it returns. No record of the topics is appended
+    /// after their floor, until they are created again. `units_per_file` is the number of units of a queue file.
     pub(crate) fn delete(
         &self,
         topics: &[&str],
         groups: &[&str],
         log: &CommitLog,
         units_per_file: i64,
-    ) -> Result<Vec<(Arc<str>, TopicFloor)>, StoreError> {
-        // No topic is created meanwhile.
+    ) -> Result<(Vec<(Arc<str>, TopicFloor)>, usize), StoreError> {
+        // No topic is created or deleted meanwhile.
         let mut pending = self.pending.lock();
         let states: Vec<Arc<TopicState>> = topics.iter().filter_map(|topic| self.get(topic)).collect();
         let mut floors = Vec::with_capacity(states.len());
@@ -530,7 +548,7 @@ impl Topics {
         });
         // A log that loses its end would give the log offsets before the floor to new records.
         let deleted = log.wait_durable(log_end).and_then(|()| self.meta.remove(&floors, groups));
-        let place = deleted.inspect_err(|_| {
+        let (place, groups) = deleted.inspect_err(|_| {
             for (state, quota) in states.iter().zip(quotas) {
                 state.room.reopen(quota);
                 state.removed.store(false, Ordering::Release);
@@ -544,7 +562,7 @@ impl Topics {
         }
         drop(pending);
         self.meta.sync(place)?;
-        Ok(floors.into_iter().map(|(topic, floor)| (topic.into(), floor)).collect())
+        Ok((floors.into_iter().map(|(topic, floor)| (topic.into(), floor)).collect(), groups))
     }
 
     /// Returns the attributes of `topic`.

@@ -19,21 +19,16 @@ impl Store {
     /// than the retention of the store.
     pub fn set_retention(&self, topic: &str, limits: TopicRetention) -> Result<(), StoreError> {
         let writer = self.writer("set the retention of a topic")?;
-        let Some(state) = writer.topics.get(topic).filter(|state| !state.is_removed()) else {
-            return Err(StoreError::TopicNotFound { topic: topic.to_owned(), queue_id: None });
-        };
         let compacted = "it is a compaction topic, which keeps the newest message of each key; `expire_after` of the topic \
                          limits the age of its values";
-        let reason = refusal(topic).or_else(|| state.is_compaction().then_some(compacted));
-        if let Some(reason) = reason.filter(|_| !limits.is_empty()) {
-            let reason = format!("topic {topic} can have no retention of its own: {reason}");
-            return Err(StoreError::Refused { reason });
-        }
-        check_bounds(limits, writer.options.retention_ms)?;
-        // The topic must exist after a crash, too.
-        writer.topics.store()?;
-        let place = writer.meta.set_retention(topic, limits)?;
-        writer.meta.sync(place)?;
+        writer.topics.set_retention(topic, limits, |state| {
+            let reason = refusal(topic).or_else(|| state.is_compaction().then_some(compacted));
+            if let Some(reason) = reason.filter(|_| !limits.is_empty()) {
+                let reason = format!("topic {topic} can have no retention of its own: {reason}");
+                return Err(StoreError::Refused { reason });
+            }
+            check_bounds(limits, writer.options.retention_ms)
+        })?;
         writer.live.note_topic_change();
         Ok(())
     }

@@ -92,8 +92,8 @@ impl Writer {
     /// Returns the state of a light queue. One that was deleted gets a configuration: its units alone do not show that
     /// it exists again.
     fn light_queue(&self, name: &str) -> Result<Arc<TopicState>, StoreError> {
-        if !self.topics.is_removed(name) {
-            return Ok(self.topics.light_queue(name));
+        if let Some(state) = self.topics.light_queue(name) {
+            return Ok(state);
         }
         let state = self.topics.create(name, 1, &[])?;
         self.topics.store()?;

@@ -33,7 +33,7 @@ fn writers_readers_and_reports_say_the_same_of_groups() {
     let meta = store.meta().unwrap();
     commit(&meta, "billing", "orders", 0, 2);
     commit(&meta, "billing", "gone", 7, 1);
-    meta.put_group(&SubscriptionGroup::new("idle")).unwrap();
+    meta.create_group(&SubscriptionGroup::new("idle")).unwrap();
     let progress = meta.progress(meta.queue_key("workers", "orders", 1).unwrap());
     let lease = |offset| ProgressRecord::Leased { offset, until_ms: 9, attempt: 1 };
     let done = ProgressRecord::Finished { from: 0, to: 1 };
@@ -77,7 +77,7 @@ fn the_groups_of_a_namespace_go_with_it_whether_they_have_a_configuration_or_not
     let meta = store.meta().unwrap();
     commit(&meta, "ns%billing", "orders", 0, 0);
     commit(&meta, "billing", "ns%orders", 0, 0);
-    meta.put_group(&SubscriptionGroup::new("ns%idle")).unwrap();
+    meta.create_group(&SubscriptionGroup::new("ns%idle")).unwrap();
     let info = store.namespaces().unwrap().remove("ns").unwrap();
     assert_eq!((info.topics, info.groups), (1, 2));
     assert_eq!(store.remove_namespace("ns").unwrap(), info);

@@ -1,6 +1,7 @@
 //! Truncated and changed files: an open returns an error or an earlier state; it never panics or finds a state that
 //! never existed.
 
+use mqstore_format::crc32;
 use mqstore_format::json::SubscriptionGroup;
 use mqstore_io::{SimVfs, Vfs};
 
@@ -37,7 +38,7 @@ fn written() -> (Vec<u8>, Vec<String>) {
     });
     log.sync(log.place()).unwrap();
     step(&|log| put_topic(log, "late", 1));
-    step(&|log| assert!(log.put_group(&SubscriptionGroup::new("billing")).is_ok()));
+    step(&|log| assert!(log.create_group(&SubscriptionGroup::new("billing")).is_ok()));
     step(&|log| assert!(log.remove(&[("orders", TopicFloor::default())], &[]).is_ok()));
     let bytes = vfs.read_file(&newest_file(&files).unwrap(), 1 << 20).unwrap();
     let end = log.tail.look(|front| front.at).unwrap() as usize;
@@ -130,6 +131,17 @@ fn every_changed_byte_is_a_shorter_state_or_an_error() {
     // A change below the position that the last frames state as synced is always detected.
     assert_eq!((seen[0], seen[1]), (0, 0), "{seen:?}");
     assert!(seen[2] > 0 && seen[3] > 0 && errors > 0, "{seen:?}");
+}
+
+#[test]
+fn a_log_with_a_frame_without_records_opens() {
+    let (bytes, states) = written();
+    let tail = u64::from_be_bytes(bytes[24..32].try_into().unwrap()) as usize;
+    let empty = [crc32(&[0; 4]).to_be_bytes(), [0; 4]].concat();
+    for at in [tail, bytes.len()] {
+        let bytes = [&bytes[..at], empty.as_slice(), &bytes[at..]].concat();
+        assert_eq!(look(&bytes, &states, &format!("after {at} bytes")), Some(states.len() - 1));
+    }
 }
 
 #[test]

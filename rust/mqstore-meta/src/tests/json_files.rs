@@ -52,7 +52,7 @@ fn filled() -> SimVfs {
     let log = open(&files_on(&vfs));
     put_topic(&log, "a", 1);
     put_topic(&log, "b", 2);
-    log.put_group(&SubscriptionGroup::new("g")).unwrap();
+    log.create_group(&SubscriptionGroup::new("g")).unwrap();
     commit(&log, "g", "a", 0, 5);
     log.close().unwrap();
     vfs

@@ -18,7 +18,7 @@ fn filled(vfs: &SimVfs) -> super::MetaLog {
     let log = open(&files_on(vfs));
     put_topic(&log, "orders", 4);
     put_topic(&log, "ns%jobs", 1);
-    log.put_group(&SubscriptionGroup::new("billing")).unwrap();
+    log.create_group(&SubscriptionGroup::new("billing")).unwrap();
     commit(&log, "billing", "orders", 0, 17);
     commit(&log, "billing", "orders", 3, 5);
     let progress = log.progress(key(&log, "workers", "ns%jobs", 0));
@@ -90,6 +90,12 @@ fn nothing_is_written_where_nothing_changes() {
     open(&files_on(&vfs)).close().unwrap();
     let log = open(&files_on(&vfs));
     log.commit(&[]).unwrap();
+    log.put_topics(&[]).unwrap();
+    log.remove(&[], &[]).unwrap();
+    log.remove(&[], &["never known"]).unwrap();
+    log.raise_floors(&[]).unwrap();
+    log.create_group(&SubscriptionGroup::new("billing")).unwrap();
+    log.append_progress(&log.progress(key(&log, "workers", "ns%jobs", 0)), &[]).unwrap();
     assert!(log.commit(&[OffsetChange { offset: -1, ..change(&log) }]).is_err());
     log.step(0).unwrap();
     log.close().unwrap();
@@ -124,8 +130,8 @@ fn what_is_removed_is_removed_with_what_groups_knew() {
     assert!(log.known_progress(key(&log, "workers", "ns%jobs", 0)).is_none());
     assert_eq!(log.offset(key(&log, "other", "ns%jobs", 0)), None);
     assert_eq!(log.offset(key(&log, "billing", "orders", 0)), Some(17));
-    assert!(log.remove_group("billing").unwrap().is_some());
-    assert!(log.remove_group("billing").unwrap().is_none());
+    assert_eq!(log.remove(&[], &["billing", "unknown"]).unwrap().1, 1);
+    assert_eq!(log.remove(&[], &["billing"]).unwrap(), (log.place(), 0));
     assert_eq!((log.groups(), log.offset(key(&log, "billing", "orders", 0))), (Vec::new(), None));
     put_topic(&log, "ns%jobs", 2);
     let again = log.progress(key(&log, "workers", "ns%jobs", 0));
@@ -158,7 +164,7 @@ fn a_full_disk_refuses_a_change_and_stops_nothing() {
     let log = filled(&vfs);
     let before = dump(&log);
     vfs.inject(Fault::nth(1).on(&[OperationKind::Write]).no_space());
-    let put = log.put_group(&SubscriptionGroup::new("late"));
+    let put = log.create_group(&SubscriptionGroup::new("late"));
     assert!(matches!(put, Err(StoreError::DiskFull { .. })), "{put:?}");
     vfs.clear_faults();
     assert_eq!(dump(&log), before);

@@ -192,7 +192,9 @@ fn a_commit_that_cannot_be_noted_is_a_commit() {
     add(&second, "a", "second");
     store.flush().unwrap();
     // The metadata log accepts no change of the group any more, and there is a decision to log.
-    store.meta().unwrap().remove_group(crate::transactions::engine::CHECK_GROUP).unwrap().unwrap();
+    let (_, removed) =
+        store.meta().unwrap().remove(&[], &[crate::transactions::engine::CHECK_GROUP]).unwrap();
+    assert_eq!(removed, 1);
     world.clock.advance(Duration::from_secs(1));
     // The decision is in the log. A caller that got an error would decide again.
     second.commit(false).unwrap();

@@ -192,7 +192,7 @@ fn appends_are_refused_while_the_reserve_of_the_disk_is_used() {
     assert!(matches!(refused, StoreError::DiskNearlyFull { .. }), "{refused}");
     assert!(refused.to_string().contains("the reserve for metadata is"), "{refused}");
     assert_eq!(bench.told(), ["appends_refused"]);
-    store.meta().unwrap().put_group(&mqstore_format::json::SubscriptionGroup::new("g")).unwrap();
+    store.meta().unwrap().create_group(&mqstore_format::json::SubscriptionGroup::new("g")).unwrap();
     leave_free(&bench, 20);
     store.step().unwrap();
     store.append(&message).unwrap();

@@ -14,6 +14,7 @@
 use mqstore_format::CQ_UNIT_BYTES;
 use mqstore_format::topic::{RETRY_TOPIC_PREFIX, is_system_topic};
 
+use super::NamespaceInfo;
 use crate::Store;
 use crate::store::OpenSide;
 use crate::write::writer::Writer;
@@ -22,11 +23,12 @@ use mqstore_compaction::{JobControl, remove_topic};
 use mqstore_io::sync::Arc;
 
 impl Writer {
-    /// Deletes existing topics, and groups, all of them or none. Durable when it returns.
+    /// Deletes those topics and groups that exist, all of them or none. Returns how many it deleted: another thread may
+    /// have deleted some of them meanwhile. Durable when it returns.
     ///
     /// # Errors
     /// [`StoreError::Refused`] for a system topic; [`StoreError::Busy`] for a compaction topic during a compaction.
-    pub(crate) fn delete(&self, topics: &[&str], groups: &[&str]) -> Result<(), StoreError> {
+    pub(crate) fn delete(&self, topics: &[&str], groups: &[&str]) -> Result<NamespaceInfo, StoreError> {
         if let Some(topic) = topics.iter().find(|topic| is_system_topic(topic)) {
             let reason = format!(
                 "cannot delete topic {topic}: the store or a broker keeps delayed messages, transactions or its own \
@@ -56,14 +58,14 @@ impl Writer {
         retries
     }
 
-    fn delete_with_floors(&self, topics: &[&str], groups: &[&str]) -> Result<(), StoreError> {
+    fn delete_with_floors(&self, topics: &[&str], groups: &[&str]) -> Result<NamespaceInfo, StoreError> {
         let _no_delivery = self.topics.deletions().write();
         // The pause is short if little is left to sync.
         self.flusher.flush_all(false)?;
         let units_per_file = (self.queues.file_bytes() / CQ_UNIT_BYTES as u64) as i64;
-        self.flusher.run_while_idle(|| {
+        let deleted = self.flusher.run_while_idle(|| {
             self.dispatcher.run_while_paused(|_| {
-                let floors = self.topics.delete(topics, groups, &self.log, units_per_file)?;
+                let (floors, groups) = self.topics.delete(topics, groups, &self.log, units_per_file)?;
                 self.dispatcher.rules().floors.set(floors.clone());
                 self.live.note_topic_change();
                 for (topic, _) in &floors {
@@ -71,13 +73,14 @@ impl Writer {
                     self.dispatcher.rules().batch_topics.remove(topic);
                     remove_topic(&self.files, topic)?;
                 }
-                Ok(())
+                Ok::<_, StoreError>(NamespaceInfo { topics: floors.len() as u64, groups: groups as u64 })
             })
         })?;
         self.dispatcher.rules().floors.count_change();
         // The manifest lists queues that are gone.
         self.flusher.set_manifest_len(usize::MAX);
-        self.flusher.flush_all(false)
+        self.flusher.flush_all(false)?;
+        Ok(deleted)
     }
 }
 

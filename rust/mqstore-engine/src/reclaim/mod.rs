@@ -26,13 +26,13 @@ use mqstore_base::events::is_in_hook;
 use mqstore_compaction::{JobControl, TaskMeter};
 use mqstore_io::switch;
 use mqstore_io::vfs::parent_dir;
-use mqstore_log::commit_log::Segment;
+use mqstore_log::commit_log::SegmentList;
 
 use crate::Store;
 use crate::read::view::View;
 use crate::write::writer::Writer;
 use rules::{LAST_SEGMENTS, RecordRules};
-use survey::{SurveyedSegment, survey};
+use survey::{Survey, SurveyedSegment, survey};
 
 impl Store {
     /// Frees the space of hidden records: rewrites the segments in which that pays, or with
@@ -77,6 +77,17 @@ impl Writer {
         let mut meter = TaskMeter::start(&self.files, control)?;
         let mut rules = RecordRules::new(self, request);
         let surveyed = survey(self, &mut rules, &mut meter)?;
+        self.rewrite_segments(&surveyed, request, &mut rules, &mut meter)
+    }
+
+    /// Rewrites the chosen segments. A segment that was deleted since the survey needs no rewrite.
+    fn rewrite_segments(
+        &self,
+        surveyed: &Survey,
+        request: &ReclaimRequest,
+        rules: &mut RecordRules<'_>,
+        meter: &mut TaskMeter<'_>,
+    ) -> Result<ReclaimReport, StoreError> {
         let mut report = ReclaimReport { dry_run: request.dry_run, ..ReclaimReport::default() };
         report.topics = surveyed.topics();
         let chosen = surveyed.choose(!request.erase.is_empty());
@@ -88,7 +99,15 @@ impl Writer {
                 report.segments.push(segment.report(0));
                 continue;
             }
-            match self.rewrite(segment, &mut rules, &mut meter)? {
+            let outcome = self.rewrite(segment, rules, meter);
+            let may_be_deleted = match &outcome {
+                Ok(rewritten) => rewritten.is_err(),
+                Err(error) => error.is_gone(),
+            };
+            if may_be_deleted && self.cleaner.has_deleted(&segment.segment) {
+                continue;
+            }
+            match outcome? {
                 Ok(reclaimed) => {
                     for topic in &mut report.topics {
                         topic.reclaimed_bytes += segment.estimated_of(&topic.topic);
@@ -145,13 +164,11 @@ impl Writer {
         Ok(Ok(before.allocated_bytes.saturating_sub(after.allocated_bytes)))
     }
 
-    /// Returns the segments that may be rewritten, in log order, and why the next one may not.
-    fn rewritable_segments(&self) -> (Vec<Arc<Segment>>, Option<String>) {
-        let list = self.log.list();
+    /// Returns how many segments at the start of `list` may be rewritten, and why the next one may not.
+    fn rewritable_segments(&self, list: &SegmentList) -> (usize, Option<String>) {
         let count = list.segments().len().saturating_sub(LAST_SEGMENTS);
         let settled = self.log.durable().min(self.flusher.dispatched()).min(self.dispatcher.position());
-        let mut found = Vec::new();
-        for segment in list.segments().iter().take(count) {
+        for (number, segment) in list.segments().iter().enumerate().take(count) {
             // Only the folders for new segments have a folder for files without a name.
             let staging = self.files.staging_beside(&segment.path());
             let why = if segment.end_offset() > settled {
@@ -159,13 +176,12 @@ impl Writer {
             } else if !staging.is_ok_and(|folder| self.files.vfs.stat(&folder).is_ok()) {
                 Some("its folder receives no new files".to_owned())
             } else {
-                self.cleaner.unarchived(segment, found.is_empty())
+                self.cleaner.unarchived(segment, number == 0)
             };
             if why.is_some() {
-                return (found, why);
+                return (number, why);
             }
-            found.push(Arc::clone(segment));
         }
-        (found, None)
+        (count, None)
     }
 }

@@ -82,16 +82,16 @@ pub(super) fn survey(
     rules: &mut RecordRules<'_>,
     meter: &mut TaskMeter<'_>,
 ) -> Result<Survey, StoreError> {
-    let (rewritable, why) = writer.rewritable_segments();
     let (list, end) = (writer.log.list(), writer.log.readable());
+    let (rewritable, why) = writer.rewritable_segments(&list);
     let mut found = Survey::default();
     for (number, segment) in list.segments().iter().enumerate() {
-        let stays = match rewritable.get(number) {
-            Some(may) if Arc::ptr_eq(may, segment) => None,
-            _ if number + LAST_SEGMENTS >= list.segments().len() => {
-                Some("it is one of the last two segments".to_owned())
-            }
-            _ => Some(why.clone().unwrap_or_else(|| "the log changed meanwhile".to_owned())),
+        let stays = if number < rewritable {
+            None
+        } else if number + LAST_SEGMENTS >= list.segments().len() {
+            Some("it is one of the last two segments".to_owned())
+        } else {
+            why.clone()
         };
         let limit = segment.end_offset().min(end);
         loop {
@@ -249,6 +249,9 @@ impl Survey {
     pub(super) fn kept(&self, rewritten: usize, failed: Option<&str>) -> Vec<KeptSegment> {
         let mut kept = Vec::new();
         for (number, segment) in self.segments.iter().enumerate() {
+            if segment.segment.is_retired() {
+                continue;
+            }
             let replaced = if number < rewritten { segment.free_bytes } else { 0 };
             let left = segment.wanted_bytes - replaced;
             if left + segment.copied_bytes == 0 {

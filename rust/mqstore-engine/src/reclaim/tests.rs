@@ -7,10 +7,12 @@ use std::time::Duration;
 use mqstore_base::error::StoreError;
 use mqstore_base::options::{Durability, OpenMode, StoreOptions};
 use mqstore_base::topic_floors::TopicRetention;
-use mqstore_compaction::JobControl;
+use mqstore_compaction::{JobControl, TaskMeter};
 use mqstore_format::{Host, encode_blank};
 use mqstore_io::{Clock, ManualClock, SimVfs};
 
+use super::rules::RecordRules;
+use super::survey::survey;
 use super::{ReclaimReport, ReclaimRequest};
 use crate::testing::{World, message, put, read_all};
 use crate::{ArchiveState, Store};
@@ -415,6 +417,34 @@ fn a_read_that_began_before_the_retention_returns_no_placeholder() {
 }
 
 /// A stop leaves the old or the rewritten file of each segment.
+#[test]
+fn segments_that_a_retention_deletes_meanwhile_are_passed_over() {
+    let (world, _, clock) = World::simulated();
+    let options = StoreOptions { retention_bytes: Some(1 << 20), ..options() };
+    let store = world.open(OpenMode::Create, &options).unwrap();
+    fill(&store, &clock, &["a", "b", "c", "live"], 40);
+    for topic in ["a", "b", "c"] {
+        hide(&store, topic, 4);
+    }
+    let writer = store.writer("reclaim").unwrap();
+    let (request, control) = (ReclaimRequest::default(), JobControl::default());
+    let files = world.files();
+    writer.flusher.flush_all(false).unwrap();
+    let mut meter = TaskMeter::start(&files, &control).unwrap();
+    let mut rules = RecordRules::new(writer, &request);
+    let surveyed = survey(writer, &mut rules, &mut meter).unwrap();
+    let planned = surveyed.choose(false);
+    fill(&store, &clock, &["live"], 20);
+    let deleted = store.expire(false, &mut || Ok(())).unwrap().segments as usize;
+    assert!(deleted > 0 && deleted < planned, "{deleted} of {planned}");
+    let report = writer.rewrite_segments(&surveyed, &request, &mut rules, &mut meter).unwrap();
+    let left = surveyed.segments[deleted..planned].iter().filter(|segment| segment.free_bytes > 0);
+    assert_eq!(report.segments.len(), left.count());
+    assert!(report.kept.iter().all(|kept| world.vfs.stat(&kept.path).is_ok()), "{:?}", report.kept);
+    store.close().unwrap();
+    verify_clean(&world);
+}
+
 #[test]
 fn a_stop_at_any_call_leaves_each_segment_old_or_new() {
     for durability in [Durability::Async, Durability::Manual] {

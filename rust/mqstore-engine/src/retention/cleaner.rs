@@ -427,6 +427,12 @@ impl Cleaner {
         }
     }
 
+    /// Whether `segment` was deleted. Waits for a removal that is running.
+    pub(crate) fn has_deleted(&self, segment: &Segment) -> bool {
+        let _archive = self.archive.lock();
+        segment.is_retired()
+    }
+
     /// Rests between two removals, in slices, so that a waiting caller can be interrupted.
     fn pause(&self, carry_on: &mut dyn FnMut() -> Result<(), StoreError>) -> Result<(), StoreError> {
         let mut left = Duration::from_millis(self.options.delete_interval_ms);

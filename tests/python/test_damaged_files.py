@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -256,3 +258,66 @@ def test_lines_of_the_loss_report_are_reported_and_kept(brokers: Path) -> None:
     assert file.read_text() == good * 2
     assert (brokers / "mqstore" / "lost+found" / "config_repairs.jsonl").read_text() == text
     assert mqstore.verify(brokers).ok
+
+
+@pytest.fixture
+def worked(tmp_path: Path) -> tuple[Path, Path, bytes]:
+    """A closed store with finished jobs and an offset of a group, its metadata log, and the bytes of that."""
+    home = tmp_path / "s"
+    with mqstore.open(home, "create", **SMALL) as store:
+        queue = store.work_queue("jobs")
+        queue.put_many([b"job"] * 20)
+        for message in queue.get_many(20, timeout=5):
+            queue.ack(message)
+        with store.consumer("g", "jobs") as consumer:
+            consumer.poll(20, timeout=5)
+            consumer.commit()
+    (log,) = (home / "mqstore" / "meta").iterdir()
+    return home, log, log.read_bytes()
+
+
+def test_a_cut_metadata_log_of_a_closed_store_is_damage(worked: tuple[Path, Path, bytes]) -> None:
+    home, log, whole = worked
+    for size in sorted({0, 47, 48, *range(60, len(whole), len(whole) // 8), len(whole) - 1}):
+        log.write_bytes(whole[:size])
+        with pytest.raises(mqstore.CorruptionError, match="mqstore/meta/") as raised:
+            mqstore.open(home, "rw")
+        assert "cut" in str(raised.value) or size < 300
+        assert log.stat().st_size == size, "nothing was changed"
+        with pytest.warns(mqstore.StoreWarning, match="mqstore/meta/"):
+            mqstore.open(home, "r").close()
+        assert "meta_damaged" in [problem.kind for problem in mqstore.verify(home).problems], size
+    with pytest.warns(mqstore.StoreWarning, match="mqstore/meta/"):
+        mqstore.open(home, "rw", recovery="salvage").close()
+    assert mqstore.verify(home).ok
+    mqstore.open(home, "rw").close()
+
+
+@pytest.mark.parametrize("more", [bytes(1), bytes(5000), b"x", b"x" * 100])
+def test_a_longer_metadata_log_of_a_closed_store_is_reported(worked: tuple[Path, Path, bytes], more: bytes) -> None:
+    home, log, whole = worked
+    log.write_bytes(whole + more)
+    words = f"{len(more)} bytes follow the end of the log"
+    (problem,) = mqstore.verify(home).problems
+    assert problem.kind == "meta_damaged"
+    assert words in problem.detail
+    with pytest.warns(mqstore.StoreWarning, match=words), mqstore.open(home, "rw", **SMALL) as store:
+        assert store.work_queue("jobs").join(0)
+    assert mqstore.verify(home).ok
+
+
+def test_a_kill_leaves_a_metadata_log_that_opens(worked: tuple[Path, Path, bytes]) -> None:
+    """Also if the next process is killed before its first flush: the mark of the close still counts."""
+    home, _, _ = worked
+    program = """if True:
+        import os, sys, mqstore
+        queue = mqstore.open(sys.argv[1], "rw").work_queue("jobs")
+        queue.put(b"job")
+        queue.ack(queue.get())
+        os._exit(0)
+    """
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", program, str(home)], check=True)
+    with mqstore.open(home, "rw") as store:
+        assert store.count("jobs") == 23
+        assert store.work_queue("jobs").counts() == mqstore.WorkQueueCounts(0, 0, 0, 0)

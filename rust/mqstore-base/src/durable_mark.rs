@@ -5,7 +5,7 @@
 //! corruption (before it). The mark is written after the sync that it records, never before.
 //!
 //! ```text
-//!   0  8  "MQSSTATE"           8  4  version 2         12  4  flags (1 = closed cleanly, 2 = there is a metadata log)
+//!   0  8  "MQSSTATE"           8  4  version 2         12  4  flags: 1 closed cleanly, 2 there is a metadata log
 //!  16  8  sequence            24  8  log offset up to which the log is synced
 //!  32  8  offset of the last record below it           40  4  its size     44  4  CRC of its bytes
 //!  48  8  log offset up to which queues and index are synced
@@ -13,7 +13,10 @@
 //!  72  4  index slots         76  4  index entries     80 16  boot id      96  8  newest store time
 //! 104  8  offset of the newest record in the index   112  4  index files
 //! 116  8  offset of the oldest record in the newest index file               124  4  CRC of the bytes before
+//! 128  8  metadata position up to which the metadata log is synced           136  4  CRC of the bytes before
 //! ```
+//!
+//! Flag 4 says that the slot has the bytes from 128 on. Earlier versions do not read them and do not set the flag.
 //!
 //! Across threads: one writer at a time (the flush step, or close). RocketMQ ignores the folder.
 
@@ -31,6 +34,9 @@ const VERSION: u32 = 2;
 const SLOT_BYTES: usize = 128;
 const FLAG_CLEAN: u32 = 1;
 const FLAG_METADATA: u32 = 2;
+const FLAG_METADATA_END: u32 = 4;
+/// Bytes of the part about the end of the metadata log.
+const METADATA_END_BYTES: usize = 12;
 
 /// Numbers that differ between two states of an index, known without reading the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +58,9 @@ pub struct DurableMark {
     pub clean: bool,
     /// Whether the store has a metadata log. If its files are missing then, they are lost.
     pub has_metadata: bool,
+    /// The metadata position up to which the metadata log is synced; after a clean close its end. `None` if there is no
+    /// metadata log, or if an earlier version wrote the mark.
+    pub metadata_end: Option<u64>,
     /// The log offset up to which the log is synced.
     pub position: u64,
     /// Log offset of the last record that ends at or before `position`; 0 with size 0 if there is none.
@@ -98,7 +107,11 @@ impl DurableMark {
         let mut bytes = Vec::with_capacity(SLOT_BYTES);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_be_bytes());
-        let flags = [(self.clean, FLAG_CLEAN), (self.has_metadata, FLAG_METADATA)];
+        let flags = [
+            (self.clean, FLAG_CLEAN),
+            (self.has_metadata, FLAG_METADATA),
+            (self.metadata_end.is_some(), FLAG_METADATA_END),
+        ];
         let flags = flags.iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
         bytes.extend_from_slice(&flags.to_be_bytes());
         for value in [self.sequence, self.position, self.last_offset] {
@@ -116,22 +129,28 @@ impl DurableMark {
         bytes.extend_from_slice(&self.index.end.to_be_bytes());
         bytes.extend_from_slice(&self.index.files.to_be_bytes());
         bytes.extend_from_slice(&self.index.newest_begin.to_be_bytes());
-        let crc = crc31(&bytes);
-        bytes.extend_from_slice(&crc.to_be_bytes());
+        push_crc(&mut bytes);
+        if let Some(end) = self.metadata_end {
+            bytes.extend_from_slice(&end.to_be_bytes());
+            push_crc(&mut bytes);
+        }
         bytes
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (body, crc) = bytes.get(..SLOT_BYTES)?.split_at(SLOT_BYTES - 4);
-        let mut cursor = Fields(body);
+        let mut cursor = Fields(checked(bytes.get(..SLOT_BYTES)?)?);
         if cursor.take::<8>()? != *MAGIC || cursor.u32()? != VERSION {
             return None;
         }
-        if switch::on("mark.slot_crc") && crc != crc31(body).to_be_bytes() {
-            return None;
-        }
         let flags = cursor.u32()?;
+        let metadata_end = if flags & FLAG_METADATA_END == 0 {
+            None
+        } else {
+            let extended = checked(bytes.get(..SLOT_BYTES + METADATA_END_BYTES)?)?;
+            Some(u64::from_be_bytes(*extended.last_chunk()?))
+        };
         Some(Self {
+            metadata_end,
             clean: flags & FLAG_CLEAN != 0,
             has_metadata: flags & FLAG_METADATA != 0,
             sequence: cursor.u64()?,
@@ -149,6 +168,17 @@ impl DurableMark {
             index: IndexExtent { end: cursor.i64()?, files: cursor.u32()?, newest_begin: cursor.i64()? },
         })
     }
+}
+
+fn push_crc(bytes: &mut Vec<u8>) {
+    let crc = crc31(bytes);
+    bytes.extend_from_slice(&crc.to_be_bytes());
+}
+
+/// Returns the bytes before the CRC at the end of `bytes`; `None` if it is wrong.
+fn checked(bytes: &[u8]) -> Option<&[u8]> {
+    let (body, crc) = bytes.split_last_chunk::<4>()?;
+    (!switch::on("mark.slot_crc") || *crc == crc31(body).to_be_bytes()).then_some(body)
 }
 
 /// The two slots.
@@ -215,6 +245,7 @@ mod tests {
             sequence: 7,
             clean: true,
             has_metadata: true,
+            metadata_end: Some(1 << 33),
             position: 1 << 40,
             last_offset: 12,
             last_size: 100,
@@ -233,8 +264,20 @@ mod tests {
     #[test]
     fn slot_round_trips() {
         let bytes = mark().encode();
-        assert_eq!(bytes.len(), SLOT_BYTES);
+        assert_eq!(bytes.len(), SLOT_BYTES + METADATA_END_BYTES);
         assert_eq!(DurableMark::decode(&bytes), Some(mark()));
+    }
+
+    #[test]
+    fn a_slot_of_an_earlier_version_has_no_end_of_the_metadata_log() {
+        let earlier = DurableMark { sequence: 9, metadata_end: None, ..mark() };
+        let bytes = earlier.encode();
+        assert_eq!(bytes.len(), SLOT_BYTES);
+        assert_eq!(DurableMark::decode(&bytes), Some(earlier));
+        // It overwrote the start of a longer slot.
+        let mut longer = mark().encode();
+        longer[..SLOT_BYTES].copy_from_slice(&bytes);
+        assert_eq!(DurableMark::decode(&longer), Some(earlier));
     }
 
     #[test]

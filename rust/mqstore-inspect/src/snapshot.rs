@@ -26,7 +26,7 @@ use super::copy::{StagedCopy, copy_file, copy_open_file};
 use super::repair::FinishedLog;
 use crate::repair::log::copy_bytes;
 use crate::repair::segment_files::load;
-use mqstore_base::durable_mark::DurableMarkFile;
+use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::options::StoreOptions;
 use mqstore_base::progress::Progress;
@@ -81,8 +81,15 @@ pub fn snapshot(
     let filled = copy.fill_with(|copy| {
         let end = store.settle()?;
         let list = store.segments();
-        SnapshotRun { source: files, copy: &copy.files, end, list, report: SnapshotReport::default() }
-            .make(&store.copy_options(), watcher)
+        SnapshotRun {
+            source: files,
+            copy: &copy.files,
+            end,
+            list,
+            metadata_end: None,
+            report: SnapshotReport::default(),
+        }
+        .make(&store.copy_options(), watcher)
     })?;
     filled.publish()
 }
@@ -93,6 +100,8 @@ struct SnapshotRun<'a> {
     copy: &'a StoreFiles,
     end: u64,
     list: Arc<SegmentList>,
+    /// The metadata position at which the copied metadata log ends, if there is one.
+    metadata_end: Option<u64>,
     report: SnapshotReport,
 }
 
@@ -172,7 +181,7 @@ impl SnapshotRun<'_> {
     }
 
     /// Copies the files that cannot be derived from the log.
-    fn side_files(&self) -> Result<(), StoreError> {
+    fn side_files(&mut self) -> Result<(), StoreError> {
         for name in ["config", "compaction", "consumequeue", "batchconsumequeue"] {
             self.folder(name)?;
         }
@@ -183,7 +192,8 @@ impl SnapshotRun<'_> {
             self.file(&path(self.source), &path(self.copy))?;
         }
         // After the JSON files, so that these are no newer than the metadata log.
-        copy_log(self.source, self.copy)
+        self.metadata_end = copy_log(self.source, self.copy)?;
+        Ok(())
     }
 
     /// Copies a folder in a state that existed at one moment: if its subfolders changed meanwhile, it copies again.
@@ -270,7 +280,12 @@ impl SnapshotRun<'_> {
             seal.time = record.map_or(0, |record| record.store_timestamp);
         }
         if let Some(old) = DurableMarkFile::new(self.source).try_load()? {
-            let mark = seal.mark(self.copy, &list, &old)?;
+            let end = self.metadata_end;
+            let mark = DurableMark {
+                has_metadata: end.is_some(),
+                metadata_end: end,
+                ..seal.mark(self.copy, &list, &old)?
+            };
             DurableMarkFile::new(self.copy).store(&mark, true)?;
         } else {
             self.index_files()?;

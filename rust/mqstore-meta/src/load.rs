@@ -35,9 +35,24 @@ const TRIES: u32 = 5;
 pub(super) const LOST_LOG: &str = "the metadata log is missing: topics, groups and offsets that it had are lost, and \
                                    finished messages of work queues may be delivered again";
 
-/// Whether the store has, or had, a metadata log. Call it before the files are listed: a writer may make the first one.
-pub(super) fn has_metadata(files: &StoreFiles) -> bool {
-    DurableMarkFile::new(files).load().is_some_and(|mark| mark.has_metadata)
+/// The facts about the log that the durable mark has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct MarkedLog {
+    /// Whether the store has, or had, a metadata log.
+    pub(super) exists: bool,
+    /// The log ends here or later; 0 if that is not known.
+    pub(super) end: MetaPosition,
+    /// Whether the store was closed at this end.
+    is_closed: bool,
+}
+
+impl MarkedLog {
+    /// Reads the mark. Call it before the files are listed: a writer may make the first one, and appends to it.
+    pub(super) fn read(files: &StoreFiles) -> Self {
+        let mark = DurableMarkFile::new(files).load().unwrap_or_default();
+        let end = MetaPosition(mark.metadata_end.unwrap_or(0));
+        Self { exists: mark.has_metadata, end, is_closed: mark.clean && mark.metadata_end.is_some() }
+    }
 }
 
 /// Returns the path of a generation's file.
@@ -80,6 +95,8 @@ pub(super) struct FoundLogFile {
     pub(super) damage: Option<String>,
     /// If the log ends early without damage (a torn tail), the reason.
     pub(super) torn: Option<&'static str>,
+    /// If a closed store has bytes after the end of the log, a description of them. They lose nothing.
+    pub(super) excess: Option<String>,
 }
 
 impl FoundLogFile {
@@ -95,12 +112,18 @@ impl FoundLogFile {
     }
 }
 
-/// Reads the newest file; `None` if there is none.
-pub(super) fn read_newest(files: &StoreFiles, access: Access) -> Result<Option<FoundLogFile>, StoreError> {
+/// Reads the newest file, and compares its end with the mark; `None` if there is none.
+pub(super) fn read_newest(
+    files: &StoreFiles,
+    access: Access,
+    marked: MarkedLog,
+) -> Result<Option<FoundLogFile>, StoreError> {
     let Some(generation) = generations(files)?.first().copied() else { return Ok(None) };
     let path = file_of(files, generation);
     let file = files.vfs.open(&path, access).at(&path, "opening the metadata log")?;
-    read_file(&path, &file, generation).map(Some)
+    let mut found = read_file(&path, &file, generation)?;
+    found.compare(marked);
+    Ok(Some(found))
 }
 
 fn read_file(path: &Path, file: &Arc<dyn VfsFile>, generation: u64) -> Result<FoundLogFile, StoreError> {
@@ -121,6 +144,7 @@ fn read_file(path: &Path, file: &Arc<dyn VfsFile>, generation: u64) -> Result<Fo
         len,
         damage: None,
         torn: None,
+        excess: None,
     };
     if head.is_none() {
         found.damage = Some("the file has no valid head of a metadata log".to_owned());
@@ -173,10 +197,33 @@ impl FoundLogFile {
     }
 }
 
+impl FoundLogFile {
+    fn compare(&mut self, marked: MarkedLog) {
+        if self.damage.is_some() {
+            return;
+        }
+        if self.place < marked.end {
+            self.damage = Some(format!(
+                "the file ends {} bytes before the end of the log that the last flush recorded: it was cut, or an \
+                 older copy replaced it",
+                marked.end.0 - self.place.0
+            ));
+        } else if marked.is_closed && self.place == marked.end && self.len > self.end {
+            let bytes = self.len - self.end;
+            self.excess =
+                Some(format!("{bytes} bytes follow the end of the log, which the last close recorded"));
+        }
+    }
+}
+
 /// Finds the log that a writer will continue. Changes nothing. Damage is an error unless `mode` is
 /// [`RecoveryMode::Salvage`].
-pub(super) fn find(files: &StoreFiles, mode: RecoveryMode) -> Result<Option<FoundLogFile>, StoreError> {
-    let found = read_newest(files, Access::ReadWrite)?;
+pub(super) fn find(
+    files: &StoreFiles,
+    mode: RecoveryMode,
+    marked: MarkedLog,
+) -> Result<Option<FoundLogFile>, StoreError> {
+    let found = read_newest(files, Access::ReadWrite, marked)?;
     match found.as_ref().and_then(|found| Some((found, found.damage.as_ref()?))) {
         Some((found, reason)) if mode != RecoveryMode::Salvage => Err(found.corrupt(reason)),
         _ => Ok(found),
@@ -223,6 +270,8 @@ fn truncate_tail(
 ) -> Result<(), StoreError> {
     if found.used.is_some() {
         backup_tail(files, found, found.end, notes)?;
+    } else if let Some(excess) = &found.excess {
+        notes.push(format!("{}: {excess}; they are zero and are removed", found.path.display()));
     }
     if found.len > found.end {
         let (path, file) = (&found.path, &found.file);
@@ -250,7 +299,7 @@ fn backup_tail(
     notes.push(format!(
         "{}: ends at byte {from} ({}); a copy of the {} bytes after it is in {}",
         found.path.display(),
-        found.damage.as_deref().or(found.torn).unwrap_or("zeros follow"),
+        found.damage.as_deref().or(found.excess.as_deref()).or(found.torn).unwrap_or("zeros follow"),
         used - from,
         kept.display()
     ));
@@ -281,12 +330,14 @@ fn read_next_to_writer(files: &StoreFiles) -> Result<Option<FoundLogFile>, Store
 /// replaced the listed one.
 fn read_expected(files: &StoreFiles, expected: bool) -> Result<Option<FoundLogFile>, StoreError> {
     for rest in (0..TRIES).rev() {
-        match read_newest(files, Access::Read) {
+        match read_newest(files, Access::Read, MarkedLog::read(files)) {
             // The next generation replaced it.
             Err(error) if error.is_gone() && rest > 0 => {}
             Ok(None) if expected && rest > 0 => {}
             // The frame was still being written when it was read, and frames after it appeared a moment later.
             Ok(Some(found)) if found.damage.is_some() && rest > 0 => {}
+            // A writer opened the store after the mark was read, and allocates space.
+            Ok(Some(found)) if found.excess.is_some() && rest > 0 => {}
             outcome => return outcome,
         }
     }
@@ -299,7 +350,7 @@ pub(super) fn read_snapshot(
     files: &StoreFiles,
     notes: &mut Vec<String>,
 ) -> Result<Option<(MetaState, bool)>, StoreError> {
-    let had_log = has_metadata(files);
+    let had_log = MarkedLog::read(files).exists;
     let Some(mut found) = read_expected(files, had_log)? else {
         if had_log {
             notes.push(format!("{}: {LOST_LOG}; the JSON files in config/ are used", files.meta().display()));
@@ -311,23 +362,26 @@ pub(super) fn read_snapshot(
         notes.push(format!("{}: {reason} at byte {}; what follows is not used", place.0, place.1));
         found.state.settle();
     }
+    if let Some(excess) = &found.excess {
+        notes.push(format!("{}: {excess}, at byte {}; they are not used", found.path.display(), found.end));
+    }
     Ok(Some((found.state, found.damage.is_some())))
 }
 
 /// Finds damage of the log. Returns the file, the offset and the reason. If all files are missing, returns their
 /// folder.
 pub fn find_damage(files: &StoreFiles) -> Result<Option<(PathBuf, u64, String)>, StoreError> {
-    let had_log = has_metadata(files);
+    let had_log = MarkedLog::read(files).exists;
     let found = read_expected(files, had_log)?;
     if had_log && found.is_none() {
         return Ok(Some((files.meta(), 0, LOST_LOG.to_owned())));
     }
-    Ok(found.and_then(|found| Some((found.path, found.end, found.damage?))))
+    Ok(found.and_then(|found| Some((found.path, found.end, found.damage.or(found.excess)?))))
 }
 
 /// Whether the store had a metadata log and all its files are missing.
 pub fn is_lost(files: &StoreFiles) -> bool {
-    has_metadata(files) && newest_file(files).is_none()
+    MarkedLog::read(files).exists && newest_file(files).is_none()
 }
 
 /// Returns the path of the newest file, if there is one.
@@ -335,17 +389,21 @@ pub fn newest_file(files: &StoreFiles) -> Option<PathBuf> {
     generations(files).ok()?.first().map(|generation| file_of(files, *generation))
 }
 
-/// Copies the log of a store, which may be in use, to a store that has none. The content of the copy is durable when
-/// this returns. The caller syncs its name and that of its folder.
-pub fn copy_log(files: &StoreFiles, to: &StoreFiles) -> Result<(), StoreError> {
-    let Some(found) = read_next_to_writer(files)? else { return Ok(()) };
+/// Copies the log of a store, which may be in use, to a store that has none. Returns the metadata position at which the
+/// copy ends; `None` without a log. The content of the copy is durable when this returns. The caller syncs its name and
+/// that of its folder.
+pub fn copy_log(files: &StoreFiles, to: &StoreFiles) -> Result<Option<u64>, StoreError> {
+    let marked = MarkedLog::read(files);
+    let Some(found) = read_next_to_writer(files)? else { return Ok(None) };
     to.ensure_folder(&to.meta())?;
     let path = file_of(to, found.head.generation);
     let copy = to.vfs.create_new(&path).at(&path, "copying the metadata log")?;
     // Bytes after the end may be a half-written frame. Damage is copied unchanged.
     let len = if found.damage.is_some() { found.len } else { found.end };
     copy_part(&found, 0..len, &*copy, &path)?;
-    switch::step("meta.sync_log_copy", || copy.sync_all()).at(&path, "syncing a copy of the metadata log")
+    switch::step("meta.sync_log_copy", || copy.sync_all()).at(&path, "syncing a copy of the metadata log")?;
+    // The copy of a log that lost its end has lost it, too.
+    Ok(Some(found.place.max(marked.end).0))
 }
 
 /// Copies `part` of the file to the beginning of `copy`.

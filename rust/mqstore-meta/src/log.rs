@@ -9,13 +9,14 @@ use mqstore_io::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 
 use super::frame::Frame;
 use super::json_files::{UnreadConfig, import};
-use super::load::{FoundLogFile, LOST_LOG, find, has_metadata, read_snapshot, recover};
+use super::load::{FoundLogFile, LOST_LOG, MarkedLog, find, read_snapshot, recover};
 use super::maintenance_timer::MaintenanceTimer;
 use super::progress::{Progress, ProgressRecord};
 use super::record::{JsonFile, MetaPosition, MetaRecord, NameId, OffsetChange, QueueKey, SavedState};
 use super::state::{ConfigEntry, MetaState, NameTable, QueueMap, QueueProgress, Tables};
 use super::tail::{Tail, TailState, WriteMethod};
 use mqstore_base::error::StoreError;
+use mqstore_base::group_commit::GroupCommit;
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_base::topic_floors::{FloorTable, TopicFloor, TopicRetention};
@@ -81,6 +82,7 @@ fn push_floor(frame: &mut Frame, topic: NameId, floor: &TopicFloor) {
 /// The metadata log that an open found, before it changes anything.
 pub struct FoundLog {
     file: Option<FoundLogFile>,
+    marked: MarkedLog,
     /// Whether the store had a log whose files are gone.
     is_lost: bool,
 }
@@ -126,30 +128,31 @@ impl MetaLog {
     /// [`StoreError::Corrupt`] if the log is damaged or missing, unless `mode` allows recovery to continue without the
     /// lost part.
     pub fn find(files: &StoreFiles, mode: RecoveryMode) -> Result<FoundLog, StoreError> {
-        let had_log = has_metadata(files);
-        let file = find(files, mode)?;
-        let is_lost = had_log && file.is_none();
+        let marked = MarkedLog::read(files);
+        let file = find(files, mode, marked)?;
+        let is_lost = marked.exists && file.is_none();
         if is_lost && mode != RecoveryMode::Salvage {
             let advice = "copy the files back, read the store with mode \"r\", or open it with recovery=\"salvage\", \
                           which continues with what the JSON files in config/ have; nothing was changed";
             return Err(StoreError::corrupt(&files.meta(), 0, format!("{LOST_LOG}; {advice}")));
         }
-        Ok(FoundLog { file, is_lost })
+        Ok(FoundLog { file, marked, is_lost })
     }
 
     /// Opens the metadata of the store at `files`: recovers the log that was found and imports the changes that
     /// brokers made. Adds messages for the user to `notes`.
     pub fn open(files: &StoreFiles, found: FoundLog, notes: &mut Vec<String>) -> Result<Self, StoreError> {
-        let FoundLog { file, is_lost } = found;
+        let FoundLog { file, marked, is_lost } = found;
         if is_lost {
             notes.push(format!("{}: {LOST_LOG}; the JSON files in config/ are used", files.meta().display()));
         }
         let found = file.map(|found| recover(files, found, notes)).transpose()?;
         let lost = is_lost || found.as_ref().is_some_and(|found| found.damage.is_some());
         let (mut state, generation, tail) = match found {
-            None => (MetaState::default(), 0, Tail::new(files, MetaPosition(0))),
+            // Positions never go back: the mark states up to where the log was synced.
+            None => (MetaState::default(), 0, Tail::new(files, marked.end)),
             Some(found) if found.end < found.head.tail_start => {
-                (found.state, found.head.generation, Tail::new(files, found.place))
+                (found.state, found.head.generation, Tail::new(files, found.place.max(marked.end)))
             }
             Some(found) => {
                 // If no frame states that these bytes are synced, the next frame states it: recovery has synced them.
@@ -159,7 +162,7 @@ impl MetaLog {
                     file: found.file,
                     tail_start: found.head.tail_start,
                     at: found.end,
-                    place: found.place.0,
+                    place: found.place.max(marked.end).0,
                     marked: said.0,
                     settled: said.0,
                     room: None,
@@ -212,6 +215,12 @@ impl MetaLog {
     /// Returns a flag that is set once a file of the log is durable.
     pub fn file_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.has_file)
+    }
+
+    /// Returns the group commit of the log. Its durable position is the metadata position up to which the log is synced;
+    /// after [`Self::close`] it is the end of the log.
+    pub fn synced(&self) -> Arc<GroupCommit> {
+        self.tail.commit()
     }
 
     pub(super) fn generation(&self) -> u64 {

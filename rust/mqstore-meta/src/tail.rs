@@ -49,7 +49,7 @@ pub(super) struct Tail {
     stopped: AtomicBool,
     on_stop: StopListeners,
     end: AtomicU64,
-    commit: GroupCommit,
+    commit: Arc<GroupCommit>,
 }
 
 /// The callback for a stop of the log. It gets the stage and the cause, and is called under the lock of the tail.
@@ -151,7 +151,7 @@ impl Tail {
             stopped: AtomicBool::new(false),
             on_stop: StopListeners::default(),
             end: AtomicU64::new(place.0),
-            commit: GroupCommit::new(place.0),
+            commit: Arc::new(GroupCommit::new(place.0)),
         }
     }
 
@@ -178,6 +178,11 @@ impl Tail {
     /// Returns the position before which everything is durable.
     pub(super) fn durable(&self) -> MetaPosition {
         MetaPosition(self.commit.durable())
+    }
+
+    /// Returns the group commit, which knows the position before which everything is durable.
+    pub(super) fn commit(&self) -> Arc<GroupCommit> {
+        Arc::clone(&self.commit)
     }
 
     /// Appends a complete frame. Returns the position after it.
@@ -271,6 +276,9 @@ impl Tail {
     pub(super) fn close(&self) -> Result<(), StoreError> {
         let outcome = if self.is_ready() { self.sync(self.place()) } else { Ok(()) };
         let Some(mut front) = self.front.lock().take() else { return outcome };
-        outcome.and_then(|()| front.finish())
+        outcome.and_then(|()| front.finish())?;
+        self.end.store(front.place, Ordering::Release);
+        self.commit.raise(front.place);
+        Ok(())
     }
 }

@@ -138,7 +138,7 @@ fn start_writer(
         Arc::clone(&dispatcher),
         mark,
     );
-    let flusher = Arc::new(flusher.with_metadata_flag(meta.file_flag()));
+    let flusher = Arc::new(flusher.with_metadata(meta.file_flag(), meta.synced()));
     if let Some(queues) = derived.listed {
         flusher.set_manifest_len(queues);
     }

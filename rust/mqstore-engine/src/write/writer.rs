@@ -199,9 +199,12 @@ impl Writer {
         let lifted = self.set_visible_limit(u64::MAX);
         let outcome =
             lifted.and_then(|()| self.log.check()).and_then(|()| self.topics.store()).and_then(|()| {
-                self.flusher.flush_all(true)?;
+                self.log.flush_to(self.log.appended())?;
+                self.dispatch()?;
                 self.drain_compaction_appends();
                 self.meta.close()?;
+                // The mark names the end of the metadata log.
+                self.flusher.flush_all(true)?;
                 let abort = self.files.abort();
                 self.files.vfs.remove_file(&abort).at(&abort, "removing abort")?;
                 switch::step("close.sync_abort_removal", || self.files.vfs.sync_dir(&self.files.root))

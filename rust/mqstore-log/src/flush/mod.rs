@@ -22,6 +22,7 @@ use crate::index::IndexSet;
 use crate::recovery::QueueManifest;
 use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
+use mqstore_base::group_commit::GroupCommit;
 use mqstore_base::store_files::StoreFiles;
 use mqstore_base::work_times::Work;
 
@@ -71,8 +72,8 @@ pub struct Flusher {
     state: Mutex<FlushState>,
     /// Log offset up to which queues and index are durable too.
     dispatched: AtomicU64,
-    /// Set once the store has a metadata log.
-    has_metadata: Arc<AtomicBool>,
+    /// Set once the store has a metadata log, and the position up to which that is synced.
+    metadata: (Arc<AtomicBool>, Arc<GroupCommit>),
 }
 
 #[derive(Debug)]
@@ -101,14 +102,16 @@ impl Flusher {
         let marks = DurableMarkFile::new(files);
         let dispatched = AtomicU64::new(mark.dispatched);
         let state = Mutex::new(state);
-        let (files, has_metadata) = (files.clone(), Arc::default());
-        Self { files, policy, log, queues, index, dispatcher, marks, state, dispatched, has_metadata }
+        let files = files.clone();
+        let metadata = (Arc::default(), Arc::new(GroupCommit::new(0)));
+        Self { files, policy, log, queues, index, dispatcher, marks, state, dispatched, metadata }
     }
 
-    /// Adds the flag that the metadata log sets when its first file is durable. Later marks contain it.
+    /// Adds the flag that the metadata log sets when its first file is durable, and the position up to which it is
+    /// synced. Later marks contain both.
     #[must_use]
-    pub fn with_metadata_flag(self, has_metadata: Arc<AtomicBool>) -> Self {
-        Self { has_metadata, ..self }
+    pub fn with_metadata(self, has_file: Arc<AtomicBool>, synced: Arc<GroupCommit>) -> Self {
+        Self { metadata: (has_file, synced), ..self }
     }
 
     /// Notes that the manifest on disk names all `queues` existing queues.
@@ -238,12 +241,18 @@ impl Flusher {
                 read_record(&self.files, &self.log.list(), point.last_offset, point.last_size as usize)?;
             crc31(bytes.as_slice())
         };
+        let has_metadata = self.metadata.0.load(Ordering::Acquire);
         state.mark = DurableMark {
             // The parity of the number selects the slot. An unsynced mark must not overwrite the only synced one, so
             // its own slot is reused until a mark in it is synced.
             sequence: state.mark.sequence + if state.mark_synced { 1 } else { 2 },
             clean,
-            has_metadata: state.mark.has_metadata || self.has_metadata.load(Ordering::Acquire),
+            has_metadata: state.mark.has_metadata || has_metadata,
+            metadata_end: if has_metadata {
+                Some(self.metadata.1.durable())
+            } else {
+                state.mark.metadata_end
+            },
             position: point.position,
             last_offset: point.last_offset,
             last_size: point.last_size,

@@ -8,6 +8,7 @@ use mqstore_io::{SimVfs, Vfs};
 use super::{commit, dump, files_on, key, open, open_by, put_topic};
 use crate::log::read_log;
 use crate::{MetaLog, ProgressRecord, find_damage, newest_file};
+use mqstore_base::durable_mark::{DurableMark, DurableMarkFile};
 use mqstore_base::error::StoreError;
 use mqstore_base::options::RecoveryMode;
 use mqstore_base::topic_floors::TopicFloor;
@@ -141,6 +142,76 @@ fn a_log_with_a_frame_without_records_opens() {
     for at in [tail, bytes.len()] {
         let bytes = [&bytes[..at], empty.as_slice(), &bytes[at..]].concat();
         assert_eq!(look(&bytes, &states, &format!("after {at} bytes")), Some(states.len() - 1));
+    }
+}
+
+/// Writes the durable mark of a store whose metadata log is synced up to `end`.
+fn mark_end(vfs: &SimVfs, end: u64, clean: bool) {
+    let mark = DurableMark {
+        sequence: 2,
+        clean,
+        has_metadata: true,
+        metadata_end: Some(end),
+        ..DurableMark::default()
+    };
+    DurableMarkFile::new(&files_on(vfs)).store(&mark, true).unwrap();
+}
+
+#[test]
+fn a_log_that_ends_before_the_mark_is_damaged() {
+    let (bytes, states) = written();
+    let (tail, place) = (24..32, 32..40);
+    let number = |at: std::ops::Range<usize>| u64::from_be_bytes(bytes[at].try_into().unwrap());
+    let end = number(place) + bytes.len() as u64 - number(tail);
+    for clean in [true, false] {
+        for len in 0..=bytes.len() {
+            let vfs = store_with(&bytes[..len]);
+            mark_end(&vfs, end, clean);
+            let files = files_on(&vfs);
+            let is_cut = len < bytes.len();
+            assert_eq!(find_damage(&files).unwrap().is_some(), is_cut, "{len} bytes");
+            let mut notes = Vec::new();
+            read_log(&files, &mut notes).unwrap();
+            assert_eq!(notes.len(), usize::from(is_cut), "{len} bytes: {notes:?}");
+            assert_eq!(open_by(&files, RecoveryMode::Strict).is_err(), is_cut, "{len} bytes");
+            let log = open_by(&files, RecoveryMode::Salvage).unwrap();
+            assert_eq!(dump(&log) == *states.last().unwrap(), !is_cut, "{len} bytes");
+            commit(&log, "more", "more", 0, 1);
+            log.close().unwrap();
+            assert!(log.synced().durable() >= end, "positions never go back");
+            open(&files);
+        }
+    }
+}
+
+#[test]
+fn bytes_after_the_end_of_a_closed_log_are_reported_and_lose_nothing() {
+    for (more, kept) in [(vec![0; 1], 0), (vec![0; 5000], 0), (vec![7; 1], 1), (vec![7; 300], 1)] {
+        let vfs = SimVfs::default();
+        let files = files_on(&vfs);
+        let log = open(&files);
+        put_topic(&log, "orders", 2);
+        let state = dump(&log);
+        log.close().unwrap();
+        mark_end(&vfs, log.synced().durable(), true);
+        assert!(find_damage(&files).unwrap().is_none());
+        let path = newest_file(&files).unwrap();
+        let file = vfs.open(&path, mqstore_io::Access::ReadWrite).unwrap();
+        file.write_all_at(&more, file.len().unwrap()).unwrap();
+        let words = format!("{} bytes follow the end of the log", more.len());
+        let (_, _, found) = find_damage(&files).unwrap().unwrap();
+        assert!(found.contains(&words), "{found}");
+        let mut notes = Vec::new();
+        read_log(&files, &mut notes).unwrap();
+        assert!(notes.len() == 1 && notes[0].contains(&words), "{notes:?}");
+        notes.clear();
+        let found = MetaLog::find(&files, RecoveryMode::Strict).unwrap();
+        let log = MetaLog::open(&files, found, &mut notes).unwrap();
+        assert!(notes.len() == 1 && notes[0].contains(&words), "{notes:?}");
+        assert_eq!(dump(&log), state);
+        assert_eq!(vfs.list(&files.lost_and_found()).map_or(0, |found| found.len()), kept);
+        log.close().unwrap();
+        assert!(find_damage(&files).unwrap().is_none());
     }
 }
 

@@ -122,7 +122,8 @@ class BrokerOptions:
 class StoreOptions:
     """Options for `mqstore.open`.
 
-    The sizes apply only to new files: the file lengths that a directory already has always win. Durations are seconds,
+    The sizes apply only to new files: the file lengths that a directory already has always win. A store without a file
+    of a kind keeps the size of its last open, unless you give another one than the default. Durations are seconds,
     `timedelta`, or text such as `"90s"`; they are stored as seconds. An option out of bounds raises
     `InvalidOptionError` when the store is opened, and an unknown name raises it at once, with the nearest name.
     """

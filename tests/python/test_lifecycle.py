@@ -348,3 +348,18 @@ def test_spawned_children_open_it_themselves(filled: Path) -> None:
     with mqstore.open(filled, "rw"):
         done = subprocess.run([*command, filled], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "40", done.stderr
+
+
+def test_a_store_without_files_keeps_its_sizes(home: Path) -> None:
+    sizes = {"segment_size": 1 << 16, "queue_file_entries": 100, "index_slots": 50, "index_entries": 200}
+    mqstore.open(home, "create", **sizes).close()
+    mqstore.open(home, "rw").close()
+    with mqstore.open(home, "rw", queue_file_entries=30) as store:
+        store.append("t", b"x", keys=["k"])
+    sizes = {
+        path.parts[-2]: path.stat().st_size
+        for name in ("commitlog", "consumequeue", "index")
+        for path in (home / name).rglob("*")
+        if path.name.isdigit() and path.is_file()
+    }
+    assert sizes == {"commitlog": 1 << 16, "0": 30 * 20, "index": 40 + 4 * 50 + 20 * 200}

@@ -22,11 +22,12 @@
 
 use std::path::PathBuf;
 
-use mqstore_format::{Fields, IndexGeometry, crc31};
+use mqstore_format::{CQ_UNIT_BYTES, Fields, IndexGeometry, crc31};
 use mqstore_io::Access;
 use mqstore_io::switch;
 
 use crate::error::{IoContext, StoreError};
+use crate::options::StoreOptions;
 use crate::store_files::StoreFiles;
 
 const MAGIC: &[u8; 8] = b"MQSSTATE";
@@ -91,6 +92,24 @@ impl DurableMark {
     /// The index geometry of the store.
     pub fn index_geometry(&self) -> IndexGeometry {
         IndexGeometry { slots: self.index_slots, entries: self.index_entries }
+    }
+
+    /// Returns `options` with the sizes of files in this mark, except for sizes that `options` sets. A size that equals
+    /// the default counts as not set. So a store that has no file yet keeps the sizes with which it was created.
+    #[must_use]
+    pub fn with_sizes(&self, options: &StoreOptions) -> StoreOptions {
+        fn size<T: PartialEq + Default>(given: T, default: T, known: T) -> T {
+            if given == default && known != T::default() { known } else { given }
+        }
+        let default = StoreOptions::default();
+        let entries = u32::try_from(self.queue_file_bytes / CQ_UNIT_BYTES as u64).unwrap_or(0);
+        StoreOptions {
+            segment_bytes: size(options.segment_bytes, default.segment_bytes, self.segment_bytes),
+            queue_file_entries: size(options.queue_file_entries, default.queue_file_entries, entries),
+            index_slots: size(options.index_slots, default.index_slots, self.index_slots),
+            index_entries: size(options.index_entries, default.index_entries, self.index_entries),
+            ..options.clone()
+        }
     }
 
     /// Whether the log, which ends at `log_end`, is unchanged since a clean close.

@@ -57,6 +57,7 @@ pub(super) fn open_writer(
         aborted: files.vfs.stat(&files.abort()).is_ok(),
         mode: options.recovery,
     };
+    let options = &input.mark.map_or_else(|| options.clone(), |mark| mark.with_sizes(options));
     let begin = || {
         if input.mark.is_none() {
             sync_store_name(files)?;

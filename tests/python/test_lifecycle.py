@@ -363,3 +363,32 @@ def test_a_store_without_files_keeps_its_sizes(home: Path) -> None:
         if path.name.isdigit() and path.is_file()
     }
     assert sizes == {"commitlog": 1 << 16, "0": 30 * 20, "index": 40 + 4 * 50 + 20 * 200}
+
+
+LEFT_OPEN = """
+import gc, shutil, sys
+import mqstore
+
+gc.disable()  # Only the end of the interpreter collects the cycle.
+store = mqstore.open(sys.argv[1], "create", segment_size=1 << 16, queue_file_entries=100)
+store.append("t", b"x")
+cycle = [store]
+cycle.append(cycle)
+if sys.argv[2] == "delivery":
+    consumer = store.consumer("g", "t")
+    queue = store.work_queue("jobs")
+    queue.put(b"job")
+    cycle += [consumer, consumer.poll(timeout=0), queue, queue.get(), iter(store.read("t")), store.scan()]
+    del consumer, queue
+while shutil.os.path.exists(sys.argv[1]):
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+del store, cycle
+"""
+
+
+@pytest.mark.parametrize("kind", ["store", "delivery"])
+def test_a_store_that_was_left_open_does_not_abort_the_process(home: Path, kind: str) -> None:
+    run = [sys.executable, "-c", LEFT_OPEN, str(home), kind]
+    done = subprocess.run(run, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "panicked" not in done.stderr

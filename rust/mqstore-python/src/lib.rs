@@ -26,6 +26,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 fn _mqstore(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
+    convert::error::import_all(py)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // Python's errors name the class of a method, so these classes have the names of their public subclasses.
     module.add("NativeStore", py.get_type::<store::NativeStore>())?;

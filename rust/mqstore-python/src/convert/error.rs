@@ -15,38 +15,55 @@ use pyo3::sync::PyOnceLock;
 
 mod classes {
     use pyo3::import_exception;
+    use pyo3::prelude::*;
 
-    import_exception!(mqstore.errors, MQStoreError);
-    import_exception!(mqstore.errors, StoreLockedError);
-    import_exception!(mqstore.errors, StoreClosedError);
-    import_exception!(mqstore.errors, ForkedProcessError);
-    import_exception!(mqstore.errors, StoreReadOnlyError);
-    import_exception!(mqstore.errors, StorePoisonedError);
-    import_exception!(mqstore.errors, StoreIOError);
-    import_exception!(mqstore.errors, StorePermissionError);
-    import_exception!(mqstore.errors, StoreChangedError);
-    import_exception!(mqstore.errors, RemoteStoreError);
-    import_exception!(mqstore.errors, DiskFullError);
-    import_exception!(mqstore.errors, NotAStoreError);
-    import_exception!(mqstore.errors, CorruptionError);
-    import_exception!(mqstore.errors, UnsupportedFormatError);
-    import_exception!(mqstore.errors, MessageTooLargeError);
-    import_exception!(mqstore.errors, InvalidMessageError);
-    import_exception!(mqstore.errors, InvalidFilterError);
-    import_exception!(mqstore.errors, InvalidOptionError);
-    import_exception!(mqstore.errors, TopicNotFoundError);
-    import_exception!(mqstore.errors, OffsetOutOfRangeError);
-    import_exception!(mqstore.errors, RefusedError);
-    import_exception!(mqstore.errors, StoreTimeoutError);
-    import_exception!(mqstore.errors, StoreBusyError);
-    import_exception!(mqstore.errors, ConsumerClosedError);
-    import_exception!(mqstore.errors, QueueNotAssignedError);
-    import_exception!(mqstore.errors, LeaseLostError);
-    import_exception!(mqstore.errors, Empty);
-    import_exception!(mqstore.errors, Full);
-    import_exception!(mqstore.errors, QuotaFull);
-    import_exception!(mqstore.errors, ShutDown);
-    import_exception!(mqstore.errors, StoreWarning);
+    macro_rules! classes {
+        ($($name:ident),* $(,)?) => {
+            $(import_exception!(mqstore.errors, $name);)*
+
+            /// Imports all classes. A class that was not used before could not be imported while the interpreter ends, and
+            /// the error of a destructor would end the process.
+            pub(crate) fn import_all(py: Python<'_>) -> PyResult<()> {
+                py.import("mqstore.errors")?;
+                $(py.get_type::<$name>();)*
+                Ok(())
+            }
+        };
+    }
+
+    classes!(
+        MQStoreError,
+        StoreLockedError,
+        StoreClosedError,
+        ForkedProcessError,
+        StoreReadOnlyError,
+        StorePoisonedError,
+        StoreIOError,
+        StorePermissionError,
+        StoreChangedError,
+        RemoteStoreError,
+        DiskFullError,
+        NotAStoreError,
+        CorruptionError,
+        UnsupportedFormatError,
+        MessageTooLargeError,
+        InvalidMessageError,
+        InvalidFilterError,
+        InvalidOptionError,
+        TopicNotFoundError,
+        OffsetOutOfRangeError,
+        RefusedError,
+        StoreTimeoutError,
+        StoreBusyError,
+        ConsumerClosedError,
+        QueueNotAssignedError,
+        LeaseLostError,
+        Empty,
+        Full,
+        QuotaFull,
+        ShutDown,
+        StoreWarning,
+    );
 }
 
 pub(crate) use classes::*;

@@ -8,6 +8,8 @@ import queue as queues
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pytest
 
 import mqstore
 from conftest import SMALL
+from mqstore import testing
 
 
 def take(queue: mqstore.WorkQueue, timeout: float = 5) -> str:
@@ -358,3 +361,36 @@ def test_many_may_be_held_at_a_time(store: mqstore.Store) -> None:
     queue.task_done()
     queue.ack_many(held)
     assert queue.join(0)
+
+
+def test_empty_means_that_nothing_can_be_given(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Jobs that a retention has deleted are passed over in one call, and one line of the log counts them."""
+    clock = testing.ManualClock()
+    options = replace(SMALL, retention_bytes=3 * SMALL.segment_size)
+    with testing.open(home, "create", options=options, clock=clock) as store:
+        queue = store.work_queue("jobs", visibility_timeout=30)
+        queue.put_many([b"lost" * 250] * 40)
+        for number, message in enumerate(queue.get_many(40, timeout=0)):
+            if number % 2:
+                message.nack(delay=5)
+        queue.put_many([b"kept" * 250] * 200)
+        clock.advance(3600)
+        assert store.expire().segments
+        (jobs,) = store.queues("jobs")
+        waiting = jobs.max_offset - jobs.min_offset
+        assert jobs.min_offset > 40
+        assert [message.body for message in queue.get_many(1, timeout=0)] == [b"kept" * 250]
+        taken = [queue.get_nowait() for _ in range(waiting - 1)]
+        assert taken[-1].queue_offset == jobs.max_offset - 1
+        with pytest.raises(mqstore.Empty):
+            queue.get_nowait()
+        assert queue.counts() == mqstore.WorkQueueCounts(ready=0, delayed=0, leased=waiting, dying=0)
+    (line,) = [record.message for record in caplog.records if "count as finished" in record.message]
+    assert line.endswith("40 messages from 0 to 39 of queue jobs/0 are not in the log any more and count as finished")
+
+
+def test_a_get_passes_over_jobs_that_are_held_back(store: mqstore.Store) -> None:
+    queue = store.work_queue("jobs")
+    queue.put_many([b"later"] * 5000, delay=3600)
+    queue.put(b"now")
+    assert queue.get_nowait().body == b"now"

@@ -139,7 +139,7 @@ impl WorkQueueInner {
 
     /// Reads the messages that are still being moved and can be read.
     fn letters(&self, spent: &[(Arc<QueuePlace>, i64)]) -> Result<Vec<DeadLetter>, BrokerError> {
-        let mut letters = Vec::with_capacity(spent.len());
+        let (mut letters, mut lost) = (Vec::with_capacity(spent.len()), Vec::new());
         for (place, offset) in spent {
             let reason = {
                 let progress = place.progress.lock();
@@ -159,9 +159,10 @@ impl WorkQueueInner {
                 Some(record) => {
                     letters.push(DeadLetter { place: Arc::clone(place), offset: *offset, record, reason });
                 }
-                None => self.finish_lost(place, *offset)?,
+                None => lost.push((Arc::clone(place), *offset)),
             }
         }
+        self.finish_lost(&lost)?;
         Ok(letters)
     }
 

@@ -1,5 +1,6 @@
 //! Getting messages from a work queue: now, or as soon as there are some.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,15 +32,22 @@ pub(super) struct GetRequest {
 }
 
 impl WorkQueueInner {
-    /// Polls once for messages. If there are none and the caller waits, `ready` rings at the time for the next poll.
+    /// Polls once for messages. If there are none and the caller waits, `ready` rings at the time for the next poll. If it
+    /// returns no messages, the poll stopped early, and another one may find some.
     pub(super) fn get(
         self: &Arc<Self>,
         request: &GetRequest,
     ) -> Result<Look<Vec<LeasedMessage>>, BrokerError> {
         let seen = self.ready.ring_count();
         let Some((messages, has_more)) = self.lease_messages(request)? else { return Ok(Look::NotAtHand) };
-        if !messages.is_empty() || has_more || request.count == 0 || !request.waits {
+        if messages.is_empty() && has_more && request.reach.is_at_hand() {
+            return Ok(Look::NotAtHand);
+        }
+        if !messages.is_empty() || has_more || request.count == 0 {
             return Ok(Look::Found(messages));
+        }
+        if !request.waits {
+            return Ok(Look::Wait { seen, longest: None });
         }
         let Some(state) = lock(&self.state, request.patience) else { return Ok(Look::NotAtHand) };
         self.arm(state, seen, request.reach)
@@ -81,11 +89,12 @@ impl WorkQueueInner {
         // The caller owns the leased messages, whatever happens to others. And messages whose end is logged become
         // dead letters, whatever the result of this poll.
         self.move_or_retry_later(spent, again);
-        let has_more = rest? == Remaining::GoesOn;
+        let goes_on = rest? == Remaining::GoesOn;
         if !picked.is_empty() {
             self.room.ring();
         }
-        let messages = self.load_records(picked)?;
+        let (messages, is_one_lost) = self.load_records(picked)?;
+        let has_more = goes_on || is_one_lost;
         if messages.is_empty() && !has_more && self.is_shut_down(generation) {
             if !reach.reaches_end() && !patience {
                 return Ok(None);
@@ -218,12 +227,13 @@ impl WorkQueueInner {
         Ok(if is_due { Look::NotAtHand } else { Look::Wait { seen, longest } })
     }
 
-    /// Reads the messages of those leases that have none in memory. Finishes messages that are no longer in the log.
-    pub(super) fn load_records(
+    /// Reads the messages of those leases that have none in memory. Finishes messages that are no longer in the log, and
+    /// returns whether there were any.
+    fn load_records(
         self: &Arc<Self>,
         picked: Vec<LeasedRecord>,
-    ) -> Result<Vec<LeasedMessage>, BrokerError> {
-        let mut messages = Vec::with_capacity(picked.len());
+    ) -> Result<(Vec<LeasedMessage>, bool), BrokerError> {
+        let (mut messages, mut lost) = (Vec::with_capacity(picked.len()), Vec::new());
         for LeasedRecord { place, held, record } in picked {
             let record = match record {
                 Some(record) => Some(record),
@@ -234,10 +244,11 @@ impl WorkQueueInner {
                     let lease = Lease::new(self, &place, held);
                     messages.push(LeasedMessage { record, lease });
                 }
-                None => self.finish_lost(&place, held.offset)?,
+                None => lost.push((place, held.offset)),
             }
         }
-        Ok(messages)
+        self.finish_lost(&lost)?;
+        Ok((messages, !lost.is_empty()))
     }
 
     /// Returns the message at an offset; `None` if it is no longer in the log, or is damaged and the queue skips damage.
@@ -259,18 +270,53 @@ impl WorkQueueInner {
         }
     }
 
-    /// Finishes a message that is no longer in the log.
-    pub(super) fn finish_lost(&self, place: &QueuePlace, offset: i64) -> Result<(), BrokerError> {
-        let record = ProgressRecord::Finished { from: offset, to: offset.saturating_add(1) };
-        self.meta().append_progress(&place.progress, &[record])?;
-        self.note(format!(
-            "{}: message {offset} of queue {}/{} is not in the log any more and counts as finished",
-            self.name(),
-            place.topic,
-            place.queue_id
-        ));
-        self.done.ring();
+    /// Finishes messages that are no longer in the log. The others before the log that no worker has are lost as well: it
+    /// finishes them with the first one, so that a deletion of many costs one search and one note for each queue.
+    pub(super) fn finish_lost(&self, lost: &[(Arc<QueuePlace>, i64)]) -> Result<(), BrokerError> {
+        for lost in lost.chunk_by(|(a, _), (b, _)| Arc::ptr_eq(a, b)) {
+            let Some((place, _)) = lost.first() else { continue };
+            let QueuePlace { topic, queue_id, progress } = &**place;
+            let (min, _) = self.store().bounds(topic, *queue_id)?;
+            let now_ms = self.store().clock().now_ms();
+            let (offsets, _) = self.meta().change_progress(progress, |progress, records| {
+                let known = lost.iter().map(|(_, offset)| *offset);
+                let mut offsets: BTreeSet<i64> =
+                    known.filter(|offset| !progress.is_finished(*offset)).collect();
+                let waiting = progress.all_waiting().map(|(offset, _)| offset);
+                let ended = progress.leases().filter(|(_, lease)| lease.until_ms <= now_ms);
+                let without_worker = waiting.chain(ended.map(|(offset, _)| offset));
+                offsets.extend(without_worker.filter(|offset| *offset < min));
+                for offset in &offsets {
+                    match records.last_mut() {
+                        Some(ProgressRecord::Finished { to, .. }) if *to == *offset => *to += 1,
+                        _ => records
+                            .push(ProgressRecord::Finished { from: *offset, to: offset.saturating_add(1) }),
+                    }
+                }
+                offsets
+            })?;
+            self.note_lost(place, &offsets);
+        }
+        if !lost.is_empty() {
+            self.done.ring();
+        }
         Ok(())
+    }
+
+    fn note_lost(&self, place: &QueuePlace, offsets: &BTreeSet<i64>) {
+        let (Some(first), Some(last)) = (offsets.first(), offsets.last()) else { return };
+        let (name, queue) = (self.name(), format!("{}/{}", place.topic, place.queue_id));
+        self.note(match offsets.len() {
+            1 => {
+                format!(
+                    "{name}: message {first} of queue {queue} is not in the log any more and counts as finished"
+                )
+            }
+            count => format!(
+                "{name}: {count} messages from {first} to {last} of queue {queue} are not in the log any more and \
+                 count as finished"
+            ),
+        });
     }
 
     /// Whether nothing is left to get: no new messages, and none that wait.

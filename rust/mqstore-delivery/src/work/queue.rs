@@ -218,22 +218,23 @@ impl WorkQueue {
         let deadline = timeout.map(|timeout| clock.monotonic().saturating_add(timeout));
         loop {
             let left = deadline.map(|deadline| deadline.saturating_sub(clock.monotonic()));
-            let found = self.get_once(count, left.unwrap_or(LOOK))?;
-            if !found.is_empty() || count == 0 || left.is_some_and(|left| left.is_zero()) {
-                return Ok(found);
+            match self.get_once(count, left.unwrap_or(LOOK))? {
+                Some(found) if !found.is_empty() || count == 0 => return Ok(found),
+                None if left.is_some_and(|left| left.is_zero()) => return Ok(Vec::new()),
+                _ => {}
             }
         }
     }
 
-    /// Like [`Self::get_many`], but may return no messages before `wait` ends.
-    pub fn get_once(&self, count: usize, wait: Duration) -> Result<Vec<LeasedMessage>, BrokerError> {
+    /// Like [`Self::get_many`], but returns `None` if there is nothing to get, maybe before `wait` ends. If it returns no
+    /// messages for a `count` above 0, it stopped early: call it again.
+    pub fn get_once(&self, count: usize, wait: Duration) -> Result<Option<Vec<LeasedMessage>>, BrokerError> {
         let request = GetRequest { waits: !wait.is_zero(), ..self.get_request(count, ReadScope::Anywhere) };
         let found = block_on(&self.core.ready, wait, || {
             self.check()?;
             self.core.get(&request)
         })?;
-        let found = found.unwrap_or_default();
-        if let [only] = found.as_slice() {
+        if let Some([only]) = found.as_deref() {
             self.track_lease(&only.lease);
         }
         Ok(found)

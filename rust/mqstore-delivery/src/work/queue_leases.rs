@@ -251,7 +251,7 @@ impl WorkSource {
                     bytes += record.bytes().len();
                     self.again.insert(offset, record);
                 }
-                Ok(None) => core.finish_lost(&self.place, offset)?,
+                Ok(None) => core.finish_lost(&[(Arc::clone(&self.place), offset)])?,
                 // Its turn comes later.
                 Err(_) if !self.again.is_empty() => break,
                 Err(error) => {

@@ -11,6 +11,7 @@ use mqstore_base::message::Appended;
 use mqstore_base::options::DamagePolicy;
 use mqstore_delivery::{BrokerError, LeasedMessage as Leased, NewWork, WorkQueue, WorkQueueOptions};
 use mqstore_format::Host;
+use mqstore_io::Clock as _;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
@@ -22,7 +23,7 @@ use crate::convert::error::{broker_to_py, log_notes};
 use crate::convert::options::damage_policy;
 use crate::convert::stored_message::StoredMessage;
 use crate::delivery::leased_message::{HandleRules, LeasedMessage};
-use crate::runtime::{ForkGuarded, SharedStore, awaited, delivered};
+use crate::runtime::{ForkGuarded, SharedStore, awaited, clock, delivered};
 use crate::store::NativeStore;
 
 /// Dead letters that are redriven between two checks for Ctrl-C.
@@ -134,12 +135,17 @@ impl NativeWorkQueue {
         timeout: Option<Duration>,
     ) -> PyResult<Vec<Bound<'py, LeasedMessage>>> {
         let queue = self.queue()?;
-        let found = awaited(py, timeout, |wait| {
-            let found = queue.get_once(count, wait)?;
-            Ok(Some(found).filter(|found| !found.is_empty() || count == 0))
-        });
-        self.tell_notes(py)?;
-        self.leased(py, found?.unwrap_or_default())
+        let deadline = timeout.map(|timeout| clock().monotonic().saturating_add(timeout));
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_sub(clock().monotonic()));
+            let found = awaited(py, left, |wait| queue.get_once(count, wait));
+            self.tell_notes(py)?;
+            let found = found?;
+            if found.as_ref().is_none_or(|found| !found.is_empty() || count == 0) {
+                return self.leased(py, found.unwrap_or_default());
+            }
+            py.check_signals()?;
+        }
     }
 }
 

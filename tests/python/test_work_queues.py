@@ -394,3 +394,15 @@ def test_a_get_passes_over_jobs_that_are_held_back(store: mqstore.Store) -> None
     queue.put_many([b"later"] * 5000, delay=3600)
     queue.put(b"now")
     assert queue.get_nowait().body == b"now"
+
+
+def test_redrives_at_the_same_time_append_each_dead_letter_once(store: mqstore.Store) -> None:
+    queue = store.work_queue("jobs", max_attempts=1)
+    queue.put_many([b"%d" % number for number in range(200)])
+    for message in queue.get_many(200, timeout=5):
+        message.nack(delay=0)
+    assert queue.get_many(1, timeout=0) == []
+    assert store.count(queue.dead_letters) == 200
+    with ThreadPoolExecutor(4) as threads:
+        assert sum(threads.map(lambda _: queue.redrive(), range(4))) == 200
+    assert store.count("jobs") == 400

@@ -150,6 +150,11 @@ impl WorkQueueInner {
         self.broker.put_lock(&self.topic, unique_key)
     }
 
+    /// Returns the lock of redrives of the group.
+    pub(super) fn redrive_lock(&self) -> &Mutex<()> {
+        self.broker.put_lock(&self.dead_letter_topic, "")
+    }
+
     pub(super) fn note(&self, note: String) {
         let mut notes = self.notes.lock();
         if !notes.contains(&note) {
@@ -242,12 +247,16 @@ impl WorkQueueInner {
         let meta = self.meta();
         let key = meta.queue_key(&self.group, topic, queue_id)?;
         let (min, max) = self.store().bounds(topic, queue_id)?;
-        let known = meta.known_progress(key);
+        let is_new = meta.known_progress(key).is_none();
         let progress = meta.progress(key);
-        if known.is_none() {
-            let stored = meta.offset(key).filter(|offset| *offset >= 0);
-            let to = stored.unwrap_or(min).clamp(min, max);
-            meta.append_progress(&progress, &[ProgressRecord::Moved { to }])?;
+        if is_new {
+            meta.change_progress(&progress, |state, records| {
+                // A consumer of the group may commit meanwhile, and another handle may lease.
+                if state.next() == state.committed() {
+                    let to = state.offset().unwrap_or(min).clamp(min, max);
+                    records.push(ProgressRecord::Moved { to });
+                }
+            })?;
         }
         meta.clamp_progress(&progress, min, max)?;
         Ok(QueuePlace { topic: Arc::clone(topic), queue_id, progress })

@@ -27,6 +27,8 @@ impl WorkQueueInner {
     /// redrives up to 64 messages twice.
     pub(super) fn redrive(&self, limit: Option<u64>) -> Result<u64, BrokerError> {
         let (store, meta, topic) = (self.store(), self.meta(), self.dead_letter_topic());
+        // Two calls would read the same position and append its messages twice.
+        let _alone = self.redrive_lock().lock();
         let (min, max) = match store.bounds(topic, 0) {
             Err(StoreError::TopicNotFound { .. }) => return Ok(0),
             bounds => bounds?,

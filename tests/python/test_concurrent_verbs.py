@@ -163,3 +163,10 @@ def test_one_of_several_deletions_finds_the_topic(tmp_path: Path) -> None:
                 thread.join()
             assert sorted(found) == ["deleted", "gone", "gone", "gone"]
     mqstore.open(home, "rw").close()
+
+
+def test_the_classes_of_reports_are_imported_from_their_package() -> None:
+    """A package that imports its modules, and threads that import these directly, wait for each other in CPython."""
+    package = Path(mqstore.__file__).parent
+    files = [path for path in package.rglob("*.py") if path.parent != package / "_reports"]
+    assert [path.name for path in files if "mqstore._reports." in path.read_text()] == []

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from mqstore._reports import SegmentHolder
-from mqstore._reports.base import _Report
+from mqstore._reports import SegmentHolder, _Report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

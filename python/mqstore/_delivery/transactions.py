@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from mqstore import _native
-from mqstore._reports.base import _Report
+from mqstore._reports import _Report
 from mqstore.errors import MQStoreError, StoreClosedError, StorePoisonedError
 
 if TYPE_CHECKING:

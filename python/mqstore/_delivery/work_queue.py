@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from mqstore import _native
-from mqstore._reports.base import _Report
+from mqstore._reports import _Report
 from mqstore._times import time_of
 
 if TYPE_CHECKING:

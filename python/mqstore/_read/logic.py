@@ -29,7 +29,7 @@ from mqstore._paths import text_of
 from mqstore._read.lasting import Lasting
 from mqstore._read.logic_rows import LogicPiece, LogicRows
 from mqstore._read.scan import BATCH_ROWS, Scan, request_of
-from mqstore._reports.base import _Report
+from mqstore._reports import _Report
 from mqstore._store import open as open_store
 from mqstore.errors import MQStoreError, OffsetOutOfRangeError, StoreWarning, TopicNotFoundError
 

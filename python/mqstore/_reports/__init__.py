@@ -6,6 +6,7 @@ Each file has the results of some related verbs. Other packages import the class
 from __future__ import annotations
 
 from mqstore._reports.base import Progress
+from mqstore._reports.base import _Report as _Report
 from mqstore._reports.compaction import CompactionReport, RestoredQueue, RestoreReport
 from mqstore._reports.copies import ExportReport, ImportReport, MovedGroup, SnapshotReport, TopicCopyReport
 from mqstore._reports.damage import LostOffsets, LostRange, Problem, RebuildReport, RepairReport, VerifyReport

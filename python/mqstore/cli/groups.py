@@ -13,7 +13,7 @@ import typer
 import mqstore
 from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._admin.nearest import nearest
-from mqstore._reports.base import _Report
+from mqstore._reports import _Report
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app
 from mqstore.cli.options import (

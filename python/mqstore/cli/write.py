@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import mqstore
-from mqstore._reports.base import _Report
+from mqstore._reports import _Report
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app
 from mqstore.cli.info.tables import print_topic, topic_object

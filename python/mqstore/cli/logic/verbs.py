@@ -20,7 +20,7 @@ from mqstore._admin.export.formats import format_of
 from mqstore._admin.files import publish
 from mqstore._admin.info import SYSTEM_GROUPS
 from mqstore._admin.nearest import unknown_topic
-from mqstore._reports.base import _Report
+from mqstore._reports import _Report
 from mqstore.cli import render
 from mqstore.cli.app import _verb, app
 from mqstore.cli.groups import GroupLag, print_lag

@@ -8,8 +8,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from mqstore import _reports
-from mqstore._reports import CompactionReport, ExportReport, RebuildReport, VerifyReport
-from mqstore._reports.base import _Report
+from mqstore._reports import CompactionReport, ExportReport, RebuildReport, VerifyReport, _Report
 from mqstore.spark._session import require
 
 if TYPE_CHECKING:

@@ -37,16 +37,17 @@ LIGHT = "%LMQ%"
 
 # Topics of records in which messages wait or waited. Such a record that only an archive has does not wait.
 _WAITING = frozenset({"rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"})
+_WAITED = 3
 
 
 def standing(topic: str) -> int:
     """Returns what a record of a topic is for a caller who knows only its unique id, the best first.
 
-    As in the look-up of the log: the message that consumers get, a dead letter or retry, another record of the system, a
-    record in which the message waits.
+    As in the look-up of the log: 0 the message that consumers get, 1 a dead letter or retry, 2 another record of the
+    system, 3 a record in which the message waits or waited.
     """
     if topic in _WAITING:
-        return 3
+        return _WAITED
     if _native.is_system_topic(topic):
         return 2
     return 1 if topic.startswith(("%DLQ%", "%RETRY%")) else 0
@@ -268,18 +269,15 @@ class History:
             found = self.at(offset)
             if found is not None and found.message_id == id.upper():
                 return found
-        best: StoredMessage | None = None
+        best, least = None, _WAITED
         for file in self.reader.files():
-            if file.start >= end or file.topic in _WAITING:
-                continue
-            if best is not None and standing(file.topic) >= standing(best.topic):
+            if file.start >= end or (file.topic is not None and standing(file.topic) >= least):
                 continue
             for table in self.reader.rows_with_key(file, id):
-                rows = self.reader.messages(file, table, {"keys": [id]}, self.store)
-                found = next((one for one in rows if one.unique_id == id and one.commit_log_offset < end), None)
-                if found is not None:
-                    best = found
-                    break
+                for found in self.reader.messages(file, table, {"keys": [id]}, self.store):
+                    is_of_id = found.unique_id == id and found.commit_log_offset < end
+                    if is_of_id and standing(found.topic) < least:
+                        best, least = found, standing(found.topic)
         return best
 
     def at(self, log_offset: int) -> StoredMessage | None:

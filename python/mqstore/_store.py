@@ -311,6 +311,7 @@ class Store(DeliveringStore):
         if target is None and problem is None:
             if type(self) is not Store:
                 self.__class__ = Store
+                _native.set_older_topics(self, None)
             return
         from mqstore._archive.continued import ArchiveLink
 
@@ -318,6 +319,7 @@ class Store(DeliveringStore):
         if target is not None:
             self._archive_look.note(target, options)
         self.__class__ = _continued_store()
+        self._count_older_messages()  # type: ignore[attr-defined]
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """Returns the queues of `topic` in order of their ids, each with its offsets and store times.
@@ -385,11 +387,12 @@ class Store(DeliveringStore):
         retention of the topic. `expire` and the background apply the limits: the oldest messages of the topic
         disappear from every kind of read, and the minimum of each queue moves, as after the deletion of a segment. The
         log keeps the records until their segments expire or `reclaim` replaces them. Unfinished messages of groups keep
-        nothing.
+        nothing. In a store with an archive, the limits count the messages of log and archive together.
 
         Args:
             topic: name of the topic.
-            keep: maximum age of a message, at least a millisecond, and at most the `retention` of the store.
+            keep: maximum age of a message, at least a millisecond, and at most the `retention` of a store without an
+                archive.
             max_bytes: maximum bytes of the topic's records, each counted with its header and properties; 1 to 2^53.
             max_messages: maximum number of messages over all queues, counted as offsets; 1 to 2^53.
 
@@ -518,6 +521,8 @@ class Store(DeliveringStore):
         Raises:
             StoreReadOnlyError: the store is open for reading and `dry_run` is false.
             StoreBusyError: a hook of the store made the call; or, with `compact`, another compaction is running.
+            CorruptionError, StorePermissionError, StoreIOError: the archive of the store is damaged or does not answer,
+                and a limit of a topic counts its messages. Everything else was done.
         """
         from mqstore._reports import ExpireReport
 

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from archive_histories import failing_at, log_offsets, printed
 from archived_stores import KEEPING, SEGMENT, TOPICS, fill, rows_of
 from conftest import SMALL
 from mqstore._archive import run
+from mqstore._publish.local import Directory
+from mqstore._remote.failure import RequestFailure
 from mqstore.testing import ManualClock
 from mqstore.testing import open as open_for_test
 
@@ -234,6 +237,113 @@ def test_a_consumer_after_an_error(homes: tuple[Path, Path]) -> None:
                 except mqstore.StoreIOError:
                     continue
             assert sorted(numbers(found)) == [one for one in range(900) if one % 4]
+
+
+def limited(store: mqstore.Store, topic: str) -> list[int]:
+    return [one.queue_offset for one in store.read(topic)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "first"),
+    [
+        ({"keep": "2h"}, 80),
+        ({"max_messages": 150}, 50),
+        ({"max_messages": 199}, 1),
+        ({"max_messages": 200}, 0),
+        ({"max_messages": 30, "keep": "3h"}, 170),
+        ({"max_bytes": 1}, 200),
+        ({"max_messages": 119, "keep": "2h"}, 81),
+    ],
+)
+def test_limits_count_log_and_archive(limits: dict[str, Any], first: int, tmp_path: Path) -> None:
+    """200 messages, one a minute; the log has fewer than 60 of them."""
+    clock = ManualClock(1_700_000_000_000)
+    home = tmp_path / "store"
+    with open_for_test(home, "create", clock=clock, options=KEEPING) as store:
+        for _ in range(200):
+            for topic in ("orders", "other"):
+                store.append(topic, bytes(1500), queue_id=0, keys="all")
+            clock.advance(60)
+        store.archive.configure(tmp_path / "cold")
+        store.archive.run()
+        store.expire()
+        low = store.queues("orders")[0].min_offset
+        assert low > 140
+        store.set_retention("orders", **limits)
+        plan = store.expire(dry_run=True).topics
+        with open_for_test(home, "r", clock=clock, options=SMALL) as reader:
+            assert reader.expire(dry_run=True).topics == plan
+        done = store.expire().topics
+        assert done == plan
+        if 0 < first <= low:
+            assert [(one.topic, one.messages) for one in done] == [("orders", first)]
+        for view in (store, open_for_test(home, "r", clock=clock, options=SMALL)):
+            assert limited(view, "orders") == list(range(first, 200))
+            assert limited(view, "other") == list(range(200))
+            assert len(list(view.lookup("orders", "all"))) == 200 - first
+            assert view.scan(topics="orders", columns=["queue_id"]).to_arrow().num_rows == 200 - first
+            if first:
+                with pytest.raises(mqstore.OffsetOutOfRangeError, match=f"holds {first} to 200"):
+                    view.read("orders", 0, first - 1)
+            if view is not store:
+                view.close()
+        # What is hidden stays hidden.
+        store.set_retention("orders", max_messages=1000)
+        assert store.expire().topics == ()
+        assert limited(store, "orders") == list(range(first, 200))
+    with open_for_test(home, "rw", clock=clock, options=KEEPING) as store:
+        assert limited(store, "orders") == list(range(first, 200))
+
+
+def test_a_limit_of_bytes_counts_whole_records_of_log_and_archive(tmp_path: Path) -> None:
+    with mqstore.open(tmp_path / "store", "create", options=KEEPING) as store:
+        fill(store)
+        sizes = {topic: [one.size for one in store.read(topic)] for topic in TOPICS}
+        store.archive.configure(tmp_path / "cold")
+        store.archive.run()
+        store.expire()
+        for most in (sum(sizes["orders"]), sum(sizes["orders"][100:]), sum(sizes["orders"][333:]) + 1):
+            store.set_retention("orders", max_bytes=most)
+            store.expire()
+            found = [one.size for one in store.read("orders")]
+            assert sum(found) <= most < sum(sizes["orders"][-len(found) - 1 :]) + (len(found) == 675)
+            assert found == sizes["orders"][-len(found) :]
+
+
+def test_an_archive_that_does_not_answer_keeps_its_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits of other topics apply, and the next expiry tries again."""
+
+    def fail(_self: object, _ranges: object) -> None:
+        raise RequestFailure("other", "v1/x", "as the test wants")
+
+    with mqstore.open(tmp_path / "store", "create", options=KEEPING) as store:
+        fill(store)
+        store.archive.configure(tmp_path / "cold")
+        store.archive.run()
+        store.expire()
+        low = store.queues("orders")[0].min_offset
+    with mqstore.open(tmp_path / "store", "rw", options=KEEPING) as store:
+        store.set_retention("events", max_messages=100)
+        store.set_retention("orders", max_messages=5)
+        monkeypatch.setattr(Directory, "read", fail)
+        with pytest.raises(mqstore.StoreIOError, match="as the test wants"):
+            store.expire()
+        monkeypatch.undo()
+        assert len(list(store.read("orders"))) == 5
+        assert len(list(store.read("events"))) == 225
+        assert store.expire().topics[0].topic == "events"
+        assert len(list(store.read("events"))) == 100
+        assert low > 0
+
+
+def test_a_limit_can_be_longer_than_the_log_keeps_any_message(tmp_path: Path) -> None:
+    options = replace(KEEPING, retention=timedelta(hours=1))
+    with mqstore.open(tmp_path / "store", "create", options=options) as store:
+        fill(store, 10)
+        with pytest.raises(mqstore.InvalidOptionError, match="archive"):
+            store.set_retention("orders", keep="2h")
+        store.archive.configure(tmp_path / "cold")
+        store.set_retention("orders", keep="2h")
 
 
 def test_a_read_of_the_whole_log_continues_in_the_archive(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mqstore import _extras, _native
 from mqstore._archive.history import LIGHT, History, QueueRange, bounds_after, end_of, standing
-from mqstore._archive.older import OlderMessages
+from mqstore._archive.older import OlderMessages, OlderTopics
 from mqstore._archive.owner import check_owner
 from mqstore._archive.place import ArchivePlace
 from mqstore._archive.reader import ArchiveReader
@@ -236,6 +236,10 @@ class ContinuedReads(_native.NativeStore):
         if past is None:
             past = history.first_offset(topic, queue_id)
         return found if past is None else min(past, found)
+
+    def _count_older_messages(self) -> None:
+        """Lets the limits of topics count the messages of the archive."""
+        _native.set_older_topics(self, OlderTopics(self))
 
     def _older_messages(self, filter: Filter | None, on_damage: OnDamage) -> OlderMessages:
         return OlderMessages(self, filter, on_damage)

@@ -89,6 +89,40 @@ class QueueRange:
     """Queue offset to stop at, exclusive."""
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a topic; None is any."""
+
+    since_ms: int | None
+    """Smallest store time that stays, in epoch milliseconds."""
+    max_bytes: int | None
+    max_messages: int | None
+
+    def are_exceeded(self, oldest: ArchivedFile, held_bytes: int, held_messages: int) -> bool:
+        """Whether a message can be due, if the oldest file and so many bytes and messages are there."""
+        first = oldest.first_timestamp
+        return (
+            (self.since_ms is not None and (first is None or first < self.since_ms))
+            or (self.max_bytes is not None and held_bytes > self.max_bytes)
+            or (self.max_messages is not None and held_messages > self.max_messages)
+        )
+
+    def due_rows(self, rows: pa.Table, held_bytes: int, held_messages: int) -> int:
+        """Returns the number of rows, oldest first, that are due if so many bytes and messages are from them on."""
+        compute = _extras.module("pyarrow.compute", "arrow")
+        due = 0
+        if self.since_ms is not None:
+            young = compute.greater_equal(rows.column("store_timestamp").cast("int64"), self.since_ms * 1000)
+            due = compute.index(young, True).as_py()
+            due = rows.num_rows if due < 0 else due
+        for name, held, most in (("size", held_bytes, self.max_bytes), ("messages", held_messages, self.max_messages)):
+            if most is not None and held > most:
+                before = compute.cumulative_sum(rows.column(name).cast("int64"))
+                over = compute.sum(compute.less(before, held - most)).as_py() or 0
+                due = max(due, min(over + 1, rows.num_rows))
+        return due
+
+
 class History:
     """The records before the log of a store, or all records of an archive."""
 
@@ -126,6 +160,71 @@ class History:
 
     def _floor(self, topic: str) -> int:
         return 0 if self.store is None else _native.floor_of_topic(self.store, topic)
+
+    def due_floor(self, topic: str, log_start: int, lows: dict[int, int], limits: Limits) -> tuple[int, int] | None:
+        """Returns the log offset before which the messages of a topic exceed limits, and their number; None if none do.
+
+        The messages at and after log offset `log_start` do not count; `lows` are the offsets of their queues there.
+        """
+        floor = self._floor(topic)
+        files = [one for one in self.reader.files(topic) if one.end > floor and one.start < log_start]
+        firsts = self._firsts(topic, lows, floor)
+        messages = _messages(lows, firsts)
+        if not messages:
+            return None
+        total = 0
+        if limits.max_bytes is not None:
+            total = sum(self._bytes_between(one, floor, log_start) for one in files)
+        found, left = log_start, messages
+        if not limits.are_exceeded(files[0], total, messages):
+            return None
+        for file in files:
+            after = self._firsts(topic, lows, file.end)
+            size = self._bytes_between(file, floor, log_start) if limits.max_bytes is not None else 0
+            if not self._is_all_due(file, limits, total - size, _messages(lows, after)):
+                rows = self._counted(file, (floor, log_start), after)
+                due = limits.due_rows(rows, total, left)
+                if due < rows.num_rows:
+                    found = rows.column("commit_log_offset")[due].as_py()
+                    break
+            total, left = total - size, _messages(lows, after)
+        hidden = messages - _messages(lows, self._firsts(topic, lows, found))
+        return (found, hidden) if hidden else None
+
+    def _firsts(self, topic: str, lows: dict[int, int], least: int) -> dict[int, int]:
+        """Returns the first offset of each queue at or after a log offset; `lows` are those after the archive."""
+        found = {queue_id: self.first_offset(topic, queue_id, least) for queue_id in lows}
+        return {one: low if (first := found[one]) is None else min(first, low) for one, low in lows.items()}
+
+    def _is_all_due(self, file: ArchivedFile, limits: Limits, held_bytes: int, held_messages: int) -> bool:
+        """Whether all messages of a file exceed limits, if so many bytes and messages are after it."""
+        since, last = limits.since_ms, file.last_timestamp
+        return (
+            (since is not None and last is not None and last < since)
+            or (limits.max_bytes is not None and held_bytes >= limits.max_bytes)
+            or (limits.max_messages is not None and held_messages >= limits.max_messages)
+        )
+
+    def _bytes_between(self, file: ArchivedFile, start: int, end: int) -> int:
+        """Returns the bytes of the records of a file between two log offsets."""
+        if start <= file.start and file.end <= end:
+            return file.record_bytes
+        rows = self.reader.facts(file, (start, end))
+        return _extras.module("pyarrow.compute", "arrow").sum(rows.column("size")).as_py() or 0
+
+    def _counted(self, file: ArchivedFile, log_range: tuple[int, int], after: dict[int, int]) -> pa.Table:
+        """Returns facts of the messages of a file in the order of the log, with the number of offsets of each.
+
+        `after` are the first offsets of the queues after the file.
+        """
+        pa, compute = _extras.pyarrow(), _extras.module("pyarrow.compute", "arrow")
+        rows = self.reader.facts(file, log_range).sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
+        queues, offsets = (rows.column(name).combine_chunks() for name in ("queue_id", "queue_offset"))
+        is_last = pa.concat_arrays([compute.not_equal(queues[1:], queues[:-1]), pa.array([True] * min(1, len(queues)))])
+        ends = pa.array([after[one] for one in queues.filter(is_last).to_pylist()], pa.int64())
+        following = compute.replace_with_mask(pa.concat_arrays([offsets[1:], offsets[:1]]), is_last, ends)
+        counts = compute.subtract(following, offsets)
+        return rows.append_column("messages", counts).sort_by("commit_log_offset")
 
     def queue(
         self,
@@ -404,6 +503,10 @@ class History:
             return (start is None or high + 1 >= start) and (end is None or low - 1 < end)
 
         return self.reader.groups(file, is_wanted)
+
+
+def _messages(lows: dict[int, int], firsts: dict[int, int]) -> int:
+    return sum(low - firsts[one] for one, low in lows.items())
 
 
 def _has_times(file: ArchivedFile, times: tuple[int | None, int | None]) -> bool:

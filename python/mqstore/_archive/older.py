@@ -1,12 +1,13 @@
-"""The messages of an archive for a consumer whose group is before the log."""
+"""The messages of an archive for the native module: for consumers before the log, and for the limits of topics."""
 
 from __future__ import annotations
 
 import time
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mqstore._archive.history import History, QueueRange, bounds_after, end_of
+from mqstore._archive.history import History, Limits, QueueRange, bounds_after, end_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,3 +88,38 @@ class OlderMessages:
         if not bounds_after(self._store, topic, log_start):
             return None
         return self._store._history_before(log_start), log_start
+
+
+class OlderTopics:
+    """The floors of topics before the log. The background of a store asks, so the object does not keep the store."""
+
+    def __init__(self, store: ContinuedReads) -> None:
+        self._store = weakref.ref(store)
+
+    def due_floor(
+        self,
+        topic: str,
+        log_start: int,
+        lows: dict[int, int],
+        since_ms: int | None,
+        max_bytes: int | None,
+        max_messages: int | None,
+    ) -> tuple[int, int] | None:
+        """Returns the floor that the rest of the limits of a topic demands before the log, and the messages before it.
+
+        Args:
+            topic: the topic.
+            log_start: log offset at which the log begins.
+            lows: first offset of each queue in the log.
+            since_ms: smallest store time that stays; None is any.
+            max_bytes: maximum bytes of records; None is any.
+            max_messages: maximum number of messages; None is any.
+
+        Returns:
+            None if all messages stay.
+        """
+        store = self._store()
+        if store is None or not store._log_start():
+            return None
+        limits = Limits(since_ms, max_bytes, max_messages)
+        return store._history_before(log_start).due_floor(topic, log_start, lows, limits)

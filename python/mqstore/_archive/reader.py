@@ -326,6 +326,17 @@ class ArchiveReader:
         """Returns the rows of a scan for rows that meet the conditions of a request."""
         return self._decoded(file, lambda: _native.archive_scan_rows(table, request, store))
 
+    def facts(self, file: ArchivedFile, log_range: tuple[int, int]) -> pa.Table:
+        """Returns the short columns of the messages of a file whose records are in a range of the log."""
+        pa, compute = _extras.pyarrow(), _extras.module("pyarrow.compute", "arrow")
+        footer = self.footer(file)
+        groups = [self._short_columns(file, footer, group) for group in footer.groups if group.rows]
+        rows = pa.concat_tables(groups)
+        offsets, flags = rows.column("commit_log_offset"), rows.column("sys_flag")
+        within = compute.and_(compute.greater_equal(offsets, log_range[0]), compute.less(offsets, log_range[1]))
+        kind = compute.bit_wise_and(flags, _TRANSACTION)
+        return rows.filter(compute.and_(within, compute.invert(compute.is_in(kind, pa.array(_NO_MESSAGE, pa.int32())))))
+
     def rows_with_key(self, file: ArchivedFile, key: str) -> Iterator[pa.Table]:
         """Yields the rows of a file whose keys or unique id are `key`, and perhaps neighbours."""
         pa, compute = _extras.pyarrow(), _extras.module("pyarrow.compute", "arrow")

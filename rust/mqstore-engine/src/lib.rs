@@ -65,7 +65,7 @@ pub use store::quota::TopicQuota;
 pub use store::settings::StoreSettings;
 pub use store::topics::{TopicChange, batch_topics, load_floors, load_listed, load_table};
 pub use store::{FindDeliveriesIn, QueueInfo, Stats, Store};
-pub use topic_retention::TopicUsage;
+pub use topic_retention::{OlderFloor, OlderLimits, OlderTopics, TopicUsage};
 pub use write::append::RefusedMessage;
 pub use write::append_marks::{MessageOrigin, TransactionMark};
 pub use write::append_queue::{AppendDone, AppendQueue, AppendRequest, OwnedMessage};

@@ -33,6 +33,7 @@ use crate::Waiter;
 use crate::read::reader::Reader;
 use crate::read::view::{View, wanted_queue_ids};
 use crate::retention::SegmentHolder;
+use crate::topic_retention::OlderSlot;
 use crate::write::append::RefusedMessage;
 use crate::write::writer::Writer;
 use mqstore_base::error::StoreError;
@@ -63,6 +64,8 @@ pub(crate) struct StoreInner {
     pub(crate) manifests: ManifestCache,
     /// See [`Store::find_deliveries_with`]. A writer's services use the copy in its life cycle.
     find_deliveries: OnceLock<FindDeliveriesIn>,
+    /// The writer has it, too.
+    pub(crate) older: OlderSlot,
     closed: AtomicBool,
 }
 
@@ -205,6 +208,10 @@ impl Store {
             files = files.for_reading()?.with_logs(options)?;
             OpenSide::Reader(Arc::new(Reader::open(&files, options)?))
         };
+        let older = match &side {
+            OpenSide::Writer(writer, _) => writer.older.clone(),
+            OpenSide::Reader(_) => OlderSlot::default(),
+        };
         let store = Self {
             inner: Arc::new(StoreInner {
                 files,
@@ -212,6 +219,7 @@ impl Store {
                 side,
                 manifests: ManifestCache::default(),
                 find_deliveries: OnceLock::new(),
+                older,
                 closed: AtomicBool::new(false),
             }),
         };
@@ -239,6 +247,7 @@ impl Store {
                 side,
                 manifests: ManifestCache::default(),
                 find_deliveries: OnceLock::new(),
+                older: OlderSlot::default(),
                 closed: AtomicBool::new(false),
             }),
         })

@@ -15,6 +15,7 @@ use super::topics::{Topics, batch_topics_of};
 use crate::compact::compaction_state::CompactionState;
 use crate::lone_job::LoneJob;
 use crate::retention::Cleaner;
+use crate::topic_retention::OlderSlot;
 use crate::write::writer::Writer;
 use mqstore_base::durable_mark::DurableMarkFile;
 use mqstore_base::error::{IoContext, StoreError};
@@ -183,6 +184,7 @@ fn start_writer(
         rebuilding: Mutex::default(),
         reclaim: LoneJob::new("reclaim"),
         topic_expiry: Mutex::default(),
+        older: OlderSlot::default(),
     });
     writer.advance_past_compacted()?;
     Ok(writer)

@@ -15,6 +15,7 @@ use mqstore_base::topic_floors::TopicRetention;
 use mqstore_format::CqUnit;
 use mqstore_format::topic::{LIGHT_QUEUE_PREFIX, is_system_topic};
 
+use super::older::{OlderLimits, OlderTopics};
 use super::state::{MeasuredQueue, MeasuredTopic};
 use crate::read::query::TimeSearch;
 use crate::read::view::View;
@@ -34,12 +35,13 @@ pub(super) struct DueFloor {
     pub messages: u64,
 }
 
-/// The place of a topic's messages: a view that has caught up to log offset `end`.
+/// The place of a topic's messages: a view that has caught up to log offset `end`, and the messages before the log.
 #[derive(Clone, Copy)]
 pub(super) struct TopicPlace<'a> {
     pub view: &'a dyn View,
     pub topic: &'a str,
     pub end: u64,
+    pub older: Option<&'a dyn OlderTopics>,
 }
 
 /// Returns why the topic can have no retention; `None` if it can. A compaction topic cannot either.
@@ -55,13 +57,18 @@ pub(super) fn refusal(topic: &str) -> Option<&'static str> {
 /// Returns what a pass over all topics with limits would hide, without any change.
 pub(super) fn expiry_of<'a>(
     view: &dyn View,
+    older: Option<&dyn OlderTopics>,
     limits: impl Iterator<Item = (&'a str, TopicRetention)>,
     end: u64,
 ) -> Result<Vec<ExpiredTopic>, StoreError> {
     let now_ms = view.files().clock.now_ms();
     let mut found = Vec::new();
     for (topic, limits) in limits {
-        let due = TopicPlace { view, topic, end }.due_floor(limits, now_ms, &mut MeasuredTopic::default())?;
+        let due = TopicPlace { view, topic, end, older }.due_floor(
+            limits,
+            now_ms,
+            &mut MeasuredTopic::default(),
+        )?;
         found.extend(due.map(|due| due.report(topic)));
     }
     Ok(found)
@@ -85,12 +92,16 @@ impl TopicPlace<'_> {
         if refusal(self.topic).is_some() || self.view.keeps_newest(self.topic) {
             return Ok(None);
         }
-        let mut queues = BTreeMap::new();
+        let (mut lows, mut queues) = (BTreeMap::new(), BTreeMap::new());
         for queue_id in self.view.queue_ids(self.topic)? {
-            if let Some((min, max)) = self.view.bounds(self.topic, queue_id)?.filter(|(min, max)| min < max) {
-                queues.insert(queue_id, (min, max));
+            if let Some((min, max)) = self.view.bounds(self.topic, queue_id)? {
+                lows.insert(queue_id, min);
+                if min < max {
+                    queues.insert(queue_id, (min, max));
+                }
             }
         }
+        let messages: u64 = queues.values().map(|(min, max)| (max - min) as u64).sum();
         let mut floor = match limits.keep_ms {
             Some(keep_ms) => self.floor_of_age(&queues, now_ms.saturating_sub_unsigned(keep_ms))?,
             None => 0,
@@ -104,7 +115,34 @@ impl TopicPlace<'_> {
             due.messages += (first - min).max(0) as u64;
             due.queues.insert(queue_id, first);
         }
-        Ok(Some(due).filter(|due| due.messages > 0))
+        if due.messages > 0 {
+            // All older messages are hidden, too.
+            return Ok(Some(due));
+        }
+        let bytes = measured.0.values().map(|queue| queue.bytes).sum::<u64>();
+        let left = OlderLimits {
+            since_ms: limits.keep_ms.map(|keep_ms| now_ms.saturating_sub_unsigned(keep_ms)),
+            max_bytes: limits.max_bytes.map(|most| most.saturating_sub(bytes)),
+            max_messages: limits.max_messages.map(|most| most.saturating_sub(messages)),
+        };
+        self.older_floor(&lows, left)
+    }
+
+    /// Returns the floor that `left`, the rest of the limits, demands before the log. Its queues keep their offsets,
+    /// which are those of the log.
+    fn older_floor(
+        &self,
+        lows: &BTreeMap<i32, i64>,
+        left: OlderLimits,
+    ) -> Result<Option<DueFloor>, StoreError> {
+        let log_start = self.view.list().min_offset();
+        let Some(older) = self.older.filter(|_| log_start > 0) else { return Ok(None) };
+        let found = older.due_floor(self.topic, log_start, lows, left)?;
+        Ok(found.map(|floor| DueFloor {
+            log_offset: floor.log_offset,
+            messages: floor.messages,
+            ..DueFloor::default()
+        }))
     }
 
     /// Returns the log offset of the topic's first message that was stored at `since_ms` or later; the end of the log

@@ -4,11 +4,14 @@
 //! no answer, and whole queue files before the floor are removed, never the last one. The records stay in the log until
 //! their segments go. RocketMQ has no such rule for local stores.
 //!
+//! Limits count the messages before the log too, if `older` knows them.
+//!
 //! Across a crash: the log is synced up to the floor, then the floor is synced in the metadata log, then it counts in
 //! memory, and only then files go. A file that a stop left goes at the next pass. Across threads: one pass runs at a
 //! time.
 
 mod limits;
+mod older;
 mod raise;
 mod settings;
 mod state;
@@ -16,5 +19,7 @@ mod state;
 mod tests;
 mod usage;
 
+pub(crate) use older::OlderSlot;
+pub use older::{OlderFloor, OlderLimits, OlderTopics};
 pub(crate) use state::TopicExpiry;
 pub use usage::TopicUsage;

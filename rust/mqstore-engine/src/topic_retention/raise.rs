@@ -74,17 +74,21 @@ impl Writer {
         };
         state.measured.retain(|topic, _| limits.contains_key(topic));
         let mut due = Vec::new();
+        let mut failure = None;
         for (topic, limits) in &limits {
             carry_on()?;
-            if let Some(floor) = self.due_floor(&mut state, topic, *limits, end)? {
-                due.push((Arc::clone(topic), floor));
+            match self.due_floor(&mut state, topic, *limits, end) {
+                Ok(floor) => due.extend(floor.map(|floor| (Arc::clone(topic), floor))),
+                // An archive that does not answer must not keep the messages of other topics.
+                Err(error) => failure = failure.or(Some(error)),
             }
             if due.len() == BATCH {
                 self.raise_floors(&mut due, asked, report)?;
             }
         }
         self.raise_floors(&mut due, asked, report)?;
-        self.remove_queue_files(&mut state, asked, report)
+        self.remove_queue_files(&mut state, asked, report)?;
+        failure.map_or(Ok(()), Err)
     }
 
     fn due_floor(
@@ -101,7 +105,12 @@ impl Writer {
         let now_ms = self.files.clock.now_ms();
         // After an error, or if the floor is not raised, the topic is measured again.
         let mut measured = state.measured.remove(topic).unwrap_or_default();
-        let due = TopicPlace { view: self, topic, end }.due_floor(limits, now_ms, &mut measured)?;
+        let older = self.older.get();
+        let due = TopicPlace { view: self, topic, end, older: older.as_deref() }.due_floor(
+            limits,
+            now_ms,
+            &mut measured,
+        )?;
         state.measured.insert(Arc::clone(topic), measured);
         Ok(due)
     }

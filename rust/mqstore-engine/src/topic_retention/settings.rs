@@ -7,6 +7,8 @@ use mqstore_base::error::StoreError;
 use mqstore_base::topic_floors::TopicRetention;
 
 use super::limits::{expiry_of, refusal};
+use super::older::OlderTopics;
+use crate::archive::ArchiveState;
 use crate::retention::ExpiredTopic;
 use crate::store::{OpenSide, Store};
 
@@ -16,18 +18,20 @@ impl Store {
     ///
     /// # Errors [`StoreError::TopicNotFound`]; [`StoreError::Refused`] for a topic of the system, a light queue or a
     /// compaction topic; [`StoreError::InvalidOption`] for a limit outside 1 to 2^53, and for a time that is longer
-    /// than the retention of the store.
+    /// than the retention of a store without an archive.
     pub fn set_retention(&self, topic: &str, limits: TopicRetention) -> Result<(), StoreError> {
         let writer = self.writer("set the retention of a topic")?;
         let compacted = "it is a compaction topic, which keeps the newest message of each key; `expire_after` of the topic \
                          limits the age of its values";
+        // The archive keeps what the log cannot.
+        let is_archived = ArchiveState::load(&writer.files)?.is_some();
         writer.topics.set_retention(topic, limits, |state| {
             let reason = refusal(topic).or_else(|| state.is_compaction().then_some(compacted));
             if let Some(reason) = reason.filter(|_| !limits.is_empty()) {
                 let reason = format!("topic {topic} can have no retention of its own: {reason}");
                 return Err(StoreError::Refused { reason });
             }
-            check_bounds(limits, writer.options.retention_ms)
+            check_bounds(limits, writer.options.retention_ms.filter(|_| !is_archived))
         })?;
         writer.live.note_topic_change();
         Ok(())
@@ -45,10 +49,21 @@ impl Store {
         })
     }
 
+    /// Sets the messages from before the log, which the limits of topics count; `None` if no archive has them.
+    pub fn set_older_topics(&self, older: Option<Arc<dyn OlderTopics>>) {
+        self.inner.older.set(older);
+    }
+
     /// Returns what an expiry would hide now because of the limits of topics.
     pub(crate) fn due_messages(&self) -> Result<Vec<ExpiredTopic>, StoreError> {
         let (end, limits) = (self.view().catch_up()?, self.retentions()?);
-        expiry_of(&*self.view(), limits.iter().map(|(topic, limits)| (&**topic, *limits)), end)
+        let older = self.inner.older.get();
+        expiry_of(
+            &*self.view(),
+            older.as_deref(),
+            limits.iter().map(|(topic, limits)| (&**topic, *limits)),
+            end,
+        )
     }
 }
 

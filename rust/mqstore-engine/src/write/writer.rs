@@ -22,7 +22,7 @@ use crate::retention::Cleaner;
 use crate::store::lifecycle::Lifecycle;
 use crate::store::signals::ServiceSignals;
 use crate::store::topics::Topics;
-use crate::topic_retention::TopicExpiry;
+use crate::topic_retention::{OlderSlot, TopicExpiry};
 use mqstore_base::error::{IoContext, StoreError};
 use mqstore_base::live_page::LivePage;
 use mqstore_base::options::{Durability, StoreOptions};
@@ -58,6 +58,7 @@ pub(crate) struct Writer {
     pub(crate) reclaim: LoneJob,
     /// Held while retentions of topics are applied.
     pub(crate) topic_expiry: Mutex<TopicExpiry>,
+    pub(crate) older: OlderSlot,
 }
 
 /// The next token.

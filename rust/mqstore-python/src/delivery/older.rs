@@ -1,14 +1,16 @@
-//! Messages of an archive for consumers. An object of `mqstore._archive` reads them.
+//! Messages of an archive for consumers and for the limits of topics. Objects of `mqstore._archive` read them.
 //!
 //! A consumer calls from a thread that has released the interpreter, with the lock of the consumer. The object uses no
 //! consumer, so no thread can wait for the other.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
 use mqstore_base::error::StoreError;
 use mqstore_base::message::StoredRecord;
 use mqstore_delivery::OlderMessages;
+use mqstore_engine::{OlderFloor, OlderLimits, OlderTopics};
 use pyo3::exceptions::PyPermissionError;
 use pyo3::prelude::*;
 
@@ -54,6 +56,33 @@ impl OlderMessages for PythonMessages {
 impl PythonMessages {
     fn call<T>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> Result<T, StoreError> {
         Python::attach(|py| call(self.object.bind(py)).map_err(|error| failure(py, &error)))
+    }
+}
+
+/// The object for the limits of topics, with `due_floor`. The background of the store calls it, too.
+#[derive(Debug)]
+pub(crate) struct PythonTopics {
+    pub(crate) object: Py<PyAny>,
+}
+
+impl OlderTopics for PythonTopics {
+    fn due_floor(
+        &self,
+        topic: &str,
+        log_start: u64,
+        lows: &BTreeMap<i32, i64>,
+        limits: OlderLimits,
+    ) -> Result<Option<OlderFloor>, StoreError> {
+        let OlderLimits { since_ms, max_bytes, max_messages } = limits;
+        let asked = Python::try_attach(|py| {
+            let given = (topic, log_start, lows.clone(), since_ms, max_bytes, max_messages);
+            let found = self.object.bind(py).call_method1("due_floor", given);
+            let floor = found.and_then(|found| found.extract::<Option<(u64, u64)>>());
+            floor.map_err(|error| failure(py, &error))
+        });
+        // The interpreter ends: the next open applies the limits.
+        let floor = asked.unwrap_or(Ok(None))?;
+        Ok(floor.map(|(log_offset, messages)| OlderFloor { log_offset, messages }))
     }
 }
 

@@ -1,11 +1,13 @@
 //! The store's side of an archive: sealed segments, bytes of the log, and the durable state.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use mqstore_engine::ArchiveState;
+use mqstore_engine::{ArchiveState, OlderTopics};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::delivery::older::PythonTopics;
 use crate::runtime::{about_topic, detached};
 use crate::store::NativeStore;
 
@@ -94,6 +96,15 @@ fn floor_of_topic(store: &Bound<'_, NativeStore>, topic: &str) -> PyResult<u64> 
     Ok(store.get().core()?.floors().log_offset(topic))
 }
 
+/// Sets the object that finds the floors of topics in the archive, for limits that are longer than the log; None is
+/// without an archive.
+#[pyfunction]
+fn set_older_topics(store: &Bound<'_, NativeStore>, object: Option<Py<PyAny>>) -> PyResult<()> {
+    let older = object.map(|object| Arc::new(PythonTopics { object }) as Arc<dyn OlderTopics>);
+    store.get().core()?.set_older_topics(older);
+    Ok(())
+}
+
 /// Adds the functions.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(sealed_segments, module)?)?;
@@ -104,5 +115,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(set_archive, module)?)?;
     module.add_function(wrap_pyfunction!(advance_archive, module)?)?;
     module.add_function(wrap_pyfunction!(queue_bounds, module)?)?;
+    module.add_function(wrap_pyfunction!(set_older_topics, module)?)?;
     module.add_function(wrap_pyfunction!(floor_of_topic, module)?)
 }
